@@ -1,0 +1,61 @@
+# Two commands on a machine with Python 3.11, pip and make: `make train`, `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check
+# Processes that share the tests; each holds 16 fake devices and about 1 GB.
+WORKERS ?= 2
+PYTEST := $(BIN)/pytest -n $(WORKERS)
+
+.PHONY: train test laws laws-all system-tests system-packages commands check format env env-dev clean
+
+train: env
+	$(BIN)/jaxdist train digits
+
+test: env-dev
+	$(PYTEST) -m "not laws and not slow and not system"
+
+# What must hold for every layout; laws-all has the full matrix.
+laws: env-dev
+	$(PYTEST) -m "laws and not slow" tests/laws
+
+laws-all: env-dev
+	$(PYTEST) -m laws tests/laws
+
+# Tests that mount file systems or shape networks: as root, on Linux.
+system-tests: env-dev system-packages
+	$(BIN)/pytest -m system tests
+
+system-packages:
+	@command -v mount >/dev/null || { \
+	  test "$$(id -u)" = 0 || { echo "install the package mount, or run as root"; exit 1; }; \
+	  apt-get update --quiet && apt-get install --quiet --yes mount; }
+
+# Every command that the README and docs/ show, in a fresh copy of the checkout.
+commands:
+	$(PYTHON) .ci/commands.py
+
+check: env-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: env-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+env: $(VENV)/env.stamp
+env-dev: $(VENV)/dev.stamp
+
+$(VENV)/env.stamp: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/dev.stamp: $(VENV)/env.stamp
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache build dist

@@ -1,0 +1,194 @@
+"""What the framework costs: jaxdist's step and loop against a hand-written jit loop.
+
+    python benchmarks/overhead.py --json
+
+Both train ResNet-8 on digits with the same batch on the same mesh, in turn, in one
+process; a ratio is taken round by round, so that a drifting machine drifts under both.
+`step_ratio`: the compiled step alone. `loop_ratio`: jaxdist's whole loop (shuffle,
+augmentation, transfer, metrics and spans on disk) against the hand-written loop, which
+gathers from memory without augmentation and writes nothing.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
+
+import jax
+import numpy as np
+from handwritten import Hand
+
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.input.feed import train_feed
+from jaxdist.input.registry import open_data
+from jaxdist.launch.experiments.digits import digits
+from jaxdist.launch.job import make_job
+from jaxdist.train.loop import Course, fit
+from jaxdist.train.metrics import Recorder
+from jaxdist.train.program import compile_program, initial_state
+
+
+class Silent:
+    """Looks on and saves nothing: evaluation and checkpoints are not measured here."""
+
+    ready = True
+
+    def prepare(self):
+        """Have nothing to compile."""
+
+    def __call__(self, state):
+        return {}
+
+    def save(self, state):
+        """Keep nothing."""
+
+    def update(self, **what):
+        """Draw nothing."""
+
+    def tested(self, **what):
+        """Draw nothing."""
+
+
+class Ours:
+    """The job of `jaxdist train digits`."""
+
+    def __init__(self, plan, source, folder):
+        self.job = make_job(digits(), plan, source)
+        self.program = compile_program(self.job.task, self.job.layout, self.job.shapes)
+        self.state = initial_state(self.job.task, self.job.layout)
+        self.source, self.folder = source, folder
+
+    def batch(self):
+        """Return the first batch on the devices."""
+        feed = train_feed(self.source, self.job.order, self.program.batch)
+        with feed as batches:
+            return next(batches)
+
+    def loop(self, steps):
+        """Train `steps` more steps by the real loop."""
+        start = int(self.state.step)
+        course = Course(
+            steps=start + steps,
+            samples=10**9,
+            batch=self.job.order.batch,
+            save_every=10**9,
+        )
+        recorder = Recorder(
+            self.folder / "metrics.jsonl", self.folder / "spans.jsonl", time.time()
+        )
+        quiet = Silent()
+        feed = train_feed(
+            self.source, self.job.order, self.program.batch, shift=1, start=start
+        )
+        with feed as batches:
+            outcome = fit(
+                self.program,
+                self.state,
+                batches,
+                course=course,
+                evaluate=quiet,
+                saver=quiet,
+                recorder=recorder,
+                watcher=quiet,
+                rates=np.zeros_like,
+            )
+        recorder.close()
+        self.state = outcome.state
+
+
+def timed(run):
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def measure(ours, hand, rounds, steps, batch):
+    """Return seconds a step of (step, hand step, loop, hand loop), round by round."""
+    ready, order = ours.batch(), np.random.default_rng(0)
+    theirs = hand.batch(np.arange(batch))
+
+    def step_ours():
+        for _ in range(steps):
+            ours.state, loss = ours.program.step(ours.state, ready)
+        jax.block_until_ready(loss)
+
+    def step_hand():
+        for _ in range(steps):
+            hand.state, loss = hand.step(hand.state, *theirs)
+        jax.block_until_ready(loss)
+
+    runs = (
+        step_ours,
+        step_hand,
+        lambda: ours.loop(steps),
+        lambda: hand.epoch(order, batch, steps),
+    )
+    rows = []
+    for turn in range(rounds + 1):
+        # The order alternates too: whoever runs second finds warmer caches.
+        turns = range(4) if turn % 2 else (1, 0, 3, 2)
+        times = {i: timed(runs[i]) / steps for i in turns}
+        rows.append([times[i] for i in range(4)])
+    return rows[1:]  # the first round compiles and warms up
+
+
+def summary(rows):
+    steps = [a / b for a, b, _, _ in rows]
+    loops = [c / d for _, _, c, d in rows]
+    medians = [statistics.median(column) for column in zip(*rows)]
+    names = ("step_s", "hand_step_s", "loop_s", "hand_loop_s")
+    return {
+        "step_ratio": statistics.median(steps),
+        "step_ratio_range": [min(steps), max(steps)],
+        "loop_ratio": statistics.median(loops),
+        "loop_ratio_range": [min(loops), max(loops)],
+        **dict(zip(names, medians)),
+        "rounds": len(rows),
+    }
+
+
+def main():
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=20, help="steps a round")
+    parser.add_argument("--mesh", default="data=4,spatial_h=2")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    sizes = {k: int(v) for k, v in (p.split("=") for p in args.mesh.split(","))}
+    plan = Plan(mesh=MeshShape(**sizes))
+    source, _ = open_data(digits().data)
+    samples = source.get(np.arange(len(source)))
+    with tempfile.TemporaryDirectory() as folder:
+        ours = Ours(plan, source, Path(folder))
+        hand = Hand(
+            ours.job.layout.mesh,
+            ours.job.task.optimizer,
+            samples["image"],
+            samples["label"].astype(np.int32),
+        )
+        batch = ours.job.order.batch
+        result = summary(measure(ours, hand, args.rounds, args.steps, batch))
+    result |= {"mesh": plan.title, "batch": batch}
+    if args.json:
+        json.dump(result, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+        return
+    for name in ("step", "loop"):
+        low, high = result[f"{name}_ratio_range"]
+        ours_s, hand_s = result[f"{name}_s"], result[f"hand_{name}_s"]
+        sys.stdout.write(
+            f"{name}  jaxdist {1e3 * ours_s:.1f} ms, by hand {1e3 * hand_s:.1f} ms, "
+            f"ratio {result[f'{name}_ratio']:.3f} ({low:.3f} to {high:.3f})\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

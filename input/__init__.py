@@ -1,0 +1,1 @@
+"""Data to the devices, in an order that survives anything."""

@@ -1,0 +1,47 @@
+"""Data settings: which samples a run trains on, and how they are fed."""
+
+from dataclasses import dataclass
+
+from jaxdist.core.errors import BadInput
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """The `data.` keys of an experiment."""
+
+    name: str = "digits"
+    """Data set, one of `jaxdist.input.registry.names()`."""
+    dir: str = "data"
+    """Folder in which data sets are prepared once and then read."""
+    batch: int = 64
+    """Samples a step, over all devices together."""
+    eval_batch: int | None = None
+    """Samples an evaluation step, over all devices together; none: as `batch`."""
+    shift: int = 1
+    """Largest random shift of a training image, pixels; 0: images as they are."""
+    path: str = ""
+    """File to read, for a data set that is a file of one's own (text)."""
+    context: int = 128
+    """Tokens a sample, for text."""
+    stride: int | None = None
+    """Tokens from the start of one training sample to the next; none: as `context`."""
+    threads: int = 1
+    """Threads that prepare batches ahead; more help only where reading is slow."""
+
+    def __post_init__(self) -> None:
+        least = dict.fromkeys(("batch", "eval_batch", "context", "stride"), 1)
+        least |= {"shift": 0, "threads": 1}
+        for key, low in least.items():
+            value = getattr(self, key)
+            if value is not None and value < low:
+                raise BadInput(
+                    f"data.{key} is too small",
+                    rule=f"data.{key} is at least {low}",
+                    values=f"data.{key} = {value}",
+                    remedy=f"data.{key}={low}",
+                )
+
+    @property
+    def eval_size(self) -> int:
+        """Samples an evaluation step, over all devices together."""
+        return self.batch if self.eval_batch is None else self.eval_batch

@@ -1,0 +1,103 @@
+"""Keyed hash and permutation: random choices as pure functions of what they are for.
+
+No state and no table: the value for one sample is known without computing any other,
+so every host, thread and restart agrees. The numbers are frozen: changing any of them
+changes the order in which every run sees its samples, and breaks its resume.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Words = NDArray[np.uint64]
+
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+_CHAIN: Final = np.uint64(0xD6E8FEB86659FD93)
+_TURNS: Final = np.arange(6, dtype=np.uint64)[:, None] * np.uint64(0xA24BAED4963EE407)
+"""What is added to the key in each round."""
+_HALF: Final = np.uint64(32)
+
+
+def key(*parts: ArrayLike) -> Words:
+    """Hash integers to 64 bits, element by element where parts are arrays.
+
+    Args:
+        *parts: integers of any sign, or integer arrays that broadcast together.
+
+    >>> bool(key(1, 2) == key(2, 1))
+    False
+    >>> key(0, [1, 2, 3]).shape
+    (3,)
+    """
+    hashed = np.full(1, _GOLDEN)
+    for part in parts:
+        hashed = _mix((_words(part) + _GOLDEN) ^ (hashed * _CHAIN))
+    return hashed
+
+
+def below(bound: int, words: Words) -> Words:
+    """Map the upper 32 bits of hashes to [0, bound), evenly to a part in 2**32 / bound.
+
+    >>> below(10, np.array([0, 2**63, 2**64 - 1], np.uint64)).tolist()
+    [0, 5, 9]
+    """
+    return ((words >> _HALF) * np.uint64(bound)) >> _HALF
+
+
+def permute(keys: Words, positions: ArrayLike, n: int) -> NDArray[np.int64]:
+    """Permute [0, n) by a key, one position at a time.
+
+    Alternating Feistel rounds on a grid of about sqrt(n) x sqrt(n); the few cells
+    beyond n walk on along their cycle until they are inside.
+
+    Args:
+        keys: one key a position, or one for all: uint64 [m] or [1].
+        positions: int [m], each in [0, n).
+        n: size of the permuted range.
+
+    Returns:
+        int64 [m]: distinct positions of one key get distinct values.
+
+    >>> sorted(permute(key(7), range(5), 5).tolist())
+    [0, 1, 2, 3, 4]
+    """
+    places = _words(positions)
+    keys = np.broadcast_to(keys, places.shape)
+    rows = int(np.ceil(np.sqrt(n)))
+    columns = -(-n // rows)
+    found = _feistel(keys, places, rows, columns)
+    while (outside := np.nonzero(found >= n)[0]).size:
+        found[outside] = _feistel(keys[outside], found[outside], rows, columns)
+    return found.astype(np.int64)
+
+
+def _feistel(keys: Words, cells: Words, rows: int, columns: int) -> Words:
+    """Permute the cells of a rows x columns grid."""
+    tall, wide = np.uint64(rows), np.uint64(columns)
+    high, low = np.divmod(cells, tall)
+    turns = keys + _TURNS
+    for even, odd in zip(turns[::2], turns[1::2]):
+        low = (low + below(rows, _stir(even + high))) % tall
+        high = (high + below(columns, _stir(odd + low))) % wide
+    return high * tall + low
+
+
+def _mix(words: Words) -> Words:
+    """Scramble all 64 bits (the finaliser of SplitMix64)."""
+    words = _stir(words)
+    return words ^ (words >> np.uint64(31))
+
+
+def _stir(words: Words) -> Words:
+    """Scramble the upper 32 bits: the same without its last step."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    return (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+
+
+def _words(values: ArrayLike) -> Words:
+    """Integers as arrays of 64 bits: arrays wrap around silently, scalars warn."""
+    if isinstance(values, int):
+        values = values & (2**64 - 1)
+        return np.array([values], np.uint64)
+    return np.atleast_1d(np.asarray(values)).astype(np.uint64)

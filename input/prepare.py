@@ -1,0 +1,118 @@
+"""Preparation: a data set appears in its folder whole or not at all, and is checked.
+
+The files are made in a hidden folder beside the target and moved there by one rename.
+A process killed half-way leaves only the hidden folder; of two that start at once, one
+rename wins and the other's work is dropped. `SHA256SUMS` lists what was written, in the
+format of `sha256sum -c`.
+"""
+
+import hashlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from jaxdist.core.errors import BadInput
+
+SUMS: Final = "SHA256SUMS"
+_STALE_S: Final = 3600
+"""A hidden folder this old belongs to a process that was killed."""
+
+
+def ensure_prepared(folder: Path, make: Callable[[Path], None]) -> None:
+    """Prepare a data set unless it is there, and check what is there.
+
+    Args:
+        folder: the data set's own folder; its name is the data set's.
+        make: writes the data set into `folder.name` inside the folder it is given.
+
+    Raises:
+        BadInput: the folder cannot be written, or holds a damaged data set; a damaged
+            data set is left as it is.
+    """
+    try:
+        if not folder.exists():
+            _publish(folder, make)
+        verify(folder)
+    except OSError as error:
+        raise BadInput(
+            f"the data set {folder.name} can be neither read nor prepared",
+            rule="data.dir is a folder that can be written, with room for the data",
+            values=f"data.dir = {folder.parent}: {error}",
+            remedy="data.dir=<another folder>",
+        ) from error
+
+
+def verify(folder: Path) -> None:
+    """Hold a prepared data set against its list of checksums.
+
+    Raises:
+        BadInput: a file is missing or has other content than was written.
+    """
+    if not (folder / SUMS).is_file():
+        count = sum(path.is_file() for path in folder.rglob("*"))
+        raise _damaged(folder, f"{folder} holds {count} files, none named {SUMS}")
+    for line in (folder / SUMS).read_text().splitlines() or [""]:
+        digest, _, name = line.partition("  ")
+        path = folder / name
+        if not name or not path.is_file():
+            raise _damaged(folder, f"{path} is missing")
+        if _digest(path) != digest:
+            size = f"{path.stat().st_size:,} B"
+            raise _damaged(folder, f"{path} ({size}) is not what was written")
+
+
+def _publish(folder: Path, make: Callable[[Path], None]) -> None:
+    """Make the data set out of sight, then move it into place."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(folder)
+    with tempfile.TemporaryDirectory(
+        prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True
+    ) as hidden:
+        make(Path(hidden))
+        made = Path(hidden, folder.name)
+        _write_sums(made)
+        try:
+            made.rename(folder)
+        except OSError:
+            if not folder.exists():  # else another process was first: its work stands
+                raise
+
+
+def _sweep(folder: Path) -> None:
+    """Remove hidden folders that killed processes left."""
+    for left in folder.parent.glob(f".{folder.name}-*"):
+        with suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > _STALE_S:
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _write_sums(folder: Path) -> None:
+    """List every file with its checksum."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    lines = [
+        f"{_digest(path)}  {path.relative_to(folder).as_posix()}" for path in files
+    ]
+    (folder / SUMS).write_text("\n".join(lines) + "\n")
+
+
+def _digest(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _damaged(folder: Path, values: str) -> BadInput:
+    """Say what is wrong with a prepared data set, and how to make it anew."""
+    return BadInput(
+        f"the data set {folder.name} is damaged",
+        rule=f"a prepared data set holds every file its {SUMS} lists, unchanged",
+        values=values,
+        remedy=(
+            f"rm -r {folder}    # it is prepared again",
+            "data.dir=<another folder>",
+        ),
+    )

@@ -1,0 +1,114 @@
+"""Sources: samples by id, many at a time."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.core.errors import BadInput
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class Source(Protocol):
+    """Random access to samples; ids are 0 ... len - 1."""
+
+    def __len__(self) -> int:
+        """Count the samples."""
+        ...
+
+    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+        """Read samples: int [n] to new arrays [n, ...], for one `image` and `label`.
+
+        May be called from several threads at once.
+        """
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Name the samples and their order: another content, another fingerprint."""
+        ...
+
+
+class ArraySource:
+    """Samples held in memory, read by one gather a batch.
+
+    Args:
+        arrays: one array a key, [N, ...], all of one length N > 0.
+
+    Raises:
+        BadInput: there is no sample, or the lengths differ.
+
+    >>> source = ArraySource({"label": np.arange(5)})
+    >>> len(source), source.get(np.array([4, 0]))["label"].tolist()
+    (5, [4, 0])
+    """
+
+    def __init__(self, arrays: Arrays) -> None:
+        lengths = {name: len(array) for name, array in arrays.items()}
+        if len(set(lengths.values())) != 1 or 0 in lengths.values():
+            raise BadInput(
+                "these arrays are no data set",
+                rule="every array has one entry a sample, and there is a sample",
+                values=", ".join(f"{k}: {v}" for k, v in lengths.items()) or "no array",
+            )
+        self._arrays, self._length = dict(arrays), next(iter(lengths.values()))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+        """Read samples: int [n] to new arrays [n, ...]."""
+        return {name: array[ids] for name, array in self._arrays.items()}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of names, types, shapes and every byte."""
+        digest = hashlib.sha256()
+        for name, array in sorted(self._arrays.items()):
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+
+class TfdsSource:
+    """A split of a TFDS data set in a random-access format, read where it lies.
+
+    Args:
+        split: what `tfds.data_source` or `builder.as_data_source` returned.
+        decode: turns the stacked features into the arrays of a batch.
+    """
+
+    def __init__(
+        self,
+        split: Sequence[Mapping[str, Any]],
+        decode: Callable[[Arrays], Arrays] = dict,
+    ) -> None:
+        self._split: Any = split
+        self._decode = decode
+
+    def __len__(self) -> int:
+        return len(self._split)
+
+    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+        """Read samples: int [n], n > 0, to new arrays [n, ...]."""
+        rows = self._split.__getitems__(ids.tolist())
+        return self._decode(
+            {name: np.stack([r[name] for r in rows]) for name in rows[0]}
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of name, version, split and shards; no record is read."""
+        info = self._split.dataset_info
+        shards = {k: (v.shard_lengths, v.num_bytes) for k, v in info.splits.items()}
+        text = f"{info.full_name} {self._split.split} {sorted(shards.items())}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def in_memory(source: Source) -> ArraySource:
+    """Decode every sample of a small source once: a batch is then one gather."""
+    return ArraySource(source.get(np.arange(len(source))))

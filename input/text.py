@@ -1,0 +1,135 @@
+"""Text: windows of the characters of one file, the last tenth held out.
+
+The vocabulary is the sorted set of the file's characters. Held-out windows lie side by
+side, so each of their characters is asked for once; training windows may overlap.
+"""
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.units import count
+from jaxdist.input.sources import Arrays
+
+
+class Text:
+    """Windows of a sequence of characters; a `Source` of `tokens` and `target`.
+
+    Args:
+        tokens: places in the vocabulary, int32 [N], N > `context`.
+        vocabulary: the characters, sorted.
+        context: characters a window.
+        stride: characters from one window's start to the next.
+
+    >>> text = Text(np.arange(7, dtype=np.int32), "abcdefg", context=3, stride=2)
+    >>> len(text), text.get(np.array([1]))["tokens"].tolist()
+    (2, [[2, 3, 4]])
+    >>> text.get(np.array([1]))["target"].tolist()
+    [[3, 4, 5]]
+    """
+
+    def __init__(
+        self, tokens: NDArray[np.int32], vocabulary: str, *, context: int, stride: int
+    ) -> None:
+        self._tokens, self._context, self._stride = tokens, context, stride
+        self.vocabulary = vocabulary
+
+    def __len__(self) -> int:
+        return (len(self._tokens) - self._context - 1) // self._stride + 1
+
+    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+        """Read windows: int [n] to `tokens` and `target`, one later, int32 [n, T]."""
+        starts = ids.astype(np.int64)[:, None] * self._stride
+        windows = self._tokens[starts + np.arange(self._context + 1)]
+        return {"tokens": windows[:, :-1], "target": windows[:, 1:]}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of the characters and of how they are cut."""
+        head = f"{self.vocabulary} {self._context} {self._stride}"
+        digest = hashlib.sha256(head.encode())
+        digest.update(np.ascontiguousarray(self._tokens).data)
+        return digest.hexdigest()
+
+
+def open_text(
+    path: str, *, context: int, stride: int | None = None
+) -> tuple[Text, Text]:
+    """Open a text file as windows of characters.
+
+    Args:
+        path: a file in UTF-8; its line ends stay as they are.
+        context: characters a window.
+        stride: characters from one training window's start to the next; None puts the
+            windows side by side.
+
+    Returns:
+        Training windows of the first nine tenths and held-out windows of the rest.
+
+    Raises:
+        BadInput: no such file, no text, or too little of it.
+    """
+    text = _read(path)
+    tokens, vocabulary = encode(text)
+    border = len(text) * 9 // 10
+    held_out = len(text) - border
+    if held_out <= context:
+        raise BadInput(
+            f"{path} is too short",
+            rule="the last tenth of a text has more than data.context characters",
+            values=f"{count(held_out)} of {count(len(text))} characters, "
+            f"data.context = {context}",
+            remedy=f"data.context={held_out - 1}"
+            if held_out > 1
+            else f"a text of {count(10 * (context + 1))} characters",
+        )
+    train = Text(tokens[:border], vocabulary, context=context, stride=stride or context)
+    test = Text(tokens[border:], vocabulary, context=context, stride=context)
+    return train, test
+
+
+def encode(text: str) -> tuple[NDArray[np.int32], str]:
+    """Give each character its place in the sorted set of all.
+
+    >>> encode("banana")[1], encode("banana")[0].tolist()
+    ('abn', [1, 0, 2, 0, 2, 0])
+    """
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    known, tokens = np.unique(codes, return_inverse=True)
+    return tokens.astype(np.int32), "".join(map(chr, known.tolist()))
+
+
+def _read(path: str) -> str:
+    """Read a file whole, or say why it is no text."""
+    remedy = "data.path=FILE, a text in UTF-8"
+    if not path:
+        raise BadInput(
+            "there is no text to read",
+            rule="data.name=text reads the file data.path",
+            values="data.path is empty",
+            remedy=remedy,
+        )
+    try:
+        text = Path(path).read_bytes().decode("utf-8")
+    except OSError as error:
+        raise BadInput(
+            f"no text in {path}",
+            rule="data.path is a file that can be read",
+            values=error.strerror or str(error),
+            remedy=remedy,
+        ) from error
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"{path} is no text",
+            rule="data.path is text in UTF-8",
+            values=f"byte {count(error.start)} is {error.object[error.start]:#04x}",
+            remedy=f"iconv -f latin1 -t utf-8 {path} > {path}.utf8",
+        ) from error
+    if not text:
+        raise BadInput(f"{path} is empty", rule="a text has characters", remedy=remedy)
+    return text

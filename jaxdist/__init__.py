@@ -1,0 +1,36 @@
+"""jaxdist plans how to split a training, runs exactly that plan, and compares.
+
+The public names are lazy: importing the package costs nothing until one is used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+__version__: Final = "0.1.0"
+
+_HOMES: Final = {
+    "MeshShape": "jaxdist.core.plan",
+    "Plan": "jaxdist.core.plan",
+    "Profile": "jaxdist.core.profile",
+    "Run": "jaxdist.core.run",
+    "fit": "jaxdist.train.loop",
+    "load": "jaxdist.train.load",
+}
+
+if TYPE_CHECKING:
+    from jaxdist.core.plan import MeshShape as MeshShape
+    from jaxdist.core.plan import Plan as Plan
+    from jaxdist.core.profile import Profile as Profile
+    from jaxdist.core.run import Run as Run
+    from jaxdist.train.load import load as load
+    from jaxdist.train.loop import fit as fit
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'jaxdist' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]

@@ -1,0 +1,189 @@
+"""What a compiled program moves: every collective of its HLO text, with axis and bytes.
+
+Bytes are counted in two ways. *Payload* is the result of the operation on one device.
+*Wire* is what a device sends at least, by the operation (g devices a group, S payload):
+
+    all-reduce 2 (g-1)/g S,  reduce-scatter (g-1) S,  all-gather and all-to-all
+    (g-1)/g S,  collective-permute S
+
+Source: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication
+Operations in MPICH", section 4 (bandwidth terms).
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+KINDS: Final = (
+    "all-reduce",
+    "reduce-scatter",
+    "all-gather",
+    "all-to-all",
+    "collective-permute",
+)
+_BITS: Final = {"pred": 8, "c64": 64, "c128": 128}
+_SHAPE: Final = re.compile(r"\b(pred|[suc]\d+|bf16|f\d+\w*)\[([\d,]*)\]")
+_LINE: Final = re.compile(
+    r"^\s*(?:ROOT\s+)?%?[\w.\-]+ = (?P<type>.+?) (?P<kind>"
+    + "|".join(KINDS)
+    + r")(?P<start>-start)?\((?P<rest>.*)$"
+)
+_NAME: Final = re.compile(r'op_name="([^"]*)"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """One collective of a compiled program."""
+
+    kind: str
+    """One of `KINDS`."""
+    axes: tuple[str, ...]
+    """Mesh axes it runs over, outermost first; empty where no axes match."""
+    group: int
+    """Devices that take part together."""
+    payload: int
+    """Bytes of the result on one device."""
+    name: str
+    """Source of the operation: the scopes of the layer that asked for it."""
+
+    @property
+    def wire(self) -> int:
+        """Bytes a device sends, at least."""
+        return wire_bytes(self.kind, self.payload, self.group)
+
+
+def wire_bytes(kind: str, payload: int, group: int) -> int:
+    """Bytes one device of `group` sends for a collective of `payload` bytes.
+
+    >>> wire_bytes("all-reduce", 800, 8), wire_bytes("collective-permute", 64, 2)
+    (1400, 64)
+    """
+    share = {
+        "all-reduce": 2 * (group - 1) / group,
+        "reduce-scatter": group - 1,
+        "all-gather": (group - 1) / group,
+        "all-to-all": (group - 1) / group,
+        "collective-permute": 1,
+    }
+    return round(share[kind] * payload)
+
+
+def read_collectives(text: str, mesh: Mapping[str, int]) -> tuple[Move, ...]:
+    """List the collectives of a compiled program.
+
+    Args:
+        text: `compiled.as_text()` of one SPMD program.
+        mesh: {axis: devices along it}, outermost first, in the order of its devices.
+    """
+    return tuple(_read(text, mesh))
+
+
+def _read(text: str, mesh: Mapping[str, int]) -> Iterator[Move]:
+    world = math.prod(mesh.values())
+    for line in text.splitlines():
+        found = _LINE.match(line)
+        if found is None:
+            continue
+        kind, rest = found["kind"], found["rest"]
+        shapes = _shapes(found["type"])
+        if found["start"] and kind != "all-reduce":
+            # A started collective returns (operands, results, ...): keep the results.
+            shapes = shapes[len(shapes) // 2 :][:1]
+        if kind == "collective-permute":
+            axes, group = _axes_of_pairs(_pairs(rest), mesh)
+        else:
+            groups = _groups(rest, world)
+            axes, group = _axes_of_groups(groups, mesh), len(groups[0])
+        name = _NAME.search(rest)
+        yield Move(
+            kind=kind,
+            axes=axes,
+            group=group,
+            payload=sum(shapes),
+            name=name[1] if name else "",
+        )
+
+
+def _shapes(text: str) -> list[int]:
+    """Return the bytes of each array in a type, tuples in their order.
+
+    >>> _shapes("(f32[3,3]{1,0}, bf16[8])")
+    [36, 16]
+    """
+    sizes = []
+    for dtype, dims in _SHAPE.findall(text):
+        bits = _BITS.get(dtype) or int(re.findall(r"\d+", dtype)[0])
+        elements = math.prod(int(d) for d in dims.split(",") if d)
+        sizes.append(math.ceil(elements * bits / 8))
+    return sizes
+
+
+def _groups(rest: str, world: int) -> list[list[int]]:
+    """Read replica groups in any of the three forms that XLA prints."""
+    if found := re.search(r"replica_groups=\{(\{[\d,{} ]*\})\}", rest):
+        inner = re.findall(r"\{([\d,]+)\}", found[1])
+        return [[int(i) for i in group.split(",")] for group in inner]
+    form = r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?"
+    if found := re.search(form, rest):
+        shape, dims, order = (_ints(part) for part in found.groups(default=""))
+        ids = np.arange(math.prod(dims)).reshape(dims)
+        return np.transpose(ids, order or None).reshape(shape).tolist()
+    if found := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", rest):
+        sizes = {n: int(s) for n, s in re.findall(r"'([^']+)'=(\d+)", found[1])}
+        return _groups_of(re.findall(r"'([^']+)'", found[2]), sizes)
+    return [list(range(world))]
+
+
+def _ints(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part]
+
+
+def _groups_of(axes: Iterable[str], mesh: Mapping[str, int]) -> list[list[int]]:
+    """List the device groups that a collective over `axes` has on this mesh."""
+    names, chosen = list(mesh), set(axes)
+    ids = np.arange(math.prod(mesh.values())).reshape(tuple(mesh.values()))
+    kept = [i for i, n in enumerate(names) if n not in chosen]
+    along = [i for i, n in enumerate(names) if n in chosen]
+    width = math.prod(mesh[names[i]] for i in along)
+    return np.transpose(ids, kept + along).reshape(-1, width).tolist()
+
+
+def _axes_of_groups(
+    groups: Sequence[Sequence[int]], mesh: Mapping[str, int]
+) -> tuple[str, ...]:
+    """Name the axes whose groups these are; empty where none match."""
+    wanted = {frozenset(group) for group in groups}
+    real = [name for name, size in mesh.items() if size > 1]
+    for count in range(1, len(real) + 1):
+        for axes in itertools.combinations(real, count):
+            if {frozenset(g) for g in _groups_of(axes, mesh)} == wanted:
+                return axes
+    return ()
+
+
+def _pairs(rest: str) -> list[tuple[int, int]]:
+    found = re.search(r"source_target_pairs=\{([\d,{} ]*)\}", rest)
+    pairs = re.findall(r"\{(\d+),(\d+)\}", found[1] + "}") if found else []
+    return [(int(a), int(b)) for a, b in pairs]
+
+
+def _axes_of_pairs(
+    pairs: Sequence[tuple[int, int]], mesh: Mapping[str, int]
+) -> tuple[tuple[str, ...], int]:
+    """Name the axes along which a permute moves, and the devices along them."""
+    shape = tuple(mesh.values())
+    moved = {
+        name
+        for a, b in pairs
+        for name, x, y in zip(
+            mesh, np.unravel_index(a, shape), np.unravel_index(b, shape)
+        )
+        if x != y
+    }
+    axes = tuple(name for name in mesh if name in moved)
+    return axes, math.prod(mesh[name] for name in axes)

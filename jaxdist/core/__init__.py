@@ -1,0 +1,1 @@
+"""The words and values everyone shares; nothing here touches a device."""

@@ -1,0 +1,40 @@
+"""Mesh axes: the legal names, in one order from outer to inner."""
+
+from typing import Final
+
+AXES: Final = (
+    "replica",
+    "pipe",
+    "data",
+    "fsdp",
+    "spatial_d",
+    "spatial_h",
+    "spatial_w",
+    "tensor",
+)
+"""Every legal axis, outermost first; axes of size 1 always exist in a mesh."""
+
+BATCH_AXES: Final = ("data", "fsdp")
+"""Axes along which the samples of a global batch are divided."""
+
+SPATIAL_AXES: Final = ("spatial_d", "spatial_h", "spatial_w")
+"""Axes along which one sample is divided in depth, height and width."""
+
+
+def spatial_axes_of(rank: int) -> tuple[str, ...]:
+    """Name the spatial axis of each spatial dim of a channels-last array.
+
+    Args:
+        rank: number of dims of the array, batch and channels included.
+
+    Returns:
+        One axis name for each dim between batch and channels; empty where there are
+        none (tokens, labels).
+
+    >>> spatial_axes_of(4)
+    ('spatial_h', 'spatial_w')
+    >>> spatial_axes_of(5)
+    ('spatial_d', 'spatial_h', 'spatial_w')
+    """
+    spatial = max(rank - 2, 0)
+    return SPATIAL_AXES[-spatial:] if spatial in (2, 3) else ()

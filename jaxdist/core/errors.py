@@ -1,0 +1,59 @@
+"""Errors that teach: the rule that was broken, the values, and the remedy to type."""
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class BadInput(ValueError):
+    """Something the user gave cannot be used; nothing was written or lost.
+
+    Args:
+        what: one short line saying what is wrong, without a full stop.
+        rule: the rule that was broken.
+        values: the values that broke it, with who set them where that is known.
+        remedy: what to type instead; several lines where there are several ways.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        rule: str = "",
+        values: str = "",
+        remedy: str | Sequence[str] = (),
+    ) -> None:
+        self.what, self.rule, self.values = what, rule, values
+        self.remedy = (remedy,) if isinstance(remedy, str) else tuple(remedy)
+        super().__init__(self.text())
+
+    def text(self) -> str:
+        """Lay the parts out as the terminal shows them.
+
+        >>> print(BadInput("no experiment named digit", remedy="try digits").text())
+        no experiment named digit
+          remedy   try digits
+        """
+        lines = [self.what]
+        parts = (("rule", (self.rule,)), ("values", (self.values,)))
+        for name, texts in (*parts, ("remedy", self.remedy)):
+            for row, text in enumerate(filter(None, texts)):
+                lines.append(f"  {name if row == 0 else '':8} {text}")
+        return "\n".join(lines)
+
+
+class Failed(RuntimeError):
+    """A promise of jaxdist's own does not hold, so the run must not go on."""
+
+
+class TryAgain(RuntimeError):
+    """The run stopped in good order and the same command goes on with it."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word nearest to a misspelt one, if any is near.
+
+    >>> did_you_mean("optm.lr", ["optim.lr", "seed"])
+    'optim.lr'
+    """
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return near[0] if near else None

@@ -1,0 +1,133 @@
+"""A plan: how the training of a network is split over devices, as plain data."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES
+from jaxdist.core.errors import BadInput, did_you_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshShape:
+    """How many devices each axis of the mesh has, outermost first."""
+
+    replica: int = 1
+    """Independent copies that average their weights now and then."""
+    pipe: int = 1
+    """Stages of a pipeline."""
+    data: int = 1
+    """Shards of the global batch."""
+    fsdp: int = 1
+    """Shards of the batch that also share out parameters and optimizer state."""
+    spatial_d: int = 1
+    """Slices of every sample in depth."""
+    spatial_h: int = 1
+    """Slices of every sample in height (rows)."""
+    spatial_w: int = 1
+    """Slices of every sample in width (columns)."""
+    tensor: int = 1
+    """Shards of each weight: filters, channels, heads."""
+
+    def __post_init__(self) -> None:
+        for name, size in self.items():
+            if size < 1:
+                raise BadInput(
+                    f"mesh axis {name} has no devices",
+                    rule="every mesh axis has at least one device",
+                    values=f"plan.mesh.{name} = {size}",
+                    remedy=f"plan.mesh.{name}=1",
+                )
+
+    def items(self) -> Iterator[tuple[str, int]]:
+        """Yield (axis, devices along it), outermost first."""
+        return ((name, getattr(self, name)) for name in AXES)
+
+    @property
+    def devices(self) -> int:
+        """Devices in the whole mesh."""
+        return math.prod(size for _, size in self.items())
+
+    def size(self, *axes: str) -> int:
+        """Devices along these axes together.
+
+        >>> MeshShape(data=4, spatial_h=2).size("data", "fsdp")
+        4
+        """
+        return math.prod(getattr(self, name) for name in axes)
+
+    @property
+    def batch_shards(self) -> int:
+        """Into how many parts the samples of a global batch are divided."""
+        return self.size(*BATCH_AXES)
+
+    @property
+    def spatial_shards(self) -> int:
+        """Into how many parts one sample is divided."""
+        return self.size(*SPATIAL_AXES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a training run is laid out: read by the step, the audit and the report."""
+
+    mesh: MeshShape = field(default_factory=MeshShape)
+    """Devices along each axis."""
+    idle: tuple[str, ...] = ()
+    """Axes allowed to repeat the same work on purpose (to test or to measure)."""
+
+    def __post_init__(self) -> None:
+        for name in self.idle:
+            if name not in AXES:
+                near = did_you_mean(name, AXES) or ", ".join(AXES)
+                raise BadInput(f"no mesh axis {name}", remedy=f"did you mean {near}?")
+
+    @property
+    def title(self) -> str:
+        """The plan as people write it: the name of a layout everywhere.
+
+        >>> Plan(mesh=MeshShape(data=4, spatial_h=2)).title
+        'data 4 x spatial_h 2'
+        >>> Plan().title
+        'data 1'
+        """
+        named = [f"{name} {size}" for name, size in self.mesh.items() if size > 1]
+        return " x ".join(named) or "data 1"
+
+    @property
+    def sum_axes(self) -> tuple[str, ...]:
+        """Axes over which every device holds a different share of the loss."""
+        used = (*BATCH_AXES, *SPATIAL_AXES)
+        return tuple(a for a in AXES if a in used and a not in self.idle)
+
+    def to_json(self) -> str:
+        """Write the plan; `from_json` reads the same value back."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """Read a plan that `to_json` wrote.
+
+        Raises:
+            BadInput: a field that no plan has.
+        """
+        tree = json.loads(text)
+        return cls(
+            **_known(cls, tree)
+            | {
+                "mesh": MeshShape(**_known(MeshShape, tree.get("mesh", {}))),
+                "idle": tuple(tree.get("idle", ())),
+            }
+        )
+
+
+def _known(owner: type, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Pass the fields through, or name the one that `owner` does not have."""
+    names = [f.name for f in fields(owner)]
+    for key in tree:
+        if key not in names:
+            near = did_you_mean(key, names) or ", ".join(names)
+            raise BadInput(f"no plan field {key}", remedy=f"did you mean {near}?")
+    return dict(tree)

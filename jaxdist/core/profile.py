@@ -1,0 +1,141 @@
+"""A profile: what a network costs, layer by layer, and where it may be cut."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One layer: what it keeps, and what it does to one batch in one training step.
+
+    FLOPs are floating-point operations (a multiplication and an addition are two) on
+    the whole batch of the profile, counted as XLA counts them: no taps on padding, no
+    transcendental functions.
+    """
+
+    name: str
+    """Path in the network: `block1.conv2`."""
+    kind: str
+    """Name of its class."""
+    block: str = ""
+    """The block it belongs to; empty where the network is no chain."""
+    parameters: int = 0
+    """Trainable numbers it holds itself."""
+    parameter_bytes: int = 0
+    """Their bytes."""
+    state_bytes: int = 0
+    """Bytes of its running statistics."""
+    flops_forward: int = 0
+    """FLOPs of the forward pass, of its own: what layers inside it do is theirs."""
+    flops_backward: int = 0
+    """FLOPs that the backward pass adds, recomputation included."""
+    output_bytes: int = 0
+    """Bytes of the activations it makes for the batch, over all its uses."""
+    seconds_forward: float | None = None
+    """Measured seconds of the forward pass; None until measured."""
+    seconds_backward: float | None = None
+    """Measured seconds of the backward pass; None until measured."""
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of forward and backward pass."""
+        return self.flops_forward + self.flops_backward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block(Layer):
+    """One block of the chain: its layers together.
+
+    Here `output_bytes` is what the block hands to the next one, for the whole batch.
+    """
+
+    cut_after: bool = False
+    """Whether the network may be cut after it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """What one training step of a network costs on one device, before any split."""
+
+    model: str
+    """Name of the network."""
+    inputs: tuple[str, ...]
+    """What it was read on, the batch first: `float32[8,224,224,3]`."""
+    batch: int
+    """Samples in the batch that FLOPs and bytes are of."""
+    layers: tuple[Layer, ...]
+    """In the order they run; each FLOP, parameter and byte is in one row alone."""
+    blocks: tuple[Block, ...] = ()
+    """In the order of the chain; empty where the network is no chain."""
+    note: str = ""
+    """Why it may not be cut, where it may not: `none: ...`."""
+
+    @property
+    def parameters(self) -> int:
+        """Trainable numbers in the network."""
+        return sum(row.parameters for row in self.layers)
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of its parameters."""
+        return sum(row.parameter_bytes for row in self.layers)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of its running statistics."""
+        return sum(row.state_bytes for row in self.layers)
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of all activations of the batch."""
+        return sum(row.output_bytes for row in self.layers)
+
+    @property
+    def flops_forward(self) -> int:
+        """FLOPs of the forward pass, whole batch."""
+        return sum(row.flops_forward for row in self.layers)
+
+    @property
+    def flops_backward(self) -> int:
+        """FLOPs of the backward pass, whole batch."""
+        return sum(row.flops_backward for row in self.layers)
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of forward and backward pass, whole batch."""
+        return self.flops_forward + self.flops_backward
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        """The blocks after which the network may be cut."""
+        return tuple(block.name for block in self.blocks if block.cut_after)
+
+    def tree(self) -> dict[str, Any]:
+        """Return the profile as plain values, totals first."""
+        sums = ("parameters", "parameter_bytes", "state_bytes", "output_bytes")
+        work = ("flops", "flops_forward", "flops_backward")
+        totals = {name: getattr(self, name) for name in (*sums, *work)}
+        return {"model": self.model, **totals, "cuts": self.cuts, **asdict(self)}
+
+    def to_json(self) -> str:
+        """Write the profile and its totals; `from_json` reads the same value back."""
+        return json.dumps(self.tree(), indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Profile":
+        """Read a profile that `to_json` wrote; totals are summed again."""
+        tree = json.loads(text)
+        return cls(
+            model=tree["model"],
+            inputs=tuple(tree["inputs"]),
+            batch=tree["batch"],
+            layers=tuple(_rows(Layer, tree["layers"])),
+            blocks=tuple(_rows(Block, tree["blocks"])),
+            note=tree["note"],
+        )
+
+
+def _rows(kind: type, trees: Sequence[Mapping[str, Any]]) -> list[Any]:
+    return [kind(**tree) for tree in trees]

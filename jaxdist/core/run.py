@@ -1,0 +1,72 @@
+"""A run record: what happened in one training run, as plain data."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+PHASES = ("compute", "compile", "evaluation", "input", "checkpoint", "other")
+"""Where the wall clock of a run goes; the shares add up to the whole run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """The summary of a run: `summary.json` of the run folder, seconds and bytes."""
+
+    name: str
+    """Name of the run folder."""
+    experiment: str
+    """Name of the experiment, or the path of its file."""
+    status: Literal["done", "stopped"] = "done"
+    """done: every step was made; stopped: the same command goes on."""
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """The plan that was run, as `plan.json` has it."""
+    devices: int = 1
+    """Devices in the mesh."""
+    platform: str = "cpu"
+    """Kind of device: cpu, gpu or tpu."""
+    parameters: int = 0
+    """Trainable numbers in the model."""
+    steps: int = 0
+    """Optimizer steps since the very start, earlier sittings included."""
+    accuracy: float | None = None
+    """Share of the held-out answers (labels, or tokens) that are right, each once."""
+    loss: float | None = None
+    """Mean loss on the held-out samples; nats a token for a language model."""
+    correct: int = 0
+    """Held-out answers that are right."""
+    answers: int = 0
+    """Held-out answers: one a sample, or one a token; 0: not written down."""
+    held_out: int = 0
+    """Held-out samples."""
+    samples_per_s: float = 0.0
+    """Training samples a second: global batch over the median step time."""
+    step_s: float = 0.0
+    """Median seconds from one finished step to the next."""
+    step_s_p5: float = 0.0
+    """5th percentile of the same."""
+    step_s_p95: float = 0.0
+    """95th percentile of the same."""
+    wall_s: float = 0.0
+    """Seconds from the start of the command to its end, this sitting."""
+    first_step_s: float = 0.0
+    """Seconds from the start of the command to the first finished step."""
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by phase, this sitting; the sum is `wall_s`."""
+    bytes_by_collective: Mapping[str, int] = field(default_factory=dict)
+    """Bytes each device sends a step, by `collective, axis`."""
+    memory_bytes: int = 0
+    """Memory a device needs for the step: arguments, outputs and temporaries."""
+    resumed_at: int | None = None
+    """Step this sitting started from, when it resumed."""
+    checkpoint: int | None = None
+    """Newest checkpoint's step."""
+
+    def to_json(self) -> str:
+        """Write the record; `from_json` reads the same value back."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Run":
+        """Read a record that `to_json` wrote."""
+        return cls(**json.loads(text))

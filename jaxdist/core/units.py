@@ -1,0 +1,57 @@
+"""Numbers for people: SI units, thousands with commas, a space before the unit."""
+
+from typing import Final
+
+_STEPS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def count(value: int) -> str:
+    """Write a count with commas.
+
+    >>> count(78330)
+    '78,330'
+    """
+    return f"{value:,}"
+
+
+def size(value: float, unit: str = "B") -> str:
+    """Write bytes (or FLOPs) with a decimal SI prefix and three digits.
+
+    >>> size(548_310), size(8), size(13.9e9), size(0)
+    ('548 kB', '8 B', '13.9 GB', '0 B')
+    """
+    for step, prefix in _STEPS:
+        if abs(value) >= 0.9995 * step:
+            return f"{_three(value / step)} {prefix}{unit}"
+    return f"{value:.0f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """Write a time in the unit a person would use.
+
+    >>> duration(0.0364), duration(8.71), duration(960), duration(76_800)
+    ('36.4 ms', '8.7 s', '16 min', '21 h 20 min')
+    """
+    if seconds < 1:
+        return f"{_three(1e3 * seconds)} ms" if seconds >= 1e-4 else "< 0.1 ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest} min" if hours else f"{minutes} min"
+
+
+def percent(share: float, decimals: int = 1) -> str:
+    """Write a share of one as per cent.
+
+    >>> percent(0.99167, 2)
+    '99.17 %'
+    """
+    return f"{100 * share:.{decimals}f} %"
+
+
+def _three(value: float) -> str:
+    """Round to three significant digits, never to an exponent."""
+    magnitude = abs(value)
+    decimals = 0 if magnitude >= 99.95 else 1 if magnitude >= 9.995 else 2
+    return f"{value:.{decimals}f}"

@@ -1,0 +1,85 @@
+"""Dropout whose mask belongs to the sample and the position, not to the device."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from jaxdist.layers.manual import split_dims
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Noise:
+    """The source of a layer's random masks in one step."""
+
+    key: jax.Array
+    """Random key of (seed, step, layer), the same on every device."""
+    ids: jax.Array
+    """Sample ids of this device's samples, int32 [B]."""
+
+
+class Dropout(nnx.Dropout):
+    """`flax.nnx.Dropout` with a mask that is a function of (key, sample id, position).
+
+    However the batch is ordered, split over devices or cut into blocks, a sample's
+    element is dropped or kept alike. The noise comes from `jaxdist.layers.bind`.
+    """
+
+    scope: str = ""
+    noise: Noise | None = None
+
+    def __call__(
+        self,
+        inputs: jax.Array,
+        *,
+        deterministic: bool | None = None,
+        rngs: Any = None,
+    ) -> jax.Array:
+        """Drop elements of `inputs [B, ..., C]`; identity where deterministic.
+
+        Raises:
+            RuntimeError: no noise was bound; `rngs` cannot stand in for it.
+        """
+        off = self.deterministic if deterministic is None else deterministic
+        if self.rate == 0.0 or off:
+            return inputs
+        if self.noise is None:
+            raise RuntimeError(
+                "Dropout has no noise: call jaxdist.layers.bind(model, key, ids) first"
+            )
+        with jax.named_scope(self.scope or "Dropout"):
+            keep = _keep(self.noise, inputs, 1.0 - self.rate)
+            scaled = inputs / jnp.asarray(1.0 - self.rate, inputs.dtype)
+            return jnp.where(keep, scaled, jnp.zeros_like(inputs))
+
+
+def _keep(noise: Noise, x: jax.Array, rate: float) -> jax.Array:
+    """Draw the mask of `x`: one key for each sample and position, bits for channels."""
+    at = _positions(x).reshape(-1)
+    fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
+    samples = fold(noise.key, noise.ids)
+    keys = jax.vmap(lambda sample: fold(sample, at))(samples)
+    draw = jax.vmap(jax.vmap(lambda k: jax.random.bits(k, x.shape[-1:], jnp.uint32)))
+    threshold = jnp.uint32(min(int(rate * 2**32), 2**32 - 1))
+    return (draw(keys) < threshold).reshape(x.shape)
+
+
+def _positions(x: jax.Array) -> jax.Array:
+    """Return each position's place in the whole image, row-major, int32 [...]."""
+    split, place = split_dims(x), jnp.zeros(x.shape[1:-1], jnp.int32)
+    for dim in range(1, x.ndim - 1):
+        here, whole = (
+            lax.broadcasted_iota(jnp.int32, place.shape, dim - 1),
+            x.shape[dim],
+        )
+        if dim in split:
+            here = here + lax.axis_index(split[dim]).astype(jnp.int32) * whole
+            whole *= lax.axis_size(split[dim])
+        place = place * whole + here
+    assert math.prod(place.shape) == math.prod(x.shape[1:-1])
+    return place

@@ -1,0 +1,85 @@
+"""A halo: the rows of its neighbours that a block needs for a window operation.
+
+How many rows, `lo` before the block and `hi` behind it, is the matter of
+`jaxdist.layers.window`. Rows beyond the global edges are `fill`.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+def exchange(
+    x: jax.Array, dim: int, lo: int, hi: int, axis: str, fill: float = 0.0
+) -> jax.Array:
+    """Extend a block by rows of its neighbours along a manual axis.
+
+    Args:
+        x: this device's block, any dtype.
+        dim: the split dim of `x`.
+        lo: rows wanted from the blocks before this one.
+        hi: rows wanted from the blocks behind it; negative crops as many.
+        axis: the manual axis along which the dim is split.
+        fill: value of rows beyond the global edges.
+
+    Returns:
+        The block with `lo + hi` more rows along `dim`.
+    """
+    if hi < 0:
+        x = lax.slice_in_dim(x, 0, x.shape[dim] + hi, axis=dim)
+    before = _pieces(x, dim, lo, axis, +1, fill)
+    behind = _pieces(x, dim, hi, axis, -1, fill)
+    if not before and not behind:
+        return x
+    return lax.concatenate([*reversed(before), x, *behind], dim)
+
+
+def _pieces(
+    x: jax.Array, dim: int, rows: int, axis: str, sign: int, fill: float
+) -> list[jax.Array]:
+    """Fetch `rows` rows, nearest neighbour first, a hop a block."""
+    devices, block = lax.axis_size(axis), x.shape[dim]
+    pieces: list[jax.Array] = []
+    for hop in range(1, -(-rows // block) + 1 if rows > 0 else 1):
+        take = min(rows - (hop - 1) * block, block)
+        start = block - take if sign > 0 else 0
+        edge = lax.slice_in_dim(x, start, start + take, axis=dim)
+        pieces.append(_send(edge, axis, sign * hop, devices, fill))
+    return pieces
+
+
+def _send(edge: jax.Array, axis: str, hop: int, devices: int, fill: float) -> jax.Array:
+    """Send `edge` `hop` devices along; a device without a sender gets `fill`."""
+    pairs = tuple((i, i + hop) for i in range(devices) if 0 <= i + hop < devices)
+    if not pairs:
+        return jnp.full_like(edge, fill)
+    got = _move(edge, axis, pairs)
+    if fill == 0.0:  # a permute leaves zeros where nobody sends
+        return got
+    lacks = lax.axis_index(axis) - hop
+    inside = (lacks >= 0) & (lacks < devices)
+    return jnp.where(inside, got, jnp.asarray(fill, got.dtype))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _move(x: jax.Array, axis: str, pairs: Pairs) -> jax.Array:
+    """Permute; 16-bit floats travel as their bits, which no backend widens."""
+    if x.dtype.itemsize != 2:
+        return lax.ppermute(x, axis, pairs)
+    bits = lax.bitcast_convert_type(x, jnp.uint16)
+    return lax.bitcast_convert_type(lax.ppermute(bits, axis, pairs), x.dtype)
+
+
+def _moved(x: jax.Array, axis: str, pairs: Pairs) -> tuple[jax.Array, None]:
+    return _move(x, axis, pairs), None
+
+
+def _move_back(axis: str, pairs: Pairs, saved: None, ct: jax.Array) -> tuple[jax.Array]:
+    return (_move(ct, axis, tuple((b, a) for a, b in pairs)),)
+
+
+_move.defvjp(_moved, _move_back)

@@ -1,0 +1,86 @@
+"""Batch normalisation with statistics summed over every device that shares them."""
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
+from jaxdist.core.dtypes import wide
+from jaxdist.layers.manual import manual
+
+Statistics = Literal["global", "replica"]
+"""global: mean and variance of the whole batch; replica: of one replica's samples."""
+
+
+class BatchNorm(nnx.BatchNorm):
+    """`flax.nnx.BatchNorm` with two-pass statistics over manual axes.
+
+        y = (x - mean) / sqrt(var + epsilon) * scale + bias
+
+    The mean is taken first and the variance around it, each over all positions of the
+    samples that share statistics (Ioffe and Szegedy 2015, algorithm 1). Samples split
+    over spatial axes always share; those of other replicas only if `statistics` is
+    "global". Running statistics are equal on all replicas in either case.
+    """
+
+    scope: str = ""
+    statistics: Statistics = "global"
+
+    def __call__(
+        self,
+        x: jax.Array,
+        use_running_average: bool | None = None,
+        *,
+        mask: jax.Array | None = None,
+    ) -> jax.Array:
+        """Normalise `x [B, ..., C]` over all dims but the last.
+
+        Raises:
+            TypeError: a mask; shards with different counts have no common mean here.
+        """
+        if mask is not None:
+            raise TypeError("BatchNorm takes no mask: pad with whole samples instead")
+        running = (
+            self.use_running_average
+            if use_running_average is None
+            else use_running_average
+        )
+        with jax.named_scope(self.scope or "BatchNorm"):
+            full = wide(x.dtype)
+            if running:
+                mean, var = self.mean[...], self.var[...]
+            else:
+                mean, var = self._moments(x.astype(full))
+            scale, bias = _values(self.scale, full), _values(self.bias, full)
+            gain = lax.rsqrt(var.astype(full) + self.epsilon) * scale
+            y = (x.astype(full) - mean.astype(full)) * gain + bias
+            return y.astype(self.dtype or x.dtype)
+
+    def _moments(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return mean and variance `[C]`, and fold them into the running ones."""
+        shared = BATCH_AXES if self.statistics == "global" else ()
+        axes, dims = manual((*SPATIAL_AXES, *shared)), tuple(range(x.ndim - 1))
+        mean = _mean(x.mean(dims), axes)
+        var = _mean(jnp.square(x - mean).mean(dims), axes)
+        apart = manual(BATCH_AXES) if self.statistics == "replica" else ()
+        for running, batch in ((self.mean, mean), (self.var, var)):
+            # Replicas with statistics of their own still keep one running average.
+            new = _mean(lax.stop_gradient(batch), apart).astype(running[...].dtype)
+            mixed = self.momentum * running[...] + (1 - self.momentum) * new
+            # Not `running[...] = mixed`: an index makes tracing quadratic in layers.
+            running.set_value(mixed)
+        return mean, var
+
+
+def _mean(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    return lax.pmean(x, axes) if axes else x
+
+
+def _values(variable: nnx.Param[jax.Array] | None, dtype: Any) -> jax.Array:
+    """Return a parameter's values; batch norm without scale or bias is refused."""
+    if variable is None:
+        raise TypeError("BatchNorm needs use_scale=True and use_bias=True")
+    return variable[...].astype(dtype)

@@ -1,0 +1,163 @@
+"""Pooling over windows or over all positions, of images that may be split."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import lax
+
+from jaxdist.core.dtypes import wide
+from jaxdist.layers import halo
+from jaxdist.layers.manual import manual_sizes, split_dims
+from jaxdist.layers.window import Padding, Windows, cut, whole_shape, windows_over
+
+
+class Pool(nnx.Module):
+    """A window that slides over positions, each channel by itself.
+
+    Along a split dim the rows it needs come from the neighbours, and only the global
+    edges are padded. Backward, their gradients go back the same way: as many bytes.
+
+    Args:
+        window: rows and columns of the window, or one number for all dims.
+        strides: rows between two outputs.
+        padding: SAME, VALID, or rows: on all sides, of a dim, or (before, behind).
+    """
+
+    scope: str = ""
+    fill: float = 0.0
+    """Value of positions beyond the edges."""
+
+    def __init__(
+        self,
+        window: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
+        padding: Padding = "VALID",
+    ) -> None:
+        self.window = window if isinstance(window, int) else tuple(window)
+        self.strides = strides if isinstance(strides, int) else tuple(strides)
+        self.padding = padding if isinstance(padding, str | int) else tuple(padding)
+
+    def windows(
+        self, shape: Sequence[int], split: dict[int, str], sizes: dict[str, int]
+    ) -> Windows:
+        """Return how the window passes over each dim of one device's block.
+
+        Args:
+            shape: `[B, ..., C]` of the block.
+            split: {dim: axis} of the split dims.
+            sizes: {axis: devices along it}.
+
+        Raises:
+            BadInput: the layer's rows cannot be split so.
+        """
+        whole = whole_shape(shape, split, sizes)
+        windows = windows_over(whole, self.window, self.strides, self.padding)
+        return cut(windows, split, sizes, self.scope)
+
+    def _reduce(self, x: jax.Array, op: Callable[..., Any]) -> jax.Array:
+        """Fetch the halos and reduce each window."""
+        windows = self.windows(x.shape, split_dims(x), manual_sizes())
+        for dim, w in enumerate(windows, start=1):
+            if w.axis is not None:
+                x = halo.exchange(x, dim, *w.pads, w.axis, self.fill)
+        none = (0, 0)
+        return lax.reduce_window(
+            x,
+            np.asarray(self.fill, x.dtype),
+            op,
+            (1, *(w.extent for w in windows), 1),
+            (1, *(w.stride for w in windows), 1),
+            (none, *(none if w.axis else w.pads for w in windows), none),
+        )
+
+
+class MaxPool(Pool):
+    """The largest value in each window; padding never is."""
+
+    fill = -math.inf
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map `[B, ..., C]` to `[B, ..., C]` with fewer positions."""
+        with jax.named_scope(self.scope or "MaxPool"):
+            return self._reduce(x, lax.max)
+
+
+class AvgPool(Pool):
+    """The mean of each window, in which padding counts as zeros."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map `[B, ..., C]` to `[B, ..., C]` with fewer positions."""
+        with jax.named_scope(self.scope or "AvgPool"):
+            one, dims = isinstance(self.window, int), x.ndim - 2
+            taps = (self.window,) * dims if one else self.window
+            return self._reduce(x, lax.add) / np.prod(taps).item()
+
+
+class GlobalMean(nnx.Module):
+    """The mean over all positions.
+
+    Where positions are split the sums of all devices are added, and the result is the
+    same on each of them.
+    """
+
+    scope: str = ""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Average `x [B, ..., C]` to `[B, C]`."""
+        dims = tuple(range(1, x.ndim - 1))
+        with jax.named_scope(self.scope or "GlobalMean"):
+            split, sizes = split_dims(x), manual_sizes()
+            if not split:
+                return x.mean(dims)
+            whole = whole_shape(x.shape, split, sizes)
+            total = lax.psum(x.astype(wide(x.dtype)).sum(dims), tuple(split.values()))
+            return (total / math.prod(whole[1:-1])).astype(x.dtype)
+
+
+class GridMean(nnx.Module):
+    """The means over a fixed grid of windows that cover all positions.
+
+    Window i of g along a dim of N rows is rows floor(i N / g) to ceil((i + 1) N / g),
+    as torch's adaptive pooling has it; where N = g it is the identity. Where positions
+    are split each device adds its rows' part, and the result is the same on each.
+
+    Args:
+        grid: windows along each dim between batch and channels.
+    """
+
+    scope: str = ""
+
+    def __init__(self, grid: Sequence[int]) -> None:
+        self.grid = tuple(grid)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Average `x [B, ..., C]` to `[B, *grid, C]`."""
+        with jax.named_scope(self.scope or "GridMean"):
+            split, sizes = split_dims(x), manual_sizes()
+            whole = whole_shape(x.shape, split, sizes)[1:-1]
+            if not split and whole == self.grid:
+                return x
+            y = x.astype(wide(x.dtype))
+            for dim, (rows, windows) in enumerate(zip(whole, self.grid), start=1):
+                shares = jnp.asarray(_shares(rows, windows), y.dtype)
+                if dim in split:
+                    first = lax.axis_index(split[dim]) * x.shape[dim]
+                    shares = lax.dynamic_slice_in_dim(shares, first, x.shape[dim], 1)
+                y = jnp.tensordot(shares, y, (1, dim), precision=lax.Precision.HIGHEST)
+                y = jnp.moveaxis(y, 0, dim)
+            axes = tuple(split.values())
+            return (lax.psum(y, axes) if axes else y).astype(x.dtype)
+
+
+def _shares(rows: int, windows: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return each row's share of each window's mean, `[windows, rows]`."""
+    shares = np.zeros((windows, rows))
+    for i in range(windows):
+        start, stop = i * rows // windows, -(-(i + 1) * rows // windows)
+        shares[i, start:stop] = 1 / (stop - start)
+    return shares

@@ -1,0 +1,29 @@
+"""Traffic: one kind of collective that one layer asks for, with its bytes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jaxdist.core.axes import AXES
+from jaxdist.core.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """One row of a ledger."""
+
+    what: str
+    """What a person calls it: `halo`, `all-reduce`, `statistics`."""
+    kind: str
+    """Collective, as the compiler names it."""
+    axes: tuple[str, ...]
+    """Mesh axes larger than one it runs over, outermost first."""
+    payload: int
+    """Bytes of the results on one device in one step."""
+    layer: str
+    """Path of the layer that asks for it."""
+
+
+def real_axes(plan: Plan, axes: Iterable[str]) -> tuple[str, ...]:
+    """Keep the axes larger than one, outermost first."""
+    wanted = set(axes)
+    return tuple(a for a in AXES if a in wanted and plan.mesh.size(a) > 1)

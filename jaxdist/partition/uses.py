@@ -1,0 +1,43 @@
+"""Uses: what each axis of a plan splits; an axis without a use would repeat work."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from jaxdist.core.axes import SPATIAL_AXES, spatial_axes_of
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+
+ALWAYS: Final = ("data",)
+"""Axes that every network can use."""
+
+
+def check(plan: Plan, image: Sequence[int]) -> None:
+    """Refuse an axis larger than one that splits nothing.
+
+    Args:
+        plan: the layout.
+        image: shape of the network's input, `[B, ..., C]`.
+
+    Raises:
+        BadInput: naming the axis and what it would have done.
+    """
+    used = (*ALWAYS, *spatial_axes_of(len(image)))
+    for axis, size in plan.mesh.items():
+        if size > 1 and axis not in used and axis not in plan.idle:
+            raise BadInput(
+                f"nothing is split along {axis}",
+                rule="every mesh axis larger than one splits samples or images",
+                values=f"plan.mesh.{axis} = {size}; "
+                f"this network can use {', '.join(used)}",
+                remedy=(
+                    f"plan.mesh.data={plan.mesh.data * size} plan.mesh.{axis}=1",
+                    f"plan.idle={axis} repeats the same work along it on purpose",
+                ),
+            )
+        if axis in plan.idle and axis in (*ALWAYS, *SPATIAL_AXES):
+            raise BadInput(
+                f"{axis} cannot be idle",
+                rule=f"only axes that split nothing are idle; {axis} splits its input",
+                values=f"plan.idle = {','.join(plan.idle)}",
+                remedy=f"plan.mesh.{axis}=1, or plan.idle without {axis}",
+            )

@@ -1,0 +1,1 @@
+"""Read a network on abstract shapes: which layers it calls, on what."""

@@ -1,0 +1,48 @@
+"""An abstract network: its structure and the shapes of its arrays, without numbers."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+Precision = Literal["float32", "bfloat16", "float64"]
+"""Number format of activations; parameters are float32 or wider."""
+
+
+class OneKey(nnx.RngStream):
+    """A stream that always gives the same key: abstract weights need no others.
+
+    Counting keys inside a trace takes flax most of the time it needs for a network.
+    """
+
+    def __call__(self) -> jax.Array:
+        """Return the key."""
+        return self.key[...]
+
+
+def abstract(
+    make: Callable[..., nnx.Module], precision: Precision = "float32"
+) -> nnx.Module:
+    """Build a network on shapes alone.
+
+    Args:
+        make: the network's constructor `(dtype=, rngs=) -> nnx.Module`.
+        precision: float64 needs `jax_enable_x64`.
+    """
+    full = jnp.float64 if precision == "float64" else jnp.float32
+    narrow = jnp.bfloat16 if precision == "bfloat16" else None
+
+    def cast(x: Any) -> Any:
+        return x.astype(full) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    def build() -> nnx.Module:
+        rngs = nnx.Rngs(0)
+        setattr(rngs, "default", OneKey(0, tag="default"))  # noqa: B010  (no field)
+        network = make(dtype=narrow, rngs=rngs)
+        nnx.update(network, jax.tree.map(cast, nnx.state(network)))
+        return network
+
+    made: nnx.Module = nnx.eval_shape(build)
+    return made

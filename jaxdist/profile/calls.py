@@ -1,0 +1,90 @@
+"""A call: one use of a layer, with its shapes; a network read without computing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from flax import nnx
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One use of one layer on a whole (unsplit) batch."""
+
+    path: str
+    """Where the layer is in the network: `block1.conv2`."""
+    layer: Any
+    """The layer itself, parameters abstract."""
+    shape: tuple[int, ...]
+    """Shape of its input, global batch first."""
+    out_shape: tuple[int, ...]
+    """Shape of its output."""
+    dtype: Any
+    """Dtype of its output."""
+    first: bool = False
+    """Whether it reads the network's input, which needs no gradient."""
+
+
+def read_calls(
+    graph: nnx.GraphDef[nnx.Module], state: Sequence[Any], *inputs: jax.ShapeDtypeStruct
+) -> tuple[Call, ...]:
+    """List the layers a network calls, in order.
+
+    Args:
+        graph: the network's structure.
+        state: shapes of its parameters and statistics, as `nnx.split` parts them.
+        inputs: shapes and dtypes of what it is called on, global batch first.
+    """
+    calls: list[Call] = []
+
+    def run(parts: Sequence[Any], *arrays: jax.Array) -> Any:
+        network = nnx.merge(graph, *parts)
+        network.eval()
+        # Layers draw no noise here, but the network runs as in training: with the
+        # auxiliary heads that it has.
+        network.set_attributes(
+            type(network), deterministic=False, raise_if_not_found=False
+        )
+        for path, layer in _leaves(network):
+            _record(layer, path, calls)
+        return network(*arrays)
+
+    jax.eval_shape(run, state, *inputs)
+    return tuple(calls)
+
+
+def _leaves(network: nnx.Module) -> list[tuple[str, nnx.Module]]:
+    """List the modules that hold no other, by path."""
+    every = [(path, layer) for path, layer in nnx.iter_modules(network) if path]
+    holders = {path[:-1] for path, _ in every}
+    return [(".".join(map(str, p)), m) for p, m in every if p not in holders]
+
+
+def _record(layer: nnx.Module, path: str, calls: list[Call]) -> None:
+    """Make this one layer note its calls; its class and siblings stay as they are."""
+    kind = type(layer)
+
+    def noted(self: Any, x: jax.Array, *args: Any, **kwargs: Any) -> Any:
+        y = kind.__call__(self, x, *args, **kwargs)
+        calls.append(
+            Call(
+                path=path,
+                layer=self,
+                shape=x.shape,
+                out_shape=y.shape,
+                dtype=y.dtype,
+                first=not calls,
+            )
+        )
+        return y
+
+    # Python looks `__call__` up on the class, so the instance gets a class of its own.
+    object.__setattr__(
+        layer, "__class__", type(kind.__name__, (kind,), {"__call__": noted})
+    )
+
+
+def of_kind(calls: Sequence[Call], kind: type) -> list[Call]:
+    """Keep the calls of one kind of layer."""
+    return [call for call in calls if isinstance(call.layer, kind)]

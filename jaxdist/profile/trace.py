@@ -1,0 +1,103 @@
+"""Tracing: a network's forward pass and gradient as programs, nothing computed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.extend.core import Jaxpr
+from jax.interpreters import partial_eval
+
+from jaxdist.profile.scopes import open_scopes
+
+Prepare = Callable[[nnx.Module], None]
+"""Called on the traced network before it runs, to bind noise to it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traced:
+    """A network as programs on abstract shapes."""
+
+    forward: Jaxpr
+    """The forward pass, in training mode."""
+    both: Jaxpr
+    """Forward and backward pass."""
+    returned: dict[str, int]
+    """Bytes that each module returns, by path."""
+
+
+def trace(
+    network: nnx.Module, inputs: Sequence[jax.ShapeDtypeStruct], prepare: Prepare
+) -> Traced:
+    """Trace a network with a scope around every module.
+
+    Args:
+        network: abstract or real; not changed.
+        inputs: shapes and dtypes of what it is called on, the batch first.
+        prepare: binds noise to it.
+    """
+    returned: dict[str, int] = {}
+
+    def scoped(traced: nnx.Module) -> None:
+        prepare(traced)
+        open_scopes(traced, returned)
+
+    run, state = as_function(network, scoped)
+    return Traced(
+        forward=live(run, *state, *inputs),
+        both=live(with_gradient(run), *state, *inputs),
+        returned=returned,
+    )
+
+
+def as_function(
+    network: nnx.Module, prepare: Prepare = lambda network: None
+) -> tuple[Callable[..., Any], tuple[Any, Any]]:
+    """Return the network as a function, in training mode, and its abstract state.
+
+    Returns:
+        `run(params, rest, *inputs) -> (floating-point outputs, statistics)`, and
+        `(params, rest)`.
+    """
+    graph, params, *others = nnx.split(network, nnx.Param, ...)
+    rest = others[0]
+
+    def run(params: Any, rest: Any, *inputs: jax.Array) -> tuple[Any, Any]:
+        # copy: batch norm writes its running statistics, and must not reach outside.
+        traced = nnx.merge(graph, params, rest, copy=True)
+        traced.train()
+        prepare(traced)
+        out = [y for y in jax.tree.leaves(traced(*inputs)) if _is_float(y)]
+        return out, nnx.state(traced, nnx.BatchStat)
+
+    return run, (params, rest)
+
+
+def with_gradient(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a network's function with the gradient of the sum of its outputs."""
+
+    def both(params: Any, rest: Any, *inputs: jax.Array) -> Any:
+        out, pull, stats = jax.vjp(
+            lambda params: run(params, rest, *inputs), params, has_aux=True
+        )
+        return out, stats, pull(jax.tree.map(jnp.ones_like, out))
+
+    return both
+
+
+def live(function: Callable[..., Any], *shapes: Any) -> Jaxpr:
+    """Trace a function and leave out what its results do not need, as jit does.
+
+    Args:
+        function: of arrays, or trees of them.
+        shapes: shapes and dtypes of its arguments.
+    """
+    jaxpr = jax.make_jaxpr(function)(*shapes).jaxpr
+    found, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return found
+
+
+def _is_float(leaf: Any) -> bool:
+    return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating))

@@ -1,0 +1,106 @@
+"""Walking a jaxpr: every operation of a traced program, with its scopes and trips."""
+
+import re
+from collections import Counter
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
+
+from jaxdist.profile.flops import count_flops, has_rule
+from jaxdist.profile.scopes import MADE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """One operation of a program."""
+
+    eqn: JaxprEqn
+    """The primitive, its shapes and its settings."""
+    scopes: tuple[str, ...]
+    """Names of the scopes it was traced in, outermost first."""
+    trips: int
+    """How often it runs: the product of the lengths of the scans around it."""
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of all its trips."""
+        return self.trips * count_flops(self.eqn)
+
+    @property
+    def made_bytes(self) -> int:
+        """Bytes of the activation that a layer made here, over all trips; mostly 0."""
+        if self.eqn.primitive.name != "name" or self.eqn.params["name"] != MADE:
+            return 0
+        array: Any = self.eqn.outvars[0].aval
+        return self.trips * int(array.size) * array.dtype.itemsize
+
+
+def walk(jaxpr: Jaxpr, scopes: tuple[str, ...] = (), trips: int = 1) -> Iterator[Use]:
+    """Yield the operations of a program, in order, those of inner programs included.
+
+    A scan's body runs `length` times. A while loop's length is not in the program: its
+    body counts once, as with XLA. Of a conditional the branch with the most FLOPs
+    counts.
+
+    Args:
+        jaxpr: a traced program.
+        scopes: scopes around it.
+        trips: how often it runs.
+    """
+    for eqn in jaxpr.eqns:
+        here = (*scopes, *_words(str(eqn.source_info.name_stack)))
+        inner = [] if has_rule(eqn) else list(jaxprs_in_params(eqn.params))
+        if not inner:
+            yield Use(eqn=eqn, scopes=here, trips=trips)
+            continue
+        if eqn.primitive.name == "cond":
+            inner = [max(inner, key=program_flops)]
+        times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
+        for one in inner:
+            yield from walk(one, here, trips * times)
+
+
+def program_flops(jaxpr: Jaxpr) -> int:
+    """Sum the FLOPs of a program."""
+    return sum(use.flops for use in walk(jaxpr))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """FLOPs and activations of a program, by layer."""
+
+    flops: Counter[str]
+    """FLOPs by the path of the layer that does them, or the block; "" without."""
+    made_bytes: Counter[str]
+    """Bytes of the activations it makes."""
+    blocks: dict[str, str]
+    """The block that a layer was first used in, by its path."""
+
+
+def sum_by_layer(jaxpr: Jaxpr, layers: Container[str], blocks: Container[str]) -> Sums:
+    """Give each operation to the innermost layer whose scope it is in.
+
+    Args:
+        jaxpr: a traced program.
+        layers: paths of the network's modules.
+        blocks: names of its chain's blocks; one takes what no layer does.
+    """
+    sums = Sums(flops=Counter(), made_bytes=Counter(), blocks={})
+    for use in walk(jaxpr):
+        block = next((s for s in use.scopes if s in blocks), "")
+        owner = next((s for s in reversed(use.scopes) if s in layers), block)
+        sums.flops[owner] += use.flops
+        sums.made_bytes[owner] += use.made_bytes
+        sums.blocks.setdefault(owner, block)
+    return sums
+
+
+def _words(stack: str) -> list[str]:
+    """Split a name stack into its scopes.
+
+    >>> _words("transpose(jvp(block1))/block1.conv1")
+    ['transpose', 'jvp', 'block1', 'block1.conv1']
+    """
+    return [word for word in re.split(r"[/()]", stack) if word]

@@ -1,0 +1,1 @@
+"""Run a plan that was handed over: state, step, loop, checkpoints."""

@@ -1,0 +1,56 @@
+"""Evaluation: a state scored on every held-out sample exactly once."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from jaxdist.train.program import compile_score
+from jaxdist.train.state import TrainState
+from jaxdist.train.step import Layout, Shapes
+from jaxdist.train.task import Task
+
+Batches = AbstractContextManager[Iterable[Mapping[str, jax.Array]]]
+
+
+@dataclass(kw_only=True)
+class Evaluator:
+    """Scores states; compiled at its first use, so that training starts sooner."""
+
+    task: Task
+    """What is trained."""
+    layout: Layout
+    """How it is laid out."""
+    shapes: Shapes
+    """A global evaluation batch, `weight` included."""
+    batches: Callable[[], Batches]
+    """Opens one pass over the held-out samples."""
+    _score: Any = field(default=None, repr=False)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the program is compiled."""
+        return self._score is not None
+
+    def prepare(self) -> None:
+        """Compile the program."""
+        self._score = compile_score(self.task, self.layout, self.shapes)
+
+    def __call__(self, state: TrainState) -> dict[str, Any]:
+        """Return mean loss, accuracy, correct, answers and samples of the held-out set.
+
+        `accuracy` is the share of right answers: one a sample, or one a token.
+        """
+        if not self.ready:
+            self.prepare()
+        with self.batches() as batches:
+            sums = [self._score(state.params, state.stats, b) for b in batches]
+        whole = {key: sum(float(s[key]) for s in sums) for key in sums[0]}
+        counts = {key: int(whole[key]) for key in ("correct", "answers", "samples")}
+        return {
+            "loss": whole["loss"] / counts["samples"],
+            "accuracy": counts["correct"] / counts["answers"],
+            **counts,
+        }

@@ -1,0 +1,247 @@
+"""The loop: steps, evaluations and checkpoints in their order, until the plan's end."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import jax
+import numpy as np
+
+from jaxdist.core.errors import Failed
+from jaxdist.train.metrics import Recorder
+from jaxdist.train.program import Program
+from jaxdist.train.state import TrainState
+
+AHEAD: Final = 2
+"""Steps handed to the devices before the loss of an earlier one is awaited."""
+
+_BLOCK: Final = 4096
+"""Learning rates read at once: a step's own would cost more than the step's line."""
+
+Score = Mapping[str, Any]
+
+
+class Judge(Protocol):
+    """What the loop asks of an evaluation."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether its program is compiled."""
+
+    def prepare(self) -> None:
+        """Compile its program."""
+
+    def __call__(self, state: TrainState) -> Score:
+        """Score a state on the held-out samples."""
+
+
+class Saver(Protocol):
+    """What the loop asks of checkpoints."""
+
+    def save(self, state: TrainState) -> None:
+        """Keep a state; returns before it is on disk."""
+
+
+class Watcher(Protocol):
+    """Someone who looks on, a progress bar for one."""
+
+    def update(self, *, step: int, loss: float, step_s: float) -> None:
+        """See a finished step, counted from 1."""
+
+    def tested(self, *, step: int, score: Score) -> None:
+        """See an evaluation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """When things happen, in steps; a pure reading of the configuration."""
+
+    steps: int
+    """Steps of the whole run."""
+    samples: int
+    """Training samples; an epoch draws each once."""
+    batch: int
+    """Samples a step; batches straddle epochs."""
+    save_every: int
+    """Steps from one checkpoint to the next."""
+
+    def epoch(self, step: int) -> int:
+        """Return the epoch, from 0, that the last sample of step `step` (from 1) is in.
+
+        >>> Course(steps=60, samples=5, batch=2, save_every=5).epoch(3)
+        1
+        """
+        return (step * self.batch - 1) // self.samples
+
+    def complete(self, step: int) -> int:
+        """Return how many epochs are wholly drawn after `step` steps."""
+        return step * self.batch // self.samples
+
+    def tests(self, step: int) -> bool:
+        """Whether this step completes an epoch, or the run."""
+        ends = self.complete(step) > self.complete(step - 1)
+        return ends or step == self.steps
+
+    def saves(self, step: int) -> bool:
+        """Whether a checkpoint is due after this step."""
+        return step % self.save_every == 0 or step == self.steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What the loop saw."""
+
+    state: TrainState
+    """The state after the last step."""
+    score: Score
+    """The last evaluation: loss, accuracy, correct, samples."""
+    first_step_s: float
+    """Seconds from the start of the command to the first finished step."""
+
+
+def fit(
+    program: Program,
+    state: TrainState,
+    batches: Iterable[Mapping[str, jax.Array]],
+    *,
+    course: Course,
+    evaluate: Judge,
+    saver: Saver,
+    recorder: Recorder,
+    watcher: Watcher,
+    rates: Callable[[np.ndarray], Any],
+) -> Outcome:
+    """Train from `state` to the end of the course.
+
+    Args:
+        program: the compiled step.
+        state: donated; its `step` says how far it is.
+        batches: global batches from that step on, placed as `program.batch` says.
+        course: when to evaluate, to save and to end.
+        evaluate: scores a state on the held-out samples.
+        saver: keeps states.
+        recorder: writes what happens.
+        watcher: is shown what happens.
+        rates: learning rates of an array of steps, from 0.
+    """
+    start = int(state.step)
+    ledger = _Ticker(course, recorder, watcher, rates)
+    score: Score = {}
+    feed = iter(batches)
+    for step in range(start + 1, course.steps + 1):
+        batch = _next(feed, recorder, step)
+        with recorder.phase("compute", step):
+            state, loss = program.step(state, batch)
+            ledger.started(step, loss)
+        if course.tests(step):
+            ledger.drain()
+            score = _test(evaluate, state, course, recorder, watcher)
+        if course.saves(step):
+            ledger.drain()
+            with recorder.phase("checkpoint", step):
+                saver.save(state)
+        ledger.restart_clock(course.tests(step) or course.saves(step))
+    if not score:
+        score = _test(evaluate, state, course, recorder, watcher)
+    return Outcome(state=state, score=score, first_step_s=ledger.first_step_s)
+
+
+def _next(
+    feed: Iterator[Mapping[str, jax.Array]], recorder: Recorder, step: int
+) -> Mapping[str, jax.Array]:
+    with recorder.phase("input", step):
+        return next(feed)
+
+
+def _test(
+    evaluate: Judge,
+    state: TrainState,
+    course: Course,
+    recorder: Recorder,
+    watcher: Watcher,
+) -> Score:
+    step = int(state.step)
+    if not evaluate.ready:
+        with recorder.phase("compile", step):
+            evaluate.prepare()
+    with recorder.phase("evaluation", step):
+        score = evaluate(state)
+    recorder.tested(step=step, epoch=course.epoch(max(step, 1)), score=score)
+    watcher.tested(step=step, score=score)
+    return score
+
+
+class _Ticker:
+    """Awaits losses a few steps late, so that the devices never wait for the host."""
+
+    def __init__(
+        self,
+        course: Course,
+        recorder: Recorder,
+        watcher: Watcher,
+        rates: Callable[[np.ndarray], Any],
+    ) -> None:
+        self.course, self.recorder, self.watcher = course, recorder, watcher
+        self.first_step_s = 0.0
+        self._rates, self._block, self._table = rates, -1, np.zeros(0)
+        self._pending: deque[tuple[int, jax.Array]] = deque()
+        self._last = time.perf_counter()
+
+    def started(self, step: int, loss: jax.Array) -> None:
+        """Note a step that was handed over; await the one `AHEAD` before it."""
+        self._pending.append((step, loss))
+        # The very first loss is awaited: it ends the wait that a person notices most.
+        if len(self._pending) > AHEAD or not self.first_step_s:
+            self._finish()
+
+    def drain(self) -> None:
+        """Await every step that was handed over."""
+        with self.recorder.phase(
+            "compute", self._pending[-1][0] if self._pending else 0
+        ):
+            while self._pending:
+                self._finish()
+
+    def restart_clock(self, interrupted: bool) -> None:
+        """Start timing the next step from now where something else came between."""
+        if interrupted:
+            self._last = time.perf_counter()
+
+    def _finish(self) -> None:
+        step, loss = self._pending.popleft()
+        value, now = float(loss), time.perf_counter()
+        if not math.isfinite(value):
+            raise Failed(_diverged(step, value))
+        seconds, self._last = now - self._last, now
+        if not self.first_step_s:
+            self.first_step_s = time.time() - self.recorder.started
+        self.recorder.trained(
+            step=step,
+            epoch=self.course.epoch(step),
+            loss=value,
+            rate=self._rate(step - 1),
+            seconds=seconds,
+        )
+        self.watcher.update(step=step, loss=value, step_s=seconds)
+
+    def _rate(self, step: int) -> float:
+        """Return the learning rate of a step, from 0."""
+        block, place = divmod(step, _BLOCK)
+        if block != self._block:
+            steps = np.arange(block * _BLOCK, (block + 1) * _BLOCK)
+            self._block, self._table = block, np.asarray(self._rates(steps))
+        return float(self._table[place])
+
+
+def _diverged(step: int, loss: float) -> str:
+    return "\n".join(
+        (
+            f"the loss is {loss} at step {step}",
+            "  rule     a run whose loss is no number has nothing left to learn",
+            "  remedy   a lower optim.lr, more optim.warmup_epochs, or model.classes",
+            "           as many as the labels, under another run.name",
+        )
+    )

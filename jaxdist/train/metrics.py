@@ -1,0 +1,117 @@
+"""What a run reports as it goes: a line a step or evaluation, a span a phase."""
+
+import contextlib
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+LONG: Final = frozenset({"compile", "evaluation", "checkpoint"})
+"""Phases that are written when they start as well: a run may die inside."""
+
+
+class Recorder:
+    """Writes `metrics.jsonl` and `spans.jsonl`, and adds up the seconds by phase.
+
+    Args:
+        metrics: file of losses and scores, appended to.
+        spans: file of phases, appended to.
+        started: when the command started, Unix seconds.
+    """
+
+    def __init__(self, metrics: Path, spans: Path, started: float) -> None:
+        # Files are line buffered: a killed run leaves whole lines behind.
+        self._path = metrics
+        self._metrics = _appended(metrics)
+        self._spans = _appended(spans)
+        self.started = started
+        self.step_seconds: list[float] = []
+        self._tested: frozenset[int] = frozenset()
+        self._phases: dict[str, float] = defaultdict(float)
+
+    def goes_on_from(self, step: int) -> None:
+        """Drop the lines of steps after `step`: a resumed run does them again."""
+        self._metrics.close()
+        kept = _keep_until(self._path, step)
+        self._tested = frozenset(r["step"] for r in kept if r["kind"] == "test")
+        self._metrics = _appended(self._path)
+
+    def trained(
+        self, *, step: int, epoch: int, loss: float, rate: float, seconds: float
+    ) -> None:
+        """Note a finished step, `step` counted from 1, and how long it took."""
+        self.step_seconds.append(seconds)
+        self._line(
+            self._metrics,
+            kind="train",
+            step=step,
+            epoch=epoch,
+            loss=loss,
+            learning_rate=rate,
+            step_s=seconds,
+            time=time.time(),
+        )
+
+    def tested(self, *, step: int, epoch: int, score: Mapping[str, Any]) -> None:
+        """Note an evaluation after `step` steps; once, if it is done again."""
+        if step in self._tested:
+            return
+        self._line(
+            self._metrics,
+            kind="test",
+            step=step,
+            epoch=epoch,
+            **score,
+            time=time.time(),
+        )
+
+    @contextmanager
+    def phase(self, name: str, step: int) -> Iterator[None]:
+        """Time a phase of the loop and write it as a span."""
+        start, tick = time.time(), time.perf_counter()
+        if name in LONG:
+            self._line(self._spans, name=name, start=start, step=step, begin=True)
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - tick
+            self._phases[name] += seconds
+            self._line(self._spans, name=name, start=start, seconds=seconds, step=step)
+
+    def phases(self) -> dict[str, float]:
+        """Return seconds by phase since the command started, `other` included."""
+        wall = time.time() - self.started
+        known = dict(self._phases)
+        return {**known, "other": max(0.0, wall - sum(known.values()))}
+
+    def close(self) -> None:
+        """Close both files, also where the disk is too full for the last line."""
+        try:
+            self._metrics.close()
+        finally:
+            self._spans.close()
+
+    @staticmethod
+    def _line(file: TextIO, **values: Any) -> None:
+        file.write(json.dumps(values) + "\n")
+
+
+def _appended(path: Path) -> TextIO:
+    return path.open("a", buffering=1, encoding="utf-8")
+
+
+def _keep_until(metrics: Path, step: int) -> list[dict[str, Any]]:
+    """Keep the whole lines of steps up to `step`; a kill may have torn the last."""
+    rows = []
+    for line in metrics.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(json.JSONDecodeError):
+            rows.append(json.loads(line))
+    kept = [row for row in rows if row["step"] <= step]
+    part = metrics.with_name(f".{metrics.name}.part")
+    text = "".join(json.dumps(row) + "\n" for row in kept)
+    part.write_text(text, encoding="utf-8")
+    part.replace(metrics)
+    return kept

@@ -1,0 +1,117 @@
+"""An objective: what a network is called on, and what its outputs are scored against.
+
+Everything is a sample's own: a loss is a mean within one sample, so that the global
+loss stays a mean over samples however they lie on devices.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxdist.core.dtypes import wide
+
+Batch = Mapping[str, jax.Array]
+Keys = tuple[tuple[str, str], ...]
+"""Keys of a batch, each with its dtype."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective(ABC):
+    """One way to score a network; `B` is the samples of the batch at hand."""
+
+    inputs: Keys
+    """What the network is called on, in this order."""
+    targets: Keys
+    """What its outputs are scored against."""
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """Dtype of every key a sample needs.
+
+        >>> NextToken().dtypes
+        {'tokens': 'int32', 'target': 'int32'}
+        """
+        return dict((*self.inputs, *self.targets))
+
+    def arguments(self, batch: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the arrays, or shapes, that the network is called on."""
+        return tuple(batch[key] for key, _ in self.inputs)
+
+    @abstractmethod
+    def losses(self, outputs: jax.Array, batch: Batch) -> jax.Array:
+        """Return the loss of each sample, [B], in float32 or wider."""
+
+    @abstractmethod
+    def right(self, outputs: jax.Array, batch: Batch) -> jax.Array:
+        """Return which answers are right, bool [B, ...]: one or several a sample."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification(Objective):
+    """One label a sample, from logits [B, classes].
+
+    In a tuple of logits the first are the network's, and those of its auxiliary heads,
+    which take part in training alone, follow (Szegedy et al. 2014, section 5).
+    """
+
+    inputs: Keys = (("image", "float32"),)
+    targets: Keys = (("label", "int32"),)
+    auxiliary: float = 0.3
+    """Weight of an auxiliary head's loss."""
+
+    def losses(
+        self, outputs: jax.Array | tuple[jax.Array, ...], batch: Batch
+    ) -> jax.Array:
+        """Return the cross entropy of each sample, [B], nats."""
+        if isinstance(outputs, tuple):
+            main, *others = (self.losses(each, batch) for each in outputs)
+            return main + self.auxiliary * sum(others)
+        return _cross_entropy(outputs, batch["label"])
+
+    def right(self, outputs: jax.Array, batch: Batch) -> jax.Array:
+        """Return whether each sample's largest logit is its label, bool [B]."""
+        return outputs.argmax(-1) == batch["label"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextToken(Objective):
+    """A label a token: the one that follows, from logits [B, T, vocabulary]."""
+
+    inputs: Keys = (("tokens", "int32"),)
+    targets: Keys = (("target", "int32"),)
+
+    def losses(self, outputs: jax.Array, batch: Batch) -> jax.Array:
+        """Return the mean cross entropy over each sample's tokens, [B], nats."""
+        return _cross_entropy(outputs, batch["target"]).mean(-1)
+
+    def right(self, outputs: jax.Array, batch: Batch) -> jax.Array:
+        """Return whether each token's largest logit is its target, bool [B, T]."""
+        return outputs.argmax(-1) == batch["target"]
+
+
+def cast(arrays: Any, dtype: Any) -> Any:
+    """Cast the floats among arrays or shapes; None leaves everything as it is.
+
+    >>> [x.dtype.name for x in cast((jnp.ones(2), jnp.arange(2)), "bfloat16")]
+    ['bfloat16', 'int32']
+    """
+
+    def one(x: Any) -> Any:
+        if dtype is None or not jnp.issubdtype(x.dtype, jnp.floating):
+            return x
+        if isinstance(x, jax.ShapeDtypeStruct):
+            return jax.ShapeDtypeStruct(x.shape, dtype)
+        return x.astype(dtype)
+
+    return jax.tree.map(one, arrays)
+
+
+def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    return optax.softmax_cross_entropy_with_integer_labels(
+        logits.astype(wide(logits.dtype)), labels
+    )

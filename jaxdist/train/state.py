@@ -1,0 +1,81 @@
+"""What a training step changes: parameters, statistics, optimizer state, step count."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import jax
+from flax import nnx
+
+Tree = TypeVar("Tree")
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("step", "params", "stats", "opt"),
+    meta_fields=(),
+)
+@dataclass(frozen=True, kw_only=True)
+class TrainState:
+    """Everything that must survive a restart.
+
+    An abstract state has the same form, with a `jax.ShapeDtypeStruct` for each array.
+    """
+
+    step: Any
+    """Steps done since the very start: int32 []."""
+    params: Any
+    """Trainable leaves, an `nnx.State` of `nnx.Param`."""
+    stats: Any
+    """Running statistics, an `nnx.State` of `nnx.BatchStat`."""
+    opt: Any
+    """State of the optax optimizer."""
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """Give each leaf its name: the path from the root, with slashes.
+
+    Args:
+        tree: any pytree; the value inside an `nnx.Variable` has the variable's name.
+
+    >>> named_leaves({"stem": {"kernel": 1.0, "bias": 2.0}, "steps": [3]})
+    {'stem/bias': 2.0, 'stem/kernel': 1.0, 'steps/0': 3}
+    """
+    paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_variable)
+    named = {_name(path): _value(leaf) for path, leaf in paths}
+    if len(named) != len(paths):
+        raise ValueError("two leaves of the tree have the same name")
+    return named
+
+
+def leaf_names(tree: Any) -> tuple[str, ...]:
+    """Name the leaves of a tree in the order of `jax.tree.leaves`.
+
+    >>> leaf_names({"stem": {"kernel": 1.0, "bias": 2.0}})
+    ('stem/bias', 'stem/kernel')
+    """
+    return tuple(named_leaves(tree))
+
+
+def with_leaves(tree: Tree, leaves: Mapping[str, Any]) -> Tree:
+    """Put other leaves into a tree, by name.
+
+    >>> with_leaves({"stem": {"kernel": 1.0}}, {"stem/kernel": 5.0})
+    {'stem': {'kernel': 5.0}}
+    """
+    return jax.tree.unflatten(
+        jax.tree.structure(tree), [leaves[name] for name in leaf_names(tree)]
+    )
+
+
+def _is_variable(node: Any) -> bool:
+    return isinstance(node, nnx.Variable)
+
+
+def _value(leaf: Any) -> Any:
+    return jax.tree.leaves(leaf)[0] if _is_variable(leaf) else leaf
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")

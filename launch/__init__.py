@@ -1,0 +1,1 @@
+"""Everything at the edge: command line, environment, signals, files of a run."""

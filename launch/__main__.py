@@ -1,0 +1,8 @@
+"""`python -m jaxdist.launch`: the command line without an installed script."""
+
+import sys
+
+from jaxdist.launch.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

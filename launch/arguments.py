@@ -1,0 +1,91 @@
+"""Arguments: the words of a command line, and the options that commands share."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import NoReturn
+
+from jaxdist.core.errors import BadInput, did_you_mean
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaints teach: bad options are BadInput with a suggestion."""
+
+    def __init__(self, prog: str, summary: str, epilog: str = "") -> None:
+        super().__init__(
+            prog=prog,
+            description=summary,
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    def read(self, words: Sequence[str]) -> argparse.Namespace:
+        """Read the words; options may stand between the overrides.
+
+        Raises:
+            BadInput: an option or a value that the command does not have.
+        """
+        return self.parse_intermixed_args(words)
+
+    def error(self, message: str) -> NoReturn:
+        """Turn a complaint of argparse into BadInput."""
+        help_line = f"{self.prog} --help lists what it takes"
+        choice = re.match(
+            r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)", message
+        )
+        if choice:
+            known = re.findall(r"'([^']*)'", choice[3])
+            near = did_you_mean(choice[2], known)
+            raise BadInput(
+                f"no {choice[1]} {choice[2]}",
+                rule=f"{choice[1]} is one of {', '.join(known)}",
+                remedy=f"did you mean {near}?" if near else help_line,
+            )
+        unknown = re.match(r"unrecognized arguments: (.*)", message)
+        if unknown:
+            word = unknown[1].split()[0]
+            near = did_you_mean(word.split("=")[0], self._option_string_actions)
+            meant = f"did you mean {near}? " if near else ""
+            raise BadInput(f"no option {word}", remedy=meant + help_line)
+        raise BadInput(message, remedy=help_line)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add `--json`: one object on standard output, seconds and bytes as units."""
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object, and nothing else"
+    )
+
+
+def add_experiment(parser: argparse.ArgumentParser) -> None:
+    """Add EXPERIMENT and its overrides: `args.experiment`, `args.overrides`."""
+    parser.add_argument(
+        "experiment",
+        metavar="EXPERIMENT",
+        help="a name of `jaxdist experiments`, or a file my_experiment.py",
+    )
+    parser.add_argument(
+        "overrides",
+        metavar="key.sub=value",
+        nargs="*",
+        default=(),  # without it argparse calls an empty list a missing argument
+        help="change a value; `jaxdist config EXPERIMENT` lists the keys",
+    )
+
+
+def add_run(parser: argparse.ArgumentParser, name: str = "run") -> None:
+    """Add RUN, a name or a path: `args.run`, to be found with `find_run`."""
+    parser.add_argument(
+        name, metavar=name.upper(), help="a run inside the folder of runs, or a path"
+    )
+
+
+def add_folder(parser: argparse.ArgumentParser) -> None:
+    """Add `--dir`, the folder of the runs that are given by name: `args.dir`."""
+    parser.add_argument(
+        "--dir",
+        metavar="FOLDER",
+        default="runs",
+        help="folder of the runs that are given by name (runs)",
+    )

@@ -1,0 +1,163 @@
+"""The catalogue: experiments by name, or in a file of the user's own."""
+
+import importlib.util
+import inspect
+import pkgutil
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.launch.config import Experiment
+
+LISTING = "list them with: jaxdist experiments"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of the catalogue."""
+
+    name: str
+    """What `jaxdist train` takes."""
+    summary: str
+    """First line of the file's docstring."""
+    details: str
+    """Docstring of the function: source, time, score and command."""
+
+
+def experiment_names() -> tuple[str, ...]:
+    """Return the names of the experiments that come with the package."""
+    from jaxdist.launch import experiments
+
+    return tuple(module.name for module in pkgutil.iter_modules(experiments.__path__))
+
+
+def list_experiments() -> tuple[Entry, ...]:
+    """Return every experiment that comes with the package, by name."""
+    return tuple(_entry(name) for name in experiment_names())
+
+
+def load_experiment(name_or_path: str) -> Experiment:
+    """Return the settings of an experiment.
+
+    Args:
+        name_or_path: a name of the catalogue, a path `my_experiment.py`, or
+            `my_experiment.py:function` where the file has several.
+
+    Raises:
+        BadInput: there is no such experiment, or the file cannot be used.
+    """
+    path, _, wanted = name_or_path.partition(":")
+    if path.endswith(".py") or "/" in path:
+        make = _choose(_functions(_load_file(Path(path))), path, wanted)
+    else:
+        make = _built_in(name_or_path)
+    config = make()
+    if not isinstance(config, Experiment):
+        raise BadInput(
+            f"{name_or_path} gives no experiment",
+            rule=f"{make.__name__}() returns an Experiment",
+            values=f"it returned {type(config).__name__}",
+            remedy="return Experiment(name=..., ...)",
+        )
+    if config.run.name:
+        return config
+    return replace(config, run=replace(config.run, name=config.name))
+
+
+def _entry(name: str) -> Entry:
+    module = import_module(f"jaxdist.launch.experiments.{name}")
+    return Entry(
+        name=name,
+        summary=(module.__doc__ or "").strip().splitlines()[0],
+        details=inspect.getdoc(getattr(module, name)) or "",
+    )
+
+
+def _built_in(name: str) -> Callable[[], Any]:
+    known = experiment_names()
+    if name not in known:
+        near = did_you_mean(name, known)
+        meant = f"did you mean {near}? " if near else ""
+        raise BadInput(f"no experiment named {name}", remedy=meant + LISTING)
+    module = import_module(f"jaxdist.launch.experiments.{name}")
+    make: Callable[[], Any] = getattr(module, name)
+    return make
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        here = [str(found) for found in path.parent.glob("*.py")]
+        near = did_you_mean(str(path), here)
+        raise BadInput(
+            f"no file {path}", remedy=f"did you mean {near}?" if near else LISTING
+        )
+    # The name must not hide a real module: a file may well be called input.py.
+    name = f"_jaxdist_experiment_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise BadInput(f"{path} is no Python file", remedy=LISTING)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BadInput:
+        raise
+    except Exception as error:
+        raise _broken_file(path, error) from error
+    return module
+
+
+def _broken_file(path: Path, error: Exception) -> BadInput:
+    """Name the line of the user's own file, not the lines of the import system."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename) == path]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1:] and lines[-1]
+    return BadInput(
+        f"{path} cannot be loaded",
+        rule="an experiment's file runs without an error",
+        values=f"{type(error).__name__}: {error}",
+        remedy=f"python {path} shows the same error" + f", at line {line}" * bool(line),
+    )
+
+
+def _functions(module: ModuleType) -> dict[str, Callable[[], Any]]:
+    """Return the functions of a file that say they return an Experiment."""
+    return {
+        name: function
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__
+        and function.__annotations__.get("return") in (Experiment, "Experiment")
+        and not name.startswith("_")
+    }
+
+
+def _choose(
+    found: dict[str, Callable[[], Any]], path: str, wanted: str
+) -> Callable[[], Any]:
+    names = ", ".join(found)
+    if wanted in found:
+        return found[wanted]
+    if wanted:
+        near = did_you_mean(wanted, found) or names
+        raise BadInput(
+            f"no experiment {wanted} in {path}", remedy=f"did you mean {near}?"
+        )
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if found:
+        raise BadInput(
+            f"{path} has several experiments",
+            rule="one experiment is trained at a time",
+            values=names,
+            remedy=[f"{path}:{name}" for name in found],
+        )
+    raise BadInput(
+        f"{path} has no experiment",
+        rule="a function of the file says that it returns an Experiment",
+        remedy="def mine() -> Experiment:  (from jaxdist.launch.config)",
+    )

@@ -1,0 +1,81 @@
+"""Changes: what differs between two configurations, and what a resume allows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.config import Experiment
+from jaxdist.launch.keys import values
+from jaxdist.launch.lock import Lock
+from jaxdist.launch.overrides import typed
+from jaxdist.launch.values import write_value
+
+FIXED: Final = (
+    "name",
+    "seed",
+    "precision",
+    *("data.name", "data.batch", "data.path", "data.context", "data.stride"),
+    "model.",
+)
+"""Keys (or their beginnings) that a run keeps: they fix its state and its samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A key with two values."""
+
+    key: str
+    """Key of the configuration, or name of a package."""
+    old: Any
+    """Value in the first configuration."""
+    new: Any
+    """Value in the second one."""
+
+    @property
+    def text(self) -> str:
+        """The change in words: `epochs 30, now 40`."""
+        return f"{self.key} {write_value(self.old)}, now {write_value(self.new)}"
+
+
+def changed_keys(old: Experiment, new: Experiment) -> tuple[Change, ...]:
+    """Return the keys whose values differ, in the order of the tree."""
+    return _differences(values(old), values(new))
+
+
+def changed_packages(old: Lock, new: Lock) -> tuple[Change, ...]:
+    """Return the packages whose versions differ."""
+    return _differences(old.packages, new.packages)
+
+
+def check_resume(old: Experiment, new: Experiment) -> tuple[Change, ...]:
+    """Return what a resumed run changes, all of it allowed.
+
+    Raises:
+        BadInput: a changed key that the state or the order of the samples rests on.
+    """
+    changes = changed_keys(old, new)
+    barred = [change for change in changes if _is_fixed(change.key)]
+    if not barred:
+        return changes
+    raise BadInput(
+        f"the run was started with another {barred[0].key}",
+        rule="a resumed run keeps its network, its samples and its number format",
+        values="; ".join(change.text for change in barred),
+        remedy=[
+            " ".join(typed(change.key, change.old) for change in barred),
+            f"or start another run: {typed('run.name', f'{new.run.name}-2')}",
+        ],
+    )
+
+
+def _is_fixed(key: str) -> bool:
+    return any(key == fixed or key.startswith(fixed) for fixed in FIXED if fixed)
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Change, ...]:
+    return tuple(
+        Change(key=key, old=old.get(key), new=new.get(key))
+        for key in {**old, **new}
+        if old.get(key) != new.get(key)
+    )

@@ -1,0 +1,88 @@
+"""Checks: rules that bind several keys, told with the keys to change."""
+
+from jaxdist.core.axes import BATCH_AXES
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.input import registry as datasets
+from jaxdist.launch.keys import values
+from jaxdist.launch.mistakes import raise_all
+from jaxdist.launch.provenance import Resolved
+from jaxdist.models import registry as models
+
+
+def check(resolved: Resolved) -> None:
+    """Hold a configuration against the rules that bind several keys.
+
+    Raises:
+        BadInput: every rule that is broken, together.
+    """
+    errors = (
+        _known(resolved, "model.name", "model", models.names()),
+        _known(resolved, "data.name", "data set", datasets.names()),
+        _batch_divides(resolved),
+    )
+    raise_all([error for error in errors if error])
+
+
+def near_multiples(value: int, unit: int) -> tuple[int, ...]:
+    """Return the multiples of `unit` beside a value, the nearest first.
+
+    >>> near_multiples(64, 5), near_multiples(3, 8)
+    ((65, 60), (8,))
+    """
+    below = value // unit * unit
+    sizes = [size for size in (below, below + unit) if size > 0]
+    return tuple(sorted(sizes, key=lambda size: abs(size - value)))
+
+
+def smaller_divisors(value: int, limit: int) -> tuple[int, ...]:
+    """Return the two largest divisors of a value below a limit, largest first.
+
+    >>> smaller_divisors(64, 5), smaller_divisors(7, 5)
+    ((4, 2), (1,))
+    """
+    fitting = [size for size in range(limit - 1, 0, -1) if value % size == 0]
+    return tuple(fitting[:2])
+
+
+def _known(
+    resolved: Resolved, key: str, thing: str, names: tuple[str, ...]
+) -> BadInput | None:
+    """Hold the name of a model or a data set against those that exist."""
+    name = str(values(resolved.config)[key])
+    if name in names:
+        return None
+    near = did_you_mean(name, names)
+    return BadInput(
+        f"no {thing} named {name}",
+        values=resolved.says(key),
+        remedy=f"did you mean {key}={near}?"
+        if near
+        else f"{key}={f' or {key}='.join(names)}",
+    )
+
+
+def _batch_divides(resolved: Resolved) -> BadInput | None:
+    batch, mesh = resolved.config.data.batch, resolved.config.plan.mesh
+    if batch % mesh.batch_shards == 0:
+        return None
+    axes = [axis for axis in BATCH_AXES if mesh.size(axis) > 1] or ["data"]
+    parts = [f"plan.mesh.{axis}" for axis in axes]
+    return BadInput(
+        "the global batch does not divide over the mesh",
+        rule=f"data.batch is a multiple of {' x '.join(parts)}",
+        values=", ".join(resolved.says(key) for key in ("data.batch", *parts)),
+        remedy=_sizes_that_work(batch, resolved, axes),
+    )
+
+
+def _sizes_that_work(batch: int, resolved: Resolved, axes: list[str]) -> str:
+    """Name the nearest batches, and the next smaller meshes for this batch."""
+    mesh = resolved.config.plan.mesh
+    sizes = near_multiples(batch, mesh.batch_shards)
+    batches = " or ".join(f"data.batch={size}" for size in sizes)
+    others = mesh.size(*axes[1:])
+    if batch % others:
+        return batches
+    fitting = smaller_divisors(batch // others, mesh.size(axes[0]))
+    meshes = " or ".join(f"plan.mesh.{axes[0]}={size}" for size in fitting)
+    return f"{batches}, or {meshes}" if meshes else batches

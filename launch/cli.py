@@ -1,0 +1,144 @@
+"""The command line: finds the command, runs it, and turns errors into exit codes."""
+
+import errno
+import os
+import pkgutil
+import sys
+import traceback
+from argparse import Namespace
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final, Protocol, cast
+
+from jaxdist.core.errors import BadInput, Failed, TryAgain, did_you_mean
+from jaxdist.launch import commands
+from jaxdist.launch.arguments import Parser
+from jaxdist.launch.console import print_error
+
+EXIT_CODES: Final = "exit codes: 0 done, 1 failed, 2 bad input, 75 try again"
+
+
+class Command(Protocol):
+    """What a file in `launch/commands` offers; heavy packages are imported in `run`."""
+
+    summary: str
+    """One line for the table of commands."""
+
+    def add_arguments(self, parser: Parser) -> None:
+        """Declare options and positional words."""
+
+    def run(self, args: Namespace) -> int:
+        """Do the work and return the exit code."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        argv: the words after `jaxdist`; None takes them from the process.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _answer(words)
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        return _tell(error)
+
+
+def command_names() -> tuple[str, ...]:
+    """Return the names of all commands, one for each file in `launch/commands`."""
+    return tuple(module.name for module in pkgutil.iter_modules(commands.__path__))
+
+
+def load_command(name: str) -> Command:
+    """Return a command by its name.
+
+    Raises:
+        BadInput: there is none; names the nearest.
+    """
+    if name not in command_names():
+        kind = "option" if name.startswith("-") else "command"
+        near = did_you_mean(name, [*command_names(), "--help", "--version"])
+        meant = f"did you mean {near}? " if near else ""
+        raise BadInput(
+            f"no {kind} {name}", remedy=f"{meant}list them with: jaxdist --help"
+        )
+    return cast(Command, import_module(f"{commands.__name__}.{name}"))
+
+
+def help_text() -> str:
+    """Return what `jaxdist --help` prints."""
+    from jaxdist import __doc__ as about
+
+    rows = [f"  {name:13} {load_command(name).summary}" for name in command_names()]
+    return "\n".join(
+        [
+            (about or "").splitlines()[0],
+            "",
+            "usage: jaxdist COMMAND [options]",
+            "",
+            *rows,
+            "",
+            "jaxdist COMMAND --help tells what a command takes.",
+            EXIT_CODES,
+        ]
+    )
+
+
+def _tell(error: BaseException) -> int:
+    """Print what went wrong as far as there is something to say; return the code."""
+    match error:
+        case SystemExit():  # argparse, after --help
+            code = int(error.code or 0)
+        case BadInput():
+            print_error(error)
+            code = 2
+        case Failed():
+            sys.stderr.write(f"error: {error}\n")
+            code = 1
+        case TryAgain():
+            sys.stderr.write(f"{error}\n")
+            code = 75
+        case KeyboardInterrupt():
+            sys.stderr.write("\nstopped from the keyboard\n")
+            code = 130
+        case BrokenPipeError():
+            # The reader, `head` for one, has enough: the rest goes nowhere, quietly.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 1
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
+            print_error(_disk_full(error))
+            code = 2
+        case _:
+            traceback.print_exception(error)
+            code = 1
+    return code
+
+
+def _disk_full(error: OSError) -> BadInput:
+    return BadInput(
+        "the disk is full",
+        rule="a run has room for its files; what was written before stays good",
+        values=str(error.filename or error),
+        remedy="make room and repeat the command, or run.dir=FOLDER on another disk",
+    )
+
+
+def _answer(words: Sequence[str]) -> int:
+    if not words:
+        sys.stderr.write(help_text() + "\n")
+        return 2
+    name, *rest = words
+    if name in ("-h", "--help", "help"):
+        sys.stdout.write(help_text() + "\n")
+        return 0
+    if name == "--version":
+        from jaxdist import __version__
+
+        sys.stdout.write(f"jaxdist {__version__}\n")
+        return 0
+    command = load_command(name)
+    parser = Parser(f"jaxdist {name}", command.summary, EXIT_CODES)
+    command.add_arguments(parser)
+    code = command.run(parser.read(rest))
+    sys.stdout.flush()
+    return code

@@ -1,0 +1,1 @@
+"""Commands, one a file: `summary`, `add_arguments(parser)`, `run(args)`."""

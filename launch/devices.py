@@ -1,0 +1,228 @@
+"""Devices: how many there are, and the plan that fits on them."""
+
+import os
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from jaxdist.core.axes import AXES
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.launch.environment import (
+    cache_folder,
+    cache_is_on,
+    fixed_fake_devices,
+    variables,
+    without_cache,
+)
+
+FAKE_LIMIT: Final = 64
+"""Fake devices that are made without being asked for by number."""
+
+_KEEP_FIRST: Final = ("data", "fsdp", "tensor", "pipe", *AXES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Platform:
+    """The kind of device that jax will use, found without importing jax."""
+
+    name: str
+    """cpu, gpu, tpu, or what JAX_PLATFORMS says."""
+    unused: str = ""
+    """An accelerator that is here and that jax has no plugin for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What a run has to work with."""
+
+    plan: Plan
+    """The plan, shrunk to the devices where it was a default."""
+    platform: str
+    """Kind of device: cpu, gpu or tpu."""
+    devices: int
+    """Devices that are here; the mesh takes as many as it needs."""
+    notes: tuple[str, ...] = ()
+    """What to tell the user, a sentence each."""
+
+    @property
+    def title(self) -> str:
+        """Number and kind, as headers show it: `8 devices (cpu, fake)`."""
+        used = self.plan.mesh.devices
+        kind = "cpu, fake" if self.platform == "cpu" and used > 1 else self.platform
+        return f"{used} device{'s' * (used > 1)} ({kind})"
+
+
+def prepare_devices(plan: Plan, *, explicit: bool) -> Prepared:
+    """Set the environment of jax for a plan, count the devices, and fit the plan.
+
+    Call it before anything imports jax. On a machine without an accelerator jax is
+    not imported; with one it is, since only jax knows how many it can use.
+
+    Args:
+        plan: the layout to run.
+        explicit: it was asked for, so it must not change.
+
+    Raises:
+        BadInput: an explicit plan that does not fit.
+    """
+    platform = find_platform(os.environ)
+    notes = [platform.unused] if platform.unused else []
+    fake = min(plan.mesh.devices, FAKE_LIMIT) if platform.name == "cpu" else None
+    os.environ.update(variables(os.environ, fake_devices=fake))
+    if cache_is_on(os.environ):
+        off = without_cache(cache_folder(os.environ))
+        notes += [f"compile cache off: {cache_folder(os.environ)} not writable"] * bool(
+            off
+        )
+        os.environ.update(off)
+    name, devices = _count(platform.name)
+    fitted, note = settle(plan, devices, platform=name, explicit=explicit)
+    notes += [note] if note else []
+    return Prepared(plan=fitted, platform=name, devices=devices, notes=tuple(notes))
+
+
+def find_platform(
+    environ: Mapping[str, str],
+    *,
+    dev: Path = Path("/dev"),
+    plugins: Callable[[], frozenset[str]] | None = None,
+) -> Platform:
+    """Tell which kind of device jax will use.
+
+    Args:
+        environ: JAX_PLATFORMS and CUDA_VISIBLE_DEVICES are read.
+        dev: folder of the device files.
+        plugins: returns the accelerators that jax is installed for: gpu, tpu.
+    """
+    asked = environ.get("JAX_PLATFORMS", "").split(",")[0].strip().lower()
+    if asked:
+        return Platform(name={"cuda": "gpu", "rocm": "gpu"}.get(asked, asked))
+    here = accelerators(environ, dev)
+    able = (plugins or installed_plugins)() if here else frozenset()
+    for kind in here:
+        if kind in able:
+            return Platform(name=kind)
+    unused = [
+        f"a {kind} is here and jax cannot use it: {_INSTALL[kind]}" for kind in here
+    ]
+    return Platform(name="cpu", unused="; ".join(unused))
+
+
+_INSTALL: Final = {
+    "gpu": "pip install 'jaxdist[cuda13]' (or cuda12, for drivers before 580)",
+    "tpu": "pip install 'jaxdist[tpu]'",
+}
+
+
+def accelerators(
+    environ: Mapping[str, str], dev: Path = Path("/dev")
+) -> tuple[str, ...]:
+    """Return the kinds of accelerator that have a device file here and are visible."""
+    found = {
+        "gpu": bool(gpu_files(dev)) and _cuda_visible(environ),
+        "tpu": _any(dev.glob("accel*")) or _any(dev.glob("vfio/[0-9]*")),
+    }
+    return tuple(kind for kind, here in found.items() if here)
+
+
+def gpu_files(dev: Path = Path("/dev")) -> tuple[Path, ...]:
+    """Return the device files of GPUs: one each with NVIDIA's driver."""
+    nvidia = [p for p in dev.glob("nvidia*") if re.fullmatch(r"nvidia\d+", p.name)]
+    others = [p for p in (dev / "kfd", dev / "dxg") if p.exists()]  # AMD; WSL
+    return tuple(sorted(nvidia)) or tuple(others)
+
+
+def installed_plugins() -> frozenset[str]:
+    """Return the accelerators that this installation of jax has a plugin for."""
+    spec = find_spec("jax_plugins")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    names = [module.name for module in pkgutil.iter_modules(folders)]
+    gpu = any("cuda" in name or "rocm" in name for name in names)
+    found = {"gpu": gpu, "tpu": find_spec("libtpu") is not None}
+    return frozenset(kind for kind, able in found.items() if able)
+
+
+def settle(
+    plan: Plan, devices: int, *, platform: str, explicit: bool
+) -> tuple[Plan, str]:
+    """Return the plan to run on this many devices, and what to say about it.
+
+    Raises:
+        BadInput: an explicit plan that needs more devices.
+    """
+    if plan.mesh.devices <= devices:
+        return plan, ""
+    small = shrink(plan, devices)
+    if explicit:
+        raise _too_large(plan, small, devices, platform)
+    counted = f"{devices} device{'s are' if devices > 1 else ' is'} here ({platform})"
+    return small, f"plan {plan.title} becomes {small.title}: {counted}"
+
+
+def shrink(plan: Plan, devices: int) -> Plan:
+    """Return the plan on at most this many devices: `data` keeps as much as it can.
+
+    Each axis takes a divisor of its old size, so a batch that divided still does.
+
+    >>> shrink(Plan(mesh=MeshShape(data=4, spatial_h=2)), 4).title
+    'data 4'
+    """
+    sizes = dict(plan.mesh.items())
+    left = devices
+    for axis in dict.fromkeys(_KEEP_FIRST):
+        old = sizes[axis]
+        sizes[axis] = max(n for n in range(1, old + 1) if old % n == 0 and n <= left)
+        left //= sizes[axis]
+    return replace(plan, mesh=MeshShape(**sizes))
+
+
+def _count(platform: str) -> tuple[str, int]:
+    """Return the platform that is really used, and its number of devices."""
+    fixed = fixed_fake_devices(os.environ)
+    if platform == "cpu" and "jax" not in sys.modules and fixed:
+        return platform, fixed
+    import jax
+
+    try:
+        return jax.default_backend(), jax.device_count()
+    except RuntimeError as error:
+        raise BadInput(
+            f"jax finds no device of kind {platform}",
+            rule="jax can start on the platform that JAX_PLATFORMS names",
+            values=str(error).splitlines()[0],
+            remedy=["jaxdist doctor", "or without it: JAX_PLATFORMS=cpu jaxdist ..."],
+        ) from error
+
+
+def _too_large(plan: Plan, small: Plan, devices: int, platform: str) -> BadInput:
+    new = dict(small.mesh.items())
+    words = [
+        f"plan.mesh.{axis}={new[axis]}"
+        for axis, size in plan.mesh.items()
+        if size != new[axis]
+    ]
+    before = f"JAX_NUM_CPU_DEVICES={plan.mesh.devices}"
+    if platform != "cpu":
+        before = f"JAX_PLATFORMS=cpu {before}"
+    return BadInput(
+        "the mesh is larger than the devices",
+        rule="the axes of plan.mesh multiply to at most the devices that are here",
+        values=f"{plan.title} needs {plan.mesh.devices}, "
+        f"here are {devices} ({platform})",
+        remedy=[" ".join(words), f"or on fake devices: {before} jaxdist ..."],
+    )
+
+
+def _cuda_visible(environ: Mapping[str, str]) -> bool:
+    said = environ.get("CUDA_VISIBLE_DEVICES")
+    return said is None or said.strip() not in ("", "-1", "NoDevFiles")
+
+
+def _any(paths: Iterable[Path]) -> bool:
+    return any(True for _ in paths)

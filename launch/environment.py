@@ -1,0 +1,86 @@
+"""The environment jax starts in: platform, fake devices, compile cache, quiet logs."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+_ALWAYS: Final = {
+    # Every program is cached: on a laptop the many small ones take most of the time.
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    # Without it a cached program carries the layer names of older code, and the audit
+    # would blame the wrong layer.
+    "JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY": "true",
+    # Compiler notes are for compiler authors; errors still show.
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder of compiled programs that are kept from run to run.
+
+    >>> cache_folder({"XDG_CACHE_HOME": "/cache"})
+    PosixPath('/cache/jaxdist/xla')
+    """
+    if environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return Path(environ["JAX_COMPILATION_CACHE_DIR"])
+    home = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home, "jaxdist", "xla")
+
+
+def cache_is_on(environ: Mapping[str, str]) -> bool:
+    """Tell whether the user left the compile cache on."""
+    said = environ.get("JAX_ENABLE_COMPILATION_CACHE", "true").lower()
+    return said not in ("false", "0", "no", "off", "f", "n")
+
+
+def fixed_fake_devices(environ: Mapping[str, str]) -> int | None:
+    """Return the number of fake devices the user asked for, if any.
+
+    >>> fixed_fake_devices({"JAX_NUM_CPU_DEVICES": "4"})
+    4
+    >>> flag = "--xla_force_host_platform_device_count=2"
+    >>> fixed_fake_devices({"XLA_FLAGS": flag}), fixed_fake_devices({})
+    (2, None)
+    """
+    said = environ.get("JAX_NUM_CPU_DEVICES", "")
+    if said.isdigit():
+        return int(said)
+    flag = r"--xla_force_host_platform_device_count=(\d+)"
+    found = re.search(flag, environ.get("XLA_FLAGS", ""))
+    return int(found[1]) if found else None
+
+
+def variables(
+    environ: Mapping[str, str], *, fake_devices: int | None
+) -> dict[str, str]:
+    """Return the variables to add before jax is imported; what is set stays.
+
+    Args:
+        environ: the environment as it is.
+        fake_devices: devices to make of the processor; None on an accelerator.
+    """
+    wanted = dict(_ALWAYS)
+    if cache_is_on(environ):
+        wanted["JAX_COMPILATION_CACHE_DIR"] = str(cache_folder(environ))
+    if fake_devices is not None:
+        wanted["JAX_PLATFORMS"] = "cpu"
+        if fixed_fake_devices(environ) is None:
+            wanted["JAX_NUM_CPU_DEVICES"] = str(fake_devices)
+    return {key: value for key, value in wanted.items() if not environ.get(key)}
+
+
+def without_cache(path: Path) -> dict[str, str]:
+    """Return what turns the cache off where its folder cannot be made; else nothing.
+
+    jax itself would warn at every single program.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if os.access(path, os.W_OK | os.X_OK):
+            return {}
+    except OSError:
+        pass
+    return {"JAX_ENABLE_COMPILATION_CACHE": "false"}

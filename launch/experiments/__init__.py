@@ -1,0 +1,1 @@
+"""Experiments: one file each, with a function of its name that returns the settings."""

@@ -1,0 +1,128 @@
+"""A job: a checked configuration turned into the values that the engine runs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.input.order import Order
+from jaxdist.launch.config import Experiment
+from jaxdist.launch.samples import batch_shapes, fitted, vocabulary_of
+from jaxdist.meshes.build import build_mesh
+from jaxdist.models.registry import objective_for
+from jaxdist.train.loop import Course
+from jaxdist.train.recipe import Recipe
+from jaxdist.train.schedules import learning_rate, optimizer
+from jaxdist.train.step import Layout
+from jaxdist.train.task import Task
+
+if TYPE_CHECKING:
+    from jaxdist.input.sources import Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What `jaxdist train` runs, with nothing left to decide."""
+
+    config: Experiment
+    """The configuration it was made of, the network's settings fitted to the data."""
+    task: Task
+    """Network, loss and optimizer."""
+    recipe: Recipe
+    """How its network is made, as data."""
+    layout: Layout
+    """The plan on devices."""
+    order: Order
+    """Which samples a step takes."""
+    course: Course
+    """When to evaluate, to save and to end."""
+    rates: Callable[[Any], Any]
+    """Learning rates of an array of steps."""
+    shapes: Mapping[str, jax.ShapeDtypeStruct]
+    """A global training batch."""
+    vocabulary: str
+    """Characters that the tokens stand for; empty where samples are no text."""
+
+    @property
+    def test_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """A global evaluation batch: padded to the mesh, with weights."""
+        shards = self.layout.plan.mesh.batch_shards
+        size = -(-self.config.data.eval_size // shards) * shards
+        sized = {
+            k: _of(size, *s.shape[1:], dtype=s.dtype) for k, s in self.shapes.items()
+        }
+        return {**sized, "weight": _of(size, dtype=jnp.float32)}
+
+
+def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
+    """Turn a configuration into a job.
+
+    Args:
+        config: checked settings.
+        plan: the layout to run, fitted to the devices.
+        train: the training samples.
+
+    Raises:
+        BadInput: more devices than there are, a network for other images, or more
+            steps than can be counted.
+    """
+    config = replace(config, model=fitted(config, train))
+    order = Order(n=len(train), batch=config.data.batch, seed=config.seed)
+    if order.steps(config.epochs) >= 2**31:
+        raise BadInput(
+            "the run has too many steps",
+            rule="a run has fewer than 2,147,483,648 steps",
+            values=f"epochs = {config.epochs}, {len(train)} samples, "
+            f"data.batch = {config.data.batch}",
+            remedy="epochs=100",
+        )
+    per_epoch = len(train) / config.data.batch
+    course = Course(
+        steps=order.steps(config.epochs),
+        samples=len(train),
+        batch=config.data.batch,
+        save_every=config.checkpoint.interval(per_epoch),
+    )
+    rate = learning_rate(config.optim, course.steps, per_epoch)
+    task = _task(config, recipe := make_recipe(config), optimizer(config.optim, rate))
+    return Job(
+        config=config,
+        task=task,
+        recipe=recipe,
+        layout=Layout(plan=plan, mesh=build_mesh(plan)),
+        order=order,
+        course=course,
+        rates=jax.jit(rate),
+        shapes=batch_shapes(config, task.objective, train),
+        vocabulary=vocabulary_of(train),
+    )
+
+
+def make_recipe(config: Experiment) -> Recipe:
+    """Return how the configuration's network is made, in its precision."""
+    return Recipe(
+        maker="jaxdist.models.registry:make_model",
+        settings=asdict(config.model),
+        dtype="bfloat16" if config.precision == "bfloat16" else None,
+    )
+
+
+def _task(config: Experiment, recipe: Recipe, optimizer: Any) -> Task:
+    full = jnp.float64 if config.precision == "float64" else jnp.float32
+    narrow = config.precision == "bfloat16"
+    return Task(
+        model=recipe,
+        optimizer=optimizer,
+        objective=objective_for(config.model),
+        seed=config.seed,
+        dtype=jnp.bfloat16 if narrow else full,
+        param_dtype=full,
+    )
+
+
+def _of(*shape: int, dtype: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)

@@ -1,0 +1,53 @@
+"""Reading the files of a run folder, as far as they were written.
+
+A run may be stopped at any byte: a missing file is empty, a line that is not whole is
+counted and left out.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """What could be read of a file of JSON lines."""
+
+    rows: tuple[Row, ...] = ()
+    """The objects, in the order of the file."""
+    unreadable: int = 0
+    """Lines left out: cut off by the end of a process."""
+
+
+def read_lines(path: Path) -> Lines:
+    """Read a file of JSON objects, one a line.
+
+    Args:
+        path: the file; one that does not exist reads as empty.
+    """
+    try:
+        texts = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return Lines()
+    found = [_parse(text) for text in texts if text.strip()]
+    rows = tuple(row for row in found if row is not None)
+    return Lines(rows=rows, unreadable=len(found) - len(rows))
+
+
+def read_object(path: Path) -> Row | None:
+    """Read a file that holds one JSON object; None where it is missing or cut off."""
+    try:
+        return _parse(path.read_text(encoding="utf-8", errors="replace"))
+    except FileNotFoundError:
+        return None
+
+
+def _parse(text: str) -> Row | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

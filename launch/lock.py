@@ -1,0 +1,119 @@
+"""The lock file: every value of a run's configuration, who set it, and the versions."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, Final
+
+import jaxdist
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.config import Experiment
+from jaxdist.launch.keys import kinds, nearest, values, with_values
+from jaxdist.launch.provenance import Resolved
+from jaxdist.launch.runs import RunFolder, write_whole
+from jaxdist.launch.values import is_sequence
+
+PACKAGES: Final = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "grain",
+    "tensorflow-datasets",
+    "array-record",
+    "numpy",
+)
+"""Packages whose version can change what a run computes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lock:
+    """What `config.lock.json` says."""
+
+    resolved: Resolved
+    """The configuration, with the origin of every value."""
+    packages: Mapping[str, str]
+    """Version of every package that matters."""
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of jaxdist and of the packages that matter to a run."""
+    found = {"jaxdist": jaxdist.__version__}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def write_lock(folder: RunFolder, resolved: Resolved) -> None:
+    """Write the lock file of a run, with the versions that are installed now."""
+    write_whole(folder.lock, to_json(resolved, installed_versions()))
+
+
+def read_lock(folder: RunFolder) -> Lock:
+    """Read the configuration of a run back.
+
+    Raises:
+        BadInput: the file is damaged, or has a key that this version does not know.
+    """
+    try:
+        return from_json(folder.lock.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise BadInput(
+            f"{folder.lock} is damaged",
+            rule="a lock file is the JSON that jaxdist train wrote",
+            values=f"{type(error).__name__}: {error}",
+            remedy="run.name=NAME starts a new run",
+        ) from error
+
+
+def to_json(resolved: Resolved, packages: Mapping[str, str]) -> str:
+    """Write a lock as text; `from_json` reads the same value back."""
+    tree = {
+        "experiment": resolved.source,
+        "values": {
+            key: {"value": value, "by": resolved.origins[key]}
+            for key, value in values(resolved.config).items()
+        },
+        "packages": dict(packages),
+    }
+    return json.dumps(tree, indent=2) + "\n"
+
+
+def from_json(text: str) -> Lock:
+    """Read a lock that `to_json` wrote; keys that are newer than it get their default.
+
+    Raises:
+        BadInput: a key that this version does not have.
+    """
+    tree = json.loads(text)
+    known = kinds(Experiment)
+    for key in tree["values"]:
+        if key not in known:
+            raise _no_key(key, tree["packages"].get("jaxdist", "unknown"))
+    found = {
+        key: tuple(row["value"]) if is_sequence(known[key]) else row["value"]
+        for key, row in tree["values"].items()
+    }
+    blank = Experiment(name=str(found["name"]))
+    origins: dict[str, Any] = dict.fromkeys(values(blank), "default")
+    origins |= {key: row["by"] for key, row in tree["values"].items()}
+    resolved = Resolved(
+        source=tree["experiment"], config=with_values(blank, found), origins=origins
+    )
+    return Lock(resolved=resolved, packages=tree["packages"])
+
+
+def _no_key(key: str, version: str) -> BadInput:
+    near = nearest(key, kinds(Experiment))
+    return BadInput(
+        f"the lock file has an unknown key {key}",
+        rule="this version knows every key of the run",
+        values=f"written by jaxdist {version}, read by {jaxdist.__version__}"
+        + (f"; nearest key: {near}" if near else ""),
+        remedy=f"pip install jaxdist=={version}",
+    )

@@ -1,0 +1,116 @@
+"""What a person sees while a run goes: the opening, the progress line, the closing."""
+
+import contextlib
+from collections import Counter
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console
+
+from jaxdist.core.units import count, percent
+from jaxdist.launch.console import console
+from jaxdist.launch.opening import Opening
+from jaxdist.launch.progress import Progress
+from jaxdist.launch.training import Start
+from jaxdist.train.loop import Score
+
+_SMOOTH: Final = 0.1
+
+
+class Terminal:
+    """Shows a run on the terminal: facts on standard output, progress on error.
+
+    Args:
+        quiet: keep standard output for the one object of `--json`.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._out: Console = console(error=quiet)
+        self._quiet, self._stack = quiet, contextlib.ExitStack()
+        self._line: Progress | None = None
+        self._batch, self._pace = 0, 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def begins(self, start: Start) -> None:
+        """Print the opening and start the progress line."""
+        course = start.job.course
+        if not self._quiet:
+            self._out.print(opening(start))
+            self._out.print()
+        self._batch = start.job.order.batch
+        self._line = self._stack.enter_context(
+            Progress(
+                steps=course.steps,
+                epochs=start.job.config.epochs,
+                start=start.step,
+                console=console(error=True),
+            )
+        )
+
+    def update(self, *, step: int, loss: float, step_s: float) -> None:
+        """Move the progress line; the pace is a running mean of step times."""
+        old = self._pace or step_s
+        self._pace = old + _SMOOTH * (step_s - old)
+        if self._line is not None:
+            self._line.update(step, loss, self._batch / max(self._pace, 1e-9))
+
+    def tested(self, *, step: int, score: Score) -> None:
+        """Show nothing: the closing has the last score and the report all of them."""
+
+    def ends(self) -> None:
+        """Take the progress line away."""
+        self._stack.close()
+
+
+def opening(start: Start) -> Opening:
+    """Gather the facts of a beginning."""
+    job, config = start.job, start.job.config
+    return Opening(
+        experiment=start.resolved.source,
+        plan=job.layout.plan,
+        platform=start.prepared.platform,
+        fake=start.prepared.platform == "cpu" and job.layout.plan.mesh.devices > 1,
+        model=config.model.name,
+        parameters=start.program.parameters,
+        data=config.data.name,
+        train_samples=start.samples[0],
+        test_samples=start.samples[1],
+        batch=job.order.batch,
+        epochs=config.epochs,
+        steps=job.course.steps,
+        folder=start.folder.path,
+        resumed_at=start.step if start.restored is not None else None,
+        origins=Counter(start.resolved.origins.values()),
+        audit=f"{count(len(start.program.moves))} collectives, as planned",
+        memory_bytes=start.program.memory_bytes,
+        warnings=_warnings(start),
+    )
+
+
+def _warnings(start: Start) -> list[str]:
+    skipped = start.restored.skipped if start.restored is not None else ()
+    return [
+        *start.prepared.notes,
+        *(f"checkpoint {s.step} skipped: {s.reason}" for s in skipped),
+    ]
+
+
+def accuracy_line(score: Score) -> str:
+    """Write a score in one line.
+
+    >>> accuracy_line({"accuracy": 0.75, "correct": 3, "answers": 4, "loss": 0.03})
+    'test accuracy 75.00 % (3 of 4), loss 0.030'
+    """
+    share = percent(score["accuracy"], 2)
+    of = f"{count(score['correct'])} of {count(score['answers'])}"
+    return f"test accuracy {share} ({of}), loss {score['loss']:.3f}"

@@ -1,0 +1,36 @@
+"""A plan file given to a command: the same as its values typed one by one."""
+
+from pathlib import Path
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+
+
+def plan_words(path: str) -> tuple[str, ...]:
+    """Return the overrides that a plan file stands for.
+
+    Args:
+        path: a `plan.json`.
+
+    Raises:
+        BadInput: there is no such file, or it is no plan.
+    """
+    try:
+        plan = Plan.from_json(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(
+            f"{path} cannot be read",
+            values=error.strerror or str(error),
+            remedy="--plan FILE, for example the plan.json of a run folder",
+        ) from error
+    except (ValueError, TypeError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(
+            f"{path} is no plan",
+            rule="a plan is the JSON of a run folder's plan.json",
+            values=str(error),
+            remedy="--plan FILE, for example the plan.json of a run folder",
+        ) from error
+    mesh = [f"plan.mesh.{axis}={size}" for axis, size in plan.mesh.items()]
+    return (*mesh, f"plan.idle={','.join(plan.idle)}")

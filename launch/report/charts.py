@@ -1,0 +1,108 @@
+"""The bars of the page: where the wall time and the bytes of a step went."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from markupsafe import Markup
+
+from jaxdist.core.run import PHASES, Run
+from jaxdist.core.units import duration, percent, size
+from jaxdist.core.words import FILL_OF_PHASE, fill_of_collective
+from jaxdist.launch.report.bars import Segment, bar_axis, bar_row, stack
+from jaxdist.launch.report.svg import ticks
+from jaxdist.launch.tables import phases_by_size
+
+_TIMES: Final = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
+_SIZES: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A labelled bar, and the share of the whole it stands for."""
+
+    name: str
+    svg: Markup
+    share: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bars:
+    """Rows that share one axis, longest first."""
+
+    rows: Sequence[Row]
+    axis: Markup
+    unit: str
+
+
+def wall_time(run: Run) -> Markup | None:
+    """Draw the wall time as one bar, in the order of the phases."""
+    phases = [(n, run.phases_s[n]) for n in PHASES if run.phases_s.get(n, 0.0) > 0]
+    if not phases:
+        return None
+    whole = sum(seconds for _, seconds in phases)
+    parts = [
+        Segment(
+            fill=FILL_OF_PHASE[name],
+            size=seconds,
+            title=f"{name} {duration(seconds)}, {percent(seconds / whole)}",
+            label=name,
+        )
+        for name, seconds in phases
+    ]
+    return stack(f"Wall time: {'; '.join(part.title for part in parts)}", parts)
+
+
+def time_by_phase(run: Run) -> Bars | None:
+    """Draw a bar for each phase."""
+    marks = [
+        Segment(
+            fill=FILL_OF_PHASE.get(name, "wait"),
+            size=seconds,
+            title=name,
+            label=duration(seconds),
+        )
+        for name, seconds in phases_by_size(run)
+    ]
+    return _bars(marks, _TIMES, "wall time")
+
+
+def bytes_by_collective(run: Run) -> Bars | None:
+    """Draw a bar for each collective of the compiled step, in half tone."""
+    terms = sorted(run.bytes_by_collective.items(), key=lambda term: -term[1])
+    marks = [
+        Segment(
+            fill=fill_of_collective(name),
+            size=sent,
+            title=name,
+            label=size(sent),
+            half=True,
+        )
+        for name, sent in terms
+    ]
+    return _bars(marks, _SIZES, "bytes a step and device")
+
+
+def _bars(
+    marks: Sequence[Segment], units: Sequence[tuple[float, str]], quantity: str
+) -> Bars | None:
+    longest = max((mark.size for mark in marks), default=0.0)
+    if not longest:
+        return None
+    whole = sum(mark.size for mark in marks)
+    scale, unit = next((u for u in units if longest >= u[0]), units[-1])
+    axis = ticks(0.0, longest / scale)
+    rows = [
+        Row(
+            name=mark.title,
+            svg=bar_row(mark, scale, axis),
+            share=_share(mark.size / whole),
+        )
+        for mark in marks
+    ]
+    return Bars(rows=rows, axis=bar_axis(axis), unit=f"{quantity}, {unit}")
+
+
+def _share(share: float) -> str:
+    """Write a share; one below the last digit is not shown as zero."""
+    return percent(share) if share >= 0.0005 else "< 0.1 %"

@@ -1,0 +1,161 @@
+"""The sentence over each chart, computed from the run: good, bad or missing."""
+
+import math
+
+from markupsafe import Markup
+
+from jaxdist.core.units import count, duration, percent, size
+from jaxdist.launch.lines import Row
+from jaxdist.launch.opening import many
+from jaxdist.launch.report.learning import first_not_finite, training_loss
+from jaxdist.launch.report.read import Record
+from jaxdist.launch.tables import phases_by_size
+
+
+def learning(record: Record) -> Markup:
+    """Say what was reached, or what kept the run from it."""
+    broken = first_not_finite(record)
+    if broken is not None:
+        text = "Training loss is not a number from <b>step {}</b> on; it is not drawn."
+        return Markup(text).format(count(broken))
+    loss = training_loss(record)
+    if not loss:
+        return Markup("No step was recorded.")
+    went = _training(loss[0][1], loss[-1][1])
+    scored = [row for row in record.tests if row.get("accuracy") is not None]
+    if not scored:
+        return Markup("The run was not evaluated; {}.").format(went)
+    return _score(scored) + Markup("; {}.").format(went)
+
+
+def time(record: Record) -> Markup:
+    """Say which share of the wall time went into steps, and what took the rest."""
+    phases = phases_by_size(record.run)
+    whole = sum(seconds for _, seconds in phases)
+    if not whole:
+        return Markup("Time by phase was not recorded.")
+    shares = {name: seconds / whole for name, seconds in phases}
+    steps = shares.pop("compute", 0.0)
+    if not steps:
+        return Markup("No step was finished in {}.").format(duration(whole))
+    shares.pop("other", None)
+    first = next(iter(shares), None)
+    if first is not None and shares[first] > steps:
+        text = "<b>{} took {}</b> of {}, more than the steps ({})."
+        found = Markup(text).format(
+            first.capitalize(), percent(shares[first]), duration(whole), percent(steps)
+        )
+    else:
+        text = "Steps took <b>{}</b> of {}"
+        found = Markup(text).format(percent(steps), duration(whole))
+        rest = f"; {first} is next with {percent(shares[first])}" if first else ""
+        found += rest + "."
+    return found + _input_wait(shares.get("input", 0.0), steps)
+
+
+def moved(record: Record) -> Markup:
+    """Say how much a device sends a step, and what most of it is."""
+    terms = record.run.bytes_by_collective
+    whole = sum(terms.values())
+    if not record.summarised:
+        return Markup("Not counted: the run has no summary.")
+    if not whole:
+        one = record.plan is not None and record.plan.mesh.devices == 1
+        why = "the plan has one device" if one else "the step has no collective"
+        return Markup("No bytes move: {}.").format(why)
+    largest = max(terms, key=lambda term: terms[term])
+    text = "A device sends <b>{}</b> a step; {} is {} of it."
+    share = percent(terms[largest] / whole)
+    return Markup(text).format(size(whole), largest, share)
+
+
+def memory(record: Record) -> Markup:
+    """Say what the step needs on a device."""
+    if not record.run.memory_bytes:
+        return Markup("Not measured: the run has no summary.")
+    text = "The compiled step needs <b>{}</b> on each of {}."
+    devices = many(record.run.devices, "device")
+    return Markup(text).format(size(record.run.memory_bytes), devices)
+
+
+def checkpoints(record: Record) -> Markup:
+    """Say what is kept and how often the run went on from it."""
+    kept = saved(record)
+    if not kept and record.run.checkpoint is None:
+        return Markup("No checkpoint was written.")
+    newest = max([record.run.checkpoint or 0, *(row.get("step") or 0 for row in kept)])
+    took = sum(row["seconds"] for row in kept)
+    text = Markup("{} held the run up for {}; the newest is of <b>step {}</b>. ")
+    found = text.format(many(len(kept), "checkpoint"), duration(took), count(newest))
+    return found + _resumes(record)
+
+
+def values(record: Record) -> Markup:
+    """Say how many values there are and who set them."""
+    if not record.values:
+        return Markup("No <code>config.lock.json</code> could be read.")
+    total = many(len(record.values), "value")
+    return Markup("{}: {}.").format(total, ", ".join(_by_origin(record)))
+
+
+def saved(record: Record) -> list[Row]:
+    """Return the checkpoints that were finished, a row each."""
+    spans = (row for row in record.spans if row["name"] == "checkpoint")
+    return [row for row in spans if not row.get("unfinished")]
+
+
+def _training(first: float, last: float) -> Markup:
+    went = "fell" if last < first else "rose" if last > first else "stayed"
+    if went == "stayed":
+        return Markup("training loss stayed at {:.3f}").format(last)
+    return Markup("training loss {} from {:.3f} to <b>{:.3f}</b>").format(
+        went, first, last
+    )
+
+
+def _score(scored: list[Row]) -> Markup:
+    """Tell the last accuracy, and the best one where the last is clearly worse."""
+    last, best = scored[-1], max(scored, key=lambda row: row["accuracy"])
+    share, top = last["accuracy"], best["accuracy"]
+    samples = last.get("samples") or 1
+    # Two standard errors of a share counted over that many samples.
+    noise = 2 * math.sqrt(max(top * (1 - top), 1e-12) / samples)
+    where = many(round(last.get("epoch", len(scored)), 2), "epoch")
+    if top - share > noise:
+        text = "Test accuracy ended at <b>{}</b>, below its best of {} at step {}"
+        return Markup(text).format(
+            percent(share, 2), percent(top, 2), count(best["step"])
+        )
+    return Markup("Test accuracy reached <b>{}</b> after {}").format(
+        percent(share, 2), where
+    )
+
+
+def _input_wait(wait: float, steps: float) -> str:
+    share = wait / (wait + steps)
+    if share < 0.05:
+        return ""
+    return f" Steps waited for input {percent(share)} of their time."
+
+
+def _resumes(record: Record) -> Markup:
+    again = sum(row["again"] for row in record.resumes)
+    if record.resumes:
+        times = many(len(record.resumes), "time")
+        text = "Resumed {}; {} done again."
+        were = "was" if again == 1 else "were"
+        return Markup(text).format(times, f"{many(again, 'step')} {were}")
+    if record.run.resumed_at is not None:
+        at = count(record.run.resumed_at)
+        return Markup("Resumed at step {}; no step was done again.").format(at)
+    return Markup("Never resumed.")
+
+
+def _by_origin(record: Record) -> list[str]:
+    by = [row["by"] for row in record.values.values()]
+    places = {
+        "default": "by default",
+        "experiment": "by the experiment",
+        "command line": "on the command line",
+    }
+    return [f"{by.count(who)} {place}" for who, place in places.items() if who in by]

@@ -1,0 +1,160 @@
+"""Run folders: where the files of a run are, and how a run is named."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxdist.core.errors import BadInput, did_you_mean
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths of one run; nothing is created by naming them."""
+
+    path: Path
+    """The folder itself."""
+
+    @property
+    def name(self) -> str:
+        """Name of the run: the last part of the path."""
+        return self.path.resolve().name
+
+    @property
+    def lock(self) -> Path:
+        """Every value of the configuration and who set it."""
+        return self.path / "config.lock.json"
+
+    @property
+    def plan(self) -> Path:
+        """The plan that runs."""
+        return self.path / "plan.json"
+
+    @property
+    def metrics(self) -> Path:
+        """A line a step and a line an evaluation."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def spans(self) -> Path:
+        """A line a phase: where the wall clock went."""
+        return self.path / "spans.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def summary(self) -> Path:
+        """The run record, written at the end."""
+        return self.path / "summary.json"
+
+    @property
+    def report(self) -> Path:
+        """The run as one page."""
+        return self.path / "report.html"
+
+    @property
+    def claim(self) -> Path:
+        """File that the process at work here holds locked."""
+        return self.path / ".claim"
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return self.lock.is_file()
+
+
+def find_run(name_or_path: str, *, folder: str | Path = "runs") -> RunFolder:
+    """Return the run that a name or a path means.
+
+    Args:
+        name_or_path: a run inside `folder`, or the path of a run folder.
+        folder: where run folders are.
+
+    Raises:
+        BadInput: there is no run; names one that is spelled like it.
+    """
+    for path in (Path(folder, name_or_path), Path(name_or_path)):
+        if RunFolder(path).exists:
+            return RunFolder(path)
+    if Path(name_or_path).is_dir():
+        raise BadInput(
+            f"{name_or_path} holds no run",
+            rule="the folder of a run has a config.lock.json",
+            remedy=_known_runs(folder),
+        )
+    near = did_you_mean(Path(name_or_path).name, run_names(folder))
+    meant = f"did you mean {near}? " if near else ""
+    raise BadInput(f"no run {name_or_path}", remedy=meant + _known_runs(folder))
+
+
+def run_names(folder: str | Path = "runs") -> tuple[str, ...]:
+    """Return the names of the runs in a folder, sorted."""
+    found = Path(folder).glob("*/config.lock.json")
+    return tuple(sorted(lock.parent.name for lock in found))
+
+
+def check_writable(path: Path, *, key: str = "run.dir") -> None:
+    """Make sure that a folder can be written or made, without touching the disk.
+
+    Args:
+        path: the folder, which need not be there yet.
+        key: the setting that moves it elsewhere.
+
+    Raises:
+        BadInput: it cannot; names the folder that stands in the way.
+    """
+    if not is_writable(path):
+        raise unwritable(path, nearest_existing(path), key)
+
+
+def is_writable(path: Path) -> bool:
+    """Tell whether a folder can be written, or made where it is not there yet."""
+    place = nearest_existing(path)
+    return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+
+
+def unwritable(path: Path, place: Path, key: str = "run.dir") -> BadInput:
+    """Say that a folder cannot be written, and what stands in the way."""
+    return BadInput(
+        f"{path} cannot be written",
+        rule="the folder of a run is writable",
+        values=f"{place} is {_obstacle(place)}",
+        remedy=f"{key}=FOLDER, a folder of yours",
+    )
+
+
+def nearest_existing(path: Path) -> Path:
+    """Return the path, or the nearest folder above it that exists."""
+    path = path.absolute()
+    return next(place for place in (path, *path.parents) if place.exists())
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old text or the new one, never a part."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def _known_runs(folder: str | Path) -> str:
+    names = run_names(folder)
+    if not names:
+        return f"no runs in {folder}/; start one with: jaxdist train digits"
+    return f"runs in {folder}/: {', '.join(names[:8])}{', ...' if names[8:] else ''}"
+
+
+def _obstacle(place: Path) -> str:
+    if not place.is_dir():
+        return "a file"
+    if os.statvfs(place).f_flag & os.ST_RDONLY:
+        return "on a disk that is mounted read-only"
+    return f"owner {_owner(place)}, mode {place.stat().st_mode & 0o777:o}"
+
+
+def _owner(place: Path) -> str:
+    try:
+        return place.owner()
+    except KeyError:  # a user without a name, as in many containers
+        return str(place.stat().st_uid)

@@ -1,0 +1,255 @@
+"""Training: a resolved configuration run from its start, or its newest checkpoint."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import jax
+import numpy as np
+
+from jaxdist.core.run import Run
+from jaxdist.input.feed import eval_feed, train_feed
+from jaxdist.input.registry import open_data
+from jaxdist.launch.changes import check_resume
+from jaxdist.launch.claim import claimed
+from jaxdist.launch.devices import Prepared
+from jaxdist.launch.job import Job, make_job
+from jaxdist.launch.lock import read_lock, write_lock
+from jaxdist.launch.provenance import Resolved
+from jaxdist.launch.runs import RunFolder, check_writable, write_whole
+from jaxdist.partition.ledger import Ledger
+from jaxdist.train import program as programs
+from jaxdist.train.evaluate import Evaluator
+from jaxdist.train.loop import Outcome, Score, Watcher, fit
+from jaxdist.train.metrics import Recorder
+from jaxdist.train.program import Program
+from jaxdist.train.state import TrainState
+
+if TYPE_CHECKING:
+    from jaxdist.input.sources import Source
+    from jaxdist.train.checkpoint import Checkpoints
+    from jaxdist.train.restore import Restored
+
+Batches = Iterator[Mapping[str, jax.Array]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """How a sitting begins."""
+
+    job: Job
+    """What runs."""
+    program: Program
+    """The compiled step."""
+    folder: RunFolder
+    """Where its files go."""
+    prepared: Prepared
+    """The devices."""
+    resolved: Resolved
+    """The configuration and who set it."""
+    samples: tuple[int, int]
+    """Training and held-out samples."""
+    restored: "Restored | None"
+    """The checkpoint it goes on from, with those that were skipped."""
+
+    @property
+    def step(self) -> int:
+        """Steps done before."""
+        return 0 if self.restored is None else int(self.restored.step)
+
+
+class Onlooker(Watcher, Protocol):
+    """Someone who is told how a sitting begins, too."""
+
+    def begins(self, start: Start) -> None:
+        """See the beginning, before the first step."""
+
+
+def train(
+    resolved: Resolved,
+    prepared: Prepared,
+    onlooker: Onlooker,
+    *,
+    started: float,
+    through: Callable[[Batches, int], Batches] = lambda batches, start: batches,
+) -> tuple[Run, RunFolder]:
+    """Run a configuration to its end.
+
+    Args:
+        resolved: checked settings.
+        prepared: the plan fitted to the devices.
+        onlooker: is shown what happens.
+        started: when the command started, Unix seconds.
+        through: wraps the batches, to profile some steps for example.
+
+    Raises:
+        BadInput: it cannot run as asked; nothing was written.
+        TryAgain: it stopped in good order.
+    """
+    config = resolved.config
+    jax.config.update("jax_enable_x64", config.precision == "float64")
+    folder = run_folder(resolved)
+    check_writable(folder.path)
+    if folder.exists:
+        check_resume(read_lock(folder).resolved.config, config)
+    sources = open_data(config.data)
+    job = make_job(config, prepared.plan, sources[0])
+    ledger = programs.check(job.task, job.layout, job.shapes)
+    with ExitStack() as stack:
+        stack.enter_context(claimed(folder))
+        recorder = Recorder(folder.metrics, folder.spans, started)
+        stack.callback(recorder.close)
+        checkpoints = open_checkpoints(folder, config.checkpoint.keep)
+        stack.callback(checkpoints.close)
+        begin = _begin(job, ledger, checkpoints, recorder)
+        # Only now: a run that cannot go on keeps the values it was trained with.
+        write_lock(folder, resolved)
+        write_whole(folder.plan, prepared.plan.to_json())
+        start = Start(
+            job=job,
+            program=begin[0],
+            folder=folder,
+            prepared=prepared,
+            resolved=resolved,
+            samples=(len(sources[0]), len(sources[1])),
+            restored=begin[2],
+        )
+        recorder.goes_on_from(start.step)
+        onlooker.begins(start)
+        feed = stack.enter_context(_train_feed(start, sources[0]))
+        outcome = fit(
+            start.program,
+            begin[1],
+            through(feed, start.step),
+            course=job.course,
+            evaluate=evaluator(job, sources[1]),
+            saver=_Notes(checkpoints, resolved, job),
+            recorder=recorder,
+            watcher=onlooker,
+            rates=job.rates,
+        )
+        with recorder.phase("checkpoint", job.course.steps):
+            checkpoints.wait()
+        run = _record(start, outcome, recorder, checkpoints)
+        write_whole(folder.summary, run.to_json())
+    return run, folder
+
+
+def run_folder(resolved: Resolved) -> RunFolder:
+    """Return the folder that a configuration's run has."""
+    from pathlib import Path
+
+    config = resolved.config
+    return RunFolder(Path(config.run.dir) / (config.run.name or config.name))
+
+
+def open_checkpoints(folder: RunFolder, keep: int) -> "Checkpoints":
+    """Open the checkpoints of a run; nothing is made before the first save."""
+    from jaxdist.train.checkpoint import Checkpoints
+
+    return Checkpoints(folder.checkpoints, keep=keep)
+
+
+def evaluator(job: Job, test: "Source") -> Evaluator:
+    """Return the evaluation of a job on its held-out samples."""
+    shapes = job.test_shapes
+    shardings = job.layout.batch(shapes)
+    size = shapes["id"].shape[0]
+    return Evaluator(
+        task=job.task,
+        layout=job.layout,
+        shapes=shapes,
+        batches=lambda: eval_feed(
+            test, size, shardings, dtypes=job.task.objective.dtypes
+        ),
+    )
+
+
+def _begin(
+    job: Job, ledger: Ledger, checkpoints: "Checkpoints", recorder: Recorder
+) -> "tuple[Program, TrainState, Restored | None]":
+    """Compile the step while the first state is computed or read."""
+    fresh = not checkpoints.steps()
+    with recorder.phase("compile", 0), ThreadPoolExecutor(1) as pool:
+        first = (
+            pool.submit(programs.initial_state, job.task, job.layout) if fresh else None
+        )
+        program = programs.compile_program(job.task, job.layout, job.shapes, ledger)
+        if first is not None:
+            return program, first.result(), None
+    with recorder.phase("checkpoint", 0):
+        restored = checkpoints.restore_newest(program.state)
+    if restored is None:
+        raise RuntimeError("the checkpoints vanished while the run started")
+    return program, restored.state, restored
+
+
+def _train_feed(start: Start, source: "Source") -> Any:
+    data = start.job.config.data
+    return train_feed(
+        source,
+        start.job.order,
+        start.program.batch,
+        dtypes=start.job.task.objective.dtypes,
+        shift=data.shift,
+        start=start.step,
+        threads=data.threads,
+    )
+
+
+class _Notes:
+    """Saves states with what a reader needs to know of their run."""
+
+    def __init__(
+        self, checkpoints: "Checkpoints", resolved: Resolved, job: Job
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._about = {
+            "experiment": resolved.source,
+            "recipe": asdict(job.recipe),
+            "plan": json.loads(job.layout.plan.to_json()),
+            "vocabulary": job.vocabulary,
+        }
+
+    def save(self, state: TrainState) -> None:
+        """Keep a state; returns before it is on disk."""
+        self._checkpoints.save(state, self._about)
+
+
+def _record(
+    start: Start, outcome: Outcome, recorder: Recorder, checkpoints: "Checkpoints"
+) -> Run:
+    """Write down what happened."""
+    job, plan = start.job, start.job.layout.plan
+    seconds = np.array(recorder.step_seconds[1:] or recorder.step_seconds or [0.0])
+    low, median, high = np.percentile(seconds, [5, 50, 95])
+    phases = recorder.phases()
+    score: Score = outcome.score
+    return Run(
+        name=start.folder.name,
+        experiment=start.resolved.source,
+        plan=asdict(plan),
+        devices=plan.mesh.devices,
+        platform=start.prepared.platform,
+        parameters=start.program.parameters,
+        steps=int(outcome.state.step),
+        accuracy=score["accuracy"],
+        loss=score["loss"],
+        correct=score["correct"],
+        answers=score["answers"],
+        held_out=score["samples"],
+        samples_per_s=job.order.batch / float(median) if median else 0.0,
+        step_s=float(median),
+        step_s_p5=float(low),
+        step_s_p95=float(high),
+        wall_s=sum(phases.values()),
+        first_step_s=outcome.first_step_s,
+        phases_s=phases,
+        bytes_by_collective=start.program.ledger.by_term(),
+        memory_bytes=start.program.memory_bytes,
+        resumed_at=start.step if start.restored is not None else None,
+        checkpoint=max(checkpoints.steps(), default=None),
+    )

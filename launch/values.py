@@ -1,0 +1,113 @@
+"""Values: one setting as the text a person types, read and written by its type."""
+
+import contextlib
+import io
+import math
+import types
+from typing import Any, Literal, Union, get_args, get_origin
+
+
+def read_value(text: str, kind: Any) -> Any:
+    """Read a value of this type.
+
+    Args:
+        text: what stands behind `=`; sequences have commas between their members.
+        kind: type of the field: a number, text, bool, `Literal`, tuple, or one of
+            these `| None`.
+
+    Raises:
+        ValueError: the text is no such value.
+
+    >>> read_value("-1e-3", float), read_value("3,4", tuple[int, ...])
+    (-0.001, (3, 4))
+    >>> read_value("a,b", str), read_value("", tuple[int, ...])
+    ('a,b', ())
+    """
+    if kind is str:
+        return text
+    import tyro
+
+    words = [_spelled(word, kind) for word in _words(text, kind)]
+    off = (tyro.conf.FlagConversionOff,)  # a bool is a value here, `x=False`
+    # tyro draws a box for its own command line; the caller says it better.
+    box = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(box), contextlib.redirect_stdout(box):
+            value = tyro.cli(kind, args=words, config=off, add_help=False)
+    except SystemExit as refused:
+        raise ValueError(f"{text} is not {say_kind(kind)}") from refused
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{text} is not {say_kind(kind)}")
+    return value
+
+
+def write_value(value: Any) -> str:
+    """Write a value so that `read_value` reads it back.
+
+    >>> write_value((3, 4)), write_value(None), write_value(0.05)
+    ('3,4', 'None', '0.05')
+    """
+    if isinstance(value, tuple):
+        return ",".join(write_value(member) for member in value)
+    return str(value)
+
+
+def choices(kind: Any) -> tuple[str, ...]:
+    """Return the words a `Literal` allows; empty for any other type."""
+    literal = [part for part in _members(kind) if get_origin(part) is Literal]
+    return tuple(str(word) for part in literal for word in get_args(part))
+
+
+def say_kind(kind: Any) -> str:
+    """Say in words what a value of this type is.
+
+    >>> say_kind(float), say_kind(int | None), say_kind(tuple[str, ...])
+    ('a number', 'a whole number or None', 'words with commas between')
+    >>> say_kind(Literal["global", "replica"]), say_kind(int | float)
+    ('global or replica', 'a number')
+    """
+    said = [_say_one(part) for part in _members(kind)]
+    if "a number" in said and "a whole number" in said:
+        said.remove("a whole number")
+    return " or ".join(said)
+
+
+def _say_one(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        *most, last = (str(word) for word in get_args(kind))
+        return f"{', '.join(most)} or {last}" if most else last
+    if is_sequence(kind):
+        of = {int: "whole numbers", float: "numbers"}.get(get_args(kind)[0], "words")
+        return f"{of} with commas between"
+    plain = {
+        bool: "True or False",
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        types.NoneType: "None",
+    }
+    return plain.get(kind, getattr(kind, "__name__", str(kind)))
+
+
+def is_sequence(kind: Any) -> bool:
+    """Tell whether commas separate members in the text of this type."""
+    return any(get_origin(part) in (tuple, list) for part in _members(kind))
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    """Return the alternatives of a union, or the type alone."""
+    is_union = get_origin(kind) in (Union, types.UnionType)
+    return get_args(kind) if is_union else (kind,)
+
+
+def _words(text: str, kind: Any) -> list[str]:
+    # A blind split would break plain text (`note=a,b`), and an empty word is no member.
+    return [part for part in text.split(",") if part] if is_sequence(kind) else [text]
+
+
+def _spelled(word: str, kind: Any) -> str:
+    """Accept `true`, `none` and the like in any case."""
+    fixed = {"true": "True", "false": "False"} if bool in _members(kind) else {}
+    if types.NoneType in _members(kind):
+        fixed |= {"none": "None", "null": "None"}
+    return fixed.get(word.lower(), word)

@@ -1,0 +1,1 @@
+"""Realise a plan's axes on devices."""

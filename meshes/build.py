@@ -1,0 +1,41 @@
+"""The mesh: a plan's axes on real devices, built in this one place.
+
+Every axis of `jaxdist.core.axes.AXES` is there, size 1 included, and every axis type
+is Auto: `jax.make_mesh` alone would make them Explicit, which convolutions refuse.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from jaxdist.core.axes import AXES
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+
+
+def build_mesh(plan: Plan, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """Lay the plan's axes over devices.
+
+    Args:
+        plan: sizes of the axes; their product is the number of devices used.
+        devices: at least that many; all visible ones where not given.
+
+    Raises:
+        BadInput: fewer devices than the plan needs.
+    """
+    found = jax.devices() if devices is None else list(devices)
+    wanted = plan.mesh.devices
+    if wanted > len(found):
+        raise BadInput(
+            "the mesh is larger than the devices",
+            rule="the product of plan.mesh is at most the number of devices",
+            values=f"{plan.title} = {wanted} devices, found {len(found)}",
+            remedy=f"plan.mesh.data={max(len(found), 1)} with the other axes at 1",
+        )
+    shape = tuple(size for _, size in plan.mesh.items())
+    if devices is None and wanted == len(found):
+        return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    grid = np.asarray(found[:wanted]).reshape(shape)
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))

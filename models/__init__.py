@@ -1,0 +1,1 @@
+"""Networks, each a chain of named blocks, unaware of parallelism."""

@@ -1,0 +1,116 @@
+"""Which network to train, and its size."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeVar
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.ranges import check_range
+
+Statistics = Literal["global", "replica"]
+
+_COUNTS: Final = (
+    *("width", "classes", "channels"),
+    *("vocabulary", "context", "depth"),
+    *("heads", "kv_heads", "embed", "hidden"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Settings of the network; None leaves a setting to the network itself."""
+
+    name: str = "resnet8"
+    """Name in the registry."""
+    size: Literal["full", "tiny"] = "full"
+    """The network of the paper, or a small one with each kind of its blocks."""
+    width: int | None = None
+    """Channels of the first convolution; all others keep their proportion to it."""
+    classes: int | None = None
+    """Outputs of the head."""
+    channels: int | None = None
+    """Channels of an input image."""
+    dropout: float | None = None
+    """Share of features dropped before the head, 0 to below 1."""
+    norm: Statistics = "global"
+    """Samples that share batch statistics: the whole batch or one replica's."""
+    aux: bool = False
+    """Whether auxiliary heads take part in training."""
+    vocabulary: int | None = None
+    """Distinct tokens of a language model; none: those of the text or the preset."""
+    context: int | None = None
+    """Most tokens that one sample has; none: those of the data or the preset."""
+    depth: int | None = None
+    """Blocks of a Transformer; none: the preset's, as below."""
+    heads: int | None = None
+    """Attention heads."""
+    kv_heads: int | None = None
+    """Heads of keys and values, each shared by several heads of queries."""
+    embed: int | None = None
+    """Features of a token between the blocks."""
+    hidden: int | None = None
+    """Features inside a block's feed-forward part; none: 4 x embed."""
+
+    def __post_init__(self) -> None:
+        for key in _COUNTS:
+            if (value := getattr(self, key)) is not None:
+                check_range(f"model.{key}", value, least=1)
+        if self.dropout is not None:
+            check_range("model.dropout", self.dropout, least=0, below=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """All settings of a network, with nothing left open."""
+
+    image: tuple[int, ...]
+    """Rows and columns (and depth, first) of the input it was made for."""
+    width: int
+    """Channels of the first convolution."""
+    classes: int = 1000
+    """Outputs of the head."""
+    channels: int = 3
+    """Channels of an input image."""
+    dropout: float = 0.0
+    """Share of features dropped before the head."""
+    norm: Statistics = "global"
+    """Samples that share batch statistics."""
+    aux: bool = False
+    """Whether it has its auxiliary heads."""
+    aux_after: tuple[str, ...] = ()
+    """Blocks behind which auxiliary heads can hang."""
+
+    def scaled(self, features: int, of: int) -> int:
+        """Return features in proportion to the width, at least one.
+
+        >>> Preset(image=(32, 32), width=8).scaled(192, of=64)
+        24
+        """
+        return max(1, features * self.width // of)
+
+
+P = TypeVar("P", bound=Preset)
+
+
+def settle(config: ModelConfig, presets: Mapping[str, P]) -> P:
+    """Return the preset of the configured size, with what the configuration sets.
+
+    Args:
+        config: settings that may be None.
+        presets: the network's own settings by `size`.
+
+    Raises:
+        BadInput: auxiliary heads of a network that has none.
+    """
+    preset = presets[config.size]
+    if config.aux and not preset.aux_after:
+        raise BadInput(
+            f"{config.name} has no auxiliary heads",
+            rule="model.aux is for networks that were published with such heads",
+            values=f"model.name = {config.name}, model.aux = True",
+            remedy="model.aux=false, or model.name=googlenet or inception_v3",
+        )
+    fields = ("width", "classes", "channels", "dropout")
+    asked = {name: getattr(config, name) for name in fields}
+    given = {name: value for name, value in asked.items() if value is not None}
+    return replace(preset, **given, norm=config.norm, aux=config.aux)

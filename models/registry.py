@@ -1,0 +1,90 @@
+"""Networks by name."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.models.config import ModelConfig, settle
+
+if TYPE_CHECKING:
+    from flax import nnx
+
+    from jaxdist.train.objective import Objective
+
+_HOMES: Final = {
+    "alexnet": "jaxdist.models.alexnet:AlexNet",
+    "alexnet_two_group": "jaxdist.models.alexnet:AlexNetTwoGroup",
+    "cosmoflow": "jaxdist.models.cosmoflow:CosmoFlow",
+    "gpt2_small": "jaxdist.models.transformer:Gpt2",
+    "googlenet": "jaxdist.models.googlenet:GoogLeNet",
+    "inception_v3": "jaxdist.models.inception:InceptionV3",
+    "llama": "jaxdist.models.transformer:Llama",
+    "resnet8": "jaxdist.models.resnet:ResNet8",
+    "resnet50": "jaxdist.models.resnet:ResNet50",
+    "resnet152": "jaxdist.models.resnet:ResNet152",
+    "vgg16": "jaxdist.models.vgg:VGG16",
+}
+_LANGUAGE: Final = frozenset({"gpt2_small", "llama"})
+"""Networks that are trained to say the next token."""
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all networks; imports none of them."""
+    return tuple(_HOMES)
+
+
+def model_factory(config: ModelConfig) -> "Callable[..., nnx.Module]":
+    """Return the network's constructor `(dtype=, rngs=) -> nnx.Module`.
+
+    Raises:
+        BadInput: no network has this name.
+    """
+    kind = _kind(config.name)
+    return lambda **how: kind(config, **how)
+
+
+def objective_for(config: ModelConfig) -> "Objective":
+    """Return what the network of a configuration is trained on."""
+    from jaxdist.train.objective import Classification, NextToken
+
+    return NextToken() if reads_tokens(config) else Classification()
+
+
+def image_shape(config: ModelConfig) -> tuple[int, ...]:
+    """Return the shape of one image the network was made for: `[H, W, C]` or 3-D.
+
+    Raises:
+        BadInput: no network has this name.
+    """
+    preset = settle(config, _kind(config.name).presets)
+    return (*preset.image, preset.channels)
+
+
+def reads_tokens(config: ModelConfig) -> bool:
+    """Tell whether the network is called on tokens `[B, T]`, not on images."""
+    return config.name in _LANGUAGE
+
+
+def context_of(config: ModelConfig) -> int:
+    """Return the most tokens that a language model takes."""
+    sizes = _kind(config.name).sizes(config)
+    return int(sizes.context)
+
+
+def make_model(settings: Mapping[str, Any], **how: Any) -> "nnx.Module":
+    """Build a network from the plain values of its settings.
+
+    Args:
+        settings: fields of `ModelConfig`.
+        how: `dtype` of activations and `rngs` of first weights.
+    """
+    return model_factory(ModelConfig(**settings))(**how)
+
+
+def _kind(name: str) -> Any:
+    if name not in _HOMES:
+        near = did_you_mean(name, names()) or ", ".join(names())
+        raise BadInput(f"no model named {name}", remedy=f"did you mean {near}?")
+    module, kind = _HOMES[name].split(":")
+    return getattr(import_module(module), kind)

@@ -1,0 +1,85 @@
+"""Fake devices and strictness, set before jax is imported anywhere; processes to run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "16")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+
+# A shell's background job starts with Ctrl-C ignored, and hands that to its children:
+# a test that stops a run from the keyboard would wait for its end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A test holds or not, however busy the machine is; each has its hang timeout.
+settings.register_profile(
+    "jaxdist", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("jaxdist")
+
+
+class Job:
+    """`jaxdist` commands as processes of their own, on data that is prepared once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data = folder / "data"
+        mine = {key: text for key, text in os.environ.items() if key[:4] != "JAX_"}
+        self.env = mine | {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache")}
+
+    def python(self, *words, **env):
+        """Start a Python process with the environment of a person at a terminal."""
+        return subprocess.Popen(
+            [sys.executable, *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.env | env,
+        )
+
+    def start(self, *words, **env):
+        """Start a command."""
+        return self.python("-m", "jaxdist.launch", *words, **env)
+
+    def run(self, *words, **env):
+        """Run a command to its end: exit code, standard output, standard error."""
+        child = self.start(*words, **env)
+        out, err = child.communicate()
+        return child.returncode, out, err
+
+    def hash(self, folder):
+        """Return the digest of a run's newest parameters."""
+        code, out, err = self.run("ckpt", "hash", folder)
+        assert (code, err) == (0, "")
+        return out.strip()
+
+    @staticmethod
+    def lines(path):
+        """Read the whole lines of a file of JSON lines that may still grow."""
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.split("\n")[:-1]]
+
+    @staticmethod
+    def stop(child):
+        """Kill a process as -9 does and wait until it is gone."""
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+        assert child.returncode == -signal.SIGKILL
+
+
+@pytest.fixture(scope="session")
+def job(tmp_path_factory):
+    from jaxdist.input.digits import NAME, build
+    from jaxdist.input.prepare import ensure_prepared
+
+    job = Job(tmp_path_factory.mktemp("jobs"))
+    ensure_prepared(job.data / NAME, build)
+    return job

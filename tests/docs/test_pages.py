@@ -1,0 +1,109 @@
+"""The README and docs/ speak of commands, keys, files and modules that exist."""
+
+import ast
+import re
+import runpy
+import shlex
+from pathlib import Path
+
+import pytest
+
+from jaxdist.launch.arguments import Parser
+from jaxdist.launch.cli import load_command
+from jaxdist.launch.resolve import resolve
+from jaxdist.launch.specimen import find_specimen
+
+ROOT = Path(__file__).parents[2]
+CI = runpy.run_path(str(ROOT / ".ci" / "commands.py"))
+PAGES = CI["pages"]()
+BLOCKS = [block for page in PAGES for block in CI["blocks"](page)]
+LANGUAGES = {"bash", "python", "text", "json"}
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+EXTERNAL = ("http://", "https://", "#", "mailto:")
+
+
+def of(language):
+    return [b for b in BLOCKS if b.language == language]
+
+
+def named(block):
+    return f"{block.page}: {block.text.splitlines()[0][:40]}"
+
+
+def test_every_fence_is_read_and_says_its_language():
+    fences = sum(page.read_text().count("\n```") for page in PAGES)
+    assert fences == 2 * len(BLOCKS)
+    assert {block.language for block in BLOCKS} <= LANGUAGES
+
+
+def test_the_readme_shows_the_two_commands_and_they_run():
+    shown = {c for b in of("bash") if b.page == "README.md" for c in b.commands}
+    assert {"make train", "make test"} <= shown
+    assert all(b.reason is None for b in BLOCKS if b.page == "README.md")
+
+
+@pytest.mark.parametrize("command", sorted({c for b in of("bash") for c in b.commands}))
+def test_a_command_exists(command):
+    program, *words = shlex.split(command)
+    match program:
+        case "jaxdist":
+            read(words)
+        case "make":
+            assert {w for w in words if "=" not in w} <= TARGETS
+        case "python":
+            assert (ROOT / words[0]).is_file()
+        case _:
+            assert program in {"source", "sha256sum", ".ci/run", "pip"}
+
+
+def read(words):
+    if words[0] in ("--help", "--version"):
+        return
+    parser = Parser("jaxdist", "", "")
+    command = load_command(words[0])
+    command.add_arguments(parser)
+    args = parser.read(words[1:])
+    if words[0] == "profile":
+        find_specimen(args.model, args.overrides)
+    elif hasattr(args, "overrides") and not args.experiment.endswith(".py"):
+        resolve(args.experiment, args.overrides)
+
+
+@pytest.mark.parametrize("block", of("python"), ids=named)
+def test_python_is_python_and_imports_what_exists(block):
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("jaxdist"):
+            module = __import__(node.module, fromlist=["_"])
+            assert all(hasattr(module, alias.name) for alias in node.names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+    inner = [link for link in links if not link.startswith(EXTERNAL)]
+    for link in inner:
+        assert (page.parent / link.split("#")[0]).exists(), link
+
+
+def test_the_tree_of_the_readme_is_the_tree():
+    (tree,) = (b for b in BLOCKS if b.page == "README.md" and b.language == "text")
+    parents, shown = [], set()
+    for line in tree.text.splitlines():
+        name = re.match(r"( *)(\S+)", line)
+        depth = len(name[1]) // 2
+        parents[depth:] = [name[2].rstrip("/")]
+        path = ROOT.joinpath(*parents)
+        assert path.exists(), path
+        shown.add(str(path.relative_to(ROOT)))
+    rooms = {
+        p.name
+        for p in (ROOT / "jaxdist").iterdir()
+        if (p / "__init__.py").is_file() and not p.is_symlink()
+    }
+    assert {f"jaxdist/{room}" for room in rooms} <= shown
+
+
+def test_every_page_is_listed_in_the_readme():
+    text = (ROOT / "README.md").read_text()
+    for page in PAGES[1:]:
+        assert f"({page.relative_to(ROOT)})" in text

@@ -1,0 +1,106 @@
+"""Text: every character is where the file has it, and the split is by position."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.config import DataConfig
+from jaxdist.input.recipes import EvalRecipe
+from jaxdist.input.registry import open_data
+from jaxdist.input.text import encode, open_text
+
+WORDS = "Füße: no rose\r\nwithout a thorn, 7 times.\n" * 20
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_bytes(WORDS.encode())
+    return str(file)
+
+
+def spell(source, key="tokens"):
+    rows = source.get(np.arange(len(source)))[key]
+    return ["".join(source.vocabulary[t] for t in row) for row in rows]
+
+
+def test_windows_are_the_text_and_targets_come_one_later(path):
+    train, test = open_data(DataConfig(name="text", path=path, context=16))
+    border = len(WORDS) * 9 // 10
+    for source, part in ((train, WORDS[:border]), (test, WORDS[border:])):
+        for i, (words, later) in enumerate(zip(spell(source), spell(source, "target"))):
+            assert words == part[16 * i : 16 * i + 16]
+            assert later == part[16 * i + 1 : 16 * i + 17]
+        assert len(source) == (len(part) - 1) // 16
+
+
+@given(st.integers(1, 40), st.integers(1, 30))
+def test_every_window_that_fits_is_there(context, stride):
+    tokens, vocabulary = encode(WORDS)
+    from jaxdist.input.text import Text
+
+    text = Text(tokens, vocabulary, context=context, stride=stride)
+    last = (len(text) - 1) * stride + context + 1
+    assert last <= len(WORDS) < last + stride
+
+
+def test_a_stride_concerns_training_alone(path):
+    train, test = open_text(path, context=16, stride=4)
+    side_by_side = open_text(path, context=16)
+    assert len(train) > 3 * len(side_by_side[0])
+    assert spell(train)[4] == spell(side_by_side[0])[1]
+    assert test.fingerprint == side_by_side[1].fingerprint
+    assert train.fingerprint != side_by_side[0].fingerprint
+
+
+@given(st.text(min_size=1))
+def test_any_text_can_be_spelt_again(text):
+    tokens, vocabulary = encode(text)
+    assert "".join(vocabulary[t] for t in tokens) == text
+    assert list(vocabulary) == sorted(set(text))
+
+
+def test_held_out_characters_are_asked_for_once(path):
+    _, test = open_text(path, context=16)
+    dtypes = {"tokens": "int32", "target": "int32"}
+    recipe = EvalRecipe(source=test, batch=4, dtypes=dtypes)
+    batches = [recipe(step, np.arange(4)) for step in range(recipe.steps)]
+    real = [b["target"][b["weight"] > 0] for b in batches]
+    asked = "".join(test.vocabulary[t] for t in np.concatenate(real).ravel())
+    border = len(WORDS) * 9 // 10
+    assert asked == WORDS[border + 1 : border + 1 + 16 * len(test)]
+    assert all(b["tokens"].dtype == np.int32 for b in batches)
+
+
+@pytest.mark.parametrize(
+    ("content", "what", "remedy"),
+    [
+        (None, "no text in", "data.path=FILE"),
+        (b"", "is empty", "data.path=FILE"),
+        (b"abc \xff", "is no text", "iconv"),
+        (b"to be or not to be " * 20, "is too short", "data.context=37"),
+        (b"to be", "is too short", "a text of 1,290 characters"),
+    ],
+)
+def test_what_is_no_text_is_refused(tmp_path, content, what, remedy):
+    file = tmp_path / "a.txt"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(BadInput, match=what) as refused:
+        open_text(str(file), context=128)
+    assert remedy in refused.value.text()
+
+
+def test_the_shortest_context_that_is_named_works(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"to be or not to be " * 20)
+    assert [len(part) for part in open_text(str(tmp_path / "a.txt"), context=37)] == [
+        9,
+        1,
+    ]
+
+
+def test_without_a_path():
+    with pytest.raises(BadInput, match=r"data\.path is empty"):
+        open_data(DataConfig(name="text"))

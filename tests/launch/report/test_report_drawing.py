@@ -1,0 +1,94 @@
+"""Axes, bars and curves place what they are given."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxdist.launch.report.bars import Segment, bar_row, stack
+from jaxdist.launch.report.curves import Curve, plot
+from jaxdist.launch.report.learning import thin
+from jaxdist.launch.report.svg import tag, ticks
+
+numbers = st.floats(1e-6, 1e9, allow_nan=False)
+
+
+@given(numbers)
+def test_ticks_begin_at_zero_and_hold_the_largest_value(high):
+    found = ticks(0.0, high)
+    assert found[0] == 0
+    assert found[-1] >= high * (1 - 1e-9)
+    assert 2 <= len(found) <= 8
+
+
+@given(numbers)
+def test_ticks_stand_at_round_numbers(high):
+    step = ticks(0.0, high)[1]
+    mantissa = float(f"{step:e}".split("e")[0])
+    assert mantissa == pytest.approx(
+        min((1, 2, 2.5, 5, 10), key=lambda m: abs(m - mantissa))
+    )
+
+
+@given(st.floats(-1e3, 1e3), numbers)
+def test_ticks_surround_values_that_do_not_begin_at_zero(low, span):
+    found = ticks(low, low + span)
+    slack = 1e-6 * (abs(low) + span)
+    assert found[0] <= low + slack
+    assert found[-1] >= low + span - slack
+
+
+def test_bars_on_one_axis_have_lengths_in_proportion():
+    def width(size):
+        mark = Segment(fill="data", size=size, title="a", label="b")
+        return float(
+            re.search(r'width="([\d.]+)%" height="16"', bar_row(mark, 1e3, [0, 5]))[1]
+        )
+
+    assert width(5000) == 100
+    assert width(1250) == 25
+
+
+def test_parts_of_a_whole_fill_the_bar():
+    parts = [Segment(fill="data", size=s, title="t", label="") for s in (3, 1)]
+    drawn = stack("all", parts)
+    assert re.findall(r'x="([\d.]+)%" y="1" width="([\d.]+)%"', drawn) == [
+        ("0", "75"),
+        ("75", "25"),
+    ]
+
+
+def draw(points, **more):
+    curve = Curve(stroke="backward", points=points, label="end")
+    return plot("t", [curve], right=10, across=[0, 10], up=[0, 2], **more)
+
+
+def test_a_curve_runs_from_left_to_right_and_upwards():
+    assert 'points="0.00,100.00 100.00,0.00"' in draw([(0, 0), (10, 2)])
+
+
+def test_a_single_point_is_a_dot():
+    assert '<circle class="t-backward" cx="50%" cy="50%"' in draw([(5, 1)])
+
+
+def test_the_colour_of_a_mark_is_left_to_the_style_sheet():
+    drawn = draw([(0, 0), (10, 2)], marks=[4])
+    assert not re.search(r'#[0-9a-fA-F]{3,6}|style=|fill="|stroke="', drawn)
+
+
+def test_an_element_escapes_its_text_and_its_attributes():
+    written = tag("text", 'a<b>&"', aria_label='"><script>')
+    assert (
+        written
+        == '<text aria-label="&#34;&gt;&lt;script&gt;">a&lt;b&gt;&amp;&#34;</text>'
+    )
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=2000))
+def test_thinning_keeps_the_last_step_and_a_few_hundred_points(values):
+    curve = [(float(step), y) for step, y in enumerate(values)]
+    thinned = thin(curve, max)
+    assert thinned[-1][0] == curve[-1][0]
+    assert len(thinned) <= 300
+    assert max(y for _, y in thinned) == max(values)

@@ -1,0 +1,133 @@
+"""Law 1: a layout's step equals the step on one device, as anyone would write it."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.layers import bind
+from jaxdist.meshes.build import build_mesh
+from jaxdist.models.registry import image_shape, model_factory
+from jaxdist.train.program import check, compile_program
+from jaxdist.train.step import Layout
+from jaxdist.train.task import Task
+
+
+def make_task(config, dtype, network=None):
+    return Task(
+        model=functools.partial(network, config) if network else model_factory(config),
+        # One step of momentum leaves the gradient itself in the optimizer's state.
+        optimizer=optax.sgd(0.1, momentum=0.9),
+        dtype=dtype,
+        param_dtype=dtype,
+    )
+
+
+def make_state(task):
+    """Random numbers throughout: zeros and ones would hide what they multiply."""
+    rng = np.random.default_rng(1)
+
+    def draw(path, x):
+        if "opt" in path or x.ndim == 0:
+            return jnp.zeros(x.shape, x.dtype)
+        scale = 0.3 if x.ndim == 1 else (2 / np.prod(x.shape[:-1])) ** 0.5
+        drawn = rng.normal(size=x.shape) * scale + (x.ndim == 1)
+        return jnp.asarray(np.abs(drawn) if "stats" in path else drawn, x.dtype)
+
+    named = jax.tree_util.tree_map_with_path
+    keys = jax.tree_util.keystr
+    return named(lambda path, x: draw(keys(path[:1]), x), task.state)
+
+
+def make_batch(config, dtype, size):
+    rng = np.random.default_rng(2)
+    classes = 4 if config.name == "cosmoflow" else 10
+    return {
+        "image": jnp.asarray(rng.random((size, *image_shape(config))), dtype),
+        "label": jnp.asarray(rng.integers(0, classes, size), jnp.int32),
+        "id": jnp.asarray(rng.permutation(1000)[:size], jnp.int32),
+    }
+
+
+def one_device(task, state, batch):
+    """The step as anyone would write it: no mesh, no shard_map."""
+    graph = task.graph
+    key = jax.random.fold_in(jax.random.key(task.seed), state.step)
+
+    def mean_loss(params):
+        model = nnx.merge(graph, params, state.stats, copy=True)
+        model.train()
+        bind(model, key, batch["id"])
+        loss = task.objective.losses(model(batch["image"]), batch).mean()
+        return loss, nnx.state(model, nnx.BatchStat)
+
+    (loss, stats), grads = jax.value_and_grad(mean_loss, has_aux=True)(state.params)
+    updates, opt = task.optimizer.update(grads, state.opt, state.params)
+    return optax.apply_updates(state.params, updates), stats, opt, loss
+
+
+@functools.cache
+def reference(config, dtype, size, network):
+    """Task, state, batch and what one device makes of them; compiled once."""
+    task, batch = make_task(config, dtype, network), make_batch(config, dtype, size)
+    state = make_state(task)
+    want = jax.jit(functools.partial(one_device, task))(state, batch)
+    # In host memory: the compiled step may take arrays of a device for its own.
+    return task, *jax.tree.map(np.asarray, (state, batch, want))
+
+
+def layout_of(axes):
+    idle = tuple(name for name in axes if name == "tensor")
+    plan = Plan(mesh=MeshShape(**axes), idle=idle)
+    mesh = build_mesh(plan, jax.devices()[: plan.mesh.devices])
+    return Layout(plan=plan, mesh=mesh)
+
+
+def shapes_of(batch):
+    return {k: jax.ShapeDtypeStruct(v.shape, v.dtype) for k, v in batch.items()}
+
+
+def assert_leaves_equal(got, want, tolerance):
+    norm = float(optax.tree.norm(want[2]))
+    names = [jax.tree_util.keystr(p) for p, _ in jax.tree.leaves_with_path(want)]
+    pairs = zip(names, jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
+    for name, *both in pairs:
+        a, b = (np.asarray(x, np.float64) for x in both)
+        limit = tolerance * max(np.abs(b).max(), 1e-6 * norm)
+        assert np.abs(a - b).max() <= limit, name
+
+
+@pytest.fixture(scope="session")
+def assert_equal_one_device():
+    """Compile a layout's step, audit included, run it, and compare every leaf."""
+
+    def compare(config, axes, dtype=jnp.float64, size=16, tolerance=1e-9, network=None):
+        with jax.enable_x64(dtype == jnp.float64):
+            task, state, batch, want = reference(config, dtype, size, network)
+            where = layout_of(axes)
+            program = compile_program(task, where, shapes_of(batch))
+            # The step donates its state, and the one of the reference is kept.
+            own = jax.device_put(jax.tree.map(jnp.copy, state), where.whole)
+            new, loss = program.step(own, jax.device_put(batch, program.batch))
+            assert int(new.step) == 1
+            got = new.params, new.stats, new.opt, loss
+            assert_leaves_equal(got, want, tolerance)
+
+    return compare
+
+
+@pytest.fixture(scope="session")
+def check_layout():
+    """Hold a layout against a network's rules, without compiling."""
+
+    def hold(config, axes, size=16):
+        task = make_task(config, jnp.float32)
+        shapes = jax.eval_shape(lambda: make_batch(config, jnp.float32, size))
+        return check(task, layout_of(axes), shapes)
+
+    return hold

@@ -1,0 +1,49 @@
+"""Law 1: every layout's step equals the single-device step, leaf by leaf, in float64."""
+
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from jaxdist.models.config import ModelConfig, settle
+from jaxdist.models.parts import Head
+from jaxdist.models.resnet import ResNet8, Stem
+
+pytestmark = pytest.mark.laws
+
+MODEL = ModelConfig(width=4, dropout=0.3)
+LAYOUTS = {
+    "data 4": dict(data=4),
+    "data 8 x idle 2": dict(data=8, tensor=2),
+    "spatial_h 2": dict(spatial_h=2),
+    "spatial_h 4 x idle 2": dict(spatial_h=4, tensor=2),
+    "spatial_w 2 x idle 2": dict(spatial_w=2, tensor=2),
+    "data 4 x spatial_h 2 x idle 2": dict(data=4, spatial_h=2, tensor=2),
+    "data 2 x spatial_h 2 x spatial_w 2 x idle 2": dict(
+        data=2, spatial_h=2, spatial_w=2, tensor=2
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_float64(layout, assert_equal_one_device):
+    assert_equal_one_device(MODEL, LAYOUTS[layout])
+
+
+class Shallow(nnx.Module):
+    """One convolution, norm, dropout and head: float32 has little to lose here."""
+
+    def __init__(self, config, *, dtype=None, rngs):
+        preset = settle(config, ResNet8.presets)
+        self.stem = Stem(preset, dtype, rngs)
+        self.head = Head(preset.width, preset, dtype, rngs)
+
+    def __call__(self, x):
+        return self.head(self.stem(x))
+
+
+@pytest.mark.parametrize("axis", ["data", "spatial_h"])
+def test_float32_shallow(axis, assert_equal_one_device):
+    axes = {axis: 2, "tensor": 2}
+    assert_equal_one_device(
+        MODEL, axes, dtype=jnp.float32, tolerance=1e-5, network=Shallow
+    )

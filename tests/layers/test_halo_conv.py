@@ -1,0 +1,95 @@
+"""A convolution of blocks equals the convolution of the whole, forward and backward."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from jaxdist.core.errors import BadInput
+from jaxdist.layers import Conv
+
+CASES = {
+    "3x3": dict(kernel=(3, 3), strides=1),
+    "3x3 stride 2": dict(kernel=(3, 3), strides=2),
+    "1x1 stride 2": dict(kernel=(1, 1), strides=2),
+    "7x7 stride 2": dict(kernel=(7, 7), strides=2),
+    "5x5": dict(kernel=(5, 5), strides=1),
+    "11x11, wider than a block": dict(kernel=(11, 11), strides=1),
+    "2x2 even": dict(kernel=(2, 2), strides=1),
+    "3x3 dilated": dict(kernel=(3, 3), strides=1, kernel_dilation=2),
+    "3x3 stride 4": dict(kernel=(3, 3), strides=4),
+    "7x7 stride 2 padding 3": dict(kernel=(7, 7), strides=2, padding=3),
+    "3x3 padding 2 before": dict(kernel=(3, 3), strides=1, padding=[(2, 0), (0, 2)]),
+    "3x3 in 2 groups": dict(kernel=(3, 3), strides=1, feature_group_count=2),
+}
+SPLITS = {"H": (4, 1), "W": (1, 4), "HxW": (2, 2)}
+
+
+def mesh_of(h, w):
+    """A mesh with an idle axis, where XLA's own split would go wrong."""
+    return jax.make_mesh(
+        (h, w, 2),
+        ("spatial_h", "spatial_w", "tensor"),
+        axis_types=(AxisType.Auto,) * 3,
+        devices=jax.devices()[: h * w * 2],
+    )
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("case", CASES)
+def test_blocks_equal_the_whole(case, split):
+    how = dict(CASES[case])
+    kernel = how.pop("kernel")
+    conv = Conv(4, 6, kernel, **how, use_bias=True, rngs=nnx.Rngs(0))
+    graph, params = nnx.split(conv)
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(2, 16, 16, 4)))
+    params = jax.tree.map(lambda p: jnp.asarray(rng.normal(size=p.shape)), params)
+
+    def apply(params, x):
+        return nnx.merge(graph, params)(x)
+
+    weight = jnp.asarray(rng.normal(size=apply(params, x).shape))
+    mesh, spec = mesh_of(*SPLITS[split]), P(None, "spatial_h", "spatial_w")
+
+    def score(params, x, weight):
+        return (apply(params, x) * weight).sum()
+
+    def local(params, x, weight):
+        value, grads = jax.value_and_grad(score, (0, 1))(params, x, weight)
+        axes = ("spatial_h", "spatial_w")
+        return jax.lax.psum((value, grads[0]), axes), grads[1]
+
+    got = jax.jit(
+        jax.shard_map(
+            local,
+            mesh=mesh,
+            in_specs=(P(), spec, spec),
+            out_specs=(P(), spec),
+            check_vma=False,
+        )
+    )(params, x, weight)
+    want = jax.value_and_grad(score, (0, 1))(params, x, weight)
+    pairs = zip(
+        jax.tree.leaves(got),
+        jax.tree.leaves(((want[0], want[1][0]), want[1][1])),
+        strict=True,
+    )
+    for a, b in pairs:
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-11 * np.abs(b).max())
+
+
+def test_a_block_without_whole_strides_is_refused():
+    conv = Conv(1, 1, (3, 3), 2, rngs=nnx.Rngs(0))
+    with pytest.raises(BadInput, match="whole strides"):
+        conv.windows((1, 3, 8, 1), {1: "spatial_h"}, {"spatial_h": 2})
+
+
+def test_outputs_that_do_not_divide_are_refused():
+    conv = Conv(1, 1, (3, 3), padding="VALID", rngs=nnx.Rngs(0))
+    with pytest.raises(BadInput, match="cannot be split along spatial_h") as caught:
+        conv.windows((1, 4, 8, 1), {1: "spatial_h"}, {"spatial_h": 2})
+    assert "8 rows give 6" in caught.value.values

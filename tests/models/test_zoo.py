@@ -1,0 +1,146 @@
+"""Every network: its size is that of its reference, and its chain is the network."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from jaxdist.core.errors import BadInput
+from jaxdist.layers import Conv, bind
+from jaxdist.models.config import ModelConfig
+from jaxdist.models.registry import image_shape, model_factory, names, reads_tokens
+from jaxdist.profile.calls import read_calls
+
+PARAMETERS = {
+    "alexnet": 61_100_840,
+    "alexnet_two_group": 60_965_224,
+    "cosmoflow": 5_597_604,
+    "googlenet": 6_624_904,
+    "inception_v3": 23_834_568,
+    "resnet8": 77_562,
+    "resnet50": 25_557_032,
+    "resnet152": 60_192_808,
+    "vgg16": 138_357_544,
+}
+"""torchvision's; for cosmoflow MLPerf's; for the two groups the paper's layer sizes."""
+
+AUXILIARY = {"googlenet": 6_379_984, "inception_v3": 3_326_696}
+NETWORKS = sorted(PARAMETERS)
+
+
+def network(config):
+    return nnx.eval_shape(lambda: model_factory(config)(rngs=nnx.Rngs(0)))
+
+
+@functools.cache
+def full(name):
+    return network(ModelConfig(name=name))
+
+
+def tiny(name, **how):
+    return ModelConfig(name=name, size="tiny", **how)
+
+
+def count(model):
+    leaves = jax.tree.leaves_with_path(nnx.state(model, nnx.Param))
+    aux = [x.size for path, x in leaves if "aux_" in jax.tree_util.keystr(path)]
+    return sum(x.size for _, x in leaves) - sum(aux), sum(aux)
+
+
+def images(config, batch=2):
+    return jax.ShapeDtypeStruct((batch, *image_shape(config)), jnp.float32)
+
+
+def flops(call):
+    """Two for each multiply and add of a convolution or a dense layer."""
+    if isinstance(call.layer, Conv):
+        taps = math.prod(call.layer.kernel_size) * call.layer.in_features
+        return 2 * math.prod(call.out_shape) * taps // call.layer.feature_group_count
+    if isinstance(call.layer, nnx.Linear):
+        return 2 * math.prod(call.out_shape) * call.layer.in_features
+    return 0
+
+
+def run(config, mode, by_blocks=False):
+    """The network's program, `network(x)` or block by block, and its outputs."""
+    graph, state = nnx.split(network(config))
+
+    def apply(state, x):
+        model = nnx.merge(graph, state)
+        getattr(model, mode)()
+        bind(model, jax.random.key(0), jnp.arange(x.shape[0], dtype=jnp.int32))
+        if not by_blocks:
+            return model(x)
+        for _, block in model.chain():
+            x = block(x)
+        return x
+
+    program, out = jax.make_jaxpr(apply, return_shape=True)(state, images(config))
+    return str(program), [x.shape for x in jax.tree.leaves(out)]
+
+
+def test_every_network_is_in_the_table():
+    images = {name for name in names() if not reads_tokens(ModelConfig(name=name))}
+    assert images == set(PARAMETERS)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_parameters_equal_the_reference(name):
+    assert count(full(name)) == (PARAMETERS[name], 0)
+    kind = type(full(name))
+    assert f"{PARAMETERS[name]:,}" in kind.__doc__
+
+
+@pytest.mark.parametrize("name", sorted(AUXILIARY))
+def test_auxiliary_heads_are_counted_apart(name):
+    model = network(ModelConfig(name=name, aux=True))
+    assert count(model) == (PARAMETERS[name], AUXILIARY[name])
+    assert f"{AUXILIARY[name]:,}" in type(model).__doc__
+
+
+@pytest.mark.parametrize("name", sorted(set(NETWORKS) - {"resnet8"}))
+def test_flops_are_those_of_the_docstring(name):
+    graph, *state = nnx.split(full(name), nnx.Param, ...)
+    calls = read_calls(graph, state, images(ModelConfig(name=name), batch=1))
+    total = sum(map(flops, calls)) / 1e9
+    assert f"FLOPs a sample: {total:#.3g} G" in type(full(name)).__doc__
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_chain_is_the_network(name):
+    config = tiny(name)
+    model, chain = run(config, "eval"), run(config, "eval", by_blocks=True)
+    assert model == chain
+    assert model[1] == [(2, 4 if name == "cosmoflow" else 10)]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_tiny_networks_are_small(name):
+    config = tiny(name)
+    parameters, _ = count(network(config))
+    assert parameters < 350_000
+    stems_of_seven_and_more = ("alexnet", "alexnet_two_group", "inception_v3")
+    limit = 75 if name in stems_of_seven_and_more else 32
+    assert max(image_shape(config)[:-1]) <= limit
+
+
+@pytest.mark.parametrize("name", sorted(AUXILIARY))
+def test_auxiliary_heads_speak_in_training_alone(name):
+    config = tiny(name, aux=True)
+    assert run(config, "train")[1] == [(2, 10), (2, 10)]
+    assert run(config, "eval")[1] == [(2, 10)]
+
+
+def test_settings_change_the_network():
+    config = tiny("alexnet", classes=7, channels=1, width=16)
+    assert run(config, "eval")[1] == [(2, 7)]
+    assert image_shape(config) == (64, 64, 1)
+    assert network(config).conv1.conv.kernel.shape == (11, 11, 1, 16)
+
+
+def test_auxiliary_heads_of_a_network_without_are_refused():
+    with pytest.raises(BadInput, match="resnet50 has no auxiliary heads"):
+        network(ModelConfig(name="resnet50", aux=True))

@@ -1,0 +1,29 @@
+"""An axis that splits nothing is refused, never silently repeated."""
+
+import pytest
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.partition import uses
+
+IMAGE = (16, 16, 16, 1)
+
+
+def test_used_axes_pass():
+    uses.check(Plan(mesh=MeshShape(data=2, spatial_h=2, spatial_w=2)), IMAGE)
+
+
+@pytest.mark.parametrize("axis", ["tensor", "fsdp", "pipe", "replica", "spatial_d"])
+def test_an_axis_without_a_use_is_refused(axis):
+    with pytest.raises(BadInput, match=rf"nothing is split along {axis}") as caught:
+        uses.check(Plan(mesh=MeshShape(**{axis: 2}, data=4)), IMAGE)
+    assert f"plan.mesh.data=8 plan.mesh.{axis}=1" in str(caught.value)
+
+
+def test_repeating_on_purpose_is_said():
+    uses.check(Plan(mesh=MeshShape(tensor=2), idle=("tensor",)), IMAGE)
+
+
+def test_an_axis_in_use_is_not_idle():
+    with pytest.raises(BadInput, match="cannot be idle"):
+        uses.check(Plan(mesh=MeshShape(data=2), idle=("data",)), IMAGE)

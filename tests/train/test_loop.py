@@ -1,0 +1,117 @@
+"""The course of a run, and the loop that follows it."""
+
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxdist.core.errors import Failed
+from jaxdist.train.loop import Course, fit
+from jaxdist.train.metrics import Recorder
+
+
+def course(samples, batch, epochs, save_every=1000):
+    return Course(
+        steps=-(-samples * epochs // batch),
+        samples=samples,
+        batch=batch,
+        save_every=save_every,
+    )
+
+
+@given(st.integers(1, 500), st.integers(1, 64), st.integers(1, 9))
+def test_every_epoch_is_evaluated_once(samples, batch, epochs):
+    run = course(samples, batch, epochs)
+    tested = [step for step in range(1, run.steps + 1) if run.tests(step)]
+    # A batch larger than the data set can finish several epochs in one step.
+    ends = sorted({-(-samples * e // batch) for e in range(1, epochs + 1)})
+    assert tested == ends
+
+
+@given(st.integers(2, 50), st.integers(1, 60))
+def test_the_last_step_is_always_saved(every, steps):
+    run = Course(steps=steps, samples=10**9, batch=1, save_every=every)
+    saved = [step for step in range(1, steps + 1) if run.saves(step)]
+    assert saved[-1] == steps
+    assert set(saved[:-1]) == set(range(every, steps, every))
+
+
+def test_a_loss_that_is_no_number_ends_the_run(run):
+    with pytest.raises(Failed, match="loss is nan at step 3"):
+        run(0, nan_at=3, samples=10, batch=2, epochs=1)
+
+
+class Job:
+    """A step that counts, and everyone who looks on, in one."""
+
+    ready = False
+
+    def __init__(self, nan_at):
+        self.log, self.nan_at = [], nan_at
+
+    def step(self, state, batch):
+        self.log.append(("step", batch))
+        loss = np.nan if batch == self.nan_at else batch
+        return SimpleNamespace(step=state.step + 1), np.float32(loss)
+
+    def prepare(self):
+        self.ready = True
+        self.log.append(("prepare",))
+
+    def __call__(self, state):
+        self.log.append(("test", state.step))
+        return {"loss": 0.1, "accuracy": 0.5, "correct": 1, "samples": 2}
+
+    def save(self, state):
+        self.log.append(("save", state.step))
+
+    def update(self, *, step, loss, step_s):
+        self.log.append(("loss", step, loss))
+
+    def tested(self, *, step, score):
+        self.log.append(("score", step))
+
+
+@pytest.fixture
+def run(tmp_path):
+    def go(start, nan_at=None, **how):
+        job = Job(nan_at)
+        recorder = Recorder(tmp_path / "m", tmp_path / "s", time.time())
+        outcome = fit(
+            job,
+            SimpleNamespace(step=start),
+            iter(range(start + 1, 1000)),
+            course=course(**how),
+            evaluate=job,
+            saver=job,
+            recorder=recorder,
+            watcher=job,
+            rates=np.zeros_like,
+        )
+        recorder.close()
+        return job.log, outcome
+
+    return go
+
+
+def test_losses_come_late_but_all_before_what_follows(run):
+    log, outcome = run(0, samples=10, batch=2, epochs=1, save_every=3)
+    assert [row[1] for row in log if row[0] == "loss"] == [1, 2, 3, 4, 5]
+    assert log.index(("save", 3)) > log.index(("loss", 3, 3.0))
+    assert log.index(("test", 5)) > log.index(("loss", 5, 5.0))
+    assert outcome.state.step == 5
+    assert outcome.first_step_s > 0
+
+
+def test_it_goes_on_where_it_was(run):
+    log, _ = run(3, samples=10, batch=2, epochs=1)
+    assert [row[1] for row in log if row[0] == "step"] == [4, 5]
+
+
+def test_a_finished_run_is_only_evaluated(run):
+    log, outcome = run(5, samples=10, batch=2, epochs=1)
+    assert log == [("prepare",), ("test", 5), ("score", 5)]
+    assert outcome.score["correct"] == 1
