@@ -226,6 +226,13 @@ def test_a_disk_that_is_mounted_read_only(job, tmp_path):
     assert_says(said, "on a disk that is mounted read-only", "run.dir=FOLDER")
 
 
+FULL = re.compile(
+    r"error: (checkpoint \d+ does not fit on the disk|the disk is full)\n(?s:.*)"
+    r"  remedy   make room"
+)
+"""A checkpoint finds the disk full, or a line of metrics does that is written beside it."""
+
+
 @pytest.mark.system
 def test_a_disk_that_fills_up_costs_one_checkpoint(job, trained, tmp_path):
     words = (*SMALL, "checkpoint.every_steps=1", "checkpoint.keep=100")
@@ -233,17 +240,17 @@ def test_a_disk_that_fills_up_costs_one_checkpoint(job, trained, tmp_path):
         folder = runs / "digits"
         code, out, err = job.run(*words_of(job, folder, *words))
         assert code == 2, err
-        assert_says(err, "does not fit on the disk", "earlier ones are intact")
-        assert_says(err, "make room, then repeat the command: it resumes")
+        assert FULL.search(err), err
         assert "Traceback" not in err
         saved = folder / "checkpoints"
-        assert not list(saved.glob(f"*{vault.LEFTOVER}*"))
-        good = sorted(int(path.name) for path in saved.iterdir())
+        names = [path.name for path in saved.iterdir()]
+        good = sorted(int(name) for name in names if name.isdigit())
         assert good == list(range(1, good[-1] + 1))
         assert job.run("ckpt", "verify", folder)[0] == 0
         mount("remount,size=100m", runs)
         code, out, err = job.run(*words_of(job, folder, *words))
         assert code == 0, err
+        assert not list(saved.glob(f"*{vault.LEFTOVER}*"))
         assert f"resumed at step {good[-1]} " in " ".join(out.split())
         steps = [row["step"] for row in job.lines(folder / "metrics.jsonl")]
         assert steps == [*range(1, 10), 9]

@@ -125,8 +125,8 @@ def test_the_errors_that_follow_the_first_are_not_printed(caplog):
         raise OSError("No space left on device")
 
     async def write_all():
-        asyncio.ensure_future(fail())
-        await asyncio.sleep(0)
+        task = asyncio.ensure_future(fail())
+        await asyncio.wait([task])
 
     asyncio.run(write_all())
     gc.collect()
