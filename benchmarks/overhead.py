@@ -61,8 +61,8 @@ class Ours:
 
     def __init__(self, plan, source, folder):
         self.job = make_job(digits(), plan, source)
-        self.program = compile_program(self.job.task, self.job.layout, self.job.shapes)
-        self.state = initial_state(self.job.task, self.job.layout)
+        self.program = compile_program(self.job.layout)
+        self.state = initial_state(self.job.layout)
         self.source, self.folder = source, folder
 
     def batch(self):
@@ -170,7 +170,7 @@ def main():
         ours = Ours(plan, source, Path(folder))
         hand = Hand(
             ours.job.layout.mesh,
-            ours.job.task.optimizer,
+            ours.job.layout.task.optimizer,
             samples["image"],
             samples["label"].astype(np.int32),
         )

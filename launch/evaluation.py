@@ -11,7 +11,6 @@ from jaxdist.launch.config import Experiment
 from jaxdist.launch.job import make_job
 from jaxdist.launch.runs import RunFolder
 from jaxdist.launch.training import evaluator, open_checkpoints
-from jaxdist.train.program import placed
 
 
 def evaluate(
@@ -34,10 +33,9 @@ def evaluate(
     jax.config.update("jax_enable_x64", config.precision == "float64")
     train, test = open_data(config.data)
     job = make_job(config, plan, train)
-    abstract = placed(job.task.state, job.layout)
     checkpoints = open_checkpoints(folder, config.checkpoint.keep)
     try:
-        restored = checkpoints.restore(checkpoint, replace(abstract, opt=None))
+        restored = checkpoints.restore(checkpoint, replace(job.layout.state, opt=None))
     finally:
         checkpoints.close()
     return int(restored.step), evaluator(job, test)(restored.state)

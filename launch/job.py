@@ -1,6 +1,6 @@
 """A job: a checked configuration turned into the values that the engine runs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,10 @@ from jaxdist.launch.config import Experiment
 from jaxdist.launch.samples import batch_shapes, fitted, vocabulary_of
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.registry import objective_for
+from jaxdist.train.layout import Layout, lay_out
 from jaxdist.train.loop import Course
 from jaxdist.train.recipe import Recipe
 from jaxdist.train.schedules import learning_rate, optimizer
-from jaxdist.train.step import Layout
 from jaxdist.train.task import Task
 
 if TYPE_CHECKING:
@@ -30,20 +30,16 @@ class Job:
 
     config: Experiment
     """The configuration it was made of, the network's settings fitted to the data."""
-    task: Task
-    """Network, loss and optimizer."""
     recipe: Recipe
     """How its network is made, as data."""
     layout: Layout
-    """The plan on devices."""
+    """Network, loss and optimizer, laid out on devices as the plan says."""
     order: Order
     """Which samples a step takes."""
     course: Course
     """When to evaluate, to save and to end."""
     rates: Callable[[Any], Any]
     """Learning rates of an array of steps."""
-    shapes: Mapping[str, jax.ShapeDtypeStruct]
-    """A global training batch."""
     vocabulary: str
     """Characters that the tokens stand for; empty where samples are no text."""
 
@@ -53,7 +49,8 @@ class Job:
         shards = self.layout.plan.mesh.batch_shards
         size = -(-self.config.data.eval_size // shards) * shards
         sized = {
-            k: _of(size, *s.shape[1:], dtype=s.dtype) for k, s in self.shapes.items()
+            k: _of(size, *s.shape[1:], dtype=s.dtype)
+            for k, s in self.layout.shapes.items()
         }
         return {**sized, "weight": _of(size, dtype=jnp.float32)}
 
@@ -67,8 +64,8 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
         train: the training samples.
 
     Raises:
-        BadInput: more devices than there are, a network for other images, or more
-            steps than can be counted.
+        BadInput: more devices than there are, a network for other images, a plan that
+            it cannot take, or more steps than can be counted.
     """
     config = replace(config, model=fitted(config, train))
     order = Order(n=len(train), batch=config.data.batch, seed=config.seed)
@@ -89,15 +86,14 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
     )
     rate = learning_rate(config.optim, course.steps, per_epoch)
     task = _task(config, recipe := make_recipe(config), optimizer(config.optim, rate))
+    shapes = batch_shapes(config, task.objective, train)
     return Job(
         config=config,
-        task=task,
         recipe=recipe,
-        layout=Layout(plan=plan, mesh=build_mesh(plan)),
+        layout=lay_out(task, plan, build_mesh(plan), shapes),
         order=order,
         course=course,
         rates=jax.jit(rate),
-        shapes=batch_shapes(config, task.objective, train),
         vocabulary=vocabulary_of(train),
     )
 

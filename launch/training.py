@@ -20,7 +20,6 @@ from jaxdist.launch.job import Job, make_job
 from jaxdist.launch.lock import read_lock, write_lock
 from jaxdist.launch.provenance import Resolved
 from jaxdist.launch.runs import RunFolder, check_writable, write_whole
-from jaxdist.partition.ledger import Ledger
 from jaxdist.train import program as programs
 from jaxdist.train.evaluate import Evaluator
 from jaxdist.train.loop import Outcome, Score, Watcher, fit
@@ -97,14 +96,13 @@ def train(
         check_resume(read_lock(folder).resolved.config, config)
     sources = open_data(config.data)
     job = make_job(config, prepared.plan, sources[0])
-    ledger = programs.check(job.task, job.layout, job.shapes)
     with ExitStack() as stack:
         stack.enter_context(claimed(folder))
         recorder = Recorder(folder.metrics, folder.spans, started)
         stack.callback(recorder.close)
         checkpoints = open_checkpoints(folder, config.checkpoint.keep)
         stack.callback(checkpoints.close)
-        begin = _begin(job, ledger, checkpoints, recorder)
+        begin = _begin(job, checkpoints, recorder)
         # Only now: a run that cannot go on keeps the values it was trained with.
         write_lock(folder, resolved)
         write_whole(folder.plan, prepared.plan.to_json())
@@ -159,29 +157,26 @@ def evaluator(job: Job, test: "Source") -> Evaluator:
     shardings = job.layout.batch(shapes)
     size = shapes["id"].shape[0]
     return Evaluator(
-        task=job.task,
         layout=job.layout,
         shapes=shapes,
         batches=lambda: eval_feed(
-            test, size, shardings, dtypes=job.task.objective.dtypes
+            test, size, shardings, dtypes=job.layout.task.objective.dtypes
         ),
     )
 
 
 def _begin(
-    job: Job, ledger: Ledger, checkpoints: "Checkpoints", recorder: Recorder
+    job: Job, checkpoints: "Checkpoints", recorder: Recorder
 ) -> "tuple[Program, TrainState, Restored | None]":
     """Compile the step while the first state is computed or read."""
     fresh = not checkpoints.steps()
     with recorder.phase("compile", 0), ThreadPoolExecutor(1) as pool:
-        first = (
-            pool.submit(programs.initial_state, job.task, job.layout) if fresh else None
-        )
-        program = programs.compile_program(job.task, job.layout, job.shapes, ledger)
+        first = pool.submit(programs.initial_state, job.layout) if fresh else None
+        program = programs.compile_program(job.layout)
         if first is not None:
             return program, first.result(), None
     with recorder.phase("checkpoint", 0):
-        restored = checkpoints.restore_newest(program.state)
+        restored = checkpoints.restore_newest(job.layout.state)
     if restored is None:
         raise RuntimeError("the checkpoints vanished while the run started")
     return program, restored.state, restored
@@ -193,7 +188,7 @@ def _train_feed(start: Start, source: "Source") -> Any:
         source,
         start.job.order,
         start.program.batch,
-        dtypes=start.job.task.objective.dtypes,
+        dtypes=start.job.layout.task.objective.dtypes,
         shift=data.shift,
         start=start.step,
         threads=data.threads,
@@ -248,7 +243,7 @@ def _record(
         wall_s=sum(phases.values()),
         first_step_s=outcome.first_step_s,
         phases_s=phases,
-        bytes_by_collective=start.program.ledger.by_term(),
+        bytes_by_collective=job.layout.ledger.by_term(),
         memory_bytes=start.program.memory_bytes,
         resumed_at=start.step if start.restored is not None else None,
         checkpoint=max(checkpoints.steps(), default=None),

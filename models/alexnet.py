@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
+from jaxdist.core.chain import Unit
 from jaxdist.layers import Conv, LocalResponseNorm, MaxPool
 from jaxdist.models.config import ModelConfig, Preset, settle
 from jaxdist.models.parts import Dense, DenseRelu, Flatten, Network
@@ -63,6 +64,9 @@ class ConvStage(nnx.Module):
             rngs=rngs,
         )
         self.response = LocalResponseNorm() if stage.response else None
+        # Response normalisation mixes features.
+        unit = Unit(weights="conv", behind=("pool",) if stage.pool else ())
+        self.unit = None if stage.response else unit
         self.pool = MaxPool(3, 2) if stage.pool else None
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
-from jaxdist.layers import Conv, Dropout, MaxPool
+from jaxdist.core.chain import Unit
+from jaxdist.layers import Conv, Dropout, Linear, MaxPool
 from jaxdist.models.config import ModelConfig, Preset, settle
 from jaxdist.models.parts import Flatten, Network
 
@@ -34,6 +35,8 @@ class CosmoPreset(Preset):
 class Stage(nnx.Module):
     """2x2x2 convolution, leaky ReLU, 2x2x2 maximum."""
 
+    unit = Unit(weights="conv", behind=("pool",))
+
     def __init__(self, features: tuple[int, int], dtype: Any, rngs: nnx.Rngs) -> None:
         self.conv = Conv(
             *features,
@@ -52,10 +55,12 @@ class Stage(nnx.Module):
 class Hidden(nnx.Module):
     """A dense layer, leaky ReLU, dropout."""
 
+    unit = Unit(weights="dense", behind=("dropout",))
+
     def __init__(
         self, features: tuple[int, int], dropout: float, dtype: Any, rngs: nnx.Rngs
     ) -> None:
-        self.dense = nnx.Linear(*features, dtype=dtype, rngs=rngs)
+        self.dense = Linear(*features, dtype=dtype, rngs=rngs)
         self.dropout = Dropout(dropout)
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -66,8 +71,10 @@ class Hidden(nnx.Module):
 class Estimate(nnx.Module):
     """A dense layer with outputs between -1.2 and 1.2."""
 
+    unit = Unit(weights="dense")
+
     def __init__(self, features: tuple[int, int], dtype: Any, rngs: nnx.Rngs) -> None:
-        self.dense = nnx.Linear(*features, dtype=dtype, rngs=rngs)
+        self.dense = Linear(*features, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[B, C_in]` to parameters `[B, classes]`."""

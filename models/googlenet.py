@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 import jax
 from flax import nnx
 
-from jaxdist.layers import Dropout, GridMean, MaxPool
+from jaxdist.layers import Dropout, GridMean, Linear, MaxPool
 from jaxdist.models.config import ModelConfig, Preset, settle
 from jaxdist.models.parts import (
     Chain,
@@ -147,11 +147,11 @@ class Auxiliary(nnx.Module):
         features, dense = preset.scaled(128, of=64), preset.scaled(1024, of=64)
         self.mean = GridMean((4, 4))
         # A 1x1 convolution of positions that every device holds whole.
-        self.conv = nnx.Linear(wide, features, use_bias=False, dtype=dtype, rngs=rngs)
+        self.conv = Linear(wide, features, use_bias=False, dtype=dtype, rngs=rngs)
         self.norm = batch_norm(features, preset, dtype, rngs, EPSILON)
-        self.dense1 = nnx.Linear(16 * features, dense, dtype=dtype, rngs=rngs)
+        self.dense1 = Linear(16 * features, dense, dtype=dtype, rngs=rngs)
         self.dropout = Dropout(0.7)
-        self.dense2 = nnx.Linear(dense, preset.classes, dtype=dtype, rngs=rngs)
+        self.dense2 = Linear(dense, preset.classes, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map features `[B, H, W, C]` to logits `[B, classes]`."""

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 import jax
 from flax import nnx
 
-from jaxdist.layers import AvgPool, GridMean, MaxPool
+from jaxdist.layers import AvgPool, GridMean, Linear, MaxPool
 from jaxdist.models.config import ModelConfig, Preset, settle
 from jaxdist.models.parts import (
     Chain,
@@ -218,11 +218,11 @@ class Auxiliary(nnx.Module):
         few, many = preset.scaled(128, of=32), preset.scaled(768, of=32)
         self.mean = GridMean((5, 5))
         # Convolutions of positions that every device holds whole are dense layers.
-        self.conv0 = nnx.Linear(wide, few, use_bias=False, dtype=dtype, rngs=rngs)
+        self.conv0 = Linear(wide, few, use_bias=False, dtype=dtype, rngs=rngs)
         self.norm0 = batch_norm(few, preset, dtype, rngs, EPSILON)
-        self.conv1 = nnx.Linear(25 * few, many, use_bias=False, dtype=dtype, rngs=rngs)
+        self.conv1 = Linear(25 * few, many, use_bias=False, dtype=dtype, rngs=rngs)
         self.norm1 = batch_norm(many, preset, dtype, rngs, EPSILON)
-        self.dense = nnx.Linear(many, preset.classes, dtype=dtype, rngs=rngs)
+        self.dense = Linear(many, preset.classes, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map features `[B, H, W, C]` to logits `[B, classes]`."""

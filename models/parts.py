@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxdist.layers import BatchNorm, Conv, Dropout, GlobalMean, GridMean
+from jaxdist.core.chain import Unit
+from jaxdist.layers import BatchNorm, Conv, Dropout, GlobalMean, GridMean, Linear
 from jaxdist.models.config import Preset
 
 Layer = Any
@@ -96,6 +97,8 @@ class Fork(nnx.Module):
 class ConvNorm(nnx.Module):
     """A convolution without bias, and batch norm."""
 
+    unit = Unit(weights="conv", behind=("norm",))
+
     def __init__(
         self,
         features: tuple[int, int],
@@ -149,6 +152,8 @@ class Flatten(nnx.Module):
 class Dense(nnx.Module):
     """Dropout, then a dense layer."""
 
+    unit = Unit(weights="dense", before=("dropout",))
+
     def __init__(
         self,
         features: tuple[int, int],
@@ -157,7 +162,7 @@ class Dense(nnx.Module):
         rngs: nnx.Rngs,
     ) -> None:
         self.dropout = Dropout(dropout)
-        self.dense = nnx.Linear(
+        self.dense = Linear(
             *features,
             dtype=dtype,
             kernel_init=nnx.initializers.he_normal(),
@@ -183,7 +188,7 @@ class Head(nnx.Module):
     def __init__(self, wide: int, preset: Preset, dtype: Any, rngs: nnx.Rngs) -> None:
         self.mean = GlobalMean()
         self.dropout = Dropout(preset.dropout)
-        self.dense = nnx.Linear(wide, preset.classes, dtype=dtype, rngs=rngs)
+        self.dense = Linear(wide, preset.classes, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map features `[B, ..., C]` to logits `[B, classes]`."""

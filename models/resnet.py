@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
+from jaxdist.core.chain import Pair
 from jaxdist.layers import Conv, MaxPool
 from jaxdist.models.config import ModelConfig, Preset, settle
 from jaxdist.models.parts import (
@@ -33,6 +34,8 @@ class Stem(nnx.Module):
 
 class BasicBlock(nnx.Module):
     """Two 3x3 convolutions beside a shortcut; 1x1 where the shape changes."""
+
+    pairs = (Pair(first=("conv1",), last="conv2", inner=("norm1",)),)
 
     def __init__(
         self,
@@ -103,6 +106,8 @@ class ResNetPreset(Preset):
 
 class Bottleneck(nnx.Module):
     """1x1, 3x3 and 1x1 convolution to four times the filters, beside a shortcut."""
+
+    pairs = (Pair(first=("conv.conv",), last="expand.conv", inner=("conv.norm",)),)
 
     def __init__(
         self,

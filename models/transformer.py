@@ -10,9 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxdist.core.chain import Pair
 from jaxdist.core.dtypes import wide
 from jaxdist.core.errors import BadInput
-from jaxdist.layers import Dropout, LayerNorm, RMSNorm, causal_attention
+from jaxdist.layers import (
+    Dropout,
+    Embed,
+    LayerNorm,
+    Linear,
+    RMSNorm,
+    causal_attention,
+)
 from jaxdist.models.config import ModelConfig
 
 Layer = Any
@@ -82,6 +90,8 @@ class Attention(nnx.Module):
         self.key = linear(sizes.embed, sizes.kv_heads * sizes.head)
         self.value = linear(sizes.embed, sizes.kv_heads * sizes.head)
         self.out = last(sizes.heads * sizes.head, sizes.embed)
+        made = ("query", "key", "value")
+        self.pairs = (Pair(first=made, last="out", unit=sizes.head),)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Let each token of `[B, T, C]` read itself and those before it."""
@@ -97,6 +107,8 @@ class Attention(nnx.Module):
 class Gelu(nnx.Module):
     """Two linear layers with a GELU between (Hendrycks and Gimpel 2016)."""
 
+    pairs = (Pair(first=("up",), last="down"),)
+
     def __init__(self, sizes: Sizes, linear: Make, last: Make) -> None:
         self.up = linear(sizes.embed, sizes.hidden)
         self.down = last(sizes.hidden, sizes.embed)
@@ -108,6 +120,8 @@ class Gelu(nnx.Module):
 
 class SwiGlu(nnx.Module):
     """A linear layer gated by the SiLU of another (Shazeer 2020, arXiv:2002.05202)."""
+
+    pairs = (Pair(first=("gate", "up"), last="down"),)
 
     def __init__(self, sizes: Sizes, linear: Make, last: Make) -> None:
         self.gate = linear(sizes.embed, sizes.hidden)
@@ -133,7 +147,7 @@ class Block(nnx.Module):
         return x + self.dropout2(self.mlp(self.norm2(x)))
 
 
-class Embed(nnx.Module):
+class Embedding(nnx.Module):
     """A vector for each token, and for each position where there is a table of them."""
 
     def __init__(self, parts: "Parts", *, positions: bool) -> None:
@@ -166,7 +180,7 @@ class Embed(nnx.Module):
 class Head(nnx.Module):
     """A norm, then the likeness to each token's vector: the embedding's own table."""
 
-    def __init__(self, parts: "Parts", table: nnx.Embed) -> None:
+    def __init__(self, parts: "Parts", table: Embed) -> None:
         self.norm, self.table = parts.norm(), table
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -229,7 +243,7 @@ class Parts:
 
     def linear(self, wide_in: int, wide_out: int, spread: float = _SPREAD) -> Layer:
         """Make a linear layer."""
-        return nnx.Linear(
+        return Linear(
             wide_in,
             wide_out,
             use_bias=self.bias,
@@ -243,9 +257,9 @@ class Parts:
         spread = _SPREAD / math.sqrt(2 * self.sizes.depth)
         return self.linear(wide_in, wide_out, spread)
 
-    def table(self, rows: int) -> nnx.Embed:
+    def table(self, rows: int) -> Embed:
         """Make a table of vectors."""
-        table = nnx.Embed(
+        table = Embed(
             rows,
             self.sizes.embed,
             embedding_init=nnx.initializers.normal(_SPREAD),
@@ -262,7 +276,7 @@ class Transformer(nnx.Module):
     FULL: ClassVar[Sizes]
     TINY: ClassVar[Sizes]
 
-    def __init__(self, parts: Parts, embed: Embed, turn: Layer, mlp: Make) -> None:
+    def __init__(self, parts: Parts, embed: Embedding, turn: Layer, mlp: Make) -> None:
         self.embed, self.depth = embed, parts.sizes.depth
         for i in range(self.depth):
             attention = Attention(parts.sizes, turn, parts.linear, parts.last)
@@ -335,7 +349,7 @@ class Gpt2(Transformer):
             norms=LayerNorm,
             bias=True,
         )
-        super().__init__(parts, Embed(parts, positions=True), Still(), Gelu)
+        super().__init__(parts, Embedding(parts, positions=True), Still(), Gelu)
 
 
 class Llama(Transformer):
@@ -372,4 +386,4 @@ class Llama(Transformer):
             norms=RMSNorm,
             bias=False,
         )
-        super().__init__(parts, Embed(parts, positions=False), Rotary(5e5), SwiGlu)
+        super().__init__(parts, Embedding(parts, positions=False), Rotary(5e5), SwiGlu)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
+from jaxdist.core.chain import Unit
 from jaxdist.layers import Conv, MaxPool
 from jaxdist.models.config import ModelConfig, Preset, settle
 from jaxdist.models.parts import Dense, DenseRelu, Flatten, Network
@@ -25,6 +26,8 @@ class VGGPreset(Preset):
 
 class ConvRelu(nnx.Module):
     """A 3x3 convolution and ReLU."""
+
+    unit = Unit(weights="conv")
 
     def __init__(self, features: tuple[int, int], dtype: Any, rngs: nnx.Rngs) -> None:
         self.conv = Conv(

@@ -1,19 +1,21 @@
-"""Reduction of gradients: every device's shares summed over the same axes."""
+"""Reduction of gradients: every device's shares summed, each over its own axes."""
 
 import itertools
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+Axes = tuple[str, ...]
 Tree = TypeVar("Tree")
 
 
-def sum_shares(tree: Tree, axes: tuple[str, ...]) -> Tree:
-    """Sum each leaf over `axes`, so that every device holds the whole.
+def sum_shares(leaves: Sequence[jax.Array], axes: Sequence[Axes]) -> list[jax.Array]:
+    """Sum each leaf over its axes, so that the devices along them hold the whole.
 
     Scalars and vectors of one dtype travel as one array. Besides being short, some are
     equal by construction: where two biases are added, as at the end of a residual
@@ -21,27 +23,39 @@ def sum_shares(tree: Tree, axes: tuple[str, ...]) -> Tree:
     in some programs and twice in others. Packed, the bytes follow from the leaves.
 
     Args:
-        tree: arrays that hold this device's share, e.g. gradients of its part of the
+        leaves: arrays that hold this device's share, e.g. gradients of its part of the
             loss; any shapes and dtypes.
-        axes: manual mesh axes along which the shares differ.
+        axes: manual mesh axes along which the shares of each leaf differ.
     """
-    if not axes:
-        return tree
+    whole = list(leaves)
     with jax.named_scope("reduce_gradients"):
-        leaves, structure = jax.tree.flatten(tree)
-        short = defaultdict(list)
+        short, long = defaultdict(list), defaultdict(list)
         for place, leaf in enumerate(leaves):
             if leaf.ndim < 2:
-                short[leaf.dtype].append(place)
-        for places in short.values():
-            packed = [jnp.ravel(leaves[place]) for place in places]
-            _scatter(leaves, places, lax.psum(jnp.concatenate(packed), axes))
-        vectors = set(itertools.chain.from_iterable(short.values()))
-        rest = [place for place in range(len(leaves)) if place not in vectors]
-        summed = lax.psum([leaves[place] for place in rest], axes)
-        for place, leaf in zip(rest, summed):
-            leaves[place] = leaf
-        return jax.tree.unflatten(structure, leaves)
+                short[axes[place], leaf.dtype].append(place)
+            else:
+                long[axes[place]].append(place)
+        for (over, _), places in short.items():
+            packed = jnp.concatenate([jnp.ravel(leaves[place]) for place in places])
+            _scatter(whole, places, _sum(packed, over))
+        for over, places in long.items():
+            summed = _sum([leaves[place] for place in places], over)
+            for place, leaf in zip(places, summed, strict=True):
+                whole[place] = leaf
+    return whole
+
+
+def axes_without(axes: Axes, taken: Sequence[str | None]) -> Axes:
+    """Return the axes that do not split a leaf.
+
+    >>> axes_without(("data", "fsdp", "tensor"), (None, "fsdp"))
+    ('data', 'tensor')
+    """
+    return tuple(itertools.filterfalse(set(taken).__contains__, axes))
+
+
+def _sum(tree: Tree, axes: Axes) -> Tree:
+    return lax.psum(tree, axes) if axes else tree
 
 
 def _scatter(leaves: list[jax.Array], places: list[int], packed: jax.Array) -> None:

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES
 from jaxdist.core.errors import BadInput, did_you_mean
@@ -77,6 +77,10 @@ class Plan:
     """Devices along each axis."""
     idle: tuple[str, ...] = ()
     """Axes allowed to repeat the same work on purpose (to test or to measure)."""
+    weights: Literal["pairs", "filter", "channel"] = "pairs"
+    """How the tensor axis splits weights: pairs of layers, filters, or channels."""
+    zero: Literal[1, 3] = 3
+    """What the fsdp axis shares out: 1 the optimizer's state, 3 parameters as well."""
 
     def __post_init__(self) -> None:
         for name in self.idle:
@@ -99,8 +103,8 @@ class Plan:
     @property
     def sum_axes(self) -> tuple[str, ...]:
         """Axes over which every device holds a different share of the loss."""
-        used = (*BATCH_AXES, *SPATIAL_AXES)
-        return tuple(a for a in AXES if a in used and a not in self.idle)
+        used = {*BATCH_AXES, *SPATIAL_AXES, "tensor"} - set(self.idle)
+        return tuple(a for a, size in self.mesh.items() if a in used and size > 1)
 
     def to_json(self) -> str:
         """Write the plan; `from_json` reads the same value back."""

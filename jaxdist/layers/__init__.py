@@ -4,6 +4,8 @@ from jaxdist.layers.attention import causal_attention
 from jaxdist.layers.bind import bind
 from jaxdist.layers.conv import Conv
 from jaxdist.layers.dropout import Dropout
+from jaxdist.layers.embed import Embed
+from jaxdist.layers.linear import Linear
 from jaxdist.layers.norm import BatchNorm
 from jaxdist.layers.pool import AvgPool, GlobalMean, GridMean, MaxPool
 from jaxdist.layers.response import LocalResponseNorm
@@ -14,9 +16,11 @@ __all__ = [
     "BatchNorm",
     "Conv",
     "Dropout",
+    "Embed",
     "GlobalMean",
     "GridMean",
     "LayerNorm",
+    "Linear",
     "LocalResponseNorm",
     "MaxPool",
     "RMSNorm",

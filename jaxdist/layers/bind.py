@@ -1,27 +1,35 @@
-"""Binding: a model told, for one step, its layers' names and their noise."""
+"""Binding: a model told, for one step, its layers' names, roles and noise."""
 
 import zlib
+from types import MappingProxyType
 
 import jax
 from flax import nnx
 
 from jaxdist.layers.dropout import Dropout, Noise
+from jaxdist.layers.role import Roles
 
 
 def bind(
-    model: nnx.Module, key: jax.Array | None = None, ids: jax.Array | None = None
+    model: nnx.Module,
+    key: jax.Array | None = None,
+    ids: jax.Array | None = None,
+    roles: Roles = MappingProxyType({}),
 ) -> None:
-    """Write each layer's path into its scope and give dropout its noise.
+    """Write each layer's path into its scope, and give it its role and its noise.
 
     Args:
         model: changed in place; a fresh merge inside the step.
         key: random key of (seed, step); None where nothing is random.
         ids: sample ids of this device's samples, int32 [B].
+        roles: what layers do with the tensor axis.
     """
     for path, layer in nnx.iter_modules(model):
         name = ".".join(map(str, path))
         if hasattr(layer, "scope"):
             layer.scope = name
+        if name in roles and hasattr(layer, "role"):
+            layer.role = roles[name]
         if isinstance(layer, Dropout) and key is not None and ids is not None:
             # The path, not a counter: a stage that holds half the model draws alike.
             own = jax.random.fold_in(key, zlib.crc32(name.encode()) & 0x7FFFFFFF)

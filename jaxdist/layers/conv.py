@@ -9,6 +9,7 @@ from jax import lax
 
 from jaxdist.layers.halo_conv import channels_last, halo_conv
 from jaxdist.layers.manual import manual_sizes, split_dims
+from jaxdist.layers.role import Role, entered, left, own_groups
 from jaxdist.layers.window import Windows, cut, whole_shape, windows_over
 
 
@@ -21,6 +22,7 @@ class Conv(nnx.Conv):
     """
 
     scope: str = ""
+    role: Role | None = None
 
     def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
         """Convolve `inputs [B, ..., C_in]` to `[B, ..., C_out]`.
@@ -38,7 +40,8 @@ class Conv(nnx.Conv):
             )
             split = split_dims(x)
             windows = self.windows(x.shape, split, manual_sizes())
-            groups = self.feature_group_count
+            x = entered(x, self.role, self.feature_group_count)
+            groups = own_groups(self.role, self.feature_group_count)
             if split:
                 y = halo_conv(x, kernel, windows, groups)
             else:
@@ -51,7 +54,7 @@ class Conv(nnx.Conv):
                     dimension_numbers=channels_last(x.ndim),
                     feature_group_count=groups,
                 )
-            return y if bias is None else y + bias
+            return left(y, self.role, bias)
 
     def windows(
         self, shape: Sequence[int], split: dict[int, str], sizes: dict[str, int]

@@ -10,6 +10,7 @@ from flax import nnx
 from jax import lax
 
 from jaxdist.layers.manual import split_dims
+from jaxdist.layers.role import AXIS, Role, own_slice
 
 
 @jax.tree_util.register_dataclass
@@ -31,6 +32,7 @@ class Dropout(nnx.Dropout):
     """
 
     scope: str = ""
+    role: Role | None = None
     noise: Noise | None = None
 
     def __call__(
@@ -53,20 +55,25 @@ class Dropout(nnx.Dropout):
                 "Dropout has no noise: call jaxdist.layers.bind(model, key, ids) first"
             )
         with jax.named_scope(self.scope or "Dropout"):
-            keep = _keep(self.noise, inputs, 1.0 - self.rate)
+            keep = _keep(self.noise, inputs, 1.0 - self.rate, self.role == "inner")
             scaled = inputs / jnp.asarray(1.0 - self.rate, inputs.dtype)
             return jnp.where(keep, scaled, jnp.zeros_like(inputs))
 
 
-def _keep(noise: Noise, x: jax.Array, rate: float) -> jax.Array:
-    """Draw the mask of `x`: one key for each sample and position, bits for channels."""
+def _keep(noise: Noise, x: jax.Array, rate: float, sliced: bool) -> jax.Array:
+    """Draw the mask of `x`: one key for each sample and position, bits for channels.
+
+    Where the channels are this device's slice, the bits of all are drawn and cut alike.
+    """
     at = _positions(x).reshape(-1)
     fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
     samples = fold(noise.key, noise.ids)
     keys = jax.vmap(lambda sample: fold(sample, at))(samples)
-    draw = jax.vmap(jax.vmap(lambda k: jax.random.bits(k, x.shape[-1:], jnp.uint32)))
+    channels = x.shape[-1] * (lax.axis_size(AXIS) if sliced else 1)
+    draw = jax.vmap(jax.vmap(lambda k: jax.random.bits(k, (channels,), jnp.uint32)))
     threshold = jnp.uint32(min(int(rate * 2**32), 2**32 - 1))
-    return (draw(keys) < threshold).reshape(x.shape)
+    keep = draw(keys) < threshold
+    return (own_slice(keep, x.shape[-1]) if sliced else keep).reshape(x.shape)
 
 
 def _positions(x: jax.Array) -> jax.Array:

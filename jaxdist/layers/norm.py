@@ -10,6 +10,7 @@ from jax import lax
 from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
 from jaxdist.core.dtypes import wide
 from jaxdist.layers.manual import manual
+from jaxdist.layers.role import Role
 
 Statistics = Literal["global", "replica"]
 """global: mean and variance of the whole batch; replica: of one replica's samples."""
@@ -27,6 +28,8 @@ class BatchNorm(nnx.BatchNorm):
     """
 
     scope: str = ""
+    role: Role | None = None
+    """Whether its features are a slice: `inner`. All it does is a feature's own."""
     statistics: Statistics = "global"
 
     def __call__(

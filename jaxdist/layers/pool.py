@@ -13,6 +13,7 @@ from jax import lax
 from jaxdist.core.dtypes import wide
 from jaxdist.layers import halo
 from jaxdist.layers.manual import manual_sizes, split_dims
+from jaxdist.layers.role import Role
 from jaxdist.layers.window import Padding, Windows, cut, whole_shape, windows_over
 
 
@@ -29,6 +30,8 @@ class Pool(nnx.Module):
     """
 
     scope: str = ""
+    role: Role | None = None
+    """Whether its features are a slice: `inner`. All it does is a feature's own."""
     fill: float = 0.0
     """Value of positions beyond the edges."""
 

@@ -3,21 +3,26 @@
 Rule: the global batch is a multiple of data x fsdp.
 Traffic a step (G parameters' bytes, C channels of a norm):
 
-    gradients    one all-reduce of G and of the loss over all axes that share the loss
+    gradients    an all-reduce of G and of the loss over all axes that share the loss;
+                 of a split parameter's gradient over those that do not split it
     statistics   mean and variance of each batch norm and, backward, their gradients:
                  4 all-reduces of C numbers over the devices that share them
 """
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
+from jaxdist.collectives.reduce import axes_without
 from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
 from jaxdist.core.dtypes import wide
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers import BatchNorm
+from jaxdist.layers.role import Roles
+from jaxdist.partition.leaves import Leaf
 from jaxdist.partition.traffic import Traffic, real_axes
 from jaxdist.profile.calls import Call, of_kind
 
@@ -39,24 +44,29 @@ def check(plan: Plan, batch: int) -> None:
         )
 
 
-def gradients(plan: Plan, leaves: Sequence[Any]) -> Iterator[Traffic]:
-    """Yield the sum of gradients and loss."""
-    if axes := real_axes(plan, plan.sum_axes):
-        sizes = [leaf.size * np.dtype(leaf.dtype).itemsize for leaf in leaves]
-        loss = max(4, *(np.dtype(leaf.dtype).itemsize for leaf in leaves))
-        yield Traffic(
-            what="all-reduce",
-            kind="all-reduce",
-            axes=axes,
-            payload=sum(sizes) + loss,
-            layer="reduce_gradients",
-        )
+def gradients(plan: Plan, leaves: Sequence[Leaf]) -> Iterator[Traffic]:
+    """Yield the sums of gradients and loss, each over the axes that do not split it."""
+    sums: Counter[tuple[str, ...]] = Counter()
+    for leaf in leaves:
+        size = math.prod(leaf.local(plan)) * np.dtype(leaf.dtype).itemsize
+        sums[axes_without(plan.sum_axes, leaf.spec())] += size
+    sums[plan.sum_axes] += max(4, *(np.dtype(leaf.dtype).itemsize for leaf in leaves))
+    for axes, payload in sums.items():
+        if axes:
+            yield Traffic(
+                what="all-reduce",
+                kind="all-reduce",
+                axes=axes,
+                payload=payload,
+                layer="reduce_gradients",
+            )
 
 
-def statistics(plan: Plan, calls: Sequence[Call]) -> Iterator[Traffic]:
+def statistics(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
     """Yield what batch norms sum, forward and backward."""
     for call in of_kind(calls, BatchNorm):
         norm, width = call.layer, call.shape[-1] * wide(call.dtype).itemsize
+        width //= plan.mesh.tensor if roles.get(call.path) == "inner" else 1
         everyone = norm.statistics == "global"
         shared = (*SPATIAL_AXES, *(BATCH_AXES if everyone else ()))
         parts = [(shared, 4 * width)]

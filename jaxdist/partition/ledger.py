@@ -3,16 +3,29 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-
-import jax
+from typing import Any
 
 from jaxdist.collectives.hlo import wire_bytes
 from jaxdist.core.plan import Plan
-from jaxdist.partition import data, spatial
+from jaxdist.layers.role import Roles
+from jaxdist.partition import data, fsdp, spatial, tensor
+from jaxdist.partition.leaves import Leaf
 from jaxdist.partition.traffic import Traffic
 from jaxdist.profile.calls import Call
 
 Key = tuple[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reads:
+    """The parameters of a step and how it reads them."""
+
+    leaves: tuple[Leaf, ...]
+    """Each parameter and how it is split."""
+    again: tuple[bool, ...]
+    """Whether the backward pass reads each one's value."""
+    dtype: Any
+    """Dtype of the activations; None is the parameters' own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,20 +54,24 @@ class Ledger:
         return dict(total.most_common())
 
 
-def write_ledger(plan: Plan, calls: Iterable[Call], params: object) -> Ledger:
+def write_ledger(
+    plan: Plan, calls: Iterable[Call], roles: Roles, reads: Reads
+) -> Ledger:
     """Write the ledger of a plan's training step.
 
     Args:
         plan: the layout.
         calls: the network's layer calls on the global batch.
-        params: tree of parameters, arrays or shapes.
+        roles: what layers do with the tensor axis.
+        reads: the parameters and how the step reads them.
     """
     calls = tuple(calls)
-    leaves = jax.tree.leaves(params)
     rows = (
-        *data.gradients(plan, leaves),
-        *data.statistics(plan, calls),
-        *spatial.halos(plan, calls),
+        *data.gradients(plan, reads.leaves),
+        *data.statistics(plan, calls, roles),
+        *fsdp.parameters(plan, reads.leaves, reads.again, reads.dtype),
+        *spatial.halos(plan, calls, roles),
         *spatial.means(plan, calls),
+        *tensor.outputs(plan, calls, roles),
     )
     return Ledger(plan=plan, rows=tuple(row for row in rows if row.payload))

@@ -15,6 +15,7 @@ Finer-Grained Parallelism", section III; halo counts for strides are ours.
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -25,7 +26,9 @@ from jaxdist.core.plan import Plan
 from jaxdist.layers import Conv, GlobalMean, GridMean
 from jaxdist.layers.halo_conv import gradient_halo
 from jaxdist.layers.pool import Pool
+from jaxdist.layers.role import Roles
 from jaxdist.layers.window import Window, Windows
+from jaxdist.partition.tensor import own_channels
 from jaxdist.partition.traffic import Traffic, real_axes
 from jaxdist.profile.calls import Call, of_kind
 
@@ -51,9 +54,9 @@ def check(plan: Plan, calls: Sequence[Call]) -> None:
             )
 
 
-def halos(plan: Plan, calls: Sequence[Call]) -> Iterator[Traffic]:
+def halos(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
     """Yield the rows every convolution and pooling sends to its neighbours."""
-    for call in _windowed(calls):
+    for call in map(partial(own_channels, plan, roles), _windowed(calls)):
         block, split = _block(plan, call.shape), _split(plan, call.shape)
         sizes = {axis: plan.mesh.size(axis) for axis in split.values()}
         windows = call.layer.windows(block, split, sizes)

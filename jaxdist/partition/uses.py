@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Final
 
-from jaxdist.core.axes import SPATIAL_AXES, spatial_axes_of
+from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES, spatial_axes_of
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 
-ALWAYS: Final = ("data",)
-"""Axes that every network can use."""
+ALWAYS: Final = ("data", "fsdp", "tensor")
+"""Axes that every network can use; whether its weights divide is for them to say."""
 
 
 def check(plan: Plan, image: Sequence[int]) -> None:
@@ -26,7 +26,7 @@ def check(plan: Plan, image: Sequence[int]) -> None:
         if size > 1 and axis not in used and axis not in plan.idle:
             raise BadInput(
                 f"nothing is split along {axis}",
-                rule="every mesh axis larger than one splits samples or images",
+                rule="a mesh axis larger than one splits samples, images or weights",
                 values=f"plan.mesh.{axis} = {size}; "
                 f"this network can use {', '.join(used)}",
                 remedy=(
@@ -34,7 +34,7 @@ def check(plan: Plan, image: Sequence[int]) -> None:
                     f"plan.idle={axis} repeats the same work along it on purpose",
                 ),
             )
-        if axis in plan.idle and axis in (*ALWAYS, *SPATIAL_AXES):
+        if axis in plan.idle and axis in (*BATCH_AXES, *SPATIAL_AXES):
             raise BadInput(
                 f"{axis} cannot be idle",
                 rule=f"only axes that split nothing are idle; {axis} splits its input",

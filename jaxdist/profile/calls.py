@@ -24,6 +24,8 @@ class Call:
     """Dtype of its output."""
     first: bool = False
     """Whether it reads the network's input, which needs no gradient."""
+    method: str = "__call__"
+    """What was called: a table is also asked how like its rows vectors are."""
 
 
 def read_calls(
@@ -65,24 +67,28 @@ def _record(layer: nnx.Module, path: str, calls: list[Call]) -> None:
     """Make this one layer note its calls; its class and siblings stay as they are."""
     kind = type(layer)
 
-    def noted(self: Any, x: jax.Array, *args: Any, **kwargs: Any) -> Any:
-        y = kind.__call__(self, x, *args, **kwargs)
-        calls.append(
-            Call(
-                path=path,
-                layer=self,
-                shape=x.shape,
-                out_shape=y.shape,
-                dtype=y.dtype,
-                first=not calls,
+    def noting(method: str) -> Any:
+        def noted(self: Any, x: jax.Array, *args: Any, **kwargs: Any) -> Any:
+            y = getattr(kind, method)(self, x, *args, **kwargs)
+            calls.append(
+                Call(
+                    path=path,
+                    layer=self,
+                    shape=x.shape,
+                    out_shape=y.shape,
+                    dtype=y.dtype,
+                    first=not calls,
+                    method=method,
+                )
             )
-        )
-        return y
+            return y
 
+        return noted
+
+    methods = [name for name in ("__call__", "attend") if hasattr(kind, name)]
     # Python looks `__call__` up on the class, so the instance gets a class of its own.
-    object.__setattr__(
-        layer, "__class__", type(kind.__name__, (kind,), {"__call__": noted})
-    )
+    own = type(kind.__name__, (kind,), {name: noting(name) for name in methods})
+    object.__setattr__(layer, "__class__", own)
 
 
 def of_kind(calls: Sequence[Call], kind: type) -> list[Call]:

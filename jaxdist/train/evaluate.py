@@ -7,10 +7,9 @@ from typing import Any
 
 import jax
 
+from jaxdist.train.layout import Layout, Shapes
 from jaxdist.train.program import compile_score
 from jaxdist.train.state import TrainState
-from jaxdist.train.step import Layout, Shapes
-from jaxdist.train.task import Task
 
 Batches = AbstractContextManager[Iterable[Mapping[str, jax.Array]]]
 
@@ -19,10 +18,8 @@ Batches = AbstractContextManager[Iterable[Mapping[str, jax.Array]]]
 class Evaluator:
     """Scores states; compiled at its first use, so that training starts sooner."""
 
-    task: Task
-    """What is trained."""
     layout: Layout
-    """How it is laid out."""
+    """What is trained and how it is laid out."""
     shapes: Shapes
     """A global evaluation batch, `weight` included."""
     batches: Callable[[], Batches]
@@ -36,7 +33,7 @@ class Evaluator:
 
     def prepare(self) -> None:
         """Compile the program."""
-        self._score = compile_score(self.task, self.layout, self.shapes)
+        self._score = compile_score(self.layout, self.shapes)
 
     def __call__(self, state: TrainState) -> dict[str, Any]:
         """Return mean loss, accuracy, correct, answers and samples of the held-out set.

@@ -2,17 +2,17 @@
 
 Each device computes its share of the global loss,
 
-    share = sum of its samples' losses / (global batch * devices that repeat the sample)
+    share = mean of its samples' losses / devices over plan.sum_axes
 
 so that the shares of all devices sum to the mean loss. With `check_vma=False`, `grad`
 inside the `shard_map` differentiates that sum with respect to the device's own copy of
-the parameters (a psum transposes to a psum), and the whole gradient of every leaf is
-the sum of the copies' gradients over `plan.sum_axes`.
+the parameters (a psum transposes to a psum, a gather to a scattered sum), and the whole
+gradient of a leaf is the sum of the copies' gradients over the axes that do not split
+it. One rule for every leaf and every split.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -20,102 +20,142 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 from jax import lax
-from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.reduce import sum_shares
-from jaxdist.core.axes import BATCH_AXES, spatial_axes_of
-from jaxdist.core.plan import Plan
+from jaxdist.collectives.reduce import axes_without, sum_shares
+from jaxdist.collectives.shards import deal, join, own
+from jaxdist.core.axes import BATCH_AXES
 from jaxdist.layers import bind
+from jaxdist.partition import fsdp
+from jaxdist.profile.again import needed
+from jaxdist.train.layout import Layout
 from jaxdist.train.objective import Batch, cast
 from jaxdist.train.state import TrainState
 from jaxdist.train.task import Task
 
-Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
-
-def batch_spec(rank: int) -> P:
-    """Return how an array of a batch is split: samples, then an image's positions.
-
-    Dims that are not spatial (tokens) stay whole.
-
-    >>> batch_spec(1), batch_spec(4)
-    (P(('data', 'fsdp'),), P(('data', 'fsdp'), 'spatial_h', 'spatial_w'))
-    """
-    return P(BATCH_AXES, *spatial_axes_of(rank))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """A plan on a mesh: where each array of a step lies."""
-
-    plan: Plan
-    """Sizes of the axes."""
-    mesh: Mesh
-    """The same axes on devices."""
-
-    @property
-    def whole(self) -> NamedSharding:
-        """The sharding of an array that every device holds whole."""
-        return NamedSharding(self.mesh, P())
-
-    def batch(self, shapes: Shapes) -> dict[str, NamedSharding]:
-        """Return the sharding of each array of a batch."""
-        return {
-            key: NamedSharding(self.mesh, batch_spec(len(s.shape)))
-            for key, s in shapes.items()
-        }
-
-    def map(self, local: Callable[..., Any], batch: Batch) -> Callable[..., Any]:
-        """Run `local(state, batch)` on every device, manual over every axis."""
-        specs = {key: batch_spec(x.ndim) for key, x in batch.items()}
-        return jax.shard_map(
-            local,
-            mesh=self.mesh,
-            in_specs=(P(), specs),
-            out_specs=P(),
-            check_vma=False,
-        )
-
-
-def train_step(task: Task, layout: Layout) -> Callable[..., Any]:
+def train_step(layout: Layout) -> Callable[..., Any]:
     """Build `step(state, batch) -> (state, loss)`, to be jitted with `state` donated.
 
     Args:
-        task: network, loss and optimizer.
-        layout: the plan on its mesh.
+        layout: the task, its plan and mesh.
 
     Returns:
         A function of a `TrainState` and a global batch (the objective's keys, for one
         `image [B, H, W, C]` and `label [B]`, and `id [B]`), to the next state and the
         mean loss over the batch.
     """
-    graph, plan, objective = task.graph, layout.plan, task.objective
+    specs = layout.specs
 
     def local(state: TrainState, batch: Batch) -> tuple[TrainState, jax.Array]:
-        key = jax.random.fold_in(jax.random.key(task.seed), state.step)
-
-        def share(params: Any) -> tuple[jax.Array, Any]:
-            model = _model(graph, params, state.stats)
-            model.train()
-            bind(model, key, batch["id"])
-            mean = objective.losses(model(*_inputs(task, batch)), batch).mean()
-            return mean / plan.mesh.size(*plan.sum_axes), _stats(model)
-
-        (loss, stats), grads = jax.value_and_grad(share, has_aux=True)(state.params)
-        loss, grads = sum_shares((loss, grads), plan.sum_axes)
-        # optax counts steps in int32 and lets jax promote them, also where a user or a
-        # test has asked for strict promotion.
-        with jax.numpy_dtype_promotion("standard"):
-            updates, opt = task.optimizer.update(grads, state.opt, state.params)
-        params = optax.apply_updates(state.params, updates)
+        loss, stats, grads = _gradients(layout, state, batch)
+        loss, grads = _reduced(layout, loss, grads)
+        params, opt = _moved(layout, state, grads)
         new = TrainState(step=state.step + 1, params=params, stats=stats, opt=opt)
         return new, loss
 
-    return lambda state, batch: layout.map(local, batch)(state, batch)
+    return lambda state, batch: layout.map(local, specs, batch, (specs, P()))(
+        state, batch
+    )
 
 
-def eval_step(task: Task, layout: Layout) -> Callable[..., Any]:
+def _gradients(
+    layout: Layout, state: TrainState, batch: Batch
+) -> tuple[jax.Array, Any, list[jax.Array]]:
+    """Return this device's share of the loss, new statistics, gradients of the share.
+
+    Parameters that fsdp shares out are put together, dropped, and put together once
+    more for the backward pass where it reads them.
+    """
+    task, plan = layout.task, layout.plan
+    key = jax.random.fold_in(jax.random.key(task.seed), state.step)
+    held, tree = jax.tree.flatten(state.params)
+
+    def share(leaves: list[jax.Array]) -> tuple[jax.Array, Any]:
+        model = _model(task, jax.tree.unflatten(tree, leaves), state.stats)
+        model.train()
+        bind(model, key, batch["id"], layout.roles)
+        mean = task.objective.losses(model(*_inputs(task, batch)), batch).mean()
+        return mean / plan.mesh.size(*plan.sum_axes), _stats(model)
+
+    back: Any
+    loss, back, stats = jax.vjp(share, _whole(layout, held), has_aux=True)
+    if layout.joins:
+        wanted = needed(back)
+        again = _whole(layout, _later(held, state.step, loss), wanted)
+        kept = zip(again, back.args_res[0], wanted, strict=True)
+        back.args_res[0] = [x if want else was for x, was, want in kept]
+    (grads,) = back(jnp.ones_like(loss))
+    return loss, stats, grads
+
+
+def _whole(
+    layout: Layout, held: list[jax.Array], wanted: Sequence[bool] | None = None
+) -> list[jax.Array]:
+    """Put the parameters together that fsdp shares out, in the dtype they are used in.
+
+    A vector stays in its own: norms use theirs in float32.
+
+    Args:
+        layout: says which are shared out.
+        held: what this device holds, in the order of the tree.
+        wanted: those that are needed; none: all.
+    """
+    if not layout.joins:
+        return held
+    dims = layout.shared_dims
+    if wanted is not None:
+        dims = [d if want else None for d, want in zip(dims, wanted, strict=True)]
+    used = [cast(x, layout.task.dtype) if x.ndim > 1 else x for x in held]
+    return join(used, dims, fsdp.AXIS)
+
+
+def _later(
+    leaves: list[jax.Array], step: jax.Array, after: jax.Array
+) -> list[jax.Array]:
+    """Return the same numbers, such that the compiler reads them once more.
+
+    It would otherwise see that the same shards are joined twice and keep the first. The
+    barrier says when; XLA's CPU backend drops barriers, so a condition that always
+    holds, and that it cannot know to, makes the second time differ.
+    """
+    leaves, _ = lax.optimization_barrier((leaves, after))
+    return [jnp.where(step >= 0, x, jnp.zeros_like(x)) for x in leaves]
+
+
+def _reduced(
+    layout: Layout, loss: jax.Array, grads: list[jax.Array]
+) -> tuple[jax.Array, Any]:
+    """Sum the loss and every gradient, to the shards that this device moves."""
+    axes, params = layout.plan.sum_axes, layout.task.state.params
+    dealt = deal(grads, layout.shared_dims, fsdp.AXIS) if layout.shares else grads
+    leaves = [
+        x.astype(leaf.dtype) for x, leaf in zip(dealt, layout.leaves, strict=True)
+    ]
+    over = [axes_without(axes, leaf.spec()) for leaf in layout.leaves]
+    loss, *leaves = sum_shares([loss, *leaves], [axes, *over])
+    return loss, jax.tree.unflatten(jax.tree.structure(params), leaves)
+
+
+def _moved(layout: Layout, state: TrainState, grads: Any) -> tuple[Any, Any]:
+    """Return the parameters moved along the gradients, and the optimizer's state."""
+    held, tree = jax.tree.flatten(state.params)
+    apart = layout.shares and not layout.joins
+    if apart:
+        held = own(held, layout.shared_dims, fsdp.AXIS)
+    params = jax.tree.unflatten(tree, held)
+    # optax counts steps in int32 and lets jax promote them, also where a user or a
+    # test has asked for strict promotion.
+    with jax.numpy_dtype_promotion("standard"):
+        updates, opt = layout.task.optimizer.update(grads, state.opt, params)
+    params = optax.apply_updates(params, updates)
+    if apart:
+        leaves = join(jax.tree.leaves(params), layout.shared_dims, fsdp.AXIS)
+        params = jax.tree.unflatten(tree, leaves)
+    return params, opt
+
+
+def eval_step(layout: Layout) -> Callable[..., Any]:
     """Build `score(params, stats, batch)`, sums over the batch.
 
     The batch has a `weight [B]` as well, 1 for a sample and 0 for padding, so every
@@ -125,12 +165,14 @@ def eval_step(task: Task, layout: Layout) -> Callable[..., Any]:
         A function to `loss` (over samples), `correct` and `answers` (over what the
         objective scores: labels or tokens) and `samples`.
     """
-    graph, objective = task.graph, task.objective
+    task, objective = layout.task, layout.task.objective
 
     def local(state: tuple[Any, Any], batch: Batch) -> dict[str, jax.Array]:
-        model = _model(graph, *state)
+        held, tree = jax.tree.flatten(state[0])
+        params = jax.tree.unflatten(tree, _whole(layout, held))
+        model = _model(task, params, state[1])
         model.eval()
-        bind(model)
+        bind(model, roles=layout.roles)
         outputs, weight = model(*_inputs(task, batch)), batch["weight"]
         each, right = objective.losses(outputs, batch), objective.right(outputs, batch)
         real = (weight > 0).reshape(-1, *(1,) * (right.ndim - 1))
@@ -143,12 +185,15 @@ def eval_step(task: Task, layout: Layout) -> Callable[..., Any]:
         }
         return lax.psum(sums, BATCH_AXES)
 
-    return lambda params, stats, batch: layout.map(local, batch)((params, stats), batch)
+    specs = layout.specs.params, layout.specs.stats
+    return lambda params, stats, batch: layout.map(local, specs, batch, P())(
+        (params, stats), batch
+    )
 
 
-def _model(graph: nnx.GraphDef[nnx.Module], params: Any, stats: Any) -> nnx.Module:
+def _model(task: Task, params: Any, stats: Any) -> nnx.Module:
     # copy: batch norm writes its running statistics, and must not reach outside.
-    return nnx.merge(graph, params, stats, copy=True)
+    return nnx.merge(task.graph, params, stats, copy=True)
 
 
 def _stats(model: nnx.Module) -> Any:

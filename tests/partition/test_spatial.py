@@ -46,7 +46,7 @@ def test_the_split_axis_is_named(calls):
 
 
 def test_one_device_moves_nothing(calls):
-    assert sum(row.payload for row in spatial.halos(Plan(), calls)) == 0
+    assert sum(row.payload for row in spatial.halos(Plan(), calls, {})) == 0
 
 
 def test_batches_that_divide_are_named():

@@ -1,0 +1,98 @@
+"""Shards of many leaves joined over one axis, and the reverse: sums dealt out.
+
+Vectors of one dtype travel as one array, as in `jaxdist.collectives.reduce` and for the
+same reason. Floats of 16 bits are joined as bits and summed in float32.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdist.core.dtypes import wide
+
+Dims = Sequence[int | None]
+
+
+def join(shards: Sequence[jax.Array], dims: Dims, axis: str) -> list[jax.Array]:
+    """Join the shards that the devices along an axis hold.
+
+    Args:
+        shards: this device's parts.
+        dims: the dim of each that is dealt out; None leaves it as it is.
+        axis: a manual axis.
+    """
+    whole = list(shards)
+    with jax.named_scope(f"join_{axis}"):
+        for i in _matrices(shards, dims):
+            whole[i] = _joined(shards[i], axis, dims[i] or 0)
+        for places in _vectors(shards, dims):
+            packed = _joined(jnp.concatenate([shards[i] for i in places])[None], axis)
+            for i, part in _cut(packed, places, [shards[i].size for i in places]):
+                whole[i] = part.reshape(-1)
+    return whole
+
+
+def deal(whole: Sequence[jax.Array], dims: Dims, axis: str) -> list[jax.Array]:
+    """Sum each array over an axis, in at least float32, and keep this device's part."""
+    devices, parts = lax.axis_size(axis), list(whole)
+    with jax.named_scope(f"deal_{axis}"):
+        for i in _matrices(whole, dims):
+            parts[i] = _dealt(whole[i], axis, dims[i] or 0)
+        for places in _vectors(whole, dims):
+            rows = [whole[i].reshape(devices, -1) for i in places]
+            packed = _dealt(jnp.concatenate(rows, 1), axis, 0)
+            for i, part in _cut(packed, places, [row.shape[1] for row in rows]):
+                parts[i] = part.reshape(-1)
+    return parts
+
+
+def own(whole: Sequence[jax.Array], dims: Dims, axis: str) -> list[jax.Array]:
+    """Cut this device's part out of each array."""
+    devices, me = lax.axis_size(axis), lax.axis_index(axis)
+
+    def cut(x: jax.Array, dim: int) -> jax.Array:
+        size = x.shape[dim] // devices
+        return lax.dynamic_slice_in_dim(x, me * size, size, dim)
+
+    pairs = zip(whole, dims, strict=True)
+    return [x if dim is None else cut(x, dim) for x, dim in pairs]
+
+
+def _joined(x: jax.Array, axis: str, dim: int = 0) -> jax.Array:
+    if x.dtype.itemsize != 2:
+        return lax.all_gather(x, axis, axis=dim, tiled=True)
+    bits = lax.bitcast_convert_type(x, jnp.uint16)
+    whole = lax.all_gather(bits, axis, axis=dim, tiled=True)
+    return lax.bitcast_convert_type(whole, x.dtype)
+
+
+def _dealt(x: jax.Array, axis: str, dim: int) -> jax.Array:
+    full = x.astype(wide(x.dtype))
+    return lax.psum_scatter(full, axis, scatter_dimension=dim, tiled=True)
+
+
+def _cut(
+    packed: jax.Array, places: list[int], sizes: list[int]
+) -> Iterator[tuple[int, jax.Array]]:
+    """Yield the columns of each packed vector, with its place."""
+    start = 0
+    for place, size in zip(places, sizes, strict=True):
+        yield place, packed[:, start : start + size]
+        start += size
+
+
+def _matrices(leaves: Sequence[Any], dims: Dims) -> list[int]:
+    return [i for i, x in enumerate(leaves) if dims[i] is not None and x.ndim > 1]
+
+
+def _vectors(leaves: Sequence[Any], dims: Dims) -> list[list[int]]:
+    """List the places of the vectors that are dealt out, by dtype."""
+    places = defaultdict(list)
+    for i, x in enumerate(leaves):
+        if dims[i] is not None and x.ndim == 1:
+            places[x.dtype].append(i)
+    return list(places.values())

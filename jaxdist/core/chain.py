@@ -1,0 +1,47 @@
+"""A chain: what a network says of its blocks, besides how to call them.
+
+None of it speaks of devices: it says which layers work on each feature by itself, and
+so where a network's features may be dealt out.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """A block of one layer with weights, around which each feature is by itself."""
+
+    weights: str
+    """Attribute of the layer with weights."""
+    before: tuple[str, ...] = ()
+    """Attributes of the layers that work on its input."""
+    behind: tuple[str, ...] = ()
+    """Attributes of the layers that work on its output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Layers whose features are mixed again by one later layer, and only by it."""
+
+    first: tuple[str, ...]
+    """Paths of the layers that make the features."""
+    last: str
+    """Path of the layer that mixes them."""
+    inner: tuple[str, ...] = ()
+    """Paths of the layers between that work on each feature by itself."""
+    unit: int = 1
+    """Features that stay together: those of one head."""
+
+    def under(self, path: str) -> "Pair":
+        """Return the pair as seen from outside the module at a path.
+
+        >>> Pair(first=("conv1",), last="conv2").under("block3").last
+        'block3.conv2'
+        """
+        at = f"{path}." if path else ""
+        return Pair(
+            first=tuple(at + name for name in self.first),
+            last=at + self.last,
+            inner=tuple(at + name for name in self.inner),
+            unit=self.unit,
+        )

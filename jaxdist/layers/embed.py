@@ -1,0 +1,38 @@
+"""A table of vectors whose rows may be split over the tensor axis."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from jaxdist.layers.role import AXIS, Role, gathered, summed
+
+
+class Embed(nnx.Embed):
+    """`flax.nnx.Embed` that may hold a slice of its rows.
+
+    A device looks up the tokens of its own rows, and the sum over devices has them all
+    (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
+    """
+
+    scope: str = ""
+    role: Role | None = None
+
+    def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
+        """Map tokens int `[B, ...]` to vectors `[B, ..., C]`."""
+        with jax.named_scope(self.scope or "Embed"):
+            if self.role != "vocabulary":
+                return super().__call__(inputs, out_sharding)
+            rows = self.embedding[...].shape[0]
+            row = inputs - (lax.axis_index(AXIS) * rows).astype(inputs.dtype)
+            mine = (row >= 0) & (row < rows)
+            found = super().__call__(jnp.clip(row, 0, rows - 1))
+            return summed(jnp.where(mine[..., None], found, jnp.zeros_like(found)))
+
+    def attend(self, query: jax.Array, out_sharding: Any = None) -> jax.Array:
+        """Map vectors `[B, ..., C]` to their likeness to each row `[B, ..., rows]`."""
+        with jax.named_scope(self.scope or "Embed"):
+            likeness: jax.Array = super().attend(query, out_sharding)
+            return gathered(likeness) if self.role == "vocabulary" else likeness

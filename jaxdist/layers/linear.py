@@ -1,0 +1,39 @@
+"""A dense layer whose weights may be split over the tensor axis."""
+
+from typing import Any
+
+import jax
+from flax import nnx
+from jax import lax
+
+from jaxdist.layers.role import Role, entered, left
+
+
+class Linear(nnx.Linear):
+    """`flax.nnx.Linear` that may hold a slice of its filters or of its channels."""
+
+    scope: str = ""
+    role: Role | None = None
+
+    def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
+        """Map `[B, ..., C_in]` to `[B, ..., C]`.
+
+        Raises:
+            TypeError: an `out_sharding`; the mesh's axes are never Explicit here.
+        """
+        if out_sharding is not None:
+            raise TypeError("Linear takes no out_sharding: the plan says how it splits")
+        with jax.named_scope(self.scope or "Linear"):
+            bias = self.bias[...] if self.bias is not None else None
+            x, kernel, bias = self.promote_dtype(
+                (inputs, self.kernel[...], bias), dtype=self.dtype
+            )
+            x = entered(x, self.role)
+            y = lax.dot_general(
+                x,
+                kernel,
+                (((x.ndim - 1,), (0,)), ((), ())),
+                precision=self.precision,
+                preferred_element_type=self.preferred_element_type,
+            )
+            return left(y, self.role, bias)

@@ -1,0 +1,52 @@
+"""Filter parallelism: each device has a slice of a layer's filters.
+
+Rule: the filters of every layer divide over the tensor axis, groups undivided or each
+divided alike; tables are whole.
+Traffic a step of a layer (output y on one device): an all-gather of y, and backward a
+reduce-scatter of its gradient. (ParaDL has an all-reduce there, twice as much.)
+
+Source: Kahira et al. 2021, arXiv:2104.09075, section 3.
+"""
+
+from collections.abc import Sequence
+
+from flax import nnx
+
+from jaxdist.core.errors import BadInput
+from jaxdist.layers import Embed
+from jaxdist.layers.role import Roles
+from jaxdist.partition.weights import Weights
+
+
+def roles(weights: Sequence[Weights], network: nnx.Module, devices: int) -> Roles:
+    """Say what each layer does with the tensor axis.
+
+    Raises:
+        BadInput: a layer whose filters do not divide.
+    """
+    layers = [w for w in weights if not isinstance(w.layer, Embed)]
+    for w in layers:
+        if not divides(w, devices):
+            works = max(n for n in range(1, devices) if all_divide(layers, n))
+            raise BadInput(
+                f"{w.path} has no {devices} equal slices of filters",
+                rule="the filters of every layer divide over the tensor axis",
+                values=f"{w.path} has {w.outputs} filters in {w.groups} groups, "
+                f"plan.mesh.tensor = {devices}",
+                remedy=(
+                    f"plan.mesh.tensor={works}",
+                    "plan.weights=pairs leaves such layers whole",
+                ),
+            )
+    return {w.path: "filter" for w in layers}
+
+
+def divides(weights: Weights, devices: int) -> bool:
+    """Tell whether each device gets as many filters, of whole groups or of one."""
+    whole = weights.groups % devices == 0 or devices % weights.groups == 0
+    return weights.outputs % devices == 0 and whole
+
+
+def all_divide(layers: Sequence[Weights], devices: int) -> bool:
+    """Tell whether `divides` holds for every layer."""
+    return all(divides(w, devices) for w in layers)

@@ -1,0 +1,75 @@
+"""Fully sharded data parallelism: devices share out what data parallelism repeats.
+
+Rule: a parameter is split along its largest dim that the fsdp axis divides; one that no
+dim of divides stays whole. Samples divide over fsdp as over data.
+Traffic a step of a parameter of W bytes (p devices along fsdp, V vectors together):
+
+    zero 3   all-gather of W before its use, once more backward if its value has a part
+             in a gradient; reduce-scatter of its gradient, W / p
+    zero 1   reduce-scatter of its gradient, W / p; all-gather of its new value, W
+
+Parameters travel in the dtype of the activations, vectors in their own. Source:
+Rajbhandari et al. 2020, arXiv:1910.02054, sections 5 and 7.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdist.core.dtypes import wide
+from jaxdist.core.plan import Plan
+from jaxdist.partition.leaves import Leaf
+from jaxdist.partition.traffic import Traffic
+
+AXIS = "fsdp"
+
+
+def parameters(
+    plan: Plan, leaves: Sequence[Leaf], again: Sequence[bool], dtype: Any
+) -> Iterator[Traffic]:
+    """Yield what is gathered and scattered of parameters and gradients.
+
+    Args:
+        plan: the layout.
+        leaves: all parameters.
+        again: whether the backward pass reads each one's value.
+        dtype: of the activations; None is the parameters' own.
+    """
+    for name, group in _together(leaves).items():
+        sent = _sent(group[0], dtype if plan.zero == 3 else None)
+        numbers = sum(_numbers(plan, leaf) for leaf in group)
+        twice = [
+            x for x, read in zip(leaves, again, strict=True) if read and x in group
+        ]
+        gathered = numbers + sum(_numbers(plan, leaf) for leaf in twice)
+        part = numbers // plan.mesh.size(AXIS)
+        for what, kind, payload in (
+            ("parameters", "all-gather", gathered * sent.itemsize),
+            ("gradients", "reduce-scatter", part * wide(sent).itemsize),
+        ):
+            yield Traffic(
+                what=what, kind=kind, axes=(AXIS,), payload=payload, layer=name
+            )
+
+
+def _numbers(plan: Plan, leaf: Leaf) -> int:
+    """Count the numbers of a leaf when it is put together."""
+    return math.prod(leaf.local(plan, shared=False))
+
+
+def _together(leaves: Sequence[Leaf]) -> dict[str, list[Leaf]]:
+    """Group the shared leaves as they travel: alone, or as vectors of one dtype."""
+    groups: dict[str, list[Leaf]] = defaultdict(list)
+    for leaf in leaves:
+        if leaf.fsdp is not None:
+            vector = f"vectors of {np.dtype(leaf.dtype).name}"
+            groups[leaf.name if len(leaf.shape) > 1 else vector].append(leaf)
+    return groups
+
+
+def _sent(leaf: Leaf, dtype: Any) -> np.dtype[Any]:
+    """Return the dtype in which a leaf travels."""
+    return np.dtype(dtype if dtype is not None and len(leaf.shape) > 1 else leaf.dtype)

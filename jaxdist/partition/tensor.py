@@ -1,0 +1,119 @@
+"""Tensor parallelism: the strategies that split weights, by name, and their traffic.
+
+A strategy gives every layer a role (`jaxdist.layers.role`); what moves follows from the
+role alone. For an output y of one device, forward and backward:
+
+    filter       all-gather of y         reduce-scatter of its gradient
+    channel      all-reduce of y         all-reduce of its gradient
+    row          all-reduce of y         all-reduce of its gradient
+    vocabulary   all-reduce of y         all-reduce of its gradient
+    column, inner, whole layers          nothing
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final, Protocol
+
+import numpy as np
+from flax import nnx
+
+from jaxdist.core.axes import spatial_axes_of
+from jaxdist.core.dtypes import wide
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.layers.role import AXIS, Role, Roles
+from jaxdist.partition import channels, filters, pairs
+from jaxdist.partition.traffic import Traffic
+from jaxdist.partition.weights import Weights, weights_of
+from jaxdist.profile.calls import Call
+
+
+class Strategy(Protocol):
+    """Gives each layer of a network its role."""
+
+    def __call__(
+        self, weights: Sequence[Weights], network: nnx.Module, devices: int
+    ) -> Roles:
+        """Return the roles, or raise `BadInput`."""
+
+
+STRATEGIES: Final[Mapping[str, Strategy]] = MappingProxyType(
+    {"pairs": pairs.roles, "filter": filters.roles, "channel": channels.roles}
+)
+
+
+def assign(plan: Plan, calls: Sequence[Call], network: nnx.Module) -> Roles:
+    """Say what each layer does with the tensor axis of a plan.
+
+    Raises:
+        BadInput: a layer that the plan's strategy cannot split, or nothing to split.
+    """
+    devices = plan.mesh.tensor
+    if devices == 1 or AXIS in plan.idle:
+        return {}
+    weights = weights_of(calls)
+    given = STRATEGIES[plan.weights](weights, network, devices)
+    if not given:
+        raise BadInput(
+            "nothing is split along tensor",
+            rule="a mesh axis larger than one splits samples, images or weights",
+            values=f"plan.mesh.tensor = {devices}, plan.weights = {plan.weights}; "
+            f"none of {len(weights)} layers of jaxdist.layers divides",
+            remedy=f"plan.mesh.data={plan.mesh.data * devices} plan.mesh.tensor=1",
+        )
+    return given
+
+
+def outputs(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
+    """Yield what layers gather and sum of their outputs, forward and backward."""
+    for call in calls:
+        role = roles.get(call.path)
+        if call.method == "attend":  # a table's likenesses are joined like filters
+            role = "filter" if role else None
+        numbers, kept = _numbers(plan, call), np.dtype(call.dtype).itemsize
+        full = wide(call.dtype).itemsize
+        for kind, payload in _kinds(role, numbers, kept, full, plan.mesh.tensor):
+            yield Traffic(
+                what=role or "",
+                kind=kind,
+                axes=(AXIS,),
+                payload=payload,
+                layer=call.path,
+            )
+
+
+def own_channels(plan: Plan, roles: Roles, call: Call) -> Call:
+    """Return a call with the channels that one device reads and makes."""
+    role = roles.get(call.path)
+    if role is None:
+        return call
+    groups, devices = getattr(call.layer, "feature_group_count", 1), plan.mesh.tensor
+    reads, makes = call.shape[-1], call.out_shape[-1]
+    if role in ("filter", "column"):
+        reads, makes = reads * max(groups // devices, 1) // groups, makes // devices
+    elif role in ("channel", "row"):
+        reads //= devices
+    elif role == "inner":
+        reads, makes = reads // devices, makes // devices
+    return replace(
+        call, shape=(*call.shape[:-1], reads), out_shape=(*call.out_shape[:-1], makes)
+    )
+
+
+def _kinds(
+    role: Role | None, numbers: int, kept: int, full: int, devices: int
+) -> tuple[tuple[str, int], ...]:
+    if role == "filter":
+        part = numbers // devices
+        return (("all-gather", numbers * kept), ("reduce-scatter", part * full))
+    if role in ("channel", "row", "vocabulary"):
+        return (("all-reduce", 2 * numbers * full),)
+    return ()
+
+
+def _numbers(plan: Plan, call: Call) -> int:
+    """Count the numbers of a layer's whole output on one device."""
+    axes = spatial_axes_of(len(call.out_shape))
+    return math.prod(call.out_shape) // plan.mesh.batch_shards // plan.mesh.size(*axes)

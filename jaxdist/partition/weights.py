@@ -1,0 +1,52 @@
+"""Weights: the layers whose weights a tensor axis can split, by their sizes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxdist.layers import Conv, Embed, Linear
+from jaxdist.profile.calls import Call
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """One layer with weights that can be split."""
+
+    path: str
+    """Where the layer is in the network."""
+    layer: Any
+    """The layer itself."""
+    inputs: int
+    """Channels of its input."""
+    outputs: int
+    """Filters; rows of a table."""
+    groups: int = 1
+    """Parts of the channels that filters do not see across."""
+    first: bool = False
+    """Whether it reads the network's input."""
+
+
+def weights_of(calls: Sequence[Call]) -> tuple[Weights, ...]:
+    """List the layers of a network that can be split, each once, in order."""
+    found = {call.path: _of(call) for call in calls if _splits(call)}
+    return tuple(found.values())
+
+
+def _splits(call: Call) -> bool:
+    """Tell whether a layer can be split; a table of positions alone cannot."""
+    if isinstance(call.layer, Embed):
+        return call.method == "__call__" and len(call.shape) > 1
+    return isinstance(call.layer, Conv | Linear)
+
+
+def _of(call: Call) -> Weights:
+    layer = call.layer
+    table = isinstance(layer, Embed)
+    return Weights(
+        path=call.path,
+        layer=layer,
+        inputs=layer.features if table else layer.in_features,
+        outputs=layer.num_embeddings if table else layer.out_features,
+        groups=getattr(layer, "feature_group_count", 1),
+        first=call.first,
+    )

@@ -1,0 +1,42 @@
+"""Which parameters the backward pass reads again, from the trace of a gradient.
+
+A parameter that is put together for the forward pass and dropped (fsdp) is needed once
+more where its value has a part in a gradient: kernels behind the first layer and scales
+of norms have, biases and tables that are only looked up have not.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+
+def read_again(
+    loss: Callable[..., Any], leaves: Sequence[Any], *args: Any
+) -> tuple[bool, ...]:
+    """Tell for each leaf whether the gradient's backward pass reads its value.
+
+    Args:
+        loss: `loss(leaves, *args) -> scalar`; traced on shapes, not computed.
+        leaves: arrays or shapes that it is differentiated with respect to.
+        args: its other arguments, arrays or shapes.
+
+    >>> import jax.numpy as jnp
+    >>> read_again(lambda ab, x: ((x * ab[0] + ab[1]) ** 2).sum(), [1.0, 1.0], 3.0)
+    (False, False)
+    >>> read_again(lambda ab: ((ab[0] * ab[1]) ** 2).sum(), [jnp.ones(2), jnp.ones(2)])
+    (True, True)
+    """
+    found: list[bool] = []
+
+    def run(given: list[Any], *rest: Any) -> None:
+        _, back = jax.vjp(lambda params: loss(params, *rest), given)
+        found.extend(needed(back))
+
+    jax.eval_shape(run, list(leaves), *args)
+    return tuple(found)
+
+
+def needed(back: Any) -> list[bool]:
+    """Tell which leaves of its first argument, a list, a `jax.vjp` result has kept."""
+    return [isinstance(kept, jax.Array) for kept in back.args_res[0]]

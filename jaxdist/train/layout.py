@@ -1,0 +1,194 @@
+"""A layout: a plan on a mesh for one task; where each array of a step lies."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import optax
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxdist.core.axes import BATCH_AXES, spatial_axes_of
+from jaxdist.core.plan import Plan
+from jaxdist.layers import bind
+from jaxdist.layers.role import Roles
+from jaxdist.partition import data, spatial, tensor, uses
+from jaxdist.partition.leaves import Leaf, leaves_of
+from jaxdist.partition.ledger import Ledger, Reads, write_ledger
+from jaxdist.profile.again import read_again
+from jaxdist.profile.calls import read_calls
+from jaxdist.train.objective import Batch, cast
+from jaxdist.train.state import TrainState, named_leaves
+from jaxdist.train.task import Task
+
+Shapes = Mapping[str, jax.ShapeDtypeStruct]
+
+
+def batch_spec(rank: int) -> P:
+    """Return how an array of a batch is split: samples, then an image's positions.
+
+    Dims that are not spatial (tokens) stay whole.
+
+    >>> batch_spec(1), batch_spec(4)
+    (P(('data', 'fsdp'),), P(('data', 'fsdp'), 'spatial_h', 'spatial_w'))
+    """
+    return P(BATCH_AXES, *spatial_axes_of(rank))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How a task's step is laid out; `lay_out` makes it."""
+
+    task: Task
+    """What is trained."""
+    plan: Plan
+    """Sizes of the axes and what they split."""
+    mesh: Mesh
+    """The same axes on devices."""
+    roles: Roles
+    """What layers do with the tensor axis."""
+    ledger: Ledger
+    """What a step moves."""
+    shapes: Shapes
+    """A global training batch."""
+
+    @cached_property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """How each parameter lies, in the order of the tree."""
+        return leaves_of(self.plan, self.roles, named_leaves(self.task.state.params))
+
+    @property
+    def shares(self) -> bool:
+        """Whether the fsdp axis shares anything out."""
+        return any(dim is not None for dim in self.shared_dims)
+
+    @property
+    def joins(self) -> bool:
+        """Whether parameters lie shared out and are put together for each use."""
+        return self.shares and self.plan.zero == 3
+
+    @cached_property
+    def shared_dims(self) -> list[int | None]:
+        """The dim of each parameter that fsdp shares out, in the order of the tree."""
+        return [leaf.fsdp for leaf in self.leaves]
+
+    @cached_property
+    def specs(self) -> TrainState:
+        """The PartitionSpec of each array of the state."""
+        state = self.task.state
+        held = [P(*x.spec(shared=self.joins)) for x in self.leaves]
+        worked = [P(*leaf.spec()) for leaf in self.leaves]
+        return TrainState(
+            step=P(),
+            params=_filled(state.params, held),
+            stats=_filled(state.stats, self._statistics()),
+            opt=optax.tree.map_params(
+                self.task.optimizer,
+                lambda _, spec: spec,
+                state.opt,
+                _filled(state.params, worked),
+                transform_non_params=lambda _: P(),
+            ),
+        )
+
+    @cached_property
+    def state(self) -> TrainState:
+        """Shapes, dtypes and shardings of the state."""
+        return jax.tree.map(
+            lambda x, spec: jax.ShapeDtypeStruct(
+                x.shape, x.dtype, sharding=NamedSharding(self.mesh, spec)
+            ),
+            self.task.state,
+            self.specs,
+        )
+
+    def batch(self, shapes: Shapes) -> dict[str, NamedSharding]:
+        """Return the sharding of each array of a batch."""
+        return {
+            key: NamedSharding(self.mesh, batch_spec(len(s.shape)))
+            for key, s in shapes.items()
+        }
+
+    def map(
+        self, local: Callable[..., Any], state: Any, batch: Batch, outs: Any
+    ) -> Callable[..., Any]:
+        """Run `local(state, batch)` on every device, manual over every axis.
+
+        Args:
+            local: called on this device's shards.
+            state: specs of its first argument.
+            batch: a global batch.
+            outs: specs of what it returns.
+        """
+        specs = {key: batch_spec(x.ndim) for key, x in batch.items()}
+        return jax.shard_map(
+            local,
+            mesh=self.mesh,
+            in_specs=(state, specs),
+            out_specs=outs,
+            check_vma=False,
+        )
+
+    def _statistics(self) -> list[P]:
+        named = named_leaves(self.task.state.stats)
+        found = leaves_of(self.plan, self.roles, named)
+        return [P(*leaf.spec(shared=False)) for leaf in found]
+
+
+def lay_out(task: Task, plan: Plan, mesh: Mesh, shapes: Shapes) -> Layout:
+    """Lay a task out, or refuse what its network or batch cannot take.
+
+    Args:
+        task: what is trained.
+        plan: how it is to be split.
+        mesh: the plan's axes on devices.
+        shapes: a global training batch: the objective's keys and `id [B]`.
+
+    Raises:
+        BadInput: naming the layer or the batch, the numbers and what works.
+    """
+    inputs = cast(task.objective.arguments(shapes), task.dtype)
+    uses.check(plan, inputs[0].shape)
+    data.check(plan, inputs[0].shape[0])
+    state = task.state
+    calls = read_calls(task.graph, (state.params, state.stats), *inputs)
+    spatial.check(plan, calls)
+    network = nnx.merge(task.graph, state.params, state.stats)
+    roles = tensor.assign(plan, calls, network)
+    reads = _reads(task, plan, roles, shapes)
+    return Layout(
+        task=task,
+        plan=plan,
+        mesh=mesh,
+        roles=roles,
+        ledger=write_ledger(plan, calls, roles, reads),
+        shapes=shapes,
+    )
+
+
+def _reads(task: Task, plan: Plan, roles: Roles, shapes: Shapes) -> Reads:
+    """Say how the parameters lie and which of them the backward pass reads."""
+    leaves = leaves_of(plan, roles, named_leaves(task.state.params))
+    again = (False,) * len(leaves)
+    if plan.zero == 3 and any(leaf.fsdp is not None for leaf in leaves):
+        values, tree = jax.tree.flatten(task.state.params)
+        values = [cast(x, task.dtype) if x.ndim > 1 else x for x in values]
+
+        def loss(params: list[Any], stats: Any, batch: Batch) -> jax.Array:
+            params = jax.tree.unflatten(tree, params)
+            model = nnx.merge(task.graph, params, stats, copy=True)
+            model.train()
+            bind(model, jax.random.key(0), batch["id"])
+            outputs = model(*cast(task.objective.arguments(batch), task.dtype))
+            return task.objective.losses(outputs, batch).mean()
+
+        again = read_again(loss, values, task.state.stats, dict(shapes))
+    return Reads(leaves=leaves, again=again, dtype=task.dtype)
+
+
+def _filled(tree: Any, leaves: list[Any]) -> Any:
+    """Put other leaves into a tree, in its order."""
+    return jax.tree.unflatten(jax.tree.structure(tree), leaves)
