@@ -29,6 +29,16 @@ from jaxdist.partition.traffic import Traffic
 from jaxdist.partition.weights import Weights, weights_of
 from jaxdist.profile.calls import Call
 
+_WORDS: Final = MappingProxyType(
+    {
+        "filter": "filters",
+        "channel": "channels",
+        "row": "pairs",
+        "vocabulary": "vocabulary",
+    }
+)
+"""What a person calls the traffic of a role."""
+
 
 class Strategy(Protocol):
     """Gives each layer of a network its role."""
@@ -76,7 +86,7 @@ def outputs(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic
         full = wide(call.dtype).itemsize
         for kind, payload in _kinds(role, numbers, kept, full, plan.mesh.tensor):
             yield Traffic(
-                what=role or "",
+                what=_WORDS.get(role or "", ""),
                 kind=kind,
                 axes=(AXIS,),
                 payload=payload,
