@@ -13,6 +13,7 @@ _HOMES: Final = {
     "Plan": "jaxdist.core.plan",
     "Profile": "jaxdist.core.profile",
     "Run": "jaxdist.core.run",
+    "audit": "jaxdist.partition.foreign",
     "fit": "jaxdist.train.loop",
     "load": "jaxdist.train.load",
 }
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from jaxdist.core.plan import Plan as Plan
     from jaxdist.core.profile import Profile as Profile
     from jaxdist.core.run import Run as Run
+    from jaxdist.partition.foreign import audit as audit
     from jaxdist.train.load import load as load
     from jaxdist.train.loop import fit as fit
 

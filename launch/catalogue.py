@@ -54,7 +54,7 @@ def load_experiment(name_or_path: str) -> Experiment:
     """
     path, _, wanted = name_or_path.partition(":")
     if path.endswith(".py") or "/" in path:
-        make = _choose(_functions(_load_file(Path(path))), path, wanted)
+        make = _choose(_functions(load_file(Path(path))), path, wanted)
     else:
         make = _built_in(name_or_path)
     config = make()
@@ -90,7 +90,17 @@ def _built_in(name: str) -> Callable[[], Any]:
     return make
 
 
-def _load_file(path: Path) -> ModuleType:
+def has_experiment(module: ModuleType, name: str) -> bool:
+    """Tell whether a file's function says that it returns an experiment."""
+    return name in _functions(module)
+
+
+def load_file(path: Path) -> ModuleType:
+    """Run a file of the user's own and return it as a module.
+
+    Raises:
+        BadInput: there is none, or it fails; naming the line.
+    """
     if not path.is_file():
         here = [str(found) for found in path.parent.glob("*.py")]
         near = did_you_mean(str(path), here)
@@ -119,7 +129,7 @@ def _broken_file(path: Path, error: Exception) -> BadInput:
     line = error.lineno if isinstance(error, SyntaxError) else lines[-1:] and lines[-1]
     return BadInput(
         f"{path} cannot be loaded",
-        rule="an experiment's file runs without an error",
+        rule="a file that is given runs without an error",
         values=f"{type(error).__name__}: {error}",
         remedy=f"python {path} shows the same error" + f", at line {line}" * bool(line),
     )

@@ -80,6 +80,8 @@ class Experiment:
     """Number format of the computation; parameters are float32 or wider."""
     epochs: int | float = 1
     """Passes over the training samples; a part of one is allowed."""
+    audit: Literal["fail", "warn"] = "fail"
+    """What a step that differs from its plan does: it stops the run, or is said."""
     run: RunConfig = field(default_factory=RunConfig)
     """Where the files go."""
     data: DataConfig = field(default_factory=DataConfig)

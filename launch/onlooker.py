@@ -9,10 +9,11 @@ from rich.console import Console
 
 from jaxdist.core.units import count, percent
 from jaxdist.launch.console import console
-from jaxdist.launch.opening import Opening
+from jaxdist.launch.opening import Opening, many
 from jaxdist.launch.progress import Progress
 from jaxdist.launch.training import Start
 from jaxdist.train.loop import Score
+from jaxdist.train.program import Program
 
 _SMOOTH: Final = 0.1
 
@@ -91,7 +92,7 @@ def opening(start: Start) -> Opening:
         folder=start.folder.path,
         resumed_at=start.step if start.restored is not None else None,
         origins=Counter(start.resolved.origins.values()),
-        audit=f"{count(len(start.program.moves))} collectives, as planned",
+        audit=audit_line(start.program),
         memory_bytes=start.program.memory_bytes,
         warnings=_warnings(start),
     )
@@ -102,7 +103,15 @@ def _warnings(start: Start) -> list[str]:
     return [
         *start.prepared.notes,
         *(f"checkpoint {s.step} skipped: {s.reason}" for s in skipped),
+        *(" ".join(str(error).split()) for error in start.program.differences),
     ]
+
+
+def audit_line(program: Program) -> str:
+    """Write what the audit of a compiled step found in one line."""
+    made, differ = len(program.moves), len(program.differences)
+    found = many(differ, "difference") + " from the plan" if differ else "as planned"
+    return f"{many(made, 'collective')}, {found}"
 
 
 def accuracy_line(score: Score) -> str:

@@ -20,6 +20,7 @@ from jaxdist.launch.job import Job, make_job
 from jaxdist.launch.lock import read_lock, write_lock
 from jaxdist.launch.provenance import Resolved
 from jaxdist.launch.runs import RunFolder, check_writable, write_whole
+from jaxdist.partition.audit import let_pass, stop
 from jaxdist.train import program as programs
 from jaxdist.train.evaluate import Evaluator
 from jaxdist.train.loop import Outcome, Score, Watcher, fit
@@ -172,7 +173,8 @@ def _begin(
     fresh = not checkpoints.steps()
     with recorder.phase("compile", 0), ThreadPoolExecutor(1) as pool:
         first = pool.submit(programs.initial_state, job.layout) if fresh else None
-        program = programs.compile_program(job.layout)
+        differs = stop if job.config.audit == "fail" else let_pass
+        program = programs.compile_program(job.layout, differs)
         if first is not None:
             return program, first.result(), None
     with recorder.phase("checkpoint", 0):

@@ -6,6 +6,8 @@ Bytes are counted in two ways. *Payload* is the result of the operation on one d
     all-reduce 2 (g-1)/g S,  reduce-scatter (g-1) S,  all-gather and all-to-all
     (g-1)/g S,  collective-permute S
 
+Both are of one step: a collective in a loop counts for every trip.
+
 Source: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication
 Operations in MPICH", section 4 (bandwidth terms).
 """
@@ -18,6 +20,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+
+from jaxdist.collectives.source import Sources
+from jaxdist.collectives.trips import Line, lines_of
 
 KINDS: Final = (
     "all-reduce",
@@ -47,9 +52,15 @@ class Move:
     group: int
     """Devices that take part together."""
     payload: int
-    """Bytes of the result on one device."""
+    """Bytes of the results on one device, over all trips."""
     name: str
     """Source of the operation: the scopes of the layer that asked for it."""
+    trips: int = 1
+    """How often it runs in one run of the program."""
+    bounded: bool = True
+    """Whether the lengths of all loops around it are known; else a loop counts once."""
+    source: str = ""
+    """The line of Python that asked for it, `file:line`."""
 
     @property
     def wire(self) -> int:
@@ -80,33 +91,45 @@ def read_collectives(text: str, mesh: Mapping[str, int]) -> tuple[Move, ...]:
         text: `compiled.as_text()` of one SPMD program.
         mesh: {axis: devices along it}, outermost first, in the order of its devices.
     """
-    return tuple(_read(text, mesh))
+    lines, sources = lines_of(text, _payload), Sources(text)
+    return tuple(move for line in lines for move in _read(line, mesh, sources))
 
 
-def _read(text: str, mesh: Mapping[str, int]) -> Iterator[Move]:
-    world = math.prod(mesh.values())
-    for line in text.splitlines():
-        found = _LINE.match(line)
-        if found is None:
-            continue
-        kind, rest = found["kind"], found["rest"]
-        shapes = _shapes(found["type"])
-        if found["start"] and kind != "all-reduce":
-            # A started collective returns (operands, results, ...): keep the results.
-            shapes = shapes[len(shapes) // 2 :][:1]
-        if kind == "collective-permute":
-            axes, group = _axes_of_pairs(_pairs(rest), mesh)
-        else:
-            groups = _groups(rest, world)
-            axes, group = _axes_of_groups(groups, mesh), len(groups[0])
-        name = _NAME.search(rest)
-        yield Move(
-            kind=kind,
-            axes=axes,
-            group=group,
-            payload=sum(shapes),
-            name=name[1] if name else "",
-        )
+def _read(line: Line, mesh: Mapping[str, int], sources: Sources) -> Iterator[Move]:
+    found = _LINE.match(line.text)
+    if found is None:
+        return
+    kind, rest = found["kind"], found["rest"]
+    if kind == "collective-permute":
+        axes, group = _axes_of_pairs(_pairs(rest), mesh)
+    else:
+        groups = _groups(rest, math.prod(mesh.values()))
+        axes, group = _axes_of_groups(groups, mesh), len(groups[0])
+    if group == 1:  # a device alone moves nothing; the CPU backend leaves it in
+        return
+    name = _NAME.search(rest)
+    yield Move(
+        kind=kind,
+        axes=axes,
+        group=group,
+        payload=line.trips * _payload(line.text),
+        name=name[1] if name else "",
+        trips=line.trips,
+        bounded=line.bounded,
+        source=sources.of(line.text),
+    )
+
+
+def _payload(text: str) -> int:
+    """Return the bytes of one trip of a collective, 0 for other instructions."""
+    found = _LINE.match(text)
+    if found is None:
+        return 0
+    if not found["start"] or found["kind"] == "all-reduce":
+        return sum(_shapes(found["type"]))
+    # A started collective returns (operands, results), a permute two counters more.
+    shapes = _shapes(found["type"].replace("u32[]", ""))
+    return sum(shapes[len(shapes) // 2 :])
 
 
 def _shapes(text: str) -> list[int]:

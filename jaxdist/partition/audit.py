@@ -1,16 +1,17 @@
-"""The audit: a compiled program's collectives held against the plan's ledger."""
+"""The audit: a compiled program held against the ledger: collectives and work."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxdist.collectives.hlo import Move
 from jaxdist.core.errors import Failed
 from jaxdist.partition.ledger import Key, Ledger
+from jaxdist.partition.work import Work
 
 
 class AuditError(Failed):
-    """The compiled program moves what the plan does not, or the other way round."""
+    """The compiled program does what the plan does not, or the other way round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,15 +28,17 @@ class Row:
     """Payload bytes a device that the plan says."""
     program: int
     """Payload bytes a device in the program."""
+    wire: int
+    """Bytes that a device sends for them, at least."""
 
 
 def compare(moves: Sequence[Move], ledger: Ledger) -> tuple[Row, ...]:
     """Set the program's collectives beside the ledger's, by kind and axes."""
-    found: Counter[Key] = Counter()
-    count: Counter[Key] = Counter()
+    found, wire, count = Counter[Key](), Counter[Key](), Counter[Key]()
     for move in moves:
         found[move.kind, move.axes] += move.payload
-        count[move.kind, move.axes] += 1
+        wire[move.kind, move.axes] += move.wire
+        count[move.kind, move.axes] += move.trips
     planned = ledger.by_axes()
     keys = sorted({*found, *planned}, key=lambda k: -max(found[k], planned.get(k, 0)))
     return tuple(
@@ -45,36 +48,96 @@ def compare(moves: Sequence[Move], ledger: Ledger) -> tuple[Row, ...]:
             count=count[kind, axes],
             ledger=planned.get((kind, axes), 0),
             program=found[kind, axes],
+            wire=wire[kind, axes],
         )
         for kind, axes in keys
     )
 
 
-def check(moves: Sequence[Move], ledger: Ledger) -> tuple[Row, ...]:
+def differences(
+    moves: Sequence[Move], ledger: Ledger, work: Sequence[Work] = ()
+) -> Iterator[AuditError]:
+    """Yield what the program does and the plan does not, or the other way round.
+
+    Args:
+        moves: the compiled program's collectives.
+        ledger: what the plan says.
+        work: the plan's FLOPs and the step's, by layer.
+
+    Yields:
+        A difference in collectives, with both sums and the layers that may cause it;
+        a layer whose work is repeated, with both FLOPs.
+    """
+    for row in compare(moves, ledger):
+        if row.ledger != row.program:
+            yield AuditError(_moved(row, moves, ledger))
+    for move in moves:
+        if not move.bounded:
+            yield AuditError(_endless(move))
+    for one in work:
+        if one.repeated:
+            yield AuditError(_repeated(one))
+
+
+def check(
+    moves: Sequence[Move], ledger: Ledger, work: Sequence[Work] = ()
+) -> tuple[Row, ...]:
     """Compare, and stop at the first difference.
 
     Raises:
-        AuditError: naming the collective, both sums, and the layers that may cause it.
+        AuditError: the first of `differences`.
     """
-    rows = compare(moves, ledger)
-    for row in rows:
-        if row.ledger != row.program:
-            raise AuditError(_message(row, moves, ledger))
-    return rows
+    for error in differences(moves, ledger, work):
+        raise error
+    return compare(moves, ledger)
 
 
-def _message(row: Row, moves: Sequence[Move], ledger: Ledger) -> str:
+def stop(error: AuditError) -> None:
+    """Let no difference pass.
+
+    Raises:
+        AuditError: the one that is given.
+    """
+    raise error
+
+
+def let_pass(error: AuditError) -> None:
+    """Let a difference pass: the program keeps it, to be shown."""
+
+
+def _moved(row: Row, moves: Sequence[Move], ledger: Ledger) -> str:
     """Say what differs and which layers' collectives they are."""
     axes = " x ".join(row.axes) or "unknown devices"
     layers = {r.layer for r in ledger.rows if (r.kind, r.axes) == (row.kind, row.axes)}
     names = [m.name for m in moves if (m.kind, m.axes) == (row.kind, row.axes)]
     strange = [n for n in names if not any(layer in n for layer in layers)] or names
-    return "\n".join(
-        (
-            "the compiled step does not move what the plan says",
-            "  rule     every collective in the program is in the plan's ledger",
-            f"  values   {row.kind} over {axes}: {row.program:,} B in the program, "
-            f"{row.ledger:,} B in the ledger",
-            f"  where    {strange[0] if strange else ', '.join(sorted(layers))}",
-        )
+    return _message(
+        "the compiled step does not move what the plan says",
+        "every collective in the program is in the plan's ledger",
+        f"{row.kind} over {axes}: {row.program:,} B in the program, "
+        f"{row.ledger:,} B in the ledger",
+        strange[0] if strange else ", ".join(sorted(layers)),
     )
+
+
+def _endless(move: Move) -> str:
+    return _message(
+        "the compiled step moves bytes in a loop of unknown length",
+        "a loop with a collective in it runs a number of times that is in the program",
+        f"{move.kind}, {move.payload:,} B a trip",
+        move.name or move.source,
+    )
+
+
+def _repeated(work: Work) -> str:
+    return _message(
+        "the step repeats work that the plan splits",
+        "a layer does on a device what the plan leaves to it",
+        f"{work.program:,} FLOPs a device in the step, {work.planned:,} in the ledger",
+        work.layer,
+    )
+
+
+def _message(what: str, rule: str, values: str, where: str) -> str:
+    parts = (("rule", rule), ("values", values), ("where", where))
+    return "\n".join((what, *(f"  {name:8} {text}" for name, text in parts)))

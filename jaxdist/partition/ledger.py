@@ -1,8 +1,8 @@
-"""The traffic ledger: what a plan's step must move, collective by collective."""
+"""The ledger: what a plan's step must move, and the work it leaves to a device."""
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from jaxdist.collectives.hlo import wire_bytes
@@ -11,6 +11,7 @@ from jaxdist.layers.role import Roles
 from jaxdist.partition import data, fsdp, spatial, tensor
 from jaxdist.partition.leaves import Leaf
 from jaxdist.partition.traffic import Traffic
+from jaxdist.partition.work import plan_work
 from jaxdist.profile.calls import Call
 
 Key = tuple[str, tuple[str, ...]]
@@ -30,12 +31,14 @@ class Reads:
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """All traffic of one training step under a plan."""
+    """All traffic and work of one training step under a plan."""
 
     plan: Plan
     """The plan it was written for."""
     rows: tuple[Traffic, ...]
     """One row a layer, direction and kind."""
+    work: Mapping[str, int] = field(default_factory=dict)
+    """FLOPs a device, forward and backward, by the path of a layer with a kernel."""
 
     def by_axes(self) -> dict[Key, int]:
         """Payload bytes on a device by (kind, axes)."""
@@ -74,4 +77,8 @@ def write_ledger(
         *spatial.means(plan, calls),
         *tensor.outputs(plan, calls, roles),
     )
-    return Ledger(plan=plan, rows=tuple(row for row in rows if row.payload))
+    return Ledger(
+        plan=plan,
+        rows=tuple(row for row in rows if row.payload),
+        work=plan_work(plan, calls, roles),
+    )

@@ -57,13 +57,11 @@ def check(plan: Plan, calls: Sequence[Call]) -> None:
 def halos(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
     """Yield the rows every convolution and pooling sends to its neighbours."""
     for call in map(partial(own_channels, plan, roles), _windowed(calls)):
-        block, split = _block(plan, call.shape), _split(plan, call.shape)
-        sizes = {axis: plan.mesh.size(axis) for axis in split.values()}
-        windows = call.layer.windows(block, split, sizes)
+        block, windows = device_block(plan, call)
         item = np.dtype(call.dtype).itemsize
         forward = _rows(block, windows, {d: w.pads for d, w in _cut(windows)})
         backward = {} if call.first else _backward(plan, call, windows, forward)
-        for axis in sizes:
+        for axis in _split(plan, call.shape).values():
             numbers = forward.get(axis, 0) + backward.get(axis, 0)
             yield Traffic(
                 what="halo",
@@ -72,6 +70,18 @@ def halos(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
                 payload=numbers * item,
                 layer=call.path,
             )
+
+
+def device_block(plan: Plan, call: Call) -> tuple[tuple[int, ...], Windows]:
+    """Return one device's block of a layer's input, and the windows that pass over it.
+
+    Args:
+        plan: the layout.
+        call: a use of a convolution or pooling, on the global batch.
+    """
+    block, split = block_of(plan, call.shape), _split(plan, call.shape)
+    sizes = {axis: plan.mesh.size(axis) for axis in split.values()}
+    return block, call.layer.windows(block, split, sizes)
 
 
 def means(plan: Plan, calls: Sequence[Call]) -> Iterator[Traffic]:
@@ -95,7 +105,7 @@ def _backward(
     if isinstance(call.layer, Pool):  # the gradients of the halo's rows go back
         return forward
     back = {d: gradient_halo(w) for d, w in _cut(windows)}
-    return _rows(_block(plan, call.out_shape), windows, back)
+    return _rows(block_of(plan, call.out_shape), windows, back)
 
 
 def _rows(
@@ -128,7 +138,7 @@ def _split(plan: Plan, shape: Sequence[int]) -> dict[int, str]:
     return {dim: axis for dim, axis in names if plan.mesh.size(axis) > 1}
 
 
-def _block(plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
+def block_of(plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
     """Shape of one device's block of a global array."""
     block = [shape[0] // plan.mesh.batch_shards, *shape[1:]]
     for dim, axis in _split(plan, shape).items():

@@ -94,7 +94,11 @@ def live(function: Callable[..., Any], *shapes: Any) -> Jaxpr:
         function: of arrays, or trees of them.
         shapes: shapes and dtypes of its arguments.
     """
-    jaxpr = jax.make_jaxpr(function)(*shapes).jaxpr
+    return pruned(jax.make_jaxpr(function)(*shapes).jaxpr)
+
+
+def pruned(jaxpr: Jaxpr) -> Jaxpr:
+    """Leave out what a traced program's results do not need."""
     found, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     return found
 

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,17 @@ class Use:
         return self.trips * int(array.size) * array.dtype.itemsize
 
 
-def walk(jaxpr: Jaxpr, scopes: tuple[str, ...] = (), trips: int = 1) -> Iterator[Use]:
+def scan_length(eqn: JaxprEqn) -> int:
+    """Return how often the programs inside an operation run: a scan's its length."""
+    return eqn.params["length"] if eqn.primitive.name == "scan" else 1
+
+
+def walk(
+    jaxpr: Jaxpr,
+    scopes: tuple[str, ...] = (),
+    trips: int = 1,
+    times: Callable[[JaxprEqn], int] = scan_length,
+) -> Iterator[Use]:
     """Yield the operations of a program, in order, those of inner programs included.
 
     A scan's body runs `length` times. A while loop's length is not in the program: its
@@ -48,6 +58,7 @@ def walk(jaxpr: Jaxpr, scopes: tuple[str, ...] = (), trips: int = 1) -> Iterator
         jaxpr: a traced program.
         scopes: scopes around it.
         trips: how often it runs.
+        times: how often the programs inside an operation run.
     """
     for eqn in jaxpr.eqns:
         here = (*scopes, *_words(str(eqn.source_info.name_stack)))
@@ -57,9 +68,8 @@ def walk(jaxpr: Jaxpr, scopes: tuple[str, ...] = (), trips: int = 1) -> Iterator
             continue
         if eqn.primitive.name == "cond":
             inner = [max(inner, key=program_flops)]
-        times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
         for one in inner:
-            yield from walk(one, here, trips * times)
+            yield from walk(one, here, trips * times(eqn), times)
 
 
 def program_flops(jaxpr: Jaxpr) -> int:

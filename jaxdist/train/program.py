@@ -1,6 +1,6 @@
 """A program: a task compiled for a layout, audited, with what it needs to run."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,10 @@ from jax.sharding import NamedSharding
 
 from jaxdist.collectives.hlo import Move, read_collectives
 from jaxdist.partition import audit
+from jaxdist.partition.audit import AuditError
+from jaxdist.partition.foreign import memory_of
+from jaxdist.partition.work import Work, compare_work
+from jaxdist.profile.trace import pruned
 from jaxdist.train.layout import Layout, Shapes
 from jaxdist.train.state import TrainState
 from jaxdist.train.step import eval_step, train_step
@@ -23,7 +27,11 @@ class Program:
     moves: tuple[Move, ...]
     """What the compiled step moves."""
     audit: tuple[audit.Row, ...]
-    """Both side by side; equal, or compiling would have failed."""
+    """Both side by side."""
+    work: tuple[Work, ...]
+    """FLOPs a device of each layer with a kernel, by the plan and in the step."""
+    differences: tuple[AuditError, ...]
+    """What the step does and the plan does not; empty unless it was let pass."""
     step: Any
     """The compiled step: `(state, batch) -> (state, loss)`."""
     batch: Mapping[str, NamedSharding]
@@ -37,24 +45,36 @@ class Program:
         return sum(leaf.size for leaf in jax.tree.leaves(self.layout.state.params))
 
 
-def compile_program(layout: Layout) -> Program:
+def compile_program(
+    layout: Layout, differs: Callable[[AuditError], None] = audit.stop
+) -> Program:
     """Compile a training step and hold it against the plan.
 
+    Args:
+        layout: the task, its plan and mesh.
+        differs: is told each difference from the plan; it stops, or lets it pass.
+
     Raises:
-        AuditError: the compiler moves something that the plan does not.
+        AuditError: the program moves or computes something that the plan does not.
     """
-    shardings = layout.batch(layout.shapes)
+    ledger, shardings = layout.ledger, layout.batch(layout.shapes)
     step = jax.jit(train_step(layout), donate_argnums=0)
-    lowered = step.lower(layout.state, _placed(layout.shapes, shardings))
-    compiled = lowered.compile()
+    traced = step.trace(layout.state, _placed(layout.shapes, shardings))
+    compiled = traced.lower().compile()
+    work = compare_work(ledger.work, pruned(traced.jaxpr.jaxpr))
     moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
+    found = tuple(audit.differences(moves, ledger, work))
+    for difference in found:
+        differs(difference)
     return Program(
         layout=layout,
         moves=moves,
-        audit=audit.check(moves, layout.ledger),
+        audit=audit.compare(moves, ledger),
+        work=work,
+        differences=found,
         step=compiled,
         batch=shardings,
-        memory_bytes=_memory(compiled),
+        memory_bytes=memory_of(compiled),
     )
 
 
@@ -77,10 +97,3 @@ def _placed(
         key: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=shardings[key])
         for key, s in shapes.items()
     }
-
-
-def _memory(compiled: Any) -> int:
-    """Sum the compiler's own account: what comes in, goes out and lives between."""
-    sizes = compiled.memory_analysis()
-    total = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
-    return int(total + sizes.temp_size_in_bytes - sizes.alias_size_in_bytes)

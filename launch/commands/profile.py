@@ -81,10 +81,11 @@ def _facts(profile: "Profile") -> Iterable[str]:
 def _table(profile: "Profile") -> "Table":
     """Lay out a row a block in bold, its layers below it by their path in it."""
     from jaxdist.core.units import count
+    from jaxdist.launch.columns import Column
     from jaxdist.launch.console import table
 
-    work = _Column(max((row.flops for row in profile.layers), default=0), "FLOP")
-    made = _Column(max((row.output_bytes for row in profile.layers), default=0), "B")
+    work = Column(max((row.flops for row in profile.layers), default=0), "FLOP")
+    made = Column(max((row.output_bytes for row in profile.layers), default=0), "B")
     heads = (
         "parameters",
         f"forward, {work.unit}",
@@ -117,23 +118,3 @@ def _cuts(profile: "Profile") -> str:
         return profile.note
     blocks = len(profile.blocks)
     return f"{blocks - 1}, between any two of its {blocks} blocks"
-
-
-class _Column:
-    """Numbers in one unit, chosen for the largest, with one number of decimals."""
-
-    def __init__(self, largest: int, unit: str) -> None:
-        prefixes = (("", 1), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12))
-        fitting = [one for one in prefixes if largest >= 100 * one[1]] or prefixes[:1]
-        self.unit, self.step = f"{fitting[-1][0]}{unit}", fitting[-1][1]
-
-    def say(self, value: int) -> str:
-        """Write a value: `619.5`, `< 0.1` below the last digit, `0` for none.
-
-        >>> [_Column(619_520, "FLOP").say(n) for n in (619_520, 27, 0)]
-        ['619.5', '< 0.1', '0']
-        """
-        if self.step == 1 or not value:
-            return f"{value:,}"
-        shown = value / self.step
-        return f"{shown:,.1f}" if shown >= 0.05 else "< 0.1"

@@ -52,10 +52,10 @@ def test_tuples_are_summed():
 
 def test_a_started_permute_counts_its_result_once():
     line = (
-        "%p = (s8[4]{0}, s8[4]{0}, u32[], u32[]) collective-permute-start(%x), "
+        "%p = (s8[5]{0}, s8[5]{0}, u32[], u32[]) collective-permute-start(%x), "
         "source_target_pairs={{0,2},{4,6}}"
     )
-    assert one(line) == ("collective-permute", ("spatial_h",), 2, 4)
+    assert one(line) == ("collective-permute", ("spatial_h",), 2, 5)
 
 
 def test_a_started_gather_counts_its_result():
@@ -66,10 +66,24 @@ def test_a_started_gather_counts_its_result():
     assert one(line) == ("all-gather", ("data",), 2, 32)
 
 
+def test_gathers_that_were_started_together_count_all_results():
+    line = (
+        "%g = ((f32[4]{0}, f32[1]{0}), (f32[8]{0}, f32[2]{0})) all-gather-start(%x, %y), "
+        "replica_groups={{0,4},{1,5},{2,6},{3,7}}"
+    )
+    assert one(line) == ("all-gather", ("data",), 2, 40)
+
+
 def test_wire_bytes_follow_the_ring():
     line = "%r = f32[200] all-reduce(%x), replica_groups=[1,8]<=[8], to_apply=%s"
     (move,) = read_collectives(line, MESH)
     assert move.wire == 2 * 7 * 800 // 8
+
+
+@pytest.mark.parametrize("groups", ["{{0}}", "{{0},{1}}", "[8,1]<=[8]"])
+def test_a_device_alone_moves_nothing(groups):
+    line = f"%r = f32[2] all-reduce(%x), replica_groups={groups}, to_apply=%s"
+    assert read_collectives(line, MESH) == ()
 
 
 def test_a_real_program():

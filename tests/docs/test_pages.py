@@ -65,7 +65,7 @@ def read(words):
     args = parser.read(words[1:])
     if words[0] == "profile":
         find_specimen(args.model, args.overrides)
-    elif hasattr(args, "overrides") and not args.experiment.endswith(".py"):
+    elif hasattr(args, "overrides") and ".py" not in args.experiment:
         resolve(args.experiment, args.overrides)
 
 

@@ -1,0 +1,89 @@
+"""Trips: how often each instruction of a compiled program runs.
+
+A program's text is a list of computations; instructions of one call others. A loop runs
+its body `known_trip_count` times and its condition once more; any other call runs once.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+ENTRY: Final = ""
+"""The computation that a program starts with."""
+
+_HEAD: Final = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) .*\{\s*$")
+_LOOP: Final = re.compile(r" while\(.*condition=%?([\w.\-]+), body=%?([\w.\-]+)")
+_TRIPS: Final = re.compile(r'"known_trip_count":\s*\{"n":\s*"(\d+)"\}')
+_CALL: Final = re.compile(r"\b(?:calls|to_apply|called_computations)=\{?%?([\w.\-]+)")
+_BRANCHES: Final = re.compile(
+    r"branch_computations=\{([^}]*)\}|true_computation=(\S+), false_computation=(\S+)"
+)
+_AFTER: Final = re.compile(r" [\w\-]+-(?:update|done)\(")
+"""The later part of a started operation, which prints its computation again."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One instruction of a program."""
+
+    text: str
+    """As the compiler prints it."""
+    trips: int = 1
+    """How often it runs: the product of the known lengths of the loops around it."""
+    bounded: bool = True
+    """Whether all those lengths are in the program; a loop without counts once."""
+
+
+def lines_of(text: str, weight: Callable[[str], int]) -> tuple[Line, ...]:
+    """List the instructions that a program runs, those of called computations included.
+
+    Args:
+        text: `compiled.as_text()`.
+        weight: of an instruction; of a conditional the branch of most weight counts.
+    """
+    found = computations(text)
+    return tuple(_walk(ENTRY, found, weight))
+
+
+def computations(text: str) -> dict[str, list[str]]:
+    """Part a program's text into its computations, by name; the entry has no name."""
+    parts: dict[str, list[str]] = defaultdict(list)
+    name = ENTRY
+    for line in text.splitlines():
+        if head := _HEAD.match(line):
+            name = ENTRY if head["entry"] else head["name"]
+        elif line.startswith("}"):
+            name = ENTRY
+        else:
+            parts[name].append(line)
+    return dict(parts)
+
+
+def _walk(
+    name: str,
+    program: Mapping[str, Sequence[str]],
+    weight: Callable[[str], int],
+) -> Iterator[Line]:
+    for text in program.get(name, ()):
+        yield Line(text)
+        if loop := _LOOP.search(text):
+            known = _TRIPS.search(text)
+            times = int(known[1]) if known else 1
+            for inner, runs in ((loop[1], times + bool(known)), (loop[2], times)):
+                for line in _walk(inner, program, weight):
+                    bounded = line.bounded and known is not None
+                    yield Line(line.text, runs * line.trips, bounded)
+        elif branches := _BRANCHES.search(text):
+            names = re.findall(
+                r"%?([\w.\-]+)", ",".join(filter(None, branches.groups()))
+            )
+            choices = [tuple(_walk(one, program, weight)) for one in names]
+            yield from max(choices, key=lambda lines: _weigh(lines, weight))
+        elif (call := _CALL.search(text)) and not _AFTER.search(text):
+            yield from _walk(call[1], program, weight)
+
+
+def _weigh(lines: Sequence[Line], weight: Callable[[str], int]) -> int:
+    return sum(line.trips * weight(line.text) for line in lines)

@@ -1,0 +1,26 @@
+"""A column: numbers of a table in one unit, chosen for the largest of them."""
+
+
+class Column:
+    """Numbers in one unit, with one number of decimals.
+
+    Args:
+        largest: the largest number of the column.
+        unit: `B` or `FLOP`, to be prefixed.
+    """
+
+    def __init__(self, largest: int, unit: str) -> None:
+        prefixes = (("", 1), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12))
+        fitting = [one for one in prefixes if largest >= 100 * one[1]] or prefixes[:1]
+        self.unit, self.step = f"{fitting[-1][0]}{unit}", fitting[-1][1]
+
+    def say(self, value: int) -> str:
+        """Write a value: `619.5`, `< 0.1` below the last digit, `0` for none.
+
+        >>> [Column(619_520, "FLOP").say(n) for n in (619_520, 27, 0)]
+        ['619.5', '< 0.1', '0']
+        """
+        if self.step == 1 or not value:
+            return f"{value:,}"
+        shown = value / self.step
+        return f"{shown:,.1f}" if shown >= 0.05 else "< 0.1"

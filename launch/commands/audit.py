@@ -1,0 +1,205 @@
+"""`jaxdist audit`: what a compiled step moves and does, beside its plan."""
+
+import os
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.arguments import Parser, add_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from jaxdist.launch.auditing import Audited
+
+summary = "hold a compiled step against its plan, without training"
+
+_LARGEST: Final = 5
+
+
+def add_arguments(parser: Parser) -> None:
+    """Take an experiment and overrides, or a script and the name of its step."""
+    parser.add_argument(
+        "experiment",
+        metavar="EXPERIMENT",
+        help="a name of `jaxdist experiments`, a file my_experiment.py, or "
+        "my_script.py:step for a jitted function of your own with its `args`",
+    )
+    parser.add_argument(
+        "overrides",
+        metavar="key.sub=value",
+        nargs="*",
+        default=(),
+        help="change a value; `jaxdist config EXPERIMENT` lists the keys",
+    )
+    parser.add_argument(
+        "--warn", action="store_true", help="exit with 0 whatever differs, and say it"
+    )
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    """Audit, print what was found, and fail where that is not as it should be.
+
+    Raises:
+        AuditError: the first difference from the plan, after everything was printed.
+    """
+    from jaxdist.launch.environment import variables
+
+    path, _, name = args.experiment.partition(":")
+    if not (path.endswith(".py") and name):
+        return _experiment(args)
+    # A script makes devices as it likes, so none are prepared for it.
+    os.environ.update(variables(os.environ, fake_devices=None))
+    from jaxdist.launch.catalogue import has_experiment, load_file
+
+    module = load_file(Path(path))
+    if has_experiment(module, name):
+        return _experiment(args)
+    from jaxdist.launch.script import step_of
+
+    return _script(args, *step_of(module, Path(path), name))
+
+
+def _script(args: Namespace, step: Any, given: tuple[Any, ...]) -> int:
+    """Survey a step of the user's own."""
+    from jaxdist.launch.console import print_json
+    from jaxdist.partition.foreign import audit
+
+    if args.overrides:
+        raise BadInput(
+            "a script has no keys",
+            rule="key=value changes an experiment; a script is audited as it is",
+            values=" ".join(args.overrides),
+            remedy=f"jaxdist audit {args.experiment}",
+        )
+    survey = audit(step, *given)
+    if args.json:
+        print_json(survey.tree())
+    else:
+        sys.stdout.write(f"{args.experiment}\n{survey}\n")
+    return int(bool(survey.findings) and not args.warn)
+
+
+def _experiment(args: Namespace) -> int:
+    """Audit an experiment's step."""
+    from jaxdist.launch.devices import prepare_devices
+    from jaxdist.launch.resolve import resolve
+
+    resolved = resolve(args.experiment, args.overrides)
+    prepared = prepare_devices(resolved.config.plan, explicit=resolved.plan_is_explicit)
+
+    # From here on jax is imported: it sees the devices that were just prepared.
+    from jaxdist.launch.auditing import audit
+    from jaxdist.launch.console import console, print_json
+
+    found = audit(resolved, prepared)
+    if args.json:
+        print_json(found.tree())
+    else:
+        words = " ".join((args.experiment, *args.overrides))
+        _print(console(), found, prepared.title, words)
+    return _answer(found, warn=args.warn or resolved.config.audit == "warn")
+
+
+def _answer(found: "Audited", *, warn: bool) -> int:
+    """Raise the first difference, or warn of all of them."""
+    from jaxdist.launch.console import console
+
+    for error in found.program.differences:
+        if not warn:
+            raise error
+        console(error=True).print(f"warn: {error}", soft_wrap=True)
+    return 0
+
+
+def _print(out: "Console", found: "Audited", devices: str, words: str) -> None:
+    from jaxdist.core.units import size
+    from jaxdist.launch.console import print_next, print_table
+    from jaxdist.launch.onlooker import audit_line
+    from jaxdist.launch.opening import many
+
+    program, memory = found.program, found.memory
+    out.print(f"{found.experiment}    {program.layout.plan.title}    {devices}")
+    gathers = many(len(found.gathers), "unplanned all-gather")
+    out.print(f"  audit    {audit_line(program)}, {gathers}\n", soft_wrap=True)
+    if program.audit:
+        print_table(out, _collectives(found))
+        print_table(out, _largest(found))
+    print_table(out, _work(found))
+    parts = ", ".join(f"{name} {size(memory[name])}" for name in list(memory)[:-1])
+    out.print(f"  memory   {size(memory['total'])} a device: {parts}", soft_wrap=True)
+    out.print(f"  work     {_total(found)}\n", soft_wrap=True)
+    again = [f"jaxdist audit {words} --json", f"jaxdist train {words}"]
+    print_next(out, *again)
+
+
+def _collectives(found: "Audited") -> "Table":
+    """Lay out a row for each kind of collective and set of axes."""
+    from jaxdist.core.units import count
+    from jaxdist.launch.columns import Column
+    from jaxdist.launch.console import table
+
+    rows = found.program.audit
+    unit = Column(max(max(row.ledger, row.program) for row in rows), "B")
+    heads = [f"{name}, {unit.unit}" for name in ("ledger", "program", "sent")]
+    made = table("collective", "axes", "count", *heads, right=("count", *heads))
+    for row in rows:
+        axes = " x ".join(row.axes) or "unknown devices"
+        sizes = [unit.say(n) for n in (row.ledger, row.program, row.wire)]
+        made.add_row(row.kind, axes, count(row.count), *sizes)
+    return made
+
+
+def _largest(found: "Audited") -> "Table":
+    """Lay out the rows of the ledger that move most."""
+    from jaxdist.launch.columns import Column
+    from jaxdist.launch.console import table
+
+    rows = sorted(found.program.layout.ledger.rows, key=lambda row: -row.payload)[
+        :_LARGEST
+    ]
+    unit = Column(max((row.payload for row in rows), default=0), "B")
+    head = f"ledger, {unit.unit}"
+    made = table("largest", "layer", "axes", head, right=(head,))
+    for row in rows:
+        axes, moved = " x ".join(row.axes), unit.say(row.payload)
+        made.add_row(row.what, row.layer, axes, moved)
+    return made
+
+
+def _work(found: "Audited") -> "Table":
+    """Lay out the layers that work most: on one device, planned, and on a device."""
+    from jaxdist.core.units import percent
+    from jaxdist.launch.columns import Column
+    from jaxdist.launch.console import table
+
+    rows = sorted(found.shares, key=lambda row: -row.whole)
+    unit = Column(max((row.whole for row in rows), default=0), "FLOP")
+    heads = (f"one device, {unit.unit}", "planned", "a device", "share", "repeats")
+    made = table("layer", *heads, right=heads)
+    for row in rows[: 2 * _LARGEST]:
+        planned = found.program.layout.ledger.work.get(row.layer)
+        made.add_row(
+            row.layer or "loss, optimizer, the rest",
+            unit.say(row.whole),
+            "" if planned is None else unit.say(planned),
+            unit.say(row.device),
+            percent(row.share, 2),
+            f"{row.repeats:.2f}",
+        )
+    return made
+
+
+def _total(found: "Audited") -> str:
+    from jaxdist.core.units import percent, size
+
+    whole = sum(row.whole for row in found.shares)
+    here = sum(row.device for row in found.shares)
+    return (
+        f"{size(here, 'FLOP')} a device, {percent(here / max(whole, 1), 2)} of one "
+        f"device's {size(whole, 'FLOP')}; XLA counts {size(found.flops_by_xla, 'FLOP')}"
+    )
