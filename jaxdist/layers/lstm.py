@@ -1,0 +1,88 @@
+"""LSTM: a recurrent layer that reads a sequence a step at a time."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from jaxdist.core.dtypes import wide
+
+Carry = tuple[jax.Array, jax.Array]
+"""What a step hands to the next: output `[B, H]` and cell `[B, H]`."""
+
+
+class LSTM(nnx.Module):
+    """Long short-term memory, without peepholes.
+
+        i, f, g, o = x_t kernel + h_(t-1) recurrent + bias
+        c_t = sigmoid(f) c_(t-1) + sigmoid(i) tanh(g)
+        h_t = sigmoid(o) tanh(c_t)
+
+    Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000. The last
+    dim of every parameter is the unit: to split it splits each gate alike.
+
+    Args:
+        in_features: features of a step, C.
+        hidden: units, H.
+        dtype: of activations; None follows input and parameters. The cell is at least
+            float32.
+        rngs: source of first weights: normal, and orthogonal in each recurrent gate.
+    """
+
+    scope: str = ""
+
+    def __init__(
+        self, in_features: int, hidden: int, *, dtype: Any = None, rngs: nnx.Rngs
+    ) -> None:
+        normal = nnx.initializers.lecun_normal(in_axis=0, out_axis=(1, 2))
+        turn = nnx.initializers.orthogonal()
+        gates = [turn(rngs.params(), (hidden, hidden)) for _ in range(4)]
+        self.kernel = nnx.Param(normal(rngs.params(), (in_features, 4, hidden)))
+        self.recurrent = nnx.Param(jnp.stack(gates, axis=1))
+        self.bias = nnx.Param(jnp.zeros((4, hidden)))
+        self.in_features, self.hidden, self.dtype = in_features, hidden, dtype
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map `x [B, T, C]` to the outputs of all steps, `[B, T, H]`."""
+        return self.run(x)[0]
+
+    def run(self, x: jax.Array, carry: Carry | None = None) -> tuple[jax.Array, Carry]:
+        """Go on from a carry.
+
+        Args:
+            x: `[B, T, C]`.
+            carry: what an earlier call returned; None starts with zeros.
+
+        Returns:
+            The outputs of all steps, `[B, T, H]`, and the last carry.
+        """
+        with jax.named_scope(self.scope or "LSTM"):
+            own = (self.kernel[...], self.recurrent[...], self.bias[...])
+            x, kernel, recurrent, bias = nnx.nn.dtypes.promote_dtype(
+                (x, *own), dtype=self.dtype
+            )
+            # All steps at once, time first: the loop is left with what must be a loop.
+            read = jnp.einsum("btc,cgh->tbgh", x, kernel) + bias
+
+            def step(carry: Carry, read: jax.Array) -> tuple[Carry, jax.Array]:
+                gates = read + jnp.einsum("bk,kgh->bgh", carry[0], recurrent)
+                carry = _step(gates, carry[1])
+                return carry, carry[0]
+
+            last, outputs = lax.scan(step, carry or _zeros(read), read)
+            return outputs.swapaxes(0, 1), last
+
+
+def _zeros(read: jax.Array) -> Carry:
+    """Return the carry before the first step of `read [T, B, 4, H]`."""
+    zeros = jnp.zeros((read.shape[1], read.shape[3]), read.dtype)
+    return zeros, zeros.astype(wide(read.dtype))
+
+
+def _step(gates: jax.Array, cell: jax.Array) -> Carry:
+    """Update a cell by its gates `[B, 4, H]`: in, forget, new, out."""
+    come, keep, new, out = (gates[:, i].astype(cell.dtype) for i in range(4))
+    cell = jax.nn.sigmoid(keep) * cell + jax.nn.sigmoid(come) * jnp.tanh(new)
+    return (jax.nn.sigmoid(out) * jnp.tanh(cell)).astype(gates.dtype), cell
