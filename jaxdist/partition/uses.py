@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES, spatial_axes_of
+from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 
@@ -11,17 +11,17 @@ ALWAYS: Final = ("data", "fsdp", "tensor")
 """Axes that every network can use; whether its weights divide is for them to say."""
 
 
-def check(plan: Plan, image: Sequence[int]) -> None:
+def check(plan: Plan, image: Sequence[str | None]) -> None:
     """Refuse an axis larger than one that splits nothing.
 
     Args:
         plan: the layout.
-        image: shape of the network's input, `[B, ..., C]`.
+        image: axis of each dim of the network's input, None where it stays whole.
 
     Raises:
         BadInput: naming the axis and what it would have done.
     """
-    used = (*ALWAYS, *spatial_axes_of(len(image)))
+    used = (*ALWAYS, *filter(None, image))
     for axis, size in plan.mesh.items():
         if size > 1 and axis not in used and axis not in plan.idle:
             raise BadInput(

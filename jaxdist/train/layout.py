@@ -11,7 +11,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.core.axes import BATCH_AXES, spatial_axes_of
+from jaxdist.core.axes import BATCH_AXES
 from jaxdist.core.plan import Plan
 from jaxdist.layers import bind
 from jaxdist.layers.role import Roles
@@ -20,22 +20,27 @@ from jaxdist.partition.leaves import Leaf, leaves_of
 from jaxdist.partition.ledger import Ledger, Reads, write_ledger
 from jaxdist.profile.again import read_again
 from jaxdist.profile.calls import read_calls
-from jaxdist.train.objective import Batch, cast
+from jaxdist.train.objective import Batch, Objective, cast
 from jaxdist.train.state import TrainState, named_leaves
 from jaxdist.train.task import Task
 
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
 
-def batch_spec(rank: int) -> P:
-    """Return how an array of a batch is split: samples, then an image's positions.
+def batch_specs(objective: Objective, batch: Mapping[str, Any]) -> dict[str, P]:
+    """Return how each array of a batch is split: samples, then an image's positions.
 
-    Dims that are not spatial (tokens) stay whole.
+    Dims that are not spatial (tokens, the frames of a clip) stay whole.
 
-    >>> batch_spec(1), batch_spec(4)
-    (P(('data', 'fsdp'),), P(('data', 'fsdp'), 'spatial_h', 'spatial_w'))
+    >>> from jaxdist.train.objective import Classification
+    >>> image = jax.ShapeDtypeStruct((8, 16, 16, 1), "float32")
+    >>> batch_specs(Classification(), {"image": image})
+    {'image': P(('data', 'fsdp'), 'spatial_h', 'spatial_w')}
     """
-    return P(BATCH_AXES, *spatial_axes_of(rank))
+    return {
+        key: P(BATCH_AXES, *objective.axes(key, len(x.shape)))
+        for key, x in batch.items()
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,10 +112,8 @@ class Layout:
 
     def batch(self, shapes: Shapes) -> dict[str, NamedSharding]:
         """Return the sharding of each array of a batch."""
-        return {
-            key: NamedSharding(self.mesh, batch_spec(len(s.shape)))
-            for key, s in shapes.items()
-        }
+        specs = batch_specs(self.task.objective, shapes)
+        return {key: NamedSharding(self.mesh, spec) for key, spec in specs.items()}
 
     def map(
         self, local: Callable[..., Any], state: Any, batch: Batch, outs: Any
@@ -123,11 +126,10 @@ class Layout:
             batch: a global batch.
             outs: specs of what it returns.
         """
-        specs = {key: batch_spec(x.ndim) for key, x in batch.items()}
         return jax.shard_map(
             local,
             mesh=self.mesh,
-            in_specs=(state, specs),
+            in_specs=(state, batch_specs(self.task.objective, batch)),
             out_specs=outs,
             check_vma=False,
         )
@@ -151,7 +153,8 @@ def lay_out(task: Task, plan: Plan, mesh: Mesh, shapes: Shapes) -> Layout:
         BadInput: naming the layer or the batch, the numbers and what works.
     """
     inputs = cast(task.objective.arguments(shapes), task.dtype)
-    uses.check(plan, inputs[0].shape)
+    image, _ = task.objective.inputs[0]
+    uses.check(plan, task.objective.axes(image, inputs[0].ndim))
     data.check(plan, inputs[0].shape[0])
     state = task.state
     calls = read_calls(task.graph, (state.params, state.stats), *inputs)

@@ -13,7 +13,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxdist.core.axes import spatial_axes_of
 from jaxdist.core.dtypes import wide
+from jaxdist.core.tokens import PADDING
 
 Batch = Mapping[str, jax.Array]
 Keys = tuple[tuple[str, str], ...]
@@ -41,6 +43,22 @@ class Objective(ABC):
     def arguments(self, batch: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the arrays, or shapes, that the network is called on."""
         return tuple(batch[key] for key, _ in self.inputs)
+
+    def axes(self, key: str, rank: int) -> tuple[str | None, ...]:
+        """Name the axis that splits each dim of an array behind its samples.
+
+        Args:
+            key: of the batch.
+            rank: number of dims of the array, samples and channels included.
+
+        Returns:
+            An axis a dim, None where it stays whole, as do the dims behind the last.
+        """
+        return spatial_axes_of(rank)
+
+    def asked(self, right: jax.Array, batch: Batch) -> jax.Array:
+        """Return which of the answers of `right` count, bool [B, ...]: here all."""
+        return jnp.ones_like(right)
 
     @abstractmethod
     def losses(self, outputs: jax.Array, batch: Batch) -> jax.Array:
@@ -94,6 +112,36 @@ class NextToken(Objective):
         return outputs.argmax(-1) == batch["target"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Captions(Objective):
+    """A label a word of a caption: the next one, from logits [B, L, vocabulary].
+
+    `words` are the caption with `BEGIN` before it, `target` the caption with `END`
+    behind it; both are filled up with `PADDING`, which nothing is asked for.
+    """
+
+    inputs: Keys = (("clip", "float32"), ("words", "int32"))
+    targets: Keys = (("target", "int32"),)
+
+    def axes(self, key: str, rank: int) -> tuple[str | None, ...]:
+        """Name the axes: each frame of a clip [B, T, H, W, C] is split as an image."""
+        return (None, *spatial_axes_of(rank - 1)) if key == "clip" else ()
+
+    def losses(self, outputs: jax.Array, batch: Batch) -> jax.Array:
+        """Return the mean cross entropy over each caption's words, [B], nats."""
+        each = _cross_entropy(outputs, batch["target"])
+        asked = _words(batch).astype(each.dtype)
+        return (each * asked).sum(-1) / jnp.maximum(asked.sum(-1), 1)
+
+    def right(self, outputs: jax.Array, batch: Batch) -> jax.Array:
+        """Return whether each word's largest logit is its target, bool [B, L]."""
+        return outputs.argmax(-1) == batch["target"]
+
+    def asked(self, right: jax.Array, batch: Batch) -> jax.Array:
+        """Return which targets are a word or the end, bool [B, L]."""
+        return _words(batch)
+
+
 def cast(arrays: Any, dtype: Any) -> Any:
     """Cast the floats among arrays or shapes; None leaves everything as it is.
 
@@ -109,6 +157,10 @@ def cast(arrays: Any, dtype: Any) -> Any:
         return x.astype(dtype)
 
     return jax.tree.map(one, arrays)
+
+
+def _words(batch: Batch) -> jax.Array:
+    return batch["target"] != PADDING
 
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:

@@ -11,7 +11,6 @@ gradient of a leaf is the sum of the copies' gradients over the axes that do not
 it. One rule for every leaf and every split.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -163,7 +162,7 @@ def eval_step(layout: Layout) -> Callable[..., Any]:
 
     Returns:
         A function to `loss` (over samples), `correct` and `answers` (over what the
-        objective scores: labels or tokens) and `samples`.
+        objective asks for: labels or tokens) and `samples`.
     """
     task, objective = layout.task, layout.task.objective
 
@@ -176,12 +175,12 @@ def eval_step(layout: Layout) -> Callable[..., Any]:
         outputs, weight = model(*_inputs(task, batch)), batch["weight"]
         each, right = objective.losses(outputs, batch), objective.right(outputs, batch)
         real = (weight > 0).reshape(-1, *(1,) * (right.ndim - 1))
-        samples = real.astype(jnp.int32).sum()
+        asked = objective.asked(right, batch) & real
         sums = {
             "loss": (each * weight.astype(each.dtype)).sum(),
-            "correct": (right & real).astype(jnp.int32).sum(),
-            "answers": samples * math.prod(right.shape[1:]),
-            "samples": samples,
+            "correct": (right & asked).astype(jnp.int32).sum(),
+            "answers": asked.astype(jnp.int32).sum(),
+            "samples": real.astype(jnp.int32).sum(),
         }
         return lax.psum(sums, BATCH_AXES)
 

@@ -6,7 +6,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.partition import uses
 
-IMAGE = (16, 16, 16, 1)
+IMAGE = ("spatial_h", "spatial_w")
 
 
 def test_used_axes_pass():
@@ -28,3 +28,10 @@ def test_repeating_on_purpose_is_said():
 def test_an_axis_in_use_is_not_idle():
     with pytest.raises(BadInput, match="cannot be idle"):
         uses.check(Plan(mesh=MeshShape(data=2), idle=("data",)), IMAGE)
+
+
+def test_a_clip_is_not_split_along_its_frames():
+    clip = (None, *IMAGE)
+    uses.check(Plan(mesh=MeshShape(spatial_h=2)), clip)
+    with pytest.raises(BadInput, match="fsdp, tensor, spatial_h, spatial_w"):
+        uses.check(Plan(mesh=MeshShape(spatial_d=2)), clip)

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdist.train.objective import Classification, NextToken, cast
+from jaxdist.core.tokens import END, PADDING
+from jaxdist.train.objective import Captions, Classification, NextToken, cast
 
 RNG = np.random.default_rng(0)
 
@@ -35,10 +36,49 @@ def test_a_label_a_token_is_a_mean_within_the_sample():
     np.testing.assert_array_equal(right, logits.argmax(-1) == target)
 
 
+def captions():
+    """Three captions of 4, 1 and 7 words, the end included."""
+    target = RNG.integers(END + 1, 5, (3, 7))
+    for row, length in zip(target, (4, 1, 7)):
+        row[length - 1], row[length:] = END, PADDING
+    return target
+
+
+def test_a_label_a_word_is_a_mean_over_the_words_alone():
+    logits, target = RNG.normal(size=(3, 7, 5)).astype("f4"), captions()
+    batch = {"target": jnp.asarray(target, jnp.int32)}
+    each = surprise(logits, target)
+    want = [each[0, :4].mean(), each[1, 0], each[2].mean()]
+    losses = Captions().losses(jnp.asarray(logits), batch)
+    np.testing.assert_allclose(losses, want, rtol=1e-5)
+
+
+def test_padding_is_neither_asked_nor_learned():
+    logits, target = RNG.normal(size=(3, 7, 5)).astype("f4"), captions()
+    batch = {"target": jnp.asarray(target, jnp.int32)}
+    right = Captions().right(jnp.asarray(logits), batch)
+    asked = Captions().asked(right, batch)
+    np.testing.assert_array_equal(asked.sum(1), [4, 1, 7])
+    slope = jax.grad(lambda x: Captions().losses(x, batch).sum())(jnp.asarray(logits))
+    np.testing.assert_array_equal((slope != 0).any(-1), asked)
+
+
 @pytest.mark.parametrize("objective", [Classification(), NextToken()])
+def test_others_ask_for_every_answer(objective):
+    right = jnp.array([[True, False], [False, False]])
+    assert objective.asked(right, {}).tolist() == [[True, True], [True, True]]
+
+
+def test_a_clip_is_split_as_its_frames_are():
+    assert Captions().axes("clip", 5) == (None, "spatial_h", "spatial_w")
+    assert Captions().axes("target", 2) == Captions().axes("weight", 1) == ()
+    assert Classification().axes("image", 5) == ("spatial_d", "spatial_h", "spatial_w")
+
+
+@pytest.mark.parametrize("objective", [Classification(), NextToken(), Captions()])
 def test_losses_of_narrow_logits_are_wide(objective):
-    shape = (2, 3, 5) if isinstance(objective, NextToken) else (2, 5)
-    batch = {key: jnp.zeros(shape[:-1], jnp.int32) for key, _ in objective.targets}
+    shape = (2, 5) if isinstance(objective, Classification) else (2, 3, 5)
+    batch = {key: jnp.ones(shape[:-1], jnp.int32) for key, _ in objective.targets}
     losses = objective.losses(jnp.zeros(shape, jnp.bfloat16), batch)
     assert (losses.shape, losses.dtype) == ((2,), jnp.float32)
     np.testing.assert_allclose(losses, np.log(5), rtol=1e-6)

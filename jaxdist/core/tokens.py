@@ -1,0 +1,12 @@
+"""Tokens that are no word: what pads, begins and ends a caption."""
+
+from typing import Final
+
+PADDING: Final = 0
+"""Fills a caption up to the length of the batch; never asked for."""
+BEGIN: Final = 1
+"""Stands before the first word."""
+END: Final = 2
+"""Stands behind the last word, and is asked for."""
+SIGNS: Final = ("<padding>", "<begin>", "<end>")
+"""What stands for them in a vocabulary, in this order, before its words."""
