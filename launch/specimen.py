@@ -138,8 +138,12 @@ def inputs_of(
     if registry.reads_tokens(specimen.model):
         asked = data.context if data else registry.context_of(specimen.model)
         return (jax.ShapeDtypeStruct((specimen.batch, size or asked), "int32"),)
+    if registry.reads_clips(specimen.model):
+        return _clips(specimen, data)
     shape = (
-        _sample(data) if data and size is None else registry.image_shape(specimen.model)
+        _samples(data, "image")[0]
+        if data and size is None
+        else registry.image_shape(specimen.model)
     )
     rows = shape[:-1] if size is None else [size] * len(shape[:-1])
     whole = (specimen.batch, *rows, shape[-1])
@@ -163,14 +167,33 @@ def bind_noise(network: "nnx.Module", batch: int) -> None:
     bind(network, jax.random.key(0), jnp.arange(batch, dtype=jnp.int32))
 
 
-def _sample(data: "DataConfig") -> tuple[int, ...]:
-    """Return the shape of a data set's images, channels last."""
+def _clips(
+    specimen: Specimen, data: "DataConfig | None"
+) -> "tuple[jax.ShapeDtypeStruct, ...]":
+    """Return the shapes of clips `[B, T, H, W, C]` and of their words `[B, L]`."""
+    import jax
+
+    made_for = registry.clip_shapes(specimen.model)
+    clip, words = _samples(data, "clip", "words") if data else made_for
+    frames, *rows, channels = clip
+    if specimen.input.size is not None:
+        rows = [specimen.input.size] * len(rows)
+    return (
+        jax.ShapeDtypeStruct(
+            (specimen.batch, frames, *rows, channels), specimen.precision
+        ),
+        jax.ShapeDtypeStruct((specimen.batch, *words), "int32"),
+    )
+
+
+def _samples(data: "DataConfig", *keys: str) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of what a sample of a data set has."""
     import numpy as np
 
     from jaxdist.input.registry import open_data
 
     first = open_data(data)[0].get(np.zeros(1, np.int64))
-    return tuple(first["image"].shape[1:])
+    return tuple(tuple(first[key].shape[1:]) for key in keys)
 
 
 def _refused(specimen: Specimen, shape: Sequence[int], error: Exception) -> BadInput:

@@ -23,10 +23,13 @@ _HOMES: Final = {
     "resnet8": "jaxdist.models.resnet:ResNet8",
     "resnet50": "jaxdist.models.resnet:ResNet50",
     "resnet152": "jaxdist.models.resnet:ResNet152",
+    "s2vt": "jaxdist.models.s2vt:S2VT",
     "vgg16": "jaxdist.models.vgg:VGG16",
 }
 _LANGUAGE: Final = frozenset({"gpt2_small", "llama"})
 """Networks that are trained to say the next token."""
+_VIDEO: Final = frozenset({"s2vt"})
+"""Networks that are trained to say what happens in a clip."""
 
 
 def names() -> tuple[str, ...]:
@@ -46,13 +49,18 @@ def model_factory(config: ModelConfig) -> "Callable[..., nnx.Module]":
 
 def objective_for(config: ModelConfig) -> "Objective":
     """Return what the network of a configuration is trained on."""
-    from jaxdist.train.objective import Classification, NextToken
+    from jaxdist.train.objective import Captions, Classification, NextToken
 
+    if reads_clips(config):
+        return Captions()
     return NextToken() if reads_tokens(config) else Classification()
 
 
 def image_shape(config: ModelConfig) -> tuple[int, ...]:
-    """Return the shape of one image the network was made for: `[H, W, C]` or 3-D.
+    """Return the shape of one image or frame the network was made for.
+
+    Returns:
+        `[H, W, C]`, or `[D, H, W, C]` where images are 3-D.
 
     Raises:
         BadInput: no network has this name.
@@ -64,6 +72,22 @@ def image_shape(config: ModelConfig) -> tuple[int, ...]:
 def reads_tokens(config: ModelConfig) -> bool:
     """Tell whether the network is called on tokens `[B, T]`, not on images."""
     return config.name in _LANGUAGE
+
+
+def reads_clips(config: ModelConfig) -> bool:
+    """Tell whether the network is called on a clip `[B, T, H, W, C]` and its words."""
+    return config.name in _VIDEO
+
+
+def clip_shapes(config: ModelConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shapes of a clip and its words that a network was made for.
+
+    Returns:
+        `[T, H, W, C]` and `[L]`.
+    """
+    module, _ = _HOMES[config.name].split(":")
+    clip, words = import_module(module).clip_shapes(config)
+    return clip, words
 
 
 def context_of(config: ModelConfig) -> int:

@@ -23,6 +23,11 @@ class VGGPreset(Preset):
     grid: int
     """Rows and columns that the dense layers read."""
 
+    @property
+    def dense(self) -> int:
+        """Features of the first two dense layers."""
+        return 64 * self.width
+
 
 class ConvRelu(nnx.Module):
     """A 3x3 convolution and ReLU."""
@@ -68,17 +73,22 @@ class VGG16(Network):
         self, config: ModelConfig, *, dtype: Any = None, rngs: nnx.Rngs
     ) -> None:
         preset = settle(config, self.presets)
-        wide, blocks = preset.channels, dict[str, nnx.Module]()
-        for i, (count, times) in enumerate(preset.stages, start=1):
-            for j in range(1, count + 1):
-                features = wide, times * preset.width
-                blocks[f"conv{i}_{j}"] = ConvRelu(features, dtype, rngs)
-                wide = features[1]
-            blocks[f"pool{i}"] = MaxPool(2, 2)
-        flat, dense = preset.grid**2 * wide, 64 * preset.width
-        rate = preset.dropout
-        blocks["flatten"] = Flatten((preset.grid, preset.grid))
-        blocks["dense1"] = DenseRelu((flat, dense), 0.0, dtype, rngs)
-        blocks["dense2"] = DenseRelu((dense, dense), rate, dtype, rngs)
-        blocks["head"] = Dense((dense, preset.classes), rate, dtype, rngs)
-        super().__init__(blocks)
+        blocks = trunk(preset, dtype, rngs)
+        head = Dense((preset.dense, preset.classes), preset.dropout, dtype, rngs)
+        super().__init__({**blocks, "head": head})
+
+
+def trunk(preset: VGGPreset, dtype: Any, rngs: nnx.Rngs) -> dict[str, nnx.Module]:
+    """Return the blocks before the head: images to features `[B, preset.dense]`."""
+    wide, blocks = preset.channels, dict[str, nnx.Module]()
+    for i, (count, times) in enumerate(preset.stages, start=1):
+        for j in range(1, count + 1):
+            features = wide, times * preset.width
+            blocks[f"conv{i}_{j}"] = ConvRelu(features, dtype, rngs)
+            wide = features[1]
+        blocks[f"pool{i}"] = MaxPool(2, 2)
+    flat, dense = preset.grid**2 * wide, preset.dense
+    blocks["flatten"] = Flatten((preset.grid, preset.grid))
+    blocks["dense1"] = DenseRelu((flat, dense), 0.0, dtype, rngs)
+    blocks["dense2"] = DenseRelu((dense, dense), preset.dropout, dtype, rngs)
+    return blocks

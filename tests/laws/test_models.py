@@ -4,7 +4,7 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.models.config import ModelConfig
-from jaxdist.models.registry import names, reads_tokens
+from jaxdist.models.registry import names, objective_for
 
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
 
@@ -17,7 +17,9 @@ SPACE = dict(data=2, spatial_d=2, spatial_h=2, tensor=2)
 SHRINK = ("alexnet", "alexnet_two_group", "inception_v3")
 """Networks whose windows without padding give fewer rows than their strides."""
 
-IMAGES = [name for name in names() if not reads_tokens(ModelConfig(name=name))]
+IMAGES = [
+    name for name in names() if "image" in objective_for(ModelConfig(name=name)).dtypes
+]
 SHORT = {name: DATA if name in SHRINK else BOTH for name in IMAGES} | {
     "cosmoflow": SPACE
 }

@@ -9,7 +9,8 @@ import pytest
 from flax import nnx
 
 from jaxdist.core.errors import BadInput
-from jaxdist.layers import Conv, bind
+from jaxdist.launch.specimen import Specimen, inputs_of
+from jaxdist.layers import LSTM, Conv, bind
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import image_shape, model_factory, names, reads_tokens
 from jaxdist.profile.calls import read_calls
@@ -23,9 +24,11 @@ PARAMETERS = {
     "resnet8": 77_562,
     "resnet50": 25_557_032,
     "resnet152": 60_192_808,
+    "s2vt": 171_225_141,
     "vgg16": 138_357_544,
 }
-"""torchvision's; for cosmoflow MLPerf's; for the two groups the paper's layer sizes."""
+"""torchvision's; for cosmoflow MLPerf's; for the two groups and s2vt, whose arithmetic
+is in its docstring and in test_s2vt.py, the paper's layer sizes."""
 
 AUXILIARY = {"googlenet": 6_379_984, "inception_v3": 3_326_696}
 NETWORKS = sorted(PARAMETERS)
@@ -50,8 +53,8 @@ def count(model):
     return sum(x.size for _, x in leaves) - sum(aux), sum(aux)
 
 
-def images(config, batch=2):
-    return jax.ShapeDtypeStruct((batch, *image_shape(config)), jnp.float32)
+def inputs(config, batch=2):
+    return inputs_of(Specimen(model=config, batch=batch))
 
 
 def flops(call):
@@ -61,6 +64,9 @@ def flops(call):
         return 2 * math.prod(call.out_shape) * taps // call.layer.feature_group_count
     if isinstance(call.layer, nnx.Linear):
         return 2 * math.prod(call.out_shape) * call.layer.in_features
+    if isinstance(call.layer, LSTM):
+        read = call.layer.in_features + call.layer.hidden
+        return 2 * 4 * math.prod(call.out_shape) * read
     return 0
 
 
@@ -68,23 +74,24 @@ def run(config, mode, by_blocks=False):
     """The network's program, `network(x)` or block by block, and its outputs."""
     graph, state = nnx.split(network(config))
 
-    def apply(state, x):
+    def apply(state, *arrays):
         model = nnx.merge(graph, state)
         getattr(model, mode)()
-        bind(model, jax.random.key(0), jnp.arange(x.shape[0], dtype=jnp.int32))
+        bind(model, jax.random.key(0), jnp.arange(len(arrays[0]), dtype=jnp.int32))
         if not by_blocks:
-            return model(x)
+            return model(*arrays)
+        x = arrays if len(arrays) > 1 else arrays[0]
         for _, block in model.chain():
             x = block(x)
         return x
 
-    program, out = jax.make_jaxpr(apply, return_shape=True)(state, images(config))
+    program, out = jax.make_jaxpr(apply, return_shape=True)(state, *inputs(config))
     return str(program), [x.shape for x in jax.tree.leaves(out)]
 
 
 def test_every_network_is_in_the_table():
-    images = {name for name in names() if not reads_tokens(ModelConfig(name=name))}
-    assert images == set(PARAMETERS)
+    others = {name for name in names() if not reads_tokens(ModelConfig(name=name))}
+    assert others == set(PARAMETERS)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -104,9 +111,10 @@ def test_auxiliary_heads_are_counted_apart(name):
 @pytest.mark.parametrize("name", sorted(set(NETWORKS) - {"resnet8"}))
 def test_flops_are_those_of_the_docstring(name):
     graph, *state = nnx.split(full(name), nnx.Param, ...)
-    calls = read_calls(graph, state, images(ModelConfig(name=name), batch=1))
+    calls = read_calls(graph, state, *inputs(ModelConfig(name=name), batch=1))
     total = sum(map(flops, calls)) / 1e9
-    assert f"FLOPs a sample: {total:#.3g} G" in type(full(name)).__doc__
+    said = f"{total:#.3g} G" if total < 1000 else f"{total / 1000:#.3g} T"
+    assert f"FLOPs a sample: {said}" in type(full(name)).__doc__
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -114,7 +122,8 @@ def test_the_chain_is_the_network(name):
     config = tiny(name)
     model, chain = run(config, "eval"), run(config, "eval", by_blocks=True)
     assert model == chain
-    assert model[1] == [(2, 4 if name == "cosmoflow" else 10)]
+    outputs = {"cosmoflow": (4,), "s2vt": (6, 20)}
+    assert model[1] == [(2, *outputs.get(name, (10,)))]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
