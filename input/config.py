@@ -20,7 +20,7 @@ class DataConfig:
     shift: int = 1
     """Largest random shift of a training image, pixels; 0: images as they are."""
     path: str = ""
-    """File to read, for a data set that is a file of one's own (text)."""
+    """File to read, for a data set that is a file of one's own (text, clips)."""
     context: int = 128
     """Tokens a sample, for text."""
     stride: int | None = None

@@ -49,6 +49,25 @@ def _text(config: DataConfig) -> "tuple[Source, Source]":
     return open_text(config.path, context=config.context, stride=config.stride)
 
 
+def _clips(config: DataConfig) -> "tuple[Source, Source]":
+    from jaxdist.input.clips import open_clips
+
+    return open_clips(config.path)
+
+
+def _moving_digits(config: DataConfig) -> "tuple[Source, Source]":
+    from jaxdist.input.moving_digits import open_moving_digits
+
+    return open_moving_digits(Path(config.dir))
+
+
 _OPENERS: Final[Mapping[str, "Callable[[DataConfig], tuple[Source, Source]]"]] = (
-    MappingProxyType({"digits": _digits, "text": _text})
+    MappingProxyType(
+        {
+            "digits": _digits,
+            "moving_digits": _moving_digits,
+            "clips": _clips,
+            "text": _text,
+        }
+    )
 )

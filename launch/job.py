@@ -1,6 +1,6 @@
 """A job: a checked configuration turned into the values that the engine runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +40,8 @@ class Job:
     """When to evaluate, to save and to end."""
     rates: Callable[[Any], Any]
     """Learning rates of an array of steps."""
-    vocabulary: str
-    """Characters that the tokens stand for; empty where samples are no text."""
+    vocabulary: Sequence[str]
+    """Characters or words that tokens stand for; empty where there are none."""
 
     @property
     def test_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:

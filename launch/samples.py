@@ -1,6 +1,6 @@
 """Samples: what a data set has, held against the network that shall train on it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from jaxdist.core.errors import BadInput
+from jaxdist.input.clips import Clips
 from jaxdist.input.text import Text
 from jaxdist.launch.config import Experiment
 from jaxdist.models.config import ModelConfig
@@ -28,8 +29,8 @@ def batch_shapes(
     """
     sample, batch = source.get(np.zeros(1, np.int64)), config.data.batch
     _check_keys(config, objective, sample)
-    if "image" in objective.dtypes:
-        _check_channels(config, sample["image"].shape[-1])
+    for key in {"image", "clip"} & objective.dtypes.keys():
+        _check_channels(config, sample[key].shape[-1])
     shapes = {key: (batch, *sample[key].shape[1:]) for key in objective.dtypes}
     return {
         key: jax.ShapeDtypeStruct(shapes.get(key, (batch,)), np.dtype(dtype))
@@ -38,36 +39,39 @@ def batch_shapes(
 
 
 def fitted(config: Experiment, source: "Source") -> ModelConfig:
-    """Return the network's settings, those left open for text taken from the text.
+    """Return the network's settings, those left open for words taken from the data.
 
     Raises:
-        BadInput: the network has no room for the text's characters or windows.
+        BadInput: the network has no room for the data's vocabulary or windows.
     """
-    model, known = config.model, vocabulary_of(source)
+    model, known = config.model, len(vocabulary_of(source))
     if not known:
         return model
-    letters, window, path = len(known), config.data.context, config.data.path
-    _check_room("vocabulary", model.vocabulary, letters, f"characters in {path}")
+    if not isinstance(source, Text):
+        _check_room("vocabulary", model.vocabulary, known, "words and signs")
+        return replace(model, vocabulary=model.vocabulary or known)
+    window, path = config.data.context, config.data.path
+    _check_room("vocabulary", model.vocabulary, known, f"characters in {path}")
     _check_room("context", model.context, window, "= data.context")
     return replace(
         model,
-        vocabulary=model.vocabulary or letters,
+        vocabulary=model.vocabulary or known,
         context=model.context or window,
     )
 
 
-def vocabulary_of(source: "Source") -> str:
-    """Return the characters that tokens stand for; empty where samples are no text."""
-    return source.vocabulary if isinstance(source, Text) else ""
+def vocabulary_of(source: "Source") -> Sequence[str]:
+    """Return the characters or words that tokens stand for; none where none do."""
+    return source.vocabulary if isinstance(source, Text | Clips) else ""
 
 
 def _check_room(key: str, given: int | None, least: int, what: str) -> None:
     if given is not None and given < least:
         raise BadInput(
-            f"the network's {key} is too small for the text",
-            rule=f"model.{key} is at least that of the text",
+            f"the network's {key} is too small for the data",
+            rule=f"model.{key} is at least that of the data",
             values=f"model.{key} = {given}, {least} {what}",
-            remedy=f"model.{key}={least}, or model.{key}=None takes the text's",
+            remedy=f"model.{key}={least}, or model.{key}=None takes the data's",
         )
 
 

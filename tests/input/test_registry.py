@@ -13,7 +13,7 @@ from jaxdist.input.registry import names, open_data
 def test_a_data_set_opens_by_name(digits_dir):
     train, test = open_data(DataConfig(dir=str(digits_dir)))
     assert (len(train), len(test)) == (1437, 360)
-    assert names() == ("digits", "text")
+    assert names() == ("digits", "moving_digits", "clips", "text")
 
 
 @pytest.mark.parametrize(

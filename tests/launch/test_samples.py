@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from jaxdist.core.errors import BadInput
+from jaxdist.input.clips import Clips
 from jaxdist.input.sources import ArraySource
 from jaxdist.input.text import open_text
 from jaxdist.launch.resolve import resolve
@@ -73,3 +74,33 @@ def test_images_leave_the_network_as_it_is():
     config = resolve("digits", []).config
     assert fitted(config, images) == config.model
     assert vocabulary_of(images) == ""
+
+
+@pytest.fixture(scope="module")
+def clips():
+    known = ("<padding>", "<begin>", "<end>", "up")
+    return Clips(np.zeros((9, 5, 16, 8, 1), np.uint8), ["up"] * 9, known, 4)
+
+
+def test_clips_give_clips_words_and_targets(clips):
+    config = resolve("captions", ["data.batch=4"]).config
+    assert {
+        key: (s.shape, s.dtype.name) for key, s in shapes(config, clips).items()
+    } == {
+        "clip": ((4, 5, 16, 8, 1), "float32"),
+        "words": ((4, 4), "int32"),
+        "target": ((4, 4), "int32"),
+        "id": ((4,), "int32"),
+    }
+
+
+def test_clips_give_the_vocabulary_alone(clips):
+    model = fitted(resolve("captions", []).config, clips)
+    assert (model.vocabulary, model.context) == (4, None)
+    with pytest.raises(BadInput, match=r"model\.vocabulary = 3, 4 words and signs"):
+        fitted(resolve("captions", ["model.vocabulary=3"]).config, clips)
+
+
+def test_a_network_for_other_frames_is_refused(clips):
+    with pytest.raises(BadInput, match=r"model\.channels=1"):
+        shapes(resolve("captions", ["model.channels=3"]).config, clips)

@@ -106,9 +106,10 @@ def test_bfloat16_keeps_a_wide_cell():
     np.testing.assert_allclose(y.astype("float32"), layer(x), atol=0.05)
 
 
-def test_first_weights_leave_the_length_of_outputs():
+def test_first_weights_leave_the_length_of_outputs_and_remember():
     layer = LSTM(FEATURES, UNITS, rngs=nnx.Rngs(0))
     for gate in range(4):
         turn = layer.recurrent[:, gate]
         np.testing.assert_allclose(turn @ turn.T, np.eye(UNITS), atol=1e-5)
-    assert not layer.bias[...].any()
+    np.testing.assert_array_equal(layer.bias[...].any(1), [False, True, False, False])
+    assert (layer.bias[1] == 1).all()

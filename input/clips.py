@@ -1,0 +1,161 @@
+"""Clips: short films, each with a sentence that says what happens in it.
+
+A vocabulary is the signs of `jaxdist.core.tokens` and then the sorted words of all
+captions. A file of clips is a NumPy archive of `clip`, uint8 [N, T, H, W, C], and
+`caption`, N strings; the last tenth is held out.
+"""
+
+import hashlib
+import zipfile
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.tokens import BEGIN, END, PADDING, SIGNS
+from jaxdist.input.sources import Arrays
+
+Pixels = NDArray[np.uint8]
+
+
+class Clips:
+    """A `Source` of `clip`, `words` and `target`, held in memory.
+
+    Args:
+        clips: [N, T, H, W, C], values 0 to 255.
+        captions: of each clip, words between blanks.
+        vocabulary: signs and words.
+        length: words of the longest caption, its end included, L.
+
+    >>> film = np.zeros((1, 2, 4, 4, 1), np.uint8)
+    >>> clips = Clips(film, ["a b"], vocabulary_of(["a b"]), length=4)
+    >>> one = clips.get(np.array([0]))
+    >>> one["words"].tolist(), one["target"].tolist()
+    ([[1, 3, 4, 0]], [[3, 4, 2, 0]])
+    """
+
+    def __init__(
+        self,
+        clips: Pixels,
+        captions: Sequence[str],
+        vocabulary: tuple[str, ...],
+        length: int,
+    ) -> None:
+        self.captions, self.vocabulary = tuple(captions), vocabulary
+        self._clips, self._target = clips, encode(captions, vocabulary, length)
+
+    def __len__(self) -> int:
+        return len(self._clips)
+
+    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+        """Read samples: int [n] to new arrays [n, ...].
+
+        Returns:
+            `clip` float32 [n, T, H, W, C] in [0, 1]; `words` and `target` int32
+            [n, L], the caption behind `BEGIN` and before `END`.
+        """
+        target = self._target[ids]
+        words = np.full_like(target, BEGIN)
+        words[:, 1:] = np.where(target == END, PADDING, target)[:, :-1]
+        clip = self._clips[ids] / np.float32(255)
+        return {"clip": clip, "words": words, "target": target}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of every pixel and word."""
+        digest = hashlib.sha256(repr((self._clips.shape, self.captions)).encode())
+        digest.update(np.ascontiguousarray(self._clips).data)
+        return digest.hexdigest()
+
+
+def vocabulary_of(captions: Sequence[str]) -> tuple[str, ...]:
+    """Return the signs, and the words of all captions in their order.
+
+    >>> vocabulary_of(["a b", "c a"])
+    ('<padding>', '<begin>', '<end>', 'a', 'b', 'c')
+    """
+    return (*SIGNS, *sorted({word for caption in captions for word in caption.split()}))
+
+
+def length_of(captions: Sequence[str]) -> int:
+    """Count the words of the longest caption, its end included."""
+    return 1 + max(len(caption.split()) for caption in captions)
+
+
+def encode(
+    captions: Sequence[str], vocabulary: Sequence[str], length: int
+) -> NDArray[np.int32]:
+    """Return each caption's words as places in the vocabulary, int32 [N, length].
+
+    Behind the last word is `END`, and then `PADDING`.
+    """
+    places = {word: place for place, word in enumerate(vocabulary)}
+    rows = np.full((len(captions), length), PADDING, np.int32)
+    for row, caption in zip(rows, captions):
+        words = [*(places[word] for word in caption.split()), END]
+        row[: len(words)] = words
+    return rows
+
+
+def decode(tokens: Sequence[int], vocabulary: Sequence[str]) -> str:
+    """Return the words before the first `END`.
+
+    >>> decode([3, 4, 2, 4], ("<padding>", "<begin>", "<end>", "a", "b"))
+    'a b'
+    """
+    ends = [place for place, token in enumerate(tokens) if token == END]
+    said = tokens[: ends[0]] if ends else tokens
+    return " ".join(vocabulary[token] for token in said)
+
+
+def open_clips(path: str) -> tuple[Clips, Clips]:
+    """Open a file of clips.
+
+    Args:
+        path: a NumPy archive, as `numpy.savez` writes it.
+
+    Returns:
+        The first nine tenths, and the last tenth.
+
+    Raises:
+        BadInput: no such file, or not what a file of clips holds.
+    """
+    clips, captions = _read(path)
+    vocabulary, length = vocabulary_of(captions), length_of(captions)
+    border = len(captions) * 9 // 10
+    return (
+        Clips(clips[:border], captions[:border], vocabulary, length),
+        Clips(clips[border:], captions[border:], vocabulary, length),
+    )
+
+
+def _read(path: str) -> tuple[Pixels, list[str]]:
+    """Read a file of clips whole, or say why it is none."""
+    try:
+        with np.load(path or "no path", allow_pickle=False) as file:
+            clips, captions = file["clip"], file["caption"]
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise _no_clips(path, f"{type(error).__name__}: {error}") from error
+    if clips.dtype != np.uint8 or clips.ndim != 5 or captions.dtype.kind != "U":
+        found = f"clip {clips.dtype} {list(clips.shape)}, caption {captions.dtype}"
+        raise _no_clips(path, found)
+    if captions.shape != clips.shape[:1] or len(captions) < 2:
+        found = f"{len(clips)} clips, captions {list(captions.shape)}"
+        raise _no_clips(path, found)
+    return clips, [str(caption) for caption in captions]
+
+
+def _no_clips(path: str, values: str) -> BadInput:
+    return BadInput(
+        f"no clips in {path}" if path else "there are no clips to read",
+        rule="data.name=clips reads data.path: clip, uint8 [N, T, H, W, C], and "
+        "caption, N strings, N at least 2",
+        values=values if path else "data.path is empty",
+        remedy=(
+            "numpy.savez(FILE, clip=..., caption=...), then data.path=FILE",
+            "data.name=moving_digits needs no file",
+        ),
+    )
