@@ -37,7 +37,7 @@ class ModelConfig:
     aux: bool = False
     """Whether auxiliary heads take part in training."""
     vocabulary: int | None = None
-    """Distinct tokens of a language model; none: those of the text or the preset."""
+    """Distinct tokens or words; none: those of the data or the preset."""
     context: int | None = None
     """Most tokens that one sample has; none: those of the data or the preset."""
     depth: int | None = None
@@ -47,9 +47,11 @@ class ModelConfig:
     kv_heads: int | None = None
     """Heads of keys and values, each shared by several heads of queries."""
     embed: int | None = None
-    """Features of a token between the blocks."""
+    """Features of a token between the blocks; of s2vt, of a frame and of a word."""
     hidden: int | None = None
-    """Features inside a block's feed-forward part; none: 4 x embed."""
+    """Features inside a block's feed-forward part, none: 4 x embed; of s2vt, units of
+    each LSTM.
+    """
 
     def __post_init__(self) -> None:
         for key in _COUNTS:
