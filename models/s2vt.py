@@ -20,7 +20,7 @@ from flax import nnx
 from jax import lax
 
 from jaxdist.core.tokens import BEGIN, SIGNS
-from jaxdist.layers import LSTM, Dropout
+from jaxdist.layers import LSTM, Dropout, Embed, Linear
 from jaxdist.models.config import ModelConfig, settle
 from jaxdist.models.parts import Chain, Dense
 from jaxdist.models.vgg import VGGPreset, trunk
@@ -54,7 +54,7 @@ class Frames(nnx.Module):
     def __init__(self, preset: S2VTPreset, dtype: Any, rngs: nnx.Rngs) -> None:
         # Dropout draws by sample: between frames and their samples there is none.
         self.cnn = Chain(trunk(replace(preset, dropout=0.0), dtype, rngs))
-        self.embed = nnx.Linear(preset.dense, preset.embed, dtype=dtype, rngs=rngs)
+        self.embed = Linear(preset.dense, preset.embed, dtype=dtype, rngs=rngs)
         self.dropout = Dropout(preset.dropout)
 
     def __call__(self, x: Pair) -> Pair:
@@ -82,7 +82,7 @@ class Speak(nnx.Module):
     """The second LSTM: what the first returned, beside padding and then the words."""
 
     def __init__(self, preset: S2VTPreset, dtype: Any, rngs: nnx.Rngs) -> None:
-        self.table = nnx.Embed(preset.vocabulary, preset.embed, rngs=rngs)
+        self.table = Embed(preset.vocabulary, preset.embed, rngs=rngs)
         # Without a dtype flax would fix that of the first weights, also for float64.
         self.table.dtype = dtype
         wide = preset.hidden + preset.embed

@@ -11,12 +11,15 @@ from flax import nnx
 
 from jaxdist.core.axes import AXES
 from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.tokens import BEGIN, END, PADDING
 from jaxdist.layers import bind
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.registry import (
+    clip_shapes,
     image_shape,
     model_factory,
     objective_for,
+    reads_clips,
     reads_tokens,
 )
 from jaxdist.train.layout import lay_out
@@ -59,11 +62,28 @@ def make_batch(config, dtype, size):
     if reads_tokens(config):
         windows = jnp.asarray(rng.integers(0, 64, (size, 13)), jnp.int32)
         return {"tokens": windows[:, :-1], "target": windows[:, 1:], "id": ids}
+    if reads_clips(config):
+        return {**make_captions(config, dtype, size), "id": ids}
     classes = 4 if config.name == "cosmoflow" else 10
     return {
         "image": jnp.asarray(rng.random((size, *image_shape(config))), dtype),
         "label": jnp.asarray(rng.integers(0, classes, size), jnp.int32),
         "id": ids,
+    }
+
+
+def make_captions(config, dtype, size):
+    """Captions of all lengths, so that the devices' samples have unequal ones."""
+    rng = np.random.default_rng(3)
+    clip, (words,) = clip_shapes(config)
+    target = rng.integers(END + 1, 20, (size, words))
+    for row, length in zip(target, rng.permutation(size) % words + 1):
+        row[length - 1], row[length:] = END, PADDING
+    before = np.concatenate([np.full((size, 1), BEGIN), target[:, :-1]], 1)
+    return {
+        "clip": jnp.asarray(rng.random((size, *clip)), dtype),
+        "words": jnp.asarray(before, jnp.int32),
+        "target": jnp.asarray(target, jnp.int32),
     }
 
 
