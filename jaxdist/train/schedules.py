@@ -60,7 +60,7 @@ def optimizer(
 ) -> "optax.GradientTransformation":
     """Return what moves the parameters, on the gradient of the global loss.
 
-    Norms and biases, leaves of at most one dim, never decay.
+    Norms and biases never decay.
     """
     import optax
 
@@ -120,10 +120,13 @@ def _lamb(config: OptimConfig, rate: "optax.Schedule") -> Any:
 
 
 def _kernels(params: Any) -> Any:
-    """Mark the leaves that decay."""
+    """Mark the leaves that decay: no vectors, and no biases of several gates."""
     import jax
 
-    return jax.tree.map(lambda leaf: leaf.ndim > 1, params)
+    def decays(path: Any, leaf: Any) -> bool:
+        return leaf.ndim > 1 and "bias" not in [getattr(k, "key", "") for k in path]
+
+    return jax.tree_util.tree_map_with_path(decays, params)
 
 
 _KINDS: Final = MappingProxyType(

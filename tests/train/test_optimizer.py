@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 from jaxdist.core.errors import BadInput
+from jaxdist.layers import LSTM
 from jaxdist.train.schedules import OptimConfig, optimizer
 
 NAMES = ("sgd", "adamw", "lars", "lamb")
@@ -91,6 +93,21 @@ def test_norms_and_biases_never_decay(name):
     plain, decayed = (moved(OptimConfig(name=name, weight_decay=d)) for d in (0, 0.5))
     np.testing.assert_array_equal(plain["bias"], decayed["bias"])
     assert np.abs(plain["kernel"] - decayed["kernel"]).max() > 1e-6
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_biases_of_several_gates_never_decay(name):
+    params = nnx.state(LSTM(3, 4, rngs=nnx.Rngs(0)), nnx.Param)
+    grads = jax.tree.map(jnp.ones_like, params)
+
+    def ends(decay):
+        optim = optimizer(OptimConfig(name=name, weight_decay=decay), rate)
+        return optim.update(grads, optim.init(params), params)[0]
+
+    plain, decayed = ends(0.0), ends(0.5)
+    np.testing.assert_array_equal(plain["bias"][...], decayed["bias"][...])
+    for key in ("kernel", "recurrent"):
+        assert np.abs(plain[key][...] - decayed[key][...]).max() > 1e-6
 
 
 @pytest.mark.parametrize("name", ["sgd", "lars"])
