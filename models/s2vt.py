@@ -26,7 +26,7 @@ from jaxdist.models.parts import Chain, Dense
 from jaxdist.models.vgg import VGGPreset, trunk
 
 Layer = Any
-Pair = tuple[jax.Array, jax.Array]
+Carried = tuple[jax.Array, jax.Array]
 """What goes from block to block: features `[B, steps, C]`, and words int32 `[B, L]`."""
 
 
@@ -57,7 +57,7 @@ class Frames(nnx.Module):
         self.embed = Linear(preset.dense, preset.embed, dtype=dtype, rngs=rngs)
         self.dropout = Dropout(preset.dropout)
 
-    def __call__(self, x: Pair) -> Pair:
+    def __call__(self, x: Carried) -> Carried:
         """Map a clip `[B, T, H, W, C_in]` to `[B, T, embed]`; words go through."""
         clip, words = x
         features = self.embed(self.cnn(clip.reshape(-1, *clip.shape[2:])))
@@ -71,7 +71,7 @@ class Watch(nnx.Module):
         self.lstm = LSTM(preset.embed, preset.hidden, dtype=dtype, rngs=rngs)
         self.dropout = Dropout(preset.dropout)
 
-    def __call__(self, x: Pair) -> Pair:
+    def __call__(self, x: Carried) -> Carried:
         """Map `[B, T, embed]` to `[B, T + L, hidden]`; words go through."""
         frames, words = x
         padded = jnp.pad(frames, ((0, 0), (0, words.shape[1]), (0, 0)))
@@ -88,7 +88,7 @@ class Speak(nnx.Module):
         wide = preset.hidden + preset.embed
         self.lstm = LSTM(wide, preset.hidden, dtype=dtype, rngs=rngs)
 
-    def __call__(self, x: Pair) -> jax.Array:
+    def __call__(self, x: Carried) -> jax.Array:
         """Map `[B, T + L, hidden]` and words `[B, L]` to `[B, L, hidden]`."""
         watched, words = x
         steps = watched.shape[1] - words.shape[1]

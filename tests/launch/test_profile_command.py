@@ -116,6 +116,17 @@ def test_an_experiment_is_read_on_its_data(tmp_path, monkeypatch):
     assert not jax.config.jax_enable_x64
 
 
+def test_clips_are_read_with_their_words(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    specimen, data = find_specimen("captions", ["batch=2"])
+    assert inputs_of(specimen, data) == (
+        jax.ShapeDtypeStruct((2, 5, 16, 16, 1), "float32"),
+        jax.ShapeDtypeStruct((2, 7), "int32"),
+    )
+    sized, _ = find_specimen("s2vt", ["input.size=64"])
+    assert [x.shape for x in inputs_of(sized)] == [(1, 60, 64, 64, 3), (1, 20)]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
