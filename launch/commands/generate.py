@@ -62,11 +62,14 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.devices import prepare_devices
 
     prepare_devices(Plan(), explicit=False)
-    (_caption if clips else _continue)(args, config, folder)
+    if clips:
+        _caption(args, config, folder)
+    else:
+        _continue(args, folder)
     return 0
 
 
-def _continue(args: Namespace, config: "Experiment", folder: "RunFolder") -> None:
+def _continue(args: Namespace, folder: "RunFolder") -> None:
     """Print what follows a text."""
     from jaxdist.launch.console import console, print_json
     from jaxdist.launch.generation import continue_text
