@@ -13,7 +13,8 @@ def captions() -> Experiment:
     Source: the digits of the experiment `digits`, each filmed twice while it stays or
     moves; the handwriting of a fifth of the clips is held out.
 
-    Expected time: 2 minutes on 2 cores that do other work too, 46 s of processor time.
+    Expected time: 2 to 3 minutes on 2 cores that do much other work, 40 s of processor
+    time.
     Expected score: 98 to 99 % of the words of held-out captions; 9 of 10 captions are
     right as a whole when the network speaks by itself.
     Command: jaxdist train captions
