@@ -13,7 +13,7 @@ import jax
 from jax.sharding import NamedSharding
 
 from jaxdist.input.order import Order
-from jaxdist.input.place import place, rows_held
+from jaxdist.input.place import NONE_LARGER, Shapes, place, rows_held
 from jaxdist.input.recipes import IMAGES, Dtypes, EvalRecipe, Recipe, TrainRecipe
 from jaxdist.input.sources import Source
 
@@ -29,6 +29,7 @@ class Feed:
         recipe: what is in the batch of a step.
         batch: samples a step, over all devices together.
         shardings: how each key of the batch lies on the devices.
+        shapes: of keys that are laid out with padding behind each sample.
         start: first step to give.
         stop: the step at which the feed ends.
         threads: threads that prepare batches.
@@ -40,6 +41,7 @@ class Feed:
         *,
         batch: int,
         shardings: Mapping[str, NamedSharding],
+        shapes: Shapes = NONE_LARGER,
         start: int = 0,
         stop: int = _ENDLESS,
         threads: int = 1,
@@ -47,6 +49,7 @@ class Feed:
         import grain
 
         self._recipe, self._batch, self._shardings = recipe, batch, dict(shardings)
+        self._shapes = dict(shapes)
         self._rows = rows_held(self._shardings.values(), batch)
         self._threads: set[Thread] = set()
         ahead = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads + 1)
@@ -81,7 +84,7 @@ class Feed:
         """Make a batch and place it; runs in grain's threads."""
         self._threads.add(current_thread())
         local = self._recipe(step, self._rows)
-        return place(local, self._rows, self._batch, self._shardings)
+        return place(local, self._rows, self._batch, self._shardings, self._shapes)
 
 
 def train_feed(
@@ -89,6 +92,7 @@ def train_feed(
     order: Order,
     shardings: Mapping[str, NamedSharding],
     *,
+    shapes: Shapes = NONE_LARGER,
     dtypes: Dtypes = IMAGES,
     shift: int = 0,
     start: int = 0,
@@ -100,6 +104,7 @@ def train_feed(
         source: the training samples.
         order: which samples a step takes.
         shardings: of the keys that are read and of `id`.
+        shapes: of keys that are laid out with padding behind each sample.
         dtypes: the keys that are read of a sample, each with its dtype.
         shift: largest random shift of an `image`, pixels.
         start: steps already done; the feed goes on as if it had given their batches.
@@ -107,7 +112,12 @@ def train_feed(
     """
     recipe = TrainRecipe(source=source, order=order, shift=shift, dtypes=dtypes)
     return Feed(
-        recipe, batch=order.batch, shardings=shardings, start=start, threads=threads
+        recipe,
+        batch=order.batch,
+        shardings=shardings,
+        shapes=shapes,
+        start=start,
+        threads=threads,
     )
 
 
@@ -116,6 +126,7 @@ def eval_feed(
     batch: int,
     shardings: Mapping[str, NamedSharding],
     *,
+    shapes: Shapes = NONE_LARGER,
     dtypes: Dtypes = IMAGES,
     threads: int = 1,
 ) -> Feed:
@@ -125,10 +136,16 @@ def eval_feed(
         source: the samples.
         batch: samples a step, over all devices together.
         shardings: of the keys that are read, of `id` and of `weight`.
+        shapes: of keys that are laid out with padding behind each sample.
         dtypes: the keys that are read of a sample, each with its dtype.
         threads: threads that prepare batches.
     """
     recipe = EvalRecipe(source=source, batch=batch, dtypes=dtypes)
     return Feed(
-        recipe, batch=batch, shardings=shardings, stop=recipe.steps, threads=threads
+        recipe,
+        batch=batch,
+        shardings=shardings,
+        shapes=shapes,
+        stop=recipe.steps,
+        threads=threads,
     )

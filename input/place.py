@@ -1,8 +1,8 @@
 """Placing: a host's rows of a global batch, put on the devices it has."""
 
-from collections.abc import Iterable, Mapping
-from functools import partial
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
 
 import jax
 import numpy as np
@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 from jaxdist.input.recipes import Rows
 
 Index = tuple[slice, ...]
+Shapes = Mapping[str, jax.ShapeDtypeStruct]
+
+NONE_LARGER: Final[Shapes] = MappingProxyType({})
+"""Shapes of a batch whose arrays are the samples' own."""
 
 
 def rows_held(shardings: Iterable[NamedSharding], batch: int) -> Rows:
@@ -43,6 +47,7 @@ def place(
     rows: Rows,
     batch: int,
     shardings: Mapping[str, NamedSharding],
+    shapes: Shapes = NONE_LARGER,
 ) -> dict[str, jax.Array]:
     """Put this host's rows of a batch on its devices, without asking other hosts.
 
@@ -51,20 +56,35 @@ def place(
         rows: which rows of the global batch they are, sorted.
         batch: rows of the global batch.
         shardings: how each key lies on the devices.
+        shapes: of keys whose global arrays may be larger than the samples' own, zeros
+            behind them.
 
     Returns:
         Global arrays [batch, ...].
     """
 
-    def piece(array: NDArray[Any], index: Index | None) -> NDArray[Any]:
-        return array[_here(index or (), rows, batch)]
+    def lay(name: str, array: NDArray[Any]) -> jax.Array:
+        own = batch, *array.shape[1:]
+        shape = shapes[name].shape if name in shapes else own
 
-    return {
-        name: jax.make_array_from_callback(
-            (batch, *array.shape[1:]), shardings[name], partial(piece, array)
-        )
-        for name, array in local.items()
-    }
+        def piece(index: Index | None) -> NDArray[Any]:
+            held = index or ()
+            wanted = [len(range(*i.indices(n))) for i, n in zip(held, shape)]
+            return _filled(array[_here(held, rows, batch)], wanted)
+
+        return jax.make_array_from_callback(shape, shardings[name], piece)
+
+    return {name: lay(name, array) for name, array in local.items()}
+
+
+def _filled(array: NDArray[Any], wanted: Sequence[int]) -> NDArray[Any]:
+    """Add zeros behind an array along the dims where more is wanted.
+
+    >>> _filled(np.array([[1, 2]]), [2, 3]).tolist()
+    [[1, 2, 0], [0, 0, 0]]
+    """
+    behind = [(0, n - have) for n, have in zip(wanted, array.shape)]
+    return np.pad(array, behind) if any(n for _, n in behind) else array
 
 
 def _here(index: Index, rows: Rows, batch: int) -> Index:

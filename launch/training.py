@@ -161,7 +161,11 @@ def evaluator(job: Job, test: "Source") -> Evaluator:
         layout=job.layout,
         shapes=shapes,
         batches=lambda: eval_feed(
-            test, size, shardings, dtypes=job.layout.task.objective.dtypes
+            test,
+            size,
+            shardings,
+            shapes=job.layout.padded(shapes),
+            dtypes=job.layout.task.objective.dtypes,
         ),
     )
 
@@ -190,6 +194,7 @@ def _train_feed(start: Start, source: "Source") -> Any:
         source,
         start.job.order,
         start.program.batch,
+        shapes=start.job.layout.padded(start.job.layout.shapes),
         dtypes=start.job.layout.task.objective.dtypes,
         shift=data.shift,
         start=start.step,

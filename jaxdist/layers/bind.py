@@ -1,6 +1,7 @@
-"""Binding: a model told, for one step, its layers' names, roles and noise."""
+"""Binding: a model told, for one step, its layers' names, roles, rows and noise."""
 
 import zlib
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import jax
@@ -8,6 +9,7 @@ from flax import nnx
 
 from jaxdist.layers.dropout import Dropout, Noise
 from jaxdist.layers.role import Roles
+from jaxdist.layers.rows import Rows
 
 
 def bind(
@@ -15,14 +17,16 @@ def bind(
     key: jax.Array | None = None,
     ids: jax.Array | None = None,
     roles: Roles = MappingProxyType({}),
+    rows: Mapping[str, Rows] = MappingProxyType({}),
 ) -> None:
-    """Write each layer's path into its scope, and give it its role and its noise.
+    """Write each layer's path into its scope; give it its role, rows and noise.
 
     Args:
         model: changed in place; a fresh merge inside the step.
         key: random key of (seed, step); None where nothing is random.
         ids: sample ids of this device's samples, int32 [B].
         roles: what layers do with the tensor axis.
+        rows: real rows of the inputs of layers, where some are padding.
     """
     for path, layer in nnx.iter_modules(model):
         name = ".".join(map(str, path))
@@ -30,6 +34,8 @@ def bind(
             layer.scope = name
         if name in roles and hasattr(layer, "role"):
             layer.role = roles[name]
+        if name in rows and hasattr(layer, "rows"):
+            layer.rows = rows[name]
         if isinstance(layer, Dropout) and key is not None and ids is not None:
             # The path, not a counter: a stage that holds half the model draws alike.
             own = jax.random.fold_in(key, zlib.crc32(name.encode()) & 0x7FFFFFFF)

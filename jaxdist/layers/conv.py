@@ -1,6 +1,5 @@
 """Convolution, channels last, that exchanges halos where a spatial dim is split."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,21 +7,24 @@ from flax import nnx
 from jax import lax
 
 from jaxdist.layers.halo_conv import channels_last, halo_conv
-from jaxdist.layers.manual import manual_sizes, split_dims
 from jaxdist.layers.role import Role, entered, left, own_groups
-from jaxdist.layers.window import Windows, cut, whole_shape, windows_over
+from jaxdist.layers.rows import Rows, cut_windows
+from jaxdist.layers.window import Windows, windows_over
 
 
 class Conv(nnx.Conv):
     """`flax.nnx.Conv` whose input may be this device's block of the image.
 
     Along a split dim the rows a window needs come from the neighbours
-    (`jaxdist.layers.halo`), and only the global edges are padded: by SAME, or by rows
-    that give one output row for each stride of rows.
+    (`jaxdist.layers.halo`), and only the edges of the image are padded.
     """
 
     scope: str = ""
     role: Role | None = None
+    rows: Rows | None = None
+    """Real rows of the whole input; None where all are."""
+    fill: float = 0.0
+    """Value of rows beyond the edges."""
 
     def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
         """Convolve `inputs [B, ..., C_in]` to `[B, ..., C_out]`.
@@ -38,11 +40,10 @@ class Conv(nnx.Conv):
             x, kernel, bias = self.promote_dtype(
                 (inputs, kernel, bias), dtype=self.dtype
             )
-            split = split_dims(x)
-            windows = self.windows(x.shape, split, manual_sizes())
-            x = entered(x, self.role, self.feature_group_count)
             groups = own_groups(self.role, self.feature_group_count)
-            if split:
+            x = entered(x, self.role, self.feature_group_count)
+            x, windows = cut_windows(self, x)
+            if any(w.axis for w in windows):
                 y = halo_conv(x, kernel, windows, groups)
             else:
                 y = lax.conv_general_dilated(
@@ -56,22 +57,12 @@ class Conv(nnx.Conv):
                 )
             return left(y, self.role, bias)
 
-    def windows(
-        self, shape: Sequence[int], split: dict[int, str], sizes: dict[str, int]
-    ) -> Windows:
-        """Return how the kernel passes over each dim of one device's block.
+    def windows(self, rows: Rows) -> Windows:
+        """Return how the kernel passes over each dim of a whole image.
 
         Args:
-            shape: `[B, ..., C_in]` of the block.
-            split: {dim: axis} of the split dims.
-            sizes: {axis: devices along it}.
-
-        Raises:
-            BadInput: along a split dim a block does not hold whole strides, or the
-                padding does not give one row for each stride of rows.
+            rows: real rows of the image along each dim between batch and channels.
         """
-        whole = whole_shape(shape, split, sizes)
-        windows = windows_over(
-            whole, self.kernel_size, self.strides, self.padding, self.kernel_dilation
+        return windows_over(
+            rows, self.kernel_size, self.strides, self.padding, self.kernel_dilation
         )
-        return cut(windows, split, sizes, self.scope)

@@ -1,6 +1,5 @@
 """Dropout whose mask belongs to the sample and the position, not to the device."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ from jax import lax
 
 from jaxdist.layers.manual import split_dims
 from jaxdist.layers.role import AXIS, Role, own_slice
+from jaxdist.layers.rows import Rows, real_rows
 
 
 @jax.tree_util.register_dataclass
@@ -33,6 +33,8 @@ class Dropout(nnx.Dropout):
 
     scope: str = ""
     role: Role | None = None
+    rows: Rows | None = None
+    """Real rows of the whole input; None where all are."""
     noise: Noise | None = None
 
     def __call__(
@@ -55,38 +57,35 @@ class Dropout(nnx.Dropout):
                 "Dropout has no noise: call jaxdist.layers.bind(model, key, ids) first"
             )
         with jax.named_scope(self.scope or "Dropout"):
-            keep = _keep(self.noise, inputs, 1.0 - self.rate, self.role == "inner")
+            keep = self._keep(self.noise, inputs)
             scaled = inputs / jnp.asarray(1.0 - self.rate, inputs.dtype)
             return jnp.where(keep, scaled, jnp.zeros_like(inputs))
 
+    def _keep(self, noise: Noise, x: jax.Array) -> jax.Array:
+        """Draw the mask: one key for each sample and position, bits for channels.
 
-def _keep(noise: Noise, x: jax.Array, rate: float, sliced: bool) -> jax.Array:
-    """Draw the mask of `x`: one key for each sample and position, bits for channels.
+        Where the channels are this device's slice, the bits of all are drawn and cut
+        alike.
+        """
+        at = _positions(x, real_rows(x, self.rows)).reshape(-1)
+        fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
+        samples = fold(noise.key, noise.ids)
+        keys = jax.vmap(lambda sample: fold(sample, at))(samples)
+        sliced = self.role == "inner"
+        channels = x.shape[-1] * (lax.axis_size(AXIS) if sliced else 1)
+        draw = jax.vmap(jax.vmap(lambda k: jax.random.bits(k, (channels,), jnp.uint32)))
+        threshold = jnp.uint32(min(int((1.0 - self.rate) * 2**32), 2**32 - 1))
+        keep = draw(keys) < threshold
+        return (own_slice(keep, x.shape[-1]) if sliced else keep).reshape(x.shape)
 
-    Where the channels are this device's slice, the bits of all are drawn and cut alike.
-    """
-    at = _positions(x).reshape(-1)
-    fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
-    samples = fold(noise.key, noise.ids)
-    keys = jax.vmap(lambda sample: fold(sample, at))(samples)
-    channels = x.shape[-1] * (lax.axis_size(AXIS) if sliced else 1)
-    draw = jax.vmap(jax.vmap(lambda k: jax.random.bits(k, (channels,), jnp.uint32)))
-    threshold = jnp.uint32(min(int(rate * 2**32), 2**32 - 1))
-    keep = draw(keys) < threshold
-    return (own_slice(keep, x.shape[-1]) if sliced else keep).reshape(x.shape)
 
-
-def _positions(x: jax.Array) -> jax.Array:
+def _positions(x: jax.Array, rows: Rows) -> jax.Array:
     """Return each position's place in the whole image, row-major, int32 [...]."""
     split, place = split_dims(x), jnp.zeros(x.shape[1:-1], jnp.int32)
-    for dim in range(1, x.ndim - 1):
-        here, whole = (
-            lax.broadcasted_iota(jnp.int32, place.shape, dim - 1),
-            x.shape[dim],
-        )
+    for dim, whole in enumerate(rows, start=1):
+        here = lax.broadcasted_iota(jnp.int32, place.shape, dim - 1)
         if dim in split:
-            here = here + lax.axis_index(split[dim]).astype(jnp.int32) * whole
-            whole *= lax.axis_size(split[dim])
+            first = lax.axis_index(split[dim]).astype(jnp.int32) * x.shape[dim]
+            here = here + first
         place = place * whole + here
-    assert math.prod(place.shape) == math.prod(x.shape[1:-1])
     return place

@@ -5,6 +5,7 @@ How many rows, `lo` before the block and `hi` behind it, is the matter of
 """
 
 import functools
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -29,13 +30,23 @@ def exchange(
     Returns:
         The block with `lo + hi` more rows along `dim`.
     """
-    if hi < 0:
-        x = lax.slice_in_dim(x, 0, x.shape[dim] + hi, axis=dim)
     before = _pieces(x, dim, lo, axis, +1, fill)
     behind = _pieces(x, dim, hi, axis, -1, fill)
+    if hi < 0:
+        x = lax.slice_in_dim(x, 0, x.shape[dim] + hi, axis=dim)
     if not before and not behind:
         return x
     return lax.concatenate([*reversed(before), x, *behind], dim)
+
+
+def hops(rows: int, block: int) -> Iterator[tuple[int, int]]:
+    """Yield how rows of a halo are fetched: blocks from here, and rows of that block.
+
+    >>> list(hops(5, 2)), list(hops(-1, 2))
+    ([(1, 2), (2, 2), (3, 1)], [])
+    """
+    for hop, start in enumerate(range(0, rows, block), start=1):
+        yield hop, min(rows - start, block)
 
 
 def _pieces(
@@ -44,8 +55,7 @@ def _pieces(
     """Fetch `rows` rows, nearest neighbour first, a hop a block."""
     devices, block = lax.axis_size(axis), x.shape[dim]
     pieces: list[jax.Array] = []
-    for hop in range(1, -(-rows // block) + 1 if rows > 0 else 1):
-        take = min(rows - (hop - 1) * block, block)
+    for hop, take in hops(rows, block):
         start = block - take if sign > 0 else 0
         edge = lax.slice_in_dim(x, start, start + take, axis=dim)
         pieces.append(_send(edge, axis, sign * hop, devices, fill))

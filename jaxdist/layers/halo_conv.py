@@ -118,7 +118,8 @@ def gradient_halo(window: Window) -> tuple[int, int]:
     (1, 0)
     """
     lo = window.pads[0]
-    return (window.extent - 1 - lo) // window.stride, -(-lo // window.stride)
+    before = (window.extent - 1 - lo) // window.stride
+    return max(before, 0), -(-lo // window.stride)
 
 
 def _reverse(kernel: jax.Array, groups: int) -> jax.Array:

@@ -11,6 +11,7 @@ from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
 from jaxdist.core.dtypes import wide
 from jaxdist.layers.manual import manual
 from jaxdist.layers.role import Role
+from jaxdist.layers.rows import Rows, local_sum
 
 Statistics = Literal["global", "replica"]
 """global: mean and variance of the whole batch; replica: of one replica's samples."""
@@ -30,6 +31,8 @@ class BatchNorm(nnx.BatchNorm):
     scope: str = ""
     role: Role | None = None
     """Whether its features are a slice: `inner`. All it does is a feature's own."""
+    rows: Rows | None = None
+    """Real rows of the whole input; None where all are."""
     statistics: Statistics = "global"
 
     def __call__(
@@ -65,9 +68,9 @@ class BatchNorm(nnx.BatchNorm):
     def _moments(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return mean and variance `[C]`, and fold them into the running ones."""
         shared = BATCH_AXES if self.statistics == "global" else ()
-        axes, dims = manual((*SPATIAL_AXES, *shared)), tuple(range(x.ndim - 1))
-        mean = _mean(x.mean(dims), axes)
-        var = _mean(jnp.square(x - mean).mean(dims), axes)
+        axes = manual((*SPATIAL_AXES, *shared))
+        mean = _mean(self._local_mean(x), axes)
+        var = _mean(self._local_mean(jnp.square(x - mean)), axes)
         apart = manual(BATCH_AXES) if self.statistics == "replica" else ()
         for running, batch in ((self.mean, mean), (self.var, var)):
             # Replicas with statistics of their own still keep one running average.
@@ -76,6 +79,11 @@ class BatchNorm(nnx.BatchNorm):
             # Not `running[...] = mixed`: an index makes tracing quadratic in layers.
             running.set_value(mixed)
         return mean, var
+
+    def _local_mean(self, x: jax.Array) -> jax.Array:
+        """Return this device's part of the mean over real positions, `[C]`."""
+        total, count = local_sum(x, self.rows)
+        return total / count
 
 
 def _mean(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:

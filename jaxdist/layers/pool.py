@@ -12,9 +12,10 @@ from jax import lax
 
 from jaxdist.core.dtypes import wide
 from jaxdist.layers import halo
-from jaxdist.layers.manual import manual_sizes, split_dims
+from jaxdist.layers.manual import split_dims
 from jaxdist.layers.role import Role
-from jaxdist.layers.window import Padding, Windows, cut, whole_shape, windows_over
+from jaxdist.layers.rows import Rows, cut_windows, fill_padding, real_rows
+from jaxdist.layers.window import Padding, Windows, windows_over
 
 
 class Pool(nnx.Module):
@@ -32,6 +33,8 @@ class Pool(nnx.Module):
     scope: str = ""
     role: Role | None = None
     """Whether its features are a slice: `inner`. All it does is a feature's own."""
+    rows: Rows | None = None
+    """Real rows of the whole input; None where all are."""
     fill: float = 0.0
     """Value of positions beyond the edges."""
 
@@ -45,26 +48,17 @@ class Pool(nnx.Module):
         self.strides = strides if isinstance(strides, int) else tuple(strides)
         self.padding = padding if isinstance(padding, str | int) else tuple(padding)
 
-    def windows(
-        self, shape: Sequence[int], split: dict[int, str], sizes: dict[str, int]
-    ) -> Windows:
-        """Return how the window passes over each dim of one device's block.
+    def windows(self, rows: Rows) -> Windows:
+        """Return how the window passes over each dim of a whole image.
 
         Args:
-            shape: `[B, ..., C]` of the block.
-            split: {dim: axis} of the split dims.
-            sizes: {axis: devices along it}.
-
-        Raises:
-            BadInput: the layer's rows cannot be split so.
+            rows: real rows of the image along each dim between batch and channels.
         """
-        whole = whole_shape(shape, split, sizes)
-        windows = windows_over(whole, self.window, self.strides, self.padding)
-        return cut(windows, split, sizes, self.scope)
+        return windows_over(rows, self.window, self.strides, self.padding)
 
     def _reduce(self, x: jax.Array, op: Callable[..., Any]) -> jax.Array:
         """Fetch the halos and reduce each window."""
-        windows = self.windows(x.shape, split_dims(x), manual_sizes())
+        x, windows = cut_windows(self, x)
         for dim, w in enumerate(windows, start=1):
             if w.axis is not None:
                 x = halo.exchange(x, dim, *w.pads, w.axis, self.fill)
@@ -87,7 +81,14 @@ class MaxPool(Pool):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[B, ..., C]` to `[B, ..., C]` with fewer positions."""
         with jax.named_scope(self.scope or "MaxPool"):
-            return self._reduce(x, lax.max)
+            # A window over padding alone has no maximum: its -inf would become a NaN.
+            return fill_padding(self._reduce(x, lax.max), self._over_padding(x))
+
+    def _over_padding(self, x: jax.Array) -> dict[int, int]:
+        """Return the outputs along those split dims where windows meet padding."""
+        whole = self.windows(real_rows(x, self.rows))
+        met = [dim for dim in split_dims(x) if whole[dim - 1].overhang]
+        return {dim: whole[dim - 1].outputs for dim in met}
 
 
 class AvgPool(Pool):
@@ -109,17 +110,20 @@ class GlobalMean(nnx.Module):
     """
 
     scope: str = ""
+    rows: Rows | None = None
+    """Real rows of the whole input; None where all are."""
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Average `x [B, ..., C]` to `[B, C]`."""
         dims = tuple(range(1, x.ndim - 1))
         with jax.named_scope(self.scope or "GlobalMean"):
-            split, sizes = split_dims(x), manual_sizes()
+            split, real = split_dims(x), real_rows(x, self.rows)
             if not split:
                 return x.mean(dims)
-            whole = whole_shape(x.shape, split, sizes)
-            total = lax.psum(x.astype(wide(x.dtype)).sum(dims), tuple(split.values()))
-            return (total / math.prod(whole[1:-1])).astype(x.dtype)
+            own = fill_padding(x, {dim: real[dim - 1] for dim in split})
+            own = own.astype(wide(x.dtype)).sum(dims)
+            total = lax.psum(own, tuple(split.values()))
+            return (total / math.prod(real)).astype(x.dtype)
 
 
 class GridMean(nnx.Module):
@@ -134,6 +138,8 @@ class GridMean(nnx.Module):
     """
 
     scope: str = ""
+    rows: Rows | None = None
+    """Real rows of the whole input; None where all are."""
 
     def __init__(self, grid: Sequence[int]) -> None:
         self.grid = tuple(grid)
@@ -141,25 +147,32 @@ class GridMean(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Average `x [B, ..., C]` to `[B, *grid, C]`."""
         with jax.named_scope(self.scope or "GridMean"):
-            split, sizes = split_dims(x), manual_sizes()
-            whole = whole_shape(x.shape, split, sizes)[1:-1]
-            if not split and whole == self.grid:
+            split, real = split_dims(x), real_rows(x, self.rows)
+            if not split and real == self.grid:
                 return x
             y = x.astype(wide(x.dtype))
-            for dim, (rows, windows) in enumerate(zip(whole, self.grid), start=1):
-                shares = jnp.asarray(_shares(rows, windows), y.dtype)
-                if dim in split:
-                    first = lax.axis_index(split[dim]) * x.shape[dim]
-                    shares = lax.dynamic_slice_in_dim(shares, first, x.shape[dim], 1)
+            for dim, (rows, windows) in enumerate(zip(real, self.grid), start=1):
+                block, axis = x.shape[dim], split.get(dim)
+                lie = block * lax.axis_size(axis) if axis else rows
+                shares = jnp.asarray(_shares(rows, windows, lie), y.dtype)
+                if axis:
+                    first = lax.axis_index(axis) * block
+                    shares = lax.dynamic_slice_in_dim(shares, first, block, 1)
                 y = jnp.tensordot(shares, y, (1, dim), precision=lax.Precision.HIGHEST)
                 y = jnp.moveaxis(y, 0, dim)
             axes = tuple(split.values())
             return (lax.psum(y, axes) if axes else y).astype(x.dtype)
 
 
-def _shares(rows: int, windows: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return each row's share of each window's mean, `[windows, rows]`."""
-    shares = np.zeros((windows, rows))
+def _shares(rows: int, windows: int, lie: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return each row's share of each window's mean, `[windows, lie]`; padding's is 0.
+
+    Args:
+        rows: real rows.
+        windows: parts of them.
+        lie: rows, padding included.
+    """
+    shares = np.zeros((windows, lie))
     for i in range(windows):
         start, stop = i * rows // windows, -(-(i + 1) * rows // windows)
         shares[i, start:stop] = 1 / (stop - start)

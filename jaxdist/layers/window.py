@@ -1,10 +1,13 @@
 """A window: how a kernel passes over one dim, whole or cut into blocks.
 
-A dim of N rows gives M = (N + pads - extent) // stride + 1 outputs. It can be cut into
-n blocks of b rows where b holds whole strides and M = N / stride: every block then
-gives b / stride outputs, from its own rows and a halo of
+A dim of N rows gives M = (N + pads - extent) // stride + 1 outputs. It is cut into n
+blocks of b rows, each of whole strides, with n b >= N and n b / stride >= M. Every
+block gives b / stride outputs, from its own rows and a halo of
 
     lo = rows padded before        hi = extent - stride - lo      (negative: crop)
+
+The cut is even where n b = N and n b / stride = M. Elsewhere rows from N and outputs
+from M on are padding (`jaxdist.layers.rows`).
 """
 
 from collections.abc import Sequence
@@ -38,47 +41,65 @@ class Window:
         """Rows of the output."""
         return (self.rows + sum(self.pads) - self.extent) // self.stride + 1
 
-    def cuts(self, devices: int) -> bool:
-        """Tell whether this whole dim can be cut into so many blocks.
+    @property
+    def overhang(self) -> int:
+        """Rows that the last window reads behind the last row.
 
-        >>> Window(16, 3, stride=2, pads=(1, 1)).cuts(4), Window(16, 3).cuts(2)
+        >>> Window(16, 3, pads=(1, 1)).overhang, Window(16, 3, stride=2).overhang
+        (1, 0)
+        """
+        last = (self.outputs - 1) * self.stride + self.extent - self.pads[0]
+        return max(last - self.rows, 0)
+
+    def is_even(self, devices: int) -> bool:
+        """Tell whether this whole dim can be cut into so many blocks without padding.
+
+        >>> Window(16, 3, stride=2, pads=(1, 1)).is_even(4), Window(16, 3).is_even(2)
         (True, False)
         """
         fits = self.rows % (devices * self.stride) == 0
         return devices == 1 or (fits and self.outputs * self.stride == self.rows)
 
-    def cut(self, axis: str, devices: int, layer: str = "") -> "Window":
+    def check_even(self, axis: str, devices: int, layer: str = "") -> None:
+        """Refuse a cut with padding.
+
+        Raises:
+            BadInput: blocks without whole strides, or outputs that do not divide.
+        """
+        if not self.is_even(devices):
+            raise BadInput(
+                f"{layer or 'a layer'} is cut along {axis} into blocks with padding",
+                rule="a layer is told how many of its rows are real, unless blocks "
+                "hold whole strides and give one row for each",
+                values=f"{self.rows} rows over {devices} devices give {self.outputs} "
+                f"by a window of {self.extent}, stride {self.stride}, padding "
+                f"{self.pads}",
+                remedy="jaxdist.train.layout.lay_out(task, plan, mesh, shapes)",
+            )
+
+    def cut(self, axis: str, block: int, layer: str = "") -> "Window":
         """Return the window over one block of this whole dim.
 
         Args:
             axis: axis along which it is split.
-            devices: blocks.
+            block: rows of a block.
             layer: name for the error.
 
         Raises:
-            BadInput: blocks without whole strides, or outputs that do not divide.
+            BadInput: a block without whole strides.
 
-        >>> Window(16, 3, pads=(1, 1)).cut("spatial_h", 2).pads
+        >>> Window(16, 3, pads=(1, 1)).cut("spatial_h", 8).pads
         (1, 1)
-        >>> Window(16, 1, stride=2).cut("spatial_h", 2).pads
+        >>> Window(16, 1, stride=2).cut("spatial_h", 8).pads
         (0, -1)
         """
-        block = self.rows // devices
-        if block % self.stride or self.rows % devices:
+        if block % self.stride:
             raise BadInput(
                 f"a block of {block} rows does not hold whole strides of {self.stride}",
                 rule="every device's block of rows is a multiple of the layer's stride",
-                values=f"{layer or 'a layer'} has {self.rows} rows over {devices} "
-                f"devices, stride {self.stride}",
-                remedy=f"fewer devices along {axis}, or {2 * self.rows} rows",
-            )
-        if not self.cuts(devices):
-            raise BadInput(
-                f"{layer or 'a layer'} cannot be split along {axis}",
-                rule="a layer of split images gives one row for each stride of rows",
-                values=f"{self.rows} rows give {self.outputs} by a window of "
-                f"{self.extent}, stride {self.stride}, padding {self.pads}",
-                remedy=f"padding='SAME', or plan.mesh.{axis}=1",
+                values=f"{layer or 'a layer'} has {self.rows} rows along {axis} in "
+                f"blocks of {block}, stride {self.stride}",
+                remedy=f"plan.mesh.{axis}=1",
             )
         lo = self.pads[0]
         pads = lo, self.extent - self.stride - lo
@@ -89,7 +110,7 @@ Windows = tuple[Window, ...]
 
 
 def windows_over(
-    shape: Sequence[int],
+    rows: Sequence[int],
     taps: int | Sequence[int],
     strides: int | Sequence[int] | None,
     padding: Padding,
@@ -98,40 +119,40 @@ def windows_over(
     """Return the window over each dim of a whole image between batch and channels.
 
     Args:
-        shape: `[B, ..., C]`.
+        rows: rows of the image along each of them.
         taps: rows of the kernel, dilation not included.
         strides: rows between two outputs; None is 1.
         padding: SAME, VALID or rows.
         dilation: rows between two taps; None is 1.
     """
-    dims = len(shape) - 2
+    dims = len(rows)
     each = zip(
-        shape[1:-1],
+        rows,
         _each(taps, dims),
         _each(strides, dims),
         _each(dilation, dims),
     )
     windows = []
-    for index, (rows, size, stride, apart) in enumerate(each):
+    for index, (length, size, stride, apart) in enumerate(each):
         extent = (size - 1) * apart + 1
-        pads = _pads(padding, index, rows, extent, stride)
-        windows.append(Window(rows, extent, stride, apart, pads))
+        pads = _pads(padding, index, length, extent, stride)
+        windows.append(Window(length, extent, stride, apart, pads))
     return tuple(windows)
 
 
 def cut(
-    windows: Windows, split: dict[int, str], sizes: dict[str, int], layer: str = ""
+    windows: Windows, split: dict[int, str], block: Sequence[int], layer: str = ""
 ) -> Windows:
     """Cut the windows of a whole image along its split dims.
 
     Args:
         windows: over each dim between batch and channels.
         split: {dim: axis} of the split dims.
-        sizes: {axis: devices along it}.
+        block: shape of one device's block, `[B, ..., C]`.
         layer: name for the error.
     """
     return tuple(
-        window.cut(split[dim], sizes[split[dim]], layer) if dim in split else window
+        window.cut(split[dim], block[dim], layer) if dim in split else window
         for dim, window in enumerate(windows, start=1)
     )
 

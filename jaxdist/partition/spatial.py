@@ -1,6 +1,6 @@
 """Spatial parallelism: every sample is cut into blocks, and edges are exchanged.
 
-Rule: at every layer a block holds whole strides, and gives a row for each of them.
+Rule: at every layer a block holds whole strides (`jaxdist.partition.sizes`).
 Traffic a step along a split dim (b rows a block, kernel extent K, stride s, lo and hi
 of `jaxdist.layers.window`; B samples, W the other dims of a block):
 
@@ -14,60 +14,45 @@ Finer-Grained Parallelism", section III; halo counts for strides are ours.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from jaxdist.core.axes import spatial_axes_of
 from jaxdist.core.dtypes import wide
-from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers import Conv, GlobalMean, GridMean
+from jaxdist.layers.halo import hops
 from jaxdist.layers.halo_conv import gradient_halo
 from jaxdist.layers.pool import Pool
 from jaxdist.layers.role import Roles
-from jaxdist.layers.window import Window, Windows
+from jaxdist.layers.window import Window, Windows, cut
 from jaxdist.partition.tensor import own_channels
 from jaxdist.partition.traffic import Traffic, real_axes
 from jaxdist.profile.calls import Call, of_kind
 
 
-def check(plan: Plan, calls: Sequence[Call]) -> None:
-    """Refuse a split that is too fine for some layer.
-
-    Raises:
-        BadInput: naming the layer, its rows and the finest split that works.
-    """
-    for dim, axis in enumerate(_axes(calls), start=1):
-        if not _fits(calls, dim, devices := plan.mesh.size(axis)):
-            works = max(n for n in range(1, devices) if _fits(calls, dim, n))
-            call = next(c for c in _windowed(calls) if not _whole(c, dim, devices))
-            window = _window(call, dim)
-            raise BadInput(
-                f"{axis} is too fine for the image",
-                rule="at every layer each device holds whole strides of rows "
-                "and gives a row for each",
-                values=f"{call.path} has {window.rows} rows and stride {window.stride}"
-                f" and gives {window.outputs}, plan.mesh.{axis} = {devices}",
-                remedy=f"plan.mesh.{axis}={works}",
-            )
-
-
 def halos(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
-    """Yield the rows every convolution and pooling sends to its neighbours."""
+    """Yield the rows every convolution and pooling fetches from its neighbours.
+
+    Branches that need the same rows of the same array fetch them once: the compiler
+    merges equal operations, and that is counted on.
+    """
+    known: set[Fetch] = set()
     for call in map(partial(own_channels, plan, roles), _windowed(calls)):
-        block, windows = device_block(plan, call)
-        item = np.dtype(call.dtype).itemsize
-        forward = _rows(block, windows, {d: w.pads for d, w in _cut(windows)})
-        backward = {} if call.first else _backward(plan, call, windows, forward)
+        forward = [f for f in _forward(plan, call, roles) if f not in known]
+        known.update(forward)
+        backward = _backward(plan, call, roles)
         for axis in _split(plan, call.shape).values():
-            numbers = forward.get(axis, 0) + backward.get(axis, 0)
+            numbers = sum(f.numbers for f in (*forward, *backward) if f.axis == axis)
             yield Traffic(
                 what="halo",
                 kind="collective-permute",
                 axes=(axis,),
-                payload=numbers * item,
+                payload=numbers * np.dtype(call.dtype).itemsize,
                 layer=call.path,
             )
 
@@ -79,9 +64,8 @@ def device_block(plan: Plan, call: Call) -> tuple[tuple[int, ...], Windows]:
         plan: the layout.
         call: a use of a convolution or pooling, on the global batch.
     """
-    block, split = block_of(plan, call.shape), _split(plan, call.shape)
-    sizes = {axis: plan.mesh.size(axis) for axis in split.values()}
-    return block, call.layer.windows(block, split, sizes)
+    block, split = block_of(plan, call.laid), _split(plan, call.shape)
+    return block, cut(call.layer.windows(call.shape[1:-1]), split, block, call.path)
 
 
 def means(plan: Plan, calls: Sequence[Call]) -> Iterator[Traffic]:
@@ -98,27 +82,64 @@ def means(plan: Plan, calls: Sequence[Call]) -> Iterator[Traffic]:
             )
 
 
-def _backward(
-    plan: Plan, call: Call, windows: Windows, forward: dict[str, int]
-) -> dict[str, int]:
-    """Count the numbers fetched along each axis for the gradient of the input."""
+@dataclass(frozen=True, kw_only=True)
+class Fetch:
+    """Rows that one exchange takes from one neighbour."""
+
+    axis: str
+    """Axis along which they are fetched."""
+    numbers: int
+    """Numbers that a device gets."""
+    what: tuple[Any, ...]
+    """The array and its rows: equal where two exchanges get the same."""
+
+
+def _forward(plan: Plan, call: Call, roles: Roles) -> list[Fetch]:
+    """List what a window fetches of its input."""
+    block, windows = device_block(plan, call)
+    filled = tuple(
+        (dim, call.layer.fill)
+        for dim, window in enumerate(call.layer.windows(call.shape[1:-1]), start=1)
+        if window.overhang and call.laid[dim] > window.rows
+    )
+    need = {dim: w.pads for dim, w in _cut(windows)}
+    groups = getattr(call.layer, "feature_group_count", 1)
+    slice_of = (roles.get(call.path), groups) if _cuts(call, roles) else None
+    array = (call.reads, np.dtype(call.dtype), slice_of, filled)
+    return list(_fetches(plan, block, windows, need, array, call.layer.fill))
+
+
+def _backward(plan: Plan, call: Call, roles: Roles) -> list[Fetch]:
+    """List what is fetched for the gradient of the input."""
+    if call.first:
+        return []
     if isinstance(call.layer, Pool):  # the gradients of the halo's rows go back
-        return forward
-    back = {d: gradient_halo(w) for d, w in _cut(windows)}
-    return _rows(block_of(plan, call.out_shape), windows, back)
+        return _forward(plan, call, roles)
+    (_, windows), out = device_block(plan, call), block_of(plan, call.out_laid)
+    need = {dim: gradient_halo(w) for dim, w in _cut(windows)}
+    return list(_fetches(plan, out, windows, need, (), 0.0))
 
 
-def _rows(
-    block: Sequence[int], windows: Sequence[Window], need: dict[int, tuple[int, int]]
-) -> dict[str, int]:
-    """Count the numbers fetched along each axis; a later dim includes earlier halos."""
-    shape, fetched = list(block), {}
-    for dim, (lo, hi) in need.items():
+def _fetches(
+    plan: Plan,
+    block: Sequence[int],
+    windows: Windows,
+    need: Mapping[int, tuple[int, int]],
+    array: tuple[Any, ...],
+    fill: float,
+) -> Iterator[Fetch]:
+    """Yield the fetches along each dim; a later dim includes earlier halos."""
+    shape = list(block)
+    for dim, sides in need.items():
         axis = windows[dim - 1].axis or ""
         rest = math.prod(shape) // shape[dim]
-        fetched[axis] = rest * (max(lo, 0) + max(hi, 0))
-        shape[dim] += lo + hi
-    return fetched
+        for side, rows in enumerate(sides):
+            for hop, take in hops(rows, shape[dim]):
+                if hop < plan.mesh.size(axis):  # else from beyond the edge
+                    what = (*array, dim, side, hop, take)
+                    yield Fetch(axis=axis, numbers=rest * take, what=what)
+        shape[dim] += sum(sides)
+        array = (*array, dim, sides, fill if max(sides) > 0 else None)
 
 
 def _cut(windows: Sequence[Window]) -> list[tuple[int, Window]]:
@@ -127,10 +148,6 @@ def _cut(windows: Sequence[Window]) -> list[tuple[int, Window]]:
 
 def _windowed(calls: Sequence[Call]) -> list[Call]:
     return [*of_kind(calls, Conv), *of_kind(calls, Pool)]
-
-
-def _axes(calls: Sequence[Call]) -> tuple[str, ...]:
-    return spatial_axes_of(max((len(c.shape) for c in calls), default=0))
 
 
 def _split(plan: Plan, shape: Sequence[int]) -> dict[int, str]:
@@ -146,15 +163,8 @@ def block_of(plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(block)
 
 
-def _window(call: Call, dim: int) -> Window:
-    """Return the window over a dim of the whole image."""
-    windows: Windows = call.layer.windows(call.shape, {}, {})
-    return windows[dim - 1]
-
-
-def _whole(call: Call, dim: int, devices: int) -> bool:
-    return _window(call, dim).cuts(devices)
-
-
-def _fits(calls: Sequence[Call], dim: int, devices: int) -> bool:
-    return devices == 1 or all(_whole(c, dim, devices) for c in _windowed(calls))
+def _cuts(call: Call, roles: Roles) -> bool:
+    """Tell whether a convolution cuts its own channels out of what it reads."""
+    role = roles.get(call.path)
+    groups = getattr(call.layer, "feature_group_count", 1)
+    return role == "channel" or (role in ("filter", "column") and groups > 1)

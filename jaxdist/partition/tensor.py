@@ -108,7 +108,11 @@ def own_channels(plan: Plan, roles: Roles, call: Call) -> Call:
     elif role == "inner":
         reads, makes = reads // devices, makes // devices
     return replace(
-        call, shape=(*call.shape[:-1], reads), out_shape=(*call.out_shape[:-1], makes)
+        call,
+        shape=(*call.shape[:-1], reads),
+        out_shape=(*call.out_shape[:-1], makes),
+        padded=(*call.laid[:-1], reads),
+        out_padded=(*call.out_laid[:-1], makes),
     )
 
 
@@ -126,4 +130,4 @@ def _kinds(
 def _numbers(plan: Plan, call: Call) -> int:
     """Count the numbers of a layer's whole output on one device."""
     axes = spatial_axes_of(len(call.out_shape))
-    return math.prod(call.out_shape) // plan.mesh.batch_shards // plan.mesh.size(*axes)
+    return math.prod(call.out_laid) // plan.mesh.batch_shards // plan.mesh.size(*axes)

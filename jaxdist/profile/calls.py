@@ -1,6 +1,6 @@
 """A call: one use of a layer, with its shapes; a network read without computing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,14 +22,38 @@ class Call:
     """Shape of its output."""
     dtype: Any
     """Dtype of its output."""
+    reads: int = 0
+    """The first call that reads the same array."""
     first: bool = False
     """Whether it reads the network's input, which needs no gradient."""
     method: str = "__call__"
     """What was called: a table is also asked how like its rows vectors are."""
+    padded: tuple[int, ...] = ()
+    """Shape of its input on the devices, where rows are padded; else empty."""
+    out_padded: tuple[int, ...] = ()
+    """The same of its output."""
+
+    @property
+    def laid(self) -> tuple[int, ...]:
+        """Shape of its input as it lies on the devices."""
+        return self.padded or self.shape
+
+    @property
+    def out_laid(self) -> tuple[int, ...]:
+        """Shape of its output as it lies on the devices."""
+        return self.out_padded or self.out_shape
+
+
+Prepare = Callable[[nnx.Module], None]
+Around = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def read_calls(
-    graph: nnx.GraphDef[nnx.Module], state: Sequence[Any], *inputs: jax.ShapeDtypeStruct
+    graph: nnx.GraphDef[nnx.Module],
+    state: Sequence[Any],
+    *inputs: jax.ShapeDtypeStruct,
+    prepare: Prepare = lambda network: None,
+    within: Around = lambda run: run,
 ) -> tuple[Call, ...]:
     """List the layers a network calls, in order.
 
@@ -37,8 +61,11 @@ def read_calls(
         graph: the network's structure.
         state: shapes of its parameters and statistics, as `nnx.split` parts them.
         inputs: shapes and dtypes of what it is called on, global batch first.
+        prepare: called on the traced network before it runs, to tell layers something.
+        within: wraps the traced function, to read it as on one device of several.
     """
     calls: list[Call] = []
+    read: list[jax.Array] = []
 
     def run(parts: Sequence[Any], *arrays: jax.Array) -> Any:
         network = nnx.merge(graph, *parts)
@@ -48,11 +75,12 @@ def read_calls(
         network.set_attributes(
             type(network), deterministic=False, raise_if_not_found=False
         )
+        prepare(network)
         for path, layer in _leaves(network):
-            _record(layer, path, calls)
+            _record(layer, path, calls, read)
         return network(*arrays)
 
-    jax.eval_shape(run, state, *inputs)
+    jax.eval_shape(within(run), state, *inputs)
     return tuple(calls)
 
 
@@ -63,13 +91,16 @@ def _leaves(network: nnx.Module) -> list[tuple[str, nnx.Module]]:
     return [(".".join(map(str, p)), m) for p, m in every if p not in holders]
 
 
-def _record(layer: nnx.Module, path: str, calls: list[Call]) -> None:
+def _record(
+    layer: nnx.Module, path: str, calls: list[Call], read: list[jax.Array]
+) -> None:
     """Make this one layer note its calls; its class and siblings stay as they are."""
     kind = type(layer)
 
     def noting(method: str) -> Any:
         def noted(self: Any, x: jax.Array, *args: Any, **kwargs: Any) -> Any:
             y = getattr(kind, method)(self, x, *args, **kwargs)
+            read.append(x)
             calls.append(
                 Call(
                     path=path,
@@ -77,6 +108,7 @@ def _record(layer: nnx.Module, path: str, calls: list[Call]) -> None:
                     shape=x.shape,
                     out_shape=y.shape,
                     dtype=y.dtype,
+                    reads=next(i for i, array in enumerate(read) if array is x),
                     first=not calls,
                     method=method,
                 )

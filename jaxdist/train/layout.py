@@ -15,11 +15,11 @@ from jaxdist.core.axes import BATCH_AXES
 from jaxdist.core.plan import Plan
 from jaxdist.layers import bind
 from jaxdist.layers.role import Roles
-from jaxdist.partition import data, spatial, tensor, uses
+from jaxdist.partition import data, tensor, uses
 from jaxdist.partition.leaves import Leaf, leaves_of
 from jaxdist.partition.ledger import Ledger, Reads, write_ledger
+from jaxdist.partition.sizes import Sizes, fit
 from jaxdist.profile.again import read_again
-from jaxdist.profile.calls import read_calls
 from jaxdist.train.objective import Batch, Objective, cast
 from jaxdist.train.state import TrainState, named_leaves
 from jaxdist.train.task import Task
@@ -55,6 +55,8 @@ class Layout:
     """The same axes on devices."""
     roles: Roles
     """What layers do with the tensor axis."""
+    sizes: Sizes
+    """How images lie whose rows do not divide."""
     ledger: Ledger
     """What a step moves."""
     shapes: Shapes
@@ -115,6 +117,16 @@ class Layout:
         specs = batch_specs(self.task.objective, shapes)
         return {key: NamedSharding(self.mesh, spec) for key, spec in specs.items()}
 
+    def padded(self, shapes: Shapes) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return the shapes that the arrays of a batch have on the devices."""
+        axes = self.task.objective.axes
+        return {
+            key: jax.ShapeDtypeStruct(
+                self.sizes.padded(s.shape, axes(key, len(s.shape))), s.dtype
+            )
+            for key, s in shapes.items()
+        }
+
     def map(
         self, local: Callable[..., Any], state: Any, batch: Batch, outs: Any
     ) -> Callable[..., Any]:
@@ -157,8 +169,7 @@ def lay_out(task: Task, plan: Plan, mesh: Mesh, shapes: Shapes) -> Layout:
     uses.check(plan, task.objective.axes(image, inputs[0].ndim))
     data.check(plan, inputs[0].shape[0])
     state = task.state
-    calls = read_calls(task.graph, (state.params, state.stats), *inputs)
-    spatial.check(plan, calls)
+    calls, fitted = fit(plan, task.graph, (state.params, state.stats), *inputs)
     network = nnx.merge(task.graph, state.params, state.stats)
     roles = tensor.assign(plan, calls, network)
     reads = _reads(task, plan, roles, shapes)
@@ -167,6 +178,7 @@ def lay_out(task: Task, plan: Plan, mesh: Mesh, shapes: Shapes) -> Layout:
         plan=plan,
         mesh=mesh,
         roles=roles,
+        sizes=fitted,
         ledger=write_ledger(plan, calls, roles, reads),
         shapes=shapes,
     )

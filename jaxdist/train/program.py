@@ -59,7 +59,8 @@ def compile_program(
     """
     ledger, shardings = layout.ledger, layout.batch(layout.shapes)
     step = jax.jit(train_step(layout), donate_argnums=0)
-    traced = step.trace(layout.state, _placed(layout.shapes, shardings))
+    batch = _placed(layout.padded(layout.shapes), shardings)
+    traced = step.trace(layout.state, batch)
     compiled = traced.lower().compile()
     work = compare_work(ledger.work, pruned(traced.jaxpr.jaxpr))
     moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
@@ -80,7 +81,8 @@ def compile_program(
 
 def compile_score(layout: Layout, shapes: Shapes) -> Any:
     """Compile `score(params, stats, batch)` for batches of these shapes."""
-    state, batch = layout.state, _placed(shapes, layout.batch(shapes))
+    state = layout.state
+    batch = _placed(layout.padded(shapes), layout.batch(shapes))
     return jax.jit(eval_step(layout)).lower(state.params, state.stats, batch).compile()
 
 

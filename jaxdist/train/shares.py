@@ -95,5 +95,6 @@ def _on_one_device(layout: Layout) -> Layout:
 
 
 def _work(layout: Layout, layers: Sequence[str]) -> Counter[str]:
-    step = live(train_step(layout), layout.state, dict(layout.shapes))
+    batch = layout.padded(layout.shapes)
+    step = live(train_step(layout), layout.state, batch)
     return read_work(step, layers)

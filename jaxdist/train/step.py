@@ -73,7 +73,7 @@ def _gradients(
     def share(leaves: list[jax.Array]) -> tuple[jax.Array, Any]:
         model = _model(task, jax.tree.unflatten(tree, leaves), state.stats)
         model.train()
-        bind(model, key, batch["id"], layout.roles)
+        bind(model, key, batch["id"], layout.roles, layout.sizes.rows)
         mean = task.objective.losses(model(*_inputs(task, batch)), batch).mean()
         return mean / plan.mesh.size(*plan.sum_axes), _stats(model)
 
@@ -171,7 +171,7 @@ def eval_step(layout: Layout) -> Callable[..., Any]:
         params = jax.tree.unflatten(tree, _whole(layout, held))
         model = _model(task, params, state[1])
         model.eval()
-        bind(model, roles=layout.roles)
+        bind(model, roles=layout.roles, rows=layout.sizes.rows)
         outputs, weight = model(*_inputs(task, batch)), batch["weight"]
         each, right = objective.losses(outputs, batch), objective.right(outputs, batch)
         real = (weight > 0).reshape(-1, *(1,) * (right.ndim - 1))

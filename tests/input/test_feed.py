@@ -152,5 +152,19 @@ def test_hosts_read_their_rows_and_together_all(shardings, hosts):
         assert_same([recipe(3, held)], [{k: v[held] for k, v in whole.items()}])
 
 
+@pytest.mark.parametrize("rows", [8, 12, 16])
+def test_a_larger_shape_has_zeros_behind_the_sample(shardings, rows):
+    """At 16 rows the second device of each pair holds nothing of the sample."""
+    shapes = {"image": jax.ShapeDtypeStruct((16, rows, 9, 1), "float32")}
+    plain = taken(train_feed(toy(), ORDER, shardings, shift=1), 2)
+    wide = taken(train_feed(toy(), ORDER, shardings, shapes=shapes, shift=1), 2)
+    for batch in wide:
+        assert batch["image"].shape == (16, rows, 9, 1)
+        assert not batch["image"][:, 8:].any()
+        assert not batch["image"][:, :, 8:].any()
+        batch["image"] = batch["image"][:, :8, :8]
+    assert_same(wide, plain)
+
+
 def test_one_host_holds_every_row_once(shardings):
     assert rows_held(shardings.values(), 16).tolist() == list(range(16))

@@ -103,7 +103,9 @@ def test_a_mesh_larger_than_the_devices(job, tmp_path):
 def test_a_spatial_axis_too_fine_for_the_image(job, tmp_path):
     words = ("plan.mesh.data=1", "plan.mesh.spatial_h=16")
     said = refused(job, tmp_path / "runs" / "digits", *words)
-    assert_says(said, "spatial_h is too fine for the image", "16 rows and stride 2")
+    assert_says(
+        said, "spatial_h is too fine for the image", "16 rows fill 4 blocks of 4"
+    )
     assert_says(said, "plan.mesh.spatial_h=4")
     assert not tree(tmp_path)
 

@@ -56,7 +56,7 @@ def make_state(task):
     return named(lambda path, x: draw(keys(path[:1]), x), task.state)
 
 
-def make_batch(config, dtype, size):
+def make_batch(config, dtype, size, image=None):
     rng = np.random.default_rng(2)
     ids = jnp.asarray(rng.permutation(1000)[:size], jnp.int32)
     if reads_tokens(config):
@@ -66,7 +66,9 @@ def make_batch(config, dtype, size):
         return {**make_captions(config, dtype, size), "id": ids}
     classes = 4 if config.name == "cosmoflow" else 10
     return {
-        "image": jnp.asarray(rng.random((size, *image_shape(config))), dtype),
+        "image": jnp.asarray(
+            rng.random((size, *(image or image_shape(config)))), dtype
+        ),
         "label": jnp.asarray(rng.integers(0, classes, size), jnp.int32),
         "id": ids,
     }
@@ -107,10 +109,10 @@ def one_device(task, state, batch):
 
 
 @functools.cache
-def reference(config, dtype, size, network, optimizer):
+def reference(config, dtype, size, network, optimizer, image):
     """Task, state, batch and what one device makes of them; compiled once."""
     task = make_task(config, dtype, network, optimizer)
-    batch = make_batch(config, dtype, size)
+    batch = make_batch(config, dtype, size, image)
     state = make_state(task)
     want = jax.jit(functools.partial(one_device, task))(state, batch)
     # In host memory: the compiled step may take arrays of a device for its own.
@@ -124,6 +126,19 @@ def layout_of(task, axes, batch):
     plan = Plan(mesh=mesh, **how)
     on = build_mesh(plan, jax.devices()[: plan.mesh.devices])
     return lay_out(task, plan, on, shapes_of(batch))
+
+
+def padded(batch, layout):
+    """A batch as it lies on the devices; the padding holds what a feed never would."""
+    rng, shapes = np.random.default_rng(3), layout.padded(shapes_of(batch))
+
+    def lie(x, shape):
+        noise = rng.normal(size=shape) if x.ndim > 2 else np.zeros(shape)
+        whole = noise.astype(x.dtype)
+        whole[tuple(slice(n) for n in x.shape)] = x
+        return whole
+
+    return {key: lie(x, shapes[key].shape) for key, x in batch.items()}
 
 
 def shapes_of(batch):
@@ -153,16 +168,18 @@ def assert_equal_one_device():
         tolerance=1e-9,
         network=None,
         optimizer=MOMENTUM,
+        image=None,
     ):
         with jax.enable_x64(dtype == jnp.float64):
-            found = reference(config, dtype, size, network, optimizer)
+            found = reference(config, dtype, size, network, optimizer, image)
             task, state, batch, want = found
             where = layout_of(task, axes, batch)
             program = compile_program(where)
             # The step donates its state, and the one of the reference is kept.
             places = jax.tree.map(lambda x: x.sharding, where.state)
             own = jax.device_put(jax.tree.map(jnp.copy, state), places)
-            new, loss = program.step(own, jax.device_put(batch, program.batch))
+            laid = jax.device_put(padded(batch, where), program.batch)
+            new, loss = program.step(own, laid)
             assert int(new.step) == 1
             got = new.params, new.stats, new.opt, loss
             assert_leaves_equal(got, want, tolerance)

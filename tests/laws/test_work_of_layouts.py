@@ -36,7 +36,7 @@ def test_the_step_does_what_the_plan_says(name, check_layout):
             layout = check_layout(tiny(name), axes, size=8)
         except BadInput:  # this network does not split so
             continue
-        step = live(train_step(layout), layout.state, dict(layout.shapes))
+        step = live(train_step(layout), layout.state, layout.padded(layout.shapes))
         for work in compare_work(layout.ledger.work, step):
             # Four FLOPs: the bias of the tiniest head, of four classes.
             near = pytest.approx(work.planned, rel=0.01, abs=4)

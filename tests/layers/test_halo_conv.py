@@ -82,14 +82,46 @@ def test_blocks_equal_the_whole(case, split):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-11 * np.abs(b).max())
 
 
+WIDE = dict(param_dtype=jnp.float64, rngs=nnx.Rngs(0))
+
+
+def on_two(layer, rows):
+    """Shape of what a layer makes of blocks on two devices, without being told rows."""
+    mesh, spec = mesh_of(2, 1), P(None, "spatial_h")
+    split = jax.shard_map(
+        layer, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
+    )
+    return jax.eval_shape(split, jnp.ones((1, rows, 8, 1))).shape
+
+
 def test_a_block_without_whole_strides_is_refused():
-    conv = Conv(1, 1, (3, 3), 2, rngs=nnx.Rngs(0))
-    with pytest.raises(BadInput, match="whole strides"):
-        conv.windows((1, 3, 8, 1), {1: "spatial_h"}, {"spatial_h": 2})
+    conv = Conv(1, 1, (3, 3), 2, **WIDE)
+    assert on_two(conv, 8) == (1, 4, 4, 1)
+    with pytest.raises(BadInput, match="blocks with padding") as caught:
+        on_two(conv, 6)
+    assert "6 rows over 2 devices" in caught.value.values
 
 
 def test_outputs_that_do_not_divide_are_refused():
-    conv = Conv(1, 1, (3, 3), padding="VALID", rngs=nnx.Rngs(0))
-    with pytest.raises(BadInput, match="cannot be split along spatial_h") as caught:
-        conv.windows((1, 4, 8, 1), {1: "spatial_h"}, {"spatial_h": 2})
-    assert "8 rows give 6" in caught.value.values
+    with pytest.raises(BadInput, match="along spatial_h") as caught:
+        on_two(Conv(1, 1, (3, 3), padding="VALID", **WIDE), 8)
+    assert "8 rows over 2 devices give 6" in caught.value.values
+
+
+def test_blocks_of_rows_that_were_told_still_hold_whole_strides():
+    conv = Conv(1, 1, (3, 3), 2, **WIDE)
+    conv.rows = (5, 8)
+    with pytest.raises(BadInput, match="a block of 3 rows does not hold whole strides"):
+        on_two(conv, 6)
+
+
+@pytest.mark.parametrize("padding", [(1, 1), (0, 0)])
+def test_a_crop_behind_leaves_the_halo_before(padding):
+    """With stride 4 a block's last rows are not its own, but its neighbour's halo."""
+    conv = Conv(1, 1, (3, 1), (4, 1), padding=[padding, (0, 0)], **WIDE)
+    mesh, spec = mesh_of(2, 1), P(None, "spatial_h")
+    split = jax.shard_map(
+        conv, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
+    )
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 16, 2, 1)))
+    np.testing.assert_allclose(jax.jit(split)(x), conv(x), atol=1e-12)

@@ -65,6 +65,21 @@ def test_replica_statistics_still_join_the_blocks_of_a_sample(mesh, x):
     np.testing.assert_allclose(mean, 0.1 * x.mean((0, 1, 2)), rtol=1e-6)
 
 
+@pytest.mark.parametrize("statistics", ["global", "replica"])
+def test_statistics_are_of_real_rows(mesh, x, statistics):
+    """Three real rows in two blocks of two; what lies behind them counts for nothing."""
+    padded, norm = x.at[:, 3].set(-7e4), make(statistics)
+    norm.rows = (3, 4)
+    y, mean, var = run(norm, padded, mesh)
+    real = x[:, :3]
+    parts = [real] if statistics == "global" else [real[:2], real[2:]]
+    want = [(p - p.mean((0, 1, 2))) / np.sqrt(p.var((0, 1, 2)) + 1e-5) for p in parts]
+    np.testing.assert_allclose(y[:, :3], np.concatenate(want), atol=1e-9)
+    np.testing.assert_allclose(mean, 0.1 * real.mean((0, 1, 2)), rtol=1e-6)
+    spread = np.mean([p.var((0, 1, 2)) for p in parts], axis=0)
+    np.testing.assert_allclose(var, 0.9 + 0.1 * spread, rtol=1e-6)
+
+
 def test_evaluation_uses_the_running_statistics(x):
     norm = make()
     norm.eval()

@@ -110,8 +110,15 @@ def test_a_grid_is_that_of_adaptive_pooling():
 
 
 def test_outputs_that_do_not_divide_are_refused():
-    with pytest.raises(BadInput, match="cannot be split along spatial_h"):
-        MaxPool(3, 2).windows((1, 8, 8, 1), {1: "spatial_h"}, {"spatial_h": 2})
+    split = jax.shard_map(
+        MaxPool(3, 2),
+        mesh=mesh_of(2, 1),
+        in_specs=POSITIONS,
+        out_specs=POSITIONS,
+        check_vma=False,
+    )
+    with pytest.raises(BadInput, match="along spatial_h into blocks with padding"):
+        jax.eval_shape(split, jnp.ones((1, 8, 8, 1)))
 
 
 def test_narrow_floats_keep_their_dtype():

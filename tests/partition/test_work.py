@@ -84,7 +84,7 @@ def both(name, axes):
 
 def traced(name, axes):
     layout = layout_of(name, axes)
-    return live(train_step(layout), layout.state, dict(layout.shapes))
+    return live(train_step(layout), layout.state, layout.padded(layout.shapes))
 
 
 @pytest.mark.parametrize("axes", [{}, *SPLITS, *WEIGHTS], ids=title)

@@ -1,0 +1,77 @@
+"""Images whose rows do not divide, from the source to the score, as with whole images."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.input.feed import eval_feed, train_feed
+from jaxdist.input.order import Order
+from jaxdist.input.sources import ArraySource
+from jaxdist.meshes.build import build_mesh
+from jaxdist.models.config import ModelConfig
+from jaxdist.models.registry import model_factory
+from jaxdist.train.evaluate import Evaluator
+from jaxdist.train.layout import lay_out
+from jaxdist.train.program import compile_program, initial_state
+from jaxdist.train.task import Task
+
+
+def source():
+    rng = np.random.default_rng(0)
+    return ArraySource(
+        {"image": rng.random((11, 13, 7, 1)), "label": rng.integers(0, 10, 11)}
+    )
+
+
+def shapes(batch, **more):
+    return {
+        "image": jax.ShapeDtypeStruct((batch, 13, 7, 1), jnp.float32),
+        "label": jax.ShapeDtypeStruct((batch,), jnp.int32),
+        "id": jax.ShapeDtypeStruct((batch,), jnp.int32),
+        **{k: jax.ShapeDtypeStruct((batch,), dtype) for k, dtype in more.items()},
+    }
+
+
+def trained(axes):
+    """Losses of two steps, and the score behind them."""
+    plan = Plan(mesh=MeshShape(**axes))
+    mesh = build_mesh(plan, jax.devices()[: plan.mesh.devices])
+    task = Task(
+        model=model_factory(ModelConfig(width=4)),
+        optimizer=optax.sgd(0.1),
+        dtype=jnp.float64,
+        param_dtype=jnp.float64,
+    )
+    layout = lay_out(task, plan, mesh, shapes(4))
+    program, test = compile_program(layout), shapes(8, weight="float32")
+    state, losses = initial_state(layout), []
+    order = Order(n=11, batch=4, seed=1)
+    how = dict(shapes=layout.padded(shapes(4)), shift=1)
+    with train_feed(source(), order, program.batch, **how) as feed:
+        for _ in range(2):
+            state, loss = program.step(state, next(feed))
+            losses.append(float(loss))
+    batches = functools.partial(
+        eval_feed,
+        source(),
+        8,
+        layout.batch(test),
+        shapes=layout.padded(test),
+    )
+    score = Evaluator(layout=layout, shapes=test, batches=batches)
+    return losses, score(state)
+
+
+@pytest.mark.timeout(300)
+def test_losses_and_score_are_those_of_whole_images():
+    # Promotion as users have it: argmax counts in 64 bits here, labels in 32.
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        one, split = trained(dict(data=2)), trained(dict(data=2, spatial_h=4))
+    np.testing.assert_allclose(split[0], one[0], rtol=1e-9)
+    assert split[1].pop("loss") == pytest.approx(one[1].pop("loss"), rel=1e-9)
+    assert split[1] == one[1]
