@@ -23,15 +23,15 @@ SINGLE = {
 }
 SINGLE_SPATIAL = {
     "spatial_h 2": dict(spatial_h=2),
-    "spatial_w 4": dict(spatial_w=4),
+    "spatial_w 2": dict(spatial_w=2),
 }
 SINGLE_WEIGHTS = {"tensor 2": dict(tensor=2)}
 
 HYBRID = {"data 2 x fsdp 2": dict(data=2, fsdp=2)}
 HYBRID_SPATIAL = {
     "data 2 x spatial_h 2 x spatial_w 2": dict(data=2, spatial_h=2, spatial_w=2),
-    "fsdp 2 x spatial_h 4 x idle 2": dict(
-        fsdp=2, spatial_h=4, replica=2, idle=("replica",)
+    "fsdp 2 x spatial_h 2 x idle 2": dict(
+        fsdp=2, spatial_h=2, replica=2, idle=("replica",)
     ),
 }
 HYBRID_VOLUME = {
@@ -85,8 +85,8 @@ class Cell:
 
 
 def has_positions(model):
-    """Whether samples are images or volumes, which spatial axes can split."""
-    return model != "s2vt" and not reads_tokens(ModelConfig(name=model))
+    """Whether samples are images, clips or volumes, which spatial axes can split."""
+    return not reads_tokens(ModelConfig(name=model))
 
 
 def layouts_of(model):
