@@ -63,10 +63,12 @@ def _known(
 
 def _batch_divides(resolved: Resolved) -> BadInput | None:
     batch, mesh = resolved.config.data.batch, resolved.config.plan.mesh
-    if batch % mesh.batch_shards == 0:
+    microbatches = resolved.config.optim.accumulate
+    if batch % (mesh.batch_shards * microbatches) == 0:
         return None
     axes = [axis for axis in BATCH_AXES if mesh.size(axis) > 1] or ["data"]
     parts = [f"plan.mesh.{axis}" for axis in axes]
+    parts += ["optim.accumulate"] * (microbatches > 1)
     return BadInput(
         "the global batch does not divide over the mesh",
         rule=f"data.batch is a multiple of {' x '.join(parts)}",
@@ -77,10 +79,10 @@ def _batch_divides(resolved: Resolved) -> BadInput | None:
 
 def _sizes_that_work(batch: int, resolved: Resolved, axes: list[str]) -> str:
     """Name the nearest batches, and the next smaller meshes for this batch."""
-    mesh = resolved.config.plan.mesh
-    sizes = near_multiples(batch, mesh.batch_shards)
+    mesh, microbatches = resolved.config.plan.mesh, resolved.config.optim.accumulate
+    sizes = near_multiples(batch, mesh.batch_shards * microbatches)
     batches = " or ".join(f"data.batch={size}" for size in sizes)
-    others = mesh.size(*axes[1:])
+    others = mesh.size(*axes[1:]) * microbatches
     if batch % others:
         return batches
     fitting = smaller_divisors(batch // others, mesh.size(axes[0]))

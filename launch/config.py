@@ -74,6 +74,8 @@ class Experiment:
 
     name: str
     """Name of the experiment."""
+    recipe: Literal["none", "large_batch"] = "none"
+    """Settings that change together; `jaxdist schedule` shows what comes of them."""
     seed: int = 0
     """Source of the initial weights, the order of the samples and all noise."""
     precision: Literal["float32", "bfloat16", "float64"] = "float32"

@@ -69,23 +69,9 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
     """
     config = replace(config, model=fitted(config, train))
     order = Order(n=len(train), batch=config.data.batch, seed=config.seed)
-    if order.steps(config.epochs) >= 2**31:
-        raise BadInput(
-            "the run has too many steps",
-            rule="a run has fewer than 2,147,483,648 steps",
-            values=f"epochs = {config.epochs}, {len(train)} samples, "
-            f"data.batch = {config.data.batch}",
-            remedy="epochs=100",
-        )
-    per_epoch = len(train) / config.data.batch
-    course = Course(
-        steps=order.steps(config.epochs),
-        samples=len(train),
-        batch=config.data.batch,
-        save_every=config.checkpoint.interval(per_epoch),
-    )
-    rate = learning_rate(config.optim, course.steps, per_epoch)
-    task = _task(config, recipe := make_recipe(config), optimizer(config.optim, rate))
+    course, per_epoch = make_course(config, len(train)), len(train) / order.batch
+    rate = learning_rate(config.optim, course.steps, per_epoch, config.data.batch)
+    task = make_task(config, recipe := make_recipe(config), rate)
     shapes = batch_shapes(config, task.objective, train)
     return Job(
         config=config,
@@ -98,6 +84,30 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
     )
 
 
+def make_course(config: Experiment, samples: int) -> Course:
+    """Return when things happen in a run over so many training samples.
+
+    Raises:
+        BadInput: more steps than can be counted.
+    """
+    order = Order(n=samples, batch=config.data.batch, seed=config.seed)
+    if order.steps(config.epochs) >= 2**31:
+        raise BadInput(
+            "the run has too many steps",
+            rule="a run has fewer than 2,147,483,648 steps",
+            values=f"epochs = {config.epochs}, {samples} samples, "
+            f"data.batch = {config.data.batch}",
+            remedy="epochs=100",
+        )
+    return Course(
+        steps=order.steps(config.epochs),
+        samples=samples,
+        batch=config.data.batch,
+        save_every=config.checkpoint.interval(samples / config.data.batch),
+        skips=config.optim.skip_nonfinite,
+    )
+
+
 def make_recipe(config: Experiment) -> Recipe:
     """Return how the configuration's network is made, in its precision."""
     return Recipe(
@@ -107,13 +117,16 @@ def make_recipe(config: Experiment) -> Recipe:
     )
 
 
-def _task(config: Experiment, recipe: Recipe, optimizer: Any) -> Task:
+def make_task(config: Experiment, recipe: Recipe, rate: Callable[..., Any]) -> Task:
+    """Return the configuration's task, its parameters moved at this rate."""
     full = jnp.float64 if config.precision == "float64" else jnp.float32
     narrow = config.precision == "bfloat16"
     return Task(
         model=recipe,
-        optimizer=optimizer,
+        optimizer=optimizer(config.optim, rate),
         objective=objective_for(config.model),
+        microbatches=config.optim.accumulate,
+        average=config.optim.ema,
         seed=config.seed,
         dtype=jnp.bfloat16 if narrow else full,
         param_dtype=full,

@@ -11,6 +11,7 @@ from jaxdist.core.units import count, percent
 from jaxdist.launch.console import console
 from jaxdist.launch.opening import Opening, many
 from jaxdist.launch.progress import Progress
+from jaxdist.launch.schedule import read_schedule
 from jaxdist.launch.training import Start
 from jaxdist.train.loop import Score
 from jaxdist.train.program import Program
@@ -76,6 +77,7 @@ class Terminal:
 def opening(start: Start) -> Opening:
     """Gather the facts of a beginning."""
     job, config = start.job, start.job.config
+    schedule = read_schedule(config, job.layout.plan, job.layout.task, job.course)
     return Opening(
         experiment=start.resolved.source,
         plan=job.layout.plan,
@@ -94,6 +96,8 @@ def opening(start: Start) -> Opening:
         origins=Counter(start.resolved.origins.values()),
         audit=audit_line(start.program),
         memory_bytes=start.program.memory_bytes,
+        rate=f"{schedule.peak}, warm-up {many(schedule.ramp.steps, 'step')}",
+        decay=schedule.decay,
         warnings=_warnings(start),
     )
 

@@ -57,6 +57,10 @@ class Opening:
     """What the audit of the compiled step found, as one line."""
     memory_bytes: int = 0
     """Memory a device needs for the compiled step."""
+    rate: str = ""
+    """How the learning rate begins, as one line."""
+    decay: str = ""
+    """Which parameters decay and which samples share statistics, as one line."""
     warnings: Sequence[str] = ()
     """What was skipped or changed, one line each."""
 
@@ -121,6 +125,7 @@ def _left(opening: Opening) -> list[str]:
         f"model   {opening.model}, {count(opening.parameters)} parameters",
         f"batch   {count(opening.batch)} global, {count(replica)} a replica",
         f"run     {opening.folder}{sitting}",
+        f"rate    {opening.rate}" if opening.rate else "",
         f"audit   {opening.audit}" if opening.audit else "",
     ]
 
@@ -139,6 +144,7 @@ def _right(opening: Opening) -> list[str]:
         f"data    {opening.data}, {train} train, {test} test",
         f"length  {many(opening.epochs, 'epoch')}, {many(opening.steps, 'step')}",
         f"config  {', '.join([values, *set_by])}",
+        f"decay   {opening.decay}" if opening.decay else "",
         f"memory  {memory} a device, compiled" if opening.memory_bytes else "",
     ]
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.launch.catalogue import experiment_names, load_experiment
 from jaxdist.launch.checks import check
+from jaxdist.launch.keys import with_values
+from jaxdist.launch.large_batch import changes
 from jaxdist.launch.mistakes import raise_all
 from jaxdist.launch.overrides import check_words, override
 from jaxdist.launch.provenance import Resolved, origins_of
@@ -31,6 +33,10 @@ def resolve(source: str, words: Sequence[str] = ()) -> Resolved:
         raise_all([error, *check_words(words, source=meant)])
         raise
     config, typed = override(experiment, words, source=source)
+    if recipe := changes(config):
+        # Below the command line, above the experiment: words are read once more.
+        config, _ = override(with_values(experiment, recipe), words, source=source)
+        typed += recipe if "recipe" in typed else ()
     resolved = Resolved(source=source, config=config, origins=origins_of(config, typed))
     check(resolved)
     return resolved

@@ -13,7 +13,7 @@ from rich.text import Text
 from jaxdist.core.run import PHASES, Run
 from jaxdist.core.units import count, duration, percent, size
 from jaxdist.core.words import FILL_OF_PHASE
-from jaxdist.launch.opening import hanging
+from jaxdist.launch.opening import hanging, many
 
 _BAR: Final = 20
 _TABLE: Final = 54
@@ -89,6 +89,7 @@ def outcome(run: Run) -> str:
         of = f" ({count(run.correct)} of {count(answers)})" if answers else ""
         parts.append(f"test accuracy {percent(run.accuracy, 2)}{of}")
     parts += [f"loss {run.loss:.3f}"] if run.loss is not None else []
+    parts += [f"{many(run.skipped, 'step')} skipped"] if run.skipped else []
     parts += [duration(run.wall_s)] if run.wall_s else []
     kept = run.checkpoint
     parts.append(

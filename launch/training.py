@@ -25,6 +25,7 @@ from jaxdist.train import program as programs
 from jaxdist.train.evaluate import Evaluator
 from jaxdist.train.loop import Outcome, Score, Watcher, fit
 from jaxdist.train.metrics import Recorder
+from jaxdist.train.nonfinite import skipped_steps
 from jaxdist.train.program import Program
 from jaxdist.train.state import TrainState
 
@@ -238,6 +239,7 @@ def _record(
         platform=start.prepared.platform,
         parameters=start.program.parameters,
         steps=int(outcome.state.step),
+        skipped=skipped_steps(outcome.state.opt),
         accuracy=score["accuracy"],
         loss=score["loss"],
         correct=score["correct"],

@@ -10,6 +10,7 @@ from jaxdist.core.ranges import check_range
 Statistics = Literal["global", "replica"]
 
 _COUNTS: Final = (
+    "norm_group",
     *("width", "classes", "channels"),
     *("vocabulary", "context", "depth"),
     *("heads", "kv_heads", "embed", "hidden"),
@@ -33,7 +34,13 @@ class ModelConfig:
     dropout: float | None = None
     """Share of features dropped before the head, 0 to below 1."""
     norm: Statistics = "global"
-    """Samples that share batch statistics: the whole batch or one replica's."""
+    """Samples that share batch statistics: the whole batch or a few replicas'."""
+    norm_group: int = 1
+    """Neighbouring replicas that share batch statistics where norm=replica."""
+    zero_gamma: bool = False
+    """Whether residual blocks begin as their shortcut: the scale of their last norm
+    starts at zero.
+    """
     aux: bool = False
     """Whether auxiliary heads take part in training."""
     vocabulary: int | None = None
@@ -54,6 +61,13 @@ class ModelConfig:
     """
 
     def __post_init__(self) -> None:
+        if self.norm == "global" and self.norm_group != 1:
+            raise BadInput(
+                "all replicas are one group already",
+                rule="model.norm_group is for model.norm=replica",
+                values=f"model.norm = global, model.norm_group = {self.norm_group}",
+                remedy=f"model.norm=replica model.norm_group={self.norm_group}",
+            )
         for key in _COUNTS:
             if (value := getattr(self, key)) is not None:
                 check_range(f"model.{key}", value, least=1)
@@ -77,6 +91,12 @@ class Preset:
     """Share of features dropped before the head."""
     norm: Statistics = "global"
     """Samples that share batch statistics."""
+    norm_group: int = 1
+    """Neighbouring replicas that share them where it is "replica"."""
+    residual: bool = False
+    """Whether it has residual blocks that end in a batch norm."""
+    zero_gamma: bool = False
+    """Whether the scale of that norm starts at zero."""
     aux: bool = False
     """Whether it has its auxiliary heads."""
     aux_after: tuple[str, ...] = ()
@@ -102,9 +122,16 @@ def settle(config: ModelConfig, presets: Mapping[str, P]) -> P:
         presets: the network's own settings by `size`.
 
     Raises:
-        BadInput: auxiliary heads of a network that has none.
+        BadInput: auxiliary heads or residual blocks of a network that has none.
     """
     preset = presets[config.size]
+    if config.zero_gamma and not preset.residual:
+        raise BadInput(
+            f"{config.name} has no residual blocks with batch norm",
+            rule="model.zero_gamma is for networks whose residual blocks end in one",
+            values=f"model.name = {config.name}, model.zero_gamma = True",
+            remedy="model.zero_gamma=false, or model.name=resnet50",
+        )
     if config.aux and not preset.aux_after:
         raise BadInput(
             f"{config.name} has no auxiliary heads",
@@ -115,4 +142,6 @@ def settle(config: ModelConfig, presets: Mapping[str, P]) -> P:
     fields = ("width", "classes", "channels", "dropout")
     asked = {name: getattr(config, name) for name in fields}
     given = {name: value for name, value in asked.items() if value is not None}
-    return replace(preset, **given, norm=config.norm, aux=config.aux)
+    same = ("norm", "norm_group", "zero_gamma", "aux")
+    given |= {name: getattr(config, name) for name in same}
+    return replace(preset, **given)

@@ -109,6 +109,7 @@ class ConvNorm(nnx.Module):
         stride: int = 1,
         padding: int | Sequence[int] = 0,
         epsilon: float = 1e-5,
+        last: bool = False,
     ) -> None:
         taps = (size, size) if isinstance(size, int) else tuple(size)
         pads = (padding, padding) if isinstance(padding, int) else tuple(padding)
@@ -122,7 +123,7 @@ class ConvNorm(nnx.Module):
             kernel_init=nnx.initializers.he_normal(),
             rngs=rngs,
         )
-        self.norm = batch_norm(features[1], preset, dtype, rngs, epsilon)
+        self.norm = batch_norm(features[1], preset, dtype, rngs, epsilon, last)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[B, H, W, C_in]` to `[B, H', W', C]`."""
@@ -201,8 +202,26 @@ def batch_norm(
     dtype: Any,
     rngs: nnx.Rngs,
     epsilon: float = 1e-5,
+    last: bool = False,
 ) -> BatchNorm:
-    """Return a batch norm whose statistics are shared as the preset says."""
-    norm = BatchNorm(features, momentum=0.9, epsilon=epsilon, dtype=dtype, rngs=rngs)
-    norm.statistics = preset.norm
+    """Return a batch norm whose statistics are shared as the preset says.
+
+    Args:
+        features: channels.
+        preset: settings of the network.
+        dtype: of activations.
+        rngs: source of first weights.
+        epsilon: added to the variance.
+        last: whether it ends a residual block, whose scale may start at zero.
+    """
+    zero = last and preset.zero_gamma
+    norm = BatchNorm(
+        features,
+        momentum=0.9,
+        epsilon=epsilon,
+        dtype=dtype,
+        scale_init=nnx.initializers.zeros if zero else nnx.initializers.ones,
+        rngs=rngs,
+    )
+    norm.statistics, norm.group = preset.norm, preset.norm_group
     return norm

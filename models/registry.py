@@ -31,6 +31,9 @@ _LANGUAGE: Final = frozenset({"gpt2_small", "llama"})
 _VIDEO: Final = frozenset({"s2vt"})
 """Networks that are trained to say what happens in a clip."""
 
+_RESIDUAL: Final = frozenset({"resnet8", "resnet50", "resnet152"})
+"""Networks whose residual blocks end in a batch norm."""
+
 
 def names() -> tuple[str, ...]:
     """Return the names of all networks; imports none of them."""
@@ -88,6 +91,11 @@ def clip_shapes(config: ModelConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
     module, _ = _HOMES[config.name].split(":")
     clip, words = import_module(module).clip_shapes(config)
     return clip, words
+
+
+def has_last_gamma(config: ModelConfig) -> bool:
+    """Tell whether residual blocks of the network end in a batch norm."""
+    return config.name in _RESIDUAL
 
 
 def context_of(config: ModelConfig) -> int:

@@ -1,8 +1,8 @@
 """Residual networks (He et al. 2015, arXiv:1512.03385)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final
 
 import jax
 from flax import nnx
@@ -49,7 +49,7 @@ class BasicBlock(nnx.Module):
         self.conv1 = _conv(wide_in, wide, stride, dtype, rngs)
         self.norm1 = batch_norm(wide, preset, dtype, rngs)
         self.conv2 = _conv(wide, wide, 1, dtype, rngs)
-        self.norm2 = batch_norm(wide, preset, dtype, rngs)
+        self.norm2 = batch_norm(wide, preset, dtype, rngs, last=True)
         same = stride == 1 and wide_in == wide
         self.shortcut = None if same else _conv(wide_in, wide, stride, dtype, rngs, 1)
 
@@ -57,6 +57,9 @@ class BasicBlock(nnx.Module):
         """Map `[B, H, W, C_in]` to `[B, H/stride, W/stride, C]`."""
         y = self.norm2(self.conv2(jax.nn.relu(self.norm1(self.conv1(x)))))
         return jax.nn.relu(y + (x if self.shortcut is None else self.shortcut(x)))
+
+
+_SMALL: Final = Preset(image=(16, 16), width=16, classes=10, channels=1, residual=True)
 
 
 class ResNet8(nnx.Module):
@@ -67,10 +70,7 @@ class ResNet8(nnx.Module):
     one input channel and ten classes: 77,562.
     """
 
-    presets: ClassVar = {
-        "full": Preset(image=(16, 16), width=16, classes=10, channels=1),
-        "tiny": Preset(image=(16, 16), width=4, classes=10, channels=1),
-    }
+    presets: ClassVar = {"full": _SMALL, "tiny": replace(_SMALL, width=4)}
 
     def __init__(
         self, config: ModelConfig, *, dtype: Any = None, rngs: nnx.Rngs
@@ -100,6 +100,8 @@ class ResNet8(nnx.Module):
 class ResNetPreset(Preset):
     """Settings of a residual network of bottleneck blocks."""
 
+    residual: bool = True
+    """Its blocks are residual."""
     stages: tuple[tuple[int, int, int], ...]
     """Blocks of each stage, filters in units of the width, and first stride."""
 
@@ -122,7 +124,7 @@ class Bottleneck(nnx.Module):
         self.reduce = ConvNormRelu((wide, w), 1, *how)
         # The stride is at the 3x3, as in the reference and unlike the paper.
         self.conv = ConvNormRelu((w, w), 3, *how, stride, padding=1)
-        self.expand = ConvNorm((w, 4 * w), 1, *how)
+        self.expand = ConvNorm((w, 4 * w), 1, *how, last=True)
         same = stride == 1 and wide == 4 * w
         self.shortcut = None if same else ConvNorm((wide, 4 * w), 1, *how, stride)
 

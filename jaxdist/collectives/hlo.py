@@ -23,6 +23,7 @@ import numpy as np
 
 from jaxdist.collectives.source import Sources
 from jaxdist.collectives.trips import Line, lines_of
+from jaxdist.core.axes import part_of
 
 KINDS: Final = (
     "all-reduce",
@@ -38,6 +39,7 @@ _LINE: Final = re.compile(
     + "|".join(KINDS)
     + r")(?P<start>-start)?\((?P<rest>.*)$"
 )
+_APART: Final = "apart"
 _NAME: Final = re.compile(r'op_name="([^"]*)"')
 
 
@@ -48,7 +50,9 @@ class Move:
     kind: str
     """One of `KINDS`."""
     axes: tuple[str, ...]
-    """Mesh axes it runs over, outermost first; empty where no axes match."""
+    """Mesh axes, or parts of one (`data[4]`), it runs over, outermost first; empty
+    where none match.
+    """
     group: int
     """Devices that take part together."""
     payload: int
@@ -179,14 +183,32 @@ def _groups_of(axes: Iterable[str], mesh: Mapping[str, int]) -> list[list[int]]:
 def _axes_of_groups(
     groups: Sequence[Sequence[int]], mesh: Mapping[str, int]
 ) -> tuple[str, ...]:
-    """Name the axes whose groups these are; empty where none match."""
+    """Name the axes, or parts of one, whose groups these are; empty where none match.
+
+    Whole axes come first: a part is named where only neighbours along an axis meet.
+    """
     wanted = {frozenset(group) for group in groups}
-    real = [name for name, size in mesh.items() if size > 1]
-    for count in range(1, len(real) + 1):
-        for axes in itertools.combinations(real, count):
-            if {frozenset(g) for g in _groups_of(axes, mesh)} == wanted:
-                return axes
+    for each in (mesh, *_refined(mesh)):
+        real = [name for name, size in each.items() if size > 1 and name != _APART]
+        for count in range(1, len(real) + 1):
+            for axes in itertools.combinations(real, count):
+                if {frozenset(g) for g in _groups_of(axes, each)} == wanted:
+                    return axes
     return ()
+
+
+def _refined(mesh: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Yield the mesh with one axis cut in two: groups apart, and neighbours in them.
+
+    >>> list(_refined({"data": 4, "tensor": 2}))
+    [{'apart': 2, 'data[2]': 2, 'tensor': 2}]
+    """
+    for cut, size in mesh.items():
+        for devices in range(2, size):
+            if size % devices == 0:
+                halves = {_APART: size // devices, part_of(cut, devices): devices}
+                named = ({n: s} if n != cut else halves for n, s in mesh.items())
+                yield {name: s for each in named for name, s in each.items()}
 
 
 def _pairs(rest: str) -> list[tuple[int, int]]:

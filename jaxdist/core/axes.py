@@ -21,6 +21,25 @@ SPATIAL_AXES: Final = ("spatial_d", "spatial_h", "spatial_w")
 """Axes along which one sample is divided in depth, height and width."""
 
 
+def part_of(axis: str, devices: int) -> str:
+    """Name the groups of so many neighbours along an axis, where a sum stays inside.
+
+    >>> part_of("data", 4)
+    'data[4]'
+    """
+    return f"{axis}[{devices}]"
+
+
+def part_size(name: str) -> int | None:
+    """Return the devices in a group that `part_of` named; None for a whole axis.
+
+    >>> part_size("data[4]"), part_size("data")
+    (4, None)
+    """
+    _, bracket, size = name.rstrip("]").partition("[")
+    return int(size) if bracket else None
+
+
 def spatial_axes_of(rank: int) -> tuple[str, ...]:
     """Name the spatial axis of each spatial dim of a channels-last array.
 

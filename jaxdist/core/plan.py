@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES
+from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES, part_size
 from jaxdist.core.errors import BadInput, did_you_mean
 
 
@@ -51,12 +51,14 @@ class MeshShape:
         return math.prod(size for _, size in self.items())
 
     def size(self, *axes: str) -> int:
-        """Devices along these axes together.
+        """Devices along these axes, or parts of axes, together.
 
         >>> MeshShape(data=4, spatial_h=2).size("data", "fsdp")
         4
+        >>> MeshShape(data=4, spatial_h=2).size("data[2]", "spatial_h")
+        4
         """
-        return math.prod(getattr(self, name) for name in axes)
+        return math.prod(part_size(name) or getattr(self, name) for name in axes)
 
     @property
     def batch_shards(self) -> int:

@@ -29,6 +29,8 @@ class Run:
     """Trainable numbers in the model."""
     steps: int = 0
     """Optimizer steps since the very start, earlier sittings included."""
+    skipped: int = 0
+    """Of these, steps that changed nothing: their gradient was not finite."""
     accuracy: float | None = None
     """Share of the held-out answers (labels, or tokens) that are right, each once."""
     loss: float | None = None

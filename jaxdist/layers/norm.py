@@ -1,5 +1,6 @@
 """Batch normalisation with statistics summed over every device that shares them."""
 
+import math
 from typing import Any, Literal
 
 import jax
@@ -9,12 +10,14 @@ from jax import lax
 
 from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
 from jaxdist.core.dtypes import wide
-from jaxdist.layers.manual import manual
+from jaxdist.layers.manual import manual, manual_sizes
 from jaxdist.layers.role import Role
 from jaxdist.layers.rows import Rows, local_sum
 
 Statistics = Literal["global", "replica"]
-"""global: mean and variance of the whole batch; replica: of one replica's samples."""
+"""global: mean and variance of the whole batch; replica: of one replica's samples, or
+of the samples of a group of neighbouring replicas.
+"""
 
 
 class BatchNorm(nnx.BatchNorm):
@@ -25,7 +28,7 @@ class BatchNorm(nnx.BatchNorm):
     The mean is taken first and the variance around it, each over all positions of the
     samples that share statistics (Ioffe and Szegedy 2015, algorithm 1). Samples split
     over spatial axes always share; those of other replicas only if `statistics` is
-    "global". Running statistics are equal on all replicas in either case.
+    "global" or they are of one group. Running statistics are equal on all replicas.
     """
 
     scope: str = ""
@@ -34,6 +37,8 @@ class BatchNorm(nnx.BatchNorm):
     rows: Rows | None = None
     """Real rows of the whole input; None where all are."""
     statistics: Statistics = "global"
+    group: int = 1
+    """Neighbouring replicas that share where `statistics` is "replica"."""
 
     def __call__(
         self,
@@ -67,10 +72,9 @@ class BatchNorm(nnx.BatchNorm):
 
     def _moments(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return mean and variance `[C]`, and fold them into the running ones."""
-        shared = BATCH_AXES if self.statistics == "global" else ()
-        axes = manual((*SPATIAL_AXES, *shared))
-        mean = _mean(self._local_mean(x), axes)
-        var = _mean(self._local_mean(jnp.square(x - mean)), axes)
+        axes, groups = self._shared()
+        mean = _mean(self._local_mean(x), axes, groups)
+        var = _mean(self._local_mean(jnp.square(x - mean)), axes, groups)
         apart = manual(BATCH_AXES) if self.statistics == "replica" else ()
         for running, batch in ((self.mean, mean), (self.var, var)):
             # Replicas with statistics of their own still keep one running average.
@@ -85,9 +89,27 @@ class BatchNorm(nnx.BatchNorm):
         total, count = local_sum(x, self.rows)
         return total / count
 
+    def _shared(self) -> tuple[tuple[str, ...], list[list[int]] | None]:
+        """Return the axes whose devices share statistics, and their groups if several.
 
-def _mean(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    return lax.pmean(x, axes) if axes else x
+        Devices are counted along the axes in the mesh's order, replicas outside, so
+        that neighbouring replicas and all slices of their samples are one range.
+        """
+        if self.statistics == "replica" and self.group == 1:
+            return manual(SPATIAL_AXES), None
+        axes, sizes = manual((*BATCH_AXES, *SPATIAL_AXES)), manual_sizes()
+        devices = math.prod(sizes[axis] for axis in axes)
+        width = self.group * math.prod(sizes[axis] for axis in manual(SPATIAL_AXES))
+        if self.statistics == "global" or width >= devices:
+            return axes, None
+        starts = range(0, devices, width)
+        return axes, [list(range(start, start + width)) for start in starts]
+
+
+def _mean(
+    x: jax.Array, axes: tuple[str, ...], groups: list[list[int]] | None = None
+) -> jax.Array:
+    return lax.pmean(x, axes, axis_index_groups=groups) if axes else x
 
 
 def _values(variable: nnx.Param[jax.Array] | None, dtype: Any) -> jax.Array:

@@ -1,6 +1,7 @@
 """Data parallelism: every replica sees its own samples, and gradients are summed.
 
-Rule: the global batch is a multiple of data x fsdp.
+Rule: the global batch is a multiple of data x fsdp and of the microbatches; replicas
+that share statistics are a whole part of an axis.
 Traffic a step (G parameters' bytes, C channels of a norm):
 
     gradients    an all-reduce of G and of the loss over all axes that share the loss;
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from jaxdist.collectives.reduce import axes_without
-from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
+from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES, part_of
 from jaxdist.core.dtypes import wide
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
@@ -27,21 +28,75 @@ from jaxdist.partition.traffic import Traffic, real_axes
 from jaxdist.profile.calls import Call, of_kind
 
 
-def check(plan: Plan, batch: int) -> None:
-    """Refuse a global batch that does not divide over the mesh.
+def check(plan: Plan, batch: int, microbatches: int = 1) -> None:
+    """Refuse a global batch that does not divide over the mesh and its microbatches.
 
     Raises:
         BadInput: with the nearest batches that do.
     """
-    shards = plan.mesh.batch_shards
+    shards = plan.mesh.batch_shards * microbatches
     if batch % shards:
         near = sorted({batch // shards * shards, -(-batch // shards) * shards} - {0})
         raise BadInput(
             "the global batch does not divide over the mesh",
-            rule="data.batch is a multiple of plan.mesh.data x plan.mesh.fsdp",
-            values=f"data.batch = {batch}, {plan.title} splits it in {shards}",
+            rule="data.batch is a multiple of plan.mesh.data x plan.mesh.fsdp"
+            + " x optim.accumulate" * (microbatches > 1),
+            values=f"data.batch = {batch}, {plan.title} splits it in {shards}"
+            + f" with {microbatches} microbatches" * (microbatches > 1),
             remedy=" or ".join(f"data.batch={size}" for size in near),
         )
+
+
+def check_groups(plan: Plan, calls: Sequence[Call]) -> None:
+    """Refuse batch norms whose groups of replicas the mesh does not have.
+
+    Raises:
+        BadInput: with the nearest groups that it has.
+    """
+    shards = plan.mesh.batch_shards
+    sizes = [size for size in range(1, shards + 1) if _divides(plan, size)]
+    for call in of_kind(calls, BatchNorm):
+        group = _replicas(plan, call.layer)
+        if group not in sizes:
+            raise BadInput(
+                "the replicas do not divide into groups for batch statistics",
+                rule="model.norm_group divides plan.mesh.fsdp, or is plan.mesh.fsdp "
+                "times a divisor of plan.mesh.data",
+                values=f"{call.path}: model.norm_group = {group}, {plan.title} has "
+                f"{shards} replicas",
+                remedy=f"model.norm_group={_nearest(sizes, group)}",
+            )
+
+
+def neighbours(plan: Plan, replicas: int) -> tuple[str, ...]:
+    """Name the innermost axes of the batch that so many replicas lie along.
+
+    >>> from jaxdist.core.plan import MeshShape
+    >>> neighbours(Plan(mesh=MeshShape(data=4, fsdp=2)), 4)
+    ('data[2]', 'fsdp')
+    """
+    found: list[str] = []
+    for axis in reversed(real_axes(plan, BATCH_AXES)):
+        here = min(replicas, size := plan.mesh.size(axis))
+        if here > 1:
+            found.insert(0, axis if here == size else part_of(axis, here))
+        replicas //= here
+    return tuple(found)
+
+
+def _divides(plan: Plan, replicas: int) -> bool:
+    inner = plan.mesh.fsdp
+    whole = replicas % inner == 0 and plan.mesh.data % (replicas // inner) == 0
+    return whole or inner % replicas == 0
+
+
+def _replicas(plan: Plan, norm: BatchNorm) -> int:
+    everyone = norm.statistics == "global"
+    return plan.mesh.batch_shards if everyone else norm.group
+
+
+def _nearest(sizes: Sequence[int], wanted: int) -> int:
+    return min(sizes, key=lambda size: abs(size - wanted))
 
 
 def gradients(plan: Plan, leaves: Sequence[Leaf]) -> Iterator[Traffic]:
@@ -67,13 +122,13 @@ def statistics(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traf
     for call in of_kind(calls, BatchNorm):
         norm, width = call.layer, call.shape[-1] * wide(call.dtype).itemsize
         width //= plan.mesh.tensor if roles.get(call.path) == "inner" else 1
-        everyone = norm.statistics == "global"
-        shared = (*SPATIAL_AXES, *(BATCH_AXES if everyone else ()))
-        parts = [(shared, 4 * width)]
-        if not everyone:  # one running average for all replicas, forward alone
-            parts.append((BATCH_AXES, 2 * width))
-        for group, payload in parts:
-            if axes := real_axes(plan, group):
+        batch_axes = neighbours(plan, _replicas(plan, norm))
+        parts = [((*batch_axes, *real_axes(plan, SPATIAL_AXES)), 4 * width)]
+        if norm.statistics == "replica":
+            # One running average for all replicas, forward alone.
+            parts.append((real_axes(plan, BATCH_AXES), 2 * width))
+        for axes, payload in parts:
+            if axes:
                 yield Traffic(
                     what="statistics",
                     kind="all-reduce",

@@ -5,7 +5,7 @@ dim of divides stays whole. Samples divide over fsdp as over data.
 Traffic a step of a parameter of W bytes (p devices along fsdp, V vectors together):
 
     zero 3   all-gather of W before its use, once more backward if its value has a part
-             in a gradient; reduce-scatter of its gradient, W / p
+             in a gradient, in each microbatch; reduce-scatter of its gradient, W / p
     zero 1   reduce-scatter of its gradient, W / p; all-gather of its new value, W
 
 Parameters travel in the dtype of the activations, vectors in their own. Source:
@@ -28,7 +28,11 @@ AXIS = "fsdp"
 
 
 def parameters(
-    plan: Plan, leaves: Sequence[Leaf], again: Sequence[bool], dtype: Any
+    plan: Plan,
+    leaves: Sequence[Leaf],
+    again: Sequence[bool],
+    dtype: Any,
+    times: int = 1,
 ) -> Iterator[Traffic]:
     """Yield what is gathered and scattered of parameters and gradients.
 
@@ -37,7 +41,9 @@ def parameters(
         leaves: all parameters.
         again: whether the backward pass reads each one's value.
         dtype: of the activations; None is the parameters' own.
+        times: microbatches a step, each of which reads the parameters.
     """
+    reads = times if plan.zero == 3 else 1
     for name, group in _together(leaves).items():
         sent = _sent(group[0], dtype if plan.zero == 3 else None)
         numbers = sum(_numbers(plan, leaf) for leaf in group)
@@ -47,7 +53,7 @@ def parameters(
         gathered = numbers + sum(_numbers(plan, leaf) for leaf in twice)
         part = numbers // plan.mesh.size(AXIS)
         for what, kind, payload in (
-            ("parameters", "all-gather", gathered * sent.itemsize),
+            ("parameters", "all-gather", reads * gathered * sent.itemsize),
             ("gradients", "reduce-scatter", part * wide(sent).itemsize),
         ):
             yield Traffic(

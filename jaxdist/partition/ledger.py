@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxdist.collectives.hlo import wire_bytes
 from jaxdist.core.plan import Plan
 from jaxdist.layers.role import Roles
-from jaxdist.partition import data, fsdp, spatial, tensor
+from jaxdist.partition import data, fsdp, norms, spatial, tensor
 from jaxdist.partition.leaves import Leaf
 from jaxdist.partition.traffic import Traffic
 from jaxdist.partition.work import plan_work
@@ -27,6 +27,8 @@ class Reads:
     """Whether the backward pass reads each one's value."""
     dtype: Any
     """Dtype of the activations; None is the parameters' own."""
+    lengths: tuple[tuple[bool, ...], ...] = ()
+    """The leaves whose length the optimizer asks for, each time that it does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,27 +60,33 @@ class Ledger:
 
 
 def write_ledger(
-    plan: Plan, calls: Iterable[Call], roles: Roles, reads: Reads
+    plan: Plan, calls: Iterable[Call], roles: Roles, reads: Reads, times: int = 1
 ) -> Ledger:
     """Write the ledger of a plan's training step.
 
     Args:
         plan: the layout.
-        calls: the network's layer calls on the global batch.
+        calls: the network's layer calls on the global batch, or one microbatch of it.
         roles: what layers do with the tensor axis.
         reads: the parameters and how the step reads them.
+        times: microbatches a step; layers talk in each, gradients are summed once.
     """
     calls = tuple(calls)
-    rows = (
-        *data.gradients(plan, reads.leaves),
+    layers = (
         *data.statistics(plan, calls, roles),
-        *fsdp.parameters(plan, reads.leaves, reads.again, reads.dtype),
         *spatial.halos(plan, calls, roles),
         *spatial.means(plan, calls),
         *tensor.outputs(plan, calls, roles),
     )
+    rows = (
+        *data.gradients(plan, reads.leaves),
+        *fsdp.parameters(plan, reads.leaves, reads.again, reads.dtype, times),
+        *norms.lengths(plan, reads.leaves, reads.lengths),
+        *(replace(row, payload=times * row.payload) for row in layers),
+    )
+    work = plan_work(plan, calls, roles)
     return Ledger(
         plan=plan,
         rows=tuple(row for row in rows if row.payload),
-        work=plan_work(plan, calls, roles),
+        work={path: times * flops for path, flops in work.items()},
     )

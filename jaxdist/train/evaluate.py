@@ -43,7 +43,7 @@ class Evaluator:
         if not self.ready:
             self.prepare()
         with self.batches() as batches:
-            sums = [self._score(state.params, state.stats, b) for b in batches]
+            sums = [self._score(*state.evaluated, b) for b in batches]
         whole = {key: sum(float(s[key]) for s in sums) for key in sums[0]}
         counts = {key: int(whole[key]) for key in ("correct", "answers", "samples")}
         return {

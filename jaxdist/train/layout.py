@@ -23,6 +23,7 @@ from jaxdist.profile.again import read_again
 from jaxdist.train.objective import Batch, Objective, cast
 from jaxdist.train.state import TrainState, named_leaves
 from jaxdist.train.task import Task
+from jaxdist.train.trust import asked_squares
 
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
@@ -88,10 +89,14 @@ class Layout:
         state = self.task.state
         held = [P(*x.spec(shared=self.joins)) for x in self.leaves]
         worked = [P(*leaf.spec()) for leaf in self.leaves]
+        params = _filled(state.params, held)
+        stats = _filled(state.stats, self._statistics())
+        kept = state.average is not None
         return TrainState(
             step=P(),
-            params=_filled(state.params, held),
-            stats=_filled(state.stats, self._statistics()),
+            params=params,
+            stats=stats,
+            average={"params": params, "stats": stats} if kept else None,
             opt=optax.tree.map_params(
                 self.task.optimizer,
                 lambda _, spec: spec,
@@ -167,9 +172,11 @@ def lay_out(task: Task, plan: Plan, mesh: Mesh, shapes: Shapes) -> Layout:
     inputs = cast(task.objective.arguments(shapes), task.dtype)
     image, _ = task.objective.inputs[0]
     uses.check(plan, task.objective.axes(image, inputs[0].ndim))
-    data.check(plan, inputs[0].shape[0])
+    data.check(plan, inputs[0].shape[0], task.microbatches)
+    inputs = jax.tree.map(lambda x: _part(x, task.microbatches), inputs)
     state = task.state
     calls, fitted = fit(plan, task.graph, (state.params, state.stats), *inputs)
+    data.check_groups(plan, calls)
     network = nnx.merge(task.graph, state.params, state.stats)
     roles = tensor.assign(plan, calls, network)
     reads = _reads(task, plan, roles, shapes)
@@ -179,7 +186,7 @@ def lay_out(task: Task, plan: Plan, mesh: Mesh, shapes: Shapes) -> Layout:
         mesh=mesh,
         roles=roles,
         sizes=fitted,
-        ledger=write_ledger(plan, calls, roles, reads),
+        ledger=write_ledger(plan, calls, roles, reads, task.microbatches),
         shapes=shapes,
     )
 
@@ -201,7 +208,14 @@ def _reads(task: Task, plan: Plan, roles: Roles, shapes: Shapes) -> Reads:
             return task.objective.losses(outputs, batch).mean()
 
         again = read_again(loss, values, task.state.stats, dict(shapes))
-    return Reads(leaves=leaves, again=again, dtype=task.dtype)
+    state = task.state
+    asked = asked_squares(task.optimizer, state.params, state.opt)
+    return Reads(leaves=leaves, again=again, dtype=task.dtype, lengths=asked)
+
+
+def _part(x: jax.ShapeDtypeStruct, parts: int) -> jax.ShapeDtypeStruct:
+    """Give the shape of a microbatch."""
+    return jax.ShapeDtypeStruct((x.shape[0] // parts, *x.shape[1:]), x.dtype)
 
 
 def _filled(tree: Any, leaves: list[Any]) -> Any:

@@ -24,8 +24,9 @@ def load(run: str | Path, checkpoint: int | None = None) -> tuple[Any, TrainStat
         checkpoint: step of the checkpoint; None takes the newest.
 
     Returns:
-        The network in evaluation mode, an `nnx.Module` to be called on a batch, and
-        the state it was made of, without the optimizer's part.
+        The network in evaluation mode, an `nnx.Module` to be called on a batch, with
+        averaged weights where the run kept them, and the state it was made of,
+        without the optimizer's part.
 
     Raises:
         BadInput: no run or checkpoint, or a damaged one.
@@ -34,10 +35,15 @@ def load(run: str | Path, checkpoint: int | None = None) -> tuple[Any, TrainStat
     notes = stored.read_notes(stored.folder_of(folder, checkpoint))
     recipe = Recipe(**notes.about["recipe"])
     params = {leaf.dtype for name, leaf in notes.leaves.items() if "params/" in name}
-    task = Task(model=recipe, optimizer=optax.identity(), param_dtype=params.pop())
+    task = Task(
+        model=recipe,
+        optimizer=optax.identity(),
+        average=float(any(name.startswith("average/") for name in notes.leaves)),
+        param_dtype=params.pop(),
+    )
     abstract = replace(_on_one_device(task.state), opt=None)
     restored = Checkpoints(folder).restore(checkpoint, abstract)
-    network = nnx.merge(task.graph, restored.state.params, restored.state.stats)
+    network = nnx.merge(task.graph, *restored.state.evaluated)
     network.eval()
     return network, restored.state
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxdist.core.errors import Failed
 from jaxdist.train.metrics import Recorder
+from jaxdist.train.nonfinite import skipped_steps
 from jaxdist.train.program import Program
 from jaxdist.train.state import TrainState
 
@@ -67,6 +68,8 @@ class Course:
     """Samples a step; batches straddle epochs."""
     save_every: int
     """Steps from one checkpoint to the next."""
+    skips: int = 0
+    """Steps in a row that may be skipped before the run fails."""
 
     def epoch(self, step: int) -> int:
         """Return the epoch, from 0, that the last sample of step `step` (from 1) is in.
@@ -128,7 +131,7 @@ def fit(
         rates: learning rates of an array of steps, from 0.
     """
     start = int(state.step)
-    ledger = _Ticker(course, recorder, watcher, rates)
+    ledger = _Ticker(course, recorder, watcher, rates, skipped_steps(state.opt))
     score: Score = {}
     feed = iter(batches)
     for step in range(start + 1, course.steps + 1):
@@ -183,10 +186,12 @@ class _Ticker:
         recorder: Recorder,
         watcher: Watcher,
         rates: Callable[[np.ndarray], Any],
+        skipped: int,
     ) -> None:
         self.course, self.recorder, self.watcher = course, recorder, watcher
         self.first_step_s = 0.0
         self._rates, self._block, self._table = rates, -1, np.zeros(0)
+        self._skipped, self._in_a_row = skipped, 0
         self._pending: deque[tuple[int, jax.Array]] = deque()
         self._last = time.perf_counter()
 
@@ -213,19 +218,30 @@ class _Ticker:
     def _finish(self) -> None:
         step, loss = self._pending.popleft()
         value, now = float(loss), time.perf_counter()
-        if not math.isfinite(value):
-            raise Failed(_diverged(step, value))
         seconds, self._last = now - self._last, now
         if not self.first_step_s:
             self.first_step_s = time.time() - self.recorder.started
+        if not math.isfinite(value):
+            self._skip(step, value)
+            return
+        self._in_a_row = 0
         self.recorder.trained(
             step=step,
             epoch=self.course.epoch(step),
             loss=value,
-            rate=self._rate(step - 1),
+            # Skipped steps change nothing, so the optimizer has not counted them.
+            rate=self._rate(step - 1 - self._skipped),
             seconds=seconds,
         )
         self.watcher.update(step=step, loss=value, step_s=seconds)
+
+    def _skip(self, step: int, loss: float) -> None:
+        """Note a step that changed nothing, or end the run after too many in a row."""
+        self._skipped += 1
+        self._in_a_row += 1
+        if self._in_a_row > self.course.skips:
+            raise Failed(_diverged(step, loss))
+        self.recorder.skipped(step=step, epoch=self.course.epoch(step))
 
     def _rate(self, step: int) -> float:
         """Return the learning rate of a step, from 0."""

@@ -55,6 +55,10 @@ class Recorder:
             time=time.time(),
         )
 
+    def skipped(self, *, step: int, epoch: int) -> None:
+        """Note a step whose gradient was not finite, which changed nothing."""
+        self._line(self._metrics, kind="skip", step=step, epoch=epoch, time=time.time())
+
     def tested(self, *, step: int, epoch: int, score: Mapping[str, Any]) -> None:
         """Note an evaluation after `step` steps; once, if it is done again."""
         if step in self._tested:

@@ -13,7 +13,7 @@ Tree = TypeVar("Tree")
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("step", "params", "stats", "opt"),
+    data_fields=("step", "params", "stats", "opt", "average"),
     meta_fields=(),
 )
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,15 @@ class TrainState:
     """Running statistics, an `nnx.State` of `nnx.BatchStat`."""
     opt: Any
     """State of the optax optimizer."""
+    average: Any = None
+    """Moving averages, {"params", "stats"}, where they are kept; else None."""
+
+    @property
+    def evaluated(self) -> tuple[Any, Any]:
+        """Parameters and statistics that are evaluated: the averages where kept."""
+        if self.average is None:
+            return self.params, self.stats
+        return self.average["params"], self.average["stats"]
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:

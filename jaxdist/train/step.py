@@ -11,6 +11,7 @@ gradient of a leaf is the sum of the copies' gradients over the axes that do not
 it. One rule for every leaf and every split.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,11 +27,16 @@ from jaxdist.collectives.shards import deal, join, own
 from jaxdist.core.axes import BATCH_AXES
 from jaxdist.layers import bind
 from jaxdist.partition import fsdp
+from jaxdist.partition.norms import axes_of
 from jaxdist.profile.again import needed
+from jaxdist.train.accumulate import accumulated
+from jaxdist.train.average import moved
 from jaxdist.train.layout import Layout
+from jaxdist.train.nonfinite import unless_skipped
 from jaxdist.train.objective import Batch, cast
 from jaxdist.train.state import TrainState
 from jaxdist.train.task import Task
+from jaxdist.train.trust import leaves_in, masked, own_squares
 
 
 def train_step(layout: Layout) -> Callable[..., Any]:
@@ -42,15 +48,22 @@ def train_step(layout: Layout) -> Callable[..., Any]:
     Returns:
         A function of a `TrainState` and a global batch (the objective's keys, for one
         `image [B, H, W, C]` and `label [B]`, and `id [B]`), to the next state and the
-        mean loss over the batch.
+        mean loss over the batch, NaN where the step was skipped.
     """
-    specs = layout.specs
+    specs, task = layout.specs, layout.task
 
     def local(state: TrainState, batch: Batch) -> tuple[TrainState, jax.Array]:
-        loss, stats, grads = _gradients(layout, state, batch)
+        each = functools.partial(_gradients, layout, state)
+        loss, stats, grads = accumulated(each, task.microbatches)(state.stats, batch)
         loss, grads = _reduced(layout, loss, grads)
         params, opt = _moved(layout, state, grads)
-        new = TrainState(step=state.step + 1, params=params, stats=stats, opt=opt)
+        step = state.step + 1
+        average = moved(state.average, task.average, step, params, stats)
+        old = state.stats, state.average, jnp.full_like(loss, jnp.nan)
+        stats, average, loss = unless_skipped(opt, (stats, average, loss), old)
+        new = TrainState(
+            step=step, params=params, stats=stats, opt=opt, average=average
+        )
         return new, loss
 
     return lambda state, batch: layout.map(local, specs, batch, (specs, P()))(
@@ -59,7 +72,7 @@ def train_step(layout: Layout) -> Callable[..., Any]:
 
 
 def _gradients(
-    layout: Layout, state: TrainState, batch: Batch
+    layout: Layout, state: TrainState, stats: Any, batch: Batch
 ) -> tuple[jax.Array, Any, list[jax.Array]]:
     """Return this device's share of the loss, new statistics, gradients of the share.
 
@@ -69,23 +82,27 @@ def _gradients(
     task, plan = layout.task, layout.plan
     key = jax.random.fold_in(jax.random.key(task.seed), state.step)
     held, tree = jax.tree.flatten(state.params)
+    if layout.joins and task.microbatches > 1:
+        # The compiler would put them together once, before the loop over microbatches,
+        # and keep them; so they seem to depend on the samples of each.
+        held = _later(held, batch["id"][0], batch["id"])
 
     def share(leaves: list[jax.Array]) -> tuple[jax.Array, Any]:
-        model = _model(task, jax.tree.unflatten(tree, leaves), state.stats)
+        model = _model(task, jax.tree.unflatten(tree, leaves), stats)
         model.train()
         bind(model, key, batch["id"], layout.roles, layout.sizes.rows)
         mean = task.objective.losses(model(*_inputs(task, batch)), batch).mean()
         return mean / plan.mesh.size(*plan.sum_axes), _stats(model)
 
     back: Any
-    loss, back, stats = jax.vjp(share, _whole(layout, held), has_aux=True)
+    loss, back, new = jax.vjp(share, _whole(layout, held), has_aux=True)
     if layout.joins:
         wanted = needed(back)
         again = _whole(layout, _later(held, state.step, loss), wanted)
         kept = zip(again, back.args_res[0], wanted, strict=True)
         back.args_res[0] = [x if want else was for x, was, want in kept]
     (grads,) = back(jnp.ones_like(loss))
-    return loss, stats, grads
+    return loss, new, grads
 
 
 def _whole(
@@ -110,16 +127,21 @@ def _whole(
 
 
 def _later(
-    leaves: list[jax.Array], step: jax.Array, after: jax.Array
+    leaves: list[jax.Array], count: jax.Array, after: jax.Array
 ) -> list[jax.Array]:
     """Return the same numbers, such that the compiler reads them once more.
+
+    Args:
+        leaves: what is read again.
+        count: a number that is never negative.
+        after: what comes before.
 
     It would otherwise see that the same shards are joined twice and keep the first. The
     barrier says when; XLA's CPU backend drops barriers, so a condition that always
     holds, and that it cannot know to, makes the second time differ.
     """
     leaves, _ = lax.optimization_barrier((leaves, after))
-    return [jnp.where(step >= 0, x, jnp.zeros_like(x)) for x in leaves]
+    return [jnp.where(count >= 0, x, jnp.zeros_like(x)) for x in leaves]
 
 
 def _reduced(
@@ -145,13 +167,24 @@ def _moved(layout: Layout, state: TrainState, grads: Any) -> tuple[Any, Any]:
     params = jax.tree.unflatten(tree, held)
     # optax counts steps in int32 and lets jax promote them, also where a user or a
     # test has asked for strict promotion.
+    move = optax.with_extra_args_support(layout.task.optimizer)
+    squares = functools.partial(_squares, layout)
     with jax.numpy_dtype_promotion("standard"):
-        updates, opt = layout.task.optimizer.update(grads, state.opt, params)
+        updates, opt = move.update(grads, state.opt, params, squares=squares)
     params = optax.apply_updates(params, updates)
     if apart:
         leaves = join(jax.tree.leaves(params), layout.shared_dims, fsdp.AXIS)
         params = jax.tree.unflatten(tree, leaves)
     return params, opt
+
+
+def _squares(layout: Layout, tree: Any) -> Any:
+    """Sum the squares of each leaf over the devices that split it."""
+    own, shape = jax.tree.flatten(own_squares(tree))
+    given = zip(layout.leaves, leaves_in(tree), strict=True)
+    over = [axes_of(leaf) for leaf, x in given if not masked(x)]
+    with jax.named_scope("whole_lengths"):
+        return jax.tree.unflatten(shape, sum_shares(own, over))
 
 
 def eval_step(layout: Layout) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from jaxdist.train import average
 from jaxdist.train.objective import Classification, Objective
 from jaxdist.train.state import TrainState
 
@@ -24,6 +25,10 @@ class Task:
     """Moves the parameters."""
     objective: Objective = field(default_factory=Classification)
     """What the network is called on and scored against."""
+    microbatches: int = 1
+    """Parts of a batch whose gradients are added up before a step."""
+    average: float = 0.0
+    """Share of the old average of the weights in the new; 0 keeps no average."""
     seed: int = 0
     """Source of initial weights and of all noise."""
     dtype: Any = None
@@ -70,7 +75,11 @@ class Task:
         _, params, *rest = nnx.split(network, nnx.Param, ...)
         zero = jnp.zeros((), jnp.int32)
         return TrainState(
-            step=zero, params=params, stats=rest[0], opt=self.optimizer.init(params)
+            step=zero,
+            params=params,
+            stats=rest[0],
+            opt=self.optimizer.init(params),
+            average=average.begin(self.average, params, rest[0]),
         )
 
     def _cast(self, x: jax.Array) -> jax.Array:

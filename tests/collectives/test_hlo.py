@@ -45,6 +45,19 @@ def test_groups_that_no_axes_make_are_shown_as_unknown():
     assert one(line) == ("all-reduce", (), 2, 8)
 
 
+@pytest.mark.parametrize(
+    ("groups", "axes"),
+    [
+        ("{{0,1,2,3},{4,5,6,7},{8,9,10,11},{12,13,14,15}}", ("data[2]", "tensor")),
+        ("{{0,2},{1,3},{4,6},{5,7},{8,10},{9,11},{12,14},{13,15}}", ("data[2]",)),
+        ("{{0,4},{1,5},{2,6},{3,7},{8,12},{9,13},{10,14},{11,15}}", ()),
+    ],
+)
+def test_neighbours_along_an_axis_are_a_part_of_it(groups, axes):
+    line = f"%r = f32[2] all-reduce(%x), replica_groups={groups}"
+    assert one(line, {"data": 8, "tensor": 2})[1] == axes
+
+
 def test_tuples_are_summed():
     line = "%r = (f32[2]{0}, f64[3]{0}) all-reduce(%x, %y), replica_groups=[1,8]<=[8]"
     assert one(line)[3] == 8 + 24

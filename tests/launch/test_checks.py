@@ -33,6 +33,12 @@ def test_all_axes_that_divide_the_batch_count():
     assert refused("plan.mesh.fsdp=3").remedy == ("data.batch=60 or data.batch=72",)
 
 
+def test_microbatches_count_as_well():
+    error = refused("plan.mesh.data=4", "optim.accumulate=3")
+    assert error.rule == "data.batch is a multiple of plan.mesh.data x optim.accumulate"
+    assert error.remedy == ("data.batch=60 or data.batch=72",)
+
+
 def test_a_batch_below_the_mesh_has_one_size_to_go_to():
     error = refused("data.batch=3", "plan.mesh.data=8")
     assert error.remedy == ("data.batch=8, or plan.mesh.data=3 or plan.mesh.data=1",)

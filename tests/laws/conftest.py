@@ -1,6 +1,7 @@
 """Law 1: a layout's step equals the step on one device, as anyone would write it."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -185,6 +186,20 @@ def assert_equal_one_device():
             assert_leaves_equal(got, want, tolerance)
 
     return compare
+
+
+@pytest.fixture(scope="session")
+def parts():
+    """The parts of a comparison, for laws that exchange one of them."""
+    return SimpleNamespace(
+        make_task=make_task,
+        make_state=make_state,
+        make_batch=make_batch,
+        one_device=one_device,
+        layout_of=layout_of,
+        shapes_of=shapes_of,
+        assert_leaves_equal=assert_leaves_equal,
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """The course of a run, and the loop that follows it."""
 
+import json
 import time
 from types import SimpleNamespace
 
@@ -13,12 +14,13 @@ from jaxdist.train.loop import Course, fit
 from jaxdist.train.metrics import Recorder
 
 
-def course(samples, batch, epochs, save_every=1000):
+def course(samples, batch, epochs, save_every=1000, skips=0):
     return Course(
         steps=-(-samples * epochs // batch),
         samples=samples,
         batch=batch,
         save_every=save_every,
+        skips=skips,
     )
 
 
@@ -41,7 +43,23 @@ def test_the_last_step_is_always_saved(every, steps):
 
 def test_a_loss_that_is_no_number_ends_the_run(run):
     with pytest.raises(Failed, match="loss is nan at step 3"):
-        run(0, nan_at=3, samples=10, batch=2, epochs=1)
+        run(0, nan_at=(3,), samples=10, batch=2, epochs=1)
+
+
+def test_skipped_steps_are_noted_and_have_no_loss(run, tmp_path):
+    log, outcome = run(0, nan_at=(2, 3, 5), samples=12, batch=2, epochs=1, skips=2)
+    assert [row[1] for row in log if row[0] == "loss"] == [1, 4, 6]
+    lines = [json.loads(line) for line in (tmp_path / "m").read_text().splitlines()]
+    assert [row["step"] for row in lines if row["kind"] == "skip"] == [2, 3, 5]
+    # The optimizer counts the steps it made, and its rate with them.
+    rates = [row["learning_rate"] for row in lines if row["kind"] == "train"]
+    assert rates == [0, 1, 2]
+    assert outcome.state.step == 6
+
+
+def test_too_many_skipped_steps_in_a_row_end_the_run(run):
+    with pytest.raises(Failed, match="loss is nan at step 4"):
+        run(0, nan_at=(2, 3, 4), samples=12, batch=2, epochs=1, skips=2)
 
 
 class Job:
@@ -54,8 +72,8 @@ class Job:
 
     def step(self, state, batch):
         self.log.append(("step", batch))
-        loss = np.nan if batch == self.nan_at else batch
-        return SimpleNamespace(step=state.step + 1), np.float32(loss)
+        loss = np.nan if batch in self.nan_at else batch
+        return SimpleNamespace(step=state.step + 1, opt=None), np.float32(loss)
 
     def prepare(self):
         self.ready = True
@@ -77,19 +95,19 @@ class Job:
 
 @pytest.fixture
 def run(tmp_path):
-    def go(start, nan_at=None, **how):
+    def go(start, nan_at=(), **how):
         job = Job(nan_at)
         recorder = Recorder(tmp_path / "m", tmp_path / "s", time.time())
         outcome = fit(
             job,
-            SimpleNamespace(step=start),
+            SimpleNamespace(step=start, opt=None),
             iter(range(start + 1, 1000)),
             course=course(**how),
             evaluate=job,
             saver=job,
             recorder=recorder,
             watcher=job,
-            rates=np.zeros_like,
+            rates=lambda steps: steps,
         )
         recorder.close()
         return job.log, outcome

@@ -1,0 +1,91 @@
+"""Skipping: a step whose gradient is not finite changes nothing, on any device.
+
+The verdict is global. It is taken from the summed gradient, and where a leaf is sharded
+from the whole of it, so that no device moves when another stays.
+"""
+
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxdist.core.dtypes import wide
+from jaxdist.train.trust import Squares, own_squares
+
+Tree = TypeVar("Tree")
+
+
+class Skips(NamedTuple):
+    """State of an optimizer that skips steps."""
+
+    consecutive: jax.Array
+    """Steps skipped since the last that was not: int32 []."""
+    total: jax.Array
+    """Steps skipped since the very start: int32 []."""
+    inner: Any
+    """State of the optimizer itself, of the last step that was not skipped."""
+
+
+def skip_nonfinite(
+    inner: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
+    """Return an optimizer that moves as `inner`, and not at all on NaN or infinity.
+
+    As `optax.apply_if_finite`, with the verdict taken over whole leaves, and without a
+    branch: `inner` may talk to other devices, which must not depend on data.
+    """
+    inner = optax.with_extra_args_support(inner)
+
+    def init(params: Any) -> Skips:
+        zero = jnp.zeros((), jnp.int32)
+        return Skips(consecutive=zero, total=zero, inner=inner.init(params))
+
+    def update(
+        grads: Any,
+        state: Skips,
+        params: Any = None,
+        *,
+        squares: Squares = own_squares,
+        **others: Any,
+    ) -> tuple[Any, Skips]:
+        bad = optax.tree.sum(squares(jax.tree.map(_not_finite, grads))) > 0
+        moved = inner.update(grads, state.inner, params, squares=squares, **others)
+        still = jax.tree.map(jnp.zeros_like, moved[0]), state.inner
+        updates, kept = _choose(bad, still, moved)
+        skipped = bad.astype(jnp.int32)
+        new = Skips(
+            consecutive=(state.consecutive + 1) * skipped,
+            total=state.total + skipped,
+            inner=kept,
+        )
+        return updates, new
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def unless_skipped(opt: Any, new: Tree, old: Tree) -> Tree:
+    """Return `new`, or `old` where the last step was skipped.
+
+    Args:
+        opt: state of the optimizer after the step, of any kind.
+        new: what the step makes of a tree besides the parameters.
+        old: the same tree before the step.
+    """
+    if not isinstance(opt, Skips):
+        return new
+    return _choose(opt.consecutive > 0, old, new)
+
+
+def skipped_steps(opt: Any) -> int:
+    """Count the steps that were skipped since the very start."""
+    return int(opt.total) if isinstance(opt, Skips) else 0
+
+
+def _not_finite(x: jax.Array) -> jax.Array:
+    """Mark what is no number: the squares of the marks count them."""
+    return (~jnp.isfinite(x)).astype(wide(x.dtype))
+
+
+def _choose(first: jax.Array, one: Tree, other: Tree) -> Tree:
+    return jax.tree.map(lambda a, b: jnp.where(first, a, b), one, other)

@@ -1,0 +1,138 @@
+"""Norms of whole leaves: clipping and trust ratios where a device holds shards.
+
+A transform of optax that needs the length of a leaf takes it of the array at hand;
+where parameters are shards, that is the length of a part. The transforms here ask for
+sums of squares instead, through an extra argument of optax's `update`,
+
+    squares(tree) -> a scalar for each leaf, its sum of squares over the whole leaf
+
+which the step fills in. Without it each leaf is whole, and they equal optax's own. A
+leaf whose length is not needed is an `optax.MaskedNode`, in the tree and in the answer.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxdist.core.dtypes import wide
+
+Squares = Callable[[Any], Any]
+"""From a tree shaped as the parameters to one of sums of squares, float32 or wider."""
+
+
+def own_squares(tree: Any) -> Any:
+    """Sum the squares of each leaf as it lies here, in float32 or wider.
+
+    >>> own_squares({"kernel": jnp.full((2, 2), 3.0)})["kernel"].item()
+    36.0
+    """
+    return jax.tree.map(lambda x: jnp.square(x.astype(wide(x.dtype))).sum(), tree)
+
+
+def asked_squares(
+    optimizer: optax.GradientTransformation, params: Any, opt: Any
+) -> tuple[tuple[bool, ...], ...]:
+    """Tell which leaves' squares an optimizer asks for, each time that it does.
+
+    Args:
+        optimizer: any.
+        params: parameters, arrays or shapes.
+        opt: its state.
+    """
+    found: list[tuple[bool, ...]] = []
+
+    def note(tree: Any) -> Any:
+        found.append(tuple(not masked(leaf) for leaf in leaves_in(tree)))
+        return own_squares(tree)
+
+    def update(params: Any, opt: Any) -> Any:
+        move = optax.with_extra_args_support(optimizer)
+        with jax.numpy_dtype_promotion("standard"):
+            return move.update(params, opt, params, squares=note)
+
+    jax.eval_shape(update, params, opt)
+    return tuple(found)
+
+
+def leaves_in(tree: Any) -> list[Any]:
+    """List the leaves of a tree in order, those that are masked too."""
+    return jax.tree.leaves(tree, is_leaf=masked)
+
+
+def masked(leaf: Any) -> bool:
+    """Tell whether a leaf's length is not needed."""
+    return isinstance(leaf, optax.MaskedNode)
+
+
+def _masked(tree: Any, chosen: Any) -> Any:
+    return jax.tree.map(lambda x, c: x if c else optax.MaskedNode(), tree, chosen)
+
+
+def clip_by_global_norm(longest: float) -> optax.GradientTransformationExtraArgs:
+    """Shorten a gradient that is longer than `longest` over all leaves to that length.
+
+        g * longest / |g|    where |g| = sqrt(sum of squares over all leaves)
+
+    Pascanu et al. 2013, arXiv:1211.5063, algorithm 1.
+    """
+
+    def update(
+        grads: Any,
+        state: Any,
+        params: Any = None,
+        *,
+        squares: Squares = own_squares,
+        **others: Any,
+    ) -> tuple[Any, Any]:
+        del params, others
+        norm = jnp.sqrt(optax.tree.sum(squares(grads)))
+
+        def clip(grad: jax.Array) -> jax.Array:
+            short = grad / norm.astype(grad.dtype) * longest
+            return jnp.where(norm < longest, grad, short)
+
+        return jax.tree.map(clip, grads), state
+
+    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
+
+
+def scale_by_trust_ratio(
+    coefficient: float = 1.0, mask: Callable[[Any], Any] | None = None
+) -> optax.GradientTransformationExtraArgs:
+    """Give each leaf's update a length in proportion to its weights.
+
+        u * coefficient * |w| / |u|,    or u where either length is zero
+
+    You et al. 2017, arXiv:1708.03888, equation 6; You et al. 2020, arXiv:1904.00962.
+
+    Args:
+        coefficient: length of an update in lengths of the weights.
+        mask: from a tree to one of booleans, the leaves that are scaled; None: all.
+    """
+
+    def update(
+        updates: Any,
+        state: Any,
+        params: Any = None,
+        *,
+        squares: Squares = own_squares,
+        **others: Any,
+    ) -> tuple[Any, Any]:
+        del others
+        if params is None:
+            raise ValueError("a trust ratio needs the parameters: update(u, state, p)")
+
+        def scale(scaled: bool, u: jax.Array, ww: jax.Array, uu: jax.Array) -> Any:
+            if not scaled:
+                return u
+            ratio = coefficient * jnp.sqrt(ww) / jnp.sqrt(uu)
+            return u * jnp.where((ww == 0) | (uu == 0), 1, ratio).astype(u.dtype)
+
+        chosen = mask(params) if mask else jax.tree.map(lambda _: True, params)
+        lengths = (squares(_masked(tree, chosen)) for tree in (params, updates))
+        return jax.tree.map(scale, chosen, updates, *lengths), state
+
+    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)

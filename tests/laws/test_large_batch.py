@@ -1,0 +1,189 @@
+"""Laws of large batches: what a step of the recipe is, on every layout, in float64."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from jaxdist.core.errors import BadInput
+from jaxdist.layers import BatchNorm
+from jaxdist.models.config import ModelConfig
+from jaxdist.train.nonfinite import skip_nonfinite
+from jaxdist.train.program import compile_program
+from jaxdist.train.schedules import OptimConfig, optimizer
+
+pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
+
+PLAIN = ModelConfig(name="vgg16", size="tiny", dropout=0.3)
+"""No layer of it couples samples."""
+NORMED = ModelConfig(width=4, dropout=0.3)
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture
+def start(parts):
+    """Return a task, a state of random numbers and a batch of 16."""
+
+    def draw(config, **how):
+        task = replace(parts.make_task(config, jnp.float64), **how)
+        return task, parts.make_state(task), parts.make_batch(config, jnp.float64, 16)
+
+    return draw
+
+
+@pytest.fixture
+def step(parts):
+    """Compile a layout's step, audit included, and run it once."""
+
+    def run(task, axes, state, batch):
+        where = parts.layout_of(task, axes, batch)
+        program = compile_program(where)
+        places = jax.tree.map(lambda x: x.sharding, where.state)
+        own = jax.device_put(jax.tree.map(jnp.copy, state), places)
+        return program.step(own, jax.device_put(batch, program.batch))
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        dict(data=2, spatial_h=2, tensor=2, idle=("tensor",)),
+        dict(data=2, fsdp=2, tensor=2),
+        dict(fsdp=2, zero=1),
+    ],
+)
+def test_microbatches_make_the_step_of_the_whole_batch(axes, parts, start, step):
+    task, state, batch = start(PLAIN)
+    want = jax.jit(partial(parts.one_device, task))(state, batch)
+    new, loss = step(replace(task, microbatches=4), axes, state, batch)
+    parts.assert_leaves_equal((new.params, new.stats, new.opt, loss), want, 1e-9)
+
+
+def test_microbatches_of_a_network_with_norms_are_equal_on_every_layout(start, step):
+    """Their statistics are a microbatch's: of the samples that come together."""
+    task, state, batch = start(NORMED, microbatches=2)
+    # Two devices take the first half of their own half each, one takes the first half.
+    order = np.arange(16).reshape(2, 2, 4).transpose(1, 0, 2).reshape(-1)
+    mixed = {key: value[order] for key, value in batch.items()}
+    one, loss = step(task, dict(data=1), state, mixed)
+    two, other = step(task, dict(data=2, spatial_h=2), state, batch)
+    np.testing.assert_allclose(loss, other, rtol=1e-12)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
+
+
+class Apart(BatchNorm):
+    """The norm of a reference: groups of samples, each with statistics of its own."""
+
+    groups = 1
+
+    def __call__(self, x):
+        each = x.reshape(self.groups, -1, *x.shape[1:])
+        dims = tuple(range(1, each.ndim - 1))
+        mean, var = each.mean(dims, keepdims=True), each.var(dims, keepdims=True)
+        for running, batch in ((self.mean, mean), (self.var, var)):
+            new = jax.lax.stop_gradient(batch).reshape(self.groups, -1).mean(0)
+            running.set_value(0.9 * running[...] + 0.1 * new)
+        y = (each - mean) / jnp.sqrt(var + self.epsilon)
+        return (y * self.scale[...] + self.bias[...]).reshape(x.shape)
+
+
+@pytest.mark.parametrize(
+    ("axes", "group"),
+    [
+        (dict(data=4), 2),
+        (dict(data=4, spatial_h=2), 2),
+        (dict(data=4), 1),
+        (dict(data=2, fsdp=2, spatial_h=2), 2),
+        (dict(data=4, fsdp=2, tensor=2), 4),
+    ],
+)
+def test_groups_of_replicas_normalise_as_groups_of_samples(
+    axes, group, parts, start, step
+):
+    config = replace(NORMED, norm="replica", norm_group=group)
+    task, state, batch = start(config)
+
+    def apart(rngs):
+        network = task.model(rngs=rngs)
+        for _, layer in nnx.iter_modules(network):
+            if isinstance(layer, BatchNorm):
+                object.__setattr__(layer, "__class__", Apart)
+                layer.groups = axes["data"] * axes.get("fsdp", 1) // group
+        return network
+
+    reference = replace(task, model=apart)
+    want = jax.jit(partial(parts.one_device, reference))(state, batch)
+    new, loss = step(task, axes, state, batch)
+    parts.assert_leaves_equal((new.params, new.stats, new.opt, loss), want, 1e-9)
+    for leaf in jax.tree.leaves(new.stats):
+        copies = {}
+        for shard in leaf.addressable_shards:
+            first = copies.setdefault(str(shard.index), shard.data)
+            np.testing.assert_array_equal(shard.data, first)
+
+
+@pytest.mark.parametrize(
+    ("name", "axes"),
+    [
+        ("sgd", dict(fsdp=2, tensor=2)),
+        ("lars", dict(data=2, fsdp=2, zero=1)),
+        ("lars", dict(fsdp=2, tensor=2)),
+        ("lamb", dict(data=2, fsdp=2, tensor=2)),
+    ],
+)
+def test_shards_are_clipped_scaled_and_moved_as_whole_leaves(
+    name, axes, assert_equal_one_device
+):
+    config = OptimConfig(name=name, weight_decay=0.01, clip=0.01, skip_nonfinite=1)
+    optim = optimizer(config, lambda step: 0.01)
+    assert_equal_one_device(NORMED, axes, optimizer=optim)
+
+
+def test_groups_that_the_mesh_does_not_have_are_refused(start, step):
+    task, state, batch = start(replace(NORMED, norm="replica", norm_group=3))
+    with pytest.raises(BadInput, match="do not divide into groups") as caught:
+        step(task, dict(data=4), state, batch)
+    assert caught.value.remedy == ("model.norm_group=2",)
+
+
+def test_the_average_is_the_same_on_every_layout(parts, start, step):
+    task, state, batch = start(NORMED, average=0.99)
+    params, stats, _, _ = jax.jit(partial(parts.one_device, task))(state, batch)
+    new, _ = step(task, dict(data=2, spatial_h=2), state, batch)
+    share = 1 - 2 / 11
+    want = jax.tree.map(
+        lambda a, x: a + share * (x - a),
+        state.average,
+        {"params": params, "stats": stats},
+    )
+    for a, b in zip(jax.tree.leaves(new.average), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
+
+
+def test_one_bad_sample_stops_every_device(start, step):
+    """The other devices see finite gradients of their own; none of them moves."""
+    optimizer = skip_nonfinite(optax.sgd(0.1, momentum=0.9))
+    task, state, batch = start(NORMED, optimizer=optimizer, average=0.99)
+    bad = {**batch, "image": batch["image"].at[11, 3, 5].set(jnp.nan)}
+    new, loss = step(task, dict(data=2, fsdp=2), state, bad)
+    assert np.isnan(loss)
+    assert int(new.step) == int(state.step) + 1
+    same = partial(jax.tree.map, np.testing.assert_array_equal)
+    same(new.params, state.params)
+    same(new.stats, state.stats)
+    same(new.average, state.average)
+    same(new.opt.inner, state.opt.inner)
+    for shard in new.opt.consecutive.addressable_shards:
+        assert int(shard.data) == 1
