@@ -10,7 +10,9 @@ class DataConfig:
     """The `data.` keys of an experiment."""
 
     name: str = "digits"
-    """Data set, one of `jaxdist.input.registry.names()`."""
+    """Data set: one of `jaxdist.input.registry.names()`, a TFDS data set of images
+    (`imagenet2012`), or a function of one's own, `file.py:function`.
+    """
     dir: str = "data"
     """Folder in which data sets are prepared once and then read."""
     batch: int = 64
@@ -20,7 +22,13 @@ class DataConfig:
     shift: int = 1
     """Largest random shift of a training image, pixels; 0: images as they are."""
     path: str = ""
-    """File to read, for a data set that is a file of one's own (text, clips)."""
+    """What to read, for a data set of one's own: the file of a text or of clips, or the
+    folder of images or volumes.
+    """
+    size: int | None = None
+    """Rows and columns to which images of files are cut; none: the network's own."""
+    samples: int = 1024
+    """Training samples of synthetic data; an eighth as many more are held out."""
     context: int = 128
     """Tokens a sample, for text."""
     stride: int | None = None
@@ -29,7 +37,8 @@ class DataConfig:
     """Threads that prepare batches ahead; more help only where reading is slow."""
 
     def __post_init__(self) -> None:
-        least = dict.fromkeys(("batch", "eval_batch", "context", "stride"), 1)
+        counts = ("batch", "eval_batch", "context", "stride", "size", "samples")
+        least = dict.fromkeys(counts, 1)
         least |= {"shift": 0, "threads": 1}
         for key, low in least.items():
             value = getattr(self, key)

@@ -38,12 +38,30 @@ def ensure_prepared(folder: Path, make: Callable[[Path], None]) -> None:
             _publish(folder, make)
         verify(folder)
     except OSError as error:
+        raise _neither(folder, error) from error
+
+
+def prepare(folder: Path, make: Callable[[Path], None]) -> None:
+    """Prepare a data set that is not there; what was written is not read back.
+
+    Args:
+        folder: the data set's own folder; its name is the data set's.
+        make: writes the data set into `folder.name` inside the folder it is given.
+
+    Raises:
+        BadInput: the folder is there, or cannot be written.
+    """
+    if folder.exists():
         raise BadInput(
-            f"the data set {folder.name} can be neither read nor prepared",
-            rule="data.dir is a folder that can be written, with room for the data",
-            values=f"data.dir = {folder.parent}: {error}",
-            remedy="data.dir=<another folder>",
-        ) from error
+            f"there is a data set {folder.name}",
+            rule="a data set is prepared once, and never changed",
+            values=str(folder),
+            remedy=[f"--name {folder.name}_2", f"or: rm -r {folder}"],
+        )
+    try:
+        _publish(folder, make)
+    except OSError as error:
+        raise _neither(folder, error) from error
 
 
 def verify(folder: Path) -> None:
@@ -103,6 +121,15 @@ def _digest(path: Path) -> str:
     """SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _neither(folder: Path, error: OSError) -> BadInput:
+    return BadInput(
+        f"the data set {folder.name} can be neither read nor prepared",
+        rule="data.dir is a folder that can be written, with room for the data",
+        values=f"data.dir = {folder.parent}: {error}",
+        remedy="data.dir=<another folder>",
+    )
 
 
 def _damaged(folder: Path, values: str) -> BadInput:

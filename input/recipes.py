@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from jaxdist.input.augment import shift_images
 from jaxdist.input.order import Order
-from jaxdist.input.sources import Source
+from jaxdist.input.sources import Arrays, Source, Varied
 
 Rows = NDArray[np.int64]
 """Rows of the global batch, sorted."""
@@ -36,14 +36,17 @@ class TrainRecipe:
     order: Order
     """Which samples a step takes."""
     shift: int = 0
-    """Largest random shift of an image, pixels; nothing else is augmented."""
+    """Largest random shift of an image, pixels; a `Varied` source has its own ways."""
     dtypes: Dtypes = field(default_factory=lambda: IMAGES)
     """What is read."""
 
     def __call__(self, step: int, rows: Rows) -> Batch:
         """Make the keys that are read and `id` of these rows of a step's batch."""
         ids, epochs = self.order.ids(step)[rows], self.order.epochs(step)[rows]
-        batch = _read(self.source, ids, self.dtypes)
+        if isinstance(self.source, Varied):
+            seen = self.source.vary(ids, epochs, self.order.seed)
+            return _typed(seen, ids, self.dtypes)
+        batch = _typed(self.source.get(ids), ids, self.dtypes)
         if "image" in batch:
             batch["image"] = shift_images(
                 batch["image"], ids, epochs, seed=self.order.seed, shift=self.shift
@@ -75,13 +78,13 @@ class EvalRecipe:
         """
         ids = step * self.batch + rows
         real = ids < len(self.source)
-        batch = _read(self.source, np.minimum(ids, len(self.source) - 1), self.dtypes)
+        ids = np.minimum(ids, len(self.source) - 1)
+        batch = _typed(self.source.get(ids), ids, self.dtypes)
         batch["id"] = np.where(real, batch["id"], np.int32(-1))
         return {**batch, "weight": real.astype(np.float32)}
 
 
-def _read(source: Source, ids: NDArray[np.integer[Any]], dtypes: Dtypes) -> Batch:
-    """Read samples in the types every batch has."""
-    samples = source.get(ids)
+def _typed(samples: Arrays, ids: NDArray[np.integer[Any]], dtypes: Dtypes) -> Batch:
+    """Give samples the types every batch has, and their ids."""
     batch = {key: np.asarray(samples[key], dtype) for key, dtype in dtypes.items()}
     return {**batch, "id": ids.astype(np.int32)}

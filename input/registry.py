@@ -1,15 +1,29 @@
 """Data sets by name."""
 
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.named import is_named
 from jaxdist.input.config import DataConfig
+from jaxdist.input.wanted import Wanted
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
+
+
+FAMILIAR: Final = (
+    *("imagenet2012", "imagenet2012_subset"),
+    *("cifar10", "cifar100", "mnist", "fashion_mnist", "emnist", "svhn_cropped"),
+    *("food101", "places365_small", "oxford_flowers102", "tf_flowers", "stl10"),
+)
+"""Data sets of TFDS that are meant when a name is near; it has hundreds."""
+NOTHING: Final[Wanted] = MappingProxyType({})
+_TFDS_NAME: Final = r"[a-z][a-z0-9_]*(/[\w.-]+)?(:[\d.*]+)?"
 
 
 def names() -> tuple[str, ...]:
@@ -17,8 +31,38 @@ def names() -> tuple[str, ...]:
     return tuple(_OPENERS)
 
 
-def open_data(config: DataConfig) -> "tuple[Source, Source]":
+def known(config: DataConfig) -> bool:
+    """Tell whether a name can be a data set; opening it may still find none.
+
+    A name that is near to one of `names()` is taken for a slip, unless TFDS has it.
+    """
+    name = config.name
+    if is_named(name) or name in (*names(), *FAMILIAR):
+        return True
+    if re.fullmatch(_TFDS_NAME, name) is None:
+        return False
+    prepared = Path(config.dir, re.split("[:/]", name)[0]).is_dir()
+    return prepared or did_you_mean(name, (*names(), *FAMILIAR)) is None
+
+
+def no_data(name: str, values: str = "") -> BadInput:
+    """Say that there is no data set of this name, and which one was meant."""
+    near = did_you_mean(name, (*names(), *FAMILIAR))
+    return BadInput(
+        f"no data set named {name}",
+        values=values,
+        remedy=f"did you mean data.name={near}?"
+        if near
+        else f"data.name=<one of {', '.join(names())}>",
+    )
+
+
+def open_data(config: DataConfig, wanted: Wanted = NOTHING) -> "tuple[Source, Source]":
     """Open a data set, preparing it on the first use; any thread may call this.
+
+    Args:
+        config: which one.
+        wanted: what the network reads; images of files and synthetic data follow it.
 
     Returns:
         The train and the test samples.
@@ -26,48 +70,84 @@ def open_data(config: DataConfig) -> "tuple[Source, Source]":
     Raises:
         BadInput: no such data set, or its folder is damaged or cannot be written.
     """
-    if config.name not in _OPENERS:
-        near = did_you_mean(config.name, names())
-        raise BadInput(
-            f"no data set named {config.name}",
-            remedy=f"did you mean data.name={near}?"
-            if near
-            else f"data.name=<one of {', '.join(names())}>",
-        )
-    return _OPENERS[config.name](config)
+    if not known(config):
+        raise no_data(config.name)
+    other = _own if is_named(config.name) else _tfds
+    return _OPENERS.get(config.name, other)(config, _sized(config, wanted))
 
 
-def _digits(config: DataConfig) -> "tuple[Source, Source]":
+def _digits(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
     from jaxdist.input.digits import open_digits
 
     return open_digits(Path(config.dir))
 
 
-def _text(config: DataConfig) -> "tuple[Source, Source]":
+def _text(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
     from jaxdist.input.text import open_text
 
     return open_text(config.path, context=config.context, stride=config.stride)
 
 
-def _clips(config: DataConfig) -> "tuple[Source, Source]":
+def _synthetic(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
+    from jaxdist.input.synthetic import open_synthetic
+
+    return open_synthetic(wanted, config.samples)
+
+
+def _folder(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
+    from jaxdist.input.folder import open_folder
+
+    return open_folder(config.path, wanted)
+
+
+def _volumes(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
+    from jaxdist.input.volumes import open_volumes
+
+    return open_volumes(config.path)
+
+
+def _clips(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
     from jaxdist.input.clips import open_clips
 
     return open_clips(config.path)
 
 
-def _moving_digits(config: DataConfig) -> "tuple[Source, Source]":
+def _moving_digits(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
     from jaxdist.input.moving_digits import open_moving_digits
 
     return open_moving_digits(Path(config.dir))
 
 
-_OPENERS: Final[Mapping[str, "Callable[[DataConfig], tuple[Source, Source]]"]] = (
-    MappingProxyType(
-        {
-            "digits": _digits,
-            "moving_digits": _moving_digits,
-            "clips": _clips,
-            "text": _text,
-        }
-    )
+def _tfds(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
+    from jaxdist.input.tfds_images import open_tfds
+
+    return open_tfds(config.name, Path(config.dir), wanted)
+
+
+def _own(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
+    from jaxdist.input.own import open_own
+
+    return open_own(config.name)
+
+
+def _sized(config: DataConfig, wanted: Wanted) -> Wanted:
+    """Return what is wanted, images in the size that the configuration sets."""
+    image = wanted.get("image")
+    if config.size is None or image is None:
+        return wanted
+    shape = (*[config.size] * (len(image.shape) - 1), image.shape[-1])
+    return {**wanted, "image": replace(image, shape=shape)}
+
+
+Opener = Callable[[DataConfig, Wanted], "tuple[Source, Source]"]
+_OPENERS: Final[Mapping[str, Opener]] = MappingProxyType(
+    {
+        "clips": _clips,
+        "digits": _digits,
+        "folder": _folder,
+        "moving_digits": _moving_digits,
+        "synthetic": _synthetic,
+        "text": _text,
+        "volumes": _volumes,
+    }
 )

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,23 @@ class Source(Protocol):
     @property
     def fingerprint(self) -> str:
         """Name the samples and their order: another content, another fingerprint."""
+        ...
+
+
+@runtime_checkable
+class Varied(Protocol):
+    """What a source has besides, where its samples differ between epochs."""
+
+    def vary(
+        self,
+        ids: NDArray[np.integer[Any]],
+        epochs: NDArray[np.integer[Any]],
+        seed: int,
+    ) -> Arrays:
+        """Read samples as they are in their epochs, a function of (seed, epoch, id).
+
+        May be called from several threads at once.
+        """
         ...
 
 

@@ -1,10 +1,7 @@
 """The catalogue: experiments by name, or in a file of the user's own."""
 
-import importlib.util
 import inspect
 import pkgutil
-import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -13,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.named import call, load_file
 from jaxdist.launch.config import Experiment
 
 LISTING = "list them with: jaxdist experiments"
@@ -57,7 +55,7 @@ def load_experiment(name_or_path: str) -> Experiment:
         make = _choose(_functions(load_file(Path(path))), path, wanted)
     else:
         make = _built_in(name_or_path)
-    config = make()
+    config = call(name_or_path, make)
     if not isinstance(config, Experiment):
         raise BadInput(
             f"{name_or_path} gives no experiment",
@@ -93,46 +91,6 @@ def _built_in(name: str) -> Callable[[], Any]:
 def has_experiment(module: ModuleType, name: str) -> bool:
     """Tell whether a file's function says that it returns an experiment."""
     return name in _functions(module)
-
-
-def load_file(path: Path) -> ModuleType:
-    """Run a file of the user's own and return it as a module.
-
-    Raises:
-        BadInput: there is none, or it fails; naming the line.
-    """
-    if not path.is_file():
-        here = [str(found) for found in path.parent.glob("*.py")]
-        near = did_you_mean(str(path), here)
-        raise BadInput(
-            f"no file {path}", remedy=f"did you mean {near}?" if near else LISTING
-        )
-    # The name must not hide a real module: a file may well be called input.py.
-    name = f"_jaxdist_experiment_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise BadInput(f"{path} is no Python file", remedy=LISTING)
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except BadInput:
-        raise
-    except Exception as error:
-        raise _broken_file(path, error) from error
-    return module
-
-
-def _broken_file(path: Path, error: Exception) -> BadInput:
-    """Name the line of the user's own file, not the lines of the import system."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename) == path]
-    line = error.lineno if isinstance(error, SyntaxError) else lines[-1:] and lines[-1]
-    return BadInput(
-        f"{path} cannot be loaded",
-        rule="a file that is given runs without an error",
-        values=f"{type(error).__name__}: {error}",
-        remedy=f"python {path} shows the same error" + f", at line {line}" * bool(line),
-    )
 
 
 def _functions(module: ModuleType) -> dict[str, Callable[[], Any]]:

@@ -16,6 +16,7 @@ FIXED: Final = (
     "seed",
     "precision",
     *("data.name", "data.batch", "data.path", "data.context", "data.stride"),
+    *("data.size", "data.samples"),
     "model.",
 )
 """Keys (or their beginnings) that a run keeps: they fix its state and its samples."""

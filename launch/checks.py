@@ -3,7 +3,6 @@
 from jaxdist.core.axes import BATCH_AXES
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.input import registry as datasets
-from jaxdist.launch.keys import values
 from jaxdist.launch.mistakes import raise_all
 from jaxdist.launch.provenance import Resolved
 from jaxdist.models import registry as models
@@ -16,8 +15,8 @@ def check(resolved: Resolved) -> None:
         BadInput: every rule that is broken, together.
     """
     errors = (
-        _known(resolved, "model.name", "model", models.names()),
-        _known(resolved, "data.name", "data set", datasets.names()),
+        _known_model(resolved),
+        _known_data(resolved),
         _batch_divides(resolved),
     )
     raise_all([error for error in errors if error])
@@ -44,21 +43,27 @@ def smaller_divisors(value: int, limit: int) -> tuple[int, ...]:
     return tuple(fitting[:2])
 
 
-def _known(
-    resolved: Resolved, key: str, thing: str, names: tuple[str, ...]
-) -> BadInput | None:
-    """Hold the name of a model or a data set against those that exist."""
-    name = str(values(resolved.config)[key])
-    if name in names:
+def _known_model(resolved: Resolved) -> BadInput | None:
+    """Hold the name of the network against those that exist."""
+    name, names = resolved.config.model.name, models.names()
+    if name in names or models.is_own(resolved.config.model):
         return None
     near = did_you_mean(name, names)
     return BadInput(
-        f"no {thing} named {name}",
-        values=resolved.says(key),
-        remedy=f"did you mean {key}={near}?"
+        f"no model named {name}",
+        values=resolved.says("model.name"),
+        remedy=f"did you mean model.name={near}?"
         if near
-        else f"{key}={f' or {key}='.join(names)}",
+        else f"model.name={' or model.name='.join(names)}",
     )
+
+
+def _known_data(resolved: Resolved) -> BadInput | None:
+    """Hold the name of the data set against those that can be."""
+    data = resolved.config.data
+    if datasets.known(data):
+        return None
+    return datasets.no_data(data.name, resolved.says("data.name"))
 
 
 def _batch_divides(resolved: Resolved) -> BadInput | None:

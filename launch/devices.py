@@ -17,6 +17,7 @@ from jaxdist.launch.environment import (
     cache_folder,
     cache_is_on,
     fixed_fake_devices,
+    put,
     variables,
     without_cache,
 )
@@ -24,6 +25,7 @@ from jaxdist.launch.environment import (
 FAKE_LIMIT: Final = 64
 """Fake devices that are made without being asked for by number."""
 
+_LATE: Final = "jax computed before its devices were made: do so inside functions only"
 _KEEP_FIRST: Final = ("data", "fsdp", "tensor", "pipe", *AXES)
 
 
@@ -74,13 +76,14 @@ def prepare_devices(plan: Plan, *, explicit: bool) -> Prepared:
     platform = find_platform(os.environ)
     notes = [platform.unused] if platform.unused else []
     fake = min(plan.mesh.devices, FAKE_LIMIT) if platform.name == "cpu" else None
-    os.environ.update(variables(os.environ, fake_devices=fake))
+    early = put(variables(os.environ, fake_devices=fake))
+    notes += [] if early else [_LATE]
     if cache_is_on(os.environ):
         off = without_cache(cache_folder(os.environ))
         notes += [f"compile cache off: {cache_folder(os.environ)} not writable"] * bool(
             off
         )
-        os.environ.update(off)
+        put(off)
     name, devices = _count(platform.name)
     fitted, note = settle(plan, devices, platform=name, explicit=explicit)
     notes += [note] if note else []

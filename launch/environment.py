@@ -2,9 +2,10 @@
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 _ALWAYS: Final = {
     # Every program is cached: on a laptop the many small ones take most of the time.
@@ -70,6 +71,34 @@ def variables(
         if fixed_fake_devices(environ) is None:
             wanted["JAX_NUM_CPU_DEVICES"] = str(fake_devices)
     return {key: value for key, value in wanted.items() if not environ.get(key)}
+
+
+def put(names: Mapping[str, str]) -> bool:
+    """Set variables of jax, also where a file of the user's own has imported it.
+
+    Returns:
+        Whether all of them have an effect: the number of fake devices has none once
+        jax has computed something.
+    """
+    os.environ.update(names)
+    if "jax" not in sys.modules:
+        return True
+    import jax
+
+    try:
+        for name, text in names.items():
+            if (key := name.lower()).startswith("jax_"):
+                jax.config.update(key, _typed(text, getattr(jax.config, key)))
+    except RuntimeError:
+        return False
+    return True
+
+
+def _typed(text: str, like: Any) -> Any:
+    """Read a variable as the kind of value that jax has now."""
+    if isinstance(like, bool):
+        return text.lower() == "true"
+    return type(like)(text) if isinstance(like, int | float) else text
 
 
 def without_cache(path: Path) -> dict[str, str]:

@@ -10,6 +10,7 @@ from jaxdist.input.registry import open_data
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.job import make_job
 from jaxdist.launch.runs import RunFolder
+from jaxdist.launch.samples import wanted
 from jaxdist.launch.training import evaluator, open_checkpoints
 
 
@@ -31,7 +32,7 @@ def evaluate(
         BadInput: there is no such checkpoint, or it is damaged.
     """
     jax.config.update("jax_enable_x64", config.precision == "float64")
-    train, test = open_data(config.data)
+    train, test = open_data(config.data, wanted(config))
     job = make_job(config, plan, train)
     checkpoints = open_checkpoints(folder, config.checkpoint.keep)
     try:

@@ -1,11 +1,12 @@
 """A job: a checked configuration turned into the values that the engine runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
@@ -13,9 +14,11 @@ from jaxdist.input.order import Order
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.samples import batch_shapes, fitted, vocabulary_of
 from jaxdist.meshes.build import build_mesh
-from jaxdist.models.registry import objective_for
+from jaxdist.models.registry import is_own, objective_for
+from jaxdist.partition.positions import check_layers, check_positions
 from jaxdist.train.layout import Layout, lay_out
 from jaxdist.train.loop import Course
+from jaxdist.train.objective import cast
 from jaxdist.train.recipe import Recipe
 from jaxdist.train.schedules import learning_rate, optimizer
 from jaxdist.train.task import Task
@@ -42,6 +45,11 @@ class Job:
     """Learning rates of an array of steps."""
     vocabulary: Sequence[str]
     """Characters or words that tokens stand for; empty where there are none."""
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether the network says which blocks it is made of."""
+        return hasattr(network_of(self.layout.task), "chain")
 
     @property
     def test_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -73,6 +81,8 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
     rate = learning_rate(config.optim, course.steps, per_epoch, config.data.batch)
     task = make_task(config, recipe := make_recipe(config), rate)
     shapes = batch_shapes(config, task.objective, train)
+    if is_own(config.model):
+        _check_own(task, plan, shapes)
     return Job(
         config=config,
         recipe=recipe,
@@ -131,6 +141,21 @@ def make_task(config: Experiment, recipe: Recipe, rate: Callable[..., Any]) -> T
         dtype=jnp.bfloat16 if narrow else full,
         param_dtype=full,
     )
+
+
+def _check_own(
+    task: Task, plan: Plan, shapes: Mapping[str, jax.ShapeDtypeStruct]
+) -> None:
+    """Refuse a network that is right on whole batches alone; ours are held to laws."""
+    network = network_of(task)
+    check_layers(network)
+    inputs = cast(task.objective.arguments(shapes), task.dtype)
+    check_positions(plan, network, inputs)
+
+
+def network_of(task: Task) -> nnx.Module:
+    """Return a task's network on shapes alone."""
+    return nnx.merge(task.graph, task.state.params, task.state.stats)
 
 
 def _of(*shape: int, dtype: Any) -> jax.ShapeDtypeStruct:

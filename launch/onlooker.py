@@ -17,6 +17,11 @@ from jaxdist.train.loop import Score
 from jaxdist.train.program import Program
 
 _SMOOTH: Final = 0.1
+NO_CHAIN: Final = (
+    "{} has no chain() of named blocks: no pipeline stages, no splits of a range of "
+    "blocks, and nothing is computed again block by block"
+)
+"""What a network that is no chain misses."""
 
 
 class Terminal:
@@ -106,6 +111,7 @@ def _warnings(start: Start) -> list[str]:
     skipped = start.restored.skipped if start.restored is not None else ()
     return [
         *start.prepared.notes,
+        *([] if start.job.is_chain else [NO_CHAIN.format(start.job.config.model.name)]),
         *(f"checkpoint {s.step} skipped: {s.reason}" for s in skipped),
         *(" ".join(str(error).split()) for error in start.program.differences),
     ]

@@ -9,14 +9,44 @@ import numpy as np
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.clips import Clips
+from jaxdist.input.pictures import Pictures
 from jaxdist.input.text import Text
+from jaxdist.input.wanted import Field, Wanted
 from jaxdist.launch.config import Experiment
 from jaxdist.models.config import ModelConfig
-from jaxdist.models.registry import image_shape
+from jaxdist.models.registry import (
+    clip_shapes,
+    image_shape,
+    is_own,
+    objective_for,
+    outputs_of,
+    reads_clips,
+    reads_tokens,
+)
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
     from jaxdist.train.objective import Objective
+
+
+def wanted(config: Experiment) -> Wanted:
+    """Return what the network of a configuration is trained on."""
+    if is_own(config.model):
+        # Only its own file knows more; its samples are most often its own as well.
+        side = config.data.size
+        return {"image": Field(shape=(side, side, 3))} if side else {}
+    outputs = outputs_of(config.model)
+    if reads_tokens(config.model):
+        tokens = Field(shape=(config.data.context,), below=outputs)
+        return {"tokens": tokens, "target": tokens}
+    if reads_clips(config.model):
+        clip, said = clip_shapes(config.model)
+        words = Field(shape=said, below=outputs)
+        return {"clip": Field(shape=clip), "words": words, "target": words}
+    image = Field(shape=image_shape(config.model))
+    if "target" in objective_for(config.model).dtypes:
+        return {"image": image, "target": Field(shape=(outputs,))}
+    return {"image": image, "label": Field(below=outputs)}
 
 
 def batch_shapes(
@@ -29,8 +59,10 @@ def batch_shapes(
     """
     sample, batch = source.get(np.zeros(1, np.int64)), config.data.batch
     _check_keys(config, objective, sample)
-    for key in {"image", "clip"} & objective.dtypes.keys():
-        _check_channels(config, sample[key].shape[-1])
+    if "image" in objective.dtypes:
+        _check_image(config, sample["image"].shape[1:])
+    if "clip" in objective.dtypes:
+        _check_image(config, sample["clip"].shape[2:])
     shapes = {key: (batch, *sample[key].shape[1:]) for key in objective.dtypes}
     return {
         key: jax.ShapeDtypeStruct(shapes.get(key, (batch,)), np.dtype(dtype))
@@ -39,12 +71,16 @@ def batch_shapes(
 
 
 def fitted(config: Experiment, source: "Source") -> ModelConfig:
-    """Return the network's settings, those left open for words taken from the data.
+    """Return the network's settings, those left open taken from the data.
 
     Raises:
-        BadInput: the network has no room for the data's vocabulary or windows.
+        BadInput: the network has no room for the data's vocabulary or windows, or for
+            the classes of the images.
     """
     model, known = config.model, len(vocabulary_of(source))
+    if isinstance(source, Pictures):
+        _check_room("classes", model.classes, source.classes, "in the data")
+        return replace(model, classes=model.classes or source.classes)
     if not known:
         return model
     if not isinstance(source, Text):
@@ -86,15 +122,25 @@ def _check_keys(config: Experiment, objective: "Objective", sample: Any) -> None
         )
 
 
-def _check_channels(config: Experiment, channels: int) -> None:
-    *_, made_for = image_shape(config.model)
-    if made_for != channels:
+def _check_image(config: Experiment, shape: tuple[int, ...]) -> None:
+    rank = len(shape)
+    made_for = shape if is_own(config.model) else image_shape(config.model)
+    if len(made_for) != rank or made_for[-1] != shape[-1]:
         raise BadInput(
             "the network is made for other images",
-            rule="model.channels is the number of channels of the images",
-            values=f"{config.model.name} is made for {made_for}, "
-            f"images of {config.data.name} have {channels}",
-            remedy=f"model.channels={channels}",
+            rule="an image has the dims and the channels that the network reads",
+            values=f"{config.model.name} is made for {list(made_for)}, "
+            f"samples of {config.data.name} are {list(shape)}",
+            remedy=f"model.channels={shape[-1]}"
+            if len(made_for) == rank
+            else "another model.name, or another data.name",
+        )
+    if rank > 3 and config.data.shift:
+        raise BadInput(
+            "volumes are not shifted",
+            rule="data.shift moves images [H, W, C]",
+            values=f"data.shift = {config.data.shift}, samples are {list(shape)}",
+            remedy="data.shift=0",
         )
 
 

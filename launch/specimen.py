@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.launch.catalogue import experiment_names, load_experiment
+from jaxdist.launch.config import Experiment
 from jaxdist.launch.overrides import override
 from jaxdist.models import registry
 from jaxdist.models.config import ModelConfig
@@ -141,7 +142,7 @@ def inputs_of(
     if registry.reads_clips(specimen.model):
         return _clips(specimen, data)
     shape = (
-        _samples(data, "image")[0]
+        _samples(specimen, data, "image")[0]
         if data and size is None
         else registry.image_shape(specimen.model)
     )
@@ -174,7 +175,7 @@ def _clips(
     import jax
 
     made_for = registry.clip_shapes(specimen.model)
-    clip, words = _samples(data, "clip", "words") if data else made_for
+    clip, words = _samples(specimen, data, "clip", "words") if data else made_for
     frames, *rows, channels = clip
     if specimen.input.size is not None:
         rows = [specimen.input.size] * len(rows)
@@ -186,13 +187,17 @@ def _clips(
     )
 
 
-def _samples(data: "DataConfig", *keys: str) -> tuple[tuple[int, ...], ...]:
+def _samples(
+    specimen: Specimen, data: "DataConfig", *keys: str
+) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of what a sample of a data set has."""
     import numpy as np
 
     from jaxdist.input.registry import open_data
+    from jaxdist.launch.samples import wanted
 
-    first = open_data(data)[0].get(np.zeros(1, np.int64))
+    of = Experiment(name="", data=data, model=specimen.model)
+    first = open_data(data, wanted(of))[0].get(np.zeros(1, np.int64))
     return tuple(tuple(first[key].shape[1:]) for key in keys)
 
 
@@ -202,7 +207,13 @@ def _refused(specimen: Specimen, shape: Sequence[int], error: Exception) -> BadI
         f"{specimen.model.name} cannot take this input",
         rule="an input is large enough that every layer returns something",
         values=f"input {' x '.join(map(str, shape))}: {str(error).splitlines()[0]}",
-        remedy=f"input.size={registry.image_shape(specimen.model)[0]}"
-        if not registry.reads_tokens(specimen.model)
-        else f"input.size={registry.context_of(specimen.model)}",
+        remedy=_size_that_works(specimen.model),
     )
+
+
+def _size_that_works(model: ModelConfig) -> str:
+    if registry.is_own(model):
+        return "input.size=ROWS, of its own data"
+    tokens = registry.reads_tokens(model)
+    made_for = registry.context_of(model) if tokens else registry.image_shape(model)[0]
+    return f"input.size={made_for}"

@@ -20,6 +20,7 @@ from jaxdist.launch.job import Job, make_job
 from jaxdist.launch.lock import read_lock, write_lock
 from jaxdist.launch.provenance import Resolved
 from jaxdist.launch.runs import RunFolder, check_writable, write_whole
+from jaxdist.launch.samples import wanted
 from jaxdist.partition.audit import let_pass, stop
 from jaxdist.train import program as programs
 from jaxdist.train.evaluate import Evaluator
@@ -96,7 +97,7 @@ def train(
     check_writable(folder.path)
     if folder.exists:
         check_resume(read_lock(folder).resolved.config, config)
-    sources = open_data(config.data)
+    sources = open_data(config.data, wanted(config))
     job = make_job(config, prepared.plan, sources[0])
     with ExitStack() as stack:
         stack.enter_context(claimed(folder))

@@ -1,10 +1,12 @@
 """Networks by name."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.named import is_named
 from jaxdist.models.config import ModelConfig, settle
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ _HOMES: Final = {
 }
 _LANGUAGE: Final = frozenset({"gpt2_small", "llama"})
 """Networks that are trained to say the next token."""
+_ESTIMATING: Final = frozenset({"cosmoflow"})
+"""Networks that are trained to estimate numbers."""
 _VIDEO: Final = frozenset({"s2vt"})
 """Networks that are trained to say what happens in a clip."""
 
@@ -40,23 +44,38 @@ def names() -> tuple[str, ...]:
     return tuple(_HOMES)
 
 
+def is_own(config: ModelConfig) -> bool:
+    """Tell whether the network is one of the user's own, `file.py:Class`."""
+    return is_named(config.name)
+
+
 def model_factory(config: ModelConfig) -> "Callable[..., nnx.Module]":
     """Return the network's constructor `(dtype=, rngs=) -> nnx.Module`.
 
     Raises:
         BadInput: no network has this name.
     """
-    kind = _kind(config.name)
-    return lambda **how: kind(config, **how)
+    if is_own(config):
+        from jaxdist.models.own import make_own
+
+        return partial(make_own, config)
+    return partial(_kind(config.name), config)
 
 
 def objective_for(config: ModelConfig) -> "Objective":
     """Return what the network of a configuration is trained on."""
-    from jaxdist.train.objective import Captions, Classification, NextToken
+    from jaxdist.train import objective
 
+    if is_own(config):
+        from jaxdist.models.own import objective_of
+
+        return objective_of(config.name)
     if reads_clips(config):
-        return Captions()
-    return NextToken() if reads_tokens(config) else Classification()
+        return objective.Captions()
+    if config.name in _ESTIMATING:
+        return objective.Regression()
+    tokens = reads_tokens(config)
+    return objective.NextToken() if tokens else objective.Classification()
 
 
 def image_shape(config: ModelConfig) -> tuple[int, ...]:
@@ -72,8 +91,21 @@ def image_shape(config: ModelConfig) -> tuple[int, ...]:
     return (*preset.image, preset.channels)
 
 
+def outputs_of(config: ModelConfig) -> int:
+    """Return how many numbers a network gives for a sample, or a token."""
+    if reads_clips(config):
+        module, _ = _HOMES[config.name].split(":")
+        return int(import_module(module).words_of(config))
+    kind = _kind(config.name)
+    if reads_tokens(config):
+        return int(kind.sizes(config).vocabulary)
+    return int(settle(config, kind.presets).classes)
+
+
 def reads_tokens(config: ModelConfig) -> bool:
     """Tell whether the network is called on tokens `[B, T]`, not on images."""
+    if is_own(config):
+        return "tokens" in objective_for(config).dtypes
     return config.name in _LANGUAGE
 
 

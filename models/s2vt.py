@@ -211,6 +211,11 @@ def clip_shapes(config: ModelConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return (preset.frames, *preset.image, preset.channels), (preset.words,)
 
 
+def words_of(config: ModelConfig) -> int:
+    """Return how many words and signs a network tells apart."""
+    return _settle(config).vocabulary
+
+
 def _settle(config: ModelConfig) -> S2VTPreset:
     """Return the preset of the configured size, with what the configuration sets."""
     names = ("vocabulary", "embed", "hidden")

@@ -113,6 +113,29 @@ class NextToken(Objective):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Regression(Objective):
+    """Several numbers a sample, from estimates [B, n]."""
+
+    inputs: Keys = (("image", "float32"),)
+    targets: Keys = (("target", "float32"),)
+    tolerance: float = 0.1
+    """An estimate this near to its target counts as right."""
+
+    def losses(self, outputs: jax.Array, batch: Batch) -> jax.Array:
+        """Return the mean squared error over each sample's numbers, [B]."""
+        return (self._errors(outputs, batch) ** 2).mean(-1)
+
+    def right(self, outputs: jax.Array, batch: Batch) -> jax.Array:
+        """Return whether each estimate is within the tolerance, bool [B, n]."""
+        return abs(self._errors(outputs, batch)) <= self.tolerance
+
+    def _errors(self, outputs: jax.Array, batch: Batch) -> jax.Array:
+        """Return estimates less targets, [B, n], in float32 or wider."""
+        dtype = wide(outputs.dtype)
+        return outputs.astype(dtype) - batch["target"].astype(dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Captions(Objective):
     """A label a word of a caption: the next one, from logits [B, L, vocabulary].
 

@@ -54,7 +54,8 @@ def run(args: Namespace) -> int:
         return _experiment(args)
     # A script makes devices as it likes, so none are prepared for it.
     os.environ.update(variables(os.environ, fake_devices=None))
-    from jaxdist.launch.catalogue import has_experiment, load_file
+    from jaxdist.core.named import load_file
+    from jaxdist.launch.catalogue import has_experiment
 
     module = load_file(Path(path))
     if has_experiment(module, name):

@@ -53,7 +53,7 @@ def test_a_command_exists(command):
         case "python":
             assert (ROOT / words[0]).is_file()
         case _:
-            assert program in {"source", "sha256sum", ".ci/run", "pip"}
+            assert program in {"source", "sha256sum", ".ci/run", "pip", "tfds"}
 
 
 def read(words):

@@ -13,12 +13,17 @@ from jaxdist.input.registry import names, open_data
 def test_a_data_set_opens_by_name(digits_dir):
     train, test = open_data(DataConfig(dir=str(digits_dir)))
     assert (len(train), len(test)) == (1437, 360)
-    assert names() == ("digits", "moving_digits", "clips", "text")
+    assert {"digits", "moving_digits", "synthetic", "text"} <= set(names())
 
 
 @pytest.mark.parametrize(
     ("name", "remedy"),
-    [("digit", "did you mean data.name=digits?"), ("xyz", "one of digits")],
+    [
+        ("digit", "did you mean data.name=digits?"),
+        ("xyz", "tfds build xyz"),
+        ("", "data.name=<one of"),
+        ("../x", "data.name=<one of"),
+    ],
 )
 def test_an_unknown_name_gets_a_remedy_and_writes_nothing(tmp_path, name, remedy):
     with pytest.raises(BadInput) as refused:
@@ -35,6 +40,8 @@ def test_an_unknown_name_gets_a_remedy_and_writes_nothing(tmp_path, name, remedy
         ("shift", -1),
         ("threads", 0),
         ("context", 0),
+        ("size", 0),
+        ("samples", 0),
         ("stride", 0),
     ],
 )

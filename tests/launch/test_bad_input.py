@@ -112,7 +112,7 @@ def test_a_spatial_axis_too_fine_for_the_image(job, tmp_path):
 
 def test_a_network_for_other_images(job, tmp_path):
     said = refused(job, tmp_path / "runs" / "digits", "model.channels=3")
-    assert_says(said, "images of digits have 1", "model.channels=1")
+    assert_says(said, "samples of digits are [16, 16, 1]", "model.channels=1")
     assert not tree(tmp_path)
 
 

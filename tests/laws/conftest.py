@@ -20,6 +20,7 @@ from jaxdist.models.registry import (
     image_shape,
     model_factory,
     objective_for,
+    outputs_of,
     reads_clips,
     reads_tokens,
 )
@@ -65,14 +66,12 @@ def make_batch(config, dtype, size, image=None):
         return {"tokens": windows[:, :-1], "target": windows[:, 1:], "id": ids}
     if reads_clips(config):
         return {**make_captions(config, dtype, size), "id": ids}
-    classes = 4 if config.name == "cosmoflow" else 10
-    return {
-        "image": jnp.asarray(
-            rng.random((size, *(image or image_shape(config)))), dtype
-        ),
-        "label": jnp.asarray(rng.integers(0, classes, size), jnp.int32),
-        "id": ids,
-    }
+    image = jnp.asarray(rng.random((size, *(image or image_shape(config)))), dtype)
+    if "target" in objective_for(config).dtypes:
+        target = jnp.asarray(rng.normal(size=(size, outputs_of(config))), dtype)
+        return {"image": image, "target": target, "id": ids}
+    label = jnp.asarray(rng.integers(0, 10, size), jnp.int32)
+    return {"image": image, "label": label, "id": ids}
 
 
 def make_captions(config, dtype, size):

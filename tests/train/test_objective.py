@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from jaxdist.core.tokens import END, PADDING
-from jaxdist.train.objective import Captions, Classification, NextToken, cast
+from jaxdist.train.objective import (
+    Captions,
+    Classification,
+    NextToken,
+    Regression,
+    cast,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -34,6 +40,17 @@ def test_a_label_a_token_is_a_mean_within_the_sample():
     np.testing.assert_allclose(losses, surprise(logits, target).mean(1), rtol=1e-5)
     right = NextToken().right(jnp.asarray(logits), batch)
     np.testing.assert_array_equal(right, logits.argmax(-1) == target)
+
+
+def test_numbers_are_scored_by_the_mean_square_of_their_errors():
+    outputs, target = RNG.normal(size=(2, 6, 3)).astype("f4")
+    batch = {"target": jnp.asarray(target)}
+    losses = Regression().losses(jnp.asarray(outputs), batch)
+    np.testing.assert_allclose(losses, ((outputs - target) ** 2).mean(1), rtol=1e-6)
+    right = Regression(tolerance=0.5).right(jnp.asarray(outputs), batch)
+    np.testing.assert_array_equal(right, abs(outputs - target) <= 0.5)
+    narrow = Regression().losses(jnp.asarray(outputs, jnp.bfloat16), batch)
+    assert narrow.dtype == jnp.float32
 
 
 def captions():

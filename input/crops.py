@@ -1,0 +1,98 @@
+"""Crops: which part of a photograph a network sees, a function of (seed, epoch, id).
+
+In training a random part of random shape, flipped half of the time (Szegedy et al.
+2014, arXiv:1409.4842, section 6: 8 to 100 % of the area, sides of 3:4 to 4:3); in
+evaluation the square in the middle, 7/8 of the shorter side.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from jaxdist.input.keyed import key
+
+_PURPOSE: Final = 0x43524F50
+"""Keeps these draws apart from those of the order, which have the same seed."""
+_AREA: Final = (0.08, 1.0)
+_SIDES: Final = math.log(4 / 3)
+"""Largest logarithm of width by height, and of height by width."""
+_TRIES: Final = 10
+_MIDDLE: Final = 7 / 8
+"""224 of 256 rows, as in Krizhevsky et al. 2012."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crop:
+    """A part of an image, in its own pixels; parts of a pixel are allowed."""
+
+    left: float
+    """First column."""
+    top: float
+    """First row."""
+    width: float
+    """Columns."""
+    height: float
+    """Rows."""
+    flip: bool = False
+    """Whether left and right change places."""
+
+    @property
+    def box(self) -> tuple[float, float, float, float]:
+        """Left, top, right and bottom."""
+        return (self.left, self.top, self.left + self.width, self.top + self.height)
+
+
+def middle(width: int, height: int) -> Crop:
+    """Return the square in the middle of an image.
+
+    >>> middle(500, 400).box
+    (75.0, 25.0, 425.0, 375.0)
+    """
+    return _square(width, height, _MIDDLE * min(width, height))
+
+
+def random_crop(width: int, height: int, *, seed: int, epoch: int, sample: int) -> Crop:
+    """Draw the part that a sample shows in an epoch.
+
+    Args:
+        width: columns of the image.
+        height: rows of the image.
+        seed: of the run.
+        epoch: from 0.
+        sample: its id.
+
+    >>> first = random_crop(500, 400, seed=0, epoch=0, sample=3)
+    >>> first == random_crop(500, 400, seed=0, epoch=0, sample=3)
+    True
+    """
+    draw = np.random.Generator(
+        np.random.Philox(key=int(key(seed, _PURPOSE, epoch, sample)[0]))
+    )
+    flip = bool(draw.random() < 0.5)
+    shapes = (_shape(width * height, draw) for _ in range(_TRIES))
+    fitting = ((w, h) for w, h in shapes if w <= width and h <= height)
+    if (found := next(fitting, None)) is None:  # the image is long and thin
+        return replace(_square(width, height, min(width, height)), flip=flip)
+    across, down = found
+    return Crop(
+        left=(width - across) * draw.random(),
+        top=(height - down) * draw.random(),
+        width=across,
+        height=down,
+        flip=flip,
+    )
+
+
+def _shape(area: int, draw: np.random.Generator) -> tuple[float, float]:
+    """Draw width and height: the area evenly, their ratio on a logarithmic scale."""
+    part = area * draw.uniform(*_AREA)
+    ratio = math.exp(draw.uniform(-_SIDES, _SIDES))
+    return math.sqrt(part * ratio), math.sqrt(part / ratio)
+
+
+def _square(width: int, height: int, side: float) -> Crop:
+    """Return a square in the middle."""
+    left, top = (width - side) / 2, (height - side) / 2
+    return Crop(left=left, top=top, width=side, height=side)

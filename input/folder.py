@@ -1,0 +1,122 @@
+"""A folder of images: one folder a split, in it one a class, in it the files.
+
+FOLDER/train/cat/1.jpg    FOLDER/test/cat/7.jpg (or validation, or val)
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.pictures import Pictures
+from jaxdist.input.wanted import Wanted, wanted_image
+
+_ENDINGS: Final = (".jpg", ".jpeg", ".png")
+_HELD_OUT: Final = ("validation", "val", "test")
+"""Folders that a run is scored on, the first that is there."""
+
+
+class FileImages:
+    """Image files with a label each; is `Encoded`.
+
+    Args:
+        files: path and label, in the order of the ids.
+        classes: labels are 0 ... classes - 1.
+    """
+
+    def __init__(self, files: Sequence[tuple[Path, int]], classes: int) -> None:
+        self._files, self.classes = files, classes
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def read(self, ids: Iterable[int]) -> Sequence[tuple[bytes, int]]:
+        """Read the files and their labels."""
+        return [(self._files[i][0].read_bytes(), self._files[i][1]) for i in ids]
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of names and labels; no file is read."""
+        digest = hashlib.sha256()
+        for path, label in self._files:
+            digest.update(f"{path.parent.name}/{path.name} {label}\n".encode())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """What a folder of images holds."""
+
+    classes: tuple[str, ...]
+    """Names of the classes, in the order of the labels."""
+    splits: Mapping[str, list[tuple[Path, int]]]
+    """Image files and their labels: `train`, and the split that is held out."""
+
+
+def open_folder(path: str, wanted: Wanted) -> tuple[Pictures, Pictures]:
+    """Open a folder of images.
+
+    Args:
+        path: the folder (`data.path`).
+        wanted: what the network reads.
+
+    Returns:
+        Images to train on and those held out; classes in the order of their names.
+
+    Raises:
+        BadInput: no such folder, a split without images, or a class that only the
+            held-out images have.
+    """
+    shape, found = wanted_image(wanted, "folder"), list_folder(path)
+    train, test = (
+        Pictures(FileImages(files, len(found.classes)), shape)
+        for files in found.splits.values()
+    )
+    return train, test
+
+
+def list_folder(path: str) -> Listing:
+    """List a folder of images, train first; no image is read.
+
+    Raises:
+        BadInput: as `open_folder` does.
+    """
+    root = Path(path)
+    tested = next((s for s in _HELD_OUT if (root / s).is_dir()), _HELD_OUT[0])
+    if not path or not (root / "train").is_dir() or not (root / tested).is_dir():
+        raise _no_folder(path, f"looked for {root / 'train'} and {root / tested}")
+    names = sorted(each.name for each in (root / "train").iterdir() if each.is_dir())
+    splits = {split: _files(root / split, names) for split in ("train", tested)}
+    return Listing(classes=tuple(names), splits=splits)
+
+
+def _files(split: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
+    """List a split's images, by class and name."""
+    if others := sorted({e.name for e in split.iterdir() if e.is_dir()} - set(names)):
+        raise BadInput(
+            f"{split} has classes that are not trained",
+            rule="every class has a folder in train",
+            values=", ".join(others[:5]),
+            remedy=f"mkdir {split.parent / 'train' / others[0]}, with images",
+        )
+    files = [
+        (path, label)
+        for label, name in enumerate(names)
+        for path in sorted((split / name).glob("*"))
+        if path.suffix.lower() in _ENDINGS
+    ]
+    if not files:
+        raise _no_folder(str(split.parent), f"no image in {split}")
+    return files
+
+
+def _no_folder(path: str, values: str) -> BadInput:
+    return BadInput(
+        f"no images in {path or 'data.path'}",
+        rule="a folder of images is FOLDER/train/CLASS/*.jpg and "
+        "FOLDER/test/CLASS/*.jpg (png too; validation or val for test)",
+        values=values,
+        remedy="data.name=folder data.path=FOLDER",
+    )

@@ -1,0 +1,134 @@
+"""Pictures: photographs in files, decoded, cut and scaled when they are read."""
+
+import io
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.crops import Crop, middle, random_crop
+from jaxdist.input.sources import Arrays
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_MODES: Final = {1: "L", 3: "RGB"}
+"""Pillow's name of the colours, by number of channels."""
+_MEAN: Final = {1: (0.449,), 3: (0.485, 0.456, 0.406)}
+_SPREAD: Final = {1: (0.226,), 3: (0.229, 0.224, 0.225)}
+"""Mean and standard deviation of ImageNet's colours, of values in [0, 1]."""
+
+
+class Encoded(Protocol):
+    """Compressed images with a label each; ids are 0 ... len - 1."""
+
+    classes: int
+    """Labels are 0 ... classes - 1."""
+
+    def __len__(self) -> int:
+        """Count the images."""
+        ...
+
+    def read(self, ids: Iterable[int]) -> Sequence[tuple[bytes, int]]:
+        """Read JPEG or PNG files and their labels."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Name the images and their order."""
+        ...
+
+
+class Pictures:
+    """Images of one size out of files; a `Source` whose samples vary in training.
+
+    Args:
+        encoded: the files.
+        shape: rows, columns and channels (1 or 3) of an image.
+
+    Raises:
+        BadInput: other channels.
+    """
+
+    def __init__(self, encoded: Encoded, shape: tuple[int, ...]) -> None:
+        self._encoded, (self._rows, self._columns, self._channels) = encoded, shape
+        if self._channels not in _MODES:
+            raise BadInput(
+                f"photographs do not have {self._channels} channels",
+                rule="images are read in grey (1 channel) or in colour (3)",
+                values=f"the network reads images {list(shape)}",
+                remedy="model.channels=3",
+            )
+        self.classes = encoded.classes
+
+    def __len__(self) -> int:
+        return len(self._encoded)
+
+    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+        """Read the middle of images: int [n] to `image` float32 and `label` int32."""
+        return self._read(ids, lambda row, *size: middle(*size))
+
+    def vary(
+        self,
+        ids: NDArray[np.integer[Any]],
+        epochs: NDArray[np.integer[Any]],
+        seed: int,
+    ) -> Arrays:
+        """Read the part that each image shows in its epoch, as `get` does."""
+
+        def drawn(row: int, width: int, height: int) -> Crop:
+            of = {"seed": seed, "epoch": int(epochs[row]), "sample": int(ids[row])}
+            return random_crop(width, height, **of)
+
+        return self._read(ids, drawn)
+
+    @property
+    def fingerprint(self) -> str:
+        """Name the files, and the size they are read in."""
+        size = f"{self._rows} x {self._columns} x {self._channels}"
+        return f"{self._encoded.fingerprint} {size}"
+
+    def _read(
+        self, ids: NDArray[np.integer[Any]], crop: Callable[[int, int, int], Crop]
+    ) -> Arrays:
+        """Decode images and cut `crop(row, width, height)` out of each."""
+        files = self._encoded.read(ids.tolist())
+        opened = (self._open(data, i) for i, (data, _) in zip(ids, files, strict=True))
+        images = [self._cut(x, crop(row, *x.size)) for row, x in enumerate(opened)]
+        labels = np.array([label for _, label in files], np.int32)
+        return {"image": _normal(np.stack(images)), "label": labels}
+
+    def _open(self, data: bytes, sample: int) -> "Image":
+        """Decode one file, in the channels that are read."""
+        from PIL import Image
+
+        try:
+            with Image.open(io.BytesIO(data)) as file:
+                return file.convert(_MODES[self._channels])
+        except (OSError, ValueError, SyntaxError) as error:
+            raise BadInput(
+                f"image {sample} cannot be read",
+                rule="every image is a whole JPEG or PNG file",
+                values=f"{len(data):,} B: {error}",
+                remedy="prepare the data set again, or data.name=synthetic",
+            ) from error
+
+    def _cut(self, image: "Image", crop: Crop) -> NDArray[np.uint8]:
+        """Scale a part of an image: uint8 [rows, columns, channels]."""
+        from PIL import ImageOps
+        from PIL.Image import Resampling
+
+        size = (self._columns, self._rows)
+        part = image.resize(size, Resampling.BILINEAR, box=crop.box)
+        seen = ImageOps.mirror(part) if crop.flip else part
+        return np.asarray(seen).reshape(self._rows, self._columns, self._channels)
+
+
+def _normal(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Shift and scale colours to mean 0 and standard deviation 1 over ImageNet."""
+    channels = images.shape[-1]
+    mean = np.float32(255) * np.array(_MEAN[channels], np.float32)
+    spread = np.float32(255) * np.array(_SPREAD[channels], np.float32)
+    return (images - mean) / spread

@@ -1,0 +1,140 @@
+"""TFDS data sets of labelled images, prepared in ArrayRecord, read where they lie."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.pictures import Pictures
+from jaxdist.input.wanted import Wanted, wanted_image
+
+_HELD_OUT: Final = ("validation", "test")
+"""Splits that a run is scored on, the first that is there."""
+
+
+class TfdsImages:
+    """A split of a TFDS data set, images still compressed; is `Encoded`.
+
+    Args:
+        split: what `as_data_source` returned, images not decoded.
+        keys: the features that are the image and its label.
+        classes: labels are 0 ... classes - 1.
+    """
+
+    def __init__(self, split: Any, keys: tuple[str, str], classes: int) -> None:
+        self._split, self._keys, self.classes = split, keys, classes
+
+    def __len__(self) -> int:
+        return len(self._split)
+
+    def read(self, ids: Iterable[int]) -> Sequence[tuple[bytes, int]]:
+        """Read JPEG or PNG files and their labels."""
+        image, label = self._keys
+        rows = self._split.__getitems__(list(ids))
+        return [(row[image], int(row[label])) for row in rows]
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of name, version, split and shards; no record is read."""
+        info = self._split.dataset_info
+        shards = {k: (v.shard_lengths, v.num_bytes) for k, v in info.splits.items()}
+        text = f"{info.full_name} {self._split.split} {sorted(shards.items())}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def open_tfds(name: str, directory: Path, wanted: Wanted) -> tuple[Pictures, Pictures]:
+    """Open a data set that TFDS has prepared; TensorFlow has no part in it.
+
+    Args:
+        name: as TFDS has it: `name`, `name/config`, `name:1.0.0`.
+        directory: folder of all data sets (`data.dir`); TFDS's own is looked in next.
+        wanted: what the network reads.
+
+    Returns:
+        The train split, and `validation` or else `test`.
+
+    Raises:
+        BadInput: it is not there, in another format, or no labelled images.
+    """
+    builder = _find(name, directory)
+    shape = wanted_image(wanted, name)
+    keys, classes = _features(name, builder.info)
+    held_out = [split for split in _HELD_OUT if split in builder.info.splits]
+    if "train" not in builder.info.splits or not held_out:
+        raise _unfit(name, f"its splits are {', '.join(builder.info.splits)}")
+    splits = [_split(builder, name, each, keys[0]) for each in ("train", held_out[0])]
+    train, test = (Pictures(TfdsImages(s, keys, classes), shape) for s in splits)
+    return train, test
+
+
+def _find(name: str, directory: Path) -> Any:
+    """Open the newest version that is on this machine."""
+    from tensorflow_datasets.core.read_only_builder import builder_from_files
+    from tensorflow_datasets.core.registered import DatasetNotFoundError
+    from tensorflow_datasets.core.utils.file_utils import list_data_dirs
+
+    homes = dict.fromkeys([directory, *map(Path, list_data_dirs())])
+    for home in homes:
+        try:
+            return builder_from_files(name, data_dir=home)
+        except (DatasetNotFoundError, ValueError, OSError):
+            continue
+    raise BadInput(
+        f"no data set {name} is prepared here",
+        rule="a data set of TFDS is prepared once, in ArrayRecord, before it is used",
+        values=f"looked for {name} in {', '.join(map(str, homes))}",
+        remedy=[
+            f"pip install tensorflow && {_build(name, directory)}",
+            "data.dir=FOLDER, where it is prepared in another place",
+            "data.name=synthetic, random data of the same shape",
+            "data.name=folder data.path=FOLDER, images of your own",
+        ],
+    )
+
+
+def _build(name: str, directory: Path) -> str:
+    """Return the command that prepares a data set."""
+    by_hand = " --manual_dir=FOLDER_OF_ITS_TAR_FILES" * name.startswith("imagenet2012")
+    options = f"--file_format=array_record --data_dir={directory}{by_hand}"
+    return f"tfds build {name} {options}"
+
+
+def _features(name: str, info: Any) -> tuple[tuple[str, str], int]:
+    """Return the keys of image and label, and the number of classes."""
+    import tensorflow_datasets as tfds
+
+    keys = info.supervised_keys or ("image", "label")
+    kinds = (tfds.features.Image, tfds.features.ClassLabel)
+    found: list[Any] = [dict(info.features).get(str(key)) for key in keys]
+    if len(found) != 2 or not all(map(isinstance, found, kinds)):
+        raise _unfit(name, f"it has {', '.join(info.features)}")
+    return (keys[0], keys[1]), int(found[1].num_classes)
+
+
+def _split(builder: Any, name: str, split: str, image: str) -> Any:
+    """Open one split, images left compressed."""
+    import tensorflow_datasets as tfds
+
+    try:
+        return builder.as_data_source(
+            split, decoders={image: tfds.decode.SkipDecoding()}
+        )
+    except NotImplementedError as error:
+        form = builder.info.file_format
+        raise BadInput(
+            f"{name} is prepared in a format without random access",
+            rule="samples are read by number, from ArrayRecord files",
+            values=f"{builder.data_dir} holds {form.value if form else 'others'}",
+            remedy=_build(name, Path(builder.data_dir).parent.parent) + " --overwrite",
+        ) from error
+
+
+def _unfit(name: str, values: str) -> BadInput:
+    return BadInput(
+        f"{name} is no data set of labelled images",
+        rule="images are trained on with one label each, and scored on "
+        "a split named validation or test",
+        values=values,
+        remedy="another data.name, or data.name=my.py:FUNCTION (docs/your_model.md)",
+    )

@@ -1,0 +1,72 @@
+"""Volumes: 3-D maps with numbers to estimate, one `.npz` file a sample.
+
+FOLDER/train/*.npz    FOLDER/test/*.npz    each: image [D, H, W, C], target [n]
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.sources import Arrays
+
+
+class Volumes:
+    """Volumes in files, in the order of their names; a `Source`."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = files
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+        """Read samples: int [n] to `image` [n, D, H, W, C] and `target` [n, m]."""
+        samples = [_load(self._files[i]) for i in ids]
+        return {key: np.stack([s[key] for s in samples]) for key in ("image", "target")}
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of names and sizes; no file is read."""
+        text = "\n".join(f"{f.name} {f.stat().st_size}" for f in self._files)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def open_volumes(path: str) -> tuple[Volumes, Volumes]:
+    """Open a folder of volumes.
+
+    Args:
+        path: the folder (`data.path`).
+
+    Raises:
+        BadInput: no such folder, or no volume in one of its parts.
+    """
+    found = [sorted(Path(path, part).glob("*.npz")) for part in ("train", "test")]
+    if not path or not all(found):
+        counts = f"{len(found[0])} in train, {len(found[1])} in test"
+        raise BadInput(
+            f"no volumes in {path or 'data.path'}",
+            rule="volumes are FOLDER/train/*.npz and FOLDER/test/*.npz, "
+            "each with image [D, H, W, C] and target [n]",
+            values=counts if path else "data.path is empty",
+            remedy=["data.path=FOLDER", "data.name=synthetic, random volumes"],
+        )
+    return Volumes(found[0]), Volumes(found[1])
+
+
+def _load(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with np.load(path) as file:
+            return {key: file[key] for key in ("image", "target")}
+    except (OSError, KeyError, ValueError, BadZipFile) as error:
+        raise BadInput(
+            f"{path} is no volume",
+            rule="a volume is an .npz file with image [D, H, W, C] and target [n]",
+            values=str(error),
+            remedy=f"np.savez('{path}', image=..., target=...)",
+        ) from error

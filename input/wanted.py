@@ -1,0 +1,41 @@
+"""What a network wants: the shape of each array of a sample, and its range."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jaxdist.core.errors import BadInput
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One array of a sample."""
+
+    shape: tuple[int, ...] = ()
+    """Its shape in one sample; empty for a single number."""
+    below: int | None = None
+    """Whole numbers from 0 to below this; None: real numbers."""
+
+
+Wanted = Mapping[str, Field]
+"""Arrays of a sample by key; empty where nothing is known of the network."""
+
+
+def wanted_image(wanted: Wanted, data: str) -> tuple[int, ...]:
+    """Return the shape of one image that a network is made for, `[H, W, C]`.
+
+    Args:
+        wanted: what the network is trained on.
+        data: name of the data set that is to be read.
+
+    Raises:
+        BadInput: the network reads no images, or nothing is known of it.
+    """
+    if "image" in wanted and len(wanted["image"].shape) == 3:
+        return wanted["image"].shape
+    known = ", ".join(f"{k} {list(f.shape)}" for k, f in wanted.items())
+    raise BadInput(
+        f"{data} has images, and the network reads none",
+        rule="images are read in the size that the network was made for",
+        values=f"the network reads {known or 'what only its own file knows'}",
+        remedy="model.name=resnet50, or another data.name",
+    )

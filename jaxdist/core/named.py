@@ -1,0 +1,166 @@
+"""Names of functions: text that finds a function or class again, in another process.
+
+`my.py:Net` is in a file, `my_package.nets:Net` in a module that can be imported.
+"""
+
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from jaxdist.core.errors import BadInput, did_you_mean
+
+_PREFIX: Final = "_jaxdist_file_"
+"""Modules that were loaded from files; no real module is hidden by them, though a file
+may well be called input.py."""
+
+
+def is_named(name: str) -> bool:
+    """Tell whether a name is that of a function or class in a file or module.
+
+    >>> is_named("my.py:Net"), is_named("imagenet2012:5.1.0"), is_named("resnet50")
+    (True, False, False)
+    """
+    home, _, function = name.rpartition(":")
+    return bool(home) and function.isidentifier()
+
+
+def name_of(thing: Callable[..., Any]) -> str:
+    """Name a function or class of a file or module, so that `find` finds it again.
+
+    Args:
+        thing: stands at the top of its file; a file that is no part of a package is
+            named by its whole path.
+
+    Raises:
+        BadInput: it stands inside another function, or was typed into a prompt.
+
+    >>> name_of(did_you_mean)
+    'jaxdist.core.errors:did_you_mean'
+    """
+    module = sys.modules.get(thing.__module__)
+    if not thing.__qualname__.isidentifier() or module is None:
+        raise _no_name(thing, f"it is {thing.__qualname__}")
+    if module.__name__ != "__main__" and not module.__name__.startswith(_PREFIX):
+        return f"{module.__name__}:{thing.__qualname__}"
+    if not getattr(module, "__file__", None):
+        raise _no_name(thing, "it is in no file")
+    return f"{Path(str(module.__file__)).resolve()}:{thing.__qualname__}"
+
+
+def find(name: str) -> Any:
+    """Return the function or class of a name.
+
+    Args:
+        name: `path/file.py:function` or `module:function`.
+
+    Raises:
+        BadInput: there is no such file, module or function, or the file fails.
+    """
+    home, _, function = name.rpartition(":")
+    module = load_file(Path(home)) if home.endswith(".py") else _imported(home)
+    if hasattr(module, function):
+        return getattr(module, function)
+    near = did_you_mean(function, [n for n in vars(module) if not n.startswith("_")])
+    raise BadInput(
+        f"{home} has no {function}",
+        rule="a name is file.py:function or module:function",
+        values=name,
+        remedy=f"did you mean {home}:{near}?" if near else f"def {function}(...):",
+    )
+
+
+def call(name: str, make: Callable[..., Any], *args: Any, **how: Any) -> Any:
+    """Call a function of somebody's own; its errors are told as bad input.
+
+    Raises:
+        BadInput: what it raised, with the line of its file.
+    """
+    try:
+        return make(*args, **how)
+    except BadInput:
+        raise
+    except Exception as error:
+        file = Path(inspect.getsourcefile(make) or name.rpartition(":")[0])
+        raise _failed(file, error, make.__name__) from error
+
+
+def load_file(path: Path) -> ModuleType:
+    """Load a Python file; the same file is loaded once unless it changes.
+
+    Raises:
+        BadInput: there is no such file, or it fails.
+    """
+    if not path.is_file():
+        raise _no_file(path)
+    state = f"{path.resolve()} {path.stat().st_mtime_ns}"
+    name = f"{_PREFIX}{path.stem}_{sha256(state.encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise _no_file(path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if not isinstance(error, Exception) or isinstance(error, BadInput):
+            raise
+        raise _failed(path, error) from error
+    return module
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise BadInput(
+            f"no module {name}",
+            rule="a name is file.py:function or module:function",
+            values=str(error),
+            remedy=f"{name.replace('.', '/')}.py:FUNCTION, or PYTHONPATH=FOLDER",
+        ) from error
+
+
+def _failed(path: Path, error: Exception, function: str = "") -> BadInput:
+    """Name the line of the user's own file, not the lines of the import system."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename) == path]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1:] and lines[-1]
+    first, *_ = str(error).strip().splitlines() or [""]
+    at = f", at line {line}" * bool(line)
+    return BadInput(
+        f"{function}() of {path} fails" if function else f"{path} cannot be loaded",
+        rule="a file of your own runs without an error",
+        values=f"{type(error).__name__}: {first}",
+        remedy=f"mend {path}{at}"
+        if function
+        else f"python {path} shows the same error{at}",
+    )
+
+
+def _no_file(path: Path) -> BadInput:
+    here = [str(found) for found in path.parent.glob("*.py")]
+    near = did_you_mean(str(path), here)
+    return BadInput(
+        f"no file {path}",
+        rule="a file stays where it was named, while runs of it are used",
+        values=f"looked in {path.parent.resolve()}",
+        remedy=f"did you mean {near}?" if near else f"mv FOLDER/{path.name} {path}",
+    )
+
+
+def _no_name(thing: Callable[..., Any], values: str) -> BadInput:
+    return BadInput(
+        f"{thing.__qualname__} has no name that another process can find",
+        rule="a function or class of your own stands at the top of a file",
+        values=values,
+        remedy="def or class in the first column of a file",
+    )

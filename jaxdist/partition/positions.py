@@ -1,0 +1,175 @@
+"""Positions: what a network does to split images outside the layers of jaxdist.
+
+A device holds a block of every image. The layers of `jaxdist.layers` fetch and sum what
+they need of the other blocks. All else sees its own block alone, and is right only if
+it does the same to each position by itself. That is read from the jaxpr, dim by dim;
+what is not known is refused.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import jax
+from flax import nnx
+
+from jaxdist.core.axes import spatial_axes_of
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.layers import GlobalMean, GridMean
+from jaxdist.partition.dims import Dims, Mixed, follow
+
+_LAYER: Final = "jaxdist layer "
+"""Begins the names of the programs that stand for our layers."""
+_INNER: Final = MappingProxyType(
+    {
+        "jit": "jaxpr",
+        "pjit": "jaxpr",
+        "remat2": "jaxpr",
+        "closed_call": "call_jaxpr",
+        "custom_jvp_call": "call_jaxpr",
+        "custom_vjp_call": "call_jaxpr",
+    }
+)
+"""Operations that are a program of their own, called once, and its key."""
+_BARE: Final = (nnx.BatchNorm, nnx.Dropout)
+"""Layers of flax that have another meaning on a part of a batch."""
+
+
+def check_layers(network: nnx.Module) -> None:
+    """Refuse layers of flax that have another meaning on a part of a batch.
+
+    Raises:
+        BadInput: naming the layer and the one to take.
+    """
+    for path, layer in nnx.iter_modules(network):
+        if isinstance(layer, _BARE) and not _is_ours(layer):
+            kind = type(layer).__name__
+            raise BadInput(
+                f"{'.'.join(map(str, path))} sees its own device alone",
+                rule="statistics and noise are of the whole batch, on every layout",
+                values=f"it is flax.nnx.{kind}",
+                remedy=f"from jaxdist.layers import {kind}",
+            )
+
+
+def check_positions(
+    plan: Plan, network: nnx.Module, inputs: Sequence[jax.ShapeDtypeStruct]
+) -> None:
+    """Refuse a network that mixes positions of split images by itself.
+
+    Args:
+        plan: the layout.
+        network: abstract or real; not changed.
+        inputs: what it is called on, global batch first.
+
+    Raises:
+        BadInput: naming the operation, where it is, and what to do.
+    """
+    axes = spatial_axes_of(len(inputs[0].shape))
+    real = {d: a for d, a in enumerate(axes, start=1) if plan.mesh.size(a) > 1}
+    if not real:
+        return
+    program, ends = _traced(network, inputs)
+    first = len(program.invars) - len(inputs)
+    known = [Dims() for _ in program.invars]
+    known[first] = Dims(split=frozenset(real))
+    try:
+        outs = _Walk(known[first].split, ends).through(program, known)
+        if any(out.split for out in outs):
+            raise Mixed("its outputs have rows: no mean over positions ends the split")
+    except Mixed as found:
+        raise BadInput(
+            "the network mixes positions that lie on different devices",
+            rule="only layers of jaxdist.layers look at neighbours in a split image, "
+            "and GlobalMean or GridMean ends the split",
+            values=str(found),
+            remedy=[
+                "from jaxdist.layers import Conv, MaxPool, AvgPool, GlobalMean",
+                "or: " + " ".join(f"plan.mesh.{axis}=1" for axis in real.values()),
+            ],
+        ) from found
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """Follows the split dims through a program."""
+
+    split: frozenset[int]
+    """Dims of the input that are cut."""
+    ends: Mapping[str, bool]
+    """For each of our layers, whether it ends the split."""
+
+    def through(self, jaxpr: Any, known: Sequence[Dims]) -> list[Dims]:
+        """Return what is known of a program's outputs."""
+        env = dict(zip(jaxpr.invars, known, strict=True))
+        for eqn in jaxpr.eqns:
+            for var, dims in zip(eqn.outvars, self._step(eqn, _look(env, eqn.invars))):
+                env[var] = dims
+        return _look(env, jaxpr.outvars)
+
+    def _step(self, eqn: Any, ops: Sequence[Dims]) -> Sequence[Dims]:
+        label = str(eqn.params.get("name", ""))
+        if label.startswith(_LAYER):
+            return [self._ours(label, ops)]
+        if key := _INNER.get(eqn.primitive.name):
+            inner = eqn.params[key]
+            return self.through(getattr(inner, "jaxpr", inner), ops)
+        return [follow(eqn, ops)] * len(eqn.outvars)
+
+    def _ours(self, label: str, ops: Sequence[Dims]) -> Dims:
+        found = {op.split for op in ops if op.split}
+        if found - {self.split}:
+            raise Mixed(f"{label[len(_LAYER) :]} is called on turned images")
+        return Dims(split=self.split if found and not self.ends[label] else frozenset())
+
+
+def _traced(
+    network: nnx.Module, inputs: Sequence[jax.ShapeDtypeStruct]
+) -> tuple[Any, dict[str, bool]]:
+    """Trace a network, each of our layers one named program."""
+    graph, state = nnx.split(network)
+    leaves, tree = jax.tree.flatten(state)
+    ends: dict[str, bool] = {}
+
+    def run(*arrays: jax.Array) -> Any:
+        model = nnx.merge(graph, jax.tree.unflatten(tree, arrays[: len(leaves)]))
+        model.eval()
+        # As in training: with the auxiliary heads that it has.
+        model.set_attributes(type(model), deterministic=False, raise_if_not_found=False)
+        for path, layer in list(nnx.iter_modules(model)):
+            if _is_ours(layer):
+                label = _LAYER + ".".join(map(str, path))
+                ends[label] = isinstance(layer, (GlobalMean, GridMean))
+                _mark(layer, label)
+        return model(*arrays[len(leaves) :])
+
+    return jax.make_jaxpr(run)(*leaves, *inputs).jaxpr, ends
+
+
+def _mark(layer: nnx.Module, label: str) -> None:
+    """Make this one layer a program of this name; its class and siblings stay."""
+    kind = type(layer)
+
+    def marked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(*arrays: Any) -> Any:
+            return kind.__call__(self, *arrays, **kwargs)
+
+        call.__name__ = label
+        return jax.jit(call)(*args)
+
+    # Python looks `__call__` up on the class, so the instance gets a class of its own.
+    own = type(kind.__name__, (kind,), {"__call__": marked})
+    object.__setattr__(layer, "__class__", own)
+
+
+def _is_ours(layer: Any) -> bool:
+    return any(
+        kind.__module__.startswith("jaxdist.layers") for kind in type(layer).mro()
+    )
+
+
+def _look(env: Mapping[Any, Dims], atoms: Sequence[Any]) -> list[Dims]:
+    """Return what is known of variables; a literal is one number."""
+    return [Dims() if hasattr(a, "val") else env.get(a, Dims()) for a in atoms]
