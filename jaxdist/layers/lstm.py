@@ -8,9 +8,10 @@ from flax import nnx
 from jax import lax
 
 from jaxdist.core.dtypes import wide
+from jaxdist.layers.role import Role, left
 
 Carry = tuple[jax.Array, jax.Array]
-"""What a step hands to the next: output `[B, H]` and cell `[B, H]`."""
+"""What a step hands to the next: outputs `[B, H]`, cells of its own units `[B, H]`."""
 
 
 class LSTM(nnx.Module):
@@ -21,7 +22,8 @@ class LSTM(nnx.Module):
         h_t = sigmoid(o) tanh(c_t)
 
     Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000. The last
-    dim of every parameter is the unit: to split it splits each gate alike.
+    dim of every parameter is the unit: to split it splits every gate. A device that has
+    a slice of the units (the role `filter`) gathers all outputs at every step.
 
     Args:
         in_features: features of a step, C.
@@ -33,6 +35,7 @@ class LSTM(nnx.Module):
     """
 
     scope: str = ""
+    role: Role | None = None
 
     def __init__(
         self, in_features: int, hidden: int, *, dtype: Any = None, rngs: nnx.Rngs
@@ -69,17 +72,20 @@ class LSTM(nnx.Module):
 
             def step(carry: Carry, read: jax.Array) -> tuple[Carry, jax.Array]:
                 gates = read + jnp.einsum("bk,kgh->bgh", carry[0], recurrent)
-                carry = _step(gates, carry[1])
-                return carry, carry[0]
+                output, cell = _step(gates, carry[1])
+                output = left(output, self.role, None)
+                return (output, cell), output
 
-            last, outputs = lax.scan(step, carry or _zeros(read), read)
+            begin = carry or _zeros(read, recurrent.shape[0])
+            last, outputs = lax.scan(step, begin, read)
             return outputs.swapaxes(0, 1), last
 
 
-def _zeros(read: jax.Array) -> Carry:
-    """Return the carry before the first step of `read [T, B, 4, H]`."""
-    zeros = jnp.zeros((read.shape[1], read.shape[3]), read.dtype)
-    return zeros, zeros.astype(wide(read.dtype))
+def _zeros(read: jax.Array, hidden: int) -> Carry:
+    """Return the carry before the first step of `read [T, B, 4, own units]`."""
+    _, samples, _, own = read.shape
+    cell = jnp.zeros((samples, own), wide(read.dtype))
+    return jnp.zeros((samples, hidden), read.dtype), cell
 
 
 def _step(gates: jax.Array, cell: jax.Array) -> Carry:

@@ -1,7 +1,7 @@
 """Channel parallelism: each device has a slice of the channels that a layer reads.
 
 Rule: the channels of every layer behind the first divide over the tensor axis, within
-each group where there are groups; the first layer and tables are whole.
+each group where there are groups; the first layer, tables and LSTMs are whole.
 Traffic a step of a layer (output y): an all-reduce of y, and one of its gradient.
 
 Source: Kahira et al. 2021, arXiv:2104.09075, section 3.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from flax import nnx
 
 from jaxdist.core.errors import BadInput
-from jaxdist.layers import Embed
+from jaxdist.layers import LSTM, Embed
 from jaxdist.layers.role import Roles
 from jaxdist.partition.weights import Weights
 
@@ -23,7 +23,8 @@ def roles(weights: Sequence[Weights], network: nnx.Module, devices: int) -> Role
     Raises:
         BadInput: a layer whose channels do not divide.
     """
-    layers = [w for w in weights if not (w.first or isinstance(w.layer, Embed))]
+    whole = Embed | LSTM
+    layers = [w for w in weights if not (w.first or isinstance(w.layer, whole))]
     for w in layers:
         if _width(w) % devices:
             works = max(n for n in range(1, devices) if _all(layers, n))

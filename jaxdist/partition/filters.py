@@ -1,7 +1,7 @@
 """Filter parallelism: each device has a slice of a layer's filters.
 
 Rule: the filters of every layer divide over the tensor axis, groups undivided or each
-divided alike; tables are whole.
+divided alike; the units of an LSTM do, and all its gates with them; tables are whole.
 Traffic a step of a layer (output y on one device): an all-gather of y, and backward a
 reduce-scatter of its gradient. (ParaDL has an all-reduce there, twice as much.)
 

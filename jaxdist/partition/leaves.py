@@ -15,7 +15,7 @@ from typing import Any, Final
 from jaxdist.core.plan import Plan
 from jaxdist.layers.role import AXIS, Role, Roles
 
-_FILTERS: Final = {"kernel": -1, "bias": 0}
+_FILTERS: Final = {"kernel": -1, "recurrent": -1, "bias": -1}
 _SLICED: Final[Mapping[Role, Mapping[str, int]]] = MappingProxyType(
     {
         "filter": _FILTERS,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxdist.layers import Conv, Embed, Linear
+from jaxdist.layers import LSTM, Conv, Embed, Linear
 from jaxdist.profile.calls import Call
 
 
@@ -19,7 +19,7 @@ class Weights:
     inputs: int
     """Channels of its input."""
     outputs: int
-    """Filters; rows of a table."""
+    """Filters; units of a recurrent layer; rows of a table."""
     groups: int = 1
     """Parts of the channels that filters do not see across."""
     first: bool = False
@@ -36,7 +36,7 @@ def _splits(call: Call) -> bool:
     """Tell whether a layer can be split; a table of positions alone cannot."""
     if isinstance(call.layer, Embed):
         return call.method == "__call__" and len(call.shape) > 1
-    return isinstance(call.layer, Conv | Linear)
+    return isinstance(call.layer, Conv | Linear | LSTM)
 
 
 def _of(call: Call) -> Weights:
@@ -46,7 +46,13 @@ def _of(call: Call) -> Weights:
         path=call.path,
         layer=layer,
         inputs=layer.features if table else layer.in_features,
-        outputs=layer.num_embeddings if table else layer.out_features,
+        outputs=_outputs(layer),
         groups=getattr(layer, "feature_group_count", 1),
         first=call.first,
     )
+
+
+def _outputs(layer: Any) -> int:
+    if isinstance(layer, Embed):
+        return layer.num_embeddings
+    return int(layer.hidden if isinstance(layer, LSTM) else layer.out_features)
