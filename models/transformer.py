@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxdist.core.chain import Pair
+from jaxdist.core.chain import Pair, Stream
 from jaxdist.core.dtypes import wide
 from jaxdist.core.errors import BadInput
 from jaxdist.layers import (
@@ -283,6 +283,7 @@ class Transformer(nnx.Module):
             inner = mlp(parts.sizes, parts.linear, parts.last)
             setattr(self, f"block{i}", Block(parts, attention, inner))
         self.head = Head(parts, embed.tokens)
+        self.stream = _stream(self.depth, positions=embed.positions is not None)
 
     @classmethod
     def sizes(cls, config: ModelConfig) -> Sizes:
@@ -313,6 +314,17 @@ class Transformer(nnx.Module):
             with jax.named_scope(name):
                 x = block(x)
         return x
+
+
+def _stream(depth: int, *, positions: bool) -> Stream:
+    """Return the path of tokens through so many blocks."""
+    blocks = [f"block{i}" for i in range(depth)]
+    parts = [f"{block}.{{}}{n}" for block in blocks for n in (1, 2)]
+    return Stream(
+        start=("embed.tokens", *(("embed.positions",) if positions else ())),
+        along=("embed.dropout", *(part.format("dropout") for part in parts)),
+        ends=(*(part.format("norm") for part in parts), "head.norm"),
+    )
 
 
 class Gpt2(Transformer):

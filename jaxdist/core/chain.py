@@ -20,6 +20,18 @@ class Unit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stream:
+    """A path of tokens on which each is by itself, between layers that mix them."""
+
+    start: tuple[str, ...]
+    """Paths of the tables it begins with."""
+    along: tuple[str, ...]
+    """Paths of the layers on it, behind which it goes on."""
+    ends: tuple[str, ...]
+    """Paths of the last layers on it before tokens or features are mixed: norms."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pair:
     """Layers whose features are mixed again by one later layer, and only by it."""
 

@@ -79,8 +79,10 @@ class Plan:
     """Devices along each axis."""
     idle: tuple[str, ...] = ()
     """Axes allowed to repeat the same work on purpose (to test or to measure)."""
-    weights: Literal["pairs", "filter", "channel"] = "pairs"
-    """How the tensor axis splits weights: pairs of layers, filters, or channels."""
+    weights: Literal["pairs", "filter", "channel", "sequence"] = "pairs"
+    """How the tensor axis splits weights: pairs of layers, filters, or channels;
+    sequence: pairs, and the tokens between them.
+    """
     zero: Literal[1, 3] = 3
     """What the fsdp axis shares out: 1 the optimizer's state, 3 parameters as well."""
 

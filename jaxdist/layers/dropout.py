@@ -1,5 +1,6 @@
 """Dropout whose mask belongs to the sample and the position, not to the device."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from flax import nnx
 from jax import lax
 
 from jaxdist.layers.manual import split_dims
-from jaxdist.layers.role import AXIS, Role, own_slice
+from jaxdist.layers.role import AXIS, TOKENS, Role, own_slice
 from jaxdist.layers.rows import Rows, real_rows
 
 
@@ -67,7 +68,8 @@ class Dropout(nnx.Dropout):
         Where the channels are this device's slice, the bits of all are drawn and cut
         alike.
         """
-        at = _positions(x, real_rows(x, self.rows)).reshape(-1)
+        split = {TOKENS: AXIS} if self.role == "own" else split_dims(x)
+        at = _positions(x, real_rows(x, self.rows), split).reshape(-1)
         fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
         samples = fold(noise.key, noise.ids)
         keys = jax.vmap(lambda sample: fold(sample, at))(samples)
@@ -79,9 +81,9 @@ class Dropout(nnx.Dropout):
         return (own_slice(keep, x.shape[-1]) if sliced else keep).reshape(x.shape)
 
 
-def _positions(x: jax.Array, rows: Rows) -> jax.Array:
+def _positions(x: jax.Array, rows: Rows, split: Mapping[int, str]) -> jax.Array:
     """Return each position's place in the whole image, row-major, int32 [...]."""
-    split, place = split_dims(x), jnp.zeros(x.shape[1:-1], jnp.int32)
+    place = jnp.zeros(x.shape[1:-1], jnp.int32)
     for dim, whole in enumerate(rows, start=1):
         here = lax.broadcasted_iota(jnp.int32, place.shape, dim - 1)
         if dim in split:

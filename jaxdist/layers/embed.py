@@ -1,13 +1,16 @@
 """A table of vectors whose rows may be split over the tensor axis."""
 
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from jaxdist.layers.role import AXIS, Role, gathered, summed
+from jaxdist.layers.role import AXIS, Role, gathered, own_slice, scattered, summed
+
+SLICED: Final = ("vocabulary", "lookup")
+"""Roles of which a device has a slice of the rows."""
 
 
 class Embed(nnx.Embed):
@@ -23,16 +26,19 @@ class Embed(nnx.Embed):
     def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
         """Map tokens int `[B, ...]` to vectors `[B, ..., C]`."""
         with jax.named_scope(self.scope or "Embed"):
-            if self.role != "vocabulary":
+            if self.role == "own":
+                inputs = own_slice(inputs, inputs.shape[-1] // lax.axis_size(AXIS))
+            if self.role not in SLICED:
                 return super().__call__(inputs, out_sharding)
             rows = self.embedding[...].shape[0]
             row = inputs - (lax.axis_index(AXIS) * rows).astype(inputs.dtype)
             mine = (row >= 0) & (row < rows)
             found = super().__call__(jnp.clip(row, 0, rows - 1))
-            return summed(jnp.where(mine[..., None], found, jnp.zeros_like(found)))
+            part = jnp.where(mine[..., None], found, jnp.zeros_like(found))
+            return summed(part) if self.role == "vocabulary" else scattered(part)
 
     def attend(self, query: jax.Array, out_sharding: Any = None) -> jax.Array:
         """Map vectors `[B, ..., C]` to their likeness to each row `[B, ..., rows]`."""
         with jax.named_scope(self.scope or "Embed"):
             likeness: jax.Array = super().attend(query, out_sharding)
-            return gathered(likeness) if self.role == "vocabulary" else likeness
+            return gathered(likeness) if self.role in SLICED else likeness

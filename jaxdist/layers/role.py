@@ -8,15 +8,24 @@
     inner       its slice                its slice              its slice
     vocabulary  a slice of the rows      whole                  whole: summed
 
+and where the tokens between pairs are split as well:
+
+    scatter     a slice of the channels  its slice              its tokens of the sum
+    lookup      a slice of the rows      whole                  its tokens of the sum
+    own         whole                    its tokens, or whole   its tokens
+    gather      whole                    its tokens             whole: tokens gathered
+
 `column` and `row` make a pair: between them every device has its own features, and the
 layers there are `inner`. No gradient needs a rule of its own: each device holds a
 share of what its whole activations are worth to the loss, and all sums transpose to
 sums (`jaxdist.train.step`).
 
 Sources: filter and channel: Kahira et al. 2021, arXiv:2104.09075, section 3; pairs:
-Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+Shoeybi et al. 2019, arXiv:1909.08053, section 3; tokens: Korthikanti et al. 2022,
+arXiv:2205.05198, section 4.2.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -26,12 +35,25 @@ from jax import lax
 
 from jaxdist.core.dtypes import wide
 
-Role = Literal["filter", "channel", "column", "row", "inner", "vocabulary"]
+Role = Literal[
+    "filter",
+    "channel",
+    "column",
+    "row",
+    "inner",
+    "vocabulary",
+    "scatter",
+    "lookup",
+    "own",
+    "gather",
+]
 
 Roles = Mapping[str, Role]
 """Roles by the path of the layer; a layer that is not in it is whole everywhere."""
 
 AXIS: Final = "tensor"
+TOKENS: Final = 1
+"""The dim of tokens in `[B, T, C]`."""
 
 
 def entered(x: jax.Array, role: Role | None, groups: int = 1) -> jax.Array:
@@ -72,6 +94,8 @@ def left(y: jax.Array, role: Role | None, bias: jax.Array | None) -> jax.Array:
     """
     if role in ("channel", "row"):
         y = summed(y)
+    elif role == "scatter":
+        y = scattered(y)
     y = y if bias is None else y + bias
     return gathered(y) if role == "filter" else y
 
@@ -81,15 +105,31 @@ def summed(y: jax.Array) -> jax.Array:
     return lax.psum(y.astype(wide(y.dtype)), AXIS).astype(y.dtype)
 
 
+def scattered(y: jax.Array) -> jax.Array:
+    """Add what all devices have of `[B, T, C]`, and keep this device's tokens."""
+    full = y.astype(wide(y.dtype))
+    part = lax.psum_scatter(full, AXIS, scatter_dimension=TOKENS, tiled=True)
+    return part.astype(y.dtype)
+
+
 def own_slice(x: jax.Array, size: int) -> jax.Array:
     """Cut this device's slice of `size` out of the last dim."""
     return lax.dynamic_slice_in_dim(x, lax.axis_index(AXIS) * size, size, x.ndim - 1)
 
 
-@jax.custom_vjp
 def gathered(x: jax.Array) -> jax.Array:
-    """Join the slices of all devices along the last dim; 16-bit floats as bits."""
-    dim = x.ndim - 1
+    """Join the slices of all devices along the last dim."""
+    return _joined(x, x.ndim - 1)
+
+
+def whole_tokens(x: jax.Array, role: Role | None) -> jax.Array:
+    """Join the tokens of all devices behind the last layer that has its own."""
+    return _joined(x, TOKENS) if role == "gather" else x
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _joined(x: jax.Array, dim: int) -> jax.Array:
+    """Join slices along a dim; floats of 16 bits as bits."""
     if x.dtype.itemsize != 2:
         return lax.all_gather(x, AXIS, axis=dim, tiled=True)
     bits = lax.bitcast_convert_type(x, jnp.uint16)
@@ -97,14 +137,14 @@ def gathered(x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(whole, x.dtype)
 
 
-def _gathered(x: jax.Array) -> tuple[jax.Array, None]:
-    return gathered(x), None
+def _forward(x: jax.Array, dim: int) -> tuple[jax.Array, None]:
+    return _joined(x, dim), None
 
 
-def _scattered(saved: None, ct: jax.Array) -> tuple[jax.Array]:
+def _backward(dim: int, saved: None, ct: jax.Array) -> tuple[jax.Array]:
     full = ct.astype(wide(ct.dtype))
-    part = lax.psum_scatter(full, AXIS, scatter_dimension=ct.ndim - 1, tiled=True)
+    part = lax.psum_scatter(full, AXIS, scatter_dimension=dim, tiled=True)
     return (part.astype(ct.dtype),)
 
 
-gathered.defvjp(_gathered, _scattered)
+_joined.defvjp(_forward, _backward)

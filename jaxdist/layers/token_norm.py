@@ -6,6 +6,7 @@ from flax import nnx
 from jax import lax
 
 from jaxdist.core.dtypes import wide
+from jaxdist.layers.role import Role, whole_tokens
 
 
 class LayerNorm(nnx.LayerNorm):
@@ -15,6 +16,8 @@ class LayerNorm(nnx.LayerNorm):
     """
 
     scope: str = ""
+    role: Role | None = None
+    """Whether tokens are this device's and joined behind it: `gather`."""
 
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
         """Normalise `x [..., C]` over its features.
@@ -26,7 +29,7 @@ class LayerNorm(nnx.LayerNorm):
         with jax.named_scope(self.scope or "LayerNorm"):
             full = x.astype(wide(x.dtype))
             centred = full - full.mean(-1, keepdims=True)
-            return _scaled(self, centred, x.dtype)
+            return whole_tokens(_scaled(self, centred, x.dtype), self.role)
 
 
 class RMSNorm(nnx.RMSNorm):
@@ -38,6 +41,8 @@ class RMSNorm(nnx.RMSNorm):
     """
 
     scope: str = ""
+    role: Role | None = None
+    """Whether tokens are this device's and joined behind it: `gather`."""
 
     def __call__(self, x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """Normalise `x [..., C]` over its features.
@@ -47,7 +52,8 @@ class RMSNorm(nnx.RMSNorm):
         """
         _refuse_mask(mask)
         with jax.named_scope(self.scope or "RMSNorm"):
-            return _scaled(self, x.astype(wide(x.dtype)), x.dtype)
+            y = _scaled(self, x.astype(wide(x.dtype)), x.dtype)
+            return whole_tokens(y, self.role)
 
 
 def _scaled(norm: LayerNorm | RMSNorm, x: jax.Array, dtype: jnp.dtype) -> jax.Array:

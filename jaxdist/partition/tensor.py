@@ -7,7 +7,10 @@ role alone. For an output y of one device, forward and backward:
     channel      all-reduce of y         all-reduce of its gradient
     row          all-reduce of y         all-reduce of its gradient
     vocabulary   all-reduce of y         all-reduce of its gradient
-    column, inner, whole layers          nothing
+    scatter      reduce-scatter of y     all-gather of its gradient
+    lookup       reduce-scatter of y     all-gather of its gradient
+    gather       all-gather of y         reduce-scatter of its gradient
+    column, inner, own, whole layers     nothing
 """
 
 import math
@@ -24,7 +27,7 @@ from jaxdist.core.dtypes import wide
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers.role import AXIS, Role, Roles
-from jaxdist.partition import channels, filters, pairs
+from jaxdist.partition import channels, filters, pairs, sequence
 from jaxdist.partition.traffic import Traffic
 from jaxdist.partition.weights import Weights, weights_of
 from jaxdist.profile.calls import Call
@@ -35,6 +38,9 @@ _WORDS: Final = MappingProxyType(
         "channel": "channels",
         "row": "pairs",
         "vocabulary": "vocabulary",
+        "scatter": "pairs",
+        "lookup": "vocabulary",
+        "gather": "tokens",
     }
 )
 """What a person calls the traffic of a role."""
@@ -50,7 +56,12 @@ class Strategy(Protocol):
 
 
 STRATEGIES: Final[Mapping[str, Strategy]] = MappingProxyType(
-    {"pairs": pairs.roles, "filter": filters.roles, "channel": channels.roles}
+    {
+        "pairs": pairs.roles,
+        "filter": filters.roles,
+        "channel": channels.roles,
+        "sequence": sequence.roles,
+    }
 )
 
 
@@ -81,7 +92,7 @@ def outputs(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic
     for call in calls:
         role = roles.get(call.path)
         if call.method == "attend":  # a table's likenesses are joined like filters
-            role = "filter" if role else None
+            role = "filter" if role in ("vocabulary", "lookup") else None
         numbers, kept = _numbers(plan, call), np.dtype(call.dtype).itemsize
         full = wide(call.dtype).itemsize
         for kind, payload in _kinds(role, numbers, kept, full, plan.mesh.tensor):
@@ -103,7 +114,7 @@ def own_channels(plan: Plan, roles: Roles, call: Call) -> Call:
     reads, makes = call.shape[-1], call.out_shape[-1]
     if role in ("filter", "column"):
         reads, makes = reads * max(groups // devices, 1) // groups, makes // devices
-    elif role in ("channel", "row"):
+    elif role in ("channel", "row", "scatter"):
         reads //= devices
     elif role == "inner":
         reads, makes = reads // devices, makes // devices
@@ -119,9 +130,11 @@ def own_channels(plan: Plan, roles: Roles, call: Call) -> Call:
 def _kinds(
     role: Role | None, numbers: int, kept: int, full: int, devices: int
 ) -> tuple[tuple[str, int], ...]:
-    if role == "filter":
-        part = numbers // devices
+    part = numbers // devices
+    if role in ("filter", "gather"):
         return (("all-gather", numbers * kept), ("reduce-scatter", part * full))
+    if role in ("scatter", "lookup"):
+        return (("all-gather", numbers * full), ("reduce-scatter", part * full))
     if role in ("channel", "row", "vocabulary"):
         return (("all-reduce", 2 * numbers * full),)
     return ()

@@ -22,6 +22,8 @@ class Weights:
     """Filters; units of a recurrent layer; rows of a table."""
     groups: int = 1
     """Parts of the channels that filters do not see across."""
+    tokens: int = 0
+    """Tokens of a sample that a table is asked for; of positions, how many."""
     first: bool = False
     """Whether it reads the network's input."""
 
@@ -47,6 +49,7 @@ def _of(call: Call) -> Weights:
         layer=layer,
         inputs=layer.features if table else layer.in_features,
         outputs=_outputs(layer),
+        tokens=call.shape[-1] if table else 0,
         groups=getattr(layer, "feature_group_count", 1),
         first=call.first,
     )

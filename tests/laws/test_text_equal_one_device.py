@@ -13,6 +13,12 @@ LAYOUTS = {
     "tensor 2": dict(tensor=2),
     "data 2 x fsdp 2 x tensor 2": dict(data=2, fsdp=2, tensor=2),
     "fsdp 2 x tensor 2, filter": dict(fsdp=2, tensor=2, weights="filter"),
+    "data 2 x tensor 2, sequence": dict(data=2, tensor=2, weights="sequence"),
+    "tensor 2, sequence": dict(tensor=2, weights="sequence"),
+    "data 2 x fsdp 2 x tensor 2, sequence, zero 1": dict(
+        data=2, fsdp=2, tensor=2, zero=1, weights="sequence"
+    ),
+    "fsdp 2 x tensor 2, sequence": dict(fsdp=2, tensor=2, weights="sequence"),
     "data 2 x tensor 4, channel": dict(data=2, tensor=4, weights="channel"),
 }
 

@@ -98,6 +98,26 @@ def test_a_leaf_is_split_by_its_role_and_shared_along_another_dim():
     assert leaves["block3/norm2/scale"].spec() == ("fsdp",)
 
 
+def test_tokens_are_apart_between_pairs():
+    roles = roles_of("gpt2_small", 2, "sequence")
+    assert roles["embed.tokens"] == "lookup"
+    assert roles["embed.positions"] == roles["block0.dropout1"] == "own"
+    assert roles["block0.norm1"] == roles["head.norm"] == "gather"
+    assert roles["block0.mlp.down"] == "scatter"
+
+
+def test_tokens_that_do_not_divide_are_refused():
+    with pytest.raises(BadInput, match="12 tokens do not divide over 8") as caught:
+        roles_of("gpt2_small", 8, "sequence", heads=8)
+    assert caught.value.remedy[:2] == ("data.context=8", "data.context=16")
+
+
+def test_images_have_no_tokens():
+    with pytest.raises(BadInput, match="no tokens to split") as caught:
+        roles_of("resnet8", 2, "sequence")
+    assert caught.value.remedy == ("plan.weights=pairs",)
+
+
 class Plain(nnx.Module):
     """A network of layers that are not ours."""
 
