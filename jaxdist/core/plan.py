@@ -85,6 +85,8 @@ class Plan:
     """
     zero: Literal[1, 3] = 3
     """What the fsdp axis shares out: 1 the optimizer's state, 3 parameters as well."""
+    remat: bool = False
+    """Whether the inside of each block is computed again backward, not kept."""
 
     def __post_init__(self) -> None:
         for name in self.idle:

@@ -4,8 +4,9 @@ Rule: a parameter is split along its largest dim that the fsdp axis divides; one
 dim of divides stays whole. Samples divide over fsdp as over data.
 Traffic a step of a parameter of W bytes (p devices along fsdp, V vectors together):
 
-    zero 3   all-gather of W before its use, once more backward if its value has a part
-             in a gradient, in each microbatch; reduce-scatter of its gradient, W / p
+    zero 3   all-gather of W before its use, once more backward if it is no vector and
+             its value has a part in a gradient, in each microbatch; reduce-scatter of
+             its gradient, W / p
     zero 1   reduce-scatter of its gradient, W / p; all-gather of its new value, W
 
 Parameters travel in the dtype of the activations, vectors in their own. Source:

@@ -20,6 +20,7 @@ from jaxdist.partition.leaves import Leaf, leaves_of
 from jaxdist.partition.ledger import Ledger, Reads, write_ledger
 from jaxdist.partition.sizes import Sizes, fit
 from jaxdist.profile.again import read_again
+from jaxdist.train import remake
 from jaxdist.train.objective import Batch, Objective, cast
 from jaxdist.train.state import TrainState, named_leaves
 from jaxdist.train.task import Task
@@ -31,12 +32,13 @@ Shapes = Mapping[str, jax.ShapeDtypeStruct]
 def batch_specs(objective: Objective, batch: Mapping[str, Any]) -> dict[str, P]:
     """Return how each array of a batch is split: samples, then an image's positions.
 
-    Dims that are not spatial (tokens, the frames of a clip) stay whole.
+        Dims that are not spatial (tokens, the frames of a clip) stay whole.
 
-    >>> from jaxdist.train.objective import Classification
-    >>> image = jax.ShapeDtypeStruct((8, 16, 16, 1), "float32")
-    >>> batch_specs(Classification(), {"image": image})
-    {'image': P(('data', 'fsdp'), 'spatial_h', 'spatial_w')}
+        >>> from jaxdist.train import remake
+    from jaxdist.train.objective import Classification
+        >>> image = jax.ShapeDtypeStruct((8, 16, 16, 1), "float32")
+        >>> batch_specs(Classification(), {"image": image})
+        {'image': P(('data', 'fsdp'), 'spatial_h', 'spatial_w')}
     """
     return {
         key: P(BATCH_AXES, *objective.axes(key, len(x.shape)))
@@ -178,6 +180,8 @@ def lay_out(task: Task, plan: Plan, mesh: Mesh, shapes: Shapes) -> Layout:
     calls, fitted = fit(plan, task.graph, (state.params, state.stats), *inputs)
     data.check_groups(plan, calls)
     network = nnx.merge(task.graph, state.params, state.stats)
+    if plan.remat:
+        remake.check(network)
     roles = tensor.assign(plan, calls, network)
     reads = _reads(task, plan, roles, shapes)
     return Layout(
@@ -204,10 +208,16 @@ def _reads(task: Task, plan: Plan, roles: Roles, shapes: Shapes) -> Reads:
             model = nnx.merge(task.graph, params, stats, copy=True)
             model.train()
             bind(model, jax.random.key(0), batch["id"])
+            if plan.remat:
+                remake.mark(model)
             outputs = model(*cast(task.objective.arguments(batch), task.dtype))
             return task.objective.losses(outputs, batch).mean()
 
-        again = read_again(loss, values, task.state.stats, dict(shapes))
+        loss = remake.remade(loss) if plan.remat else loss
+        reads = read_again(loss, values, task.state.stats, dict(shapes))
+        again = tuple(
+            read and x.ndim > 1 for read, x in zip(reads, values, strict=True)
+        )
     state = task.state
     asked = asked_squares(task.optimizer, state.params, state.opt)
     return Reads(leaves=leaves, again=again, dtype=task.dtype, lengths=asked)

@@ -34,6 +34,7 @@ from jaxdist.train.average import moved
 from jaxdist.train.layout import Layout
 from jaxdist.train.nonfinite import unless_skipped
 from jaxdist.train.objective import Batch, cast
+from jaxdist.train.remake import mark, remade
 from jaxdist.train.state import TrainState
 from jaxdist.train.task import Task
 from jaxdist.train.trust import leaves_in, masked, own_squares
@@ -77,7 +78,7 @@ def _gradients(
     """Return this device's share of the loss, new statistics, gradients of the share.
 
     Parameters that fsdp shares out are put together, dropped, and put together once
-    more for the backward pass where it reads them.
+    more for the backward pass where it reads them; vectors, which are small, are kept.
     """
     task, plan = layout.task, layout.plan
     key = jax.random.fold_in(jax.random.key(task.seed), state.step)
@@ -91,13 +92,18 @@ def _gradients(
         model = _model(task, jax.tree.unflatten(tree, leaves), stats)
         model.train()
         bind(model, key, batch["id"], layout.roles, layout.sizes.rows)
+        if plan.remat:
+            mark(model)
         mean = task.objective.losses(model(*_inputs(task, batch)), batch).mean()
         return mean / plan.mesh.size(*plan.sum_axes), _stats(model)
 
     back: Any
-    loss, back, new = jax.vjp(share, _whole(layout, held), has_aux=True)
+    graded = remade(share) if plan.remat else share
+    loss, back, new = jax.vjp(graded, _whole(layout, held), has_aux=True)
     if layout.joins:
-        wanted = needed(back)
+        wanted = [
+            need and x.ndim > 1 for need, x in zip(needed(back), held, strict=True)
+        ]
         again = _whole(layout, _later(held, state.step, loss), wanted)
         kept = zip(again, back.args_res[0], wanted, strict=True)
         back.args_res[0] = [x if want else was for x, was, want in kept]

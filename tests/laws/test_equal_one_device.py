@@ -24,6 +24,10 @@ LAYOUTS = {
     "fsdp 4 x spatial_h 2": dict(fsdp=4, spatial_h=2),
     "fsdp 2 x spatial_h 2, zero 1": dict(fsdp=2, spatial_h=2, zero=1),
     "tensor 2": dict(tensor=2),
+    "data 2 x spatial_h 2 x tensor 2, blocks remade": dict(
+        data=2, spatial_h=2, tensor=2, remat=True
+    ),
+    "fsdp 2 x spatial_w 2, blocks remade": dict(fsdp=2, spatial_w=2, remat=True),
     "data 2 x tensor 2, filter": dict(data=2, tensor=2, weights="filter"),
     "tensor 2 x spatial_h 2, channel": dict(tensor=2, spatial_h=2, weights="channel"),
     "data 2 x fsdp 2 x spatial_h 2 x tensor 2": dict(

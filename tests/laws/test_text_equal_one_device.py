@@ -14,6 +14,9 @@ LAYOUTS = {
     "data 2 x fsdp 2 x tensor 2": dict(data=2, fsdp=2, tensor=2),
     "fsdp 2 x tensor 2, filter": dict(fsdp=2, tensor=2, weights="filter"),
     "data 2 x tensor 2, sequence": dict(data=2, tensor=2, weights="sequence"),
+    "fsdp 2 x tensor 2, sequence, blocks remade": dict(
+        fsdp=2, tensor=2, weights="sequence", remat=True
+    ),
     "tensor 2, sequence": dict(tensor=2, weights="sequence"),
     "data 2 x fsdp 2 x tensor 2, sequence, zero 1": dict(
         data=2, fsdp=2, tensor=2, zero=1, weights="sequence"
