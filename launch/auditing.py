@@ -10,6 +10,7 @@ from jaxdist.input.registry import open_data
 from jaxdist.launch.devices import Prepared
 from jaxdist.launch.job import make_job
 from jaxdist.launch.provenance import Resolved
+from jaxdist.launch.samples import wanted
 from jaxdist.partition.audit import let_pass
 from jaxdist.train.program import Program, compile_program
 from jaxdist.train.shares import Share, read_shares
@@ -92,7 +93,7 @@ def audit(resolved: Resolved, prepared: Prepared) -> Audited:
     """
     config = resolved.config
     jax.config.update("jax_enable_x64", config.precision == "float64")
-    train, _ = open_data(config.data)
+    train, _ = open_data(config.data, wanted(config))
     job = make_job(config, prepared.plan, train)
     return Audited(
         experiment=resolved.source,

@@ -13,6 +13,7 @@ from jaxdist.input.clips import decode
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.runs import RunFolder
+from jaxdist.launch.samples import wanted
 from jaxdist.train import stored
 from jaxdist.train.load import load
 
@@ -50,7 +51,7 @@ def caption_clip(
         BadInput: no such clip or checkpoint.
     """
     notes = stored.read_notes(stored.folder_of(folder.checkpoints, checkpoint))
-    _, test = open_data(config.data)
+    _, test = open_data(config.data, wanted(config))
     number = _number(prompt, len(test))
     with jax.enable_x64(config.precision == "float64"):
         network, _ = load(folder.path, notes.step)

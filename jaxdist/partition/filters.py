@@ -31,7 +31,7 @@ def roles(weights: Sequence[Weights], network: nnx.Module, devices: int) -> Role
             raise BadInput(
                 f"{w.path} has no {devices} equal slices of filters",
                 rule="the filters of every layer divide over the tensor axis",
-                values=f"{w.path} has {w.outputs} filters in {w.groups} groups, "
+                values=f"{w.path} has {w.outputs} filters{_in_groups(w)}, "
                 f"plan.mesh.tensor = {devices}",
                 remedy=(
                     f"plan.mesh.tensor={works}",
@@ -45,6 +45,10 @@ def divides(weights: Weights, devices: int) -> bool:
     """Tell whether each device gets as many filters, of whole groups or of one."""
     whole = weights.groups % devices == 0 or devices % weights.groups == 0
     return weights.outputs % devices == 0 and whole
+
+
+def _in_groups(weights: Weights) -> str:
+    return f" in {weights.groups} groups" if weights.groups > 1 else ""
 
 
 def all_divide(layers: Sequence[Weights], devices: int) -> bool:

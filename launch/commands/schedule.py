@@ -35,12 +35,12 @@ def run(args: Namespace) -> int:
 
     from jaxdist.input.registry import open_data
     from jaxdist.launch.console import console, print_json
-    from jaxdist.launch.samples import fitted
+    from jaxdist.launch.samples import fitted, wanted
     from jaxdist.launch.schedule import schedule_of
 
     config = resolved.config
     jax.config.update("jax_enable_x64", config.precision == "float64")
-    train, _ = open_data(config.data)
+    train, _ = open_data(config.data, wanted(config))
     config = replace(config, model=fitted(config, train))
     schedule = schedule_of(config, config.plan, len(train))
     if args.json:

@@ -109,3 +109,8 @@ def test_as_json(capsys):
     tree = json.loads(capsys.readouterr().out)
     assert tree["ramp"] == {"first": 0.2, "peak": 0.4, "steps": 14}
     assert len(tree["epochs"]) == 30
+
+
+def test_random_data_will_do(capsys):
+    assert main(["schedule", "vgg16", "data.name=synthetic", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] > 0
