@@ -32,13 +32,12 @@ Shapes = Mapping[str, jax.ShapeDtypeStruct]
 def batch_specs(objective: Objective, batch: Mapping[str, Any]) -> dict[str, P]:
     """Return how each array of a batch is split: samples, then an image's positions.
 
-        Dims that are not spatial (tokens, the frames of a clip) stay whole.
+    Dims that are not spatial (tokens, the frames of a clip) stay whole.
 
-        >>> from jaxdist.train import remake
-    from jaxdist.train.objective import Classification
-        >>> image = jax.ShapeDtypeStruct((8, 16, 16, 1), "float32")
-        >>> batch_specs(Classification(), {"image": image})
-        {'image': P(('data', 'fsdp'), 'spatial_h', 'spatial_w')}
+    >>> from jaxdist.train.objective import Classification
+    >>> image = jax.ShapeDtypeStruct((8, 16, 16, 1), "float32")
+    >>> batch_specs(Classification(), {"image": image})
+    {'image': P(('data', 'fsdp'), 'spatial_h', 'spatial_w')}
     """
     return {
         key: P(BATCH_AXES, *objective.axes(key, len(x.shape)))
