@@ -120,10 +120,15 @@ class TfdsSource:
     @property
     def fingerprint(self) -> str:
         """Digest of name, version, split and shards; no record is read."""
-        info = self._split.dataset_info
-        shards = {k: (v.shard_lengths, v.num_bytes) for k, v in info.splits.items()}
-        text = f"{info.full_name} {self._split.split} {sorted(shards.items())}"
-        return hashlib.sha256(text.encode()).hexdigest()
+        return split_fingerprint(self._split)
+
+
+def split_fingerprint(split: Any) -> str:
+    """Digest name, version, split and shards of a TFDS data source; reads no record."""
+    info = split.dataset_info
+    shards = {k: (v.shard_lengths, v.num_bytes) for k, v in info.splits.items()}
+    text = f"{info.full_name} {split.split} {sorted(shards.items())}"
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def in_memory(source: Source) -> ArraySource:

@@ -1,12 +1,12 @@
 """TFDS data sets of labelled images, prepared in ArrayRecord, read where they lie."""
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.pictures import Pictures
+from jaxdist.input.sources import split_fingerprint
 from jaxdist.input.wanted import Wanted, wanted_image
 
 _HELD_OUT: Final = ("validation", "test")
@@ -37,10 +37,7 @@ class TfdsImages:
     @property
     def fingerprint(self) -> str:
         """Digest of name, version, split and shards; no record is read."""
-        info = self._split.dataset_info
-        shards = {k: (v.shard_lengths, v.num_bytes) for k, v in info.splits.items()}
-        text = f"{info.full_name} {self._split.split} {sorted(shards.items())}"
-        return hashlib.sha256(text.encode()).hexdigest()
+        return split_fingerprint(self._split)
 
 
 def open_tfds(name: str, directory: Path, wanted: Wanted) -> tuple[Pictures, Pictures]:

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 
 from flax import nnx
 
-from jaxdist.core.errors import BadInput
 from jaxdist.layers import LSTM, Embed
 from jaxdist.layers.role import Roles
-from jaxdist.partition.weights import Weights
+from jaxdist.partition.weights import Weights, uneven
 
 
 def roles(weights: Sequence[Weights], network: nnx.Module, devices: int) -> Roles:
@@ -28,16 +27,7 @@ def roles(weights: Sequence[Weights], network: nnx.Module, devices: int) -> Role
     for w in layers:
         if _width(w) % devices:
             works = max(n for n in range(1, devices) if _all(layers, n))
-            raise BadInput(
-                f"{w.path} has no {devices} equal slices of channels",
-                rule="the channels that a layer reads divide over the tensor axis",
-                values=f"{w.path} reads {w.inputs} channels in {w.groups} groups, "
-                f"plan.mesh.tensor = {devices}",
-                remedy=(
-                    f"plan.mesh.tensor={works}",
-                    "plan.weights=pairs leaves such layers whole",
-                ),
-            )
+            raise uneven(w, "channels", w.inputs, devices, works)
     return {w.path: "channel" for w in layers}
 
 

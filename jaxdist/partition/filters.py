@@ -12,10 +12,9 @@ from collections.abc import Sequence
 
 from flax import nnx
 
-from jaxdist.core.errors import BadInput
 from jaxdist.layers import Embed
 from jaxdist.layers.role import Roles
-from jaxdist.partition.weights import Weights
+from jaxdist.partition.weights import Weights, uneven
 
 
 def roles(weights: Sequence[Weights], network: nnx.Module, devices: int) -> Roles:
@@ -28,16 +27,7 @@ def roles(weights: Sequence[Weights], network: nnx.Module, devices: int) -> Role
     for w in layers:
         if not divides(w, devices):
             works = max(n for n in range(1, devices) if all_divide(layers, n))
-            raise BadInput(
-                f"{w.path} has no {devices} equal slices of filters",
-                rule="the filters of every layer divide over the tensor axis",
-                values=f"{w.path} has {w.outputs} filters{_in_groups(w)}, "
-                f"plan.mesh.tensor = {devices}",
-                remedy=(
-                    f"plan.mesh.tensor={works}",
-                    "plan.weights=pairs leaves such layers whole",
-                ),
-            )
+            raise uneven(w, "filters", w.outputs, devices, works)
     return {w.path: "filter" for w in layers}
 
 
@@ -45,10 +35,6 @@ def divides(weights: Weights, devices: int) -> bool:
     """Tell whether each device gets as many filters, of whole groups or of one."""
     whole = weights.groups % devices == 0 or devices % weights.groups == 0
     return weights.outputs % devices == 0 and whole
-
-
-def _in_groups(weights: Weights) -> str:
-    return f" in {weights.groups} groups" if weights.groups > 1 else ""
 
 
 def all_divide(layers: Sequence[Weights], devices: int) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jaxdist.core.errors import BadInput
 from jaxdist.layers import LSTM, Conv, Embed, Linear
 from jaxdist.profile.calls import Call
 
@@ -59,3 +60,25 @@ def _outputs(layer: Any) -> int:
     if isinstance(layer, Embed):
         return layer.num_embeddings
     return int(layer.hidden if isinstance(layer, LSTM) else layer.out_features)
+
+
+def uneven(layer: Weights, what: str, count: int, devices: int, works: int) -> BadInput:
+    """Return the refusal of a layer whose filters or channels do not divide.
+
+    Args:
+        layer: the layer.
+        what: `filters` or `channels`.
+        count: how many it has.
+        devices: devices along the tensor axis.
+        works: the most devices that would do for every layer.
+    """
+    groups = f" in {layer.groups} groups" if layer.groups > 1 else ""
+    return BadInput(
+        f"{layer.path} has no {devices} equal slices of {what}",
+        rule=f"the {what} of every split layer divide over the tensor axis",
+        values=f"{layer.path} has {count} {what}{groups}, plan.mesh.tensor = {devices}",
+        remedy=(
+            f"plan.mesh.tensor={works}",
+            "plan.weights=pairs leaves such layers whole",
+        ),
+    )

@@ -18,16 +18,18 @@ from jaxdist.partition.sizes import Sizes, fit
 from jaxdist.profile.calls import read_calls
 from jaxdist.train.task import Task
 
+SMALL = ModelConfig(width=4)
+
 
 @functools.cache
-def parts(config=ModelConfig(width=4)):  # noqa: B008  (frozen)
+def parts(config=SMALL):
     task = Task(model=model_factory(config), optimizer=optax.identity())
     return task.graph, (task.state.params, task.state.stats)
 
 
 def sized(rows=16, columns=16, config=None, **axes):
     """Calls and sizes of ResNet-8, or of another network, on images of so many rows."""
-    channels, config = (1, ModelConfig(width=4)) if config is None else (3, config)
+    channels, config = (1, SMALL) if config is None else (3, config)
     image = jax.ShapeDtypeStruct((8, rows, columns, channels), jnp.float32)
     return fit(Plan(mesh=MeshShape(**axes)), *parts(config), image)
 
