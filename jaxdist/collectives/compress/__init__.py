@@ -1,0 +1,1 @@
+"""Compress: sums over an axis in fewer bytes, one way a file."""

@@ -1,0 +1,93 @@
+"""Random places, the same on every device: values alone travel, in a plain sum.
+
+Places follow from the step: one somewhere in each stretch of n // k numbers, the
+stretches shifted by a random amount, so that any number is as likely as any other.
+Bytes a device: 2 (P - 1) / P x k numbers.
+
+Source: Wangni et al. 2018, arXiv:1710.09854 (random sparsification).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdist.collectives.compress.method import (
+    Axes,
+    Payload,
+    Scatters,
+    check_density,
+    nan_where_not_finite,
+    places,
+)
+from jaxdist.collectives.compress.select import scrambled
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomK(Scatters):
+    """A random part of the numbers, drawn again at each step."""
+
+    density: float = 0.01
+    """Which part is sent."""
+    seed: int = 0
+    """Which sequence of draws."""
+
+    def __post_init__(self) -> None:
+        check_density(self.density)
+
+    @property
+    def name(self) -> str:
+        """What it picks."""
+        return "random_k"
+
+    def sum(
+        self, x: jax.Array, step: jax.Array, axes: Axes
+    ) -> tuple[jax.Array, jax.Array]:
+        """Sum the values at places that all devices know."""
+        where = self._places(x.size, step)
+        values = jnp.append(x[where], nan_where_not_finite(x))
+        summed = lax.psum(values, axes)
+        zeros = jnp.zeros_like(x)
+        total = zeros.at[where].set(summed[:-1], unique_indices=True) + summed[-1]
+        return total, zeros.at[where].set(values[:-1], unique_indices=True)
+
+    def scatter(
+        self, rows: jax.Array, step: jax.Array, axes: Axes
+    ) -> tuple[jax.Array, jax.Array]:
+        """Sum the same places of each row, to the owner of the row."""
+        where = self._places(rows.shape[1], step)
+        flags = jax.vmap(nan_where_not_finite)(rows)[:, None]
+        values = jnp.concatenate([rows[:, where], flags], axis=1)
+        summed = lax.psum_scatter(values, axes)
+        part = jnp.zeros_like(rows[0]).at[where].set(summed[:-1], unique_indices=True)
+        sent = jnp.zeros_like(rows).at[:, where].set(values[:, :-1])
+        return part + summed[-1], sent
+
+    def moved(
+        self, numbers: int, itemsize: int, sizes: Mapping[str, int]
+    ) -> Iterator[Payload]:
+        """Yield the sum of values and flag."""
+        size = itemsize * (places(self.density, numbers) + 1)
+        yield Payload(kind="all-reduce", axes=tuple(sizes), size=size)
+
+    def scattered(
+        self, row: int, itemsize: int, sizes: Mapping[str, int]
+    ) -> Iterator[Payload]:
+        """Yield the sum of the values of one row."""
+        size = itemsize * (places(self.density, row) + 1)
+        yield Payload(kind="reduce-scatter", axes=tuple(sizes), size=size)
+
+    def _places(self, size: int, step: jax.Array) -> jax.Array:
+        """Draw different places in a vector, int32 [k]."""
+        count = places(self.density, size)
+        stride = size // count
+        key = scrambled(step.astype(jnp.uint32) + np.uint32(self.seed))
+        i = jnp.arange(count, dtype=jnp.uint32)
+        inside = scrambled(i ^ key) % np.uint32(stride)
+        shift = scrambled(key) % np.uint32(size)
+        # Without a sum beyond 2^32: places and shift are both below 2^31.
+        place = (i * np.uint32(stride) + inside + shift) % np.uint32(size)
+        return place.astype(jnp.int32)

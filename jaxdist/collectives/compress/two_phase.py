@@ -1,0 +1,165 @@
+"""Two phases: rows to their owners, summed there, and the sums back to everyone.
+
+    all-to-all   P messages, one of each row; the owner of a row reads and adds them
+    all-gather   the owner's sum, packed once more
+
+so a number is packed twice however many devices there are. What the second packing
+changes is the owner's to keep: it goes into what the owner sent. Bytes a device:
+2 (P - 1) messages of n / P numbers.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdist.collectives.compress.codec import Codec
+from jaxdist.collectives.compress.method import (
+    Axes,
+    Payload,
+    Scatters,
+    dealt,
+    devices_along,
+    rank_of,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoPhase(Scatters):
+    """A codec's messages in two phases."""
+
+    codec: Codec
+    """How numbers travel."""
+
+    @property
+    def name(self) -> str:
+        """The codec's."""
+        return self.codec.name
+
+    def scatter(
+        self, rows: jax.Array, step: jax.Array, axes: Axes
+    ) -> tuple[jax.Array, jax.Array]:
+        """Exchange the messages and add what they say."""
+        messages, row = self.codec.pack(rows), rows.shape[1]
+        sent = self.codec.unpack(messages, row, rows.dtype)
+        got = lax.all_to_all(messages, axes, 0, 0)
+        return self.codec.unpack(got, row, rows.dtype).sum(0), sent
+
+    def sum(
+        self, x: jax.Array, step: jax.Array, axes: Axes
+    ) -> tuple[jax.Array, jax.Array]:
+        """Scatter, pack the own part of the sum, and gather."""
+        rows = dealt(x, lax.axis_size(axes))
+        part, sent = self.scatter(rows, step, axes)
+        whole = self._gathered(part, axes)
+        me = rank_of(axes)
+        sent = sent.at[me].add(whole[me] - part)
+        return whole.reshape(-1)[: x.size], sent.reshape(-1)[: x.size]
+
+    def moved(
+        self, numbers: int, itemsize: int, sizes: Mapping[str, int]
+    ) -> Iterator[Payload]:
+        """Yield the two phases."""
+        row = -(-numbers // devices_along(sizes))
+        yield from self.scattered(row, itemsize, sizes)
+        yield self._payload("all-gather", row, itemsize, sizes)
+
+    def scattered(
+        self, row: int, itemsize: int, sizes: Mapping[str, int]
+    ) -> Iterator[Payload]:
+        """Yield the first phase."""
+        yield self._payload("all-to-all", row, itemsize, sizes)
+
+    def _gathered(self, part: jax.Array, axes: Axes) -> jax.Array:
+        """Return the parts of all devices [P, m], read from one message each."""
+        message = self.codec.pack(part[None])[0]
+        whole = lax.all_gather(message, axes)
+        return self.codec.unpack(whole, part.size, part.dtype)
+
+    def _payload(
+        self, kind: str, row: int, itemsize: int, sizes: Mapping[str, int]
+    ) -> Payload:
+        size = devices_along(sizes) * self.codec.message(row, itemsize)
+        return Payload(kind=kind, axes=tuple(sizes), size=size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interleaved(TwoPhase):
+    """Two phases of a sparse codec, with short stretches dealt out in turn.
+
+    Where large numbers lie together, as those of one layer do, equal regions of the
+    vector would give one owner most of them, and its slots would overflow. What does
+    not fit into the slots of a row is not sent: it stays with whoever has it. Words a
+    device sends: at most 4 k (P - 1) / P for k = density x n.
+
+    Source: Li and Hoefler 2022, arXiv:2201.07598 (Ok-Topk: split, reduce, gather);
+    turns instead of regions that are cut again are ours.
+    """
+
+    stretch: int = 64
+    """Numbers that stay together."""
+
+    @property
+    def name(self) -> str:
+        """What it does."""
+        return "sparse"
+
+    def sum(
+        self, x: jax.Array, step: jax.Array, axes: Axes
+    ) -> tuple[jax.Array, jax.Array]:
+        """Deal out stretches, sum, and lay them back."""
+        devices = lax.axis_size(axes)
+        if x.size < devices * self.stretch:
+            return super().sum(x, step, axes)
+        padded = jnp.pad(x, (0, -x.size % (devices * self.stretch)))
+        turns = padded.reshape(-1, devices, self.stretch).swapaxes(0, 1)
+        total, sent = super().sum(turns.reshape(-1), step, axes)
+        back = (devices, -1, self.stretch)
+        return (
+            total.reshape(back).swapaxes(0, 1).reshape(-1)[: x.size],
+            sent.reshape(back).swapaxes(0, 1).reshape(-1)[: x.size],
+        )
+
+    def moved(
+        self, numbers: int, itemsize: int, sizes: Mapping[str, int]
+    ) -> Iterator[Payload]:
+        """Yield the two phases of the padded vector."""
+        devices = devices_along(sizes)
+        whole = devices * self.stretch
+        padded = numbers if numbers < whole else -(-numbers // whole) * whole
+        yield from super().moved(padded, itemsize, sizes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vote(TwoPhase):
+    """The sign that most devices have, times the sum of their mean lengths.
+
+    Where as many are for as against, places of even and of odd number win in turn, and
+    change with the step. Residuals are a device's own: x - scale sign(x).
+
+    Source: Bernstein et al. 2018, arXiv:1802.04434, algorithm 1 (majority vote).
+    """
+
+    def scatter(
+        self, rows: jax.Array, step: jax.Array, axes: Axes
+    ) -> tuple[jax.Array, jax.Array]:
+        """Exchange signs and count them."""
+        messages, row = self.codec.pack(rows), rows.shape[1]
+        sent = self.codec.unpack(messages, row, rows.dtype)
+        got = lax.all_to_all(messages, axes, 0, 0)
+        voted = self.codec.unpack(got, row, rows.dtype)
+        votes = jnp.sign(voted).sum(0)
+        turn = (jnp.arange(row, dtype=jnp.int32) + step) % 2
+        winner = jnp.where(votes == 0, 1 - 2 * turn.astype(rows.dtype), jnp.sign(votes))
+        return winner * jnp.abs(voted).sum(0), sent
+
+    def sum(
+        self, x: jax.Array, step: jax.Array, axes: Axes
+    ) -> tuple[jax.Array, jax.Array]:
+        """Count votes, and tell everyone."""
+        rows = dealt(x, lax.axis_size(axes))
+        part, sent = self.scatter(rows, step, axes)
+        whole = self._gathered(part, axes).reshape(-1)
+        return whole[: x.size], sent.reshape(-1)[: x.size]

@@ -1,0 +1,62 @@
+"""Names of the ways to sum, and what each stands for unless it is told otherwise."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from jaxdist.collectives.compress.aligned import Aligned
+from jaxdist.collectives.compress.blocks import Blocks
+from jaxdist.collectives.compress.cast import Cast
+from jaxdist.collectives.compress.exact import Exact
+from jaxdist.collectives.compress.gathered import Gathered
+from jaxdist.collectives.compress.hierarchical import Hierarchical
+from jaxdist.collectives.compress.method import Method
+from jaxdist.collectives.compress.picks import Picks
+from jaxdist.collectives.compress.power import Power
+from jaxdist.collectives.compress.random_k import RandomK
+from jaxdist.collectives.compress.signs import Signs
+from jaxdist.collectives.compress.two_phase import Interleaved, TwoPhase, Vote
+from jaxdist.core.errors import BadInput, did_you_mean
+
+METHODS: Final[Mapping[str, Method]] = MappingProxyType(
+    {
+        method.name: method
+        for method in (
+            Exact(),
+            TwoPhase(codec=Cast()),
+            TwoPhase(codec=Blocks(kind="fp8")),
+            TwoPhase(codec=Blocks(kind="int8")),
+            TwoPhase(codec=Blocks(kind="int4", block=64)),
+            Vote(codec=Signs()),
+            RandomK(),
+            Gathered(codec=Picks()),
+            Interleaved(codec=Picks()),
+            Aligned(),
+            Hierarchical(),
+            Power(),
+        )
+    }
+)
+"""Every way by its name."""
+
+
+def method_of(via: str | Method) -> Method:
+    """Return the method that a name stands for, or the method itself.
+
+    Raises:
+        BadInput: no method has this name.
+
+    >>> method_of("int8").name
+    'int8'
+    """
+    if isinstance(via, Method):
+        return via
+    if via in METHODS:
+        return METHODS[via]
+    near = did_you_mean(via, METHODS)
+    raise BadInput(
+        f"no way to sum named {via}",
+        rule="via is a name, or a method of jaxdist.collectives.compress",
+        values=f"via = {via}; there are {', '.join(METHODS)}",
+        remedy=f'via="{near or "int8"}"',
+    )

@@ -1,0 +1,155 @@
+"""What the psum family refuses, and how it appears in a program."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from jaxdist.collectives.compress.blocks import Blocks
+from jaxdist.collectives.compress.picks import Picks
+from jaxdist.collectives.compress.power import Power, across, orthonormal
+from jaxdist.collectives.primitives import psum, psum_scatter, reduce
+from jaxdist.collectives.via import METHODS
+from jaxdist.core.errors import BadInput
+
+
+def mapped(run, devices=4, dtype=jnp.float32, shape=(8, 8)):
+    mesh = jax.make_mesh(
+        (devices,),
+        ("data",),
+        devices=jax.devices()[:devices],
+        axis_types=(AxisType.Auto,),
+    )
+    whole = jax.ShapeDtypeStruct((devices, *shape), dtype)
+    shared = jax.shard_map(
+        lambda x: run(x[0]),
+        mesh=mesh,
+        in_specs=P("data"),
+        out_specs=P(),
+        check_vma=False,
+    )
+    return shared, whole
+
+
+@pytest.mark.parametrize(
+    "via", [name for name in METHODS if name not in ("exact", "hierarchical")]
+)
+def test_each_sum_is_a_primitive_of_its_own_name(via):
+    run, x = mapped(lambda v: psum(v, "data", via))
+    assert f"psum_{via}[" in str(jax.make_jaxpr(run)(x))
+
+
+@pytest.mark.parametrize(
+    ("run", "dtype", "said"),
+    [
+        (lambda v: psum(v, "dat"), "float32", '"data"'),
+        (lambda v: psum(v, "data", "int9"), "float32", 'via="int8"'),
+        (lambda v: psum(v, "data", "int8"), "int32", 'via="exact"'),
+        (lambda v: psum(v, "data"), "int8", "astype(jnp.int32)"),
+        (lambda v: psum(v, "data"), "int2", "stops the process"),
+        (lambda v: psum(v, "data"), "uint4", "astype(jnp.int32)"),
+        (lambda v: psum(v, "data"), "float8_e4m3fn", 'via="fp8"'),
+        (lambda v: psum(v, "data", Power(rank=9)), "float32", "rank=8"),
+        (lambda v: psum(v, "data", "hierarchical"), "float32", '("data", "fsdp")'),
+        (lambda v: psum_scatter(v[:7], "data"), "float32", "pad it to 8"),
+        (lambda v: psum_scatter(v, "data", "top_k"), "float32", 'via="int8"'),
+    ],
+)
+def test_what_cannot_be_summed_is_refused_with_a_remedy(run, dtype, said):
+    shared, x = mapped(run, dtype=dtype)
+    with pytest.raises(BadInput) as error:
+        jax.eval_shape(shared, x)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("density", [0.0, -0.1, 1.5])
+def test_a_density_out_of_range_is_refused(density):
+    with pytest.raises(BadInput, match="0 < density <= 1"):
+        Picks(density=density)
+
+
+@pytest.mark.parametrize("settings", [{"kind": "int2"}, {"block": 3}, {"block": 0}])
+def test_blocks_that_do_not_travel_are_refused(settings):
+    with pytest.raises(BadInput):
+        Blocks(**settings)
+
+
+def test_an_axis_of_one_device_is_said_to_do_nothing():
+    run, x = mapped(lambda v: psum(v, "data", "int8"), devices=1)
+    with pytest.warns(UserWarning, match="one device, nothing to do"):
+        y = jax.jit(run)(jnp.ones(x.shape))
+    assert (y == 1).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        jax.jit(mapped(lambda v: psum(v, "data"), devices=1)[0])(jnp.ones(x.shape))
+
+
+def test_a_tree_comes_back_as_a_tree():
+    run, x = mapped(lambda v: psum({"a": v, "b": (v[0], v[0, 0])}, "data", "bf16"))
+    out = jax.jit(run)(jnp.ones(x.shape))
+    assert jax.tree.map(lambda y: y.shape, out) == {"a": (8, 8), "b": ((8,), ())}
+    assert (out["a"] == 4).all()
+
+
+def test_power_learns_the_matrix_from_step_to_step():
+    """A matrix of rank 2 is found by rank 2 after a step, whatever Q began with."""
+    rng = np.random.default_rng(0)
+    m = jnp.asarray(
+        rng.standard_normal((40, 2)) @ rng.standard_normal((2, 30)), jnp.float32
+    )
+
+    def run(_):
+        memory, errors = None, []
+        for step in range(3):
+            found = reduce([m], "data", Power(rank=2), memory, step)
+            memory = found.memory
+            errors.append(jnp.abs(found.total[0] - 4 * m).max())
+        return jnp.stack(errors)
+
+    shared, x = mapped(run)
+    assert jax.jit(shared)(jnp.ones(x.shape)).max() < 1e-4
+
+
+def test_residuals_fed_back_are_sent_in_the_end():
+    """Error feedback: after many steps the mean of what was sent is the gradient."""
+    g = jnp.asarray(np.random.default_rng(0).standard_normal(500), jnp.float32)
+
+    def mean_error(via):
+        def run(_):
+            def step(carry, i):
+                left, sums = carry
+                found = reduce([g + left], "data", via, step=i)
+                return (g + left - found.sent[0], sums + found.total[0]), None
+
+            zero = jnp.zeros_like(g)
+            (_, sums), _ = jax.lax.scan(step, (zero, zero), jnp.arange(200))
+            return jnp.linalg.norm(sums / 800 - g) / jnp.linalg.norm(g)
+
+        shared, x = mapped(run)
+        return float(jax.jit(shared)(jnp.ones(x.shape)))
+
+    for via in ("int4", Picks(density=0.1)):
+        method = (
+            METHODS["int4"] if via == "int4" else METHODS["top_k"].__class__(codec=via)
+        )
+        assert mean_error(method) < 0.1
+
+
+def test_a_product_in_tiles_is_the_product():
+    rng = np.random.default_rng(0)
+    for rows in (5, 255, 256, 700):
+        m, p = (
+            jnp.asarray(rng.standard_normal((rows, n)), jnp.float32) for n in (33, 3)
+        )
+        assert jnp.abs(across(m, p) - m.T @ p).max() < 1e-3
+
+
+def test_columns_are_orthonormal_and_dependent_ones_vanish():
+    thin = jnp.asarray(np.random.default_rng(0).standard_normal((50, 3)), jnp.float32)
+    thin = thin.at[:, 2].set(thin[:, 0] - 2 * thin[:, 1])
+    q = orthonormal(thin)
+    assert jnp.abs(q.T @ q - jnp.diag(jnp.array([1.0, 1.0, 0.0]))).max() < 1e-5
