@@ -1,6 +1,7 @@
 """Names of the ways to sum, and what each stands for unless it is told otherwise."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -17,6 +18,7 @@ from jaxdist.collectives.compress.random_k import RandomK
 from jaxdist.collectives.compress.signs import Signs
 from jaxdist.collectives.compress.two_phase import Interleaved, TwoPhase, Vote
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.reduce import Reduce
 
 METHODS: Final[Mapping[str, Method]] = MappingProxyType(
     {
@@ -26,7 +28,7 @@ METHODS: Final[Mapping[str, Method]] = MappingProxyType(
             TwoPhase(codec=Cast()),
             TwoPhase(codec=Blocks(kind="fp8")),
             TwoPhase(codec=Blocks(kind="int8")),
-            TwoPhase(codec=Blocks(kind="int4", block=64)),
+            TwoPhase(codec=Blocks(kind="int4")),
             Vote(codec=Signs()),
             RandomK(),
             Gathered(codec=Picks()),
@@ -38,6 +40,27 @@ METHODS: Final[Mapping[str, Method]] = MappingProxyType(
     }
 )
 """Every way by its name."""
+
+
+def set_up(asked: Reduce) -> Method:
+    """Return the method that a plan asks for, with the settings that it has.
+
+    >>> set_up(Reduce(via="power", rank=2))
+    Power(rank=2)
+    """
+    method, picks = METHODS[asked.via], Picks(density=asked.density)
+    match method:
+        case TwoPhase(codec=Blocks() as codec):
+            return replace(method, codec=replace(codec, block=asked.block))
+        case TwoPhase(codec=Picks()) | Gathered():
+            return replace(method, codec=picks)
+        case RandomK() | Aligned():
+            return replace(method, density=asked.density)
+        case Hierarchical():
+            return replace(method, across=Gathered(codec=picks))
+        case Power():
+            return replace(method, rank=asked.rank)
+    return method
 
 
 def method_of(via: str | Method) -> Method:

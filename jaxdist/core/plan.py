@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES, part_size
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.reduce import Reduce
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +88,8 @@ class Plan:
     """What the fsdp axis shares out: 1 the optimizer's state, 3 parameters as well."""
     remat: bool = False
     """Whether the inside of each block is computed again backward, not kept."""
+    reduce: Reduce = field(default_factory=Reduce)
+    """How gradients are summed over the data axis."""
 
     def __post_init__(self) -> None:
         for name in self.idle:
@@ -128,6 +131,7 @@ class Plan:
             **_known(cls, tree)
             | {
                 "mesh": MeshShape(**_known(MeshShape, tree.get("mesh", {}))),
+                "reduce": Reduce(**_known(Reduce, tree.get("reduce", {}))),
                 "idle": tuple(tree.get("idle", ())),
             }
         )

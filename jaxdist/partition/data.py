@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from jaxdist.collectives.reduce import axes_without
 from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES, part_of
 from jaxdist.core.dtypes import wide
 from jaxdist.core.errors import BadInput
@@ -99,12 +98,20 @@ def _nearest(sizes: Sequence[int], wanted: int) -> int:
     return min(sizes, key=lambda size: abs(size - wanted))
 
 
-def gradients(plan: Plan, leaves: Sequence[Leaf]) -> Iterator[Traffic]:
-    """Yield the sums of gradients and loss, each over the axes that do not split it."""
+def gradients(
+    plan: Plan, leaves: Sequence[Leaf], exactly: Sequence[tuple[str, ...]]
+) -> Iterator[Traffic]:
+    """Yield the exact sums of gradients and loss.
+
+    Args:
+        plan: the layout.
+        leaves: all parameters.
+        exactly: axes over which the gradient of each is summed.
+    """
     sums: Counter[tuple[str, ...]] = Counter()
-    for leaf in leaves:
+    for leaf, over in zip(leaves, exactly, strict=True):
         size = math.prod(leaf.local(plan)) * np.dtype(leaf.dtype).itemsize
-        sums[axes_without(plan.sum_axes, leaf.spec())] += size
+        sums[over] += size
     sums[plan.sum_axes] += max(4, *(np.dtype(leaf.dtype).itemsize for leaf in leaves))
     for axes, payload in sums.items():
         if axes:

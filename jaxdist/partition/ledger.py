@@ -10,6 +10,7 @@ from jaxdist.core.plan import Plan
 from jaxdist.layers.role import Roles
 from jaxdist.partition import data, fsdp, norms, spatial, tensor
 from jaxdist.partition.leaves import Leaf
+from jaxdist.partition.reduction import Reduction, compressed, exact_reduction
 from jaxdist.partition.traffic import Traffic
 from jaxdist.partition.work import plan_work
 from jaxdist.profile.calls import Call
@@ -60,7 +61,12 @@ class Ledger:
 
 
 def write_ledger(
-    plan: Plan, calls: Iterable[Call], roles: Roles, reads: Reads, times: int = 1
+    plan: Plan,
+    calls: Iterable[Call],
+    roles: Roles,
+    reads: Reads,
+    times: int = 1,
+    reduction: Reduction | None = None,
 ) -> Ledger:
     """Write the ledger of a plan's training step.
 
@@ -70,8 +76,10 @@ def write_ledger(
         roles: what layers do with the tensor axis.
         reads: the parameters and how the step reads them.
         times: microbatches a step; layers talk in each, gradients are summed once.
+        reduction: how gradients are summed; none: exactly.
     """
     calls = tuple(calls)
+    sums = reduction or exact_reduction(plan, reads.leaves)
     layers = (
         *data.statistics(plan, calls, roles),
         *spatial.halos(plan, calls, roles),
@@ -79,7 +87,8 @@ def write_ledger(
         *tensor.outputs(plan, calls, roles),
     )
     rows = (
-        *data.gradients(plan, reads.leaves),
+        *data.gradients(plan, reads.leaves, sums.exactly),
+        *compressed(plan, reads.leaves, sums),
         *fsdp.parameters(plan, reads.leaves, reads.again, reads.dtype, times),
         *norms.lengths(plan, reads.leaves, reads.lengths),
         *(replace(row, payload=times * row.payload) for row in layers),

@@ -1,11 +1,12 @@
 """A layout: a plan on a mesh for one task; where each array of a step lies."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
@@ -18,9 +19,10 @@ from jaxdist.layers.role import Roles
 from jaxdist.partition import data, tensor, uses
 from jaxdist.partition.leaves import Leaf, leaves_of
 from jaxdist.partition.ledger import Ledger, Reads, write_ledger
+from jaxdist.partition.reduction import Reduction, plan_reduction
 from jaxdist.partition.sizes import Sizes, fit
 from jaxdist.profile.again import read_again
-from jaxdist.train import remake
+from jaxdist.train import feedback, remake
 from jaxdist.train.objective import Batch, Objective, cast
 from jaxdist.train.state import TrainState, named_leaves
 from jaxdist.train.task import Task
@@ -61,6 +63,8 @@ class Layout:
     """How images lie whose rows do not divide."""
     ledger: Ledger
     """What a step moves."""
+    reduction: Reduction
+    """How gradients are summed."""
     shapes: Shapes
     """A global training batch."""
 
@@ -88,6 +92,7 @@ class Layout:
     def specs(self) -> TrainState:
         """The PartitionSpec of each array of the state."""
         state = self.task.state
+        _, left = self._feedback
         held = [P(*x.spec(shared=self.joins)) for x in self.leaves]
         worked = [P(*leaf.spec()) for leaf in self.leaves]
         params = _filled(state.params, held)
@@ -105,6 +110,7 @@ class Layout:
                 _filled(state.params, worked),
                 transform_non_params=lambda _: P(),
             ),
+            feedback=left,
         )
 
     @cached_property
@@ -114,9 +120,15 @@ class Layout:
             lambda x, spec: jax.ShapeDtypeStruct(
                 x.shape, x.dtype, sharding=NamedSharding(self.mesh, spec)
             ),
-            self.task.state,
+            replace(self.task.state, feedback=self._feedback[0]),
             self.specs,
         )
+
+    def first_state(self) -> TrainState:
+        """Compute the state before the first step."""
+        shapes, _ = self._feedback
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return replace(self.task.init(), feedback=zeros)
 
     def batch(self, shapes: Shapes) -> dict[str, NamedSharding]:
         """Return the sharding of each array of a batch."""
@@ -152,6 +164,11 @@ class Layout:
             check_vma=False,
         )
 
+    @cached_property
+    def _feedback(self) -> tuple[Any, Any]:
+        """Shapes and specs of what compressed gradients leave."""
+        return feedback.begin(self.plan, self.reduction, self.leaves)
+
     def _statistics(self) -> list[P]:
         named = named_leaves(self.task.state.stats)
         found = leaves_of(self.plan, self.roles, named)
@@ -183,13 +200,15 @@ def lay_out(task: Task, plan: Plan, mesh: Mesh, shapes: Shapes) -> Layout:
         remake.check(network)
     roles = tensor.assign(plan, calls, network)
     reads = _reads(task, plan, roles, shapes)
+    reduction = plan_reduction(plan, reads.leaves)
     return Layout(
         task=task,
         plan=plan,
         mesh=mesh,
         roles=roles,
         sizes=fitted,
-        ledger=write_ledger(plan, calls, roles, reads, task.microbatches),
+        ledger=write_ledger(plan, calls, roles, reads, task.microbatches, reduction),
+        reduction=reduction,
         shapes=shapes,
     )
 

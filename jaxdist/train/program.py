@@ -89,7 +89,7 @@ def compile_score(layout: Layout, shapes: Shapes) -> Any:
 def initial_state(layout: Layout) -> TrainState:
     """Compute the state before the first step, each device its part."""
     places = jax.tree.map(lambda x: x.sharding, layout.state)
-    return jax.jit(layout.task.init, out_shardings=places)()
+    return jax.jit(layout.first_state, out_shardings=places)()
 
 
 def _placed(

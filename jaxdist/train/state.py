@@ -13,7 +13,7 @@ Tree = TypeVar("Tree")
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("step", "params", "stats", "opt", "average"),
+    data_fields=("step", "params", "stats", "opt", "average", "feedback"),
     meta_fields=(),
 )
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,8 @@ class TrainState:
     """State of the optax optimizer."""
     average: Any = None
     """Moving averages, {"params", "stats"}, where they are kept; else None."""
+    feedback: Any = None
+    """What compressed gradients left on the devices, where they are; else None."""
 
     @property
     def evaluated(self) -> tuple[Any, Any]:

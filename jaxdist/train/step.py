@@ -22,13 +22,14 @@ from flax import nnx
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.reduce import axes_without, sum_shares
+from jaxdist.collectives.reduce import sum_shares
 from jaxdist.collectives.shards import deal, join, own
 from jaxdist.core.axes import BATCH_AXES
 from jaxdist.layers import bind
 from jaxdist.partition import fsdp
 from jaxdist.partition.norms import axes_of
 from jaxdist.profile.again import needed
+from jaxdist.train import feedback
 from jaxdist.train.accumulate import accumulated
 from jaxdist.train.average import moved
 from jaxdist.train.layout import Layout
@@ -56,14 +57,20 @@ def train_step(layout: Layout) -> Callable[..., Any]:
     def local(state: TrainState, batch: Batch) -> tuple[TrainState, jax.Array]:
         each = functools.partial(_gradients, layout, state)
         loss, stats, grads = accumulated(each, task.microbatches)(state.stats, batch)
-        loss, grads = _reduced(layout, loss, grads)
+        loss, grads, left = _reduced(layout, state, loss, grads)
         params, opt = _moved(layout, state, grads)
         step = state.step + 1
         average = moved(state.average, task.average, step, params, stats)
-        old = state.stats, state.average, jnp.full_like(loss, jnp.nan)
-        stats, average, loss = unless_skipped(opt, (stats, average, loss), old)
+        old = state.stats, state.average, state.feedback, jnp.full_like(loss, jnp.nan)
+        found = stats, average, left, loss
+        stats, average, left, loss = unless_skipped(opt, found, old)
         new = TrainState(
-            step=step, params=params, stats=stats, opt=opt, average=average
+            step=step,
+            params=params,
+            stats=stats,
+            opt=opt,
+            average=average,
+            feedback=left,
         )
         return new, loss
 
@@ -151,17 +158,25 @@ def _later(
 
 
 def _reduced(
-    layout: Layout, loss: jax.Array, grads: list[jax.Array]
-) -> tuple[jax.Array, Any]:
-    """Sum the loss and every gradient, to the shards that this device moves."""
-    axes, params = layout.plan.sum_axes, layout.task.state.params
+    layout: Layout, state: TrainState, loss: jax.Array, grads: list[jax.Array]
+) -> tuple[jax.Array, Any, Any]:
+    """Sum the loss and every gradient, to the shards that this device moves.
+
+    Returns:
+        The loss, the gradients, and what compressing them left.
+    """
+    plan, reduction = layout.plan, layout.reduction
+    params, names = layout.task.state.params, [leaf.name for leaf in layout.leaves]
     dealt = deal(grads, layout.shared_dims, fsdp.AXIS) if layout.shares else grads
     leaves = [
         x.astype(leaf.dtype) for x, leaf in zip(dealt, layout.leaves, strict=True)
     ]
-    over = [axes_without(axes, leaf.spec()) for leaf in layout.leaves]
-    loss, *leaves = sum_shares([loss, *leaves], [axes, *over])
-    return loss, jax.tree.unflatten(jax.tree.structure(params), leaves)
+    over = [plan.sum_axes, *reduction.exactly]
+    loss, *leaves = sum_shares([loss, *leaves], over)
+    leaves, left = feedback.summed(
+        plan.reduce, reduction, names, leaves, state.feedback, state.step
+    )
+    return loss, jax.tree.unflatten(jax.tree.structure(params), leaves), left
 
 
 def _moved(layout: Layout, state: TrainState, grads: Any) -> tuple[Any, Any]:

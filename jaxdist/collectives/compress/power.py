@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxdist.collectives.compress.method import (
@@ -29,6 +30,7 @@ from jaxdist.collectives.compress.method import (
     Shape,
     cut,
 )
+from jaxdist.collectives.compress.select import scrambled
 from jaxdist.core.dtypes import wide
 from jaxdist.core.errors import BadInput
 
@@ -58,13 +60,9 @@ class Power(Method):
         return "power"
 
     def begin(self, shapes: Sequence[Shape]) -> list[jax.Array]:
-        """Draw a Q for each matrix, the same on every device."""
-        keys = jax.random.split(jax.random.key(0), max(len(shapes), 1))
-        return [
-            jax.random.normal(key, (self._thin(shape)[1], self.rank), jnp.float32)
-            for key, shape in zip(keys, shapes)
-            if len(shape) > 1
-        ]
+        """Return a Q of zeros for each matrix: columns of zeros are drawn."""
+        thick = [self._thin(shape) for shape in shapes if len(shape) > 1]
+        return [jnp.zeros((cols, self.rank), jnp.float32) for _, cols in thick]
 
     def reduce(
         self,
@@ -76,7 +74,7 @@ class Power(Method):
         """Sum matrices by their thin ones, and the rest as it is."""
         flat = [x for x in leaves if x.ndim < 2]
         matrices = [x.reshape(self._thin(x.shape)) for x in leaves if x.ndim > 1]
-        first = [_unit(q).astype(m.dtype) for q, m in zip(memory, matrices)]
+        first = [_begun(q).astype(m.dtype) for q, m in zip(memory, matrices)]
         thin = [m @ q for m, q in zip(matrices, first)]
         *bases, short = _summed([*thin, *flat], len(thin), axes)
         bases = [orthonormal(p) for p in bases]
@@ -151,6 +149,13 @@ def orthonormal(thin: jax.Array) -> jax.Array:
         noise = length <= 8 * jnp.finfo(thin.dtype).eps * before
         columns.append(jnp.where(noise, jnp.zeros_like(column), column / length))
     return jnp.stack(columns, axis=1)
+
+
+def _begun(thin: jax.Array) -> jax.Array:
+    """Draw the columns that are zero, the same on every device."""
+    place = jnp.arange(thin.size, dtype=jnp.uint32).reshape(thin.shape)
+    drawn = scrambled(place + np.uint32(1)).astype(thin.dtype) / np.float32(2**31) - 1
+    return _unit(jnp.where((thin != 0).any(0), thin, drawn))
 
 
 def _unit(thin: jax.Array) -> jax.Array:

@@ -1,0 +1,47 @@
+"""Reduce: how the gradients of replicas are summed, as plain data."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Via = Literal[
+    "exact",
+    "bf16",
+    "fp8",
+    "int8",
+    "int4",
+    "sign",
+    "random_k",
+    "top_k",
+    "sparse",
+    "aligned",
+    "hierarchical",
+    "power",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduce:
+    """How gradients are summed over the data axis."""
+
+    via: Via = "exact"
+    """The way they travel: whole, in fewer bits, or a part of them."""
+    density: float = 0.01
+    """Part of the numbers that sparse ways send (random_k, top_k, sparse, aligned,
+    hierarchical).
+    """
+    rank: int = 4
+    """Columns of the thin matrices of `power`."""
+    block: int = 256
+    """Numbers that share a scale (fp8, int8, int4), at most."""
+    bucket_mib: float = 16.0
+    """Gradients are joined until they have so many MiB, and each bucket is summed by
+    itself.
+    """
+    dense_below: int = 1024
+    """Arrays of fewer numbers are summed exactly, as vectors always are."""
+    feedback: bool = True
+    """Whether what is not sent is added to the next step's gradients."""
+    momentum: float = 0.0
+    """Momentum of what is sent, gathered before it is (momentum correction)."""
+    warm_up: int = 0
+    """First steps whose gradients are summed exactly."""

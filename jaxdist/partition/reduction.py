@@ -1,0 +1,183 @@
+"""Reduction: which gradients are summed exactly, and which in buckets of fewer bytes.
+
+Rule: a gradient of a matrix or kernel of at least `dense_below` numbers on a device is
+compressed over the data axis, after an exact sum over the other axes that do not split
+it; a hierarchical sum takes all these axes at once, the innermost as that of a host.
+Vectors (norms, biases), short arrays, and matrices that a low rank would not make
+smaller are summed exactly. Buckets are filled from the last layer to the first, in the
+order in which the backward pass finishes.
+Traffic a step: of each bucket, that of its method (`jaxdist.collectives.compress`).
+"""
+
+import math
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxdist.collectives.compress.hierarchical import Hierarchical
+from jaxdist.collectives.compress.method import Axes, Method
+from jaxdist.collectives.compress.power import Power
+from jaxdist.collectives.reduce import axes_without
+from jaxdist.collectives.via import METHODS, set_up
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.partition.leaves import Leaf
+from jaxdist.partition.traffic import Traffic
+
+AXIS = "data"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bucket:
+    """Gradients that are compressed together."""
+
+    places: tuple[int, ...]
+    """Where they are in the tree's order."""
+    axes: Axes
+    """Axes they are summed over, outermost first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduction:
+    """How the gradients of a plan are summed."""
+
+    method: Method
+    """How buckets are summed."""
+    exactly: tuple[Axes, ...]
+    """Axes over which each gradient is summed exactly, first."""
+    buckets: tuple[Bucket, ...]
+    """What is compressed then."""
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Where the compressed gradients are, in the tree's order."""
+        return tuple(sorted(place for b in self.buckets for place in b.places))
+
+
+def exact_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
+    """Return the exact sum of every gradient."""
+    over = tuple(axes_without(plan.sum_axes, leaf.spec()) for leaf in leaves)
+    return Reduction(method=METHODS["exact"], exactly=over, buckets=())
+
+
+def plan_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
+    """Say how gradients are summed.
+
+    Args:
+        plan: the layout.
+        leaves: all parameters, in the tree's order.
+
+    Raises:
+        BadInput: settings out of range, or a way that this mesh does not have.
+    """
+    exact = exact_reduction(plan, leaves)
+    _check(plan)
+    if plan.reduce.via == "exact":
+        return exact
+    if plan.mesh.size(AXIS) == 1:
+        warnings.warn(
+            f"plan.reduce.via = {plan.reduce.via} does nothing: plan.mesh.{AXIS} = 1",
+            stacklevel=2,
+        )
+        return exact
+    method = set_up(plan.reduce)
+    levels = isinstance(method, Hierarchical)
+    exactly, grouped = list(exact.exactly), defaultdict(list)
+    for place in reversed(range(len(leaves))):
+        over = exact.exactly[place]
+        if AXIS in over and _is_sent(plan, leaves[place], method):
+            grouped[over if levels else (AXIS,)].append(place)
+            exactly[place] = () if levels else axes_without(over, (AXIS,))
+    if levels:
+        _check_levels(plan, list(grouped))
+    return Reduction(
+        method=method,
+        exactly=tuple(exactly),
+        buckets=tuple(
+            Bucket(places=tuple(places), axes=axes)
+            for axes, together in grouped.items()
+            for places in _buckets(plan, leaves, together)
+        ),
+    )
+
+
+def compressed(
+    plan: Plan, leaves: Sequence[Leaf], reduction: Reduction
+) -> Iterator[Traffic]:
+    """Yield what the buckets move."""
+    for number, bucket in enumerate(reduction.buckets):
+        shapes = [leaves[place].local(plan) for place in bucket.places]
+        dtype = leaves[bucket.places[0]].dtype
+        sizes = {axis: plan.mesh.size(axis) for axis in bucket.axes}
+        for payload in reduction.method.payloads(shapes, dtype, sizes):
+            yield Traffic(
+                what=reduction.method.name,
+                kind=payload.kind,
+                axes=payload.axes,
+                payload=payload.size,
+                layer=f"reduce_gradients/bucket{number}",
+            )
+
+
+def _is_sent(plan: Plan, leaf: Leaf, method: Method) -> bool:
+    """Tell whether a gradient is compressed."""
+    shape = leaf.local(plan)
+    numbers = math.prod(shape)
+    if len(shape) < 2 or numbers < plan.reduce.dense_below:
+        return False
+    if isinstance(method, Power):
+        return method.rank * (numbers // shape[-1] + shape[-1]) < numbers
+    return True
+
+
+def _buckets(
+    plan: Plan, leaves: Sequence[Leaf], places: Sequence[int]
+) -> Iterator[tuple[int, ...]]:
+    """Cut the places into buckets, each as soon as it is full."""
+    full, so_far, held = plan.reduce.bucket_mib * 2**20, 0, []
+    for place in places:
+        leaf = leaves[place]
+        held.append(place)
+        so_far += math.prod(leaf.local(plan)) * np.dtype(leaf.dtype).itemsize
+        if so_far >= full:
+            yield tuple(held)
+            so_far, held = 0, []
+    if held:
+        yield tuple(held)
+
+
+def _check(plan: Plan) -> None:
+    asked = plan.reduce
+    legal = {
+        "momentum": 0 <= asked.momentum < 1 and (asked.feedback or not asked.momentum),
+        "warm_up": asked.warm_up >= 0,
+        "bucket_mib": asked.bucket_mib > 0,
+        "dense_below": asked.dense_below >= 0,
+    }
+    for name, holds in legal.items():
+        if not holds:
+            raise BadInput(
+                f"plan.reduce.{name} is out of range",
+                rule="0 <= momentum < 1, and 0 without feedback; warm_up >= 0, "
+                "bucket_mib > 0, dense_below >= 0",
+                values=f"plan.reduce.{name} = {getattr(asked, name)}",
+                remedy=f"plan.reduce.{name}={getattr(type(asked)(), name)}",
+            )
+
+
+def _check_levels(plan: Plan, found: Sequence[Axes]) -> None:
+    for axes in found:
+        if len(axes) < 2:
+            raise BadInput(
+                "a hierarchical sum needs two levels",
+                rule="gradients are summed over data and another axis inside it",
+                values=f"plan.reduce.via = hierarchical, {plan.title} sums over "
+                f"{', '.join(axes)} alone",
+                remedy=(
+                    "plan.reduce.via=top_k",
+                    "or a second axis: plan.mesh.fsdp=2 plan.zero=1",
+                ),
+            )
