@@ -1,0 +1,53 @@
+"""Two-dimensional bucket: rings along rows and columns of a torus, both at once.
+
+The array is cut into quarters. Two of them are summed along rows first and then along
+columns, the other two along columns first; of each two, one goes round forwards and one
+backwards. So links of both kinds and both directions are in use at the same time.
+a rows, b columns, P = a b ranks, S bytes:
+
+    2 (a + b - 2) steps of up to four messages,  2 (P-1)/P S sent by every rank
+
+With one quarter only it is `two_level_ring`.
+
+Source: Jain and Sabharwal 2010, "Optimal bucket algorithms for large MPI collectives on
+torus interconnects", ICS; Sack and Gropp 2015, "Collective algorithms for multiported
+torus networks", ACM Trans. Parallel Comput. 1(2).
+"""
+
+from collections.abc import Sequence
+
+from jaxdist.collectives.algorithms import rings
+from jaxdist.collectives.algorithms.divide import columns_of, near_square, rows_of
+from jaxdist.collectives.algorithms.steps import Algorithm, cut, together
+from jaxdist.collectives.algorithms.two_level import levels
+
+Table = Sequence[Sequence[int]]
+
+
+def bucket_2d(ranks: int, per_row: int | None = None) -> Algorithm:
+    """Return the two-dimensional bucket algorithm.
+
+    Args:
+        ranks: any number P; those of a row are neighbours.
+        per_row: ranks of a row, b, which must divide P; without it, the largest divisor
+            that is not above √P.
+
+    Raises:
+        BadInput: `per_row` does not divide `ranks`.
+
+    >>> len(bucket_2d(12, per_row=4).steps)
+    10
+    """
+    rows = rows_of(ranks, near_square(ranks) if per_row is None else per_row)
+    columns = columns_of(rows)
+    ways: tuple[Table, ...]
+    ways = (rows, _backwards(rows), columns, _backwards(columns))
+    quarters = cut(range(4 * ranks), 4)
+    steps = together(
+        levels(way, quarter, rings.reduce) for way, quarter in zip(ways, quarters)
+    )
+    return Algorithm(name="bucket_2d", ranks=ranks, chunks=4 * ranks, steps=steps)
+
+
+def _backwards(rows: Table) -> Table:
+    return [row[::-1] for row in reversed(rows)]

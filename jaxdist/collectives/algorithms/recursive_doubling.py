@@ -1,0 +1,53 @@
+"""Recursive doubling: partners exchange everything they have, at distances 1, 2, 4, ...
+
+P = 2^m ranks, S bytes:
+
+    m steps,  m S sent by every rank
+
+The fewest steps there are, so it is good for short arrays. Other numbers of ranks are
+folded: two steps and S bytes more, for some ranks. Both partners add the same two
+numbers, so they get the same bits.
+
+Source: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication
+Operations in MPICH", section 4.
+"""
+
+from collections.abc import Sequence
+
+from jaxdist.collectives.algorithms.fold import folded
+from jaxdist.collectives.algorithms.halving import hypercube
+from jaxdist.collectives.algorithms.halving_doubling import distances
+from jaxdist.collectives.algorithms.steps import (
+    Algorithm,
+    Step,
+    Steps,
+    checked,
+    send,
+)
+
+
+def recursive_doubling(ranks: int) -> Algorithm:
+    """Return recursive doubling; the array is one chunk.
+
+    Args:
+        ranks: any number P.
+
+    >>> len(recursive_doubling(8).steps), len(recursive_doubling(9).steps)
+    (3, 5)
+    """
+    steps = folded(range(checked(ranks)), range(1), exchange)
+    return Algorithm(name="recursive_doubling", ranks=ranks, chunks=1, steps=steps)
+
+
+def exchange(group: Sequence[int], piece: range) -> Steps:
+    """Sum a run of chunks over 2^m ranks."""
+    rounds = hypercube(len(group), distances(len(group)))
+    return tuple(
+        Step(
+            tuple(
+                send(group[a], group[b], piece, adds=True)
+                for a, b in enumerate(partners)
+            )
+        )
+        for partners in rounds
+    )

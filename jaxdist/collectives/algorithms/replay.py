@@ -1,0 +1,52 @@
+"""Step lists in NumPy: what every rank holds at the end, without devices.
+
+It says what a list means, in a few lines: the executor is held against it.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.collectives.algorithms.steps import Algorithm, Step
+
+
+def replay(algorithm: Algorithm, start: NDArray[Any]) -> NDArray[Any]:
+    """Run a step list.
+
+    Args:
+        algorithm: P ranks, C chunks.
+        start: `[P, C, ...]`, the chunks of each rank.
+
+    Returns:
+        The same shape: what each rank holds at the end.
+    """
+    state = start.copy()
+    for step in algorithm.steps:
+        _run(step, state)
+    return state
+
+
+def contributions(algorithm: Algorithm) -> NDArray[np.int64]:
+    """Count how often each rank's array is in what each rank holds at the end.
+
+    Returns:
+        `[P, C, P]`: by holder, by chunk, by origin. All ones is a sum over all ranks,
+        whatever the numbers are.
+
+    >>> from jaxdist.collectives.algorithms.rings import ring
+    >>> bool((contributions(ring(3)) == 1).all())
+    True
+    """
+    ranks, chunks = algorithm.ranks, algorithm.chunks
+    own = np.eye(ranks, dtype=np.int64)[:, None, :].repeat(chunks, axis=1)
+    return replay(algorithm, own).astype(np.int64)
+
+
+def _run(step: Step, state: NDArray[Any]) -> None:
+    # Everything is sent as it was before the step.
+    spans = [(t, slice(t.start, t.start + t.count)) for t in step.transfers]
+    sent = [state[t.source, span].copy() for t, span in spans]
+    for (transfer, span), chunks in zip(spans, sent):
+        held = state[transfer.target, span]
+        state[transfer.target, span] = held + chunks if transfer.adds else chunks

@@ -1,0 +1,65 @@
+"""Ring: every rank sends to the next one only.
+
+A reduce-scatter, in which each piece travels once round the ring and grows to a sum,
+and an all-gather, in which the sums travel round once more. P ranks, S bytes:
+
+    2 (P-1) steps,  2 (P-1)/P S sent by every rank
+
+Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters
+of workstations", J. Parallel Distrib. Comput. 69(2).
+"""
+
+from collections.abc import Sequence
+
+from jaxdist.collectives.algorithms.steps import (
+    Algorithm,
+    Step,
+    Steps,
+    checked,
+    cut,
+    send,
+)
+
+
+def ring(ranks: int) -> Algorithm:
+    """Return the ring over all ranks in their order.
+
+    Args:
+        ranks: any number P; the array is cut into P chunks.
+
+    >>> len(ring(5).steps)
+    8
+    """
+    steps = reduce(range(checked(ranks)), range(ranks))
+    return Algorithm(name="ring", ranks=ranks, chunks=ranks, steps=steps)
+
+
+def reduce(order: Sequence[int], piece: range) -> Steps:
+    """Sum a run of chunks round a ring: `scatter`, then `gather`."""
+    return scatter(order, piece) + gather(order, piece)
+
+
+def scatter(order: Sequence[int], piece: range) -> Steps:
+    """Sum a run of chunks so that rank `order[i]` ends with its part i.
+
+    Args:
+        order: the ranks in the order of the ring.
+        piece: chunks, a multiple of the ranks.
+    """
+    return _round_trip(order, piece, behind=1, adds=True)
+
+
+def gather(order: Sequence[int], piece: range) -> Steps:
+    """Give every rank the parts of all: the steps behind `scatter`."""
+    return _round_trip(order, piece, behind=0, adds=False)
+
+
+def _round_trip(order: Sequence[int], piece: range, behind: int, adds: bool) -> Steps:
+    """Send each part from rank to rank; rank i starts with part i - `behind`."""
+    size, parts = len(order), cut(piece, len(order))
+    steps = []
+    for late in range(behind, size - 1 + behind):
+        hops = [(i, (i + 1) % size, parts[(i - late) % size]) for i in range(size)]
+        sent = (send(order[a], order[b], part, adds=adds) for a, b, part in hops)
+        steps.append(Step(tuple(sent)))
+    return tuple(steps)

@@ -1,0 +1,43 @@
+"""Striped halving-doubling: several at once, each through the dims in another order.
+
+The array is cut into m = log2 P stripes. Stripe j walks the dims of the hypercube of
+ranks in the order j, j+1, ..., m-1, 0, ..., j-1. So in every step a rank sends m
+messages, one along each dim, and all links between switches are in use all the time.
+P = 2^m ranks, S bytes:
+
+    2 m steps of m messages,  2 (P-1)/P S sent by every rank
+
+A message of round k has S / (m 2^(k+1)) bytes: it is for large arrays, and for ranks
+that send to several others at once.
+
+Source: own; of the family of multi-port algorithms (bucket, Swing).
+"""
+
+from jaxdist.collectives.algorithms.halving import halve_and_double, hypercube
+from jaxdist.collectives.algorithms.halving_doubling import distances
+from jaxdist.collectives.algorithms.powers import needs_power
+from jaxdist.collectives.algorithms.steps import Algorithm, cut, together
+
+
+def striped_halving_doubling(ranks: int) -> Algorithm:
+    """Return striped halving-doubling.
+
+    Args:
+        ranks: a power of two.
+
+    Raises:
+        BadInput: another number.
+
+    >>> [(t.source, t.target) for t in striped_halving_doubling(8).steps[0].transfers
+    ...  if t.source == 0]
+    [(0, 1), (0, 2), (0, 4)]
+    """
+    dims = max(needs_power("striped_halving_doubling", ranks), 1)
+    chunks, hops = dims * ranks, distances(ranks)
+    steps = together(
+        halve_and_double(range(ranks), stripe, hypercube(ranks, hops[j:] + hops[:j]))
+        for j, stripe in enumerate(cut(range(chunks), dims))
+    )
+    return Algorithm(
+        name="striped_halving_doubling", ranks=ranks, chunks=chunks, steps=steps
+    )

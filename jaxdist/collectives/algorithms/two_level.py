@@ -1,0 +1,91 @@
+"""Two levels: reduce-scatter in each host, sums across hosts, all-gather in each host.
+
+Rank j of a host sums part j of the array with the ranks j of the other hosts, so all
+links between hosts work at the same time, on S/g bytes each. g ranks a host, G = P/g
+hosts, S bytes:
+
+    ring in the host, ring across:     2 (g-1) + 2 (G-1) steps
+    ring in the host, halving across:  2 (g-1) + 2 log2 G steps
+    sent in the host 2 (g-1)/g S,  across 2 (G-1)/G S/g;  together 2 (P-1)/P S
+
+Hosts beyond a power of two are folded across: two steps and S/g bytes more, for some.
+
+Source: Jia et al. 2018, "Highly scalable deep learning training system with
+mixed-precision", arXiv:1807.11205 (hierarchical all-reduce); Ueno and Yokota 2019,
+"Exhaustive study of hierarchical AllReduce patterns for large messages between GPUs",
+CCGrid.
+"""
+
+from collections.abc import Callable, Sequence
+
+from jaxdist.collectives.algorithms import rings
+from jaxdist.collectives.algorithms.divide import columns_of, near_square, rows_of
+from jaxdist.collectives.algorithms.fold import folded, power_below
+from jaxdist.collectives.algorithms.halving_doubling import near_first
+from jaxdist.collectives.algorithms.steps import Algorithm, Steps, cut, together
+
+Across = Callable[[Sequence[int], range], Steps]
+"""Sums a run of chunks over a group of ranks."""
+
+
+def two_level_ring(ranks: int, per_host: int | None = None) -> Algorithm:
+    """Return a ring in each host, and rings across hosts.
+
+    Args:
+        ranks: any number P; those of a host are neighbours.
+        per_host: ranks of a host, g, which must divide P; without it, the largest
+            divisor that is not above √P.
+
+    Raises:
+        BadInput: `per_host` does not divide `ranks`.
+
+    >>> len(two_level_ring(8, per_host=4).steps)
+    8
+    """
+    hosts = _hosts(ranks, per_host)
+    steps = levels(hosts, range(ranks), rings.reduce)
+    return Algorithm(name="two_level_ring", ranks=ranks, chunks=ranks, steps=steps)
+
+
+def two_level_halving(ranks: int, per_host: int | None = None) -> Algorithm:
+    """Return a ring in each host, and halving-doubling across hosts.
+
+    Args:
+        ranks: any number P; those of a host are neighbours.
+        per_host: ranks of a host, as in `two_level_ring`.
+
+    Raises:
+        BadInput: `per_host` does not divide `ranks`.
+
+    >>> len(two_level_halving(16, per_host=2).steps)
+    8
+    """
+    hosts = _hosts(ranks, per_host)
+    chunks = len(hosts[0]) * power_below(len(hosts))
+    steps = levels(hosts, range(chunks), _halving)
+    return Algorithm(name="two_level_halving", ranks=ranks, chunks=chunks, steps=steps)
+
+
+def levels(rows: Sequence[Sequence[int]], piece: range, across: Across) -> Steps:
+    """Sum a run of chunks: scatter in each row, sum each column, gather in each row.
+
+    Args:
+        rows: groups of ranks, of one size.
+        piece: chunks, as many as the size and `across` need.
+        across: sums one part over a column.
+    """
+    parts = cut(piece, len(rows[0]))
+    columns = zip(columns_of(rows), parts)
+    return (
+        *together(rings.scatter(row, piece) for row in rows),
+        *together(across(column, part) for column, part in columns),
+        *together(rings.gather(row, piece) for row in rows),
+    )
+
+
+def _hosts(ranks: int, per_host: int | None) -> list[range]:
+    return rows_of(ranks, near_square(ranks) if per_host is None else per_host)
+
+
+def _halving(group: Sequence[int], piece: range) -> Steps:
+    return folded(group, piece, near_first)
