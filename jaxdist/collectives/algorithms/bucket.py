@@ -44,7 +44,7 @@ def bucket_2d(ranks: int, per_row: int | None = None) -> Algorithm:
     ways = (rows, _backwards(rows), columns, _backwards(columns))
     quarters = cut(range(4 * ranks), 4)
     steps = together(
-        levels(way, quarter, rings.reduce) for way, quarter in zip(ways, quarters)
+        levels(way, quarter, rings.allreduce) for way, quarter in zip(ways, quarters)
     )
     return Algorithm(name="bucket_2d", ranks=ranks, chunks=4 * ranks, steps=steps)
 

@@ -30,11 +30,11 @@ def ring(ranks: int) -> Algorithm:
     >>> len(ring(5).steps)
     8
     """
-    steps = reduce(range(checked(ranks)), range(ranks))
+    steps = allreduce(range(checked(ranks)), range(ranks))
     return Algorithm(name="ring", ranks=ranks, chunks=ranks, steps=steps)
 
 
-def reduce(order: Sequence[int], piece: range) -> Steps:
+def allreduce(order: Sequence[int], piece: range) -> Steps:
     """Sum a run of chunks round a ring: `scatter`, then `gather`."""
     return scatter(order, piece) + gather(order, piece)
 

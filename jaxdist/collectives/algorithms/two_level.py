@@ -43,7 +43,7 @@ def two_level_ring(ranks: int, per_host: int | None = None) -> Algorithm:
     8
     """
     hosts = _hosts(ranks, per_host)
-    steps = levels(hosts, range(ranks), rings.reduce)
+    steps = levels(hosts, range(ranks), rings.allreduce)
     return Algorithm(name="two_level_ring", ranks=ranks, chunks=ranks, steps=steps)
 
 
