@@ -37,8 +37,8 @@ def halve_and_double(group: Sequence[int], piece: range, partners: Partners) -> 
     Args:
         group: 2^m ranks.
         piece: chunks, a multiple of 2^m.
-        partners: m rounds. Two ranks that are partners in some round must have met, or
-            will meet, the same ranks in all later rounds.
+        partners: m rounds, in which the ranks that a rank reaches from a round on are
+            the same for all of them: disjoint sets of 2^m, 2^(m-1), ..., 1 ranks.
     """
     held = _held(len(group), piece, partners)
     halving, doubling = [], []
