@@ -5,12 +5,14 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
+from jaxdist.collectives.algorithms.registry import ALGORITHMS
 from jaxdist.collectives.compress.aligned import Aligned
 from jaxdist.collectives.compress.blocks import Blocks
 from jaxdist.collectives.compress.cast import Cast
 from jaxdist.collectives.compress.exact import Exact
 from jaxdist.collectives.compress.gathered import Gathered
 from jaxdist.collectives.compress.hierarchical import Hierarchical
+from jaxdist.collectives.compress.listed import Listed
 from jaxdist.collectives.compress.method import Method
 from jaxdist.collectives.compress.picks import Picks
 from jaxdist.collectives.compress.power import Power
@@ -36,6 +38,7 @@ METHODS: Final[Mapping[str, Method]] = MappingProxyType(
             Aligned(),
             Hierarchical(),
             Power(),
+            *(Listed(algorithm=name) for name in ALGORITHMS),
         )
     }
 )

@@ -16,6 +16,18 @@ Via = Literal[
     "aligned",
     "hierarchical",
     "power",
+    "ring",
+    "recursive_doubling",
+    "halving_doubling",
+    "halving_doubling_far",
+    "swing",
+    "striped_halving_doubling",
+    "double_binary_tree",
+    "two_level_ring",
+    "two_level_halving",
+    "bucket_2d",
+    "parameter_server",
+    "sharded_parameter_server",
 ]
 
 
@@ -24,7 +36,9 @@ class Reduce:
     """How gradients are summed over the data axis."""
 
     via: Via = "exact"
-    """The way they travel: whole, in fewer bits, or a part of them."""
+    """The way they travel: whole, in fewer bits, a part of them, or whole by the steps
+    of a named algorithm.
+    """
     density: float = 0.01
     """Part of the numbers that sparse ways send (random_k, top_k, sparse, aligned,
     hierarchical).

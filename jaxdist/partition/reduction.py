@@ -178,6 +178,6 @@ def _check_levels(plan: Plan, found: Sequence[Axes]) -> None:
                 f"{', '.join(axes)} alone",
                 remedy=(
                     "plan.reduce.via=top_k",
-                    "or a second axis: plan.mesh.fsdp=2 plan.zero=1",
+                    "or a second axis: plan.mesh.spatial_h=2",
                 ),
             )

@@ -57,7 +57,7 @@ def begin(
         held = [leaves[place] for place in bucket.places]
         kept.update({leaf.name: _residual(plan, bucket, leaf) for leaf in held})
         memory.update(_memory(plan, reduction, held))
-    residual = kept if plan.reduce.feedback else {}
+    residual = kept if plan.reduce.feedback and not reduction.method.lossless else {}
     velocity = kept if plan.reduce.momentum else {}
     shapes, specs = (
         Feedback(
@@ -92,8 +92,8 @@ def summed(
         The sums, and what this step leaves.
     """
     whole = list(grads)
-    if before is None:
-        return whole, None
+    if before is None or not reduction.buckets:
+        return whole, before
     after = Feedback(residual={}, velocity={}, memory={})
     for number, bucket in enumerate(reduction.buckets):
         with jax.named_scope(f"reduce_gradients/bucket{number}"):

@@ -137,7 +137,7 @@ def fit(
     for step in range(start + 1, course.steps + 1):
         batch = _next(feed, recorder, step)
         with recorder.phase("compute", step):
-            state, loss = program.step(state, batch)
+            state, loss = program.run(step, state, batch)
             ledger.started(step, loss)
         if course.tests(step):
             ledger.drain()

@@ -11,6 +11,7 @@ from jaxdist.collectives.hlo import Move, read_collectives
 from jaxdist.partition import audit
 from jaxdist.partition.audit import AuditError
 from jaxdist.partition.foreign import memory_of
+from jaxdist.partition.reduction import exact_reduction
 from jaxdist.partition.work import Work, compare_work
 from jaxdist.profile.trace import pruned
 from jaxdist.train.layout import Layout, Shapes
@@ -34,6 +35,8 @@ class Program:
     """What the step does and the plan does not; empty unless it was let pass."""
     step: Any
     """The compiled step: `(state, batch) -> (state, loss)`."""
+    warm: Any
+    """The step of the plan's warm-up, which sums exactly; None where there is none."""
     batch: Mapping[str, NamedSharding]
     """Sharding of each array of a training batch."""
     memory_bytes: int
@@ -43,6 +46,11 @@ class Program:
     def parameters(self) -> int:
         """Trainable numbers in the network."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.layout.state.params))
+
+    def run(self, number: int, state: TrainState, batch: Any) -> Any:
+        """Do a step, counted from 1: the compiled one, or that of the warm-up."""
+        early = number <= self.layout.plan.reduce.warm_up and self.warm is not None
+        return (self.warm if early else self.step)(state, batch)
 
 
 def compile_program(
@@ -74,9 +82,19 @@ def compile_program(
         work=work,
         differences=found,
         step=compiled,
+        warm=_warm(layout, batch),
         batch=shardings,
         memory_bytes=memory_of(compiled),
     )
+
+
+def _warm(layout: Layout, batch: Any) -> Any:
+    """Compile the step that sums exactly, where the plan begins with it."""
+    if not (layout.plan.reduce.warm_up and layout.reduction.buckets):
+        return None
+    exact = exact_reduction(layout.plan, layout.leaves)
+    step = jax.jit(train_step(layout, exact), donate_argnums=0)
+    return step.lower(layout.state, batch).compile()
 
 
 def compile_score(layout: Layout, shapes: Shapes) -> Any:

@@ -25,6 +25,7 @@ from jaxdist.train.notes import (
     is_key,
     key_kind,
 )
+from jaxdist.train.resize import as_stored, as_wanted
 from jaxdist.train.state import TrainState, named_leaves, with_leaves
 from jaxdist.train.stored import Skipped, check, read_notes, reraise_unless_damage
 
@@ -55,11 +56,11 @@ def restore(folder: Path, abstract: TrainState) -> Restored:
         Damaged: it does not hold what was saved, on this host or another.
         BadInput: it is of another model or precision.
     """
-    wanted = named_leaves(abstract)
-    notes = _agreed_notes(folder)
-    _refuse_another_model(folder, notes, abstract)
-    targets = {name: _target(name, leaf) for name, leaf in wanted.items()}
-    arrays = _agreed_arrays(folder, notes, targets)
+    wanted, notes = named_leaves(abstract), _agreed_notes(folder)
+    read = as_stored(wanted, notes.leaves)
+    _refuse_another_model(folder, notes, abstract, read)
+    targets = {name: _target(name, leaf) for name, leaf in read.items()}
+    arrays = as_wanted(_agreed_arrays(folder, notes, targets), wanted)
     leaves = {name: _as_asked(arrays[name], leaf) for name, leaf in wanted.items()}
     state = with_leaves(abstract, leaves)
     return Restored(state=state, step=notes.step, about=notes.about)
@@ -127,12 +128,14 @@ def _as_asked(array: jax.Array, leaf: Any) -> jax.Array:
     return jax.random.wrap_key_data(array, impl=key_kind(leaf))
 
 
-def _refuse_another_model(folder: Path, notes: Notes, abstract: TrainState) -> None:
-    unread = tuple(
-        f"{name}/" for name in ("params", "stats", "opt") if not _asked(abstract, name)
-    )
+def _refuse_another_model(
+    folder: Path, notes: Notes, abstract: TrainState, read: Mapping[str, Any]
+) -> None:
+    fields = [f for f in ("params", "stats", "opt") if not _asked(abstract, f)]
+    # Who reads no optimizer trains no further, and needs nothing that is still to send.
+    unread = tuple(f"{f}/" for f in [*fields, *["feedback"] * ("opt" in fields)])
     held = {n: note for n, note in notes.leaves.items() if not n.startswith(unread)}
-    wanted = {name: describe(leaf) for name, leaf in named_leaves(abstract).items()}
+    wanted = {name: describe(leaf) for name, leaf in read.items()}
     difference = first_difference(held, wanted)
     if difference is None:
         return

@@ -28,6 +28,7 @@ from jaxdist.core.axes import BATCH_AXES
 from jaxdist.layers import bind
 from jaxdist.partition import fsdp
 from jaxdist.partition.norms import axes_of
+from jaxdist.partition.reduction import Reduction
 from jaxdist.profile.again import needed
 from jaxdist.train import feedback
 from jaxdist.train.accumulate import accumulated
@@ -41,11 +42,14 @@ from jaxdist.train.task import Task
 from jaxdist.train.trust import leaves_in, masked, own_squares
 
 
-def train_step(layout: Layout) -> Callable[..., Any]:
+def train_step(
+    layout: Layout, reduction: Reduction | None = None
+) -> Callable[..., Any]:
     """Build `step(state, batch) -> (state, loss)`, to be jitted with `state` donated.
 
     Args:
         layout: the task, its plan and mesh.
+        reduction: how gradients are summed; none: as the layout says.
 
     Returns:
         A function of a `TrainState` and a global batch (the objective's keys, for one
@@ -53,11 +57,12 @@ def train_step(layout: Layout) -> Callable[..., Any]:
         mean loss over the batch, NaN where the step was skipped.
     """
     specs, task = layout.specs, layout.task
+    sums = reduction or layout.reduction
 
     def local(state: TrainState, batch: Batch) -> tuple[TrainState, jax.Array]:
         each = functools.partial(_gradients, layout, state)
         loss, stats, grads = accumulated(each, task.microbatches)(state.stats, batch)
-        loss, grads, left = _reduced(layout, state, loss, grads)
+        loss, grads, left = _reduced(layout, sums, state, loss, grads)
         params, opt = _moved(layout, state, grads)
         step = state.step + 1
         average = moved(state.average, task.average, step, params, stats)
@@ -158,14 +163,18 @@ def _later(
 
 
 def _reduced(
-    layout: Layout, state: TrainState, loss: jax.Array, grads: list[jax.Array]
+    layout: Layout,
+    reduction: Reduction,
+    state: TrainState,
+    loss: jax.Array,
+    grads: list[jax.Array],
 ) -> tuple[jax.Array, Any, Any]:
     """Sum the loss and every gradient, to the shards that this device moves.
 
     Returns:
         The loss, the gradients, and what compressing them left.
     """
-    plan, reduction = layout.plan, layout.reduction
+    plan = layout.plan
     params, names = layout.task.state.params, [leaf.name for leaf in layout.leaves]
     dealt = deal(grads, layout.shared_dims, fsdp.AXIS) if layout.shares else grads
     leaves = [

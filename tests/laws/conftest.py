@@ -1,6 +1,7 @@
 """Law 1: a layout's step equals the step on one device, as anyone would write it."""
 
 import functools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -25,7 +26,7 @@ from jaxdist.models.registry import (
     reads_tokens,
 )
 from jaxdist.train.layout import lay_out
-from jaxdist.train.program import compile_program
+from jaxdist.train.program import compile_program, initial_state
 from jaxdist.train.task import Task
 
 # One step of momentum leaves the gradient itself in the optimizer's state.
@@ -177,7 +178,10 @@ def assert_equal_one_device():
             program = compile_program(where)
             # The step donates its state, and the one of the reference is kept.
             places = jax.tree.map(lambda x: x.sharding, where.state)
-            own = jax.device_put(jax.tree.map(jnp.copy, state), places)
+            own = jax.tree.map(jnp.copy, state)
+            if where.state.feedback is not None:  # made for the devices
+                own = replace(own, feedback=initial_state(where).feedback)
+            own = jax.device_put(own, places)
             laid = jax.device_put(padded(batch, where), program.batch)
             new, loss = program.step(own, laid)
             assert int(new.step) == 1

@@ -13,6 +13,7 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
+from jaxdist.collectives.algorithms.registry import ALGORITHMS
 from jaxdist.collectives.compress.aligned import Aligned
 from jaxdist.collectives.compress.gathered import Gathered
 from jaxdist.collectives.compress.hierarchical import Hierarchical
@@ -26,7 +27,8 @@ from jaxdist.collectives.via import METHODS
 
 pytestmark = pytest.mark.laws
 
-FLAT = [name for name in METHODS if name != "hierarchical"]
+WAYS = [name for name in METHODS if name not in ALGORITHMS]
+FLAT = [name for name in WAYS if name != "hierarchical"]
 SCATTER = ["exact", "bf16", "fp8", "int8", "int4", "sign", "random_k", "sparse"]
 LOSSLESS = {
     "random_k": RandomK(density=1.0),
@@ -147,7 +149,7 @@ def test_sign_is_the_exact_majority(devices, step):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("via", [name for name in METHODS if name != "exact"])
+@pytest.mark.parametrize("via", [name for name in WAYS if name != "exact"])
 def test_what_is_not_finite_surfaces_on_every_device(via, bad):
     x = values(4, (60, 9))
     x[2, 17, 3] = bad
@@ -156,14 +158,14 @@ def test_what_is_not_finite_surfaces_on_every_device(via, bad):
     assert (np.isnan(total) == np.isnan(total[0])).all()
 
 
-@pytest.mark.parametrize("via", METHODS)
+@pytest.mark.parametrize("via", [*WAYS, "ring"])
 def test_nothing_is_summed_of_nothing(via):
     total, sent = parts(mesh_of(4, names_for(via)), via, values(4, (0,)))
     assert total.shape == sent.shape == (4, 0)
 
 
 @pytest.mark.parametrize("check", [True, False])
-@pytest.mark.parametrize("via", METHODS)
+@pytest.mark.parametrize("via", [*WAYS, "ring"])
 def test_a_sum_is_the_same_everywhere_and_its_gradient_is_that_of_psum(via, check):
     mesh, x = mesh_of(4, names_for(via)), values(4, (40, 8))
     axes = mesh.axis_names
@@ -185,7 +187,7 @@ def test_a_sum_is_the_same_everywhere_and_its_gradient_is_that_of_psum(via, chec
 
 
 @pytest.mark.parametrize("check", [True, False])
-@pytest.mark.parametrize("via", METHODS)
+@pytest.mark.parametrize("via", [*WAYS, "ring"])
 def test_a_sum_can_be_mapped_scanned_and_computed_again(via, check):
     mesh, x = mesh_of(4, names_for(via)), values(4, (2, 40, 8))
     axes = mesh.axis_names
@@ -225,7 +227,12 @@ def test_the_parts_of_a_scattered_sum_are_those_of_the_sum(via):
 
 @pytest.mark.parametrize(
     ("via", "devices"),
-    [(via, n) for via in METHODS for n in (2, 8) if (via, n) != ("hierarchical", 2)],
+    [
+        (via, n)
+        for via in [*WAYS, *ALGORITHMS]
+        for n in (2, 8)
+        if (via, n) != ("hierarchical", 2)
+    ],
 )
 def test_bytes_by_formula_are_those_of_the_program(via, devices):
     mesh = mesh_of(devices, names_for(via))
@@ -251,6 +258,32 @@ def assert_formula(mesh, via, shapes, dtype):
     for payload in METHODS[via].payloads(shapes, jnp.dtype(dtype), dict(mesh.shape)):
         said[payload.kind, payload.axes] += payload.size
     assert found == said
+
+
+def test_bytes_of_sparse_sums_over_sixteen_devices_are_those_of_the_program():
+    assert_formula(mesh_of(16), "sparse", [(1 << 16,)], "float32")
+    assert_formula(mesh_of(16), "top_k", [(1 << 16,)], "float32")
+
+
+@pytest.mark.parametrize("via", FLAT)
+def test_after_a_thousand_steps_replicas_are_bitwise_equal(via):
+    """Devices with gradients of their own move their own weights by the sums."""
+
+    def run(row):
+        def step(carry, i):
+            weights, left, memory = carry
+            grads = jnp.sin(row * (1 + i.astype(row.dtype))) - 0.1 * weights
+            found = reduce([grads + left], "data", via, memory, i)
+            left = grads + left - found.sent[0]
+            return (weights + 0.01 * found.total[0], left, found.memory), None
+
+        zero = jnp.zeros_like(row)
+        begun = METHODS[via].begin([row.shape])
+        return lax.scan(step, (zero, zero, begun), jnp.arange(1000))[0][0]
+
+    weights = np.asarray(on(mesh_of(4), run, values(4, (24, 8))))
+    assert np.isfinite(weights).all()
+    assert (weights == weights[0]).all()
 
 
 @pytest.mark.parametrize("via", SCATTER[1:])

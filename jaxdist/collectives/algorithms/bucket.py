@@ -40,8 +40,7 @@ def bucket_2d(ranks: int, per_row: int | None = None) -> Algorithm:
     """
     rows = rows_of(ranks, near_square(ranks) if per_row is None else per_row)
     columns = columns_of(rows)
-    ways: tuple[Table, ...]
-    ways = (rows, _backwards(rows), columns, _backwards(columns))
+    ways: list[Table] = [rows, _backwards(rows), columns, _backwards(columns)]
     quarters = cut(range(4 * ranks), 4)
     steps = together(
         levels(way, quarter, rings.allreduce) for way, quarter in zip(ways, quarters)

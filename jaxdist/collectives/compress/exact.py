@@ -21,6 +21,11 @@ class Exact(Method):
         """What it is."""
         return "exact"
 
+    @property
+    def lossless(self) -> bool:
+        """Everything is sent."""
+        return True
+
     def reduce(
         self,
         leaves: Sequence[jax.Array],

@@ -60,6 +60,11 @@ class Method(abc.ABC):
     def name(self) -> str:
         """What people call it: `int8`."""
 
+    @property
+    def lossless(self) -> bool:
+        """Whether everything is sent, so that nothing is ever left."""
+        return False
+
     @abc.abstractmethod
     def reduce(
         self,

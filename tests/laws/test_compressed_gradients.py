@@ -1,0 +1,144 @@
+"""Compressed gradients: exact where all is sent, and nothing is lost where it is not."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdist.core.reduce import Reduce
+from jaxdist.models.config import ModelConfig
+from jaxdist.train.program import compile_program, initial_state
+
+pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
+
+NETWORK = ModelConfig(name="resnet8", width=4, dropout=0.2)
+ALL = {
+    "random_k": Reduce(via="random_k", density=1.0, dense_below=0),
+    "top_k": Reduce(via="top_k", density=1.0, dense_below=0),
+    "sparse": Reduce(via="sparse", density=1.0, dense_below=0),
+    "aligned": Reduce(via="aligned", density=1.0, dense_below=0),
+    "small buckets": Reduce(via="top_k", density=1.0, dense_below=0, bucket_mib=0.001),
+    "momentum": Reduce(via="top_k", density=1.0, momentum=0.9, dense_below=0),
+}
+MESHES = {
+    "data x spatial_h x idle": {
+        "data": 2,
+        "spatial_h": 2,
+        "replica": 2,
+        "idle": ("replica",),
+    },
+    "data x fsdp": {"data": 2, "fsdp": 2},
+    "data x fsdp, zero 1": {"data": 2, "fsdp": 2, "zero": 1},
+    "data x tensor": {"data": 2, "tensor": 2},
+}
+LOSSY = (
+    "bf16",
+    "fp8",
+    "int8",
+    "int4",
+    "random_k",
+    "top_k",
+    "sparse",
+    "aligned",
+    "power",
+)
+
+
+def rarely(cases, *often):
+    """Cases of the full matrix, but for those named."""
+    return [
+        pytest.param(case, id=name, marks=[] if name in often else pytest.mark.slow)
+        for name, case in cases.items()
+    ]
+
+
+@pytest.mark.parametrize("reduce", rarely(ALL, "sparse", "momentum"))
+def test_with_all_numbers_sent_a_step_is_that_of_one_device(
+    assert_equal_one_device, reduce
+):
+    assert_equal_one_device(NETWORK, {"data": 4, "reduce": reduce})
+
+
+@pytest.mark.parametrize("mesh", rarely(MESHES, "data x tensor"))
+def test_in_every_mesh(assert_equal_one_device, mesh):
+    assert_equal_one_device(NETWORK, {**mesh, "reduce": ALL["sparse"]})
+
+
+def test_over_two_levels(assert_equal_one_device):
+    reduce = Reduce(via="hierarchical", density=1.0, dense_below=0)
+    assert_equal_one_device(NETWORK, {"data": 2, "spatial_h": 2, "reduce": reduce})
+
+
+@pytest.mark.parametrize("via", rarely({via: via for via in LOSSY}, "int8", "power"))
+@pytest.mark.parametrize("mesh", rarely({"data": {"data": 4}, **MESHES}, "data"))
+def test_what_is_sent_and_what_is_left_are_the_gradient(parts, via, mesh):
+    """One step of momentum leaves the sum that was used in the optimizer's state."""
+    config = dataclasses.replace(NETWORK, width=8)
+    reduce = Reduce(via=via, density=0.05, rank=2, dense_below=0)
+    with jax.enable_x64():
+        task = parts.make_task(config, jnp.float64)
+        batch, state = parts.make_batch(config, jnp.float64, 16), parts.make_state(task)
+        exact = jax.jit(lambda s, b: parts.one_device(task, s, b))(state, batch)[2]
+        new = step(parts, task, {**mesh, "reduce": reduce}, state, batch)
+        used, wanted = (jax.tree.leaves(x[0].trace) for x in (new.opt, exact))
+        names = [leaf.name for leaf in parts.layout_of(task, mesh, batch).leaves]
+        assert new.feedback.residual
+        for name, got, want in zip(names, used, wanted, strict=True):
+            left = new.feedback.residual.get(name, jnp.zeros((1, *want.shape)))
+            assert (
+                np.abs(got + left.sum(0) - want).max() <= 1e-6 * np.abs(want).max()
+            ), name
+
+
+def step(parts, task, axes, state, batch):
+    where = parts.layout_of(task, axes, batch)
+    program = compile_program(where)
+    begun = initial_state(where)
+    places = jax.tree.map(lambda x: x.sharding, where.state)
+    given = dataclasses.replace(jax.tree.map(jnp.copy, state), feedback=begun.feedback)
+    laid = jax.device_put(jax.tree.map(jnp.copy, batch), program.batch)
+    return program.run(1, jax.device_put(given, places), laid)[0]
+
+
+@pytest.mark.parametrize(
+    "via", rarely({name: name for name in ("ring", "double_binary_tree")}, "ring")
+)
+def test_by_a_step_list(assert_equal_one_device, via):
+    reduce = Reduce(via=via, dense_below=0)
+    assert_equal_one_device(NETWORK, {"data": 4, "reduce": reduce})
+
+
+def test_a_warm_up_sums_exactly_and_leaves_nothing(parts):
+    task = parts.make_task(NETWORK, jnp.float32)
+    batch, state = parts.make_batch(NETWORK, jnp.float32, 16), parts.make_state(task)
+    asked = Reduce(via="int4", dense_below=0, warm_up=1)
+    warm = step(parts, task, {"data": 4, "reduce": asked}, state, batch)
+    exact = step(parts, task, {"data": 4}, state, batch)
+    for one, other in zip(jax.tree.leaves(warm.params), jax.tree.leaves(exact.params)):
+        assert (one == other).all()
+    assert not any(x.any() for x in jax.tree.leaves(warm.feedback))
+
+
+def test_what_is_not_finite_is_skipped_and_leaves_the_residual(parts):
+    import optax
+
+    from jaxdist.train.nonfinite import skip_nonfinite
+
+    task = dataclasses.replace(
+        parts.make_task(NETWORK, jnp.float32), optimizer=skip_nonfinite(optax.sgd(0.1))
+    )
+    batch = parts.make_batch(NETWORK, jnp.float32, 16)
+    batch["image"] = batch["image"].at[3].set(jnp.nan)
+    state = parts.make_state(task)
+    new = step(
+        parts,
+        task,
+        {"data": 4, "reduce": Reduce(via="top_k", dense_below=0)},
+        state,
+        batch,
+    )
+    for left in jax.tree.leaves(new.feedback):
+        assert not left.any()
+    assert int(new.opt.total) == 1
