@@ -18,6 +18,7 @@ def check(resolved: Resolved) -> None:
         _known_model(resolved),
         _known_data(resolved),
         _batch_divides(resolved),
+        _one_momentum(resolved),
     )
     raise_all([error for error in errors if error])
 
@@ -64,6 +65,21 @@ def _known_data(resolved: Resolved) -> BadInput | None:
     if datasets.known(data):
         return None
     return datasets.no_data(data.name, resolved.says("data.name"))
+
+
+def _one_momentum(resolved: Resolved) -> BadInput | None:
+    """Refuse momentum before gradients are sent and again behind."""
+    optim, asked = resolved.config.optim, resolved.config.plan.reduce
+    if not (asked.momentum and optim.momentum):
+        return None
+    return BadInput(
+        "gradients would gather momentum twice",
+        rule="momentum is gathered before gradients are compressed, or by the "
+        "optimizer",
+        values=f"{resolved.says('plan.reduce.momentum')}, "
+        f"{resolved.says('optim.momentum')}",
+        remedy=("optim.momentum=0", "or plan.reduce.momentum=0"),
+    )
 
 
 def _batch_divides(resolved: Resolved) -> BadInput | None:

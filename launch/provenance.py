@@ -35,7 +35,9 @@ class Resolved:
     @property
     def plan_is_explicit(self) -> bool:
         """Whether the layout was asked for on the command line; then it never moves."""
-        return any(key.startswith("plan.") for key in self.set_by("command line"))
+        typed = self.set_by("command line")
+        layout = (key for key in typed if not key.startswith("plan.reduce."))
+        return any(key.startswith("plan.") for key in layout)
 
 
 def origins_of(config: Experiment, typed: Collection[str]) -> dict[str, Origin]:

@@ -1,0 +1,81 @@
+"""What packing 4 M floats costs, as multiples of one pass that reads and writes them.
+
+    python benchmarks/compress.py [--rounds 15]
+
+One device, one thread; rows are timed in turns, and the pass with them, so that the
+ratio is of one and the same minute. `packed` is what a device sends of its own numbers;
+what it does with those of others depends on how many there are.
+"""
+
+import argparse
+import os
+import statistics
+import time
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdist.collectives.compress.blocks import Blocks
+from jaxdist.collectives.compress.cast import Cast
+from jaxdist.collectives.compress.picks import Picks
+from jaxdist.collectives.compress.power import across, orthonormal
+from jaxdist.collectives.compress.select import threshold
+from jaxdist.collectives.compress.signs import Signs
+
+NUMBERS = 1 << 22
+SLOTS = NUMBERS // 100
+
+
+def power(x):
+    """One device's part of PowerSGD: both thin matrices, and what it sends."""
+    matrix = x.reshape(2048, 2048)
+    basis = orthonormal(matrix @ matrix[:, :4])
+    own = across(matrix, basis)
+    return basis, own, basis @ own.T
+
+
+def rows():
+    one = lambda codec: lambda x: codec.pack(x[None])  # noqa: E731
+    return {
+        "one pass, x * 1.5": lambda x: x * 1.5,
+        "bf16, packed": one(Cast()),
+        "int8, packed": one(Blocks(kind="int8")),
+        "int4, packed": one(Blocks(kind="int4")),
+        "fp8, packed": one(Blocks(kind="fp8")),
+        "sign, packed": one(Signs()),
+        "threshold of 1 %": lambda x: threshold(x, SLOTS),
+        "values and places of 1 %, packed": one(Picks(density=0.01)),
+        "power, rank 4: P, R and P R^T": power,
+        "library: lax.top_k of 1 %": lambda x: lax.top_k(jnp.abs(x), SLOTS),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    rounds = parser.parse_args().rounds
+    x = jax.random.normal(jax.random.key(0), (NUMBERS,))
+    runs = {name: jax.jit(run) for name, run in rows().items()}
+    for run in runs.values():
+        jax.block_until_ready(run(x))
+    seconds = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            jax.block_until_ready(run(x))
+            seconds[name].append(time.perf_counter() - start)
+    first, *_ = seconds.values()
+    for name, times in seconds.items():
+        ratios = sorted(a / b for a, b in zip(times, first))
+        print(
+            f"{name:34} {1e3 * statistics.median(times):8.2f} ms   "
+            f"{statistics.median(ratios):6.2f} x  ({ratios[1]:.2f} to {ratios[-2]:.2f})"
+        )
+
+
+if __name__ == "__main__":
+    main()
