@@ -2,10 +2,10 @@
 
     python benchmarks/reducers.py [--seeds 10] [--epochs 15] [--folder runs/reducers]
 
-Each row is a set of runs of `jaxdist train digits`; differences are taken seed by seed to
-the exact sum on the same devices, in points of held-out accuracy and in parts of the
-held-out loss. The row `exact, 4 devices` is how far two exact runs are apart that differ
-in the order of additions alone. Runs that are done already are not repeated.
+Each row is a set of runs of `jaxdist train digits`; differences are taken seed by seed
+to the exact sum on the same devices, in points of held-out accuracy and in parts of the
+held-out loss. The row `exact, 4 devices` is how far two exact runs are apart that
+differ in the order of additions alone. Runs that are done are not repeated.
 """
 
 import argparse
