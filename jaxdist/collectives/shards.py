@@ -12,23 +12,33 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdist.collectives.compress.codec import Codec
+from jaxdist.collectives.compress.method import Method
+from jaxdist.collectives.primitives import psum_scatter
 from jaxdist.core.dtypes import wide
 
 Dims = Sequence[int | None]
 
 
-def join(shards: Sequence[jax.Array], dims: Dims, axis: str) -> list[jax.Array]:
+def join(
+    shards: Sequence[jax.Array],
+    dims: Dims,
+    axis: str,
+    codec: Codec | None = None,
+) -> list[jax.Array]:
     """Join the shards that the devices along an axis hold.
 
     Args:
         shards: this device's parts.
         dims: the dim of each that is dealt out; None leaves it as it is.
         axis: a manual axis.
+        codec: how matrices travel; none: as they are.
     """
     whole = list(shards)
     with jax.named_scope(f"join_{axis}"):
         for i in _matrices(shards, dims):
-            whole[i] = _joined(shards[i], axis, dims[i] or 0)
+            x, dim = shards[i], dims[i] or 0
+            whole[i] = _read(x, axis, dim, codec) if codec else _joined(x, axis, dim)
         for places in _vectors(shards, dims):
             packed = _joined(jnp.concatenate([shards[i] for i in places])[None], axis)
             for i, part in _cut(packed, places, [shards[i].size for i in places]):
@@ -36,12 +46,22 @@ def join(shards: Sequence[jax.Array], dims: Dims, axis: str) -> list[jax.Array]:
     return whole
 
 
-def deal(whole: Sequence[jax.Array], dims: Dims, axis: str) -> list[jax.Array]:
-    """Sum each array over an axis, in at least float32, and keep this device's part."""
+def deal(
+    whole: Sequence[jax.Array], dims: Dims, axis: str, via: Method | str = "exact"
+) -> list[jax.Array]:
+    """Sum each array over an axis, in at least float32, and keep this device's part.
+
+    Args:
+        whole: this device's shares of the sums.
+        dims: the dim of each that is dealt out; None leaves it as it is.
+        axis: a manual axis.
+        via: how matrices are summed; vectors are summed exactly.
+    """
     devices, parts = lax.axis_size(axis), list(whole)
     with jax.named_scope(f"deal_{axis}"):
         for i in _matrices(whole, dims):
-            parts[i] = _dealt(whole[i], axis, dims[i] or 0)
+            full = whole[i].astype(wide(whole[i].dtype))
+            parts[i] = psum_scatter(full, axis, via, dims[i] or 0)
         for places in _vectors(whole, dims):
             rows = [whole[i].reshape(devices, -1) for i in places]
             packed = _dealt(jnp.concatenate(rows, 1), axis, 0)
@@ -68,6 +88,15 @@ def _joined(x: jax.Array, axis: str, dim: int = 0) -> jax.Array:
     bits = lax.bitcast_convert_type(x, jnp.uint16)
     whole = lax.all_gather(bits, axis, axis=dim, tiled=True)
     return lax.bitcast_convert_type(whole, x.dtype)
+
+
+def _read(x: jax.Array, axis: str, dim: int, codec: Codec) -> jax.Array:
+    """Join shards from one message each."""
+    front = jnp.moveaxis(x, dim, 0)
+    message = codec.pack(front.astype(wide(x.dtype)).reshape(1, -1))[0]
+    got = lax.all_gather(message, axis)
+    rows = codec.unpack(got, x.size, wide(x.dtype)).astype(x.dtype)
+    return jnp.moveaxis(rows.reshape(-1, *front.shape[1:]), 0, dim)
 
 
 def _dealt(x: jax.Array, axis: str, dim: int) -> jax.Array:

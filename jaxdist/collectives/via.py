@@ -9,6 +9,7 @@ from jaxdist.collectives.algorithms.registry import ALGORITHMS
 from jaxdist.collectives.compress.aligned import Aligned
 from jaxdist.collectives.compress.blocks import Blocks
 from jaxdist.collectives.compress.cast import Cast
+from jaxdist.collectives.compress.codec import Codec
 from jaxdist.collectives.compress.exact import Exact
 from jaxdist.collectives.compress.gathered import Gathered
 from jaxdist.collectives.compress.hierarchical import Hierarchical
@@ -20,7 +21,7 @@ from jaxdist.collectives.compress.random_k import RandomK
 from jaxdist.collectives.compress.signs import Signs
 from jaxdist.collectives.compress.two_phase import Interleaved, TwoPhase, Vote
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.reduce import Reduce
+from jaxdist.core.reduce import Narrow, Reduce
 
 METHODS: Final[Mapping[str, Method]] = MappingProxyType(
     {
@@ -64,6 +65,16 @@ def set_up(asked: Reduce) -> Method:
         case Power():
             return replace(method, rank=asked.rank)
     return method
+
+
+def narrow(via: Narrow, block: int) -> tuple[Method, Codec | None]:
+    """Return a stateless way to sum, and the codec of its messages.
+
+    >>> narrow("exact", 256)
+    (Exact(), None)
+    """
+    method = set_up(Reduce(via=via, block=block))
+    return method, method.codec if isinstance(method, TwoPhase) else None
 
 
 def method_of(via: str | Method) -> Method:

@@ -30,14 +30,17 @@ Via = Literal[
     "sharded_parameter_server",
 ]
 
+Narrow = Literal["exact", "bf16", "fp8", "int8", "int4"]
+"""Ways that need no memory of what was not sent."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reduce:
-    """How gradients are summed over the data axis."""
+    """How gradients are summed, and how shared parameters travel."""
 
     via: Via = "exact"
-    """The way they travel: whole, in fewer bits, a part of them, or whole by the steps
-    of a named algorithm.
+    """The way gradients travel along the data axis: whole, in fewer bits, a part of
+    them, or whole by the steps of a named algorithm.
     """
     density: float = 0.01
     """Part of the numbers that sparse ways send (random_k, top_k, sparse, aligned,
@@ -58,4 +61,8 @@ class Reduce:
     momentum: float = 0.0
     """Momentum of what is sent, gathered before it is (momentum correction)."""
     warm_up: int = 0
-    """First steps whose gradients are summed exactly."""
+    """First steps whose gradients are summed exactly over the data axis."""
+    scatter: Narrow = "exact"
+    """The way gradients travel along the fsdp axis, to those who keep the parameter."""
+    gather: Narrow = "exact"
+    """The way parameters that fsdp shares out travel to where they are used."""

@@ -15,11 +15,14 @@ Rajbhandari et al. 2020, arXiv:1910.02054, sections 5 and 7.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from jaxdist.collectives.compress.codec import Codec
+from jaxdist.collectives.compress.method import Method, Scatters
+from jaxdist.collectives.via import METHODS
 from jaxdist.core.dtypes import wide
 from jaxdist.core.plan import Plan
 from jaxdist.partition.leaves import Leaf
@@ -34,6 +37,8 @@ def parameters(
     again: Sequence[bool],
     dtype: Any,
     times: int = 1,
+    scatter: Method = METHODS["exact"],
+    gather: Codec | None = None,
 ) -> Iterator[Traffic]:
     """Yield what is gathered and scattered of parameters and gradients.
 
@@ -43,7 +48,10 @@ def parameters(
         again: whether the backward pass reads each one's value.
         dtype: of the activations; None is the parameters' own.
         times: microbatches a step, each of which reads the parameters.
+        scatter: how gradients of matrices are summed.
+        gather: how matrices travel; none: as they are.
     """
+    sizes = {AXIS: plan.mesh.size(AXIS)}
     reads = times if plan.zero == 3 else 1
     for name, group in _together(leaves).items():
         sent = _sent(group[0], dtype if plan.zero == 3 else None)
@@ -51,15 +59,34 @@ def parameters(
         twice = [
             x for x, read in zip(leaves, again, strict=True) if read and x in group
         ]
-        gathered = numbers + sum(_numbers(plan, leaf) for leaf in twice)
-        part = numbers // plan.mesh.size(AXIS)
-        for what, kind, payload in (
-            ("parameters", "all-gather", reads * gathered * sent.itemsize),
-            ("gradients", "reduce-scatter", part * wide(sent).itemsize),
-        ):
+        part, matrix = numbers // sizes[AXIS], len(group[0].shape) > 1
+        times_read = reads * (1 + bool(twice)) if matrix else reads
+        message = part * sent.itemsize
+        if matrix and gather is not None:
+            message = gather.message(part, wide(sent).itemsize)
+        yield Traffic(
+            what="parameters",
+            kind="all-gather",
+            axes=(AXIS,),
+            payload=times_read * sizes[AXIS] * message,
+            layer=name,
+        )
+        way = scatter if matrix and isinstance(scatter, Scatters) else None
+        for kind, payload in _scattered(way, part, wide(sent).itemsize, sizes):
             yield Traffic(
-                what=what, kind=kind, axes=(AXIS,), payload=payload, layer=name
+                what="gradients", kind=kind, axes=(AXIS,), payload=payload, layer=name
             )
+
+
+def _scattered(
+    way: Scatters | None, part: int, itemsize: int, sizes: Mapping[str, int]
+) -> Iterator[tuple[str, int]]:
+    """Yield kind and bytes of a sum whose parts have so many numbers."""
+    if way is None:
+        yield "reduce-scatter", part * itemsize
+        return
+    for payload in way.scattered(part, itemsize, sizes):
+        yield payload.kind, payload.size
 
 
 def _numbers(plan: Plan, leaf: Leaf) -> int:

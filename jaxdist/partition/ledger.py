@@ -89,7 +89,15 @@ def write_ledger(
     rows = (
         *data.gradients(plan, reads.leaves, sums.exactly),
         *compressed(plan, reads.leaves, sums),
-        *fsdp.parameters(plan, reads.leaves, reads.again, reads.dtype, times),
+        *fsdp.parameters(
+            plan,
+            reads.leaves,
+            reads.again,
+            reads.dtype,
+            times,
+            sums.scatter,
+            sums.gather,
+        ),
         *norms.lengths(plan, reads.leaves, reads.lengths),
         *(replace(row, payload=times * row.payload) for row in layers),
     )

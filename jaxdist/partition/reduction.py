@@ -13,15 +13,16 @@ import math
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from jaxdist.collectives.compress.codec import Codec
 from jaxdist.collectives.compress.hierarchical import Hierarchical
 from jaxdist.collectives.compress.method import Axes, Method
 from jaxdist.collectives.compress.power import Power
 from jaxdist.collectives.reduce import axes_without
-from jaxdist.collectives.via import METHODS, set_up
+from jaxdist.collectives.via import METHODS, narrow, set_up
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.partition.leaves import Leaf
@@ -50,6 +51,10 @@ class Reduction:
     """Axes over which each gradient is summed exactly, first."""
     buckets: tuple[Bucket, ...]
     """What is compressed then."""
+    scatter: Method
+    """How gradients of parameters that fsdp shares out are summed along it."""
+    gather: Codec | None
+    """How such parameters travel; None: as they are."""
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -60,7 +65,14 @@ class Reduction:
 def exact_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
     """Return the exact sum of every gradient."""
     over = tuple(axes_without(plan.sum_axes, leaf.spec()) for leaf in leaves)
-    return Reduction(method=METHODS["exact"], exactly=over, buckets=())
+    asked = plan.reduce
+    return Reduction(
+        method=METHODS["exact"],
+        exactly=over,
+        buckets=(),
+        scatter=narrow(asked.scatter, asked.block)[0],
+        gather=narrow(asked.gather, asked.block)[1],
+    )
 
 
 def plan_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
@@ -75,6 +87,7 @@ def plan_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
     """
     exact = exact_reduction(plan, leaves)
     _check(plan)
+    _check_shared(plan, leaves)
     if plan.reduce.via == "exact":
         return exact
     if plan.mesh.size(AXIS) == 1:
@@ -93,7 +106,8 @@ def plan_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
             exactly[place] = () if levels else axes_without(over, (AXIS,))
     if levels:
         _check_levels(plan, list(grouped))
-    return Reduction(
+    return replace(
+        exact,
         method=method,
         exactly=tuple(exactly),
         buckets=tuple(
@@ -181,3 +195,38 @@ def _check_levels(plan: Plan, found: Sequence[Axes]) -> None:
                     "or a second axis: plan.mesh.spatial_h=2",
                 ),
             )
+
+
+def _check_shared(plan: Plan, leaves: Sequence[Leaf]) -> None:
+    """Refuse what would round the parameters themselves, or fill the memory again."""
+    asked, fsdp = plan.reduce, plan.mesh.fsdp
+    if asked.gather != "exact" and plan.zero != 3:
+        raise BadInput(
+            "parameters would be rounded at every step",
+            rule="parameters travel in fewer bits where whole ones are kept in shards, "
+            "with plan.zero=3",
+            values=f"plan.reduce.gather = {asked.gather}, plan.zero = {plan.zero}",
+            remedy=("plan.zero=3", "or plan.reduce.gather=exact"),
+        )
+    for name in ("scatter", "gather"):
+        if getattr(asked, name) != "exact" and fsdp == 1:
+            warnings.warn(
+                f"plan.reduce.{name} = {getattr(asked, name)} does nothing: "
+                "plan.mesh.fsdp = 1",
+                stacklevel=3,
+            )
+    lossy = asked.via != "exact" and not set_up(asked).lossless
+    if lossy and asked.feedback and fsdp > 1 and plan.mesh.size(AXIS) == 1:
+        numbers = sum(math.prod(leaf.shape) for leaf in leaves)
+        raise BadInput(
+            f"{asked.via} along fsdp would keep what it does not send whole",
+            rule="what is left is as large as the gradient that is packed: a shard "
+            "along data, all parameters along fsdp",
+            values=f"plan.reduce.via = {asked.via}, {plan.title}: {4 * numbers:,} B "
+            f"more a device, where fsdp leaves it {4 * numbers // fsdp:,} B of "
+            "parameters",
+            remedy=(
+                "plan.reduce.via=exact plan.reduce.scatter=int8",
+                "or a data axis beside fsdp: plan.mesh.data=2",
+            ),
+        )

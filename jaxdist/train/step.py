@@ -141,7 +141,7 @@ def _whole(
     if wanted is not None:
         dims = [d if want else None for d, want in zip(dims, wanted, strict=True)]
     used = [cast(x, layout.task.dtype) if x.ndim > 1 else x for x in held]
-    return join(used, dims, fsdp.AXIS)
+    return join(used, dims, fsdp.AXIS, layout.reduction.gather)
 
 
 def _later(
@@ -176,7 +176,9 @@ def _reduced(
     """
     plan = layout.plan
     params, names = layout.task.state.params, [leaf.name for leaf in layout.leaves]
-    dealt = deal(grads, layout.shared_dims, fsdp.AXIS) if layout.shares else grads
+    dealt, dims = grads, layout.shared_dims
+    if layout.shares:
+        dealt = deal(grads, dims, fsdp.AXIS, reduction.scatter)
     leaves = [
         x.astype(leaf.dtype) for x, leaf in zip(dealt, layout.leaves, strict=True)
     ]

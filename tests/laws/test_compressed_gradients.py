@@ -92,6 +92,54 @@ def test_what_is_sent_and_what_is_left_are_the_gradient(parts, via, mesh):
             ), name
 
 
+@pytest.mark.parametrize(
+    "codec", rarely({c: c for c in ("int8", "bf16", "int4")}, "int8")
+)
+def test_shared_parameters_in_fewer_bits_are_those_that_were_packed(parts, codec):
+    """As on one device with the parameters that the messages say."""
+    with jax.enable_x64():
+        task = parts.make_task(NETWORK, jnp.float64)
+        batch, state = (
+            parts.make_batch(NETWORK, jnp.float64, 16),
+            parts.make_state(task),
+        )
+        axes = {"fsdp": 4, "reduce": Reduce(gather=codec)}
+        new = step(parts, task, axes, state, batch)
+        layout = parts.layout_of(task, axes, batch)
+        leaves, tree = jax.tree.flatten(state.params)
+        said = [
+            packed(x, dim, layout.reduction.gather)
+            if x.ndim > 1 and dim is not None
+            else x
+            for x, dim in zip(leaves, layout.shared_dims, strict=True)
+        ]
+        there = dataclasses.replace(state, params=jax.tree.unflatten(tree, said))
+        want = jax.jit(lambda s, b: parts.one_device(task, s, b))(there, batch)[2]
+        traces = ((), (), new.opt[0].trace), ((), (), want[0].trace)
+        parts.assert_leaves_equal(*traces, 1e-9)
+
+
+def packed(x, dim, codec):
+    """A parameter of four shards along a dim, as its messages say it."""
+    front = jnp.moveaxis(x, dim, 0)
+    rows = front.reshape(4, -1)
+    read = codec.unpack(codec.pack(rows), rows.shape[1], rows.dtype)
+    return jnp.moveaxis(read.reshape(front.shape), 0, dim)
+
+
+@pytest.mark.parametrize("via", rarely({v: v for v in ("int8", "bf16")}, "int8"))
+def test_shared_gradients_in_fewer_bits_are_near(parts, via):
+    task = parts.make_task(NETWORK, jnp.float32)
+    batch, state = parts.make_batch(NETWORK, jnp.float32, 16), parts.make_state(task)
+    axes = {"data": 2, "fsdp": 4, "zero": 1}
+    near = step(parts, task, {**axes, "reduce": Reduce(scatter=via)}, state, batch)
+    exact = step(parts, task, axes, state, batch)
+    for a, b in zip(
+        *(jax.tree.leaves(s.opt[0].trace) for s in (near, exact)), strict=True
+    ):
+        assert jnp.linalg.norm(a - b) <= 0.1 * jnp.linalg.norm(b)
+
+
 def step(parts, task, axes, state, batch):
     where = parts.layout_of(task, axes, batch)
     program = compile_program(where)
