@@ -5,7 +5,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -182,7 +182,7 @@ def shrink(plan: Plan, devices: int) -> Plan:
         old = sizes[axis]
         sizes[axis] = max(n for n in range(1, old + 1) if old % n == 0 and n <= left)
         left //= sizes[axis]
-    return replace(plan, mesh=MeshShape(**sizes))
+    return plan.on(MeshShape(**sizes))
 
 
 def _count(platform: str) -> tuple[str, int]:

@@ -38,9 +38,9 @@ def join(
     with jax.named_scope(f"join_{axis}"):
         for i in _matrices(shards, dims):
             x, dim = shards[i], dims[i] or 0
-            whole[i] = _read(x, axis, dim, codec) if codec else _joined(x, axis, dim)
+            whole[i] = _read(x, axis, dim, codec) if codec else joined(x, axis, dim)
         for places in _vectors(shards, dims):
-            packed = _joined(jnp.concatenate([shards[i] for i in places])[None], axis)
+            packed = joined(jnp.concatenate([shards[i] for i in places])[None], axis)
             for i, part in _cut(packed, places, [shards[i].size for i in places]):
                 whole[i] = part.reshape(-1)
     return whole
@@ -64,7 +64,7 @@ def deal(
             parts[i] = psum_scatter(full, axis, via, dims[i] or 0)
         for places in _vectors(whole, dims):
             rows = [whole[i].reshape(devices, -1) for i in places]
-            packed = _dealt(jnp.concatenate(rows, 1), axis, 0)
+            packed = dealt(jnp.concatenate(rows, 1), axis, 0)
             for i, part in _cut(packed, places, [row.shape[1] for row in rows]):
                 parts[i] = part.reshape(-1)
     return parts
@@ -82,7 +82,8 @@ def own(whole: Sequence[jax.Array], dims: Dims, axis: str) -> list[jax.Array]:
     return [x if dim is None else cut(x, dim) for x, dim in pairs]
 
 
-def _joined(x: jax.Array, axis: str, dim: int = 0) -> jax.Array:
+def joined(x: jax.Array, axis: str, dim: int = 0) -> jax.Array:
+    """Join what the devices along an axis hold of one array, along a dim of it."""
     if x.dtype.itemsize != 2:
         return lax.all_gather(x, axis, axis=dim, tiled=True)
     bits = lax.bitcast_convert_type(x, jnp.uint16)
@@ -99,7 +100,8 @@ def _read(x: jax.Array, axis: str, dim: int, codec: Codec) -> jax.Array:
     return jnp.moveaxis(rows.reshape(-1, *front.shape[1:]), 0, dim)
 
 
-def _dealt(x: jax.Array, axis: str, dim: int) -> jax.Array:
+def dealt(x: jax.Array, axis: str, dim: int) -> jax.Array:
+    """Sum one array over an axis, in at least float32, and keep a part of a dim."""
     full = x.astype(wide(x.dtype))
     return lax.psum_scatter(full, axis, scatter_dimension=dim, tiled=True)
 

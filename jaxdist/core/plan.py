@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES, part_size
@@ -86,6 +86,10 @@ class Plan:
     """
     zero: Literal[1, 3] = 3
     """What the fsdp axis shares out: 1 the optimizer's state, 3 parameters as well."""
+    spatial_until: str = ""
+    """Block before which the spatial axes end: images are gathered, and whole behind;
+    empty splits them as far as they go.
+    """
     remat: bool = False
     """Whether the inside of each block is computed again backward, not kept."""
     reduce: Reduce = field(default_factory=Reduce)
@@ -96,6 +100,24 @@ class Plan:
             if name not in AXES:
                 near = did_you_mean(name, AXES) or ", ".join(AXES)
                 raise BadInput(f"no mesh axis {name}", remedy=f"did you mean {near}?")
+        if self.spatial_until and self.mesh.spatial_shards == 1:
+            raise BadInput(
+                "no images are split that could be gathered",
+                rule="plan.spatial_until is for a spatial axis larger than one",
+                values=f"plan.spatial_until = {self.spatial_until}, "
+                "every spatial axis has one device",
+                remedy=("plan.mesh.spatial_h=2", "plan.spatial_until="),
+            )
+
+    def on(self, mesh: MeshShape) -> "Plan":
+        """Return the plan on another mesh; the end of a split goes with the split.
+
+        >>> plan = Plan(mesh=MeshShape(data=2, spatial_h=2), spatial_until="head")
+        >>> plan.on(MeshShape(data=2)).title
+        'data 2'
+        """
+        kept = self.spatial_until if mesh.spatial_shards > 1 else ""
+        return replace(self, mesh=mesh, spatial_until=kept)
 
     @property
     def title(self) -> str:
@@ -103,11 +125,14 @@ class Plan:
 
         >>> Plan(mesh=MeshShape(data=4, spatial_h=2)).title
         'data 4 x spatial_h 2'
+        >>> Plan(mesh=MeshShape(spatial_h=2), spatial_until="block3").title
+        'spatial_h 2 until block3'
         >>> Plan().title
         'data 1'
         """
         named = [f"{name} {size}" for name, size in self.mesh.items() if size > 1]
-        return " x ".join(named) or "data 1"
+        end = f" until {self.spatial_until}" if self.spatial_until else ""
+        return (" x ".join(named) or "data 1") + end
 
     @property
     def sum_axes(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Binding: a model told, for one step, its layers' names, roles, rows and noise."""
+"""Binding: a model told, for one step, its layers' names, roles, splits and noise."""
 
 import zlib
 from collections.abc import Mapping
@@ -8,8 +8,9 @@ import jax
 from flax import nnx
 
 from jaxdist.layers.dropout import Dropout, Noise
+from jaxdist.layers.gather import put_gather
 from jaxdist.layers.role import Roles
-from jaxdist.layers.rows import Rows
+from jaxdist.layers.split import Split
 
 
 def bind(
@@ -17,25 +18,29 @@ def bind(
     key: jax.Array | None = None,
     ids: jax.Array | None = None,
     roles: Roles = MappingProxyType({}),
-    rows: Mapping[str, Rows] = MappingProxyType({}),
+    splits: Mapping[str, Split] = MappingProxyType({}),
+    until: str = "",
 ) -> None:
-    """Write each layer's path into its scope; give it its role, rows and noise.
+    """Write each layer's path into its scope; give it its role, split and noise.
 
     Args:
         model: changed in place; a fresh merge inside the step.
         key: random key of (seed, step); None where nothing is random.
         ids: sample ids of this device's samples, int32 [B].
         roles: what layers do with the tensor axis.
-        rows: real rows of the inputs of layers, where some are padding.
+        splits: how the images of layers are cut, where not as far as they go and
+            with real rows alone.
+        until: block before which images are gathered; empty gathers none.
     """
+    put_gather(model, until)
     for path, layer in nnx.iter_modules(model):
         name = ".".join(map(str, path))
         if hasattr(layer, "scope"):
             layer.scope = name
         if name in roles and hasattr(layer, "role"):
             layer.role = roles[name]
-        if name in rows and hasattr(layer, "rows"):
-            layer.rows = rows[name]
+        if name in splits and hasattr(layer, "split"):
+            layer.split = splits[name]
         if isinstance(layer, Dropout) and key is not None and ids is not None:
             # The path, not a counter: a stage that holds half the model draws alike.
             own = jax.random.fold_in(key, zlib.crc32(name.encode()) & 0x7FFFFFFF)

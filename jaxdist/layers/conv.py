@@ -8,7 +8,8 @@ from jax import lax
 
 from jaxdist.layers.halo_conv import channels_last, halo_conv
 from jaxdist.layers.role import Role, entered, left, own_groups
-from jaxdist.layers.rows import Rows, cut_windows
+from jaxdist.layers.rows import cut_windows
+from jaxdist.layers.split import Rows, Split
 from jaxdist.layers.window import Windows, windows_over
 
 
@@ -21,8 +22,8 @@ class Conv(nnx.Conv):
 
     scope: str = ""
     role: Role | None = None
-    rows: Rows | None = None
-    """Real rows of the whole input; None where all are."""
+    split: Split = Split()
+    """How its images are cut."""
     fill: float = 0.0
     """Value of rows beyond the edges."""
 

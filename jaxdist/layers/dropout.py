@@ -9,9 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from jaxdist.layers.manual import split_dims
 from jaxdist.layers.role import AXIS, TOKENS, Role, own_slice
-from jaxdist.layers.rows import Rows, real_rows
+from jaxdist.layers.split import Rows, Split
 
 
 @jax.tree_util.register_dataclass
@@ -34,8 +33,8 @@ class Dropout(nnx.Dropout):
 
     scope: str = ""
     role: Role | None = None
-    rows: Rows | None = None
-    """Real rows of the whole input; None where all are."""
+    split: Split = Split()
+    """How its images are cut."""
     noise: Noise | None = None
 
     def __call__(
@@ -68,8 +67,8 @@ class Dropout(nnx.Dropout):
         Where the channels are this device's slice, the bits of all are drawn and cut
         alike.
         """
-        split = {TOKENS: AXIS} if self.role == "own" else split_dims(x)
-        at = _positions(x, real_rows(x, self.rows), split).reshape(-1)
+        split = {TOKENS: AXIS} if self.role == "own" else self.split.dims(x)
+        at = _positions(x, self.split.real(x), split).reshape(-1)
         fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
         samples = fold(noise.key, noise.ids)
         keys = jax.vmap(lambda sample: fold(sample, at))(samples)

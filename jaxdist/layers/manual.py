@@ -9,8 +9,6 @@ from collections.abc import Iterable
 import jax
 from jax.sharding import AxisType
 
-from jaxdist.core.axes import spatial_axes_of
-
 
 def manual_sizes() -> dict[str, int]:
     """Return {axis: devices along it} of the manual axes larger than one."""
@@ -26,10 +24,3 @@ def manual(axes: Iterable[str]) -> tuple[str, ...]:
     """Keep those of `axes` that are manual and larger than one, in mesh order."""
     wanted = set(axes)
     return tuple(name for name in manual_sizes() if name in wanted)
-
-
-def split_dims(x: jax.Array) -> dict[int, str]:
-    """Return {dim: axis} of the spatial dims of `x [B, ..., C]` that are split."""
-    sizes = manual_sizes()
-    names = spatial_axes_of(x.ndim)
-    return {1 + i: name for i, name in enumerate(names) if name in sizes}

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
+from jaxdist.core.axes import BATCH_AXES
 from jaxdist.core.dtypes import wide
 from jaxdist.layers.manual import manual, manual_sizes
 from jaxdist.layers.role import Role
-from jaxdist.layers.rows import Rows, local_sum
+from jaxdist.layers.rows import local_sum
+from jaxdist.layers.split import Split
 
 Statistics = Literal["global", "replica"]
 """global: mean and variance of the whole batch; replica: of one replica's samples, or
@@ -34,8 +35,8 @@ class BatchNorm(nnx.BatchNorm):
     scope: str = ""
     role: Role | None = None
     """Whether its features are a slice: `inner`. All it does is a feature's own."""
-    rows: Rows | None = None
-    """Real rows of the whole input; None where all are."""
+    split: Split = Split()
+    """How its images are cut."""
     statistics: Statistics = "global"
     group: int = 1
     """Neighbouring replicas that share where `statistics` is "replica"."""
@@ -86,7 +87,7 @@ class BatchNorm(nnx.BatchNorm):
 
     def _local_mean(self, x: jax.Array) -> jax.Array:
         """Return this device's part of the mean over real positions, `[C]`."""
-        total, count = local_sum(x, self.rows)
+        total, count = local_sum(x, self.split)
         return total / count
 
     def _shared(self) -> tuple[tuple[str, ...], list[list[int]] | None]:
@@ -96,10 +97,10 @@ class BatchNorm(nnx.BatchNorm):
         that neighbouring replicas and all slices of their samples are one range.
         """
         if self.statistics == "replica" and self.group == 1:
-            return manual(SPATIAL_AXES), None
-        axes, sizes = manual((*BATCH_AXES, *SPATIAL_AXES)), manual_sizes()
+            return manual(self.split.axes), None
+        axes, sizes = manual((*BATCH_AXES, *self.split.axes)), manual_sizes()
         devices = math.prod(sizes[axis] for axis in axes)
-        width = self.group * math.prod(sizes[axis] for axis in manual(SPATIAL_AXES))
+        width = self.group * math.prod(sizes[axis] for axis in manual(self.split.axes))
         if self.statistics == "global" or width >= devices:
             return axes, None
         starts = range(0, devices, width)

@@ -12,9 +12,9 @@ from jax import lax
 
 from jaxdist.core.dtypes import wide
 from jaxdist.layers import halo
-from jaxdist.layers.manual import split_dims
 from jaxdist.layers.role import Role
-from jaxdist.layers.rows import Rows, cut_windows, fill_padding, real_rows
+from jaxdist.layers.rows import cut_windows, fill_padding, zero_padding
+from jaxdist.layers.split import Rows, Split
 from jaxdist.layers.window import Padding, Windows, windows_over
 
 
@@ -33,8 +33,8 @@ class Pool(nnx.Module):
     scope: str = ""
     role: Role | None = None
     """Whether its features are a slice: `inner`. All it does is a feature's own."""
-    rows: Rows | None = None
-    """Real rows of the whole input; None where all are."""
+    split: Split = Split()
+    """How its images are cut."""
     fill: float = 0.0
     """Value of positions beyond the edges."""
 
@@ -81,13 +81,14 @@ class MaxPool(Pool):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[B, ..., C]` to `[B, ..., C]` with fewer positions."""
         with jax.named_scope(self.scope or "MaxPool"):
+            y, over = self._reduce(x, lax.max), self._over_padding(x)
             # A window over padding alone has no maximum: its -inf would become a NaN.
-            return fill_padding(self._reduce(x, lax.max), self._over_padding(x))
+            return fill_padding(y, self.split.dims(x), over)
 
     def _over_padding(self, x: jax.Array) -> dict[int, int]:
         """Return the outputs along those split dims where windows meet padding."""
-        whole = self.windows(real_rows(x, self.rows))
-        met = [dim for dim in split_dims(x) if whole[dim - 1].overhang]
+        whole = self.windows(self.split.real(x))
+        met = [dim for dim in self.split.dims(x) if whole[dim - 1].overhang]
         return {dim: whole[dim - 1].outputs for dim in met}
 
 
@@ -110,18 +111,17 @@ class GlobalMean(nnx.Module):
     """
 
     scope: str = ""
-    rows: Rows | None = None
-    """Real rows of the whole input; None where all are."""
+    split: Split = Split()
+    """How its images are cut."""
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Average `x [B, ..., C]` to `[B, C]`."""
         dims = tuple(range(1, x.ndim - 1))
         with jax.named_scope(self.scope or "GlobalMean"):
-            split, real = split_dims(x), real_rows(x, self.rows)
+            split, real = self.split.dims(x), self.split.real(x)
             if not split:
                 return x.mean(dims)
-            own = fill_padding(x, {dim: real[dim - 1] for dim in split})
-            own = own.astype(wide(x.dtype)).sum(dims)
+            own = zero_padding(x, self.split).astype(wide(x.dtype)).sum(dims)
             total = lax.psum(own, tuple(split.values()))
             return (total / math.prod(real)).astype(x.dtype)
 
@@ -138,8 +138,8 @@ class GridMean(nnx.Module):
     """
 
     scope: str = ""
-    rows: Rows | None = None
-    """Real rows of the whole input; None where all are."""
+    split: Split = Split()
+    """How its images are cut."""
 
     def __init__(self, grid: Sequence[int]) -> None:
         self.grid = tuple(grid)
@@ -147,7 +147,7 @@ class GridMean(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Average `x [B, ..., C]` to `[B, *grid, C]`."""
         with jax.named_scope(self.scope or "GridMean"):
-            split, real = split_dims(x), real_rows(x, self.rows)
+            split, real = self.split.dims(x), self.split.real(x)
             if not split and real == self.grid:
                 return x
             y = x.astype(wide(x.dtype))

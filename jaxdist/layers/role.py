@@ -25,15 +25,14 @@ Shoeybi et al. 2019, arXiv:1909.08053, section 3; tokens: Korthikanti et al. 202
 arXiv:2205.05198, section 4.2.
 """
 
-import functools
 from collections.abc import Mapping
 from typing import Final, Literal
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 
 from jaxdist.core.dtypes import wide
+from jaxdist.layers.join import joined
 
 Role = Literal[
     "filter",
@@ -119,32 +118,9 @@ def own_slice(x: jax.Array, size: int) -> jax.Array:
 
 def gathered(x: jax.Array) -> jax.Array:
     """Join the slices of all devices along the last dim."""
-    return _joined(x, x.ndim - 1)
+    return joined(x, x.ndim - 1, AXIS)
 
 
 def whole_tokens(x: jax.Array, role: Role | None) -> jax.Array:
     """Join the tokens of all devices behind the last layer that has its own."""
-    return _joined(x, TOKENS) if role == "gather" else x
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _joined(x: jax.Array, dim: int) -> jax.Array:
-    """Join slices along a dim; floats of 16 bits as bits."""
-    if x.dtype.itemsize != 2:
-        return lax.all_gather(x, AXIS, axis=dim, tiled=True)
-    bits = lax.bitcast_convert_type(x, jnp.uint16)
-    whole = lax.all_gather(bits, AXIS, axis=dim, tiled=True)
-    return lax.bitcast_convert_type(whole, x.dtype)
-
-
-def _forward(x: jax.Array, dim: int) -> tuple[jax.Array, None]:
-    return _joined(x, dim), None
-
-
-def _backward(dim: int, saved: None, ct: jax.Array) -> tuple[jax.Array]:
-    full = ct.astype(wide(ct.dtype))
-    part = lax.psum_scatter(full, AXIS, scatter_dimension=dim, tiled=True)
-    return (part.astype(ct.dtype),)
-
-
-_joined.defvjp(_forward, _backward)
+    return joined(x, TOKENS, AXIS) if role == "gather" else x

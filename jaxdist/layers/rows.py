@@ -14,18 +14,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdist.layers.manual import manual_sizes, split_dims
-from jaxdist.layers.window import Windows, cut, whole_shape
-
-Rows = tuple[int, ...]
-"""Real rows of an image along each dim between batch and channels."""
+from jaxdist.layers.manual import manual_sizes
+from jaxdist.layers.split import Rows, Split
+from jaxdist.layers.window import Windows, cut
 
 
 class Windowed(Protocol):
     """A layer that passes a window over its input."""
 
     scope: str
-    rows: Rows | None
+    split: Split
     fill: float
 
     def windows(self, rows: Rows) -> Windows:
@@ -33,25 +31,17 @@ class Windowed(Protocol):
         ...
 
 
-def real_rows(x: jax.Array, rows: Rows | None) -> Rows:
-    """Return the real rows of the whole image that `x [B, ..., C]` is a block of.
-
-    Args:
-        x: the block.
-        rows: what the layer was told; None where all rows are real.
-    """
-    return rows or whole_shape(x.shape, split_dims(x), manual_sizes())[1:-1]
-
-
-def fill_padding(x: jax.Array, rows: Mapping[int, int], fill: float = 0.0) -> jax.Array:
+def fill_padding(
+    x: jax.Array, split: Mapping[int, str], rows: Mapping[int, int], fill: float = 0.0
+) -> jax.Array:
     """Replace the padding of a block; without padding `x` itself.
 
     Args:
         x: block `[B, ..., C]`.
+        split: {dim: axis} of the dims that are cut.
         rows: real rows along those dims whose padding is replaced.
         fill: by what.
     """
-    split = split_dims(x)
     for dim, real in rows.items():
         block = x.shape[dim]
         if real < block * lax.axis_size(split[dim]):
@@ -62,20 +52,26 @@ def fill_padding(x: jax.Array, rows: Mapping[int, int], fill: float = 0.0) -> ja
     return x
 
 
-def local_sum(x: jax.Array, rows: Rows | None) -> tuple[jax.Array, float]:
+def zero_padding(x: jax.Array, split: Split) -> jax.Array:
+    """Replace all padding of a block by zeros, so that sums are of what is real."""
+    dims, real = split.dims(x), split.real(x)
+    return fill_padding(x, dims, {dim: real[dim - 1] for dim in dims})
+
+
+def local_sum(x: jax.Array, split: Split) -> tuple[jax.Array, float]:
     """Sum a block's real positions, all samples.
 
     Args:
         x: block `[B, ..., C]`.
-        rows: what the layer was told.
+        split: how the layer's images are cut.
 
     Returns:
         The sum `[C]`, and how many positions a device has on average.
     """
-    split, sizes, real = split_dims(x), manual_sizes(), real_rows(x, rows)
-    filled = fill_padding(x, {dim: real[dim - 1] for dim in split})
-    shards = math.prod(sizes[axis] for axis in split.values())
-    return filled.sum(tuple(range(x.ndim - 1))), x.shape[0] * math.prod(real) / shards
+    sizes, filled = manual_sizes(), zero_padding(x, split)
+    shards = math.prod(sizes[axis] for axis in split.dims(x).values())
+    positions = x.shape[0] * math.prod(split.real(x))
+    return filled.sum(tuple(range(x.ndim - 1))), positions / shards
 
 
 def cut_windows(layer: Windowed, x: jax.Array) -> tuple[jax.Array, Windows]:
@@ -89,10 +85,11 @@ def cut_windows(layer: Windowed, x: jax.Array) -> tuple[jax.Array, Windows]:
         BadInput: blocks without whole strides; or the outputs are not one for each
             stride of rows, and the layer was not told its real rows.
     """
-    split, sizes = split_dims(x), manual_sizes()
-    whole = layer.windows(real_rows(x, layer.rows))
-    if layer.rows is None:
+    split, sizes = layer.split.dims(x), manual_sizes()
+    whole = layer.windows(layer.split.real(x))
+    if layer.split.rows is None:
         for dim, axis in split.items():
             whole[dim - 1].check_even(axis, sizes[axis], layer.scope)
     meets = {dim: whole[dim - 1].rows for dim in split if whole[dim - 1].overhang}
-    return fill_padding(x, meets, layer.fill), cut(whole, split, x.shape, layer.scope)
+    filled = fill_padding(x, split, meets, layer.fill)
+    return filled, cut(whole, split, x.shape, layer.scope)

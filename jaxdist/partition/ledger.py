@@ -1,14 +1,14 @@
 """The ledger: what a plan's step must move, and the work it leaves to a device."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxdist.collectives.hlo import wire_bytes
 from jaxdist.core.plan import Plan
 from jaxdist.layers.role import Roles
-from jaxdist.partition import data, fsdp, norms, spatial, tensor
+from jaxdist.partition import data, fsdp, norms, reach, spatial, tensor
 from jaxdist.partition.leaves import Leaf
 from jaxdist.partition.reduction import Reduction, compressed, exact_reduction
 from jaxdist.partition.traffic import Traffic
@@ -78,14 +78,9 @@ def write_ledger(
         times: microbatches a step; layers talk in each, gradients are summed once.
         reduction: how gradients are summed; none: exactly.
     """
-    calls = tuple(calls)
     sums = reduction or exact_reduction(plan, reads.leaves)
-    layers = (
-        *data.statistics(plan, calls, roles),
-        *spatial.halos(plan, calls, roles),
-        *spatial.means(plan, calls),
-        *tensor.outputs(plan, calls, roles),
-    )
+    ranges = reach.ranges(plan, tuple(calls))
+    layers = [row for part, some in ranges for row in _talk(part, some, roles)]
     rows = (
         *data.gradients(plan, reads.leaves, sums.exactly),
         *compressed(plan, reads.leaves, sums),
@@ -101,9 +96,22 @@ def write_ledger(
         *norms.lengths(plan, reads.leaves, reads.lengths),
         *(replace(row, payload=times * row.payload) for row in layers),
     )
-    work = plan_work(plan, calls, roles)
+    work = {
+        path: flops
+        for part, some in ranges
+        for path, flops in plan_work(part, some, roles).items()
+    }
     return Ledger(
         plan=plan,
         rows=tuple(row for row in rows if row.payload),
         work={path: times * flops for path, flops in work.items()},
     )
+
+
+def _talk(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
+    """Yield what layers move for one batch or microbatch."""
+    yield from data.statistics(plan, calls, roles)
+    yield from spatial.halos(plan, calls, roles)
+    yield from spatial.means(plan, calls)
+    yield from spatial.gathers(plan, calls, roles)
+    yield from tensor.outputs(plan, calls, roles)

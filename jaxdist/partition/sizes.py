@@ -22,7 +22,9 @@ from flax import nnx
 from jaxdist.core.axes import spatial_axes_of
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.layers.rows import Rows
+from jaxdist.layers import bind
+from jaxdist.layers.split import Rows, Split
+from jaxdist.partition import reach
 from jaxdist.partition.strides import Stop, has_rows, is_windowed, read_stops
 from jaxdist.profile.calls import Call, read_calls
 
@@ -31,12 +33,12 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What a step must know of padding; empty where there is none."""
+    """What a step must know of how images lie; empty where it sees that itself."""
 
     image: Mapping[str, int] = field(default_factory=dict)
     """Rows of the network's input by spatial axis, padding included."""
-    rows: Mapping[str, Rows] = field(default_factory=dict)
-    """Real rows of each layer's input, by path."""
+    splits: Mapping[str, Split] = field(default_factory=dict)
+    """How the images of layers are cut, by path: real rows, or not at all."""
 
     def padded(self, shape: Sequence[int], axes: Sequence[str | None]) -> Shape:
         """Return the shape that an array of a batch has on the devices.
@@ -75,16 +77,23 @@ def fit(
 
     Raises:
         BadInput: a device would have no row of the image, a layer is called on images
-            of different sizes, or branches of different strides meet.
+            of different sizes, branches of different strides meet, or the split cannot
+            end where the plan says.
     """
-    calls = read_calls(graph, state, *inputs)
-    rowed = [call for call in calls if has_rows(call)]
+    until = plan.spatial_until
+    calls = read_calls(
+        graph, state, *inputs, prepare=lambda network: bind(network, until=until)
+    )
+    split, whole = reach.part(calls, until)
+    splits = {call.path: Split(axes=()) for call in whole}
+    rowed = [call for call in split if has_rows(call)]
     axes = spatial_axes_of(len(rowed[0].shape)) if rowed else ()
     counts = tuple(plan.mesh.size(axis) for axis in axes)
     if all(_is_even(call, counts) for call in rowed):
-        return calls, Sizes()
-    rows, real = _real_rows(rowed), inputs[0].shape[-1 - len(axes) : -1]
-    stops = read_stops(graph, state, inputs, calls, rows)
+        return calls, Sizes(splits=splits)
+    splits |= {path: Split(rows=rows) for path, rows in _real_rows(rowed).items()}
+    real = inputs[0].shape[-1 - len(axes) : -1]
+    stops = read_stops(graph, state, inputs, split, splits, until)
     for dim, axis in enumerate(axes):
         _check(stops, dim, real[dim], axis, counts[dim])
     image = tuple(
@@ -94,7 +103,7 @@ def fit(
     laid = list(calls)
     for stop in stops:
         laid[stop.index] = _laid(stop, image, counts)
-    return tuple(laid), Sizes(image=dict(zip(axes, image)), rows=rows)
+    return tuple(laid), Sizes(image=dict(zip(axes, image)), splits=splits)
 
 
 def _is_even(call: Call, counts: Sequence[int]) -> bool:

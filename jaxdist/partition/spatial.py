@@ -8,6 +8,8 @@ of `jaxdist.layers.window`; B samples, W the other dims of a block):
     backward   convolution: ((K - 1 - lo) // s + ceil(lo / s)) rows of the output's
                gradient; pooling: (lo + hi) rows of the input's gradient
     means      the averaged features, [B, C] or a grid, forward and backward
+    gather     forward the rows of all devices, backward a device's part of their
+               gradients, dim by dim: an all-gather and a reduce-scatter
 
 Source: Dryden et al. 2019, "Improving Strong-Scaling of CNN Training by Exploiting
 Finer-Grained Parallelism", section III; halo counts for strides are ours.
@@ -24,7 +26,7 @@ import numpy as np
 from jaxdist.core.axes import spatial_axes_of
 from jaxdist.core.dtypes import wide
 from jaxdist.core.plan import Plan
-from jaxdist.layers import Conv, GlobalMean, GridMean
+from jaxdist.layers import Conv, Gather, GlobalMean, GridMean
 from jaxdist.layers.halo import hops
 from jaxdist.layers.halo_conv import gradient_halo
 from jaxdist.layers.pool import Pool
@@ -80,6 +82,28 @@ def means(plan: Plan, calls: Sequence[Call]) -> Iterator[Traffic]:
                 payload=2 * features * wide(call.dtype).itemsize,
                 layer=call.path,
             )
+
+
+def gathers(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
+    """Yield what puts images together where the plan ends their split."""
+    for call in map(partial(own_channels, plan, roles), of_kind(calls, Gather)):
+        held, full = np.dtype(call.dtype).itemsize, wide(call.dtype).itemsize
+        shape = list(block_of(plan, call.laid))
+        for dim, axis in _split(plan, call.shape).items():
+            part = math.prod(shape)
+            joined = part * plan.mesh.size(axis)
+            shape[dim] = call.shape[dim]
+            for kind, payload in (
+                ("all-gather", joined * held),
+                ("reduce-scatter", part * full),
+            ):
+                yield Traffic(
+                    what="gather",
+                    kind=kind,
+                    axes=(axis,),
+                    payload=payload,
+                    layer=call.path,
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,17 @@ from jax.sharding import PartitionSpec as P
 
 from jaxdist.core.axes import spatial_axes_of
 from jaxdist.core.errors import BadInput
-from jaxdist.layers import BatchNorm, Conv, Dropout, GlobalMean, GridMean, bind
+from jaxdist.layers import (
+    BatchNorm,
+    Conv,
+    Dropout,
+    Gather,
+    GlobalMean,
+    GridMean,
+    bind,
+)
 from jaxdist.layers.pool import Pool
-from jaxdist.layers.rows import Rows
+from jaxdist.layers.split import Rows, Split
 from jaxdist.profile.calls import Call, read_calls
 
 
@@ -53,7 +61,7 @@ def is_windowed(call: Call) -> bool:
 
 def has_rows(call: Call) -> bool:
     """Tell whether a layer depends on where the rows of its input are."""
-    kinds = Conv | Pool | BatchNorm | Dropout | GlobalMean | GridMean
+    kinds = Conv | Pool | BatchNorm | Dropout | Gather | GlobalMean | GridMean
     return isinstance(call.layer, kinds) and bool(spatial_axes_of(len(call.shape)))
 
 
@@ -62,7 +70,8 @@ def read_stops(
     state: Sequence[Any],
     inputs: Sequence[jax.ShapeDtypeStruct],
     calls: Sequence[Call],
-    rows: Mapping[str, Rows],
+    splits: Mapping[str, Split],
+    until: str,
 ) -> tuple[Stop, ...]:
     """Read the strides of a network's calls.
 
@@ -70,13 +79,14 @@ def read_stops(
         graph: the network's structure.
         state: shapes of its parameters and statistics.
         inputs: shapes of what it is called on.
-        calls: its calls on them.
-        rows: real rows of each layer's input, by path.
+        calls: its calls on them, as far as images are split.
+        splits: how the images of its layers are cut.
+        until: block before which images are gathered; empty for none.
 
     Raises:
         BadInput: branches of different strides meet.
     """
-    dims = len(next(iter(rows.values())))
+    dims = next(len(call.shape) - 2 for call in calls if has_rows(call))
     images, *others = inputs
     real = images.shape[-1 - dims : -1]
     block = tuple(_many_strides(calls, dim, n) for dim, n in enumerate(real))
@@ -87,7 +97,7 @@ def read_stops(
             state,
             jax.ShapeDtypeStruct(shape, images.dtype),
             *others,
-            prepare=lambda network: bind(network, rows=rows),
+            prepare=lambda network: bind(network, splits=splits, until=until),
             within=_on_two(dims),
         )
     except TypeError as error:
@@ -104,7 +114,7 @@ def read_stops(
             before=_ratio(block, part.shape),
             behind=_ratio(block, part.out_shape if is_windowed(call) else part.shape),
         )
-        for index, (call, part) in enumerate(zip(calls, blocks, strict=True))
+        for index, (call, part) in enumerate(zip(calls, blocks))
         if has_rows(call)
     )
 

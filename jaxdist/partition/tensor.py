@@ -26,6 +26,7 @@ from jaxdist.core.axes import spatial_axes_of
 from jaxdist.core.dtypes import wide
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
+from jaxdist.layers import Gather
 from jaxdist.layers.role import AXIS, Role, Roles
 from jaxdist.partition import channels, filters, pairs, sequence
 from jaxdist.partition.traffic import Traffic
@@ -84,7 +85,16 @@ def assign(plan: Plan, calls: Sequence[Call], network: nnx.Module) -> Roles:
             f"none of {len(weights)} layers of jaxdist.layers divides",
             remedy=f"plan.mesh.data={plan.mesh.data * devices} plan.mesh.tensor=1",
         )
-    return given
+    return {**given, **dict.fromkeys(_inside(calls, given), "inner")}
+
+
+def _inside(calls: Sequence[Call], roles: Roles) -> Iterator[str]:
+    """Yield the gathers between the layers of a pair: images of a device's features."""
+    last: Role | None = None
+    for call in calls:
+        if isinstance(call.layer, Gather) and last in ("column", "inner"):
+            yield call.path
+        last = roles.get(call.path, last)
 
 
 def outputs(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:

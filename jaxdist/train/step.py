@@ -92,7 +92,7 @@ def _gradients(
     Parameters that fsdp shares out are put together, dropped, and put together once
     more for the backward pass where it reads them; vectors, which are small, are kept.
     """
-    task, plan = layout.task, layout.plan
+    task, plan, splits = layout.task, layout.plan, layout.sizes.splits
     key = jax.random.fold_in(jax.random.key(task.seed), state.step)
     held, tree = jax.tree.flatten(state.params)
     if layout.joins and task.microbatches > 1:
@@ -103,7 +103,7 @@ def _gradients(
     def share(leaves: list[jax.Array]) -> tuple[jax.Array, Any]:
         model = _model(task, jax.tree.unflatten(tree, leaves), stats)
         model.train()
-        bind(model, key, batch["id"], layout.roles, layout.sizes.rows)
+        bind(model, key, batch["id"], layout.roles, splits, plan.spatial_until)
         if plan.remat:
             mark(model)
         mean = task.objective.losses(model(*_inputs(task, batch)), batch).mean()
@@ -236,7 +236,8 @@ def eval_step(layout: Layout) -> Callable[..., Any]:
         params = jax.tree.unflatten(tree, _whole(layout, held))
         model = _model(task, params, state[1])
         model.eval()
-        bind(model, roles=layout.roles, rows=layout.sizes.rows)
+        splits, until = layout.sizes.splits, layout.plan.spatial_until
+        bind(model, roles=layout.roles, splits=splits, until=until)
         outputs, weight = model(*_inputs(task, batch)), batch["weight"]
         each, right = objective.losses(outputs, batch), objective.right(outputs, batch)
         real = (weight > 0).reshape(-1, *(1,) * (right.ndim - 1))

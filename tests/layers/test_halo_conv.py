@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxdist.core.errors import BadInput
 from jaxdist.layers import Conv
+from jaxdist.layers.split import Split
 
 CASES = {
     "3x3": dict(kernel=(3, 3), strides=1),
@@ -110,7 +111,7 @@ def test_outputs_that_do_not_divide_are_refused():
 
 def test_blocks_of_rows_that_were_told_still_hold_whole_strides():
     conv = Conv(1, 1, (3, 3), 2, **WIDE)
-    conv.rows = (5, 8)
+    conv.split = Split(rows=(5, 8))
     with pytest.raises(BadInput, match="a block of 3 rows does not hold whole strides"):
         on_two(conv, 6)
 

@@ -9,6 +9,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.layers import BatchNorm
+from jaxdist.layers.split import Split
 
 
 def make(statistics="global"):
@@ -69,7 +70,7 @@ def test_replica_statistics_still_join_the_blocks_of_a_sample(mesh, x):
 def test_statistics_are_of_real_rows(mesh, x, statistics):
     """Three real rows in two blocks of two; what lies behind them counts for nothing."""
     padded, norm = x.at[:, 3].set(-7e4), make(statistics)
-    norm.rows = (3, 4)
+    norm.split = Split(rows=(3, 4))
     y, mean, var = run(norm, padded, mesh)
     real = x[:, :3]
     parts = [real] if statistics == "global" else [real[:2], real[2:]]

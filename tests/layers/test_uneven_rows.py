@@ -22,6 +22,7 @@ from jaxdist.layers import (
     MaxPool,
     bind,
 )
+from jaxdist.layers.split import Split
 
 AXES = ("spatial_d", "spatial_h", "spatial_w")
 KEY, IDS = jax.random.key(3), jnp.arange(2, dtype=jnp.int32)
@@ -75,8 +76,8 @@ def pulled_back(layer, rows, share):
         def score(params, x):
             own = nnx.merge(graph, params, stats, copy=True)
             bind(own, KEY, IDS)
-            if rows is not None and hasattr(own, "rows"):
-                own.rows = rows
+            if rows is not None and hasattr(own, "split"):
+                own.split = Split(rows=rows)
             y = own(x)
             return (y * ct).sum() / share, (y, nnx.state(own, nnx.BatchStat))
 

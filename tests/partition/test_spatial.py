@@ -65,7 +65,7 @@ def test_rows_are_padded_to_blocks_of_whole_strides():
         "spatial_h": 16,
         "spatial_w": 13,
     }  # the whole stride is 4: two blocks of 8
-    assert sizes.rows["block3.conv1"] == (7, 7)
+    assert sizes.splits["block3.conv1"].rows == (7, 7)
     laid = {call.path: (call.laid[1:3], call.out_laid[1:3]) for call in calls[:-1]}
     assert laid["stem.conv"] == ((16, 13), (16, 13))
     assert laid["block3.conv1"] == ((8, 7), (4, 4))

@@ -1,0 +1,36 @@
+"""A split: how the images that one layer reads are cut over devices.
+
+Which axes are there is seen from the trace (`jaxdist.layers.manual`). Which of them cut
+this layer's images, and how many rows are real, is told to it by `jaxdist.layers.bind`.
+"""
+
+from dataclasses import dataclass
+
+import jax
+
+from jaxdist.core.axes import SPATIAL_AXES, spatial_axes_of
+from jaxdist.layers.manual import manual_sizes
+from jaxdist.layers.window import whole_shape
+
+Rows = tuple[int, ...]
+"""Real rows of an image along each dim between batch and channels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """How a layer's images lie."""
+
+    axes: tuple[str, ...] = SPATIAL_AXES
+    """Axes that cut its images where they are manual; none where images are whole."""
+    rows: Rows | None = None
+    """Real rows of the whole input; None where all are."""
+
+    def dims(self, x: jax.Array) -> dict[int, str]:
+        """Return {dim: axis} of the dims of `x [B, ..., C]` that are cut."""
+        here = manual_sizes().keys() & self.axes
+        names = enumerate(spatial_axes_of(x.ndim), start=1)
+        return {dim: name for dim, name in names if name in here}
+
+    def real(self, x: jax.Array) -> Rows:
+        """Return the real rows of the image that `x [B, ..., C]` is a block of."""
+        return self.rows or whole_shape(x.shape, self.dims(x), manual_sizes())[1:-1]
