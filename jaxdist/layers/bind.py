@@ -32,7 +32,8 @@ def bind(
             with real rows alone.
         until: block before which images are gathered; empty gathers none.
     """
-    put_gather(model, until)
+    if until:
+        put_gather(model, until)
     for path, layer in nnx.iter_modules(model):
         name = ".".join(map(str, path))
         if hasattr(layer, "scope"):

@@ -55,18 +55,16 @@ class Gather(nnx.Module):
             return x
 
 
-def put_gather(network: Any, until: str) -> None:
+def put_gather(network: Any, until: str) -> Gather:
     """Put a gather before a block of a network's chain; changed in place.
 
     Args:
         network: a fresh merge inside a trace.
-        until: name of the block; empty puts none.
+        until: name of the block.
 
     Raises:
         BadInput: the network has no such block, or it is the first.
     """
-    if not until:
-        return
     block = _block(network, until)
     gather = Gather(until)
     setattr(network, f"gather_{until}", gather)
@@ -78,6 +76,7 @@ def put_gather(network: Any, until: str) -> None:
     # Python looks `__call__` up on the class: the block gets a class of its own.
     own = type(kind.__name__, (kind,), {"__call__": gathered})
     object.__setattr__(block, "__class__", own)
+    return gather
 
 
 def _block(network: Any, until: str) -> nnx.Module:

@@ -8,6 +8,7 @@ what is not known is refused.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -18,10 +19,13 @@ from jaxdist.core.axes import spatial_axes_of
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers import GlobalMean, GridMean
+from jaxdist.layers.gather import put_gather
 from jaxdist.partition.dims import Dims, Mixed, follow
 
 _LAYER: Final = "jaxdist layer "
 """Begins the names of the programs that stand for our layers."""
+_GATHER: Final = f"{_LAYER}the gather"
+"""Names the program of a gather."""
 _INNER: Final = MappingProxyType(
     {
         "jit": "jaxpr",
@@ -71,19 +75,19 @@ def check_positions(
     real = {d: a for d, a in enumerate(axes, start=1) if plan.mesh.size(a) > 1}
     if not real:
         return
-    program, ends = _traced(network, inputs)
+    program, layers = _traced(network, inputs, plan.spatial_until)
     first = len(program.invars) - len(inputs)
     known = [Dims() for _ in program.invars]
     known[first] = Dims(split=frozenset(real))
     try:
-        outs = _Walk(known[first].split, ends).through(program, known)
+        outs = _Walk(known[first].split, layers).through(program, known)
         if any(out.split for out in outs):
             raise Mixed("its outputs have rows: no mean over positions ends the split")
     except Mixed as found:
         raise BadInput(
             "the network mixes positions that lie on different devices",
             rule="only layers of jaxdist.layers look at neighbours in a split image, "
-            "and GlobalMean or GridMean ends the split",
+            "and GlobalMean, GridMean or plan.spatial_until ends the split",
             values=str(found),
             remedy=[
                 "from jaxdist.layers import Conv, MaxPool, AvgPool, GlobalMean",
@@ -92,14 +96,30 @@ def check_positions(
         ) from found
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Layers:
+    """Our layers in a traced network, by label."""
+
+    called: tuple[str, ...]
+    """In the order of their calls."""
+    means: frozenset[str]
+    """Those that end the split."""
+
+    @cached_property
+    def whole(self) -> frozenset[str]:
+        """Those behind a gather, which take their images to be whole."""
+        until = (*self.called, _GATHER).index(_GATHER)
+        return frozenset(self.called[until + 1 :])
+
+
 @dataclass(frozen=True)
 class _Walk:
     """Follows the split dims through a program."""
 
     split: frozenset[int]
     """Dims of the input that are cut."""
-    ends: Mapping[str, bool]
-    """For each of our layers, whether it ends the split."""
+    layers: _Layers
+    """Our layers in it."""
 
     def through(self, jaxpr: Any, known: Sequence[Dims]) -> list[Dims]:
         """Return what is known of a program's outputs."""
@@ -119,19 +139,25 @@ class _Walk:
         return [follow(eqn, ops)] * len(eqn.outvars)
 
     def _ours(self, label: str, ops: Sequence[Dims]) -> Dims:
-        found = {op.split for op in ops if op.split}
+        found, name = {op.split for op in ops if op.split}, label[len(_LAYER) :]
         if found - {self.split}:
-            raise Mixed(f"{label[len(_LAYER) :]} is called on turned images")
-        return Dims(split=self.split if found and not self.ends[label] else frozenset())
+            raise Mixed(f"{name} is called on turned images")
+        if found and label in self.layers.whole:
+            raise Mixed(f"{name} reads images from before the gather")
+        if not found and label == _GATHER:
+            raise Mixed("images are whole already where they are to be gathered")
+        ends = label in self.layers.means or label == _GATHER
+        return Dims(split=self.split if found and not ends else frozenset())
 
 
 def _traced(
-    network: nnx.Module, inputs: Sequence[jax.ShapeDtypeStruct]
-) -> tuple[Any, dict[str, bool]]:
+    network: nnx.Module, inputs: Sequence[jax.ShapeDtypeStruct], until: str
+) -> tuple[Any, _Layers]:
     """Trace a network, each of our layers one named program."""
     graph, state = nnx.split(network)
     leaves, tree = jax.tree.flatten(state)
-    ends: dict[str, bool] = {}
+    called: list[str] = []
+    means: set[str] = set()
 
     def run(*arrays: jax.Array) -> Any:
         model = nnx.merge(graph, jax.tree.unflatten(tree, arrays[: len(leaves)]))
@@ -141,14 +167,17 @@ def _traced(
         for path, layer in list(nnx.iter_modules(model)):
             if _is_ours(layer):
                 label = _LAYER + ".".join(map(str, path))
-                ends[label] = isinstance(layer, (GlobalMean, GridMean))
-                _mark(layer, label)
+                means.update([label] * isinstance(layer, (GlobalMean, GridMean)))
+                _mark(layer, label, called)
+        if until:  # last: around its block, also where that is a layer
+            _mark(put_gather(model, until), _GATHER, called)
         return model(*arrays[len(leaves) :])
 
-    return jax.make_jaxpr(run)(*leaves, *inputs).jaxpr, ends
+    program = jax.make_jaxpr(run)(*leaves, *inputs).jaxpr
+    return program, _Layers(called=tuple(called), means=frozenset(means))
 
 
-def _mark(layer: nnx.Module, label: str) -> None:
+def _mark(layer: nnx.Module, label: str, called: list[str]) -> None:
     """Make this one layer a program of this name; its class and siblings stay."""
     kind = type(layer)
 
@@ -157,6 +186,7 @@ def _mark(layer: nnx.Module, label: str) -> None:
             return kind.__call__(self, *arrays, **kwargs)
 
         call.__name__ = label
+        called.append(label)
         return jax.jit(call)(*args)
 
     # Python looks `__call__` up on the class, so the instance gets a class of its own.

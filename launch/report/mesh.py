@@ -37,12 +37,16 @@ def caption(plan: Plan) -> str:
     >>> from jaxdist.core.plan import MeshShape
     >>> caption(Plan(mesh=MeshShape(data=4, spatial_h=2)))
     'data 4 across, spatial_h 2 down'
+    >>> caption(Plan(mesh=MeshShape(spatial_h=2), spatial_until="block3"))
+    'spatial_h 2 down, images whole from block3 on'
     """
     used = [(name, size) for name, size in plan.mesh.items() if size > 1]
     across = [f"{n} {s}" for n, s in used if n not in _DOWN and n != "pipe"]
     down = [f"{n} {s}" for n, s in used if n in _DOWN]
     parts = [f"{' x '.join(across)} across"] if across else []
     parts += [f"{' x '.join(down)} down"] if down else []
+    end = plan.spatial_until
+    parts += [f"images whole from {end} on"] if end else []
     parts += [f"pipe {plan.mesh.pipe} side by side"] if plan.mesh.pipe > 1 else []
     cut = max(plan.mesh.pipe, _all_across(plan), plan.mesh.size(*_DOWN)) > _MOST
     parts += [f"{_MOST} drawn"] if cut else []

@@ -94,6 +94,37 @@ def test_one_device_moves_nothing(answer):
     assert "0 collectives, as planned" in out
 
 
+def test_images_split_until_a_block_are_planned_work_and_bytes(answer):
+    code, out, err = answer("plan.spatial_until=block3", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["plan"] == "data 2 x spatial_h 2 until block3"
+    assert (found["differences"], found["unplanned_all_gathers"]) == ([], 0)
+    gathers = [row for row in found["ledger"] if row["what"] == "gather"]
+    assert [row["kind"] for row in gathers] == ["all-gather", "reduce-scatter"]
+    work = {row["layer"]: row for row in found["work"]}
+    assert work["block2.conv1"]["repeats"] < 1.1
+    assert work["block3.conv1"]["repeats"] == pytest.approx(2, rel=0.01)
+    assert work["block3.conv1"]["planned"] == work["block3.conv1"]["device"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["plan.spatial_until=blok3"], "did you mean plan.spatial_until=block3?"),
+        (["plan.spatial_until=stem"], "the blocks are stem, block1, block2, block3"),
+        (
+            ["plan.spatial_until=block3", "plan.mesh.spatial_h=1"],
+            "plan.spatial_until is for a spatial axis larger than one",
+        ),
+    ],
+)
+def test_a_split_that_cannot_end_there_is_refused(answer, words, says):
+    code, out, err = answer(*words)
+    assert (code, out) == (2, "")
+    assert says in err
+
+
 def test_a_gather_fails_and_its_layer_is_named(answer, gathering):
     code, out, err = answer("plan.mesh.spatial_h=1")
     assert code == 1

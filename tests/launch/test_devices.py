@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -234,6 +235,12 @@ def test_a_shrunk_plan_fits_and_divides_what_it_was(sizes, devices):
     assert small.idle == plan.idle
     fits = math.prod(sizes.values()) <= devices
     assert (small == plan) == (fits or plan.mesh.devices <= devices)
+
+
+def test_the_end_of_a_split_shrinks_away_with_the_split():
+    part = replace(DIGITS, spatial_until="block3")
+    assert shrink(part, 8) == part
+    assert shrink(part, 4) == Plan(mesh=MeshShape(data=4))
 
 
 def test_a_default_plan_settles_and_says_so():

@@ -61,6 +61,9 @@ def step(parts):
         dict(data=2, spatial_h=2, tensor=2, idle=("tensor",)),
         dict(data=2, fsdp=2, tensor=2),
         dict(fsdp=2, zero=1),
+        pytest.param(
+            dict(data=2, spatial_h=2, spatial_until="pool1"), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_microbatches_make_the_step_of_the_whole_batch(axes, parts, start, step):
@@ -107,6 +110,10 @@ class Apart(BatchNorm):
         (dict(data=4), 1),
         (dict(data=2, fsdp=2, spatial_h=2), 2),
         (dict(data=4, fsdp=2, tensor=2), 4),
+        (dict(data=2, spatial_h=2, spatial_until="block2"), 1),
+        pytest.param(
+            dict(data=4, spatial_h=2, spatial_until="block3"), 2, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_groups_of_replicas_normalise_as_groups_of_samples(

@@ -28,6 +28,24 @@ def tiny(name):
     return ModelConfig(name=name, size="tiny", dropout=None if tokens else 0.3)
 
 
+PARTS = {
+    "resnet50": dict(data=2, spatial_h=2, spatial_until="stage1_block2"),
+    "googlenet": dict(spatial_w=2, tensor=2, spatial_until="inception3a"),
+    "vgg16": dict(spatial_h=2, tensor=2, spatial_until="pool1"),
+    "cosmoflow": dict(spatial_d=2, spatial_until="conv2"),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_the_step_repeats_what_the_plan_says_where_images_are_whole(name, check_layout):
+    layout = check_layout(tiny(name), PARTS[name], size=8)
+    step = live(train_step(layout), layout.state, layout.padded(layout.shapes))
+    found = compare_work(layout.ledger.work, step)
+    assert len(found) >= 4
+    for work in found:
+        assert work.program == pytest.approx(work.planned, rel=0.01, abs=4), work.layer
+
+
 @pytest.mark.parametrize("name", names())
 def test_the_step_does_what_the_plan_says(name, check_layout):
     held = 0

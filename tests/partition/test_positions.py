@@ -8,8 +8,16 @@ from flax import nnx
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.layers import BatchNorm, Conv, Dropout, GlobalMean, MaxPool
+from jaxdist.layers import (
+    BatchNorm,
+    Conv,
+    Dropout,
+    GlobalMean,
+    GridMean,
+    MaxPool,
+)
 from jaxdist.models.config import ModelConfig
+from jaxdist.models.parts import Chain
 from jaxdist.models.registry import image_shape, model_factory, names, reads_tokens
 from jaxdist.partition.positions import check_layers, check_positions
 
@@ -98,6 +106,81 @@ def test_outputs_with_rows_are_refused():
     network = nnx.eval_shape(lambda: Rows(jax.nn.relu, rngs=nnx.Rngs(0)))
     with pytest.raises(BadInput, match="no mean over positions ends the split"):
         check_positions(ROWS, network, [IMAGE])
+
+
+class Gathered(Chain):
+    """Something between layers, before which or behind which images are gathered."""
+
+    def __init__(self, something, around, *, rngs):
+        blocks = {
+            "conv": Conv(3, 4, (3, 3), rngs=rngs),
+            "pool": MaxPool(2, 2),
+            "something": Each(something),
+            "last": Conv(4, 4, (3, 3), rngs=rngs),
+            "mean": GlobalMean(),
+        }
+        super().__init__(blocks)
+        self.around = around
+
+    def __call__(self, x):
+        before = self.pool(self.conv(x))
+        x = self.something(before)
+        if self.around == "a layer":
+            return self.mean(self.last(before)) + x.mean((1, 2))
+        return self.mean(self.last(x) + (before if self.around == "a sum" else 0.0))
+
+
+class Each(nnx.Module):
+    """A function as a block."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, x):
+        return self.function(x)
+
+
+def check_until(block, something, around=""):
+    network = nnx.eval_shape(lambda: Gathered(something, around, rngs=nnx.Rngs(0)))
+    plan = Plan(mesh=MeshShape(spatial_h=2), spatial_until=block)
+    check_positions(plan, network, [IMAGE])
+
+
+SAME = {
+    name: WRONG[name]
+    for name in WRONG
+    if name not in ("rows in a line", "half of the rows")
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_positions_may_be_mixed_behind_a_gather(name):
+    for block in ("pool", "something"):
+        check_until(block, WRONG[name])
+    with pytest.raises(BadInput, match="mixes positions"):
+        check_until("last", WRONG[name])
+
+
+@pytest.mark.parametrize("block", ["pool", "something", "last", "mean"])
+def test_a_gather_before_any_block_is_accepted(block):
+    check_until(block, jax.nn.relu)
+
+
+@pytest.mark.parametrize(
+    ("around", "says"),
+    [("a sum", "add on"), ("a layer", "last reads images from before the gather")],
+)
+def test_a_path_around_the_gather_is_refused(around, says):
+    check_until("pool", jax.nn.relu, around)
+    with pytest.raises(BadInput, match="mixes positions") as refused:
+        check_until("something", jax.nn.relu, around)
+    assert says in refused.value.values
+
+
+def test_images_that_are_whole_already_are_not_gathered():
+    with pytest.raises(BadInput, match="mixes positions") as refused:
+        check_until("last", GridMean((4, 4)))
+    assert "images are whole already" in refused.value.values
 
 
 IMAGES = [n for n in names() if not reads_tokens(ModelConfig(name=n))]

@@ -37,9 +37,9 @@ def shapes(batch, **more):
     }
 
 
-def trained(axes):
+def trained(axes, until=""):
     """Losses of two steps, and the score behind them."""
-    plan = Plan(mesh=MeshShape(**axes))
+    plan = Plan(mesh=MeshShape(**axes), spatial_until=until)
     mesh = build_mesh(plan, jax.devices()[: plan.mesh.devices])
     task = Task(
         model=model_factory(ModelConfig(width=4)),
@@ -68,10 +68,11 @@ def trained(axes):
 
 
 @pytest.mark.timeout(300)
-def test_losses_and_score_are_those_of_whole_images():
+@pytest.mark.parametrize("until", ["", "block2"])
+def test_losses_and_score_are_those_of_whole_images(until):
     # Promotion as users have it: argmax counts in 64 bits here, labels in 32.
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        one, split = trained(dict(data=2)), trained(dict(data=2, spatial_h=4))
+        one, split = trained(dict(data=2)), trained(dict(data=2, spatial_h=4), until)
     np.testing.assert_allclose(split[0], one[0], rtol=1e-9)
     assert split[1].pop("loss") == pytest.approx(one[1].pop("loss"), rel=1e-9)
     assert split[1] == one[1]

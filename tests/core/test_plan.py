@@ -1,0 +1,27 @@
+"""A plan where images are split for a part of the network alone."""
+
+import pytest
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import MeshShape, Plan
+
+PART = Plan(mesh=MeshShape(data=2, spatial_h=2), spatial_until="block3")
+
+
+def test_a_plan_comes_back_from_json():
+    assert Plan.from_json(PART.to_json()) == PART
+
+
+def test_the_title_says_where_images_are_whole():
+    assert PART.title == "data 2 x spatial_h 2 until block3"
+
+
+def test_the_end_of_a_split_needs_a_split():
+    with pytest.raises(BadInput, match="no images are split") as refused:
+        Plan(mesh=MeshShape(data=2), spatial_until="block3")
+    assert refused.value.remedy == ("plan.mesh.spatial_h=2", "plan.spatial_until=")
+
+
+def test_the_end_of_a_split_goes_with_the_split():
+    assert PART.on(MeshShape(spatial_w=4)).spatial_until == "block3"
+    assert PART.on(MeshShape(data=2)) == Plan(mesh=MeshShape(data=2))
