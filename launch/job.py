@@ -54,7 +54,8 @@ class Job:
     @property
     def test_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         """A global evaluation batch: padded to the mesh, with weights."""
-        shards = self.layout.plan.mesh.batch_shards
+        plan = self.layout.plan
+        shards = plan.mesh.size(*plan.sample_axes)
         size = -(-self.config.data.eval_size // shards) * shards
         sized = {
             k: _of(size, *s.shape[1:], dtype=s.dtype)

@@ -90,6 +90,10 @@ class Plan:
     """Block before which the spatial axes end: images are gathered, and whole behind;
     empty splits them as far as they go.
     """
+    spatial_then: Literal["repeat", "samples"] = "repeat"
+    """What devices that shared images do behind that block: repeat the same work, or
+    exchange rows for samples and have samples of their own.
+    """
     remat: bool = False
     """Whether the inside of each block is computed again backward, not kept."""
     reduce: Reduce = field(default_factory=Reduce)
@@ -108,6 +112,13 @@ class Plan:
                 "every spatial axis has one device",
                 remedy=("plan.mesh.spatial_h=2", "plan.spatial_until="),
             )
+        if self.spatial_then == "samples" and not self.spatial_until:
+            raise BadInput(
+                "rows are exchanged for samples nowhere",
+                rule="plan.spatial_then is for plan.spatial_until, the block where",
+                values="plan.spatial_then = samples, plan.spatial_until is empty",
+                remedy=("plan.spatial_until=head", "plan.spatial_then=repeat"),
+            )
 
     def on(self, mesh: MeshShape) -> "Plan":
         """Return the plan on another mesh; the end of a split goes with the split.
@@ -116,8 +127,9 @@ class Plan:
         >>> plan.on(MeshShape(data=2)).title
         'data 2'
         """
-        kept = self.spatial_until if mesh.spatial_shards > 1 else ""
-        return replace(self, mesh=mesh, spatial_until=kept)
+        if mesh.spatial_shards > 1:
+            return replace(self, mesh=mesh)
+        return replace(self, mesh=mesh, spatial_until="", spatial_then="repeat")
 
     @property
     def title(self) -> str:
@@ -132,7 +144,14 @@ class Plan:
         """
         named = [f"{name} {size}" for name, size in self.mesh.items() if size > 1]
         end = f" until {self.spatial_until}" if self.spatial_until else ""
+        end += ", then samples" if self.spatial_then == "samples" else ""
         return (" x ".join(named) or "data 1") + end
+
+    @property
+    def sample_axes(self) -> tuple[str, ...]:
+        """Axes along which devices have samples of their own where the loss is made."""
+        dealt = self.spatial_then == "samples"
+        return (*BATCH_AXES, *SPATIAL_AXES) if dealt else BATCH_AXES
 
     @property
     def sum_axes(self) -> tuple[str, ...]:

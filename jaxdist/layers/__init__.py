@@ -5,7 +5,7 @@ from jaxdist.layers.bind import bind
 from jaxdist.layers.conv import Conv
 from jaxdist.layers.dropout import Dropout
 from jaxdist.layers.embed import Embed
-from jaxdist.layers.gather import Gather
+from jaxdist.layers.gather import Exchange, Gather
 from jaxdist.layers.linear import Linear
 from jaxdist.layers.lstm import LSTM
 from jaxdist.layers.norm import BatchNorm
@@ -20,6 +20,7 @@ __all__ = [
     "Conv",
     "Dropout",
     "Embed",
+    "Exchange",
     "Gather",
     "GlobalMean",
     "GridMean",

@@ -8,9 +8,9 @@ import jax
 from flax import nnx
 
 from jaxdist.layers.dropout import Dropout, Noise
-from jaxdist.layers.gather import put_gather
+from jaxdist.layers.gather import Gather, put_gather
 from jaxdist.layers.role import Roles
-from jaxdist.layers.split import Split
+from jaxdist.layers.split import Split, own_samples
 
 
 def bind(
@@ -20,6 +20,7 @@ def bind(
     roles: Roles = MappingProxyType({}),
     splits: Mapping[str, Split] = MappingProxyType({}),
     until: str = "",
+    gather: type[Gather] = Gather,
 ) -> None:
     """Write each layer's path into its scope; give it its role, split and noise.
 
@@ -31,9 +32,10 @@ def bind(
         splits: how the images of layers are cut, where not as far as they go and
             with real rows alone.
         until: block before which images are gathered; empty gathers none.
+        gather: what is put there.
     """
     if until:
-        put_gather(model, until)
+        put_gather(model, until, gather)
     for path, layer in nnx.iter_modules(model):
         name = ".".join(map(str, path))
         if hasattr(layer, "scope"):
@@ -45,4 +47,5 @@ def bind(
         if isinstance(layer, Dropout) and key is not None and ids is not None:
             # The path, not a counter: a stage that holds half the model draws alike.
             own = jax.random.fold_in(key, zlib.crc32(name.encode()) & 0x7FFFFFFF)
-            layer.noise = nnx.data(Noise(own, ids))
+            mine = own_samples(ids, layer.split.samples)
+            layer.noise = nnx.data(Noise(own, mine))

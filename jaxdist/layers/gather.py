@@ -1,7 +1,8 @@
 """A gather: where the split of images ends, and each device has all rows from there on.
 
-It stands before a block of a network's chain. The layers behind it see whole images,
-and what they do is done on every device that held a part of them.
+It stands before a block of a network's chain. The layers behind it see whole images.
+What they do is done on every device that held a part of them; or, where rows are
+exchanged for samples, each device has samples of its own.
 
 Source: Kahira et al. 2021, arXiv:2104.09075, section 3, data and spatial combined.
 """
@@ -14,7 +15,7 @@ from jax import lax
 
 from jaxdist.core.axes import spatial_axes_of
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.layers.join import joined
+from jaxdist.layers.join import exchanged, joined
 from jaxdist.layers.split import Split
 
 
@@ -50,31 +51,44 @@ class Gather(nnx.Module):
         with jax.named_scope(self.scope or "Gather"):
             real = self.split.real(x)
             for dim, axis in self.split.dims(x).items():
-                rows = joined(x, dim, axis)
+                rows = self.rows_of_all(x, dim, axis)
                 x = lax.slice_in_dim(rows, 0, real[dim - 1], axis=dim)
             return x
 
+    def rows_of_all(self, x: jax.Array, dim: int, axis: str) -> jax.Array:
+        """Return the rows of all devices along one dim, padding included."""
+        return joined(x, dim, axis)
 
-def put_gather(network: Any, until: str) -> Gather:
+
+class Exchange(Gather):
+    """Give away samples and take the rows of those that are left, dim by dim."""
+
+    def rows_of_all(self, x: jax.Array, dim: int, axis: str) -> jax.Array:
+        """Return the rows of all devices along one dim, for a part of the samples."""
+        return exchanged(x, 0, dim, axis)
+
+
+def put_gather(network: Any, until: str, kind: type[Gather] = Gather) -> Gather:
     """Put a gather before a block of a network's chain; changed in place.
 
     Args:
         network: a fresh merge inside a trace.
         until: name of the block.
+        kind: what it does.
 
     Raises:
         BadInput: the network has no such block, or it is the first.
     """
     block = _block(network, until)
-    gather = Gather(until)
+    gather = kind(until)
     setattr(network, f"gather_{until}", gather)
-    kind = type(block)
+    known = type(block)
 
     def gathered(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-        return kind.__call__(self, gather(x), *args, **kwargs)
+        return known.__call__(self, gather(x), *args, **kwargs)
 
     # Python looks `__call__` up on the class: the block gets a class of its own.
-    own = type(kind.__name__, (kind,), {"__call__": gathered})
+    own = type(known.__name__, (known,), {"__call__": gathered})
     object.__setattr__(block, "__class__", own)
     return gather
 

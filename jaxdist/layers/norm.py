@@ -97,10 +97,12 @@ class BatchNorm(nnx.BatchNorm):
         that neighbouring replicas and all slices of their samples are one range.
         """
         if self.statistics == "replica" and self.group == 1:
-            return manual(self.split.axes), None
-        axes, sizes = manual((*BATCH_AXES, *self.split.axes)), manual_sizes()
+            return manual(self.split.shared), None
+        axes, sizes = manual((*BATCH_AXES, *self.split.shared)), manual_sizes()
         devices = math.prod(sizes[axis] for axis in axes)
-        width = self.group * math.prod(sizes[axis] for axis in manual(self.split.axes))
+        width = self.group * math.prod(
+            sizes[axis] for axis in manual(self.split.shared)
+        )
         if self.statistics == "global" or width >= devices:
             return axes, None
         starts = range(0, devices, width)

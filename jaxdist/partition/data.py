@@ -33,16 +33,21 @@ def check(plan: Plan, batch: int, microbatches: int = 1) -> None:
     Raises:
         BadInput: with the nearest batches that do.
     """
-    shards = plan.mesh.batch_shards * microbatches
+    dealt = plan.spatial_then == "samples"
+    shards = plan.mesh.size(*plan.sample_axes) * microbatches
     if batch % shards:
         near = sorted({batch // shards * shards, -(-batch // shards) * shards} - {0})
         raise BadInput(
             "the global batch does not divide over the mesh",
             rule="data.batch is a multiple of plan.mesh.data x plan.mesh.fsdp"
+            + " x the spatial axes" * dealt
             + " x optim.accumulate" * (microbatches > 1),
             values=f"data.batch = {batch}, {plan.title} splits it in {shards}"
             + f" with {microbatches} microbatches" * (microbatches > 1),
-            remedy=" or ".join(f"data.batch={size}" for size in near),
+            remedy=(
+                " or ".join(f"data.batch={size}" for size in near),
+                *["plan.spatial_then=repeat"] * dealt,
+            ),
         )
 
 

@@ -1,7 +1,7 @@
 """The ledger: what a plan's step must move, and the work it leaves to a device."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -80,7 +80,7 @@ def write_ledger(
     """
     sums = reduction or exact_reduction(plan, reads.leaves)
     ranges = reach.ranges(plan, tuple(calls))
-    layers = [row for part, some in ranges for row in _talk(part, some, roles)]
+    layers = [row for each in ranges for row in _talk(each, roles)]
     rows = (
         *data.gradients(plan, reads.leaves, sums.exactly),
         *compressed(plan, reads.leaves, sums),
@@ -98,8 +98,8 @@ def write_ledger(
     )
     work = {
         path: flops
-        for part, some in ranges
-        for path, flops in plan_work(part, some, roles).items()
+        for each in ranges
+        for path, flops in plan_work(each.plan, each.calls, roles).items()
     }
     return Ledger(
         plan=plan,
@@ -108,9 +108,10 @@ def write_ledger(
     )
 
 
-def _talk(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
+def _talk(part: reach.Range, roles: Roles) -> Iterator[Traffic]:
     """Yield what layers move for one batch or microbatch."""
-    yield from data.statistics(plan, calls, roles)
+    plan, calls = part.plan, part.calls
+    yield from data.statistics(part.norms, calls, roles)
     yield from spatial.halos(plan, calls, roles)
     yield from spatial.means(plan, calls)
     yield from spatial.gathers(plan, calls, roles)

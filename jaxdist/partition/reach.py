@@ -1,16 +1,18 @@
 """Reach: which calls of a network the spatial axes of a plan split.
 
 All of them, or those before the gather that the plan puts into the network. Behind it
-the plan is one without spatial axes: every device has whole images, and all devices
-along those axes do the same.
+the plan is one without spatial axes: every device has whole images. Devices along those
+axes do the same there, or they have samples of their own, as along the data axis.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from jaxdist.core.axes import SPATIAL_AXES
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.layers import Gather
+from jaxdist.layers import Exchange, Gather
+from jaxdist.layers.split import Split
 from jaxdist.profile.calls import Call
 
 Calls = tuple[Call, ...]
@@ -40,11 +42,46 @@ def part(calls: Sequence[Call], until: str) -> tuple[Calls, Calls]:
     return split, whole
 
 
-def ranges(plan: Plan, calls: Sequence[Call]) -> tuple[tuple[Plan, Calls], ...]:
-    """Give each range of a network's calls the plan that holds there."""
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Calls that follow each other and lie on devices alike."""
+
+    calls: Calls
+    """In order."""
+    plan: Plan
+    """What a device has of an array."""
+    norms: Plan
+    """Which devices share batch statistics."""
+
+
+def ranges(plan: Plan, calls: Sequence[Call]) -> tuple[Range, Range]:
+    """Return the calls on split images, and those behind the gather.
+
+    Args:
+        plan: the layout.
+        calls: in order.
+    """
     split, whole = part(calls, plan.spatial_until)
     sizes = dict(plan.mesh.items()) | dict.fromkeys(SPATIAL_AXES, 1)
-    return (plan, split), (plan.on(MeshShape(**sizes)), whole)
+    same = plan.on(MeshShape(**sizes))
+    dealt = plan.on(
+        MeshShape(**sizes | {"data": plan.mesh.size("data", *SPATIAL_AXES)})
+    )
+    before = Range(calls=split, plan=plan, norms=plan)
+    if plan.spatial_then == "samples":
+        return before, Range(calls=whole, plan=dealt, norms=plan)
+    return before, Range(calls=whole, plan=same, norms=same)
+
+
+def gather_of(plan: Plan) -> type[Gather]:
+    """Return the layer that a plan puts where its split of images ends."""
+    return Exchange if plan.spatial_then == "samples" else Gather
+
+
+def behind(plan: Plan) -> Split:
+    """Return how the images of layers lie behind the gather."""
+    dealt = plan.spatial_then == "samples"
+    return Split(axes=(), samples=SPATIAL_AXES if dealt else ())
 
 
 def _refused(until: str, rule: str, values: str) -> BadInput:

@@ -82,10 +82,15 @@ def fit(
     """
     until = plan.spatial_until
     calls = read_calls(
-        graph, state, *inputs, prepare=lambda network: bind(network, until=until)
+        graph,
+        state,
+        *inputs,
+        prepare=lambda network: bind(
+            network, until=until, gather=reach.gather_of(plan)
+        ),
     )
     split, whole = reach.part(calls, until)
-    splits = {call.path: Split(axes=()) for call in whole}
+    splits = dict.fromkeys((call.path for call in whole), reach.behind(plan))
     rowed = [call for call in split if has_rows(call)]
     axes = spatial_axes_of(len(rowed[0].shape)) if rowed else ()
     counts = tuple(plan.mesh.size(axis) for axis in axes)

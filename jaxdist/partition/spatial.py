@@ -9,7 +9,8 @@ of `jaxdist.layers.window`; B samples, W the other dims of a block):
                gradient; pooling: (lo + hi) rows of the input's gradient
     means      the averaged features, [B, C] or a grid, forward and backward
     gather     forward the rows of all devices, backward a device's part of their
-               gradients, dim by dim: an all-gather and a reduce-scatter
+               gradients, dim by dim: an all-gather and a reduce-scatter; or, for
+               samples, both times as much as a device has: two all-to-alls
 
 Source: Dryden et al. 2019, "Improving Strong-Scaling of CNN Training by Exploiting
 Finer-Grained Parallelism", section III; halo counts for strides are ours.
@@ -26,7 +27,7 @@ import numpy as np
 from jaxdist.core.axes import spatial_axes_of
 from jaxdist.core.dtypes import wide
 from jaxdist.core.plan import Plan
-from jaxdist.layers import Conv, Gather, GlobalMean, GridMean
+from jaxdist.layers import Conv, Exchange, Gather, GlobalMean, GridMean
 from jaxdist.layers.halo import hops
 from jaxdist.layers.halo_conv import gradient_halo
 from jaxdist.layers.pool import Pool
@@ -90,13 +91,16 @@ def gathers(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic
         held, full = np.dtype(call.dtype).itemsize, wide(call.dtype).itemsize
         shape = list(block_of(plan, call.laid))
         for dim, axis in _split(plan, call.shape).items():
-            part = math.prod(shape)
-            joined = part * plan.mesh.size(axis)
+            part, devices = math.prod(shape), plan.mesh.size(axis)
             shape[dim] = call.shape[dim]
-            for kind, payload in (
-                ("all-gather", joined * held),
-                ("reduce-scatter", part * full),
-            ):
+            moved = {
+                "all-gather": part * devices * held,
+                "reduce-scatter": part * full,
+            }
+            if isinstance(call.layer, Exchange):
+                shape[0] //= devices
+                moved = {"all-to-all": 2 * part * held}
+            for kind, payload in moved.items():
                 yield Traffic(
                     what="gather",
                     kind=kind,

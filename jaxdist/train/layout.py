@@ -16,7 +16,7 @@ from jaxdist.core.axes import BATCH_AXES
 from jaxdist.core.plan import Plan
 from jaxdist.layers import bind
 from jaxdist.layers.role import Roles
-from jaxdist.partition import data, tensor, uses
+from jaxdist.partition import data, reach, tensor, uses
 from jaxdist.partition.leaves import Leaf, leaves_of
 from jaxdist.partition.ledger import Ledger, Reads, write_ledger
 from jaxdist.partition.reduction import Reduction, plan_reduction
@@ -129,6 +129,29 @@ class Layout:
         shapes, _ = self._feedback
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return replace(self.task.init(), feedback=zeros)
+
+    def bind(
+        self,
+        model: nnx.Module,
+        key: jax.Array | None = None,
+        ids: jax.Array | None = None,
+    ) -> None:
+        """Tell a network's layers how they lie; changed in place.
+
+        Args:
+            model: a fresh merge inside the step.
+            key: random key of (seed, step); None where nothing is random.
+            ids: ids of this device's samples.
+        """
+        bind(
+            model,
+            key,
+            ids,
+            self.roles,
+            self.sizes.splits,
+            self.plan.spatial_until,
+            reach.gather_of(self.plan),
+        )
 
     def batch(self, shapes: Shapes) -> dict[str, NamedSharding]:
         """Return the sharding of each array of a batch."""

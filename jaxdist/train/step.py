@@ -24,8 +24,9 @@ from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.reduce import sum_shares
 from jaxdist.collectives.shards import deal, join, own
-from jaxdist.core.axes import BATCH_AXES
-from jaxdist.layers import bind
+from jaxdist.core.axes import SPATIAL_AXES
+from jaxdist.core.plan import Plan
+from jaxdist.layers.split import own_samples
 from jaxdist.partition import fsdp
 from jaxdist.partition.norms import axes_of
 from jaxdist.partition.reduction import Reduction
@@ -92,7 +93,7 @@ def _gradients(
     Parameters that fsdp shares out are put together, dropped, and put together once
     more for the backward pass where it reads them; vectors, which are small, are kept.
     """
-    task, plan, splits = layout.task, layout.plan, layout.sizes.splits
+    task, plan = layout.task, layout.plan
     key = jax.random.fold_in(jax.random.key(task.seed), state.step)
     held, tree = jax.tree.flatten(state.params)
     if layout.joins and task.microbatches > 1:
@@ -103,10 +104,11 @@ def _gradients(
     def share(leaves: list[jax.Array]) -> tuple[jax.Array, Any]:
         model = _model(task, jax.tree.unflatten(tree, leaves), stats)
         model.train()
-        bind(model, key, batch["id"], layout.roles, splits, plan.spatial_until)
+        layout.bind(model, key, batch["id"])
         if plan.remat:
             mark(model)
-        mean = task.objective.losses(model(*_inputs(task, batch)), batch).mean()
+        outputs, scored = _own(plan, model(*_inputs(task, batch)), batch)
+        mean = task.objective.losses(outputs, scored).mean()
         return mean / plan.mesh.size(*plan.sum_axes), _stats(model)
 
     back: Any
@@ -236,9 +238,9 @@ def eval_step(layout: Layout) -> Callable[..., Any]:
         params = jax.tree.unflatten(tree, _whole(layout, held))
         model = _model(task, params, state[1])
         model.eval()
-        splits, until = layout.sizes.splits, layout.plan.spatial_until
-        bind(model, roles=layout.roles, splits=splits, until=until)
-        outputs, weight = model(*_inputs(task, batch)), batch["weight"]
+        layout.bind(model)
+        outputs, batch = _own(layout.plan, model(*_inputs(task, batch)), batch)
+        weight = batch["weight"]
         each, right = objective.losses(outputs, batch), objective.right(outputs, batch)
         real = (weight > 0).reshape(-1, *(1,) * (right.ndim - 1))
         asked = objective.asked(right, batch) & real
@@ -248,7 +250,7 @@ def eval_step(layout: Layout) -> Callable[..., Any]:
             "answers": asked.astype(jnp.int32).sum(),
             "samples": real.astype(jnp.int32).sum(),
         }
-        return lax.psum(sums, BATCH_AXES)
+        return lax.psum(sums, layout.plan.sample_axes)
 
     specs = layout.specs.params, layout.specs.stats
     return lambda params, stats, batch: layout.map(local, specs, batch, P())(
@@ -263,6 +265,21 @@ def _model(task: Task, params: Any, stats: Any) -> nnx.Module:
 
 def _stats(model: nnx.Module) -> Any:
     return nnx.state(model, nnx.BatchStat)
+
+
+def _own(plan: Plan, outputs: Any, batch: Batch) -> tuple[Any, Batch]:
+    """Keep of outputs and batch this device's samples, where images left it those.
+
+    Outputs of heads before that, and the batch, are of all samples.
+    """
+    if plan.spatial_then == "repeat":
+        return outputs, batch
+    samples = batch["id"].shape[0]
+
+    def own(x: jax.Array) -> jax.Array:
+        return own_samples(x, SPATIAL_AXES) if x.shape[0] == samples else x
+
+    return jax.tree.map(own, outputs), jax.tree.map(own, dict(batch))
 
 
 def _inputs(task: Task, batch: Batch) -> tuple[jax.Array, ...]:

@@ -46,7 +46,8 @@ def caption(plan: Plan) -> str:
     parts = [f"{' x '.join(across)} across"] if across else []
     parts += [f"{' x '.join(down)} down"] if down else []
     end = plan.spatial_until
-    parts += [f"images whole from {end} on"] if end else []
+    own = ", samples dealt out" if plan.spatial_then == "samples" else ""
+    parts += [f"images whole from {end} on{own}"] if end else []
     parts += [f"pipe {plan.mesh.pipe} side by side"] if plan.mesh.pipe > 1 else []
     cut = max(plan.mesh.pipe, _all_across(plan), plan.mesh.size(*_DOWN)) > _MOST
     parts += [f"{_MOST} drawn"] if cut else []

@@ -1,5 +1,7 @@
 """A plan where images are split for a part of the network alone."""
 
+from dataclasses import replace
+
 import pytest
 
 from jaxdist.core.errors import BadInput
@@ -14,6 +16,18 @@ def test_a_plan_comes_back_from_json():
 
 def test_the_title_says_where_images_are_whole():
     assert PART.title == "data 2 x spatial_h 2 until block3"
+
+
+def test_samples_behind_the_end_are_in_json_and_title():
+    dealt = replace(PART, spatial_then="samples")
+    assert Plan.from_json(dealt.to_json()) == dealt
+    assert dealt.title == "data 2 x spatial_h 2 until block3, then samples"
+    assert dealt.on(MeshShape(data=2)) == Plan(mesh=MeshShape(data=2))
+
+
+def test_samples_behind_need_an_end():
+    with pytest.raises(BadInput, match="rows are exchanged for samples nowhere"):
+        Plan(mesh=MeshShape(spatial_h=2), spatial_then="samples")
 
 
 def test_the_end_of_a_split_needs_a_split():

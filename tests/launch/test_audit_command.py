@@ -108,6 +108,18 @@ def test_images_split_until_a_block_are_planned_work_and_bytes(answer):
     assert work["block3.conv1"]["planned"] == work["block3.conv1"]["device"]
 
 
+def test_rows_for_samples_repeat_no_work(answer):
+    words = "plan.spatial_until=block3", "plan.spatial_then=samples"
+    code, out, err = answer(*words, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    gathers = [row for row in found["ledger"] if row["what"] == "gather"]
+    assert [row["kind"] for row in gathers] == ["all-to-all"]
+    work = {row["layer"]: row for row in found["work"]}
+    assert work["block3.conv1"]["repeats"] == pytest.approx(1, rel=0.01)
+    assert work["head.dense"]["repeats"] == pytest.approx(1, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -156,9 +156,77 @@ MORE = {
 }
 
 
+DEALT = {"spatial_then": "samples"}
+SAMPLES = {
+    "resnet50, in replicas": (
+        network("resnet50"),
+        until("stage1_block2", data=2, spatial_h=2, **DEALT),
+        NEVER,
+    ),
+    "googlenet, 30 x 27, rows and columns": (
+        network("googlenet", aux=True),
+        until("pool4", spatial_h=2, spatial_w=2, **DEALT),
+        NEVER | {"image": (30, 27, 3)},
+    ),
+}
+MORE_SAMPLES = {
+    "resnet50, statistics of a replica": (
+        network("resnet50", norm="replica"),
+        until("stage1_block1", spatial_h=2, spatial_w=2, **DEALT),
+        NEVER,
+    ),
+    "resnet50, parameters, blocks remade": (
+        network("resnet50"),
+        until("stage1_block1", fsdp=2, spatial_w=2, remat=True, **DEALT),
+        NEVER,
+    ),
+    "vgg16, in a pair": (
+        network("vgg16"),
+        until("conv2_1", spatial_h=2, tensor=2, **DEALT),
+        NEVER,
+    ),
+    "vgg16, channels": (
+        network("vgg16"),
+        until("conv2_2", spatial_h=2, tensor=2, weights="channel", **DEALT),
+        NEVER,
+    ),
+    "cosmoflow, in depth": (
+        network("cosmoflow"),
+        until("conv2", spatial_d=2, spatial_h=2, spatial_w=2, **DEALT),
+        NEVER,
+    ),
+    "resnet8, four axes": (
+        network(),
+        until("block2", data=2, fsdp=2, spatial_h=2, tensor=2, **DEALT),
+        NEVER,
+    ),
+    **{
+        f"noise, 27 x 13, until {block}": (
+            network(),
+            until(block, spatial_h=2, spatial_w=2, **DEALT, **IDLE),
+            ODD,
+        )
+        for block in ("drop", "pool", "again", "conv", "unit", "head")
+    },
+}
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_float64(case, assert_equal_one_device):
     config, axes, how = CASES[case]
+    assert_equal_one_device(config, axes, size=8, **how)
+
+
+@pytest.mark.parametrize("case", SAMPLES)
+def test_rows_for_samples(case, assert_equal_one_device):
+    config, axes, how = SAMPLES[case]
+    assert_equal_one_device(config, axes, size=8, **how)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", MORE_SAMPLES)
+def test_more_rows_for_samples(case, assert_equal_one_device):
+    config, axes, how = MORE_SAMPLES[case]
     assert_equal_one_device(config, axes, size=8, **how)
 
 

@@ -61,8 +61,12 @@ def step(parts):
         dict(data=2, spatial_h=2, tensor=2, idle=("tensor",)),
         dict(data=2, fsdp=2, tensor=2),
         dict(fsdp=2, zero=1),
-        pytest.param(
-            dict(data=2, spatial_h=2, spatial_until="pool1"), marks=pytest.mark.slow
+        *(
+            pytest.param(
+                dict(data=2, spatial_h=2, spatial_until="pool1", spatial_then=then),
+                marks=pytest.mark.slow,
+            )
+            for then in ("repeat", "samples")
         ),
     ],
 )
@@ -111,8 +115,12 @@ class Apart(BatchNorm):
         (dict(data=2, fsdp=2, spatial_h=2), 2),
         (dict(data=4, fsdp=2, tensor=2), 4),
         (dict(data=2, spatial_h=2, spatial_until="block2"), 1),
-        pytest.param(
-            dict(data=4, spatial_h=2, spatial_until="block3"), 2, marks=pytest.mark.slow
+        *(
+            pytest.param(axes | {"spatial_until": "block3"}, 2, marks=pytest.mark.slow)
+            for axes in (
+                dict(data=4, spatial_h=2),
+                dict(data=4, spatial_h=2, spatial_then="samples"),
+            )
         ),
     ],
 )

@@ -36,9 +36,12 @@ PARTS = {
 }
 
 
+@pytest.mark.parametrize("then", ["repeat", "samples"])
 @pytest.mark.parametrize("name", PARTS)
-def test_the_step_repeats_what_the_plan_says_where_images_are_whole(name, check_layout):
-    layout = check_layout(tiny(name), PARTS[name], size=8)
+def test_the_step_does_what_the_plan_says_where_images_are_whole(
+    name, then, check_layout
+):
+    layout = check_layout(tiny(name), PARTS[name] | {"spatial_then": then}, size=8)
     step = live(train_step(layout), layout.state, layout.padded(layout.shapes))
     found = compare_work(layout.ledger.work, step)
     assert len(found) >= 4

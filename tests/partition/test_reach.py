@@ -37,26 +37,34 @@ def read(config, until, rows=16, dtype=jnp.float32, how=None, **axes):
 
 def moved(plan, calls, roles=None):
     """(kind, axis, bytes) of what gathers move."""
-    rows = spatial.gathers(plan, ranges(plan, calls)[0][1], roles or {})
+    rows = spatial.gathers(plan, ranges(plan, calls)[0].calls, roles or {})
     return [(row.kind, *row.axes, row.payload) for row in rows]
 
 
 def test_behind_the_gather_the_plan_has_no_spatial_axes():
     plan, calls, sizes = read(SMALL, "block3", data=2, spatial_h=2, spatial_w=2)
-    (here, split), (there, whole) = ranges(plan, calls)
-    assert here == plan
-    assert there == Plan(mesh=MeshShape(data=2))
-    assert split[-1].path == "gather_block3"
-    assert {call.path.split(".")[0] for call in whole} == {"block3", "head"}
+    before, behind = ranges(plan, calls)
+    assert before.plan == before.norms == plan
+    assert behind.plan == behind.norms == Plan(mesh=MeshShape(data=2))
+    assert before.calls[-1].path == "gather_block3"
+    assert {call.path.split(".")[0] for call in behind.calls} == {"block3", "head"}
     assert {path: cut.axes for path, cut in sizes.splits.items()} == {
-        call.path: () for call in whole
+        call.path: () for call in behind.calls
     }
+
+
+def test_samples_are_dealt_out_behind_the_exchange():
+    how = {"spatial_then": "samples"}
+    plan, calls, _ = read(SMALL, "block3", how=how, data=2, spatial_h=2, spatial_w=2)
+    _, behind = ranges(plan, calls)
+    assert behind.plan.mesh == MeshShape(data=8)
+    assert behind.norms == plan
 
 
 def test_without_an_end_every_call_is_split():
     plan, calls, sizes = read(SMALL, "", spatial_h=2)
-    assert ranges(plan, calls)[0] == (plan, calls)
-    assert ranges(plan, calls)[1][1] == ()
+    before, behind = ranges(plan, calls)
+    assert (before.plan, before.calls, behind.calls) == (plan, calls, ())
     assert not sizes.splits
 
 
@@ -68,6 +76,16 @@ def test_rows_are_gathered_dim_by_dim():
         ("reduce-scatter", "spatial_h", 8 * 8 * each),
         ("all-gather", "spatial_w", 16 * 16 * each),
         ("reduce-scatter", "spatial_w", 16 * 8 * each),
+    ]
+
+
+def test_rows_for_samples_are_as_many_bytes_as_a_device_has():
+    how = {"spatial_then": "samples"}
+    plan, calls, _ = read(SMALL, "block2", how=how, data=2, spatial_h=2, spatial_w=2)
+    block = 4 * 8 * 8 * 4 * 4  # samples, rows, columns, channels, bytes
+    assert moved(plan, calls) == [
+        ("all-to-all", "spatial_h", 2 * block),
+        ("all-to-all", "spatial_w", 2 * block),
     ]
 
 

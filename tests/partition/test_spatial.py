@@ -159,3 +159,15 @@ def test_batches_that_divide_are_named():
     with pytest.raises(BadInput, match="does not divide") as caught:
         data.check(Plan(mesh=MeshShape(data=5)), 64)
     assert caught.value.remedy == ("data.batch=60 or data.batch=65",)
+
+
+def test_samples_divide_over_spatial_axes_where_they_are_dealt_out_over_them():
+    dealt = {"spatial_until": "block3", "spatial_then": "samples"}
+    plan = Plan(mesh=MeshShape(data=4, spatial_h=2), **dealt)
+    data.check(plan, 64)
+    with pytest.raises(BadInput, match="does not divide") as caught:
+        data.check(plan, 60)
+    assert caught.value.remedy == (
+        "data.batch=56 or data.batch=64",
+        "plan.spatial_then=repeat",
+    )

@@ -37,9 +37,9 @@ def shapes(batch, **more):
     }
 
 
-def trained(axes, until=""):
+def trained(axes, **how):
     """Losses of two steps, and the score behind them."""
-    plan = Plan(mesh=MeshShape(**axes), spatial_until=until)
+    plan = Plan(mesh=MeshShape(**axes), **how)
     mesh = build_mesh(plan, jax.devices()[: plan.mesh.devices])
     task = Task(
         model=model_factory(ModelConfig(width=4)),
@@ -68,11 +68,18 @@ def trained(axes, until=""):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("until", ["", "block2"])
-def test_losses_and_score_are_those_of_whole_images(until):
+@pytest.mark.parametrize(
+    ("axes", "how"),
+    [
+        (dict(data=2, spatial_h=4), {}),
+        (dict(data=2, spatial_h=4), dict(spatial_until="block2")),
+        (dict(spatial_h=4), dict(spatial_until="block2", spatial_then="samples")),
+    ],
+)
+def test_losses_and_score_are_those_of_whole_images(axes, how):
     # Promotion as users have it: argmax counts in 64 bits here, labels in 32.
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        one, split = trained(dict(data=2)), trained(dict(data=2, spatial_h=4), until)
+        one, split = trained(dict(data=2)), trained(axes, **how)
     np.testing.assert_allclose(split[0], one[0], rtol=1e-9)
     assert split[1].pop("loss") == pytest.approx(one[1].pop("loss"), rel=1e-9)
     assert split[1] == one[1]
