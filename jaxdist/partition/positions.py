@@ -77,6 +77,8 @@ def check_positions(
         return
     program, layers = _traced(network, inputs, plan.spatial_until)
     first = len(program.invars) - len(inputs)
+    if plan.spatial_then == "samples":
+        _check_sides(program, [""] * first + ["before"] * len(inputs))
     known = [Dims() for _ in program.invars]
     known[first] = Dims(split=frozenset(real))
     try:
@@ -94,6 +96,41 @@ def check_positions(
                 "or: " + " ".join(f"plan.mesh.{axis}=1" for axis in real.values()),
             ],
         ) from found
+
+
+def _check_sides(jaxpr: Any, known: Sequence[str]) -> list[str]:
+    """Refuse paths around an exchange: samples differ before it and behind.
+
+    Args:
+        jaxpr: a program.
+        known: which of its inputs come from before it or from behind it.
+
+    Returns:
+        The same of its outputs.
+    """
+    env = dict(zip(jaxpr.invars, known, strict=True))
+    for eqn in jaxpr.eqns:
+        given = [_side(env, atom) for atom in eqn.invars]
+        label, key = str(eqn.params.get("name", "")), _INNER.get(eqn.primitive.name)
+        sides = {"behind"} if label == _GATHER else set(given) - {""}
+        outs = [next(iter(sides), "")] * len(eqn.outvars)
+        if key and not label.startswith(_LAYER):
+            inner = eqn.params[key]
+            outs = _check_sides(getattr(inner, "jaxpr", inner), given)
+        elif len(sides) > 1:
+            raise BadInput(
+                "a path leads around the exchange of rows for samples",
+                rule="behind plan.spatial_until a network reads that block alone",
+                values=f"{label or eqn.primitive.name} in "
+                f"{eqn.source_info.name_stack} reads from before it and from behind",
+                remedy="plan.spatial_then=repeat",
+            )
+        env.update(zip(eqn.outvars, outs, strict=True))
+    return [_side(env, atom) for atom in jaxpr.outvars]
+
+
+def _side(env: Mapping[Any, str], atom: Any) -> str:
+    return "" if hasattr(atom, "val") else env.get(atom, "")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,9 +24,6 @@ from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.reduce import sum_shares
 from jaxdist.collectives.shards import deal, join, own
-from jaxdist.core.axes import SPATIAL_AXES
-from jaxdist.core.plan import Plan
-from jaxdist.layers.split import own_samples
 from jaxdist.partition import fsdp
 from jaxdist.partition.norms import axes_of
 from jaxdist.partition.reduction import Reduction
@@ -34,6 +31,7 @@ from jaxdist.profile.again import needed
 from jaxdist.train import feedback
 from jaxdist.train.accumulate import accumulated
 from jaxdist.train.average import moved
+from jaxdist.train.dealt import scored
 from jaxdist.train.layout import Layout
 from jaxdist.train.nonfinite import unless_skipped
 from jaxdist.train.objective import Batch, cast
@@ -107,8 +105,8 @@ def _gradients(
         layout.bind(model, key, batch["id"])
         if plan.remat:
             mark(model)
-        outputs, scored = _own(plan, model(*_inputs(task, batch)), batch)
-        mean = task.objective.losses(outputs, scored).mean()
+        outputs, own_batch = scored(plan, model(*_inputs(task, batch)), batch)
+        mean = task.objective.losses(outputs, own_batch).mean()
         return mean / plan.mesh.size(*plan.sum_axes), _stats(model)
 
     back: Any
@@ -239,7 +237,7 @@ def eval_step(layout: Layout) -> Callable[..., Any]:
         model = _model(task, params, state[1])
         model.eval()
         layout.bind(model)
-        outputs, batch = _own(layout.plan, model(*_inputs(task, batch)), batch)
+        outputs, batch = scored(layout.plan, model(*_inputs(task, batch)), batch)
         weight = batch["weight"]
         each, right = objective.losses(outputs, batch), objective.right(outputs, batch)
         real = (weight > 0).reshape(-1, *(1,) * (right.ndim - 1))
@@ -265,21 +263,6 @@ def _model(task: Task, params: Any, stats: Any) -> nnx.Module:
 
 def _stats(model: nnx.Module) -> Any:
     return nnx.state(model, nnx.BatchStat)
-
-
-def _own(plan: Plan, outputs: Any, batch: Batch) -> tuple[Any, Batch]:
-    """Keep of outputs and batch this device's samples, where images left it those.
-
-    Outputs of heads before that, and the batch, are of all samples.
-    """
-    if plan.spatial_then == "repeat":
-        return outputs, batch
-    samples = batch["id"].shape[0]
-
-    def own(x: jax.Array) -> jax.Array:
-        return own_samples(x, SPATIAL_AXES) if x.shape[0] == samples else x
-
-    return jax.tree.map(own, outputs), jax.tree.map(own, dict(batch))
 
 
 def _inputs(task: Task, batch: Batch) -> tuple[jax.Array, ...]:

@@ -120,13 +120,15 @@ class Gathered(Chain):
             "mean": GlobalMean(),
         }
         super().__init__(blocks)
-        self.around = around
+        self.around, self.side = around, GlobalMean()
 
     def __call__(self, x):
         before = self.pool(self.conv(x))
         x = self.something(before)
         if self.around == "a layer":
             return self.mean(self.last(before)) + x.mean((1, 2))
+        if self.around == "a mean":
+            return self.side(before) + self.mean(self.last(x))
         return self.mean(self.last(x) + (before if self.around == "a sum" else 0.0))
 
 
@@ -140,9 +142,9 @@ class Each(nnx.Module):
         return self.function(x)
 
 
-def check_until(block, something, around=""):
+def check_until(block, something, around="", then="repeat"):
     network = nnx.eval_shape(lambda: Gathered(something, around, rngs=nnx.Rngs(0)))
-    plan = Plan(mesh=MeshShape(spatial_h=2), spatial_until=block)
+    plan = Plan(mesh=MeshShape(spatial_h=2), spatial_until=block, spatial_then=then)
     check_positions(plan, network, [IMAGE])
 
 
@@ -175,6 +177,15 @@ def test_a_path_around_the_gather_is_refused(around, says):
     with pytest.raises(BadInput, match="mixes positions") as refused:
         check_until("something", jax.nn.relu, around)
     assert says in refused.value.values
+
+
+def test_a_value_of_all_samples_goes_around_a_gather_and_around_no_exchange():
+    check_until("last", jax.nn.relu, "a mean")
+    check_until("last", jax.nn.relu, then="samples")
+    check_until("something", jax.jit(lambda x: x @ jnp.ones((4, 4))), then="samples")
+    with pytest.raises(BadInput, match="a path leads around") as refused:
+        check_until("last", jax.nn.relu, "a mean", then="samples")
+    assert refused.value.remedy == ("plan.spatial_then=repeat",)
 
 
 def test_images_that_are_whole_already_are_not_gathered():
