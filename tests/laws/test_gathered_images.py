@@ -42,34 +42,34 @@ def until(block, **axes):
 
 
 IDLE = {"replica": 2, "idle": ("replica",)}
-NEVER = dict(network=None, image=None)
+PLAIN = dict(network=None, image=None)
 ODD = dict(network=Noisy, image=(27, 13, 2))
 
 CASES = {
     "resnet50, samples": (
         network("resnet50"),
         until("stage1_block2", data=2, spatial_h=2),
-        NEVER,
+        PLAIN,
     ),
     "resnet50, 29 x 27, columns and parameters": (
         network("resnet50"),
         until("stage1_block1", fsdp=2, spatial_w=2),
-        NEVER | {"image": (29, 27, 3)},
+        PLAIN | {"image": (29, 27, 3)},
     ),
     "googlenet, rows and columns": (
         network("googlenet", aux=True),
         until("inception3a", spatial_h=2, spatial_w=2),
-        NEVER,
+        PLAIN,
     ),
     "vgg16, in a pair": (
         network("vgg16"),
         until("conv2_1", spatial_h=2, tensor=2),
-        NEVER,
+        PLAIN,
     ),
     "cosmoflow, in depth": (
         network("cosmoflow"),
         until("conv2", data=2, spatial_d=2, spatial_h=2),
-        NEVER,
+        PLAIN,
     ),
     "noise, 27 x 13, on an idle axis": (
         network(),
@@ -81,69 +81,69 @@ MORE = {
     "resnet50, filters": (
         network("resnet50"),
         until("stage1_block2", spatial_h=2, tensor=2, weights="filter"),
-        NEVER,
+        PLAIN,
     ),
     "resnet50, channels": (
         network("resnet50"),
         until("head", spatial_h=2, tensor=2, weights="channel"),
-        NEVER,
+        PLAIN,
     ),
     "resnet50, statistics of a replica": (
         network("resnet50", norm="replica"),
         until("stage1_block1", spatial_h=2, spatial_w=2),
-        NEVER,
+        PLAIN,
     ),
     "resnet50, blocks remade": (
         network("resnet50"),
         until("stage1_block1", data=2, spatial_h=2, remat=True),
-        NEVER,
+        PLAIN,
     ),
     "googlenet, behind the auxiliary head": (
         network("googlenet", aux=True),
         until("pool4", data=2, spatial_h=2),
-        NEVER,
+        PLAIN,
     ),
     "googlenet, idle": (
         network("googlenet"),
         until("conv3", spatial_w=2, **IDLE),
-        NEVER,
+        PLAIN,
     ),
     "googlenet, 27 x 30": (
         network("googlenet"),
         until("inception3a", spatial_h=2),
-        NEVER | {"image": (27, 30, 3)},
+        PLAIN | {"image": (27, 30, 3)},
     ),
-    "inception_v3": (network("inception_v3"), until("head", spatial_h=2), NEVER),
+    "inception_v3": (network("inception_v3"), until("head", spatial_h=2), PLAIN),
     "alexnet_two_group, a pair": (
         network("alexnet_two_group"),
         until("conv3", spatial_h=2, tensor=2),
-        NEVER,
+        PLAIN,
     ),
     "vgg16, pool in a pair": (
         network("vgg16"),
         until("pool1", data=2, spatial_w=2, tensor=2),
-        NEVER,
+        PLAIN,
     ),
     "vgg16, before the grid": (
         network("vgg16"),
         until("flatten", fsdp=2, spatial_h=2, zero=1),
-        NEVER,
+        PLAIN,
     ),
     "cosmoflow, 7 x 6 x 5": (
         network("cosmoflow"),
         until("conv2", spatial_d=2, spatial_w=2),
-        NEVER | {"image": (7, 6, 5, 4)},
+        PLAIN | {"image": (7, 6, 5, 4)},
     ),
     "cosmoflow, a pair": (
         network("cosmoflow"),
         until("conv2", data=2, spatial_d=2, tensor=2),
-        NEVER,
+        PLAIN,
     ),
-    "resnet8, four slices": (network(), until("block3", spatial_h=4), NEVER),
+    "resnet8, four slices": (network(), until("block3", spatial_h=4), PLAIN),
     "resnet8, four axes": (
         network(),
         until("block2", data=2, fsdp=2, spatial_h=2, tensor=2),
-        NEVER,
+        PLAIN,
     ),
     **{
         f"noise, 27 x 13, until {block}": (
@@ -161,44 +161,44 @@ SAMPLES = {
     "resnet50, in replicas": (
         network("resnet50"),
         until("stage1_block2", data=2, spatial_h=2, **DEALT),
-        NEVER,
+        PLAIN,
     ),
     "googlenet, 30 x 27, rows and columns": (
         network("googlenet", aux=True),
         until("pool4", spatial_h=2, spatial_w=2, **DEALT),
-        NEVER | {"image": (30, 27, 3)},
+        PLAIN | {"image": (30, 27, 3)},
     ),
 }
 MORE_SAMPLES = {
     "resnet50, statistics of a replica": (
         network("resnet50", norm="replica"),
         until("stage1_block1", spatial_h=2, spatial_w=2, **DEALT),
-        NEVER,
+        PLAIN,
     ),
     "resnet50, parameters, blocks remade": (
         network("resnet50"),
         until("stage1_block1", fsdp=2, spatial_w=2, remat=True, **DEALT),
-        NEVER,
+        PLAIN,
     ),
     "vgg16, in a pair": (
         network("vgg16"),
         until("conv2_1", spatial_h=2, tensor=2, **DEALT),
-        NEVER,
+        PLAIN,
     ),
     "vgg16, channels": (
         network("vgg16"),
         until("conv2_2", spatial_h=2, tensor=2, weights="channel", **DEALT),
-        NEVER,
+        PLAIN,
     ),
     "cosmoflow, in depth": (
         network("cosmoflow"),
         until("conv2", spatial_d=2, spatial_h=2, spatial_w=2, **DEALT),
-        NEVER,
+        PLAIN,
     ),
     "resnet8, four axes": (
         network(),
         until("block2", data=2, fsdp=2, spatial_h=2, tensor=2, **DEALT),
-        NEVER,
+        PLAIN,
     ),
     **{
         f"noise, 27 x 13, until {block}": (
