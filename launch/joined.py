@@ -1,0 +1,201 @@
+"""Joined processes: what makes several processes one jax program on the processor.
+
+Whoever starts them gives each the environment of its rank; each calls `join()` first.
+"""
+
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.together import Finished, Task, run_together
+
+_RANK: Final = "JAXDIST_RANK"
+_HOSTS: Final = "JAXDIST_HOSTS"
+_COORDINATOR: Final = "JAXDIST_COORDINATOR"
+
+# A host of a testbed has one thread, as its share of this machine's processors.
+_ONE_THREAD: Final = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+}
+_JAX: Final = {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_NUM_CPU_DEVICES": "1",
+    "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+_START_S: Final = 60
+
+
+def environment(
+    environ: Mapping[str, str], *, rank: int, count: int, coordinator: str
+) -> dict[str, str]:
+    """Return the environment of one of several joined processes.
+
+    Settings of jax that this process runs under are its own affair, and a proxy would
+    stand between processes that speak to each other directly: both are left out.
+
+    Args:
+        environ: the environment as it is.
+        rank: which process.
+        count: how many there are.
+        coordinator: `address:port` at which process 0 listens.
+    """
+    kept = {
+        name: text
+        for name, text in environ.items()
+        if not (name.startswith("JAX_") or name.lower().endswith("_proxy"))
+    }
+    mine = {_RANK: str(rank), _HOSTS: str(count), _COORDINATOR: coordinator}
+    return {**kept, **_ONE_THREAD, **_JAX, "PYTHONUNBUFFERED": "1", **mine}
+
+
+def join() -> int:
+    """Join the other processes, and return the rank of this one.
+
+    Call it before anything computes: jax then sees one device of each process.
+
+    Raises:
+        BadInput: nobody started this process as one of several.
+    """
+    rank, count, coordinator = place()
+    if count > 1:
+        import jax
+
+        jax.distributed.initialize(
+            coordinator, count, rank, initialization_timeout=_START_S
+        )
+    return rank
+
+
+def place() -> tuple[int, int, str]:
+    """Return (rank, processes, address of the coordinator) of this process.
+
+    Raises:
+        BadInput: nobody started this process as one of several.
+    """
+    try:
+        rank, count = int(os.environ[_RANK]), int(os.environ[_HOSTS])
+        return rank, count, os.environ[_COORDINATOR]
+    except KeyError as error:
+        raise BadInput(
+            "this process is not one of several",
+            rule="joined processes are started by a testbed or on loopback",
+            values=f"{error.args[0]} is not set",
+            remedy=f"Loopback(2).run([{sys.executable!r}, {sys.argv[0]!r}])",
+        ) from error
+
+
+class Loopback:
+    """Processes on this machine's loopback: anywhere, without root, unshaped.
+
+    Args:
+        count: how many processes.
+
+    Raises:
+        BadInput: fewer than one.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = checked_count(count)
+
+    def run(
+        self,
+        *commands: Sequence[str],
+        timeout: float = 120,
+        env: Mapping[str, str] | None = None,
+    ) -> tuple[Finished, ...]:
+        """Run one process a host and wait for all.
+
+        Args:
+            commands: one for all, or one for each.
+            timeout: seconds until all must be done.
+            env: variables to add.
+
+        Raises:
+            ProcessesFailed: a process failed or was late; all were ended.
+        """
+        coordinator = f"127.0.0.1:{_free_port()}"
+        tasks = tasks_for(commands, self.count, coordinator, env or {})
+        return run_together(tasks, timeout=timeout)
+
+
+def tasks_for(
+    commands: Sequence[Sequence[str]],
+    count: int,
+    coordinator: str,
+    env: Mapping[str, str],
+) -> list[Task]:
+    """Make the tasks of joined processes.
+
+    Args:
+        commands: one for all, or one for each.
+        count: how many processes.
+        coordinator: `address:port` at which process 0 listens.
+        env: variables to add to each environment.
+
+    Raises:
+        BadInput: neither one command nor one for each.
+    """
+    return [
+        Task(
+            command=tuple(command),
+            env={
+                **environment(
+                    os.environ, rank=rank, count=count, coordinator=coordinator
+                ),
+                **env,
+            },
+        )
+        for rank, command in enumerate(for_each(commands, count))
+    ]
+
+
+def checked_count(count: int, most: int = 64) -> int:
+    """Return a number of hosts that can be made.
+
+    Raises:
+        BadInput: it is not between 1 and the most.
+    """
+    if 1 <= count <= most:
+        return count
+    raise BadInput(
+        f"{count} hosts cannot be made",
+        rule=f"there are 1 to {most} hosts",
+        values=f"count={count}",
+        remedy="count=4",
+    )
+
+
+def for_each(commands: Sequence[Sequence[str]], count: int) -> list[list[str]]:
+    """Give each host its command.
+
+    >>> for_each([["hostname"]], 2)
+    [['hostname'], ['hostname']]
+
+    Raises:
+        BadInput: neither one command nor one for each.
+    """
+    given = [list(command) for command in commands]
+    if len(given) == 1:
+        return given * count
+    if len(given) == count:
+        return given
+    raise BadInput(
+        "commands and hosts do not match",
+        rule="there is one command for all hosts, or one for each",
+        values=f"{len(given)} commands, {count} hosts",
+        remedy=f"run(command), or run(*commands) with {count} of them",
+    )
+
+
+def _free_port() -> int:
+    """Find a port nobody listens at now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

@@ -1,0 +1,111 @@
+"""Links: the rate of one, the bucket that holds it to that, and what it counts."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jaxdist.core.errors import BadInput
+
+FRAME: Final = 1514
+"""Bytes of a full Ethernet frame, as a link sends it."""
+SEGMENT: Final = 1448
+"""Bytes of a message in a full frame: 1500 less the headers of IP and TCP."""
+
+_UNITS: Final = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+_BURST_S: Final = 1.5e-3
+_BURST_B: Final = 68 * 1024
+
+
+def bits_per_second(rate: str) -> int:
+    """Read a rate as `tc` writes it.
+
+    >>> bits_per_second("100mbit")
+    100000000
+
+    Raises:
+        BadInput: it is no rate.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]bit)", rate.strip().lower())
+    bits = round(float(found[1]) * _UNITS[found[2]]) if found else 0
+    if bits:
+        return bits
+    raise BadInput(
+        f"{rate} is no rate of a link",
+        rule="a rate is a number above zero and kbit, mbit or gbit, without a space",
+        values=f"rate={rate!r}",
+        remedy="rate='100mbit', or None for a link without a limit",
+    )
+
+
+def bucket(rate: str) -> tuple[str, ...]:
+    """Return the words of `tc` for a token bucket of this rate.
+
+    The bucket holds 1.5 ms of the rate, and at least one packet of 64 KiB that the
+    kernel has not cut into frames yet; the queue in front of it holds 200 ms.
+
+    Raises:
+        BadInput: it is no rate.
+    """
+    bits = bits_per_second(rate)
+    burst = max(_BURST_B, round(_BURST_S * bits / 8))
+    return "tbf", "rate", f"{bits}bit", "burst", f"{burst}b", "latency", "200ms"
+
+
+def framed(payload: int) -> int:
+    """Return the bytes that full frames take for a payload.
+
+    >>> framed(1448)
+    1514
+    """
+    return round(payload * FRAME / SEGMENT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counter:
+    """What an interface has sent and received since it was made."""
+
+    sent: int
+    """Bytes, headers included."""
+    packets: int
+    """Packets sent."""
+    received: int
+    """Bytes, headers included."""
+
+    def __sub__(self, earlier: "Counter") -> "Counter":
+        """Return what was sent and received in between."""
+        return Counter(
+            sent=self.sent - earlier.sent,
+            packets=self.packets - earlier.packets,
+            received=self.received - earlier.received,
+        )
+
+
+def counter(text: str, name: str) -> Counter:
+    """Read one interface's counter.
+
+    Args:
+        text: what `/proc/net/dev` holds.
+        name: of the interface.
+
+    Raises:
+        BadInput: there is no such interface.
+
+    >>> counter("  eth0: 7 1 0 0 0 0 0 0 9 2 0 0 0 0 0 0", "eth0")
+    Counter(sent=9, packets=2, received=7)
+    """
+    found = re.search(rf"^\s*{re.escape(name)}:\s*([\d ]+)", text, re.MULTILINE)
+    if found is None:
+        raise BadInput(
+            f"no interface {name}",
+            rule="the interface is one of this host",
+            values=", ".join(re.findall(r"^\s*(\S+):", text, re.MULTILINE)),
+            remedy="ip link",
+        )
+    numbers = [int(word) for word in found[1].split()]
+    return Counter(sent=numbers[8], packets=numbers[9], received=numbers[0])
+
+
+def own_counter(name: str = "eth0") -> Counter:
+    """Read a counter of the host that this process runs on."""
+    return counter(Path("/proc/net/dev").read_text(), name)

@@ -1,0 +1,154 @@
+"""Processes that live and die together: started at once, ended at the first failure."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import IO, Final
+
+from jaxdist.core.errors import Failed
+
+_POLL_S: Final = 0.02
+_LAST_LINES: Final = 12
+
+# The kernel ends a process whose parent is gone, however the parent went. A child asks
+# for that itself, in front of its command: asking between fork and exec is not safe in
+# a parent with threads, and jax has many.
+_GUARD: Final = """\
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone")
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One process to start."""
+
+    command: tuple[str, ...]
+    """Words of its command line."""
+    env: Mapping[str, str]
+    """Its whole environment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """What one process left."""
+
+    code: int
+    """Exit code; negative is the signal that ended it."""
+    out: str
+    """Standard output."""
+    err: str
+    """Standard error."""
+
+
+class ProcessesFailed(Failed):
+    """One of several processes failed or took too long; all of them were ended.
+
+    Args:
+        what: what happened, in a line.
+        results: what each process left.
+        rank: the process that is quoted.
+    """
+
+    def __init__(self, what: str, results: tuple[Finished, ...], rank: int) -> None:
+        self.results = results
+        said = (results[rank].err or results[rank].out).splitlines()[-_LAST_LINES:]
+        super().__init__("\n".join((what, *(f"  {line}" for line in said))))
+
+
+def run_together(tasks: Sequence[Task], *, timeout: float) -> tuple[Finished, ...]:
+    """Run processes at once and wait for all of them.
+
+    Each is the head of a process group of its own. Whatever ends the call (a failure,
+    the time, Ctrl-C), the groups are killed before it returns.
+
+    Args:
+        tasks: what to start; the position is the rank.
+        timeout: seconds until all must be done.
+
+    Raises:
+        ProcessesFailed: a process did not end with 0, or not in time.
+    """
+    with ExitStack() as stack:
+        files = [
+            stack.enter_context(tempfile.TemporaryFile()) for _ in [*tasks, *tasks]
+        ]
+        running = []
+        for task, out, err in zip(tasks, files[::2], files[1::2]):
+            running.append(_start(task, out, err))
+            stack.callback(running[-1].kill)
+        failure = _wait(running, timeout)
+        for each in running:
+            each.kill()
+        results = tuple(each.finished() for each in running)
+    if failure:
+        rank, how = failure
+        raise ProcessesFailed(f"process {rank} of {len(tasks)} {how}", results, rank)
+    return results
+
+
+def _wait(running: Sequence["_Running"], timeout: float) -> tuple[int, str] | None:
+    """Wait for the end of all, or return who failed and how."""
+    end = time.monotonic() + timeout
+    while True:
+        codes = [each.child.poll() for each in running]
+        for rank, code in enumerate(codes):
+            if code:
+                return rank, f"ended with {code}"
+        if None not in codes:
+            return None
+        if time.monotonic() > end:
+            return codes.index(None), f"ran past {timeout:g} s"
+        time.sleep(_POLL_S)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Running:
+    """A process with its output in files, so that it never waits for a reader."""
+
+    child: subprocess.Popen[bytes]
+    out: IO[bytes]
+    err: IO[bytes]
+
+    def kill(self) -> None:
+        """End the group; nothing where it is gone."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.child.pid, signal.SIGKILL)
+        self.child.wait()
+
+    def finished(self) -> Finished:
+        """Read what it wrote."""
+        out, err = _text(self.out), _text(self.err)
+        return Finished(code=self.child.returncode, out=out, err=err)
+
+
+def _start(task: Task, out: IO[bytes], err: IO[bytes]) -> _Running:
+    child = subprocess.Popen(
+        [*_guard(), *task.command],
+        env=dict(task.env),
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        start_new_session=True,
+    )
+    return _Running(child=child, out=out, err=err)
+
+
+def _guard() -> tuple[str, ...]:
+    if sys.platform != "linux":
+        return ()
+    return sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid())
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
