@@ -12,18 +12,17 @@ Source: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communi
 Operations in MPICH", section 4 (bandwidth terms).
 """
 
-import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from jaxdist.collectives.groups import axes_of_groups, axes_of_pairs, groups_of
 from jaxdist.collectives.source import Sources
 from jaxdist.collectives.trips import Line, lines_of
-from jaxdist.core.axes import part_of
 
 KINDS: Final = (
     "all-reduce",
@@ -39,7 +38,6 @@ _LINE: Final = re.compile(
     + "|".join(KINDS)
     + r")(?P<start>-start)?\((?P<rest>.*)$"
 )
-_APART: Final = "apart"
 _NAME: Final = re.compile(r'op_name="([^"]*)"')
 
 
@@ -105,10 +103,10 @@ def _read(line: Line, mesh: Mapping[str, int], sources: Sources) -> Iterator[Mov
         return
     kind, rest = found["kind"], found["rest"]
     if kind == "collective-permute":
-        axes, group = _axes_of_pairs(_pairs(rest), mesh)
+        axes, group = axes_of_pairs(_pairs(rest), mesh)
     else:
         groups = _groups(rest, math.prod(mesh.values()))
-        axes, group = _axes_of_groups(groups, mesh), len(groups[0])
+        axes, group = axes_of_groups(groups, mesh), len(groups[0])
     if group == 1:  # a device alone moves nothing; the CPU backend leaves it in
         return
     name = _NAME.search(rest)
@@ -162,7 +160,7 @@ def _groups(rest: str, world: int) -> list[list[int]]:
         return np.transpose(ids, order or None).reshape(shape).tolist()
     if found := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", rest):
         sizes = {n: int(s) for n, s in re.findall(r"'([^']+)'=(\d+)", found[1])}
-        return _groups_of(re.findall(r"'([^']+)'", found[2]), sizes)
+        return groups_of(re.findall(r"'([^']+)'", found[2]), sizes)
     return [list(range(world))]
 
 
@@ -170,65 +168,7 @@ def _ints(text: str) -> list[int]:
     return [int(part) for part in text.split(",") if part]
 
 
-def _groups_of(axes: Iterable[str], mesh: Mapping[str, int]) -> list[list[int]]:
-    """List the device groups that a collective over `axes` has on this mesh."""
-    names, chosen = list(mesh), set(axes)
-    ids = np.arange(math.prod(mesh.values())).reshape(tuple(mesh.values()))
-    kept = [i for i, n in enumerate(names) if n not in chosen]
-    along = [i for i, n in enumerate(names) if n in chosen]
-    width = math.prod(mesh[names[i]] for i in along)
-    return np.transpose(ids, kept + along).reshape(-1, width).tolist()
-
-
-def _axes_of_groups(
-    groups: Sequence[Sequence[int]], mesh: Mapping[str, int]
-) -> tuple[str, ...]:
-    """Name the axes, or parts of one, whose groups these are; empty where none match.
-
-    Whole axes come first: a part is named where only neighbours along an axis meet.
-    """
-    wanted = {frozenset(group) for group in groups}
-    for each in (mesh, *_refined(mesh)):
-        real = [name for name, size in each.items() if size > 1 and name != _APART]
-        for count in range(1, len(real) + 1):
-            for axes in itertools.combinations(real, count):
-                if {frozenset(g) for g in _groups_of(axes, each)} == wanted:
-                    return axes
-    return ()
-
-
-def _refined(mesh: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Yield the mesh with one axis cut in two: groups apart, and neighbours in them.
-
-    >>> list(_refined({"data": 4, "tensor": 2}))
-    [{'apart': 2, 'data[2]': 2, 'tensor': 2}]
-    """
-    for cut, size in mesh.items():
-        for devices in range(2, size):
-            if size % devices == 0:
-                halves = {_APART: size // devices, part_of(cut, devices): devices}
-                named = ({n: s} if n != cut else halves for n, s in mesh.items())
-                yield {name: s for each in named for name, s in each.items()}
-
-
 def _pairs(rest: str) -> list[tuple[int, int]]:
     found = re.search(r"source_target_pairs=\{([\d,{} ]*)\}", rest)
     pairs = re.findall(r"\{(\d+),(\d+)\}", found[1] + "}") if found else []
     return [(int(a), int(b)) for a, b in pairs]
-
-
-def _axes_of_pairs(
-    pairs: Sequence[tuple[int, int]], mesh: Mapping[str, int]
-) -> tuple[tuple[str, ...], int]:
-    """Name the axes along which a permute moves, and the devices along them."""
-    shape = tuple(mesh.values())
-    moved = {
-        name
-        for a, b in pairs
-        for name, x, y in zip(
-            mesh, np.unravel_index(a, shape), np.unravel_index(b, shape)
-        )
-        if x != y
-    }
-    axes = tuple(name for name in mesh if name in moved)
-    return axes, math.prod(mesh[name] for name in axes)
