@@ -14,6 +14,7 @@ _HOMES: Final = {
     "Profile": "jaxdist.core.profile",
     "Run": "jaxdist.core.run",
     "audit": "jaxdist.partition.foreign",
+    "bytes_of": "jaxdist.partition.foreign",
     "fit": "jaxdist.train.loop",
     "load": "jaxdist.train.load",
 }
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from jaxdist.core.profile import Profile as Profile
     from jaxdist.core.run import Run as Run
     from jaxdist.partition.foreign import audit as audit
+    from jaxdist.partition.foreign import bytes_of as bytes_of
     from jaxdist.train.load import load as load
     from jaxdist.train.loop import fit as fit
 

@@ -7,7 +7,9 @@ import jax
 from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 from jax.sharding import NamedSharding
 
-from jaxdist.collectives.hlo import read_collectives
+from jaxdist.collectives.hlo import Move, read_collectives
+from jaxdist.collectives.meter import Meter, metered
+from jaxdist.collectives.stablehlo import read_stablehlo
 from jaxdist.core.errors import BadInput
 from jaxdist.partition.survey import Survey
 from jaxdist.profile.trace import pruned
@@ -33,9 +35,8 @@ def audit(step: Any, *args: Any) -> Survey:
     Raises:
         BadInput: it is not jitted, or cannot be called on these arguments.
     """
-    traced, compiled = _compile(step, args)
-    traced = getattr(traced, "traced", traced)  # flax wraps what jax traced
-    jaxpr = pruned(traced.jaxpr.jaxpr) if traced is not None else None
+    traced, _, compiled = _compile(step, args)
+    jaxpr = _jaxpr(traced)
     mesh = _mesh(args, compiled, jaxpr)
     return Survey(
         mesh=mesh,
@@ -47,6 +48,39 @@ def audit(step: Any, *args: Any) -> Survey:
     )
 
 
+def bytes_of(step: Any, *args: Any) -> Meter:
+    """Compile anybody's jitted step and count the bytes that a device sends.
+
+    Nothing is run. StableHLO says what was written; the compiled program what this
+    backend makes of it: merged, perhaps in wider dtypes, with what the partitioner
+    added.
+
+    Args:
+        step: a jitted function, or what its `lower(...)` or `compile()` returned.
+        args: what it is called on: trees of arrays or of `jax.ShapeDtypeStruct`, with
+            their shardings; none for a step that is lowered or compiled already.
+
+    Returns:
+        Bytes by kind of collective and axes, in a column each; printing it lays them
+        out. A step that is compiled already has no StableHLO.
+
+    Raises:
+        BadInput: it is not jitted, or cannot be called on these arguments.
+    """
+    traced, lowered, compiled = _compile(step, args)
+    mesh = _mesh(args, compiled, _jaxpr(traced))
+    return metered(
+        mesh,
+        compiled=read_collectives(compiled.as_text() or "", mesh),
+        stablehlo=None if lowered is None else written(lowered, mesh),
+    )
+
+
+def written(lowered: Any, mesh: Mapping[str, int]) -> tuple[Move, ...]:
+    """List the collectives of what `lower(...)` returned."""
+    return read_stablehlo(lowered.compiler_ir("stablehlo"), mesh)
+
+
 def memory_of(compiled: Any) -> int:
     """Sum the compiler's own account: what comes in, goes out and lives between."""
     sizes = compiled.memory_analysis()
@@ -54,12 +88,12 @@ def memory_of(compiled: Any) -> int:
     return int(total + sizes.temp_size_in_bytes - sizes.alias_size_in_bytes)
 
 
-def _compile(step: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Return the traced step, if it can be had, and the compiled one."""
+def _compile(step: Any, args: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    """Return the step traced and lowered, if they can be had, and compiled."""
     if hasattr(step, "memory_analysis") and hasattr(step, "as_text"):
-        return None, step
+        return None, None, step
     if hasattr(step, "compile"):
-        return None, step.compile()
+        return None, step, step.compile()
     if not hasattr(step, "trace"):
         raise BadInput(
             f"{getattr(step, '__name__', type(step).__name__)} is not jitted",
@@ -71,7 +105,13 @@ def _compile(step: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
         traced = step.trace(*args)
     except (TypeError, ValueError) as error:
         raise _refused(args, error) from error
-    return traced, traced.lower().compile()
+    lowered = traced.lower()
+    return traced, lowered, lowered.compile()
+
+
+def _jaxpr(traced: Any) -> Jaxpr | None:
+    traced = getattr(traced, "traced", traced)  # flax wraps what jax traced
+    return pruned(traced.jaxpr.jaxpr) if traced is not None else None
 
 
 def _refused(args: tuple[Any, ...], error: Exception) -> BadInput:

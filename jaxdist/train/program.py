@@ -11,7 +11,7 @@ from jaxdist.collectives.hlo import Move, read_collectives
 from jaxdist.partition import audit
 from jaxdist.partition.audit import AuditError
 from jaxdist.partition.foreign import memory_of
-from jaxdist.partition.reduction import exact_reduction
+from jaxdist.partition.reduction import Reduction, exact_reduction
 from jaxdist.partition.work import Work, compare_work
 from jaxdist.profile.trace import pruned
 from jaxdist.train.layout import Layout, Shapes
@@ -65,10 +65,7 @@ def compile_program(
     Raises:
         AuditError: the program moves or computes something that the plan does not.
     """
-    ledger, shardings = layout.ledger, layout.batch(layout.shapes)
-    step = jax.jit(train_step(layout), donate_argnums=0)
-    batch = _placed(layout.padded(layout.shapes), shardings)
-    traced = step.trace(layout.state, batch)
+    ledger, traced = layout.ledger, trace_program(layout)
     compiled = traced.lower().compile()
     work = compare_work(ledger.work, pruned(traced.jaxpr.jaxpr))
     moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
@@ -82,19 +79,30 @@ def compile_program(
         work=work,
         differences=found,
         step=compiled,
-        warm=_warm(layout, batch),
-        batch=shardings,
+        warm=_warm(layout),
+        batch=layout.batch(layout.shapes),
         memory_bytes=memory_of(compiled),
     )
 
 
-def _warm(layout: Layout, batch: Any) -> Any:
+def trace_program(layout: Layout, reduction: Reduction | None = None) -> Any:
+    """Trace a training step on the shapes of its state and batch.
+
+    Args:
+        layout: the task, its plan and mesh.
+        reduction: how gradients are summed; the plan's where not given.
+    """
+    step = jax.jit(train_step(layout, reduction), donate_argnums=0)
+    batch = _placed(layout.padded(layout.shapes), layout.batch(layout.shapes))
+    return step.trace(layout.state, batch)
+
+
+def _warm(layout: Layout) -> Any:
     """Compile the step that sums exactly, where the plan begins with it."""
     if not (layout.plan.reduce.warm_up and layout.reduction.buckets):
         return None
     exact = exact_reduction(layout.plan, layout.leaves)
-    step = jax.jit(train_step(layout, exact), donate_argnums=0)
-    return step.lower(layout.state, batch).compile()
+    return trace_program(layout, exact).lower().compile()
 
 
 def compile_score(layout: Layout, shapes: Shapes) -> Any:

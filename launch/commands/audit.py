@@ -1,12 +1,9 @@
 """`jaxdist audit`: what a compiled step moves and does, beside its plan."""
 
-import os
 import sys
 from argparse import Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jaxdist.core.errors import BadInput
 from jaxdist.launch.arguments import Parser, add_json
 
 if TYPE_CHECKING:
@@ -47,36 +44,19 @@ def run(args: Namespace) -> int:
     Raises:
         AuditError: the first difference from the plan, after everything was printed.
     """
-    from jaxdist.launch.environment import variables
+    from jaxdist.launch.script import script_step
 
-    path, _, name = args.experiment.partition(":")
-    if not (path.endswith(".py") and name):
-        return _experiment(args)
-    # A script makes devices as it likes, so none are prepared for it.
-    os.environ.update(variables(os.environ, fake_devices=None))
-    from jaxdist.core.named import load_file
-    from jaxdist.launch.catalogue import has_experiment
-
-    module = load_file(Path(path))
-    if has_experiment(module, name):
-        return _experiment(args)
-    from jaxdist.launch.script import step_of
-
-    return _script(args, *step_of(module, Path(path), name))
+    found = script_step(args.experiment)
+    return _experiment(args) if found is None else _script(args, *found)
 
 
 def _script(args: Namespace, step: Any, given: tuple[Any, ...]) -> int:
     """Survey a step of the user's own."""
     from jaxdist.launch.console import print_json
+    from jaxdist.launch.script import refuse_keys
     from jaxdist.partition.foreign import audit
 
-    if args.overrides:
-        raise BadInput(
-            "a script has no keys",
-            rule="key=value changes an experiment; a script is audited as it is",
-            values=" ".join(args.overrides),
-            remedy=f"jaxdist audit {args.experiment}",
-        )
+    refuse_keys("audit", args.experiment, args.overrides)
     survey = audit(step, *given)
     if args.json:
         print_json(survey.tree())
