@@ -27,9 +27,12 @@ system-tests: env-dev system-packages
 	$(BIN)/pytest -m system tests
 
 system-packages:
-	@command -v mount >/dev/null || { \
-	  test "$$(id -u)" = 0 || { echo "install the package mount, or run as root"; exit 1; }; \
-	  apt-get update --quiet && apt-get install --quiet --yes mount; }
+	@missing=""; \
+	command -v mount >/dev/null || missing="mount"; \
+	command -v ip >/dev/null && command -v tc >/dev/null || missing="$$missing iproute2"; \
+	test -z "$$missing" || { \
+	  test "$$(id -u)" = 0 || { echo "install $$missing, or run as root"; exit 1; }; \
+	  apt-get update --quiet && apt-get install --quiet --yes $$missing; }
 
 # Every command that the README and docs/ show, in a fresh copy of the checkout.
 commands:

@@ -1,0 +1,83 @@
+"""The gauge: what a call of a joined program sends, and how long it takes."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxdist.launch.links import own_counter
+
+_SETTLE_S: Final = 0.15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """One call, seen from one host."""
+
+    seconds: float
+    """From the moment all hosts were ready until the result was here."""
+    sent: int
+    """Bytes that this host's interface sent, headers included."""
+
+
+def spread(mesh: Mesh, each: Callable[[int], np.ndarray]) -> jax.Array:
+    """Place an array of one's own on each device of a mesh with one axis.
+
+    Args:
+        mesh: one device a host.
+        each: the array [n, ...] of a rank.
+
+    Returns:
+        The array [hosts x n, ...], split along its first dim.
+    """
+    (axis,) = mesh.axis_names
+    local = each(jax.process_index())
+    place = NamedSharding(mesh, PartitionSpec(axis))
+    return jax.make_array_from_process_local_data(place, local)
+
+
+def gauge(
+    mesh: Mesh, call: Callable[[], Any], *, times: int, settle: float = _SETTLE_S
+) -> list[Reading]:
+    """Run a call several times on all hosts at once and read the interface.
+
+    The first run, which compiles and connects, is not counted. Before and after each
+    run the links fall quiet: late acknowledgements belong to nobody else's run.
+
+    Args:
+        mesh: one device a host, one axis.
+        call: returns arrays that are waited for.
+        times: how often it is counted.
+        settle: seconds until a link is quiet.
+    """
+    meet = _barrier(mesh)
+    jax.block_until_ready(call())
+    readings = []
+    for _ in range(times):
+        meet()
+        time.sleep(settle)
+        before, start = own_counter(), time.perf_counter()
+        jax.block_until_ready(call())
+        seconds = time.perf_counter() - start
+        time.sleep(settle)
+        sent = (own_counter() - before).sent
+        readings.append(Reading(seconds=seconds, sent=sent))
+    meet()
+    return readings
+
+
+def _barrier(mesh: Mesh) -> Callable[[], Any]:
+    """Return a call that ends when all hosts have come to it."""
+    (axis,) = mesh.axis_names
+    along = PartitionSpec(axis)
+    add = jax.jit(
+        jax.shard_map(
+            lambda x: jax.lax.psum(x, axis), mesh=mesh, in_specs=along, out_specs=along
+        )
+    )
+    ones = spread(mesh, lambda rank: np.ones(1, np.float32))
+    return lambda: jax.block_until_ready(add(ones))
