@@ -40,34 +40,33 @@ def spread(mesh: Mesh, each: Callable[[int], np.ndarray]) -> jax.Array:
     return jax.make_array_from_process_local_data(place, local)
 
 
-def gauge(
-    mesh: Mesh, call: Callable[[], Any], *, times: int, settle: float = _SETTLE_S
-) -> list[Reading]:
-    """Run a call several times on all hosts at once and read the interface.
+class Gauge:
+    """Reads this host's interface around calls that all hosts make at once.
 
-    The first run, which compiles and connects, is not counted. Before and after each
-    run the links fall quiet: late acknowledgements belong to nobody else's run.
+    Before and after each call the links fall quiet: late acknowledgements belong to
+    nobody else's call.
 
     Args:
         mesh: one device a host, one axis.
-        call: returns arrays that are waited for.
-        times: how often it is counted.
         settle: seconds until a link is quiet.
     """
-    meet = _barrier(mesh)
-    jax.block_until_ready(call())
-    readings = []
-    for _ in range(times):
-        meet()
-        time.sleep(settle)
+
+    def __init__(self, mesh: Mesh, settle: float = _SETTLE_S) -> None:
+        self._meet, self._settle = _barrier(mesh), settle
+
+    def read(self, call: Callable[[], Any]) -> Reading:
+        """Make a call, which has been made before so that it is compiled.
+
+        Args:
+            call: returns arrays that are waited for.
+        """
+        self._meet()
+        time.sleep(self._settle)
         before, start = own_counter(), time.perf_counter()
         jax.block_until_ready(call())
         seconds = time.perf_counter() - start
-        time.sleep(settle)
-        sent = (own_counter() - before).sent
-        readings.append(Reading(seconds=seconds, sent=sent))
-    meet()
-    return readings
+        time.sleep(self._settle)
+        return Reading(seconds=seconds, sent=(own_counter() - before).sent)
 
 
 def _barrier(mesh: Mesh) -> Callable[[], Any]:

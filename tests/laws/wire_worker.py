@@ -9,7 +9,7 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.launch.gauge import gauge, spread
+from jaxdist.launch.gauge import Gauge, spread
 from jaxdist.launch.joined import join
 from jaxdist.partition.foreign import bytes_of
 
@@ -31,19 +31,21 @@ METHODS = {
 }
 
 
-def count(mesh, name, elements, wired):
-    """Return one method's bytes: as written, as compiled and, where wired, sent."""
+def count(mesh, name, elements):
+    """Return one method's bytes as written and as compiled, and the call."""
     along = P(AXIS)
     each = jax.shard_map(
         METHODS[name], mesh=mesh, in_specs=along, out_specs=along, check_vma=False
     )
     x = spread(mesh, lambda rank: numbers(rank, elements))
     step = jax.jit(each)
-    readings = gauge(mesh, lambda: step(x), times=TIMES) if wired else []
-    sent = {"sent": [r.sent for r in readings]}
-    return (
-        {"name": name, "elements": elements} | bytes_of(step, x).tree()["total"] | sent
-    )
+    said = {"name": name, "elements": elements}
+    return said | bytes_of(step, x).tree()["total"], lambda: step(x)
+
+
+def sent(gauge, call):
+    jax.block_until_ready(call())
+    return [gauge.read(call).sent for _ in range(TIMES)]
 
 
 def numbers(rank, elements):
@@ -54,9 +56,11 @@ def main(names, sizes, wired):
     join()
     hosts = jax.process_count()
     mesh = jax.make_mesh((hosts,), (AXIS,), (AxisType.Auto,))
+    gauge = Gauge(mesh) if wired else None
     for elements in sizes:
         for name in names:
-            print(json.dumps(count(mesh, name, elements, wired)))
+            said, call = count(mesh, name, elements)
+            print(json.dumps(said | ({"sent": sent(gauge, call)} if gauge else {})))
 
 
 if __name__ == "__main__":
