@@ -51,7 +51,7 @@ class Hosts:
         self.rate, self.frames = rate, frames
         self._words = _shaping(rate)
         self.name = f"{_PREFIX}-{os.getpid()}-{secrets.token_hex(2)}"
-        _check_machine()
+        check_machine()
 
     def __enter__(self) -> "Hosts":
         sweep()
@@ -209,7 +209,7 @@ def _do(*words: str) -> str:
     )
 
 
-def _check_machine() -> None:
+def check_machine() -> None:
     """Refuse what cannot make hosts.
 
     Raises:

@@ -4,10 +4,12 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from jaxdist.core.errors import BadInput
 from jaxdist.launch.arguments import Parser, add_json
 
 if TYPE_CHECKING:
     from jaxdist.collectives.meter import Meter
+    from jaxdist.launch.wired import Wire
 
 summary = "count the bytes a step sends: by formula, as written, as compiled"
 
@@ -27,6 +29,12 @@ def add_arguments(parser: Parser) -> None:
         default=(),
         help="change a value; `jaxdist config EXPERIMENT` lists the keys",
     )
+    parser.add_argument(
+        "--wire",
+        action="store_true",
+        help="also run the step, a host in a box for each device, and read what their "
+        "interfaces count (Linux, root)",
+    )
     add_json(parser)
 
 
@@ -40,30 +48,58 @@ def run(args: Namespace) -> int:
     from jaxdist.partition.foreign import bytes_of
 
     refuse_keys("bytes", args.experiment, args.overrides)
+    if args.wire:
+        raise BadInput(
+            "the step of a script is not run",
+            rule="hosts in a box run the step of an experiment",
+            values=f"--wire {args.experiment}",
+            remedy=f"jaxdist bytes {args.experiment}",
+        )
     step, given = found
-    return _print(bytes_of(step, *given), args, args.experiment)
+    return _print(bytes_of(step, *given), None, args, args.experiment)
 
 
 def _experiment(args: Namespace) -> int:
     """Count the bytes of an experiment's step."""
     from jaxdist.launch.devices import prepare_devices
     from jaxdist.launch.resolve import resolve
+    from jaxdist.launch.wired import check_wire, wire
 
     resolved = resolve(args.experiment, args.overrides)
     prepared = prepare_devices(resolved.config.plan, explicit=resolved.plan_is_explicit)
+    devices = prepared.plan.mesh.devices
+    if args.wire:
+        check_wire(devices)
 
     # From here on jax is imported: it sees the devices that were just prepared.
     from jaxdist.launch.metering import layout_of, meter
 
+    found = meter(layout_of(resolved, prepared))
+    words = args.experiment, *args.overrides
+    counted = wire(words, devices) if args.wire else None
     head = f"{resolved.source}    {prepared.plan.title}    {prepared.title}"
-    return _print(meter(layout_of(resolved, prepared)), args, head)
+    return _print(found, counted, args, head)
 
 
-def _print(found: "Meter", args: Namespace, head: str) -> int:
+def _print(found: "Meter", wire: "Wire | None", args: Namespace, head: str) -> int:
     from jaxdist.launch.console import print_json
 
     if args.json:
-        print_json({"experiment": args.experiment, **found.tree()})
+        sent = {} if wire is None else {"interfaces": list(wire.sent)}
+        print_json({"experiment": args.experiment, **found.tree(), **sent})
     else:
         sys.stdout.write(f"{head}\n\n{found}\n")
+        sys.stdout.write("" if wire is None else _counted(found, wire))
     return 0
+
+
+def _counted(found: "Meter", wire: "Wire") -> str:
+    """Say what the interfaces counted, beside the compiled program."""
+    from jaxdist.core.units import count
+
+    mean, compiled = round(wire.mean), found.total("compiled")
+    return (
+        f"\n  interfaces   {count(mean)} B a host and step, headers included "
+        f"({count(min(wire.sent))} to {count(max(wire.sent))}): "
+        f"{mean / compiled:.2f} of compiled\n"
+    )

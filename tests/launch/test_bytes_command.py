@@ -5,6 +5,7 @@ import json
 import pytest
 
 from jaxdist.launch.cli import main
+from jaxdist.launch.links import framed
 
 SMALL = ("model.width=4", "data.batch=8", "plan.mesh.data=2")
 SCRIPT = """
@@ -52,6 +53,34 @@ def test_one_device_sends_nothing(answer, job):
     code, out, _ = answer("digits", f"data.dir={job.data}", *SMALL, *alone)
     assert code == 0
     assert out.splitlines()[-1].split()[-3:] == ["0", "0", "0"]
+
+
+@pytest.mark.system
+@pytest.mark.timeout(400)
+def test_interfaces_count_at_least_what_the_compiled_step_sends(answer, job):
+    words = *SMALL, "plan.mesh.spatial_h=1", "--wire", "--json"
+    code, out, err = answer("digits", f"data.dir={job.data}", *words)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert len(found["interfaces"]) == 2
+    for sent in found["interfaces"]:
+        # Each of some 30 collectives of a few bytes costs headers of a kilobyte or two.
+        assert framed(found["total"]["compiled"]) < sent
+        assert sent < framed(found["total"]["compiled"]) + 100_000
+
+
+def test_one_device_has_no_links(answer, job):
+    alone = "plan.mesh.data=1", "plan.mesh.spatial_h=1"
+    code, out, err = answer("digits", f"data.dir={job.data}", *SMALL, *alone, "--wire")
+    assert (code, out) == (2, "")
+    assert "the plan has 1 device\n" in err
+
+
+def test_a_script_is_not_run(answer, tmp_path):
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    code, _, err = answer("mine.py:step", "--wire")
+    assert code == 2
+    assert "the step of a script is not run" in err
 
 
 def test_a_script_has_two_columns(answer, tmp_path):
