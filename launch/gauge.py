@@ -25,19 +25,17 @@ class Reading:
 
 
 def spread(mesh: Mesh, each: Callable[[int], np.ndarray]) -> jax.Array:
-    """Place an array of one's own on each device of a mesh with one axis.
+    """Place an array of each host's own on its device.
 
     Args:
         mesh: one device a host.
         each: the array [n, ...] of a rank.
 
     Returns:
-        The array [hosts x n, ...], split along its first dim.
+        The array [hosts x n, ...], its first dim split over all axes.
     """
-    (axis,) = mesh.axis_names
-    local = each(jax.process_index())
-    place = NamedSharding(mesh, PartitionSpec(axis))
-    return jax.make_array_from_process_local_data(place, local)
+    place = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    return jax.make_array_from_process_local_data(place, each(jax.process_index()))
 
 
 class Gauge:
@@ -47,7 +45,7 @@ class Gauge:
     nobody else's call.
 
     Args:
-        mesh: one device a host, one axis.
+        mesh: one device a host.
         settle: seconds until a link is quiet.
     """
 
@@ -71,11 +69,11 @@ class Gauge:
 
 def _barrier(mesh: Mesh) -> Callable[[], Any]:
     """Return a call that ends when all hosts have come to it."""
-    (axis,) = mesh.axis_names
-    along = PartitionSpec(axis)
+    axes = mesh.axis_names
+    along = PartitionSpec(axes)
     add = jax.jit(
         jax.shard_map(
-            lambda x: jax.lax.psum(x, axis), mesh=mesh, in_specs=along, out_specs=along
+            lambda x: jax.lax.psum(x, axes), mesh=mesh, in_specs=along, out_specs=along
         )
     )
     ones = spread(mesh, lambda rank: np.ones(1, np.float32))

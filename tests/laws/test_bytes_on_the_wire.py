@@ -1,23 +1,29 @@
 """Law 3: bytes by formula are those of the compiled program and those on the wire."""
 
 import json
+import math
 import os
 import statistics
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from jaxdist.collectives.compress.method import Scatters
+from jaxdist.collectives.hlo import wire_bytes
+from jaxdist.collectives.via import METHODS
 from jaxdist.launch.joined import Loopback
 from jaxdist.launch.links import framed
 from jaxdist.launch.testbed import Hosts
 
 WORKER = Path(__file__).with_name("wire_worker.py")
-MIB = 1 << 18
-"""Elements of a mebibyte of float32."""
+SQUARE = (1024, 1024)
+"""4 MiB of float32 on each host."""
+SMALL = (512, 512)
 
 # Bytes that each of P hosts sends for S bytes on each (Thakur et al. 2005).
-FORMULAS = {
+PLAIN = {
     "psum": lambda p, s: 2 * (p - 1) * s // p,
     "psum_scatter": lambda p, s: (p - 1) * s // p,
     "all_gather": lambda p, s: (p - 1) * s,
@@ -26,51 +32,99 @@ FORMULAS = {
 }
 
 
-def rows(hosts, names, sizes, *, wired):
-    """Run the methods on all hosts: for each method and size a row of every rank."""
-    given = json.dumps([list(names), list(sizes), wired])
+def family(count):
+    """Name every way to sum on so many hosts."""
+    sums = [f"psum {via}" for via in METHODS if via != "hierarchical" or count > 2]
+    scatters = [via for via, method in METHODS.items() if isinstance(method, Scatters)]
+    return [*sums, *(f"psum_scatter {via}" for via in scatters)]
+
+
+def formula(name, shape, count):
+    """Bytes that a host sends."""
+    kind, _, via = name.partition(" ")
+    if not via:
+        return PLAIN[kind](count, 4 * math.prod(shape))
+    two = {"data": count // 2, "fsdp": 2}
+    sizes = two if via == "hierarchical" else {"data": count}
+    if kind == "psum_scatter":
+        moved = METHODS[via].scattered(math.prod(shape) // count, 4, sizes)
+    else:
+        moved = METHODS[via].payloads([shape], np.dtype("f4"), sizes)
+    return sum(
+        wire_bytes(p.kind, p.size, math.prod(sizes[a] for a in p.axes)) for p in moved
+    )
+
+
+def found(hosts, names, shape, *, wired):
+    """Run the methods on all hosts: for each a row of every rank."""
+    given = json.dumps([list(names), shape, wired])
     env = {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = hosts.run((sys.executable, str(WORKER), given), timeout=280, env=env)
     each = [[line for line in r.out.splitlines() if line[:1] == "{"] for r in done]
-    return [[json.loads(line) for line in ranks] for ranks in zip(*each, strict=True)]
+    rows = [[json.loads(line) for line in ranks] for ranks in zip(*each, strict=True)]
+    assert [ranks[0]["name"] for ranks in rows] == list(names)
+    return rows
 
 
-def swapped(name, rank, count):
-    """Tell whether gloo makes a rank send the sum that it got to another one.
+def total(row, column):
+    return sum(each[column] for each in row["rows"])
+
+
+def swapped(row, rank):
+    """Bytes that gloo has a rank send on, because the sum it got is another's.
 
     Its reduce-scatter halves the ranks from the nearest on, so the sums come out in the
     order of reversed bits, and every rank that holds another's sends it there.
     """
-    bits = count.bit_length() - 1
-    reverse = int(f"{rank:0{bits}b}"[::-1], 2)
-    return name == "psum_scatter" and reverse != rank
+    extra = 0
+    for each in row["rows"]:
+        bits = each["group"].bit_length() - 1
+        inside = rank % each["group"]
+        reverse = int(f"{inside:0{bits}b}"[::-1], 2)
+        if each["kind"] == "reduce-scatter" and reverse != inside:
+            extra += each["compiled"] // (each["group"] - 1)
+    return extra
 
 
 @pytest.mark.laws
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("count", [2, 4])
 def test_what_real_processes_compile_moves_what_the_formula_says(count):
-    found = rows(Loopback(count), FORMULAS, [MIB], wired=False)
-    assert len(found) == len(FORMULAS)
-    for ranks in found:
+    names = [*PLAIN, *family(count)]
+    for ranks in found(Loopback(count), names, SMALL, wired=False):
         name = ranks[0]["name"]
-        said = FORMULAS[name](count, 4 * MIB)
         for row in ranks:
-            assert row["stablehlo"] == row["compiled"] == said, name
+            said = formula(name, SMALL, count)
+            assert total(row, "stablehlo") == total(row, "compiled") == said, name
 
 
 @pytest.mark.system
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("count", [2, 4])
-def test_an_interface_counts_what_the_formula_says(count):
+@pytest.mark.parametrize(("shape", "near"), [(SMALL, 0.05), (SQUARE, 0.03)])
+def test_interfaces_count_what_plain_collectives_send(count, shape, near):
     with Hosts(count, "1gbit", frames=True) as hosts:
-        found = rows(hosts, FORMULAS, [MIB, 4 * MIB], wired=True)
-    assert len(found) == 2 * len(FORMULAS)
-    for ranks in found:
+        rows = found(hosts, PLAIN, shape, wired=True)
+    for ranks in rows:
         for rank, row in enumerate(ranks):
-            name, size = row["name"], 4 * row["elements"]
-            extra = size // count if swapped(name, rank, count) else 0
-            said = framed(row["compiled"] + extra)
-            near = 0.03 if size >= 4 << 20 else 0.05
+            name = row["name"]
+            said = framed(formula(name, shape, count) + swapped(row, rank))
             sent = statistics.median(row["sent"])
-            assert sent == pytest.approx(said, rel=near), (name, size, rank)
+            assert sent == pytest.approx(said, rel=near), (name, rank)
+
+
+@pytest.mark.system
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("count", [2, 4])
+def test_interfaces_count_what_every_way_to_sum_sends(count):
+    with Hosts(count, "1gbit", frames=True) as hosts:
+        rows = found(hosts, family(count), SQUARE, wired=True)
+    for ranks in rows:
+        for rank, row in enumerate(ranks):
+            name = row["name"]
+            said = framed(formula(name, SQUARE, count) + swapped(row, rank))
+            # Few bytes: messages have headers and acknowledgements of up to 1 kB, and a
+            # way to sum has two collectives of at most 2 (P - 1) messages.
+            small = 1000 * 2 * 2 * (count - 1)
+            sent = statistics.median(row["sent"])
+            assert said * 0.95 < sent < said * 1.05 + small, (name, rank)

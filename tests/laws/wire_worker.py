@@ -1,5 +1,6 @@
 """One of several hosts: runs collectives, counts their bytes, prints a line each."""
 
+import functools
 import json
 import sys
 
@@ -9,58 +10,68 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
+from jaxdist.collectives.primitives import psum, psum_scatter
 from jaxdist.launch.gauge import Gauge, spread
 from jaxdist.launch.joined import join
 from jaxdist.partition.foreign import bytes_of
 
-AXIS = "data"
 TIMES = 5
 
 
-def ring(x):
-    size = lax.axis_size(AXIS)
-    return lax.ppermute(x, AXIS, [(i, (i + 1) % size) for i in range(size)])
+def ring(x, axes):
+    size = lax.axis_size(axes)
+    return lax.ppermute(x, axes, [(i, (i + 1) % size) for i in range(size)])
 
 
-METHODS = {
-    "psum": lambda x: lax.psum(x, AXIS),
-    "psum_scatter": lambda x: lax.psum_scatter(x, AXIS, tiled=True),
-    "all_gather": lambda x: lax.all_gather(x, AXIS, tiled=True),
-    "all_to_all": lambda x: lax.all_to_all(x, AXIS, 0, 0, tiled=True),
+PLAIN = {
+    "psum": lax.psum,
+    "psum_scatter": functools.partial(lax.psum_scatter, tiled=True),
+    "all_gather": functools.partial(lax.all_gather, tiled=True),
+    "all_to_all": lambda x, axes: lax.all_to_all(x, axes, 0, 0, tiled=True),
     "ppermute": ring,
 }
+FAMILY = {"psum": psum, "psum_scatter": psum_scatter}
 
 
-def count(mesh, name, elements):
-    """Return one method's bytes as written and as compiled, and the call."""
-    along = P(AXIS)
-    each = jax.shard_map(
-        METHODS[name], mesh=mesh, in_specs=along, out_specs=along, check_vma=False
-    )
-    x = spread(mesh, lambda rank: numbers(rank, elements))
-    step = jax.jit(each)
-    said = {"name": name, "elements": elements}
-    return said | bytes_of(step, x).tree()["total"], lambda: step(x)
+def method(name):
+    """Return what `psum` or `psum int8` does, and the axes that it does it over."""
+    kind, _, via = name.partition(" ")
+    axes = ("data", "fsdp") if via == "hierarchical" else ("data",)
+    if not via:
+        return PLAIN[kind], axes
+    return functools.partial(FAMILY[kind], via=via), axes
 
 
-def sent(gauge, call):
-    jax.block_until_ready(call())
-    return [gauge.read(call).sent for _ in range(TIMES)]
-
-
-def numbers(rank, elements):
-    return np.random.default_rng(rank).normal(size=elements).astype(np.float32)
-
-
-def main(names, sizes, wired):
-    join()
+def prepared(name, shape):
+    """Return a call, its bytes as written and as compiled, by kind of collective."""
+    run, axes = method(name)
     hosts = jax.process_count()
-    mesh = jax.make_mesh((hosts,), (AXIS,), (AxisType.Auto,))
-    gauge = Gauge(mesh) if wired else None
-    for elements in sizes:
-        for name in names:
-            said, call = count(mesh, name, elements)
-            print(json.dumps(said | ({"sent": sent(gauge, call)} if gauge else {})))
+    sizes = (hosts,) if len(axes) == 1 else (hosts // 2, 2)
+    mesh = jax.make_mesh(sizes, axes, (AxisType.Auto,) * len(axes))
+    along = P(axes)
+    each = jax.shard_map(
+        lambda x: run(x, axes),
+        mesh=mesh,
+        in_specs=along,
+        out_specs=along,
+        check_vma=False,
+    )
+    x = spread(mesh, lambda rank: numbers(rank, shape))
+    step = jax.jit(each)
+    return lambda: step(x), bytes_of(step, x).tree()["rows"], Gauge(mesh)
+
+
+def numbers(rank, shape):
+    return np.random.default_rng(rank).normal(size=shape).astype(np.float32)
+
+
+def main(names, shape, wired):
+    join()
+    for name in names:
+        call, rows, gauge = prepared(name, shape)
+        jax.block_until_ready(call())
+        sent = [gauge.read(call).sent for _ in range(TIMES)] if wired else []
+        print(json.dumps({"name": name, "rows": rows, "sent": sent}))
 
 
 if __name__ == "__main__":
