@@ -23,7 +23,10 @@ from jaxdist.launch.testbed import Hosts
 
 HERE = Path(__file__).parent
 OURS, TORCH = HERE / "links_jax.py", HERE / "links_torch.py"
-METHODS = "exact,two-phase"
+METHODS = (
+    "exact,two-phase,bf16,int8,int4,sign,random_k,top_k,sparse,aligned,hierarchical,"
+    "power1,power4"
+)
 TORCH_METHODS = "all_reduce,ddp,fp16,powersgd1,powersgd4"
 
 
@@ -118,7 +121,7 @@ def arguments():
     )
     parser.add_argument("--rates", default="100mbit,none", help="of tc, or none")
     parser.add_argument("--sizes", default="4", help="MiB of the matrix on a host")
-    parser.add_argument("--methods", default=METHODS, help="ours, by name")
+    parser.add_argument("--methods", default=METHODS, help="names of psum(via=...)")
     parser.add_argument("--torch-python", metavar="PYTHON", help="one that has torch")
     parser.add_argument("--torch-methods", default=TORCH_METHODS)
     parser.add_argument("--hosts", type=int, default=4)

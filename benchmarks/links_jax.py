@@ -10,22 +10,30 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
+from jaxdist.collectives.compress.power import Power
+from jaxdist.collectives.primitives import psum
 from jaxdist.launch.gauge import Gauge, spread
 from jaxdist.launch.joined import join
 
-AXIS = "data"
+TWO_LEVELS = ("hierarchical",)  # its inner axis stands for the devices of a host
 
 
-def exact(x):
-    return lax.psum(x, AXIS)
-
-
-def two_phase(x):
+def two_phase(x, axes):
     """Sum as the two halves that compressed sums have, without compressing."""
-    return lax.all_gather(lax.psum_scatter(x, AXIS, tiled=True), AXIS, tiled=True)
+    return lax.all_gather(lax.psum_scatter(x, axes, tiled=True), axes, tiled=True)
 
 
-METHODS = {"exact": exact, "two-phase": two_phase}
+def rank_of(name):
+    """Return the rank of `power4`, which is PowerSGD with four columns."""
+    return int(name.removeprefix("power") or Power().rank)
+
+
+def method(name):
+    """Return what a name says to do with an array over axes."""
+    if name == "two-phase":
+        return two_phase
+    via = Power(rank=rank_of(name)) if name.startswith("power") else name
+    return lambda x, axes: psum(x, axes, via=via)
 
 
 def matrix(rank, mib):
@@ -34,11 +42,19 @@ def matrix(rank, mib):
     return np.random.default_rng(rank).normal(size=(side, side)).astype(np.float32)
 
 
-def compiled(mesh, name, x):
+def compiled(name, mib):
     """Return a call of one method that has run once."""
-    along = P(AXIS)
+    hosts = jax.process_count()
+    two = name in TWO_LEVELS
+    sizes, axes = ((hosts // 2, 2), ("data", "fsdp")) if two else ((hosts,), ("data",))
+    mesh = jax.make_mesh(sizes, axes, (AxisType.Auto,) * len(axes))
+    x, run, along = spread(mesh, lambda rank: matrix(rank, mib)), method(name), P(axes)
     each = jax.shard_map(
-        METHODS[name], mesh=mesh, in_specs=along, out_specs=along, check_vma=False
+        lambda x: run(x, axes),
+        mesh=mesh,
+        in_specs=along,
+        out_specs=along,
+        check_vma=False,
     )
     step = jax.jit(each)
     jax.block_until_ready(step(x))
@@ -47,9 +63,8 @@ def compiled(mesh, name, x):
 
 def main(mib, methods, times):
     join()
-    mesh = jax.make_mesh((jax.process_count(),), (AXIS,), (AxisType.Auto,))
-    gauge, x = Gauge(mesh), spread(mesh, lambda rank: matrix(rank, mib))
-    calls = {name: compiled(mesh, name, x) for name in methods}
+    gauge = Gauge(jax.make_mesh((jax.process_count(),), ("data",), (AxisType.Auto,)))
+    calls = {name: compiled(name, mib) for name in methods}
     readings = {name: [] for name in methods}
     for _ in range(times):
         for name, call in calls.items():
