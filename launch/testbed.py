@@ -11,7 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -120,7 +120,7 @@ class Hosts:
 
     def down(self) -> None:
         """Remove the hosts and end what runs on them; nothing where they are gone."""
-        _remove([name for name in _namespaces() if name.startswith(f"{self.name}-")])
+        _remove([name for name in _known() if name.startswith(f"{self.name}-")])
 
     @property
     def _switch(self) -> str:
@@ -161,7 +161,7 @@ class Hosts:
 
 def sweep() -> None:
     """Remove the hosts of processes that are gone."""
-    names = [(name, re.match(rf"{_PREFIX}-(\d+)-", name)) for name in _namespaces()]
+    names = [(name, re.match(rf"{_PREFIX}-(\d+)-", name)) for name in _known()]
     dead = [name for name, own in names if own and not Path("/proc", own[1]).exists()]
     _remove(dead)
 
@@ -182,14 +182,24 @@ def _namespaces() -> list[str]:
     return [line.split()[0] for line in _do("ip", "netns", "list").splitlines() if line]
 
 
-def _remove(names: Sequence[str]) -> None:
-    for name in names:
-        running = _do("ip", "netns", "pids", name).split()
+def _known() -> set[str]:
+    """Name all hosts that left a namespace or a file of names."""
+    files = (path.name for path in _FILES.iterdir()) if _FILES.exists() else ()
+    return {*_namespaces(), *files}
+
+
+def _remove(names: Iterable[str]) -> None:
+    """Remove hosts; what somebody else has removed in the meantime is no error."""
+    names = set(names)
+    for name in names & set(_namespaces()):
+        running = _run("ip", "netns", "pids", name).stdout.split()
         if running:
-            subprocess.run(["kill", "-KILL", *running], check=False)
+            _run("kill", "-KILL", *running)
+        _run("ip", "netns", "delete", name)
     for name in names:
-        _do("ip", "netns", "delete", name)
         shutil.rmtree(_FILES / name, ignore_errors=True)
+    for name in names & set(_namespaces()):
+        _do("ip", "netns", "delete", name)
 
 
 def _do(*words: str) -> str:
@@ -198,7 +208,7 @@ def _do(*words: str) -> str:
     Raises:
         BadInput: it fails, with its own words.
     """
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = _run(*words)
     if done.returncode == 0:
         return done.stdout
     raise BadInput(
@@ -207,6 +217,10 @@ def _do(*words: str) -> str:
         values=f"{' '.join(words)}: {done.stderr.strip()}",
         remedy="in a container: docker run --privileged ...",
     )
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 def check_machine() -> None:

@@ -109,6 +109,12 @@ class TestHosts:
             hosts.run(python(text))
         assert hosts.counters()
 
+    def test_names_without_hosts_are_removed_too(self):
+        folder = Path("/etc/netns/jaxdist-99999999-abcd-0")
+        folder.mkdir(parents=True)
+        testbed.sweep()
+        assert not folder.exists()
+
     @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
     def test_what_an_end_leaves_the_next_removes(self, how):
         text = """
