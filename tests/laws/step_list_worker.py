@@ -1,31 +1,22 @@
-"""One of several processes: runs every step list, and counts what loopback carries."""
+"""One of several hosts: runs every step list, and counts what its interface sends."""
 
 import json
 import sys
-import time
 from hashlib import sha256
-from pathlib import Path
 
 import jax
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.algorithms.registry import algorithm
 from jaxdist.collectives.execute import run
 from jaxdist.collectives.step_bytes import sent
+from jaxdist.launch.gauge import Gauge, spread
+from jaxdist.launch.joined import join
 
-TIMES = 4
-QUIET_S = 0.3
-"""Longer than a process needs to come from a sum on all to its own next line."""
-
-
-def carried():
-    """Return the bytes that loopback has sent since it is up, all processes' together."""
-    lines = Path("/proc/net/dev").read_text().splitlines()
-    (line,) = (line for line in lines if line.strip().startswith("lo:"))
-    return int(line.split()[9])
+TIMES = 3
 
 
 def call(mesh, function, x):
@@ -36,23 +27,15 @@ def call(mesh, function, x):
     return lambda: jax.block_until_ready(program(x))
 
 
-def counted(sums):
-    """Return the bytes of one call: of several, with nothing before and behind."""
-    sums()
-    time.sleep(QUIET_S)
-    before = carried()
-    time.sleep(QUIET_S / 3)
-    for _ in range(TIMES):
-        sums()
-    time.sleep(QUIET_S)
-    return (carried() - before) / TIMES
-
-
-def main(rank, count, port, size, names):
-    jax.distributed.initialize(f"localhost:{port}", count, rank)
+def main(names, size, wired):
+    rank = join()
+    count = jax.process_count()
     mesh = jax.make_mesh((count,), ("data",), (AxisType.Auto,))
-    own = np.random.default_rng(rank).normal(size=size).astype(np.float32)
-    x = jax.make_array_from_process_local_data(NamedSharding(mesh, P("data")), own)
+    x = spread(
+        mesh,
+        lambda rank: np.random.default_rng(rank).normal(size=size).astype(np.float32),
+    )
+    gauge = Gauge(mesh)
     exact = call(mesh, lambda v: lax.psum(v, "data"), x)()
     for name in names:
         steps = algorithm(name, count)
@@ -62,8 +45,8 @@ def main(rank, count, port, size, names):
             "name": name,
             "digest": sha256(np.asarray(ours).tobytes()).hexdigest(),
             "error": float(abs(ours - theirs).max()),
-            "carried": counted(sums),
-            "formula": 4 * sum(sent(steps, size)),
+            "sent": [gauge.read(sums).sent for _ in range(TIMES)] if wired else [],
+            "formula": 4 * sent(steps, size)[rank],
         }
         print(json.dumps(found), flush=True)
 

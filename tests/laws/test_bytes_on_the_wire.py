@@ -1,14 +1,12 @@
 """Law 3: bytes by formula are those of the compiled program and those on the wire."""
 
-import json
 import math
-import os
 import statistics
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rows import rows_of
 
 from jaxdist.collectives.compress.method import Scatters
 from jaxdist.collectives.hlo import wire_bytes
@@ -57,11 +55,7 @@ def formula(name, shape, count):
 
 def found(hosts, names, shape, *, wired):
     """Run the methods on all hosts: for each a row of every rank."""
-    given = json.dumps([list(names), shape, wired])
-    env = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = hosts.run((sys.executable, str(WORKER), given), timeout=280, env=env)
-    each = [[line for line in r.out.splitlines() if line[:1] == "{"] for r in done]
-    rows = [[json.loads(line) for line in ranks] for ranks in zip(*each, strict=True)]
+    rows = rows_of(hosts, WORKER, list(names), shape, wired)
     assert [ranks[0]["name"] for ranks in rows] == list(names)
     return rows
 
