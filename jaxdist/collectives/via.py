@@ -19,7 +19,8 @@ from jaxdist.collectives.compress.picks import Picks
 from jaxdist.collectives.compress.power import Power
 from jaxdist.collectives.compress.random_k import RandomK
 from jaxdist.collectives.compress.signs import Signs
-from jaxdist.collectives.compress.two_phase import Interleaved, TwoPhase, Vote
+from jaxdist.collectives.compress.sparse import Sparse
+from jaxdist.collectives.compress.two_phase import TwoPhase, Vote
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.reduce import Narrow, Reduce
 
@@ -35,7 +36,7 @@ METHODS: Final[Mapping[str, Method]] = MappingProxyType(
             Vote(codec=Signs()),
             RandomK(),
             Gathered(codec=Picks()),
-            Interleaved(codec=Picks()),
+            Sparse(),
             Aligned(),
             Hierarchical(),
             Power(),

@@ -22,6 +22,7 @@ from flax import nnx
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
+from jaxdist.collectives.compress.codec import Codec
 from jaxdist.collectives.reduce import sum_shares
 from jaxdist.collectives.shards import deal, join, own
 from jaxdist.partition import fsdp
@@ -91,7 +92,7 @@ def _gradients(
     Parameters that fsdp shares out are put together, dropped, and put together once
     more for the backward pass where it reads them; vectors, which are small, are kept.
     """
-    task, plan = layout.task, layout.plan
+    task, plan, codec = layout.task, layout.plan, layout.reduction.gather
     key = jax.random.fold_in(jax.random.key(task.seed), state.step)
     held, tree = jax.tree.flatten(state.params)
     if layout.joins and task.microbatches > 1:
@@ -111,12 +112,12 @@ def _gradients(
 
     back: Any
     graded = remade(share) if plan.remat else share
-    loss, back, new = jax.vjp(graded, _whole(layout, held), has_aux=True)
+    loss, back, new = jax.vjp(graded, _whole(layout, held, codec), has_aux=True)
     if layout.joins:
         wanted = [
             need and x.ndim > 1 for need, x in zip(needed(back), held, strict=True)
         ]
-        again = _whole(layout, _later(held, state.step, loss), wanted)
+        again = _whole(layout, _later(held, state.step, loss), codec, wanted)
         kept = zip(again, back.args_res[0], wanted, strict=True)
         back.args_res[0] = [x if want else was for x, was, want in kept]
     (grads,) = back(jnp.ones_like(loss))
@@ -124,7 +125,10 @@ def _gradients(
 
 
 def _whole(
-    layout: Layout, held: list[jax.Array], wanted: Sequence[bool] | None = None
+    layout: Layout,
+    held: list[jax.Array],
+    codec: Codec | None,
+    wanted: Sequence[bool] | None = None,
 ) -> list[jax.Array]:
     """Put the parameters together that fsdp shares out, in the dtype they are used in.
 
@@ -133,6 +137,7 @@ def _whole(
     Args:
         layout: says which are shared out.
         held: what this device holds, in the order of the tree.
+        codec: how matrices travel; none: as they are.
         wanted: those that are needed; none: all.
     """
     if not layout.joins:
@@ -141,7 +146,7 @@ def _whole(
     if wanted is not None:
         dims = [d if want else None for d, want in zip(dims, wanted, strict=True)]
     used = [cast(x, layout.task.dtype) if x.ndim > 1 else x for x in held]
-    return join(used, dims, fsdp.AXIS, layout.reduction.gather)
+    return join(used, dims, fsdp.AXIS, codec)
 
 
 def _later(
@@ -233,7 +238,8 @@ def eval_step(layout: Layout) -> Callable[..., Any]:
 
     def local(state: tuple[Any, Any], batch: Batch) -> dict[str, jax.Array]:
         held, tree = jax.tree.flatten(state[0])
-        params = jax.tree.unflatten(tree, _whole(layout, held))
+        # What is scored are the parameters, not what their messages say.
+        params = jax.tree.unflatten(tree, _whole(layout, held, None))
         model = _model(task, params, state[1])
         model.eval()
         layout.bind(model)

@@ -56,6 +56,7 @@ def test_one_device_sends_nothing(answer, job):
 
 
 @pytest.mark.system
+@pytest.mark.hosts
 @pytest.mark.timeout(400)
 def test_interfaces_count_at_least_what_the_compiled_step_sends(answer, job):
     words = *SMALL, "plan.mesh.spatial_h=1", "--wire", "--json"

@@ -15,7 +15,7 @@ from jaxdist.launch import testbed
 from jaxdist.launch.testbed import Hosts
 from jaxdist.launch.together import ProcessesFailed
 
-system = [pytest.mark.system, pytest.mark.timeout(300)]
+system = [pytest.mark.system, pytest.mark.hosts, pytest.mark.timeout(300)]
 
 SENDS = """
 import socket, sys, time

@@ -20,7 +20,7 @@ from jaxdist.collectives.compress.hierarchical import Hierarchical
 from jaxdist.collectives.compress.picks import Picks
 from jaxdist.collectives.compress.power import Power
 from jaxdist.collectives.compress.random_k import RandomK
-from jaxdist.collectives.compress.two_phase import Interleaved
+from jaxdist.collectives.compress.sparse import Sparse
 from jaxdist.collectives.hlo import read_collectives
 from jaxdist.collectives.primitives import psum, psum_scatter, reduce
 from jaxdist.collectives.via import METHODS
@@ -33,7 +33,7 @@ SCATTER = ["exact", "bf16", "fp8", "int8", "int4", "sign", "random_k", "sparse"]
 LOSSLESS = {
     "random_k": RandomK(density=1.0),
     "top_k": Gathered(codec=Picks(density=1.0)),
-    "sparse": Interleaved(codec=Picks(density=1.0)),
+    "sparse": Sparse(codec=Picks(density=1.0)),
     "aligned": Aligned(density=1.0),
     "hierarchical": Hierarchical(across=Gathered(codec=Picks(density=1.0))),
 }

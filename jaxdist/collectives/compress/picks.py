@@ -38,9 +38,7 @@ class Picks(Codec):
     def pack(self, rows: jax.Array) -> jax.Array:
         """Pick values and places."""
         values, where = largest(rows, places(self.density, rows.shape[1]))
-        flags = jax.vmap(nan_where_not_finite)(rows)[:, None]
-        parts = _as_words(values), lax.bitcast_convert_type(where, jnp.uint32)
-        return jnp.concatenate([*parts, _as_words(flags)], axis=1)
+        return said(values, where, jax.vmap(nan_where_not_finite)(rows))
 
     def unpack(
         self, messages: jax.Array, row: int, dtype: np.dtype[np.generic]
@@ -55,15 +53,28 @@ class Picks(Codec):
         return slots * (itemsize + 4) + itemsize
 
 
+def said(values: jax.Array, where: jax.Array, flags: jax.Array) -> jax.Array:
+    """Return messages [R, w] of values [R, k], places [R, k] and flags [R]."""
+    parts = _as_words(values), lax.bitcast_convert_type(where, jnp.uint32)
+    return jnp.concatenate([*parts, _as_words(flags[:, None])], axis=1)
+
+
+def heard(
+    message: jax.Array, dtype: np.dtype[np.generic]
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Read values [k], places [k] and flag [1] of one message, of the packed dtype."""
+    words = dtype.itemsize // 4
+    slots = message.size // (words + 1)
+    values = _as_floats(message[: words * slots], dtype)
+    where = lax.bitcast_convert_type(message[words * slots : -words], jnp.int32)
+    return values, where, _as_floats(message[-words:], dtype)
+
+
 def added(total: jax.Array, message: jax.Array) -> jax.Array:
     """Add what one message says to a vector of the dtype that was packed."""
-    words = total.dtype.itemsize // 4
-    slots = message.size // (words + 1)
-    values = _as_floats(message[: words * slots], total.dtype)
-    where = lax.bitcast_convert_type(message[words * slots : -words], jnp.int32)
+    values, where, flag = heard(message, total.dtype)
     # Places differ, so that the sum does not depend on the order of the additions.
-    sparse = total.at[where].add(values, mode="drop", unique_indices=True)
-    return sparse + _as_floats(message[-words:], total.dtype)
+    return total.at[where].add(values, mode="drop", unique_indices=True) + flag
 
 
 def _as_words(values: jax.Array) -> jax.Array:

@@ -82,21 +82,31 @@ def _jittered(size: int, count: int) -> jax.Array:
     return lax.bitcast_convert_type(i * np.uint32(stride) + inside, jnp.int32)
 
 
-def _picked(row: jax.Array, slots: int) -> tuple[jax.Array, jax.Array]:
-    words = _words(jnp.abs(row).astype(jnp.float32) >= threshold(row, slots))
+def marked(words: jax.Array, slots: int) -> jax.Array:
+    """Return the places of the first `slots` bits that are set, int32, ascending.
+
+    Args:
+        words: uint32 [w], the first place in the lowest bit of the first.
+        slots: at most so many; an empty one gets a place of 32 w or more of its own.
+    """
     counts = lax.population_count(words).astype(jnp.int32)
     ends = _summed_up(counts)
     slot = jnp.arange(slots, dtype=jnp.int32)
     word = jnp.minimum(jnp.searchsorted(ends, slot, side="right"), words.size - 1)
     bit = _bit(words[word], slot - (ends - counts)[word])
-    place = jnp.where(slot < ends[-1], 32 * word + bit, row.size + slot)
-    return row.at[place].get(mode="fill", fill_value=0), place
+    return jnp.where(slot < ends[-1], 32 * word + bit, 32 * words.size + slot)
 
 
-def _words(marks: jax.Array) -> jax.Array:
-    """Pack booleans, 32 a word, the first in the lowest bit."""
+def large(row: jax.Array, slots: int) -> jax.Array:
+    """Mark the numbers that reach the threshold of `slots`: uint32, 32 a word."""
+    marks = jnp.abs(row).astype(jnp.float32) >= threshold(row, slots)
     bits = jnp.pad(marks, (0, -marks.size % 32)).reshape(-1, 32).astype(jnp.uint32)
     return (bits << np.arange(32, dtype=np.uint32)).sum(-1, dtype=jnp.uint32)
+
+
+def _picked(row: jax.Array, slots: int) -> tuple[jax.Array, jax.Array]:
+    place = marked(large(row, slots), slots)
+    return row.at[place].get(mode="fill", fill_value=0), place
 
 
 def _summed_up(counts: jax.Array, width: int = 128) -> jax.Array:

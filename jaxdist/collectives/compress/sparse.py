@@ -1,0 +1,107 @@
+"""Sparse sums in two phases: the largest numbers to owners, the largest sums back.
+
+    all-to-all   k / P values and places to the owner of each part, who adds them
+    all-gather   the k / P largest sums of each part, to everyone
+
+Words a device sends: 4 k (P - 1) / P for k = density x n, whatever P is. What does not
+fit into the slots is not sent: it stays with whoever has it, a sum with its owner.
+
+Where large numbers lie together, as those of one layer do, equal regions of the vector
+would give one owner most of them. So owners take stretches of 32 numbers in turn:
+
+    number (32 P b + 32 r + i)  is number (32 b + i)  of the part of owner r
+
+Source: Li and Hoefler 2022, arXiv:2201.07598 (Ok-Topk: split, reduce, gather); turns in
+place of regions that are cut again are ours.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdist.collectives.compress.method import (
+    Axes,
+    Payload,
+    devices_along,
+    nan_where_not_finite,
+    places,
+    rank_of,
+)
+from jaxdist.collectives.compress.picks import Picks, added, heard, said
+from jaxdist.collectives.compress.select import large, marked
+from jaxdist.collectives.compress.two_phase import TwoPhase
+
+_STRETCH = 32  # the bits of a word, so that words are dealt out in place of numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparse(TwoPhase):
+    """The largest numbers, summed by owners; rows that are dealt already stay so."""
+
+    codec: Picks = field(default_factory=Picks)
+    """Which part is sent, and how it travels."""
+
+    @property
+    def name(self) -> str:
+        """What it is."""
+        return "sparse"
+
+    def sum(
+        self, x: jax.Array, step: jax.Array, axes: Axes
+    ) -> tuple[jax.Array, jax.Array]:
+        """Pick, exchange, add, pick again, and gather."""
+        devices = lax.axis_size(axes)
+        whole = jnp.pad(x, (0, -x.size % (devices * _STRETCH)))
+        row, zeros = whole.size // devices, jnp.zeros_like(whole)
+        where = self._picked(whole, devices)
+        there = _there(where, jnp.arange(devices, dtype=jnp.int32)[:, None], devices)
+        values = whole.at[there].get(mode="fill", fill_value=0)
+        flags = jnp.broadcast_to(nan_where_not_finite(x), devices)
+        got = lax.all_to_all(said(values, where, flags), axes, 0, 0)
+        part = added(jnp.zeros(row, x.dtype), got[0])
+        part = lax.fori_loop(1, devices, lambda i, so_far: added(so_far, got[i]), part)
+        message = self.codec.pack(part[None])[0]
+        told = lax.all_gather(message, axes)
+
+        def put(r: jax.Array | int, total: jax.Array) -> jax.Array:
+            sums, local, flag = heard(told[r], x.dtype)
+            at = _there(local, r, devices)
+            spread = total.at[at].add(sums, mode="drop", unique_indices=True)
+            return spread + flag
+
+        total = lax.fori_loop(1, devices, put, put(0, zeros))
+        sent = zeros.at[there].set(values, mode="drop", unique_indices=True)
+        late = added(jnp.zeros_like(part), message) - part
+        turns = sent.reshape(-1, devices, _STRETCH)
+        sent = turns.at[:, rank_of(axes)].add(late.reshape(-1, _STRETCH)).reshape(-1)
+        return total[: x.size], sent[: x.size]
+
+    def moved(
+        self, numbers: int, itemsize: int, sizes: Mapping[str, int]
+    ) -> Iterator[Payload]:
+        """Yield the two phases of the padded vector."""
+        turn = devices_along(sizes) * _STRETCH
+        yield from super().moved(-(-numbers // turn) * turn, itemsize, sizes)
+
+    def _picked(self, whole: jax.Array, devices: int) -> jax.Array:
+        """Return the places in each owner's part that are sent, int32 [P, k / P]."""
+        row = whole.size // devices
+        slots = places(self.codec.density, row)
+        if slots == row:
+            every = jnp.arange(row, dtype=jnp.int32)
+            return jnp.broadcast_to(every, (devices, row))
+        words = large(whole, devices * slots).reshape(-1, devices).T
+        return jax.vmap(lambda own: marked(own, slots))(words)
+
+
+def _there(local: jax.Array, owner: jax.Array | int, devices: int) -> jax.Array:
+    """Return where the numbers of an owner's part are in the vector.
+
+    >>> _there(jnp.array([0, 31, 32]), 1, 4).tolist()
+    [32, 63, 160]
+    """
+    block, place = local // _STRETCH, local % _STRETCH
+    return (block * devices + owner) * _STRETCH + place
