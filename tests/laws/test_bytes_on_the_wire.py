@@ -84,7 +84,7 @@ def swapped(row, rank):
 
 @pytest.mark.laws
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_what_real_processes_compile_moves_what_the_formula_says(count):
     names = [*PLAIN, *family(count)]
     for ranks in found(Loopback(count), names, SMALL, wired=False):
