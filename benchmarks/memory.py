@@ -32,6 +32,7 @@ import numpy as np
 import optax
 
 from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.reduce import Reduce
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import model_factory, objective_for
@@ -42,10 +43,12 @@ from jaxdist.train.task import Task
 SPLITS = {
     "one device": Plan(),
     "data 4": Plan(mesh=MeshShape(data=4)),
+    "data 4, sparse 1 %": Plan(mesh=MeshShape(data=4), reduce=Reduce(via="sparse")),
     "fsdp 4, zero 1": Plan(mesh=MeshShape(fsdp=4), zero=1),
     "fsdp 4, zero 3": Plan(mesh=MeshShape(fsdp=4)),
     "fsdp 8, zero 3": Plan(mesh=MeshShape(fsdp=8)),
     "tensor 4, pairs": Plan(mesh=MeshShape(tensor=4)),
+    "tensor 4, sequence": Plan(mesh=MeshShape(tensor=4), weights="sequence"),
     "tensor 4, filter": Plan(mesh=MeshShape(tensor=4), weights="filter"),
     "tensor 4, channel": Plan(mesh=MeshShape(tensor=4), weights="channel"),
     "fsdp 4 x tensor 2, zero 3": Plan(mesh=MeshShape(fsdp=4, tensor=2)),

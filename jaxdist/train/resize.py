@@ -45,20 +45,16 @@ def as_wanted(
 
 def _turned(name: str, leaf: Any, note: LeafNote) -> Any:
     """Return the shape that is stored, whole in its first dim."""
-    if note.shape == leaf.shape:
+    summed = name.startswith(_SUMMED) and note.shape[1:] == leaf.shape[1:]
+    if note.shape == leaf.shape or not (summed or name.startswith(_BEGUN)):
         return leaf
-    spec = leaf.sharding.spec
-    if name.startswith(_SUMMED) and note.shape[1:] == leaf.shape[1:]:
-        place = NamedSharding(leaf.sharding.mesh, P(None, *spec[1:]))
-    elif name.startswith(_BEGUN):
-        place = NamedSharding(leaf.sharding.mesh, P())
-    else:
-        return leaf
+    spec = P(None, *leaf.sharding.spec[1:]) if summed else P()
+    place = NamedSharding(leaf.sharding.mesh, spec)
     return jax.ShapeDtypeStruct(note.shape, leaf.dtype, sharding=place)
 
 
 def _fitted(name: str, x: jax.Array, leaf: Any) -> jax.Array:
-    if x.shape == leaf.shape:
+    if x.shape == leaf.shape or not name.startswith((*_SUMMED, _BEGUN)):
         return x
 
     def fit(x: jax.Array) -> jax.Array:
