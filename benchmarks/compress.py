@@ -38,17 +38,20 @@ def power(x):
     return basis, own, basis @ own.T
 
 
+def packed(codec):
+    return lambda x: codec.pack(x[None])
+
+
 def rows():
-    one = lambda codec: lambda x: codec.pack(x[None])  # noqa: E731
     return {
         "one pass, x * 1.5": lambda x: x * 1.5,
-        "bf16, packed": one(Cast()),
-        "int8, packed": one(Blocks(kind="int8")),
-        "int4, packed": one(Blocks(kind="int4")),
-        "fp8, packed": one(Blocks(kind="fp8")),
-        "sign, packed": one(Signs()),
+        "bf16, packed": packed(Cast()),
+        "int8, packed": packed(Blocks(kind="int8")),
+        "int4, packed": packed(Blocks(kind="int4")),
+        "fp8, packed": packed(Blocks(kind="fp8")),
+        "sign, packed": packed(Signs()),
         "threshold of 1 %": lambda x: threshold(x, SLOTS),
-        "values and places of 1 %, packed": one(Picks(density=0.01)),
+        "values and places of 1 %, packed": packed(Picks(density=0.01)),
         "power, rank 4: P, R and P R^T": power,
         "library: lax.top_k of 1 %": lambda x: lax.top_k(jnp.abs(x), SLOTS),
     }
