@@ -35,8 +35,9 @@ def evaluate(
     train, test = open_data(config.data, wanted(config))
     job = make_job(config, plan, train)
     checkpoints = open_checkpoints(folder, config.checkpoint.keep)
+    scored = replace(job.layout.state, opt=None, feedback=None)
     try:
-        restored = checkpoints.restore(checkpoint, replace(job.layout.state, opt=None))
+        restored = checkpoints.restore(checkpoint, scored)
     finally:
         checkpoints.close()
     return int(restored.step), evaluator(job, test)(restored.state)

@@ -1,0 +1,27 @@
+"""A run with compressed gradients goes on elsewhere, and is scored and loaded as any."""
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_a_run_with_residuals_goes_on_on_fewer_devices_and_is_scored(job, tmp_path):
+    here = (f"run.dir={tmp_path}", f"data.dir={job.data}", "run.name=sent")
+    words = (*here, "model.width=4", "plan.reduce.via=power", "plan.reduce.rank=1")
+    words += ("plan.reduce.dense_below=0", "plan.reduce.warm_up=1")
+    code, _, err = job.run("train", "digits", "epochs=0.2", *words)
+    assert code == 0, err
+    fewer = ("plan.mesh.data=2", "plan.mesh.spatial_h=1")
+    code, out, err = job.run("train", "digits", "epochs=0.4", *words, *fewer)
+    assert code == 0, err
+    assert "resumed at step 5" in out + err
+    code, out, err = job.run("eval", tmp_path / "sent", "--json")
+    assert code == 0, err
+    assert json.loads(out)["checkpoint"] == 9
+    code, _, err = job.run(
+        "train", "digits", "epochs=0.6", *words, "plan.reduce.via=exact"
+    )
+    assert code == 2
+    assert "plan.reduce.via=power" in err
