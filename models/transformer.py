@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
-from jaxdist.core.chain import Stream
+from jaxdist.core.chain import Answers, Stream
 from jaxdist.layers import (
     LayerNorm,
     RMSNorm,
@@ -34,6 +34,7 @@ class Transformer(nnx.Module):
 
     FULL: ClassVar[Sizes]
     TINY: ClassVar[Sizes]
+    answers = Answers(layer="embed.tokens", method="attend")
 
     def __init__(self, parts: Parts, embed: Embedding, turn: Layer, mlp: Make) -> None:
         self.embed, self.depth = embed, parts.sizes.depth

@@ -32,6 +32,16 @@ class Stream:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Answers:
+    """The layer whose outputs are a network's logits, one for each of a vocabulary."""
+
+    layer: str
+    """Path of the layer."""
+    method: str = "__call__"
+    """What of it is called: `attend` of a table."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pair:
     """Layers whose features are mixed again by one later layer, and only by it."""
 

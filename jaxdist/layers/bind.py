@@ -9,7 +9,7 @@ from flax import nnx
 
 from jaxdist.layers.dropout import Dropout, Noise
 from jaxdist.layers.gather import Gather, put_gather
-from jaxdist.layers.role import Roles
+from jaxdist.layers.role import Roles, use_of
 from jaxdist.layers.split import Split, own_samples
 
 
@@ -42,6 +42,8 @@ def bind(
             layer.scope = name
         if name in roles and hasattr(layer, "role"):
             layer.role = roles[name]
+        if hasattr(layer, "attended"):
+            layer.attended = roles.get(use_of(name, "attend"))
         if name in splits and hasattr(layer, "split"):
             layer.split = splits[name]
         if isinstance(layer, Dropout) and key is not None and ids is not None:

@@ -22,6 +22,7 @@ class Embed(nnx.Embed):
 
     scope: str = ""
     role: Role | None = None
+    attended: Role | None = None
 
     def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
         """Map tokens int `[B, ...]` to vectors `[B, ..., C]`."""
@@ -41,4 +42,4 @@ class Embed(nnx.Embed):
         """Map vectors `[B, ..., C]` to their likeness to each row `[B, ..., rows]`."""
         with jax.named_scope(self.scope or "Embed"):
             likeness: jax.Array = super().attend(query, out_sharding)
-            return gathered(likeness) if self.role in SLICED else likeness
+            return gathered(likeness) if self.attended == "filter" else likeness

@@ -7,6 +7,7 @@
     row         a slice of the channels  its slice              whole: summed
     inner       its slice                its slice              its slice
     vocabulary  a slice of the rows      whole                  whole: summed
+    logits      a slice of the filters   whole                  its slice, to the loss
 
 and where the tokens between pairs are split as well:
 
@@ -14,6 +15,9 @@ and where the tokens between pairs are split as well:
     lookup      a slice of the rows      whole                  its tokens of the sum
     own         whole                    its tokens, or whole   its tokens
     gather      whole                    its tokens             whole: tokens gathered
+
+A table has a second role, `PATH.attend`, for what it does with the likeness of vectors
+to its rows: `filter` or `logits`.
 
 `column` and `row` make a pair: between them every device has its own features, and the
 layers there are `inner`. No gradient needs a rule of its own: each device holds a
@@ -41,6 +45,7 @@ Role = Literal[
     "row",
     "inner",
     "vocabulary",
+    "logits",
     "scatter",
     "lookup",
     "own",
@@ -53,6 +58,15 @@ Roles = Mapping[str, Role]
 AXIS: Final = "tensor"
 TOKENS: Final = 1
 """The dim of tokens in `[B, T, C]`."""
+
+
+def use_of(path: str, method: str) -> str:
+    """Name one use of a layer, as roles do.
+
+    >>> use_of("embed.tokens", "__call__"), use_of("embed.tokens", "attend")
+    ('embed.tokens', 'embed.tokens.attend')
+    """
+    return path if method == "__call__" else f"{path}.{method}"
 
 
 def entered(x: jax.Array, role: Role | None, groups: int = 1) -> jax.Array:

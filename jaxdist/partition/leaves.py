@@ -24,6 +24,7 @@ _SLICED: Final[Mapping[Role, Mapping[str, int]]] = MappingProxyType(
         "row": {"kernel": -2},
         "inner": {"scale": 0, "bias": 0, "mean": 0, "var": 0},
         "vocabulary": {"embedding": 0},
+        "logits": _FILTERS,
         "scatter": {"kernel": -2},
         "lookup": {"embedding": 0},
         "own": {},

@@ -2,7 +2,8 @@
 
 Rule: the features between the two divide over the tensor axis, heads undivided. Layers
 in no pair are split by filters where these divide, and tables by rows; a layer whose
-filters do not divide stays whole.
+filters do not divide stays whole. Where a network says which layer makes its logits
+(`Answers`), the loss takes them in slices.
 Traffic a step of a pair: one sum of its output, and one backward.
 
 Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3; for convolutions the same.
@@ -13,11 +14,11 @@ from typing import Any
 
 from flax import nnx
 
-from jaxdist.core.chain import Pair, Unit
+from jaxdist.core.chain import Answers, Pair, Unit
 from jaxdist.core.errors import BadInput
 from jaxdist.layers import Embed
 from jaxdist.layers.pool import Pool
-from jaxdist.layers.role import Role, Roles
+from jaxdist.layers.role import Role, Roles, use_of
 from jaxdist.partition import filters
 from jaxdist.partition.weights import Weights
 
@@ -29,6 +30,7 @@ def roles(weights: Sequence[Weights], network: nnx.Module, devices: int) -> Role
         BadInput: a pair whose features do not divide.
     """
     by_path = {w.path: w for w in weights}
+    answers = answers_of(network)
     given: dict[str, Role] = {}
     for pair in pairs_of(network):
         if fits(pair, by_path):
@@ -38,10 +40,23 @@ def roles(weights: Sequence[Weights], network: nnx.Module, devices: int) -> Role
         if w.path in given:
             continue
         if isinstance(w.layer, Embed):
-            given |= {w.path: "vocabulary"} if w.outputs % devices == 0 else {}
+            given |= _table(w, answers) if w.outputs % devices == 0 else {}
         elif filters.divides(w, devices):
-            given[w.path] = "filter"
+            given[w.path] = "logits" if w.path == answers else "filter"
     return given
+
+
+def answers_of(network: nnx.Module) -> str:
+    """Name the use of a layer that makes a network's logits; empty: it says none."""
+    found = getattr(network, "answers", None)
+    return use_of(found.layer, found.method) if isinstance(found, Answers) else ""
+
+
+def _table(table: Weights, answers: str) -> Roles:
+    """Say what a table does that is split by rows, and with likenesses to them."""
+    attend = use_of(table.path, "attend")
+    asked: Role = "logits" if attend == answers else "filter"
+    return {table.path: "vocabulary", **({attend: asked} if table.attended else {})}
 
 
 def pairs_of(network: nnx.Module) -> Iterator[Pair]:

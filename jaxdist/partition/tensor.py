@@ -7,6 +7,7 @@ role alone. For an output y of one device, forward and backward:
     channel      all-reduce of y         all-reduce of its gradient
     row          all-reduce of y         all-reduce of its gradient
     vocabulary   all-reduce of y         all-reduce of its gradient
+    logits       all-reduce of a row's largest and of two sums, of these two's gradients
     scatter      reduce-scatter of y     all-gather of its gradient
     lookup       reduce-scatter of y     all-gather of its gradient
     gather       all-gather of y         reduce-scatter of its gradient
@@ -27,7 +28,7 @@ from jaxdist.core.dtypes import wide
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers import Gather
-from jaxdist.layers.role import AXIS, Role, Roles
+from jaxdist.layers.role import AXIS, Role, Roles, use_of
 from jaxdist.partition import channels, filters, pairs, sequence
 from jaxdist.partition.traffic import Traffic
 from jaxdist.partition.weights import Weights, weights_of
@@ -39,6 +40,7 @@ _WORDS: Final = MappingProxyType(
         "channel": "channels",
         "row": "pairs",
         "vocabulary": "vocabulary",
+        "logits": "vocabulary",
         "scatter": "pairs",
         "lookup": "vocabulary",
         "gather": "tokens",
@@ -100,10 +102,9 @@ def _inside(calls: Sequence[Call], roles: Roles) -> Iterator[str]:
 def outputs(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
     """Yield what layers gather and sum of their outputs, forward and backward."""
     for call in calls:
-        role = roles.get(call.path)
-        if call.method == "attend":  # a table's likenesses are joined like filters
-            role = "filter" if role in ("vocabulary", "lookup") else None
+        role = roles.get(use_of(call.path, call.method))
         numbers, kept = _numbers(plan, call), np.dtype(call.dtype).itemsize
+        numbers //= call.out_shape[-1] if role == "logits" else 1
         full = wide(call.dtype).itemsize
         for kind, payload in _kinds(role, numbers, kept, full, plan.mesh.tensor):
             yield Traffic(
@@ -122,7 +123,7 @@ def own_channels(plan: Plan, roles: Roles, call: Call) -> Call:
         return call
     groups, devices = getattr(call.layer, "feature_group_count", 1), plan.mesh.tensor
     reads, makes = call.shape[-1], call.out_shape[-1]
-    if role in ("filter", "column"):
+    if role in ("filter", "column", "logits"):
         reads, makes = reads * max(groups // devices, 1) // groups, makes // devices
     elif role in ("channel", "row", "scatter"):
         reads //= devices
@@ -147,6 +148,8 @@ def _kinds(
         return (("all-gather", numbers * full), ("reduce-scatter", part * full))
     if role in ("channel", "row", "vocabulary"):
         return (("all-reduce", 2 * numbers * full),)
+    if role == "logits":
+        return (("all-reduce", 5 * numbers * full),)
     return ()
 
 

@@ -1,7 +1,7 @@
 """Weights: the layers whose weights a tensor axis can split, by their sizes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxdist.core.errors import BadInput
@@ -25,6 +25,8 @@ class Weights:
     """Parts of the channels that filters do not see across."""
     tokens: int = 0
     """Tokens of a sample that a table is asked for; of positions, how many."""
+    attended: bool = False
+    """Whether vectors are held against the rows of a table as well."""
     first: bool = False
     """Whether it reads the network's input."""
 
@@ -32,6 +34,9 @@ class Weights:
 def weights_of(calls: Sequence[Call]) -> tuple[Weights, ...]:
     """List the layers of a network that can be split, each once, in order."""
     found = {call.path: _of(call) for call in calls if _splits(call)}
+    for call in calls:
+        if call.method == "attend" and call.path in found:
+            found[call.path] = replace(found[call.path], attended=True)
     return tuple(found.values())
 
 

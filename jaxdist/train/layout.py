@@ -69,6 +69,12 @@ class Layout:
     """A global training batch."""
 
     @cached_property
+    def objective(self) -> Objective:
+        """What outputs are scored against, as they lie on devices."""
+        objective = self.task.objective
+        return objective.of_slices() if "logits" in self.roles.values() else objective
+
+    @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
         """How each parameter lies, in the order of the tree."""
         return leaves_of(self.plan, self.roles, named_leaves(self.task.state.params))

@@ -6,16 +6,17 @@ loss stays a mean over samples however they lie on devices.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from jaxdist.core.axes import spatial_axes_of
 from jaxdist.core.dtypes import wide
+from jaxdist.core.errors import BadInput
 from jaxdist.core.tokens import PADDING
+from jaxdist.train.logits import Logits, Slices, Whole
 
 Batch = Mapping[str, jax.Array]
 Keys = tuple[tuple[str, str], ...]
@@ -60,6 +61,19 @@ class Objective(ABC):
         """Return which of the answers of `right` count, bool [B, ...]: here all."""
         return jnp.ones_like(right)
 
+    def of_slices(self) -> "Objective":
+        """Return the same of outputs that lie in slices over the tensor axis.
+
+        Raises:
+            BadInput: the outputs are no logits of one vocabulary.
+        """
+        raise BadInput(
+            f"{type(self).__name__} cannot score outputs that lie in slices",
+            rule="Answers are the logits of one vocabulary",
+            values=f"the network declares them, {type(self).__name__} scores it",
+            remedy="plan.weights=filter, or a network without Answers",
+        )
+
     @abstractmethod
     def losses(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return the loss of each sample, [B], in float32 or wider."""
@@ -89,7 +103,7 @@ class Classification(Objective):
         if isinstance(outputs, tuple):
             main, *others = (self.losses(each, batch) for each in outputs)
             return main + self.auxiliary * sum(others)
-        return _cross_entropy(outputs, batch["label"])
+        return Whole().surprise(outputs, batch["label"])
 
     def right(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return whether each sample's largest logit is its label, bool [B]."""
@@ -102,14 +116,20 @@ class NextToken(Objective):
 
     inputs: Keys = (("tokens", "int32"),)
     targets: Keys = (("target", "int32"),)
+    logits: Logits = field(default_factory=Whole)
+    """Reads the logits as they lie."""
+
+    def of_slices(self) -> Self:
+        """Return the same of slices of the vocabulary."""
+        return replace(self, logits=Slices())
 
     def losses(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return the mean cross entropy over each sample's tokens, [B], nats."""
-        return _cross_entropy(outputs, batch["target"]).mean(-1)
+        return self.logits.surprise(outputs, batch["target"]).mean(-1)
 
     def right(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return whether each token's largest logit is its target, bool [B, T]."""
-        return outputs.argmax(-1) == batch["target"]
+        return self.logits.likeliest(outputs) == batch["target"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +165,12 @@ class Captions(Objective):
 
     inputs: Keys = (("clip", "float32"), ("words", "int32"))
     targets: Keys = (("target", "int32"),)
+    logits: Logits = field(default_factory=Whole)
+    """Reads the logits as they lie."""
+
+    def of_slices(self) -> Self:
+        """Return the same of slices of the vocabulary."""
+        return replace(self, logits=Slices())
 
     def axes(self, key: str, rank: int) -> tuple[str | None, ...]:
         """Name the axes: each frame of a clip [B, T, H, W, C] is split as an image."""
@@ -152,13 +178,13 @@ class Captions(Objective):
 
     def losses(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return the mean cross entropy over each caption's words, [B], nats."""
-        each = _cross_entropy(outputs, batch["target"])
+        each = self.logits.surprise(outputs, batch["target"])
         asked = _words(batch).astype(each.dtype)
         return (each * asked).sum(-1) / jnp.maximum(asked.sum(-1), 1)
 
     def right(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return whether each word's largest logit is its target, bool [B, L]."""
-        return outputs.argmax(-1) == batch["target"]
+        return self.logits.likeliest(outputs) == batch["target"]
 
     def asked(self, right: jax.Array, batch: Batch) -> jax.Array:
         """Return which targets are a word or the end, bool [B, L]."""
@@ -184,9 +210,3 @@ def cast(arrays: Any, dtype: Any) -> Any:
 
 def _words(batch: Batch) -> jax.Array:
     return batch["target"] != PADDING
-
-
-def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    return optax.softmax_cross_entropy_with_integer_labels(
-        logits.astype(wide(logits.dtype)), labels
-    )

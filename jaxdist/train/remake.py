@@ -18,7 +18,7 @@ from jaxdist.core.errors import BadInput
 
 _BLOCK: Final = "between blocks"
 _COLLECTIVES: Final = frozenset(
-    ("psum", "ppermute", "all_gather", "reduce_scatter", "all_to_all")
+    ("psum", "pmax", "ppermute", "all_gather", "reduce_scatter", "all_to_all")
 )
 
 

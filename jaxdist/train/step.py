@@ -107,7 +107,7 @@ def _gradients(
         if plan.remat:
             mark(model)
         outputs, own_batch = scored(plan, model(*_inputs(task, batch)), batch)
-        mean = task.objective.losses(outputs, own_batch).mean()
+        mean = layout.objective.losses(outputs, own_batch).mean()
         return mean / plan.mesh.size(*plan.sum_axes), _stats(model)
 
     back: Any
@@ -234,7 +234,7 @@ def eval_step(layout: Layout) -> Callable[..., Any]:
         A function to `loss` (over samples), `correct` and `answers` (over what the
         objective asks for: labels or tokens) and `samples`.
     """
-    task, objective = layout.task, layout.task.objective
+    task, objective = layout.task, layout.objective
 
     def local(state: tuple[Any, Any], batch: Batch) -> dict[str, jax.Array]:
         held, tree = jax.tree.flatten(state[0])

@@ -56,6 +56,14 @@ def test_heads_stay_together():
     assert roles["embed.tokens"] == "vocabulary"
 
 
+def test_only_declared_logits_stay_in_slices():
+    network, calls, _ = network_of("llama")
+    plan = Plan(mesh=MeshShape(tensor=2))
+    assert tensor.assign(plan, calls, network)["embed.tokens.attend"] == "logits"
+    network.answers = None
+    assert tensor.assign(plan, calls, network)["embed.tokens.attend"] == "filter"
+
+
 def test_more_devices_than_heads_are_refused():
     with pytest.raises(BadInput, match=r"attention\.key cannot be dealt out") as caught:
         roles_of("llama", 4)

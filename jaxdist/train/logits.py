@@ -1,0 +1,80 @@
+"""Logits: how surprising a label is among them, and the likeliest one, whole or split.
+
+Of logits that lie in slices over the tensor axis, no device needs more than its own:
+
+    surprise(label) = log sum_v exp(l_v - m) - (l_label - m),   m = max_v l_v
+
+is one maximum and two sums over the devices (Shoeybi et al. 2019, arXiv:1909.08053,
+section 3).
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from jaxdist.core.dtypes import wide
+from jaxdist.layers.role import AXIS
+
+
+class Logits(Protocol):
+    """Reads the logits of a vocabulary as they lie on a device."""
+
+    def surprise(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
+        """Return the cross entropy of each label, `[B, ...]`, nats."""
+
+    def likeliest(self, logits: jax.Array) -> jax.Array:
+        """Return the first label of the largest logit, int `[B, ...]`."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Logits `[B, ..., vocabulary]`.
+
+    >>> round(float(Whole().surprise(jnp.zeros((1, 4)), jnp.asarray([2]))[0]), 4)
+    1.3863
+    """
+
+    def surprise(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
+        """Return the cross entropy of each label, `[B, ...]`, nats."""
+        return optax.softmax_cross_entropy_with_integer_labels(
+            logits.astype(wide(logits.dtype)), labels
+        )
+
+    def likeliest(self, logits: jax.Array) -> jax.Array:
+        """Return the first label of the largest logit, int `[B, ...]`."""
+        return logits.argmax(-1)
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Logits `[B, ..., vocabulary / devices]`, a slice on each device of tensor."""
+
+    def surprise(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
+        """Return the cross entropy of each label, `[B, ...]`, nats, on every device."""
+        logits, count = logits.astype(wide(logits.dtype)), logits.shape[-1]
+        # The maximum keeps the exponentials small; the loss does not depend on it.
+        largest = lax.pmax(lax.stop_gradient(logits.max(-1)), AXIS)
+        apart = logits - largest[..., None]
+        place = labels - _first(count, labels.dtype)
+        mine = (place >= 0) & (place < count)
+        place = jnp.clip(place, 0, count - 1)
+        chosen = jnp.take_along_axis(apart, place[..., None], -1)[..., 0]
+        parts = jnp.exp(apart).sum(-1), jnp.where(mine, chosen, jnp.zeros_like(chosen))
+        total, found = lax.psum(jnp.stack(parts), AXIS)
+        return jnp.log(total) - found
+
+    def likeliest(self, logits: jax.Array) -> jax.Array:
+        """Return the first label of the largest logit, int `[B, ...]`."""
+        best, place = logits.max(-1), logits.argmax(-1)
+        place = place + _first(logits.shape[-1], place.dtype)
+        far = jnp.full_like(place, jnp.iinfo(place.dtype).max)
+        return lax.pmin(jnp.where(best == lax.pmax(best, AXIS), place, far), AXIS)
+
+
+def _first(count: int, dtype: jnp.dtype) -> jax.Array:
+    """Return the first label of this device's slice."""
+    return (lax.axis_index(AXIS) * count).astype(dtype)
