@@ -60,11 +60,22 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_experiment(parser: argparse.ArgumentParser) -> None:
     """Add EXPERIMENT and its overrides: `args.experiment`, `args.overrides`."""
-    parser.add_argument(
-        "experiment",
-        metavar="EXPERIMENT",
-        help="a name of `jaxdist experiments`, or a file my_experiment.py",
+    _add_experiment(
+        parser, "a name of `jaxdist experiments`, or a file my_experiment.py"
     )
+
+
+def add_step(parser: argparse.ArgumentParser) -> None:
+    """Add the same, where a script and the name of its step will do as well."""
+    _add_experiment(
+        parser,
+        "a name of `jaxdist experiments`, a file my_experiment.py, or "
+        "my_script.py:step for a jitted function of your own with its `args`",
+    )
+
+
+def _add_experiment(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("experiment", metavar="EXPERIMENT", help=what)
     parser.add_argument(
         "overrides",
         metavar="key.sub=value",

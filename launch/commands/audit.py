@@ -4,7 +4,7 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any, Final
 
-from jaxdist.launch.arguments import Parser, add_json
+from jaxdist.launch.arguments import Parser, add_json, add_step
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,19 +19,7 @@ _LARGEST: Final = 5
 
 def add_arguments(parser: Parser) -> None:
     """Take an experiment and overrides, or a script and the name of its step."""
-    parser.add_argument(
-        "experiment",
-        metavar="EXPERIMENT",
-        help="a name of `jaxdist experiments`, a file my_experiment.py, or "
-        "my_script.py:step for a jitted function of your own with its `args`",
-    )
-    parser.add_argument(
-        "overrides",
-        metavar="key.sub=value",
-        nargs="*",
-        default=(),
-        help="change a value; `jaxdist config EXPERIMENT` lists the keys",
-    )
+    add_step(parser)
     parser.add_argument(
         "--warn", action="store_true", help="exit with 0 whatever differs, and say it"
     )

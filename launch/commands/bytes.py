@@ -5,7 +5,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.arguments import Parser, add_json
+from jaxdist.launch.arguments import Parser, add_json, add_step
 
 if TYPE_CHECKING:
     from jaxdist.collectives.meter import Meter
@@ -16,19 +16,7 @@ summary = "count the bytes a step sends: by formula, as written, as compiled"
 
 def add_arguments(parser: Parser) -> None:
     """Take an experiment and overrides, or a script and the name of its step."""
-    parser.add_argument(
-        "experiment",
-        metavar="EXPERIMENT",
-        help="a name of `jaxdist experiments`, a file my_experiment.py, or "
-        "my_script.py:step for a jitted function of your own with its `args`",
-    )
-    parser.add_argument(
-        "overrides",
-        metavar="key.sub=value",
-        nargs="*",
-        default=(),
-        help="change a value; `jaxdist config EXPERIMENT` lists the keys",
-    )
+    add_step(parser)
     parser.add_argument(
         "--wire",
         action="store_true",
