@@ -1,6 +1,7 @@
 """Data settings: which samples a run trains on, and how they are fed."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from jaxdist.core.errors import BadInput
 
@@ -33,6 +34,10 @@ class DataConfig:
     """Tokens a sample, for text."""
     stride: int | None = None
     """Tokens from the start of one training sample to the next; none: as `context`."""
+    order: Literal["stored", "label"] = "stored"
+    """Which training samples are neighbours: as they are stored, or sorted by label,
+    the worst case for plan.shuffle.q.
+    """
     threads: int = 1
     """Threads that prepare batches ahead; more help only where reading is slow."""
 

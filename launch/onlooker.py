@@ -12,6 +12,7 @@ from jaxdist.launch.console import console
 from jaxdist.launch.opening import Opening, many
 from jaxdist.launch.progress import Progress
 from jaxdist.launch.schedule import read_schedule
+from jaxdist.launch.shuffling import shuffle_line
 from jaxdist.launch.training import Start
 from jaxdist.train.loop import Score
 from jaxdist.train.program import Program
@@ -103,6 +104,7 @@ def opening(start: Start) -> Opening:
         memory_bytes=start.program.memory_bytes,
         rate=f"{schedule.peak}, warm-up {many(schedule.ramp.steps, 'step')}",
         decay=schedule.decay,
+        shuffle=shuffle_line(job.order, config.epochs),
         warnings=_warnings(start),
     )
 

@@ -61,6 +61,8 @@ class Opening:
     """How the learning rate begins, as one line."""
     decay: str = ""
     """Which parameters decay and which samples share statistics, as one line."""
+    shuffle: str = ""
+    """How samples are exchanged, as one line; empty: each epoch draws from all."""
     warnings: Sequence[str] = ()
     """What was skipped or changed, one line each."""
 
@@ -127,6 +129,7 @@ def _left(opening: Opening) -> list[str]:
         f"run     {opening.folder}{sitting}",
         f"rate    {opening.rate}" if opening.rate else "",
         f"audit   {opening.audit}" if opening.audit else "",
+        "",
     ]
 
 
@@ -146,6 +149,7 @@ def _right(opening: Opening) -> list[str]:
         f"config  {', '.join([values, *set_by])}",
         f"decay   {opening.decay}" if opening.decay else "",
         f"memory  {memory} a device, compiled" if opening.memory_bytes else "",
+        f"shuffle {opening.shuffle}" if opening.shuffle else "",
     ]
 
 

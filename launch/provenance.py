@@ -10,6 +10,8 @@ from jaxdist.launch.values import write_value
 
 Origin = Literal["default", "experiment", "command line"]
 ORIGINS: Final[tuple[Origin, ...]] = ("default", "experiment", "command line")
+_APART: Final = ("plan.reduce.", "plan.shuffle.")
+"""Keys of a plan that say nothing of devices."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +38,7 @@ class Resolved:
     def plan_is_explicit(self) -> bool:
         """Whether the layout was asked for on the command line; then it never moves."""
         typed = self.set_by("command line")
-        layout = (key for key in typed if not key.startswith("plan.reduce."))
+        layout = (key for key in typed if not key.startswith(_APART))
         return any(key.startswith("plan.") for key in layout)
 
 

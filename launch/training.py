@@ -21,6 +21,7 @@ from jaxdist.launch.lock import read_lock, write_lock
 from jaxdist.launch.provenance import Resolved
 from jaxdist.launch.runs import RunFolder, check_writable, write_whole
 from jaxdist.launch.samples import wanted
+from jaxdist.launch.shuffling import shuffle_line
 from jaxdist.partition.audit import let_pass, stop
 from jaxdist.train import program as programs
 from jaxdist.train.evaluate import Evaluator
@@ -246,6 +247,7 @@ def _record(
         correct=score["correct"],
         answers=score["answers"],
         held_out=score["samples"],
+        shuffle=shuffle_line(job.order, job.config.epochs),
         samples_per_s=job.order.batch / float(median) if median else 0.0,
         step_s=float(median),
         step_s_p5=float(low),

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES, part_size
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.reduce import Reduce
+from jaxdist.core.shuffle import Shuffle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +99,8 @@ class Plan:
     """Whether the inside of each block is computed again backward, not kept."""
     reduce: Reduce = field(default_factory=Reduce)
     """How gradients are summed over the data axis."""
+    shuffle: Shuffle = field(default_factory=Shuffle)
+    """From how far away the samples of an epoch are drawn."""
 
     def __post_init__(self) -> None:
         for name in self.idle:
@@ -175,6 +178,7 @@ class Plan:
             **_known(cls, tree)
             | {
                 "mesh": MeshShape(**_known(MeshShape, tree.get("mesh", {}))),
+                "shuffle": Shuffle(**_known(Shuffle, tree.get("shuffle", {}))),
                 "reduce": Reduce(**_known(Reduce, tree.get("reduce", {}))),
                 "idle": tuple(tree.get("idle", ())),
             }

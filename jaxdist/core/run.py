@@ -41,6 +41,8 @@ class Run:
     """Held-out answers: one a sample, or one a token; 0: not written down."""
     held_out: int = 0
     """Held-out samples."""
+    shuffle: str = ""
+    """How training samples were exchanged; empty: each epoch drew from all."""
     samples_per_s: float = 0.0
     """Training samples a second: global batch over the median step time."""
     step_s: float = 0.0

@@ -29,7 +29,7 @@ def facts(record: Record) -> dict[str, str]:
         "Result": _result(record),
         "Ran": _ran(record),
         "Model": _listed(model, run.parameters and many(run.parameters, "parameter")),
-        "Data": str(record.value("data.name", "")),
+        "Data": _listed(record.value("data.name", ""), run.shuffle),
         "Machine": _machine(record),
         "Numbers": _listed(
             record.value("precision", ""),

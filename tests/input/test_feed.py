@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxdist.input.feed import eval_feed, train_feed
-from jaxdist.input.order import Order
+from jaxdist.input.order import GlobalOrder
 from jaxdist.input.place import rows_held, rows_of
 from jaxdist.input.recipes import EvalRecipe, TrainRecipe
 from jaxdist.input.sources import ArraySource
 
 N = 45
-ORDER = Order(n=N, batch=16, seed=5)
+ORDER = GlobalOrder(n=N, batch=16, seed=5)
 
 
 def toy(n=N):

@@ -8,12 +8,12 @@ import sys
 
 import numpy as np
 
-from jaxdist.input.order import Order
+from jaxdist.input.order import GlobalOrder
 from jaxdist.input.recipes import EvalRecipe, TrainRecipe
 from jaxdist.input.sources import ArraySource
 
 N, BATCH, STEPS = 45, 16, 3
-ORDER = Order(n=N, batch=BATCH, seed=5)
+ORDER = GlobalOrder(n=N, batch=BATCH, seed=5)
 
 HOST = """
 import json, sys
@@ -22,7 +22,7 @@ import jax, numpy as np
 jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxdist.input.feed import eval_feed, train_feed
-from jaxdist.input.order import Order
+from jaxdist.input.order import GlobalOrder
 from jaxdist.input.sources import ArraySource
 
 class Counted(ArraySource):
@@ -47,7 +47,7 @@ def shards(batch):
         for name, array in batch.items()
     }
 
-order = Order(n=45, batch=16, seed=5)
+order = GlobalOrder(n=45, batch=16, seed=5)
 with train_feed(source, order, shardings, shift=1) as feed:
     train = [shards(next(feed)) for _ in range(3)]
 read = set(source.read)

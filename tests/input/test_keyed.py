@@ -5,12 +5,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdist.input.keyed import below, key, permute
+from jaxdist.input.keyed import below, key, permute, unpermute
 
 
 @given(seed=st.integers(-(2**63), 2**64 - 1), n=st.integers(1, 600))
 def test_every_key_permutes_the_whole_range(seed, n):
     assert sorted(permute(key(seed), range(n), n).tolist()) == list(range(n))
+
+
+@given(seed=st.integers(0, 2**63), n=st.integers(1, 600))
+def test_a_permutation_is_undone(seed, n):
+    keys = key(seed, np.arange(n))
+    assert unpermute(keys, permute(keys, range(n), n), n).tolist() == list(range(n))
+
+
+def test_long_ranges_are_permuted_as_short_ones():
+    n = 100_000  # several stretches
+    found = permute(key(1), range(n), n)
+    assert np.array_equal(np.sort(found), np.arange(n))
+    assert found[70_000] == permute(key(1), [70_000], n)[0]
+    assert np.array_equal(unpermute(key(1), found, n), np.arange(n))
 
 
 @given(n=st.integers(10**6, 2**31 - 1), epoch=st.integers(0, 100))

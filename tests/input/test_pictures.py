@@ -9,7 +9,7 @@ from PIL import Image
 from jaxdist.core.errors import BadInput
 from jaxdist.input.config import DataConfig
 from jaxdist.input.folder_builder import prepare_folder
-from jaxdist.input.order import Order
+from jaxdist.input.order import GlobalOrder
 from jaxdist.input.pictures import Pictures
 from jaxdist.input.recipes import EvalRecipe, TrainRecipe
 from jaxdist.input.registry import open_data
@@ -90,7 +90,7 @@ def test_what_is_seen_depends_on_seed_epoch_and_id_alone():
 
 def test_training_varies_and_evaluation_does_not():
     source = pictures(*map(noise, range(4)))
-    train = TrainRecipe(source=source, order=Order(n=4, batch=4), shift=1)
+    train = TrainRecipe(source=source, order=GlobalOrder(n=4, batch=4), shift=1)
     rows = np.arange(4)
     first, second = train(0, rows), train(1, rows)
     np.testing.assert_array_equal(first["image"], train(0, rows)["image"])

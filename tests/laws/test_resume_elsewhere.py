@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdist.input.order import Order
+from jaxdist.input.order import GlobalOrder
 from jaxdist.train import stored
 
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
@@ -103,7 +103,7 @@ def resumed(job, killed, request, tmp_path_factory):
 
 
 def test_the_same_samples(whole, killed, resumed):
-    order = Order(n=1437, batch=128)
+    order = GlobalOrder(n=1437, batch=128)
     assert whole.ids == [(s + 1, order.ids(s).tolist()) for s in range(STEPS)]
     assert killed.ids == whole.ids[: DIES_AT - 1]
     start = resumed.ids[0][0] - 1

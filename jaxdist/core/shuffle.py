@@ -1,0 +1,35 @@
+"""Shuffle: from how far away the samples of an epoch are drawn, as plain data."""
+
+from dataclasses import dataclass
+
+from jaxdist.core.errors import BadInput
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffle:
+    """How far samples travel between hosts."""
+
+    q: float | None = None
+    """Part of its samples that a partition exchanges an epoch: 0 keeps every sample
+    where it is, none draws each epoch's order from all samples.
+    """
+    partitions: int | None = None
+    """Parts of the data set that keep and exchange samples; none: as many as fit the
+    batch, at most 4,096. Hosts hold equally many of them each.
+    """
+
+    def __post_init__(self) -> None:
+        if self.q is not None and not 0 <= self.q <= 1:
+            raise BadInput(
+                "no such part of the samples can be exchanged",
+                rule="plan.shuffle.q is from 0, nothing, to 1, every sample",
+                values=f"plan.shuffle.q = {self.q}",
+                remedy=f"plan.shuffle.q={min(max(self.q, 0.0), 1.0):g}",
+            )
+        if self.partitions is not None and self.partitions < 1:
+            raise BadInput(
+                "there is no partition to hold samples",
+                rule="plan.shuffle.partitions is at least 1",
+                values=f"plan.shuffle.partitions = {self.partitions}",
+                remedy="plan.shuffle.partitions=none",
+            )
