@@ -1,1 +1,37 @@
-"""Data to the devices, in an order that survives anything."""
+"""Data to the devices, in an order that survives anything.
+
+`loader` and `sampler` serve any training loop; their names, and those of the ways to
+shuffle, are lazy: importing the package costs nothing until one is used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+_HOMES: Final = {
+    "ArrayRecordSource": "jaxdist.input.array_record",
+    "ArraySource": "jaxdist.input.sources",
+    "Global": "jaxdist.core.shuffle",
+    "Local": "jaxdist.core.shuffle",
+    "Partial": "jaxdist.core.shuffle",
+    "loader": "jaxdist.input.loading",
+    "sampler": "jaxdist.input.sampling",
+}
+
+if TYPE_CHECKING:
+    from jaxdist.core.shuffle import Global as Global
+    from jaxdist.core.shuffle import Local as Local
+    from jaxdist.core.shuffle import Partial as Partial
+    from jaxdist.input.array_record import ArrayRecordSource as ArrayRecordSource
+    from jaxdist.input.loading import loader as loader
+    from jaxdist.input.sampling import sampler as sampler
+    from jaxdist.input.sources import ArraySource as ArraySource
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'jaxdist.input' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]

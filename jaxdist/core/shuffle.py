@@ -33,3 +33,26 @@ class Shuffle:
                 values=f"plan.shuffle.partitions = {self.partitions}",
                 remedy="plan.shuffle.partitions=none",
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Global(Shuffle):
+    """Each epoch's order is drawn from all samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local(Shuffle):
+    """Samples never leave their partition."""
+
+    q: float | None = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partial(Shuffle):
+    """Partitions exchange a part of their samples every epoch.
+
+    >>> Partial(q=0.3).q
+    0.3
+    """
+
+    q: float | None = 0.1

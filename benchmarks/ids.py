@@ -1,0 +1,69 @@
+"""What it costs to know which samples a host reads, by epoch and partition.
+
+    python benchmarks/ids.py
+
+First one epoch of a host of 512 that share a billion samples, in units of NumPy's own
+permutation of as many numbers, timed in the same process; then the first batch behind a
+resume at epoch 90 of ImageNet's size, and those that follow.
+"""
+
+import resource
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from jaxdist.input.keyed import permute
+from jaxdist.input.partial import PartialOrder
+from jaxdist.input.shuffle import PartialShuffle, Places
+
+ROUNDS = 5
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Return the least time of several calls."""
+    found = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def one_epoch() -> None:
+    shuffle = PartialShuffle.of(samples=10**9, partitions=512, q=0.1, seed=1)
+    slots = np.arange(shuffle.size(7))
+    own = np.full_like(slots, 7)
+    draw = np.random.default_rng(0)
+    numpy = seconds(lambda: draw.permutation(slots.size))
+    step = seconds(lambda: shuffle.back(3, Places(own, slots)))
+    order = seconds(lambda: shuffle.turned(permute, 4, own, slots))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{slots.size:,} slots; NumPy's permutation of as many: {1e3 * numpy:.0f} ms")
+    print(f"  one epoch               {1e3 * step:5.0f} ms   {step / numpy:.2f} x")
+    both = step + order
+    print(f"  with the reading order  {1e3 * both:5.0f} ms   {both / numpy:.2f} x")
+    print(f"  peak memory             {peak:5.0f} MB")
+
+
+def first_batches() -> None:
+    print("1,281,167 samples, epoch 90, batches of 4,096, Q = 0.1")
+    for partitions in (16, 512, 4096):
+        shuffle = PartialShuffle.of(samples=1_281_167, partitions=partitions, q=0.1)
+        order = PartialOrder(shuffle=shuffle, batch=4096)
+        step = order.steps(90)
+        start = time.perf_counter()
+        order.ids(step)
+        first = time.perf_counter() - start
+        for later in range(1, 21):
+            order.ids(step + later)
+        rest = (time.perf_counter() - start - first) / 20
+        print(
+            f"  {partitions:5,} partitions   first {first:.2f} s, then "
+            f"{1e3 * rest:.0f} ms a batch"
+        )
+
+
+if __name__ == "__main__":
+    one_epoch()
+    first_batches()

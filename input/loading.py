@@ -1,0 +1,105 @@
+"""Loader: batches for any JAX training loop, in one call."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.shuffle import Global, Shuffle
+from jaxdist.input.feed import Feed, train_feed
+from jaxdist.input.partial import order_of
+from jaxdist.input.recipes import Dtypes
+from jaxdist.input.sources import Source
+
+_DRAWN: Final = Global()
+
+
+def loader(
+    source: Source,
+    *,
+    global_batch: int,
+    shuffle: Shuffle = _DRAWN,
+    mesh: Mesh | None = None,
+    over: str | Sequence[str] | None = None,
+    seed: int = 0,
+    start: int = 0,
+    threads: int = 1,
+) -> Feed:
+    """Feed a training loop: an endless iterator over global arrays on the devices.
+
+    Each batch is a dict of what the source has, and `id`; every process calls this
+    alike and gets its part. A loop that stopped goes on with `start`, on any number of
+    processes. Close it, or use it in a `with` statement: it holds threads.
+
+    Args:
+        source: `len(source)` and `source.get(ids) -> dict of arrays [n, ...]`.
+        global_batch: samples a step, over all devices together.
+        shuffle: `Global()`, `Local()` or `Partial(q=0.1)`.
+        mesh: devices; none: the first one.
+        over: axes of the mesh that split samples; none: the mesh's first axis.
+        seed: another seed is another order, in every epoch.
+        start: steps that are already done.
+        threads: threads that prepare batches.
+
+    Raises:
+        BadInput: a batch that is larger than the source or does not divide over axes
+            or partitions, or an axis that the mesh does not have.
+
+    >>> from jaxdist.input.sources import ArraySource
+    >>> source = ArraySource({"x": np.arange(10.0)})
+    >>> with loader(source, global_batch=4) as batches:
+    ...     next(batches)["x"].shape
+    (4,)
+    """
+    mesh = mesh or Mesh(np.asarray(jax.devices()[:1]), ("data",))
+    axes = (mesh.axis_names[0],) if over is None else over
+    axes = (axes,) if isinstance(axes, str) else tuple(axes)
+    _check(mesh, axes, global_batch, len(source))
+    dtypes = _dtypes(source)
+    rows = NamedSharding(mesh, PartitionSpec(axes))
+    return train_feed(
+        source,
+        order_of(shuffle, samples=len(source), batch=global_batch, seed=seed),
+        dict.fromkeys((*dtypes, "id"), rows),
+        dtypes=dtypes,
+        start=start,
+        threads=threads,
+    )
+
+
+def _check(mesh: Mesh, axes: tuple[str, ...], batch: int, samples: int) -> None:
+    unknown = [axis for axis in axes if axis not in mesh.shape]
+    if unknown:
+        raise BadInput(
+            f"the mesh has no axis {unknown[0]}",
+            values=f"its axes are {', '.join(mesh.axis_names)}",
+            remedy=f"over={mesh.axis_names[0]!r}",
+        )
+    shards = int(np.prod([mesh.shape[axis] for axis in axes]))
+    if batch % shards or not batch:
+        raise BadInput(
+            "the batch does not divide over the mesh",
+            rule="global_batch is a multiple of the devices along the axes of samples",
+            values=f"global_batch = {batch}, {shards} along {' x '.join(axes)}",
+            remedy=f"global_batch={max(-(-batch // shards), 1) * shards}",
+        )
+    if samples < batch:
+        raise BadInput(
+            "the source is smaller than a batch",
+            rule="a step draws different samples",
+            values=f"{samples} samples, global_batch = {batch}",
+            remedy=f"global_batch={max(samples // shards, 1) * shards}",
+        )
+
+
+def _dtypes(source: Source) -> Dtypes:
+    """Return the dtype of each key in a batch: the source's own, 64 bits as jax has."""
+    found = source.get(np.zeros(1, np.int64))
+    return {
+        key: jax.dtypes.canonicalize_dtype(array.dtype).name
+        for key, array in found.items()
+        if key != "id"
+    }

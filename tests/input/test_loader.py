@@ -1,0 +1,121 @@
+"""A loop of one's own gets the batches of any order, on any devices, from any step."""
+
+import jax
+import numpy as np
+import pytest
+from array_record.python.array_record_module import ArrayRecordWriter
+from jax.sharding import Mesh
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input import (
+    ArrayRecordSource,
+    ArraySource,
+    Global,
+    Local,
+    Partial,
+    loader,
+    sampler,
+)
+
+SOURCE = ArraySource({"x": np.arange(50.0), "y": np.arange(50)})
+ORDERS = [Global(), Local(partitions=4), Partial(q=0.3, partitions=4)]
+
+
+def mesh_of(data, model=1):
+    devices = np.asarray(jax.devices()[: data * model]).reshape(data, model)
+    return Mesh(devices, ("data", "model"))
+
+
+def ids(steps, start=0, **how):
+    with loader(SOURCE, global_batch=8, start=start, seed=3, **how) as batches:
+        return [np.asarray(b["id"]) for b, _ in zip(batches, range(steps))]
+
+
+@pytest.mark.parametrize("shuffle", ORDERS)
+def test_batches_do_not_depend_on_devices(shuffle):
+    one = ids(10, shuffle=shuffle)
+    assert np.array_equal(one, ids(10, shuffle=shuffle, mesh=mesh_of(4, 2)))
+
+
+@pytest.mark.parametrize("shuffle", ORDERS)
+def test_a_loop_goes_on_where_it_stopped(shuffle):
+    whole = ids(20, shuffle=shuffle)
+    assert np.array_equal(whole[13:], ids(7, start=13, shuffle=shuffle))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_batches_do_not_depend_on_threads(threads):
+    shuffle = Partial(q=0.5, partitions=8)
+    one, other = (ids(15, shuffle=shuffle, threads=n) for n in (1, threads))
+    assert np.array_equal(one, other)
+
+
+def test_a_batch_has_what_the_source_has():
+    with loader(SOURCE, global_batch=8, mesh=mesh_of(4)) as batches:
+        batch = next(batches)
+    assert set(batch) == {"x", "y", "id"}
+    assert batch["x"].dtype == np.float32
+    assert np.array_equal(batch["y"], batch["id"])
+    assert batch["x"].sharding.shard_shape((8,)) == (2,)
+
+
+@pytest.mark.parametrize("shuffle", ORDERS)
+def test_ranks_of_a_sampler_share_the_loaders_batches(shuffle):
+    given = ids(10, shuffle=shuffle)
+    how = dict(global_batch=8, shuffle=shuffle, seed=3, world=2)
+    ranks = [sampler(50, rank=rank, **how) for rank in (0, 1)]
+    for step in range(10):
+        both = [i for rank in ranks for i in rank.ids(step)]
+        assert both == given[step].tolist()
+    assert len(list(ranks[0])) == len(ranks[0]) == 7
+    assert next(iter(ranks[0].after(7))) == ranks[0].ids(7)
+
+
+@pytest.fixture
+def records(tmp_path):
+    for part in range(2):
+        writer = ArrayRecordWriter(
+            str(tmp_path / f"{part}.array_record"), "group_size:1"
+        )
+        for i in range(5):
+            writer.write(np.int64(5 * part + i).tobytes())
+        writer.close()
+    return sorted(tmp_path.glob("*.array_record"))
+
+
+def whole(records):
+    return {"x": np.frombuffer(b"".join(records), np.int64)}
+
+
+def test_records_of_several_files_are_one_source(records):
+    source = ArrayRecordSource(records, whole)
+    assert len(source) == 10
+    assert source.get(np.array([7, 0, 7]))["x"].tolist() == [7, 0, 7]
+    assert source.fingerprint == ArrayRecordSource(records, whole).fingerprint
+    assert source.fingerprint != ArrayRecordSource(records[:1], whole).fingerprint
+
+
+def test_files_that_are_not_there_are_named(records):
+    with pytest.raises(BadInput, match="no records") as caught:
+        ArrayRecordSource([*records, "gone.array_record"], whole)
+    assert caught.value.values == "gone.array_record"
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        (dict(global_batch=6, mesh=(4,)), "does not divide over the mesh"),
+        (dict(global_batch=64), "smaller than a batch"),
+        (dict(global_batch=8, over="batch"), "no axis batch"),
+        (dict(global_batch=8, shuffle=Partial(partitions=3)), "over the partitions"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused(how, says):
+    how |= {"mesh": mesh_of(*how["mesh"])} if "mesh" in how else {}
+    with pytest.raises(BadInput, match=says):
+        loader(SOURCE, **how)
+
+
+def test_a_rank_that_is_none_is_refused():
+    with pytest.raises(BadInput, match="over the ranks"):
+        sampler(50, global_batch=8, rank=2, world=2)
