@@ -7,7 +7,7 @@ from typing import Any, Final
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.keys import values
-from jaxdist.launch.lock import Lock
+from jaxdist.launch.lock import Data, Lock
 from jaxdist.launch.overrides import typed
 from jaxdist.launch.values import write_value
 
@@ -68,6 +68,29 @@ def check_resume(old: Experiment, new: Experiment) -> tuple[Change, ...]:
             f"or start another run: {typed('run.name', f'{new.run.name}-2')}",
         ],
     )
+
+
+def check_samples(old: Data, new: Data) -> None:
+    """Refuse to go on with other samples than a run was started with.
+
+    Args:
+        old: what its lock says; a part that it does not name may be any.
+        new: what was opened.
+
+    Raises:
+        BadInput: the part of the data set that is another one.
+    """
+    changed = [part for part, name in old.items() if new.get(part, name) != name]
+    if changed:
+        raise BadInput(
+            f"the {changed[0]} samples are not those that the run was started with",
+            rule="a resumed run keeps its samples and their order",
+            values="; ".join(f"{p}: {old[p]}, now {new[p]}" for p in changed),
+            remedy=(
+                "data.dir=, data.path= or data.name= as they were",
+                "or start another run: run.name=NAME",
+            ),
+        )
 
 
 def _is_fixed(key: str) -> bool:

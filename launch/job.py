@@ -100,9 +100,17 @@ def make_order(config: Experiment, samples: int) -> Order:
     """Return which samples of so many each step takes.
 
     Raises:
-        BadInput: partitions that the batch or the samples cannot fill.
+        BadInput: a batch or partitions that the samples cannot fill.
     """
     asked, batch = config.plan.shuffle, config.data.batch
+    shards = config.plan.mesh.batch_shards * config.optim.accumulate
+    if samples < batch:
+        raise BadInput(
+            "there are fewer training samples than a batch has",
+            rule="a step draws different samples",
+            values=f"{samples:,} training samples, data.batch = {batch:,}",
+            remedy=f"data.batch={max(samples // shards, 1) * shards}",
+        )
     return order_of(asked, samples=samples, batch=batch, seed=config.seed)
 
 

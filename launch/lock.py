@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 import jaxdist
 from jaxdist.core.errors import BadInput
@@ -14,6 +15,12 @@ from jaxdist.launch.provenance import Resolved
 from jaxdist.launch.runs import RunFolder, write_whole
 from jaxdist.launch.values import is_sequence
 
+if TYPE_CHECKING:
+    from jaxdist.input.sources import Source
+
+Data = Mapping[str, str]
+"""Parts of a data set, `train` and `test`, each with its count and its fingerprint."""
+_UNKNOWN: Final[Data] = MappingProxyType({})
 PACKAGES: Final = (
     "jax",
     "jaxlib",
@@ -36,6 +43,8 @@ class Lock:
     """The configuration, with the origin of every value."""
     packages: Mapping[str, str]
     """Version of every package that matters."""
+    data: Data = field(default_factory=lambda: _UNKNOWN)
+    """The samples, part by part, as `samples_of` names them; empty: not written."""
 
 
 def installed_versions() -> dict[str, str]:
@@ -49,9 +58,18 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def write_lock(folder: RunFolder, resolved: Resolved) -> None:
+def samples_of(train: "Source", test: "Source") -> Data:
+    """Name the samples of a run: another content or order is another name."""
+    parts = {"train": train, "test": test}
+    return {
+        part: f"{len(source):,} samples, {source.fingerprint[:16]}"
+        for part, source in parts.items()
+    }
+
+
+def write_lock(folder: RunFolder, resolved: Resolved, data: Data = _UNKNOWN) -> None:
     """Write the lock file of a run, with the versions that are installed now."""
-    write_whole(folder.lock, to_json(resolved, installed_versions()))
+    write_whole(folder.lock, to_json(resolved, installed_versions(), data))
 
 
 def read_lock(folder: RunFolder) -> Lock:
@@ -71,7 +89,9 @@ def read_lock(folder: RunFolder) -> Lock:
         ) from error
 
 
-def to_json(resolved: Resolved, packages: Mapping[str, str]) -> str:
+def to_json(
+    resolved: Resolved, packages: Mapping[str, str], data: Data = _UNKNOWN
+) -> str:
     """Write a lock as text; `from_json` reads the same value back."""
     tree = {
         "experiment": resolved.source,
@@ -80,6 +100,7 @@ def to_json(resolved: Resolved, packages: Mapping[str, str]) -> str:
             for key, value in values(resolved.config).items()
         },
         "packages": dict(packages),
+        "data": dict(data),
     }
     return json.dumps(tree, indent=2) + "\n"
 
@@ -105,7 +126,7 @@ def from_json(text: str) -> Lock:
     resolved = Resolved(
         source=tree["experiment"], config=with_values(blank, found), origins=origins
     )
-    return Lock(resolved=resolved, packages=tree["packages"])
+    return Lock(resolved=resolved, packages=tree["packages"], data=tree.get("data", {}))
 
 
 def _no_key(key: str, version: str) -> BadInput:

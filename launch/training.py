@@ -13,11 +13,11 @@ import numpy as np
 from jaxdist.core.run import Run
 from jaxdist.input.feed import eval_feed, train_feed
 from jaxdist.input.registry import open_data
-from jaxdist.launch.changes import check_resume
+from jaxdist.launch.changes import check_resume, check_samples
 from jaxdist.launch.claim import claimed
 from jaxdist.launch.devices import Prepared
 from jaxdist.launch.job import Job, make_job
-from jaxdist.launch.lock import read_lock, write_lock
+from jaxdist.launch.lock import read_lock, samples_of, write_lock
 from jaxdist.launch.provenance import Resolved
 from jaxdist.launch.runs import RunFolder, check_writable, write_whole
 from jaxdist.launch.samples import wanted
@@ -96,9 +96,13 @@ def train(
     jax.config.update("jax_enable_x64", config.precision == "float64")
     folder = run_folder(resolved)
     check_writable(folder.path)
-    if folder.exists:
-        check_resume(read_lock(folder).resolved.config, config)
+    before = read_lock(folder) if folder.exists else None
+    if before is not None:
+        check_resume(before.resolved.config, config)
     sources = open_data(config.data, wanted(config))
+    samples = samples_of(*sources)
+    if before is not None:
+        check_samples(before.data, samples)
     job = make_job(config, prepared.plan, sources[0])
     with ExitStack() as stack:
         stack.enter_context(claimed(folder))
@@ -108,7 +112,7 @@ def train(
         stack.callback(checkpoints.close)
         begin = _begin(job, checkpoints, recorder)
         # Only now: a run that cannot go on keeps the values it was trained with.
-        write_lock(folder, resolved)
+        write_lock(folder, resolved, samples)
         write_whole(folder.plan, prepared.plan.to_json())
         start = Start(
             job=job,

@@ -6,7 +6,12 @@ import pytest
 
 import jaxdist
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.changes import changed_keys, changed_packages, check_resume
+from jaxdist.launch.changes import (
+    changed_keys,
+    changed_packages,
+    check_resume,
+    check_samples,
+)
 from jaxdist.launch.lock import (
     Lock,
     from_json,
@@ -123,3 +128,12 @@ def test_a_resume_keeps_what_the_state_rests_on(word):
         check_resume(old, resolve("digits", [word, caught.value.remedy[0]]).config)
         == ()
     )
+
+
+def test_a_resume_keeps_its_samples():
+    old = {"train": "10 samples, aa", "test": "3 samples, bb"}
+    check_samples(old, old)
+    check_samples({}, old)  # written before samples were named
+    with pytest.raises(BadInput, match="the train samples are not those") as caught:
+        check_samples(old, {**old, "train": "12 samples, cc"})
+    assert "train: 10 samples, aa, now 12 samples, cc" in caught.value.values

@@ -76,6 +76,30 @@ def test_what_cannot_be_answered_is_bad_input(job, trained, words, said):
     assert said in err
 
 
+def test_a_run_does_not_go_on_with_another_text(job, trained):
+    """Refused before anything is written; the first file's run goes on."""
+    run, _ = trained
+    path = run.parent / "a.txt"
+    words = ["train", "characters", *SMALL, f"data.path={path}", "epochs=13"]
+    words += [f"run.dir={run.parent}"]
+    text = path.read_text()
+    path.write_text(text.replace("abc", "cba"))
+    code, _, err = job.run(*words)
+    path.write_text(text)
+    assert code == 2
+    said = " ".join(err.split())
+    assert "samples are not those that the run was started with" in said
+    assert "run.name=NAME" in said
+
+
+def test_a_batch_larger_than_the_samples_is_refused(job, tmp_path):
+    words = ["data.name=digits", "data.batch=2048", f"run.dir={tmp_path}"]
+    code, _, err = job.run("train", "digits", *words)
+    assert code == 2
+    assert "fewer training samples than a batch" in " ".join(err.split())
+    assert "data.batch=1436" in err
+
+
 def test_a_run_on_images_writes_no_text(job, tmp_path):
     words = [
         "epochs=0.05",
