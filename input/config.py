@@ -38,6 +38,10 @@ class DataConfig:
     """Which training samples are neighbours: as they are stored, or sorted by label,
     the worst case for plan.shuffle.q.
     """
+    damaged: Literal["refuse", "skip"] = "refuse"
+    """What is done with images of a folder that cannot be decoded: the run ends at the
+    first, or all are looked for beforehand and left out.
+    """
     threads: int = 1
     """Threads that prepare batches ahead; more help only where reading is slow."""
 

@@ -4,16 +4,20 @@ FOLDER/train/cat/1.jpg    FOLDER/test/cat/7.jpg (or validation, or val)
 """
 
 import hashlib
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from jaxdist.core.errors import BadInput
+from jaxdist.core.errors import BadInput, Remark
+from jaxdist.input.damaged import damaged
 from jaxdist.input.pictures import Pictures
 from jaxdist.input.wanted import Wanted, wanted_image
 
 _ENDINGS: Final = (".jpg", ".jpeg", ".png")
+Images = list[tuple[Path, int]]
+"""Files and their labels."""
 _HELD_OUT: Final = ("validation", "val", "test")
 """Folders that a run is scored on, the first that is there."""
 
@@ -26,6 +30,8 @@ class FileImages:
         classes: labels are 0 ... classes - 1.
     """
 
+    remedy = "data.damaged=skip, or put the file right"
+
     def __init__(self, files: Sequence[tuple[Path, int]], classes: int) -> None:
         self._files, self.classes = files, classes
 
@@ -35,6 +41,10 @@ class FileImages:
     def read(self, ids: Iterable[int]) -> Sequence[tuple[bytes, int]]:
         """Read the files and their labels."""
         return [(self._files[i][0].read_bytes(), self._files[i][1]) for i in ids]
+
+    def name(self, sample: int) -> str:
+        """Name one image: its path."""
+        return str(self._files[sample][0])
 
     @property
     def fingerprint(self) -> str:
@@ -55,12 +65,16 @@ class Listing:
     """Image files and their labels: `train`, and the split that is held out."""
 
 
-def open_folder(path: str, wanted: Wanted) -> tuple[Pictures, Pictures]:
+def open_folder(
+    path: str, wanted: Wanted, skip: Path | None = None
+) -> tuple[Pictures, Pictures]:
     """Open a folder of images.
 
     Args:
         path: the folder (`data.path`).
         wanted: what the network reads.
+        skip: folder for notes of damaged images, which are left out; none: no image is
+            looked at, and one that cannot be decoded ends the run.
 
     Returns:
         Images to train on and those held out; classes in the order of their names.
@@ -70,11 +84,34 @@ def open_folder(path: str, wanted: Wanted) -> tuple[Pictures, Pictures]:
             held-out images have.
     """
     shape, found = wanted_image(wanted, "folder"), list_folder(path)
+    splits = [*found.splits.values()]
+    if skip is not None:
+        splits = [_undamaged(files, skip) for files in splits]
     train, test = (
-        Pictures(FileImages(files, len(found.classes)), shape)
-        for files in found.splits.values()
+        Pictures(FileImages(files, len(found.classes)), shape) for files in splits
     )
     return train, test
+
+
+def _undamaged(files: Images, notes: Path) -> Images:
+    """Leave out what cannot be decoded, and say what.
+
+    Raises:
+        BadInput: nothing is left.
+    """
+    bad = damaged([path for path, _ in files], notes)
+    if bad:
+        first = ", ".join(str(path) for path in sorted(bad)[:5])
+        more = ", ..." if len(bad) > 5 else ""
+        warnings.warn(
+            f"{len(bad):,} of {len(files):,} images cannot be decoded and are left "
+            f"out: {first}{more}",
+            Remark,
+            stacklevel=2,
+        )
+    if len(bad) == len(files):
+        raise _no_folder(str(files[0][0].parent.parent.parent), "every one is damaged")
+    return [(path, label) for path, label in files if path not in bad]
 
 
 def list_folder(path: str) -> Listing:

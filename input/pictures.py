@@ -26,6 +26,8 @@ class Encoded(Protocol):
 
     classes: int
     """Labels are 0 ... classes - 1."""
+    remedy: str
+    """What helps where an image cannot be decoded."""
 
     def __len__(self) -> int:
         """Count the images."""
@@ -33,6 +35,10 @@ class Encoded(Protocol):
 
     def read(self, ids: Iterable[int]) -> Sequence[tuple[bytes, int]]:
         """Read JPEG or PNG files and their labels."""
+        ...
+
+    def name(self, sample: int) -> str:
+        """Name one image as a person finds it."""
         ...
 
     @property
@@ -109,10 +115,10 @@ class Pictures:
                 return file.convert(_MODES[self._channels])
         except (OSError, ValueError, SyntaxError) as error:
             raise BadInput(
-                f"image {sample} cannot be read",
+                f"{self._encoded.name(sample)} cannot be read",
                 rule="every image is a whole JPEG or PNG file",
                 values=f"{len(data):,} B: {error}",
-                remedy="prepare the data set again, or data.name=synthetic",
+                remedy=self._encoded.remedy,
             ) from error
 
     def _cut(self, image: "Image", crop: Crop) -> NDArray[np.uint8]:

@@ -100,7 +100,8 @@ def _synthetic(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
 def _folder(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
     from jaxdist.input.folder import open_folder
 
-    return open_folder(config.path, wanted)
+    skip = Path(config.dir) if config.damaged == "skip" else None
+    return open_folder(config.path, wanted, skip)
 
 
 def _volumes(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":

@@ -22,6 +22,8 @@ class TfdsImages:
         classes: labels are 0 ... classes - 1.
     """
 
+    remedy = "prepare the data set again, or data.name=synthetic"
+
     def __init__(self, split: Any, keys: tuple[str, str], classes: int) -> None:
         self._split, self._keys, self.classes = split, keys, classes
 
@@ -33,6 +35,11 @@ class TfdsImages:
         image, label = self._keys
         rows = self._split.__getitems__(list(ids))
         return [(row[image], int(row[label])) for row in rows]
+
+    def name(self, sample: int) -> str:
+        """Name one image."""
+        info = self._split.dataset_info
+        return f"image {sample} of {info.full_name}"
 
     @property
     def fingerprint(self) -> str:

@@ -17,7 +17,7 @@ FIXED: Final = (
     "precision",
     *("data.name", "data.batch", "data.path", "data.context", "data.stride"),
     *("data.size", "data.samples"),
-    *("model.", "plan.reduce.", "plan.shuffle.", "data.order"),
+    *("model.", "plan.reduce.", "plan.shuffle.", "data.order", "data.damaged"),
 )
 """Keys (or their beginnings) that a run keeps: they fix its state and its samples."""
 

@@ -5,12 +5,13 @@ import os
 import pkgutil
 import sys
 import traceback
+import warnings
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Final, Protocol, cast
+from typing import Final, Protocol, TextIO, cast
 
-from jaxdist.core.errors import BadInput, Failed, TryAgain, did_you_mean
+from jaxdist.core.errors import BadInput, Failed, Remark, TryAgain, did_you_mean
 from jaxdist.launch import commands
 from jaxdist.launch.arguments import Parser
 from jaxdist.launch.console import print_error
@@ -38,10 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the words after `jaxdist`; None takes them from the process.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    try:
-        return _answer(words)
-    except (Exception, SystemExit, KeyboardInterrupt) as error:
-        return _tell(error)
+    with warnings.catch_warnings():
+        warnings.showwarning = _remark
+        try:
+            return _answer(words)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            return _tell(error)
 
 
 def command_names() -> tuple[str, ...]:
@@ -112,6 +115,20 @@ def _tell(error: BaseException) -> int:
             traceback.print_exception(error)
             code = 1
     return code
+
+
+def _remark(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning: our own in a line, others with the place they come from."""
+    said = warnings.formatwarning(message, category, filename, lineno, line)
+    own = issubclass(category, Remark)
+    (file or sys.stderr).write(f"warn: {message}\n" if own else said)
 
 
 def _disk_full(error: OSError) -> BadInput:

@@ -4,6 +4,10 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 
+class Remark(UserWarning):
+    """Something that a person should know and that stops nothing: `warnings.warn`."""
+
+
 class BadInput(ValueError):
     """Something the user gave cannot be used; nothing was written or lost.
 

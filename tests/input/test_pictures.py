@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxdist.core.errors import BadInput
+from jaxdist.core.errors import BadInput, Remark
 from jaxdist.input.config import DataConfig
+from jaxdist.input.damaged import damaged
 from jaxdist.input.folder_builder import prepare_folder
 from jaxdist.input.order import GlobalOrder
 from jaxdist.input.pictures import Pictures
@@ -35,6 +36,7 @@ class Files:
 
     classes = 10
     fingerprint = "files"
+    remedy = "another file"
 
     def __init__(self, *files):
         self.files = files
@@ -44,6 +46,9 @@ class Files:
 
     def read(self, ids):
         return [(self.files[i], i % 10) for i in ids]
+
+    def name(self, sample):
+        return f"image {sample}"
 
 
 def pictures(*files, shape=(8, 8, 3)):
@@ -123,6 +128,38 @@ def folder(tmp_path):
             (home / f"{name}.PNG").write_bytes(noise(ord(name)))
     (tmp_path / "train" / "cat" / "notes.txt").write_text("about cats")
     return tmp_path
+
+
+def test_a_damaged_file_is_named_with_its_path(folder):
+    bad = folder / "train" / "dog" / "b.PNG"
+    bad.write_bytes(bad.read_bytes()[:200])
+    train, _ = opened(folder)
+    with pytest.raises(BadInput, match=r"dog/b\.PNG cannot be read") as caught:
+        train.get(np.arange(len(train)))
+    assert caught.value.remedy == ("data.damaged=skip, or put the file right",)
+
+
+def test_damaged_files_are_left_out_on_request(folder, tmp_path):
+    whole, _ = opened(folder)
+    bad = folder / "train" / "dog" / "b.PNG"
+    bad.write_bytes(bad.read_bytes()[:200])
+    how = dict(damaged="skip", dir=str(tmp_path / "notes"))
+    with pytest.warns(Remark, match=r"1 of 5 images cannot be decoded.*dog/b\.PNG"):
+        train, _ = opened(folder, **how)
+    assert len(train) == len(whole) - 1
+    assert train.get(np.arange(4))["image"].shape[0] == 4
+    assert train.fingerprint != whole.fingerprint
+
+
+def test_files_are_looked_at_once(folder, tmp_path):
+    files = sorted((folder / "train").glob("*/*.PNG"))
+    files[0].write_bytes(b"no image")
+    assert damaged(files, tmp_path / "notes") == {files[0]}
+    (index,) = (tmp_path / "notes").iterdir()
+    index.write_text("[]")  # what is written down is believed ...
+    assert damaged(files, tmp_path / "notes") == set()
+    files[1].write_bytes(b"no image either")  # ... until a file changes
+    assert damaged(files, tmp_path / "notes") == set(files[:2])
 
 
 def opened(path, wanted=WANTED, **how):

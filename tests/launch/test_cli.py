@@ -4,10 +4,11 @@ import errno
 import json
 import subprocess
 import sys
+import warnings
 
 import pytest
 
-from jaxdist.core.errors import BadInput, TryAgain
+from jaxdist.core.errors import BadInput, Remark, TryAgain
 from jaxdist.launch import cli
 from jaxdist.launch.lock import write_lock
 from jaxdist.launch.resolve import resolve
@@ -209,3 +210,19 @@ def test_a_reader_that_leaves_sees_no_traceback():
     ) as done:
         done.stdout.close()
         assert done.stderr.read() == b""
+
+
+def test_remarks_are_one_line(capsys, monkeypatch):
+    """Others' warnings keep the place they come from."""
+
+    def noisy(words):
+        warnings.warn("two of your images are damaged", Remark, stacklevel=1)
+        warnings.warn("old call", DeprecationWarning, stacklevel=1)
+        return 0
+
+    monkeypatch.setattr(cli, "_answer", noisy)
+    warnings.simplefilter("always")
+    assert cli.main(["train"]) == 0
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first == "warn: two of your images are damaged"
+    assert "DeprecationWarning: old call" in others[0]

@@ -1,0 +1,53 @@
+"""Damaged images: files that cannot be decoded, looked for once and written down."""
+
+import hashlib
+import io
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+_THREADS: Final = 4
+
+
+def damaged(files: Sequence[Path], notes: Path) -> frozenset[Path]:
+    """Return which image files cannot be decoded, each of them read once.
+
+    Args:
+        files: the images.
+        notes: folder in which what was found is kept, for these names, sizes and times
+            of change; files that changed are looked at again.
+    """
+    index = notes / f"images-{_state(files)}.json"
+    if index.is_file():
+        return frozenset(map(Path, json.loads(index.read_text(encoding="utf-8"))))
+    with ThreadPoolExecutor(_THREADS) as pool:
+        whole = pool.map(is_whole, files)
+        found = [path for path, good in zip(files, whole, strict=True) if not good]
+    notes.mkdir(parents=True, exist_ok=True)
+    part = index.with_suffix(".part")
+    part.write_text(json.dumps([str(path) for path in found]), encoding="utf-8")
+    part.replace(index)
+    return frozenset(found)
+
+
+def is_whole(path: Path) -> bool:
+    """Tell whether a file is an image that can be decoded to its end."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(path.read_bytes())) as file:
+            file.load()
+    except (OSError, ValueError, SyntaxError):
+        return False
+    return True
+
+
+def _state(files: Sequence[Path]) -> str:
+    """Digest names, sizes and times of change."""
+    digest = hashlib.sha256()
+    for path in files:
+        seen = path.stat()
+        digest.update(f"{path} {seen.st_size} {seen.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]
