@@ -9,6 +9,7 @@ a row be of another host's partition.
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -83,6 +84,50 @@ class PartialOrder:
         """Name the epoch (from 0) of each of a step's rows: int64."""
         return self._reads(step, rows)[0]
 
+    def exchanged(self, step: int, partitions: range) -> tuple[Numbers, Numbers]:
+        """Return the samples that leave a host in a step, and those that come.
+
+        A sample leaves with its read; who comes for it is read in the next epoch.
+
+        Args:
+            step: from 0.
+            partitions: those of the host; what moves between them is in neither list.
+        """
+        epochs, rounds, owners = self._reads(step, None)
+        sent = self.shuffle.leaving(rounds)
+        own = (owners >= partitions.start) & (owners < partitions.stop) & (sent >= 0)
+        gone, came = [], []
+        for epoch in sorted(set(epochs[own].tolist())):
+            now = own & (epochs == epoch)
+            moved = self._moved(epoch, owners[now], sent[now], partitions)
+            gone.append(moved[0])
+            came.append(moved[1])
+        return _joined(gone), _joined(came)
+
+    def held(self, step: int, partitions: range) -> Numbers:
+        """Return the samples that a host's partitions hold before a step: sorted."""
+        epoch, place = divmod(step * self.batch, self.n)
+        rounds = [-(-(place - w) // self.shuffle.partitions) for w in partitions]
+        sent = [np.nonzero(self.shuffle.outgoing(epoch) < done)[0] for done in rounds]
+        owners = np.repeat(partitions, [len(own) for own in sent])
+        gone, came = self._moved(epoch, owners, np.concatenate(sent), partitions)
+        start = _joined([self.shuffle.ids(epoch, w) for w in partitions])
+        return np.union1d(np.setdiff1d(start, gone), came)
+
+    def _moved(
+        self, epoch: int, owners: Numbers, sent: Numbers, partitions: range
+    ) -> tuple[Numbers, Numbers]:
+        """Return what outgoing reads take to other hosts, and bring from them."""
+        shuffle = self.shuffle
+        turn = shuffle.turn(epoch, sent)
+        away, back = (
+            ~np.isin((owners + sign * turn) % shuffle.partitions, partitions)
+            for sign in (1, -1)
+        )
+        places = sent[away] * shuffle.slots // max(shuffle.exchanged, 1)
+        gone = shuffle.read(epoch, owners[away], places)
+        return gone, shuffle.incoming(epoch, owners[back], sent[back])
+
     def steps(self, epochs: float) -> int:
         """Count the steps until this many epochs, or parts of one, are wholly drawn."""
         return steps_of(epochs, self.n, self.batch)
@@ -143,6 +188,10 @@ class _Blocks:
         found = self._shuffle.read(epoch, np.repeat(partitions, sizes), rounds)
         parts = np.split(found, np.cumsum(sizes)[:-1])
         return {(epoch, block, w): ids for w, ids in zip(partitions, parts)}
+
+
+def _joined(parts: Sequence[Numbers]) -> Numbers:
+    return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 def order_of(asked: Shuffle, *, samples: int, batch: int, seed: int) -> Order:

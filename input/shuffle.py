@@ -156,9 +156,26 @@ class PartialShuffle:
 
     def turn(self, epoch: int, sent: Numbers) -> Numbers:
         """Return how many partitions further the j-th outgoing reads go: int64 [m]."""
-        others = self.partitions - 1
+        others = max(self.partitions - 1, 1)
         begin = int(key(self.seed, _TURN, epoch)[0] % np.uint64(others))
         return 1 + (sent + begin) % others
+
+    def incoming(self, epoch: int, partition: Numbers, sent: Numbers) -> Numbers:
+        """Return the samples that come for the j-th outgoing reads of partitions: [m].
+
+        Each takes the slot of the sample that leaves, when the next epoch begins.
+        """
+        source = (partition - self.turn(epoch, sent)) % self.partitions
+        return self.read(epoch, source, sent * self.slots // max(self.exchanged, 1))
+
+    def leaving(self, position: Numbers) -> Numbers:
+        """Return which of the outgoing reads positions are, -1 where they stay: [m]."""
+        if not self.exchanged:
+            return np.full_like(position, -1)
+        sent = -(-position * self.exchanged // self.slots)
+        leaves = (sent < self.exchanged) & (position < self.slots)
+        leaves &= sent * self.slots // self.exchanged == position
+        return np.where(leaves, sent, -1)
 
     def turned(
         self,
@@ -182,10 +199,8 @@ class PartialShuffle:
         if not self.exchanged:
             return places
         position = self.turned(unpermute, epoch, *places)
-        sent = -(-position * self.exchanged // self.slots)
-        leaves = (sent < self.exchanged) & (position < self.slots)
-        leaves &= sent * self.slots // self.exchanged == position
-        moved = np.nonzero(leaves)[0]
+        sent = self.leaving(position)
+        moved = np.nonzero(sent >= 0)[0]
         partition, slot = (part.copy() for part in places)
         turn = sign * self.turn(epoch, sent[moved])
         partition[moved] = (partition[moved] + turn) % self.partitions

@@ -1,0 +1,142 @@
+"""Keeping: a source of which this host keeps its own partitions, and exchanges some.
+
+A batch reads what the host keeps. With each read that leaves, its place is given to the
+sample that comes for it, which is fetched at once: Q b samples a step, spread evenly,
+in the threads that read ahead of training. Whatever is missing, for any reason, is read
+from where the data set is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.partial import PartialOrder
+from jaxdist.input.shuffle import Numbers, hosts_of
+from jaxdist.input.sources import Arrays, Source, Varied
+from jaxdist.input.store import Store
+
+_TOGETHER: Final = 1024
+"""Samples that are read of the data set at once when a store is filled."""
+
+Fetch = Callable[[Numbers], Arrays]
+"""Ids to samples `[n, ...]`, from wherever they are."""
+
+
+@dataclass(kw_only=True)
+class Counts:
+    """What a host has read from where, in samples."""
+
+    kept: int = 0
+    """Of its own store."""
+    filled: int = 0
+    """Of the data set, to begin with."""
+    exchanged: int = 0
+    """Fetched for others that left."""
+    strays: int = 0
+    """Of the data set, because they were not in the store when they were needed."""
+
+
+@dataclass(kw_only=True)
+class Keeping:
+    """A host's part of a source; is a `Source` of all of it.
+
+    Args:
+        origin: all samples.
+        order: which are read when.
+        host: this one.
+        hosts: how many there are.
+        store: where this host's samples are kept.
+        fetch: reads samples that come; none: of the origin.
+
+    Raises:
+        BadInput: hosts that cannot hold equally many partitions each, or samples that
+            are not kept as they are read.
+    """
+
+    origin: Source
+    order: PartialOrder
+    host: int
+    hosts: int
+    store: Store
+    fetch: Fetch | None = None
+    counts: Counts = field(default_factory=Counts)
+
+    def __post_init__(self) -> None:
+        check_hosts(self.order.shuffle.partitions, self.hosts)
+        if isinstance(self.origin, Varied):
+            raise BadInput(
+                "these samples cannot be kept",
+                rule="what is kept is the same in every epoch",
+                values=f"{type(self.origin).__name__} reads others in each",
+                remedy="leave them where they are: plan.shuffle.q alone",
+            )
+
+    def __len__(self) -> int:
+        return len(self.origin)
+
+    @property
+    def fingerprint(self) -> str:
+        """That of all samples."""
+        return self.origin.fingerprint
+
+    @property
+    def partitions(self) -> range:
+        """The partitions that this host keeps."""
+        each = self.order.shuffle.partitions // self.hosts
+        return range(self.host * each, (self.host + 1) * each)
+
+    def begin(self, step: int) -> None:
+        """Keep what this host's partitions hold before a step, and nothing else."""
+        wanted = self.order.held(step, self.partitions)
+        self.store.drop(np.setdiff1d(self.store.held(), wanted).tolist())
+        gone = wanted[self.store.missing(wanted)]
+        for ids in np.array_split(gone, -(-len(gone) // _TOGETHER) or 1):
+            if len(ids):
+                self.store.put(ids, self.origin.get(ids))
+        self.counts.filled += len(gone)
+
+    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+        """Read samples: int [n] to new arrays [n, ...]."""
+        found, good = self.store.get(ids)
+        self.counts.kept += int(good.sum())
+        if good.all():
+            return found
+        self.counts.strays += int((~good).sum())
+        fresh = self.origin.get(ids[~good])
+        arrays = {key: np.array(array) for key, array in found.items()}
+        for key, array in arrays.items():
+            array[~good] = fresh[key]
+        return arrays
+
+    def exchange(self, step: int) -> None:
+        """Give the places of what a step has read and what leaves to what comes."""
+        gone, came = self.order.exchanged(step, self.partitions)
+        wanted = came[self.store.missing(came)]
+        samples = (self.fetch or self.origin.get)(wanted) if len(wanted) else None
+        self.store.drop(gone.tolist())
+        if samples is not None:
+            self.store.put(wanted, samples)
+            self.counts.exchanged += len(wanted)
+
+
+def check_hosts(partitions: int, hosts: int) -> None:
+    """Refuse hosts that cannot hold equally many partitions each.
+
+    Raises:
+        BadInput: naming the numbers of hosts that can.
+    """
+    if partitions % hosts:
+        works = ", ".join(map(str, hosts_of(partitions)))
+        raise BadInput(
+            "the partitions do not divide over the hosts",
+            rule="each host keeps equally many partitions",
+            values=f"plan.shuffle.partitions = {partitions}, {hosts} hosts",
+            remedy=(
+                f"{works} hosts",
+                f"plan.shuffle.partitions={hosts}, or a multiple",
+            ),
+        )

@@ -1,0 +1,152 @@
+"""Store: the samples that a host keeps for itself, in memory or on a local disk."""
+
+import json
+import threading
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.core.errors import Failed
+from jaxdist.input.sources import Arrays
+
+Ids = NDArray[np.integer[Any]]
+_NOWHERE: Final = -1
+
+
+class Store:
+    """Samples of one shape, by id, in as many places as they can ever need.
+
+    A place has a checksum of what was put into it. What is read from a disk is held
+    against it, and a sample that differs is taken for gone. Several threads may use a
+    store at once.
+
+    Args:
+        like: one sample, `[1, ...]` a key: the shapes and dtypes of all.
+        places: most samples at once.
+        folder: where they lie on disk; none: in memory. What an earlier store has left
+            in the folder is there again, as far as it is whole.
+    """
+
+    def __init__(self, like: Arrays, places: int, folder: Path | None = None) -> None:
+        self._folder, self._lock = folder, threading.Lock()
+        self.damaged = 0
+        """Samples that were not what was put there."""
+        self.peak = 0
+        """Most samples that were ever held."""
+        shapes = {k: (x.dtype, (places, *x.shape[1:])) for k, x in like.items()}
+        kept = folder is not None and _prepared(folder, shapes)
+        self._arrays = {k: self._made(k, *shape, kept) for k, shape in shapes.items()}
+        # Of each place the id and 1, and the checksum: one of zeros is free.
+        self._notes = self._made("notes", np.dtype(np.int64), (places, 2), kept)
+        held = np.nonzero(self._notes[:, 0])[0]
+        self._place = {int(self._notes[p, 0]) - 1: int(p) for p in held}
+        self._free = sorted(set(range(places)) - set(self._place.values()))[::-1]
+
+    def __len__(self) -> int:
+        return len(self._place)
+
+    def missing(self, ids: Ids) -> NDArray[np.bool_]:
+        """Tell which samples are not here: bool [n]."""
+        with self._lock:
+            return np.array([int(i) not in self._place for i in ids], bool)
+
+    def put(self, ids: Ids, samples: Arrays) -> None:
+        """Keep samples `[n, ...]`; those that are here already stay as they are.
+
+        Raises:
+            Failed: there is no place left.
+        """
+        with self._lock:
+            for row, sample in enumerate(ids.tolist()):
+                if sample not in self._place:
+                    self._keep(sample, {k: x[row] for k, x in samples.items()})
+            self.peak = max(self.peak, len(self._place))
+
+    def get(self, ids: Ids) -> tuple[Arrays, NDArray[np.bool_]]:
+        """Read samples.
+
+        Returns:
+            Arrays `[n, ...]`, and which of their rows mean something: bool [n].
+        """
+        with self._lock:
+            found = [self._place.get(sample, _NOWHERE) for sample in ids.tolist()]
+            places = np.array(found, np.int64)
+            arrays = {key: array[places] for key, array in self._arrays.items()}
+            sums = self._notes[places, 1]
+        good = places != _NOWHERE
+        if self._folder is not None:
+            good &= checksums(arrays) == sums
+            self._lost(ids[~good & (places != _NOWHERE)])
+        return arrays, good
+
+    def drop(self, ids: Iterable[int]) -> None:
+        """Forget samples; those that are not here are no matter."""
+        with self._lock:
+            for sample in ids:
+                place = self._place.pop(int(sample), None)
+                if place is not None:
+                    self._notes[place, 0] = 0
+                    self._free.append(place)
+
+    def held(self) -> NDArray[np.int64]:
+        """Return the samples that are here, sorted: int64 [n]."""
+        with self._lock:
+            return np.array(sorted(self._place), np.int64)
+
+    def _keep(self, sample: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+        if not self._free:
+            raise Failed(
+                f"a host's store is full: {len(self._place):,} samples, none to drop"
+            )
+        place = self._free.pop()
+        for key, array in arrays.items():
+            self._arrays[key][place] = array
+        one = {key: array[place : place + 1] for key, array in self._arrays.items()}
+        # The id is written last: a place without one is free.
+        self._notes[place, 1] = checksums(one)[0]
+        self._notes[place, 0] = sample + 1
+        self._place[sample] = place
+
+    def _lost(self, ids: Ids) -> None:
+        self.damaged += len(ids)
+        self.drop(ids.tolist())
+
+    def _made(
+        self, key: str, dtype: np.dtype[Any], shape: tuple[int, ...], kept: bool
+    ) -> NDArray[Any]:
+        if self._folder is None:
+            return np.zeros(shape, dtype)
+        path = self._folder / f"{key}.bin"
+        return np.memmap(path, dtype, "r+" if kept else "w+", shape=shape)
+
+
+def checksums(samples: Arrays) -> NDArray[np.int64]:
+    """Return a CRC-32 of each sample over its keys, in the order of their names.
+
+    >>> checksums({"x": np.array([b"a", b"b", b"a"])}).tolist()
+    [3904355907, 1908338681, 3904355907]
+    """
+    rows = [np.ascontiguousarray(samples[key]) for key in sorted(samples)]
+    found = [0] * len(rows[0])
+    for array in rows:
+        found = [zlib.crc32(row.tobytes(), sum) for row, sum in zip(array, found)]
+    return np.array(found, np.int64)
+
+
+def _prepared(folder: Path, shapes: Mapping[str, Any]) -> bool:
+    """Make a folder for arrays of these shapes; tell whether it has them already."""
+    folder.mkdir(parents=True, exist_ok=True)
+    said = json.dumps({key: [str(x) for x in shape] for key, shape in shapes.items()})
+    head = folder / "store.json"
+    made = all((folder / f"{key}.bin").is_file() for key in (*shapes, "notes"))
+    if made and head.is_file() and head.read_text(encoding="utf-8") == said:
+        return True
+    head.unlink(missing_ok=True)
+    for path in folder.glob("*.bin"):
+        path.unlink()
+    head.write_text(said, encoding="utf-8")
+    return False
