@@ -8,13 +8,16 @@ from where the data set is.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
+from jaxdist.input.order import Order
 from jaxdist.input.partial import PartialOrder
+from jaxdist.input.recipes import Batch, Recipe, Rows
 from jaxdist.input.shuffle import Numbers, hosts_of
 from jaxdist.input.sources import Arrays, Source, Varied
 from jaxdist.input.store import Store
@@ -121,6 +124,52 @@ class Keeping:
         if samples is not None:
             self.store.put(wanted, samples)
             self.counts.exchanged += len(wanted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptRecipe:
+    """Batches of samples that a host keeps: read, then exchanged."""
+
+    recipe: Recipe
+    """Makes a batch; its source is `keeping`."""
+    keeping: Keeping
+    """This host's samples."""
+
+    def __call__(self, step: int, rows: Rows) -> Batch:
+        """Make a step's rows, and give up what leaves with them."""
+        batch = self.recipe(step, rows)
+        self.keeping.exchange(step)
+        return batch
+
+
+def open_keeping(
+    source: Source, order: Order, *, host: int, hosts: int, folder: Path | None
+) -> Keeping:
+    """Make this host's part of a source, with a store that is large enough.
+
+    Args:
+        source: all samples.
+        order: which are read when.
+        host: this one.
+        hosts: how many there are.
+        folder: where samples are kept; none: in memory.
+
+    Raises:
+        BadInput: samples that are drawn from everywhere, or hosts that do not divide.
+    """
+    if not isinstance(order, PartialOrder):
+        raise BadInput(
+            "samples of all hosts would be kept on each",
+            rule="a host keeps what stays with it: Local() or Partial(q=0.1)",
+            values="shuffle = Global()",
+            remedy="shuffle=Partial(q=0.1)",
+        )
+    check_hosts(order.shuffle.partitions, hosts)
+    each = order.shuffle.partitions // hosts
+    places = each * (order.shuffle.slots + 1) + 2 * order.batch // hosts
+    own = None if folder is None else folder / f"host-{host}-of-{hosts}"
+    store = Store(source.get(np.zeros(1, np.int64)), places, own)
+    return Keeping(origin=source, order=order, host=host, hosts=hosts, store=store)
 
 
 def check_hosts(partitions: int, hosts: int) -> None:

@@ -1,7 +1,8 @@
 """Loader: batches for any JAX training loop, in one call."""
 
 from collections.abc import Sequence
-from typing import Final
+from pathlib import Path
+from typing import Final, Literal
 
 import jax
 import numpy as np
@@ -9,9 +10,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.shuffle import Global, Shuffle
-from jaxdist.input.feed import Feed, train_feed
+from jaxdist.input.feed import Feed
+from jaxdist.input.keeping import KeptRecipe, open_keeping
+from jaxdist.input.order import Order
 from jaxdist.input.partial import order_of
-from jaxdist.input.recipes import Dtypes
+from jaxdist.input.recipes import Dtypes, Recipe, TrainRecipe
 from jaxdist.input.sources import Source
 
 _DRAWN: Final = Global()
@@ -27,6 +30,7 @@ def loader(
     seed: int = 0,
     start: int = 0,
     threads: int = 1,
+    keep: Literal["", "memory"] | Path = "",
 ) -> Feed:
     """Feed a training loop: an endless iterator over global arrays on the devices.
 
@@ -43,6 +47,8 @@ def loader(
         seed: another seed is another order, in every epoch.
         start: steps that are already done.
         threads: threads that prepare batches.
+        keep: a folder of this host, or "memory", in which it keeps the samples of its
+            partitions; empty: samples are read where they are.
 
     Raises:
         BadInput: a batch that is larger than the source or does not divide over axes
@@ -58,16 +64,33 @@ def loader(
     axes = (mesh.axis_names[0],) if over is None else over
     axes = (axes,) if isinstance(axes, str) else tuple(axes)
     _check(mesh, axes, global_batch, len(source))
-    dtypes = _dtypes(source)
-    rows = NamedSharding(mesh, PartitionSpec(axes))
-    return train_feed(
-        source,
-        order_of(shuffle, samples=len(source), batch=global_batch, seed=seed),
-        dict.fromkeys((*dtypes, "id"), rows),
-        dtypes=dtypes,
+    order = order_of(shuffle, samples=len(source), batch=global_batch, seed=seed)
+    dtypes, rows = _dtypes(source), NamedSharding(mesh, PartitionSpec(axes))
+    return Feed(
+        _recipe(source, order, dtypes, keep, start),
+        batch=global_batch,
+        shardings=dict.fromkeys((*dtypes, "id"), rows),
         start=start,
         threads=threads,
     )
+
+
+def _recipe(
+    source: Source, order: Order, dtypes: Dtypes, keep: str | Path, start: int
+) -> Recipe:
+    """Say what is in a batch, of samples that lie somewhere or are kept here."""
+    if not keep:
+        return TrainRecipe(source=source, order=order, dtypes=dtypes)
+    own = open_keeping(
+        source,
+        order,
+        host=jax.process_index(),
+        hosts=jax.process_count(),
+        folder=keep if isinstance(keep, Path) else None,
+    )
+    own.begin(start)
+    read = TrainRecipe(source=own, order=order, dtypes=dtypes)
+    return KeptRecipe(recipe=read, keeping=own)
 
 
 def _check(mesh: Mesh, axes: tuple[str, ...], batch: int, samples: int) -> None:
