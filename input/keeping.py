@@ -6,10 +6,10 @@ in the threads that read ahead of training. Whatever is missing, for any reason,
 from where the data set is.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,12 @@ from jaxdist.input.store import Store
 _TOGETHER: Final = 1024
 """Samples that are read of the data set at once when a store is filled."""
 
-Fetch = Callable[[Numbers], Arrays]
-"""Ids to samples `[n, ...]`, from wherever they are."""
+
+class Fetch(Protocol):
+    """Brings samples of other hosts, as many as it can."""
+
+    def fetch(self, ids: Numbers, hosts: Numbers) -> Mapping[int, Arrays]:
+        """Return what came, by id; `hosts` have them."""
 
 
 @dataclass(kw_only=True)
@@ -38,7 +42,9 @@ class Counts:
     filled: int = 0
     """Of the data set, to begin with."""
     exchanged: int = 0
-    """Fetched for others that left."""
+    """That came for others that left."""
+    origin: int = 0
+    """Of these, read of the data set and not brought by peers."""
     strays: int = 0
     """Of the data set, because they were not in the store when they were needed."""
 
@@ -53,7 +59,9 @@ class Keeping:
         host: this one.
         hosts: how many there are.
         store: where this host's samples are kept.
-        fetch: reads samples that come; none: of the origin.
+        peers: brings samples that come from other hosts; none: the origin has them.
+        slack: steps for which a sample that left is still here, for peers that are
+            behind.
 
     Raises:
         BadInput: hosts that cannot hold equally many partitions each, or samples that
@@ -65,8 +73,11 @@ class Keeping:
     host: int
     hosts: int
     store: Store
-    fetch: Fetch | None = None
+    peers: Fetch | None = None
+    slack: int = 0
     counts: Counts = field(default_factory=Counts)
+    _left: dict[int, int] = field(default_factory=dict, repr=False)
+    """The step in which each sample left that is still here."""
 
     def __post_init__(self) -> None:
         check_hosts(self.order.shuffle.partitions, self.hosts)
@@ -96,6 +107,7 @@ class Keeping:
         """Keep what this host's partitions hold before a step, and nothing else."""
         wanted = self.order.held(step, self.partitions)
         self.store.drop(np.setdiff1d(self.store.held(), wanted).tolist())
+        self._left.clear()
         gone = wanted[self.store.missing(wanted)]
         for ids in np.array_split(gone, -(-len(gone) // _TOGETHER) or 1):
             if len(ids):
@@ -117,13 +129,33 @@ class Keeping:
 
     def exchange(self, step: int) -> None:
         """Give the places of what a step has read and what leaves to what comes."""
-        gone, came = self.order.exchanged(step, self.partitions)
-        wanted = came[self.store.missing(came)]
-        samples = (self.fetch or self.origin.get)(wanted) if len(wanted) else None
-        self.store.drop(gone.tolist())
-        if samples is not None:
-            self.store.put(wanted, samples)
-            self.counts.exchanged += len(wanted)
+        gone, came, source = self.order.exchanged(step, self.partitions)
+        self._left |= dict.fromkeys(gone.tolist(), step)
+        for sample in came.tolist():  # it may be one that left just now
+            self._left.pop(sample, None)
+        missing = self.store.missing(came)
+        brought = self._brought(came[missing], source[missing])
+        late = [sample for sample, at in self._left.items() if at <= step - self.slack]
+        self.store.drop(late)
+        for sample in late:
+            del self._left[sample]
+        for ids, samples in brought:
+            self.store.put(ids, samples)
+            self.counts.exchanged += len(ids)
+
+    def _brought(
+        self, ids: Numbers, source: Numbers
+    ) -> Iterator[tuple[Numbers, Arrays]]:
+        """Yield samples that come, from peers as far as they have them."""
+        each = self.order.shuffle.partitions // self.hosts
+        found = self.peers.fetch(ids, source // each) if self.peers else {}
+        for sample, arrays in found.items():
+            one = {key: np.asarray(array)[None] for key, array in arrays.items()}
+            yield np.array([sample]), one
+        rest = np.array([i for i in ids.tolist() if i not in found], np.int64)
+        self.counts.origin += len(rest)
+        if len(rest):
+            yield rest, self.origin.get(rest)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,7 +84,9 @@ class PartialOrder:
         """Name the epoch (from 0) of each of a step's rows: int64."""
         return self._reads(step, rows)[0]
 
-    def exchanged(self, step: int, partitions: range) -> tuple[Numbers, Numbers]:
+    def exchanged(
+        self, step: int, partitions: range
+    ) -> tuple[Numbers, Numbers, Numbers]:
         """Return the samples that leave a host in a step, and those that come.
 
         A sample leaves with its read; who comes for it is read in the next epoch.
@@ -92,17 +94,21 @@ class PartialOrder:
         Args:
             step: from 0.
             partitions: those of the host; what moves between them is in neither list.
+
+        Returns:
+            What leaves, what comes, and the partition that each comes from: int64.
         """
         epochs, rounds, owners = self._reads(step, None)
         sent = self.shuffle.leaving(rounds)
         own = (owners >= partitions.start) & (owners < partitions.stop) & (sent >= 0)
-        gone, came = [], []
+        gone, came, source = [], [], []
         for epoch in sorted(set(epochs[own].tolist())):
             now = own & (epochs == epoch)
             moved = self._moved(epoch, owners[now], sent[now], partitions)
             gone.append(moved[0])
             came.append(moved[1])
-        return _joined(gone), _joined(came)
+            source.append(moved[2])
+        return _joined(gone), _joined(came), _joined(source)
 
     def held(self, step: int, partitions: range) -> Numbers:
         """Return the samples that a host's partitions hold before a step: sorted."""
@@ -110,23 +116,22 @@ class PartialOrder:
         rounds = [-(-(place - w) // self.shuffle.partitions) for w in partitions]
         sent = [np.nonzero(self.shuffle.outgoing(epoch) < done)[0] for done in rounds]
         owners = np.repeat(partitions, [len(own) for own in sent])
-        gone, came = self._moved(epoch, owners, np.concatenate(sent), partitions)
+        gone, came, _ = self._moved(epoch, owners, np.concatenate(sent), partitions)
         start = _joined([self.shuffle.ids(epoch, w) for w in partitions])
         return np.union1d(np.setdiff1d(start, gone), came)
 
     def _moved(
         self, epoch: int, owners: Numbers, sent: Numbers, partitions: range
-    ) -> tuple[Numbers, Numbers]:
-        """Return what outgoing reads take to other hosts, and bring from them."""
+    ) -> tuple[Numbers, Numbers, Numbers]:
+        """Return what reads take to other hosts, what they bring, and from where."""
         shuffle = self.shuffle
         turn = shuffle.turn(epoch, sent)
-        away, back = (
-            ~np.isin((owners + sign * turn) % shuffle.partitions, partitions)
-            for sign in (1, -1)
-        )
+        to, source = ((owners + s * turn) % shuffle.partitions for s in (1, -1))
+        away, back = (~np.isin(each, partitions) for each in (to, source))
         places = sent[away] * shuffle.slots // max(shuffle.exchanged, 1)
         gone = shuffle.read(epoch, owners[away], places)
-        return gone, shuffle.incoming(epoch, owners[back], sent[back])
+        came = shuffle.incoming(epoch, owners[back], sent[back])
+        return gone, came, source[back]
 
     def steps(self, epochs: float) -> int:
         """Count the steps until this many epochs, or parts of one, are wholly drawn."""

@@ -1,6 +1,7 @@
 """Store: the samples that a host keeps for itself, in memory or on a local disk."""
 
 import json
+import os
 import threading
 import zlib
 from collections.abc import Iterable, Mapping
@@ -29,6 +30,9 @@ class Store:
         places: most samples at once.
         folder: where they lie on disk; none: in memory. What an earlier store has left
             in the folder is there again, as far as it is whole.
+
+    Raises:
+        OSError: there is no room on the disk for so many.
     """
 
     def __init__(self, like: Arrays, places: int, folder: Path | None = None) -> None:
@@ -83,6 +87,13 @@ class Store:
             self._lost(ids[~good & (places != _NOWHERE)])
         return arrays, good
 
+    def sums(self, ids: Ids) -> NDArray[np.int64]:
+        """Return the checksums that were written with samples, 0 for others: [n]."""
+        with self._lock:
+            places = [self._place.get(sample, _NOWHERE) for sample in ids.tolist()]
+            found: NDArray[np.int64] = self._notes[places, 1]
+            return np.where(np.array(places) == _NOWHERE, 0, found)
+
     def drop(self, ids: Iterable[int]) -> None:
         """Forget samples; those that are not here are no matter."""
         with self._lock:
@@ -121,7 +132,12 @@ class Store:
         if self._folder is None:
             return np.zeros(shape, dtype)
         path = self._folder / f"{key}.bin"
-        return np.memmap(path, dtype, "r+" if kept else "w+", shape=shape)
+        if not kept:
+            # All of it now: a disk that fills up later would kill the process.
+            with path.open("wb") as file:
+                size = int(np.prod(shape)) * dtype.itemsize
+                os.posix_fallocate(file.fileno(), 0, max(size, 1))
+        return np.memmap(path, dtype, "r+", shape=shape)
 
 
 def checksums(samples: Arrays) -> NDArray[np.int64]:
