@@ -24,7 +24,7 @@ class DataConfig:
     """Largest random shift of a training image, pixels; 0: images as they are."""
     path: str = ""
     """What to read, for a data set of one's own: the file of a text or of clips, or the
-    folder of images or volumes.
+    folder of images, arrays or volumes.
     """
     size: int | None = None
     """Rows and columns to which images of files are cut; none: the network's own."""

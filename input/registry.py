@@ -104,6 +104,12 @@ def _folder(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
     return open_folder(config.path, wanted, skip)
 
 
+def _arrays(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
+    from jaxdist.input.arrays import open_arrays
+
+    return open_arrays(config.path)
+
+
 def _volumes(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
     from jaxdist.input.volumes import open_volumes
 
@@ -146,6 +152,7 @@ def _sized(config: DataConfig, wanted: Wanted) -> Wanted:
 Opener = Callable[[DataConfig, Wanted], "tuple[Source, Source]"]
 _OPENERS: Final[Mapping[str, Opener]] = MappingProxyType(
     {
+        "arrays": _arrays,
         "clips": _clips,
         "digits": _digits,
         "folder": _folder,

@@ -18,6 +18,9 @@ _ALWAYS: Final = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
 }
 
+_POOLED: Final = 4
+"""Threads of XLA's pool for each fake device."""
+
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
     """Return the folder of compiled programs that are kept from run to run.
@@ -70,6 +73,12 @@ def variables(
         wanted["JAX_PLATFORMS"] = "cpu"
         if fixed_fake_devices(environ) is None:
             wanted["JAX_NUM_CPU_DEVICES"] = str(fake_devices)
+        # XLA's pool has a thread a core, or so many. A large convolution is cut into
+        # tasks of the pool, and the thread that does the last of them goes on with the
+        # program: where that is a collective, it waits in the pool for devices whose
+        # tasks find no thread. 4 devices on 2 cores stop for good at 28 x 28 pixels.
+        threads = max(_POOLED * fake_devices, os.cpu_count() or 1)
+        wanted["NPROC"] = str(threads)
     return {key: value for key, value in wanted.items() if not environ.get(key)}
 
 

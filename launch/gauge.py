@@ -50,7 +50,11 @@ class Gauge:
     """
 
     def __init__(self, mesh: Mesh, settle: float = _SETTLE_S) -> None:
-        self._meet, self._settle = _barrier(mesh), settle
+        self._barrier, self._settle = _barrier(mesh), settle
+
+    def meet(self) -> None:
+        """Return when all hosts have come here."""
+        self._barrier()
 
     def read(self, call: Callable[[], Any]) -> Reading:
         """Make a call, which has been made before so that it is compiled.
@@ -58,7 +62,7 @@ class Gauge:
         Args:
             call: returns arrays that are waited for.
         """
-        self._meet()
+        self.meet()
         time.sleep(self._settle)
         before, start = own_counter(), time.perf_counter()
         jax.block_until_ready(call())

@@ -59,7 +59,9 @@ class Reduce:
     feedback: bool = True
     """Whether what is not sent is added to the next step's gradients."""
     momentum: float = 0.0
-    """Momentum of what is sent, gathered before it is (momentum correction)."""
+    """Nesterov momentum of all gradients, gathered before they are packed (momentum
+    correction); in place of the optimizer's.
+    """
     warm_up: int = 0
     """First steps whose gradients are summed exactly over the data axis."""
     scatter: Narrow = "exact"

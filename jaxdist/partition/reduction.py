@@ -75,6 +75,11 @@ def exact_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
     )
 
 
+def summed_exactly(reduction: Reduction) -> Reduction:
+    """Return the same buckets, with everything sent."""
+    return replace(reduction, method=METHODS["exact"])
+
+
 def plan_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
     """Say how gradients are summed.
 

@@ -1,10 +1,14 @@
 """Feedback: what compressed gradients leave on a device, given to the next step.
 
-    velocity <- momentum velocity + gradient        (without momentum: the gradient)
-    sum      =  velocity + residual
+    velocity <- momentum velocity + gradient
+    sum      =  gradient + momentum velocity + residual       (Nesterov's)
     total    =  what all devices send of their sums, compressed
     residual <- sum - sent
-    velocity <- 0 where something was sent
+    velocity <- 0 where something was sent, unless all of it always is
+
+Gradients that are summed exactly move with the same momentum, each after its sum: so
+what is sent, what is short and the steps of a warm-up follow one recipe, that of an
+optimizer with this momentum.
 
 Source: Seide et al. 2014 (residuals); Lin et al. 2018, arXiv:1712.01887, algorithm 4
 (momentum correction, and masking of what was sent).
@@ -22,11 +26,12 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
+from jaxdist.collectives.compress.method import Axes
 from jaxdist.collectives.primitives import reduce
 from jaxdist.core.plan import Plan
 from jaxdist.core.reduce import Reduce
 from jaxdist.partition.leaves import Leaf
-from jaxdist.partition.reduction import Bucket, Reduction
+from jaxdist.partition.reduction import Reduction
 
 
 @partial(
@@ -41,7 +46,9 @@ class Feedback:
     residual: dict[str, Any]
     """What was not sent: [devices along the axes of the sum, *parameter]."""
     velocity: dict[str, Any]
-    """Gradients gathered with momentum, where there is one: as the residual."""
+    """Gradients gathered with momentum, where there is one: as the residual, and [1,
+    *parameter] of those that are summed exactly.
+    """
     memory: dict[str, Any]
     """What the method remembers: [devices that split the parameter, ...]."""
 
@@ -49,16 +56,17 @@ class Feedback:
 def begin(
     plan: Plan, reduction: Reduction, leaves: Sequence[Leaf]
 ) -> tuple[Feedback, Feedback] | tuple[None, None]:
-    """Return shapes and specs of what is kept; None where nothing is compressed."""
-    if not reduction.buckets:
+    """Return shapes and specs of what is kept; None where nothing is."""
+    if not (reduction.buckets or plan.reduce.momentum):
         return None, None
     kept, memory = {}, {}
     for bucket in reduction.buckets:
         held = [leaves[place] for place in bucket.places]
-        kept.update({leaf.name: _residual(plan, bucket, leaf) for leaf in held})
+        kept.update({leaf.name: _rows_of(plan, bucket.axes, leaf) for leaf in held})
         memory.update(_memory(plan, reduction, held))
     residual = kept if plan.reduce.feedback and not reduction.method.lossless else {}
-    velocity = kept if plan.reduce.momentum else {}
+    moving = {leaf.name: _rows_of(plan, (), leaf) for leaf in leaves} | kept
+    velocity = moving if plan.reduce.momentum else {}
     shapes, specs = (
         Feedback(
             residual={name: pair[i] for name, pair in residual.items()},
@@ -78,7 +86,7 @@ def summed(
     before: Feedback | None,
     step: jax.Array,
 ) -> tuple[list[jax.Array], Feedback | None]:
-    """Sum the buckets, inside the step.
+    """Sum the buckets, and give every gradient its momentum, inside the step.
 
     Args:
         asked: the plan's settings.
@@ -92,21 +100,27 @@ def summed(
         The sums, and what this step leaves.
     """
     whole = list(grads)
-    if before is None or not reduction.buckets:
+    if before is None:
         return whole, before
     after = Feedback(residual={}, velocity={}, memory={})
+    short = [place for place in range(len(whole)) if place not in reduction.places]
+    exactly = [names[place] for place in short]
+    ahead, fast = _moved(before, exactly, [whole[i] for i in short], asked.momentum)
+    after.velocity.update(_rows(before.velocity, exactly, fast))
+    for place, total in zip(short, ahead, strict=True):
+        whole[place] = total
     for number, bucket in enumerate(reduction.buckets):
         with jax.named_scope(f"reduce_gradients/bucket{number}"):
             held = [names[place] for place in bucket.places]
             own = [grads[place] for place in bucket.places]
-            fast = _moved(before, held, own, asked.momentum)
-            sums = _added(before, held, fast)
+            ahead, fast = _moved(before, held, own, asked.momentum)
+            sums = _added(before, held, ahead)
             memory = [before.memory[n][0] for n in held if n in before.memory]
             found = reduce(sums, bucket.axes, reduction.method, memory, step)
         for place, total in zip(bucket.places, found.total, strict=True):
             whole[place] = total
         left = [x - sent for x, sent in zip(sums, found.sent, strict=True)]
-        still = [jnp.where(s == 0, v, 0) for s, v in zip(found.sent, fast, strict=True)]
+        still = fast if reduction.method.lossless else _masked(fast, found.sent)
         after.residual.update(_rows(before.residual, held, left))
         after.velocity.update(_rows(before.velocity, held, still))
         kept = [n for n in held if n in before.memory]
@@ -116,11 +130,17 @@ def summed(
 
 def _moved(
     before: Feedback, names: Sequence[str], grads: Sequence[jax.Array], momentum: float
-) -> list[jax.Array]:
-    """Gather gradients with momentum, where there is one."""
+) -> tuple[list[jax.Array], list[jax.Array]]:
+    """Return gradients moved on by Nesterov's momentum, and the new velocities."""
     if not before.velocity:
-        return list(grads)
-    return [momentum * before.velocity[n][0] + g for n, g in zip(names, grads)]
+        return list(grads), list(grads)
+    fast = [momentum * before.velocity[n][0] + g for n, g in zip(names, grads)]
+    return [g + momentum * v for g, v in zip(grads, fast)], fast
+
+
+def _masked(fast: Sequence[jax.Array], sent: Sequence[jax.Array]) -> list[jax.Array]:
+    """Stop what was sent: its momentum would move it in a direction that is old."""
+    return [jnp.where(s == 0, v, 0) for s, v in zip(sent, fast, strict=True)]
 
 
 def _added(
@@ -139,9 +159,10 @@ def _rows(
     return {n: x[None] for n, x in zip(names, arrays, strict=True) if n in like}
 
 
-def _residual(plan: Plan, bucket: Bucket, leaf: Leaf) -> tuple[jax.ShapeDtypeStruct, P]:
-    shape = (plan.mesh.size(*bucket.axes), *leaf.shape)
-    return jax.ShapeDtypeStruct(shape, leaf.dtype), P(bucket.axes, *leaf.spec())
+def _rows_of(plan: Plan, axes: Axes, leaf: Leaf) -> tuple[jax.ShapeDtypeStruct, P]:
+    """Say how a parameter's rows lie, one for each device along the axes."""
+    shape = (plan.mesh.size(*axes), *leaf.shape)
+    return jax.ShapeDtypeStruct(shape, leaf.dtype), P(axes or None, *leaf.spec())
 
 
 def _memory(

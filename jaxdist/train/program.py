@@ -11,7 +11,7 @@ from jaxdist.collectives.hlo import Move, read_collectives
 from jaxdist.partition import audit
 from jaxdist.partition.audit import AuditError
 from jaxdist.partition.foreign import memory_of
-from jaxdist.partition.reduction import Reduction, exact_reduction
+from jaxdist.partition.reduction import Reduction, summed_exactly
 from jaxdist.partition.work import Work, compare_work
 from jaxdist.profile.trace import pruned
 from jaxdist.train.layout import Layout, Shapes
@@ -101,7 +101,7 @@ def _warm(layout: Layout) -> Any:
     """Compile the step that sums exactly, where the plan begins with it."""
     if not (layout.plan.reduce.warm_up and layout.reduction.buckets):
         return None
-    exact = exact_reduction(layout.plan, layout.leaves)
+    exact = summed_exactly(layout.reduction)
     return trace_program(layout, exact).lower().compile()
 
 

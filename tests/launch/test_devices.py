@@ -137,8 +137,16 @@ def test_what_the_user_set_stays():
     assert cache_folder(mine).as_posix() == "/mine"
 
 
+def test_the_pool_has_more_threads_than_there_are_fake_devices():
+    """Each may wait in it for the others, whose convolutions need a thread as well."""
+    assert int(variables({}, fake_devices=8)["NPROC"]) > 8
+    assert int(variables({}, fake_devices=1)["NPROC"]) >= os.cpu_count()
+    assert "NPROC" not in variables({"NPROC": "3"}, fake_devices=8)
+
+
 def test_on_accelerators_the_platform_is_left_to_jax():
     added = variables({}, fake_devices=None)
+    assert "NPROC" not in added
     assert "JAX_PLATFORMS" not in added
     assert "JAX_NUM_CPU_DEVICES" not in added
 

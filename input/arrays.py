@@ -1,0 +1,137 @@
+"""Labelled images in whole arrays: the four IDX files of MNIST, or one `.npz` file.
+
+FOLDER/train-images-idx3-ubyte    FOLDER/train-labels-idx1-ubyte    (or .gz)
+FOLDER/t10k-images-idx3-ubyte     FOLDER/t10k-labels-idx1-ubyte     (or .gz)
+
+FILE.npz, or the one in FOLDER: train_x, train_y, test_x, test_y
+"""
+
+import hashlib
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.idx import read_idx
+from jaxdist.input.sources import Arrays
+
+_FILES: Final = {
+    "train_x": "train-images-idx3-ubyte",
+    "train_y": "train-labels-idx1-ubyte",
+    "test_x": "t10k-images-idx3-ubyte",
+    "test_y": "t10k-labels-idx1-ubyte",
+}
+
+
+class LabelledImages:
+    """Images of whole numbers in memory, read as real numbers; a `Source`.
+
+    Args:
+        images: uint8 [N, H, W, C].
+        labels: whole numbers [N], from 0.
+        classes: labels are 0 ... classes - 1.
+    """
+
+    def __init__(
+        self, images: NDArray[np.uint8], labels: NDArray[Any], classes: int
+    ) -> None:
+        self._images, self._labels = images, labels.astype(np.int32)
+        self.classes = classes
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+        """Read samples: int [n] to `image` [n, H, W, C] in [0, 1] and `label` [n]."""
+        return {
+            "image": self._images[ids] / np.float32(255),
+            "label": self._labels[ids],
+        }
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of shape and every pixel and label."""
+        digest = hashlib.sha256(f"{self._images.shape} {self.classes}".encode())
+        digest.update(np.ascontiguousarray(self._images).data)
+        digest.update(np.ascontiguousarray(self._labels).data)
+        return digest.hexdigest()
+
+
+def open_arrays(path: str) -> tuple[LabelledImages, LabelledImages]:
+    """Open labelled images that are in whole arrays.
+
+    Args:
+        path: a folder of IDX files or with one `.npz` file, or that file (`data.path`).
+
+    Returns:
+        The train and the test samples.
+
+    Raises:
+        BadInput: files or arrays are missing, damaged, or no images with a label each.
+    """
+    found = _read(path)
+    parts = [(found[f"{part}_x"], found[f"{part}_y"]) for part in ("train", "test")]
+    classes = 1 + max(int(labels.max(initial=0)) for _, labels in parts)
+    train, test = (_labelled(path, *part, classes) for part in parts)
+    return train, test
+
+
+def _read(path: str) -> Mapping[str, NDArray[Any]]:
+    """Read the four arrays, of IDX files where there are any."""
+    root = Path(path)
+    if path and any(_idx(root, name) for name in _FILES.values()):
+        return {key: _read_one(root, name) for key, name in _FILES.items()}
+    packed = [root] if root.suffix == ".npz" else sorted(root.glob("*.npz"))
+    if not path or len(packed) != 1 or not packed[0].is_file():
+        known = sorted(each.name for each in root.glob("*"))[:5] if path else []
+        listed = f"{path} holds {', '.join(known) or 'nothing'}"
+        raise _no_arrays(path, listed if path else "data.path is empty")
+    try:
+        with np.load(packed[0]) as file:
+            return {key: file[key] for key in _FILES}
+    except (OSError, KeyError, ValueError, BadZipFile) as error:
+        raise _no_arrays(path, f"{packed[0]}: {error}") from error
+
+
+def _idx(root: Path, name: str) -> Path | None:
+    """Find a file as it is, or packed."""
+    both = (root / name, root / f"{name}.gz")
+    return next((path for path in both if path.is_file()), None)
+
+
+def _read_one(root: Path, name: str) -> NDArray[np.uint8]:
+    if (path := _idx(root, name)) is None:
+        raise _no_arrays(str(root), f"no {name} and no {name}.gz in {root}")
+    return read_idx(path)
+
+
+def _labelled(
+    path: str, images: NDArray[Any], labels: NDArray[Any], classes: int
+) -> LabelledImages:
+    """Hold images and labels against each other; a grey image gets its one channel."""
+    pixels = images[..., None] if images.ndim == 3 else images
+    whole = images.dtype == np.uint8 and np.issubdtype(labels.dtype, np.integer)
+    same = labels.ndim == 1 and pixels.ndim == 4 and len(pixels) == len(labels)
+    if not (whole and same and len(labels) and labels.min() >= 0):
+        shown = (f"{x.dtype} {list(x.shape)}" for x in (images, labels))
+        raise _no_arrays(path, f"images {next(shown)}, labels {next(shown)}")
+    return LabelledImages(pixels, labels, classes)
+
+
+def _no_arrays(path: str, values: str) -> BadInput:
+    return BadInput(
+        f"no arrays of labelled images in {path or 'data.path'}",
+        rule=f"a folder has {', '.join(_FILES.values())} (or each with .gz), or one "
+        f".npz file of {', '.join(_FILES)}: images uint8 [N, H, W] or [N, H, W, C], "
+        "labels [N] from 0",
+        values=values,
+        remedy=(
+            "data.path=FOLDER, with files of github.com/zalandoresearch/fashion-mnist",
+            "or data.name=fashion_mnist, as TFDS prepares it",
+        ),
+    )
