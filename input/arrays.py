@@ -62,22 +62,27 @@ class LabelledImages:
         return digest.hexdigest()
 
 
-def open_arrays(path: str) -> tuple[LabelledImages, LabelledImages]:
+def open_arrays(
+    path: str, size: int | None = None
+) -> tuple[LabelledImages, LabelledImages]:
     """Open labelled images that are in whole arrays.
 
     Args:
         path: a folder of IDX files or with one `.npz` file, or that file (`data.path`).
+        size: rows and columns of an image, each the mean of whole squares; None: those
+            that it has.
 
     Returns:
         The train and the test samples.
 
     Raises:
-        BadInput: files or arrays are missing, damaged, or no images with a label each.
+        BadInput: files or arrays are missing, damaged, or no images with a label each,
+            or such squares do not tile them.
     """
     found = _read(path)
     parts = [(found[f"{part}_x"], found[f"{part}_y"]) for part in ("train", "test")]
     classes = 1 + max(int(labels.max(initial=0)) for _, labels in parts)
-    train, test = (_labelled(path, *part, classes) for part in parts)
+    train, test = (_labelled(path, *part, classes, size) for part in parts)
     return train, test
 
 
@@ -111,7 +116,11 @@ def _read_one(root: Path, name: str) -> NDArray[np.uint8]:
 
 
 def _labelled(
-    path: str, images: NDArray[Any], labels: NDArray[Any], classes: int
+    path: str,
+    images: NDArray[Any],
+    labels: NDArray[Any],
+    classes: int,
+    size: int | None,
 ) -> LabelledImages:
     """Hold images and labels against each other; a grey image gets its one channel."""
     pixels = images[..., None] if images.ndim == 3 else images
@@ -120,7 +129,24 @@ def _labelled(
     if not (whole and same and len(labels) and labels.min() >= 0):
         shown = (f"{x.dtype} {list(x.shape)}" for x in (images, labels))
         raise _no_arrays(path, f"images {next(shown)}, labels {next(shown)}")
-    return LabelledImages(pixels, labels, classes)
+    return LabelledImages(_pooled(pixels, size), labels, classes)
+
+
+def _pooled(images: NDArray[np.uint8], size: int | None) -> NDArray[np.uint8]:
+    """Make images smaller: a pixel is the mean of a square, rounded."""
+    count, high, wide, channels = images.shape
+    if size is None or size == high == wide:
+        return images
+    if high != wide or high % size:
+        raise BadInput(
+            f"images of {high} x {wide} are not cut to {size} x {size}",
+            rule="data.size divides the rows of square images, for data.name=arrays",
+            values=f"data.size = {size}",
+            remedy="data.size=None, or half of the rows",
+        )
+    side = high // size
+    squares = images.reshape(count, size, side, size, side, channels)
+    return np.rint(squares.mean((2, 4))).astype(np.uint8)
 
 
 def _no_arrays(path: str, values: str) -> BadInput:

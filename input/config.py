@@ -27,7 +27,9 @@ class DataConfig:
     folder of images, arrays or volumes.
     """
     size: int | None = None
-    """Rows and columns to which images of files are cut; none: the network's own."""
+    """Rows and columns to which images of files are cut, or those of arrays pooled;
+    none: the network's own, and all that arrays have.
+    """
     samples: int = 1024
     """Training samples of synthetic data; an eighth as many more are held out."""
     context: int = 128

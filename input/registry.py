@@ -107,7 +107,7 @@ def _folder(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
 def _arrays(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
     from jaxdist.input.arrays import open_arrays
 
-    return open_arrays(config.path)
+    return open_arrays(config.path, config.size)
 
 
 def _volumes(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":

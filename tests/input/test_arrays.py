@@ -82,6 +82,17 @@ def test_colour_keeps_its_channels(tmp_path):
     assert train.get(np.arange(2))["image"].shape == (2, 8, 4, 3)
 
 
+def test_images_are_made_smaller_by_the_mean_of_squares(tmp_path):
+    square = {k: x.repeat(2, 2) if "x" in k else x for k, x in arrays().items()}
+    np.savez(tmp_path / "a.npz", **square)
+    config = DataConfig(name="arrays", path=str(tmp_path), size=4)
+    got = open_data(config)[0].get(np.arange(6))["image"][..., 0]
+    want = square["train_x"].reshape(6, 4, 2, 4, 2).mean((2, 4))
+    np.testing.assert_allclose(255 * got, np.rint(want), atol=1e-4)
+    with pytest.raises(BadInput, match=r"8 x 8 are not cut to 3 x 3"):
+        open_data(DataConfig(name="arrays", path=str(tmp_path), size=3))
+
+
 def test_what_is_missing_is_named_with_what_to_type(folder, tmp_path):
     with pytest.raises(BadInput, match=r"data.path is empty"):
         opened("")

@@ -11,6 +11,7 @@ def test_a_run_with_residuals_goes_on_on_fewer_devices_and_is_scored(job, tmp_pa
     here = (f"run.dir={tmp_path}", f"data.dir={job.data}", "run.name=sent")
     words = (*here, "model.width=4", "plan.reduce.via=power", "plan.reduce.rank=1")
     words += ("plan.reduce.dense_below=0", "plan.reduce.warm_up=1")
+    words += ("plan.reduce.momentum=0.5", "optim.momentum=0")
     code, _, err = job.run("train", "digits", "epochs=0.2", *words)
     assert code == 0, err
     fewer = ("plan.mesh.data=2", "plan.mesh.spatial_h=1")
