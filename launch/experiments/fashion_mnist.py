@@ -14,8 +14,9 @@ def fashion_mnist() -> Experiment:
     60,000 images, 10,000 held out: four IDX files in a folder of your own, packed or
     not, or `data.name=fashion_mnist` as TFDS prepares it.
 
-    Expected time: TIME
-    Expected score: SCORE
+    Expected time: a minute on 2 cores that do other work too, for the first 3,615 of
+    the images; all of them take 16 times as long.
+    Expected score: 82 to 83 % where only these are trained on; not run with all.
     Command: jaxdist train fashion_mnist data.path=FOLDER
     """
     return Experiment(
