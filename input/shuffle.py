@@ -4,18 +4,20 @@ N samples lie in V partitions of n = N // V slots; the first N mod V have one mo
 epoch e partition w reads its slots in the order of a permutation tau(e, w), keyed by
 both. Of its reads k are outgoing, the j-th of them at position
 
-    p_j = floor(j n / k),   to partition w + r_j mod V,   r_j = 1 + (j + c_e) mod (V-1)
+    p_j = floor(j n / k),   to partition w + r_j mod V,   r_j = 1 + (g j + c_e) mod V-1
 
-where it takes the slot that is read there at p_j as well. So every partition sends and
-receives k samples, to each other equally many but for one, never to itself, and a slot
-is free when it is needed. Everything is a function of (seed, epoch, partition, slot):
-nothing is stored, nothing is sent to agree, and a place is traced back through the
-epochs one step each.
+where it takes the slot that is read there at p_j as well; g has no divisor in common
+with V - 1 and spreads few reads over all distances, so over all hosts. So every
+partition sends and receives k samples, to each other equally many but for one, never
+to itself, and a slot is free when it is needed. Everything is a function of (seed,
+epoch, partition, slot): nothing is stored, nothing is sent to agree, and a place is
+traced back through the epochs one step each.
 
 The scheme with private orders, rotations and even spacing is ours; what it does, Q N/M
 samples exchanged an epoch: Nguyen et al. 2022, "Why Globally Re-shuffle?", IPDPS.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
@@ -27,8 +29,6 @@ from jaxdist.core.errors import BadInput
 from jaxdist.input.keyed import Words, key, permute, unpermute
 
 Numbers = NDArray[np.int64]
-SCHEME: Final = 1
-"""Changes with any number below; a checkpoint of another scheme has another order."""
 _TURN: Final = 0xC0FFEE
 """Marks the key of an epoch's first rotation, apart from those of partitions."""
 
@@ -158,7 +158,7 @@ class PartialShuffle:
         """Return how many partitions further the j-th outgoing reads go: int64 [m]."""
         others = max(self.partitions - 1, 1)
         begin = int(key(self.seed, _TURN, epoch)[0] % np.uint64(others))
-        return 1 + (sent + begin) % others
+        return 1 + (_stride(others) * sent + begin) % others
 
     def incoming(self, epoch: int, partition: Numbers, sent: Numbers) -> Numbers:
         """Return the samples that come for the j-th outgoing reads of partitions: [m].
@@ -210,6 +210,16 @@ class PartialShuffle:
     def _positions(self, partition: int) -> tuple[Numbers, Numbers]:
         positions = np.arange(self.size(partition))
         return np.full_like(positions, partition), positions
+
+
+def _stride(size: int) -> int:
+    """Return a number near the golden section of a size, without a common divisor.
+
+    >>> [_stride(size) for size in (1, 2, 7, 31)]
+    [1, 1, 4, 19]
+    """
+    first = max(round(0.618034 * size), 1)
+    return next(g for g in range(first, first + size) if math.gcd(g, size) == 1)
 
 
 def partitions_of(batch: int, samples: int, q: float) -> int:
