@@ -1,6 +1,6 @@
 """Sparse sums in two phases: the largest numbers to owners, the largest sums back.
 
-    all-to-all   k / P values and places to the owner of each part, who adds them
+    exchange     k / P values and places to the owner of each part, who adds them
     all-gather   the k / P largest sums of each part, to everyone
 
 Words a device sends: 4 k (P - 1) / P for k = density x n, whatever P is. What does not
@@ -33,6 +33,7 @@ from jaxdist.collectives.compress.method import (
 from jaxdist.collectives.compress.picks import Picks, added, heard, said
 from jaxdist.collectives.compress.select import large, marked
 from jaxdist.collectives.compress.two_phase import TwoPhase
+from jaxdist.collectives.exchange import exchange
 
 _STRETCH = 32  # the bits of a word, so that words are dealt out in place of numbers
 
@@ -60,7 +61,7 @@ class Sparse(TwoPhase):
         there = _there(where, jnp.arange(devices, dtype=jnp.int32)[:, None], devices)
         values = whole.at[there].get(mode="fill", fill_value=0)
         flags = jnp.broadcast_to(nan_where_not_finite(x), devices)
-        got = lax.all_to_all(said(values, where, flags), axes, 0, 0)
+        got = exchange(said(values, where, flags), axes)
         part = added(jnp.zeros(row, x.dtype), got[0])
         part = lax.fori_loop(1, devices, lambda i, so_far: added(so_far, got[i]), part)
         message = self.codec.pack(part[None])[0]

@@ -1,6 +1,6 @@
 """Two phases: rows to their owners, summed there, and the sums back to everyone.
 
-    all-to-all   P messages, one of each row; the owner of a row reads and adds them
+    exchange     P messages, one of each row; the owner of a row reads and adds them
     all-gather   the owner's sum, packed once more
 
 so a number is packed twice however many devices there are. What the second packing
@@ -24,6 +24,7 @@ from jaxdist.collectives.compress.method import (
     devices_along,
     rank_of,
 )
+from jaxdist.collectives.exchange import exchange, exchanged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ class TwoPhase(Scatters):
         """Exchange the messages and add what they say."""
         messages, row = self.codec.pack(rows), rows.shape[1]
         sent = self.codec.unpack(messages, row, rows.dtype)
-        got = lax.all_to_all(messages, axes, 0, 0)
+        got = exchange(messages, axes)
 
         def read(i: jax.Array | int) -> jax.Array:
             one = lax.dynamic_slice_in_dim(got, i, 1)
@@ -70,25 +71,20 @@ class TwoPhase(Scatters):
         """Yield the two phases."""
         row = -(-numbers // devices_along(sizes))
         yield from self.scattered(row, itemsize, sizes)
-        yield self._payload("all-gather", row, itemsize, sizes)
+        size = devices_along(sizes) * self.codec.message(row, itemsize)
+        yield Payload(kind="all-gather", axes=tuple(sizes), size=size)
 
     def scattered(
         self, row: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield the first phase."""
-        yield self._payload("all-to-all", row, itemsize, sizes)
+        yield exchanged(self.codec.message(row, itemsize), sizes)
 
     def _gathered(self, part: jax.Array, axes: Axes) -> jax.Array:
         """Return the parts of all devices [P, m], read from one message each."""
         message = self.codec.pack(part[None])[0]
         whole = lax.all_gather(message, axes)
         return self.codec.unpack(whole, part.size, part.dtype)
-
-    def _payload(
-        self, kind: str, row: int, itemsize: int, sizes: Mapping[str, int]
-    ) -> Payload:
-        size = devices_along(sizes) * self.codec.message(row, itemsize)
-        return Payload(kind=kind, axes=tuple(sizes), size=size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +103,7 @@ class Vote(TwoPhase):
         """Exchange signs and count them."""
         messages, row = self.codec.pack(rows), rows.shape[1]
         sent = self.codec.unpack(messages, row, rows.dtype)
-        got = lax.all_to_all(messages, axes, 0, 0)
+        got = exchange(messages, axes)
 
         def read(i: jax.Array | int) -> tuple[jax.Array, jax.Array]:
             one = lax.dynamic_slice_in_dim(got, i, 1)
