@@ -105,6 +105,7 @@ def opening(start: Start) -> Opening:
         rate=f"{schedule.peak}, warm-up {many(schedule.ramp.steps, 'step')}",
         decay=schedule.decay,
         shuffle=shuffle_line(job.order, config.epochs),
+        sums=start.chosen,
         warnings=_warnings(start),
     )
 

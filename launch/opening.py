@@ -63,6 +63,8 @@ class Opening:
     """Which parameters decay and which samples share statistics, as one line."""
     shuffle: str = ""
     """How samples are exchanged, as one line; empty: each epoch draws from all."""
+    sums: str = ""
+    """How gradients are summed, where that was measured, as one line."""
     warnings: Sequence[str] = ()
     """What was skipped or changed, one line each."""
 
@@ -79,6 +81,8 @@ class Opening:
         else:
             facts = [fact for pair in zip(left, right) for fact in pair if fact]
             yield from (hanging("  " + fact, 10, options.max_width) for fact in facts)
+        if self.sums:
+            yield hanging(f"  sums    {self.sums}", 10, options.max_width)
         for warning in self.warnings:
             yield hanging(f"warn:     {warning}", 10, options.max_width)
 

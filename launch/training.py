@@ -21,6 +21,7 @@ from jaxdist.launch.lock import read_lock, samples_of, write_lock
 from jaxdist.launch.provenance import Resolved
 from jaxdist.launch.runs import RunFolder, check_writable, write_whole
 from jaxdist.launch.samples import wanted
+from jaxdist.launch.settle import recorded, settled
 from jaxdist.launch.shuffling import shuffle_line
 from jaxdist.partition.audit import let_pass, stop
 from jaxdist.train import program as programs
@@ -57,6 +58,8 @@ class Start:
     """Training and held-out samples."""
     restored: "Restored | None"
     """The checkpoint it goes on from, with those that were skipped."""
+    chosen: str = ""
+    """How gradients are summed, where that was measured, as one line."""
 
     @property
     def step(self) -> int:
@@ -96,13 +99,16 @@ def train(
     jax.config.update("jax_enable_x64", config.precision == "float64")
     folder = run_folder(resolved)
     check_writable(folder.path)
+    now = recorded(resolved, prepared, folder)
     before = read_lock(folder) if folder.exists else None
     if before is not None:
-        check_resume(before.resolved.config, config)
+        check_resume(before.resolved.config, now.resolved.config)
     sources = open_data(config.data, wanted(config))
     samples = samples_of(*sources)
     if before is not None:
         check_samples(before.data, samples)
+    now = settled(now, sources[0])
+    resolved, prepared, config = now.resolved, now.prepared, now.resolved.config
     job = make_job(config, prepared.plan, sources[0])
     with ExitStack() as stack:
         stack.enter_context(claimed(folder))
@@ -122,6 +128,7 @@ def train(
             resolved=resolved,
             samples=(len(sources[0]), len(sources[1])),
             restored=begin[2],
+            chosen=now.said,
         )
         recorder.goes_on_from(start.step)
         onlooker.begins(start)

@@ -95,6 +95,6 @@ def method_of(via: str | Method) -> Method:
     raise BadInput(
         f"no way to sum named {via}",
         rule="via is a name, or a method of jaxdist.collectives.compress",
-        values=f"via = {via}; there are {', '.join(METHODS)}",
+        values=f"via = {via}; there are {', '.join(METHODS)}, auto",
         remedy=f'via="{near or "int8"}"',
     )

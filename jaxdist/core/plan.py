@@ -179,10 +179,15 @@ class Plan:
             | {
                 "mesh": MeshShape(**_known(MeshShape, tree.get("mesh", {}))),
                 "shuffle": Shuffle(**_known(Shuffle, tree.get("shuffle", {}))),
-                "reduce": Reduce(**_known(Reduce, tree.get("reduce", {}))),
+                "reduce": Reduce(**_tuples(_known(Reduce, tree.get("reduce", {})))),
                 "idle": tuple(tree.get("idle", ())),
             }
         )
+
+
+def _tuples(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with the lists of JSON as tuples."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in tree.items()}
 
 
 def _known(owner: type, tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Reduce: how the gradients of replicas are summed, as plain data."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 Via = Literal[
     "exact",
@@ -28,6 +28,7 @@ Via = Literal[
     "bucket_2d",
     "parameter_server",
     "sharded_parameter_server",
+    "auto",
 ]
 
 Narrow = Literal["exact", "bf16", "fp8", "int8", "int4"]
@@ -40,8 +41,16 @@ class Reduce:
 
     via: Via = "exact"
     """The way gradients travel along the data axis: whole, in fewer bits, a part of
-    them, or whole by the steps of a named algorithm.
+    them, or whole by the steps of a named algorithm; auto: what a measurement at the
+    start finds to be the fastest of `among`.
     """
+    among: tuple[str, ...] = (
+        "exact",
+        "ring",
+        "recursive_doubling",
+        "halving_doubling",
+    )
+    """What auto chooses from, by preference; lossy ways only where they are named."""
     density: float = 0.01
     """Part of the numbers that sparse ways send (random_k, top_k, sparse, aligned,
     hierarchical).
@@ -68,3 +77,11 @@ class Reduce:
     """The way gradients travel along the fsdp axis, to those who keep the parameter."""
     gather: Narrow = "exact"
     """The way parameters that fsdp shares out travel to where they are used."""
+
+    def by(self, via: Any) -> "Reduce":
+        """Return the same settings for another way.
+
+        >>> Reduce(density=0.1).by("sparse").via
+        'sparse'
+        """
+        return replace(self, via=via)

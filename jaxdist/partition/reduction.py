@@ -29,6 +29,8 @@ from jaxdist.partition.leaves import Leaf
 from jaxdist.partition.traffic import Traffic
 
 AXIS = "data"
+_PLAIN = ("exact", "auto")
+"""Sums as the backend likes; auto is so until something was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ def plan_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
     exact = exact_reduction(plan, leaves)
     _check(plan)
     _check_shared(plan, leaves)
-    if plan.reduce.via == "exact":
+    if plan.reduce.via in _PLAIN:
         return exact
     if plan.mesh.size(AXIS) == 1:
         warnings.warn(
@@ -220,7 +222,7 @@ def _check_shared(plan: Plan, leaves: Sequence[Leaf]) -> None:
                 "plan.mesh.fsdp = 1",
                 stacklevel=3,
             )
-    lossy = asked.via != "exact" and not set_up(asked).lossless
+    lossy = asked.via not in _PLAIN and not set_up(asked).lossless
     if lossy and asked.feedback and fsdp > 1 and plan.mesh.size(AXIS) == 1:
         numbers = sum(math.prod(leaf.shape) for leaf in leaves)
         raise BadInput(
