@@ -3,11 +3,13 @@
     python benchmarks/overlap.py
     python benchmarks/overlap.py --rate 100mbit --times 9 --threads
 
-Needs Linux and root. Four hosts compute the gradients of four dense layers, 4 MiB each,
-and sum them by int8: none, in one bucket behind the pass, in a bucket a layer, each as
-soon as its gradient exists; and sums and pass as two programs that are started at once.
-What a program takes longer than the pass alone is exposed. A profiler's trace of one
-host says how long something moved, something computed, and both at once.
+Needs Linux and root. Hosts compute the gradients of four dense layers, 4 MiB each, and
+sum them by int8: in one bucket behind the pass, and in a bucket a layer, each as soon
+as its gradient exists. Beside that, sums of other numbers in the same program, and as a
+second program that is started at once. What a program takes longer than the pass alone
+is exposed. A profiler's trace of one host says how long something moved, something
+computed, and both at once. As many hosts as there are cores: where hosts share one, the
+one that waits for its link leaves it to the others, and that looks like overlap.
 """
 
 import argparse
@@ -46,7 +48,7 @@ def arguments():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rate", default="400mbit", help="of tc")
-    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--times", type=int, default=7, help="of each program")
     parser.add_argument("--threads", action="store_true", help="all cores a host")
     parser.add_argument("--timeout", type=float, default=500, help="s")

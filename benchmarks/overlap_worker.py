@@ -114,13 +114,16 @@ def main(times):
     calls = {
         "backward pass alone": call(mesh, gradients, given),
         "sums alone": call(mesh, sums_alone, given),
+        "both, neither needs the other": call(
+            mesh, lambda w, x: [*gradients(w, x), *sums_alone(w, x)], given
+        ),
         "one bucket behind it": call(
             mesh, lambda w, x: one_bucket(gradients(w, x)), given
         ),
         "a bucket a layer": call(mesh, lambda w, x: each(gradients(w, x)), given),
     }
     passes, sums = calls["backward pass alone"], calls["sums alone"]
-    calls["two programs at once"] = lambda: (sums(), passes())
+    calls["both, as two programs at once"] = lambda: (sums(), passes())
     gauge = Gauge(mesh, settle=0.02)
     seconds = {name: [] for name in calls}
     for _ in range(times):

@@ -13,10 +13,11 @@ chosen way takes longer than the fastest one of its set.
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 from pathlib import Path
+
+import numpy as np
 
 from jaxdist.launch.testbed import Hosts
 
@@ -40,7 +41,7 @@ def measured(hosts, sizes, times, timeout, cache):
 
 
 def quartile(seconds):
-    return statistics.quantiles(seconds, n=4, method="inclusive")[0]
+    return float(np.quantile(seconds, 0.25))
 
 
 def rows(rate, sizes, choices, seconds):

@@ -22,8 +22,8 @@ from jaxdist.collectives.primitives import psum
 SIDES: Final = (160, 1024, 2896)
 """Sides of the square float32 matrices: 0.1, 4 and 32 MiB."""
 _QUICK_S: Final = 0.1
-_BUDGET_S: Final = 0.4
-_ROUNDS: Final = (3, 41)
+_BUDGET_S: Final = 0.6
+_ROUNDS: Final = (5, 41)
 
 
 def measure(mesh: Mesh, axis: str, among: Sequence[Method]) -> Link:

@@ -68,3 +68,16 @@ def test_long_messages_move_the_bytes_of_the_formula_one_to_each_link(devices):
         said[payload.kind] += payload.size
     assert found == said
     assert set(found) == {"collective-permute", "all-gather"}
+
+
+@pytest.mark.parametrize("devices", [2, 3, 4])
+def test_a_sum_of_long_messages_is_near_and_the_same_on_every_device(devices):
+    way = TwoPhase(codec=Blocks(kind="int8"))
+    numbers = devices * (PIECE + 1000)
+    x = np.random.default_rng(0).standard_normal((devices, numbers), np.float32)
+    run = on(mesh_of(devices), lambda row: psum(row[0], "data", way)[None])
+    total = np.asarray(run(jnp.asarray(x)))
+    assert (total == total[0]).all()
+    # Each packing rounds to half a code: those of all devices, and that of the sum.
+    near = (np.abs(x).max() * devices + np.abs(x.sum(0)).max()) * 1.01 / 254
+    assert np.abs(total[0] - x.sum(0)).max() <= near
