@@ -17,7 +17,8 @@ FIXED: Final = (
     "precision",
     *("data.name", "data.batch", "data.path", "data.context", "data.stride"),
     *("data.size", "data.samples"),
-    *("model.", "plan.reduce.", "plan.shuffle.", "data.order", "data.damaged"),
+    *("model.", "plan.reduce.", "plan.outer.", "plan.mesh.replica"),
+    *("plan.shuffle.", "data.order", "data.damaged"),
 )
 """Keys (or their beginnings) that a run keeps: they fix its state and its samples."""
 
@@ -61,7 +62,8 @@ def check_resume(old: Experiment, new: Experiment) -> tuple[Change, ...]:
         return changes
     raise BadInput(
         f"the run was started with another {barred[0].key}",
-        rule="a resumed run keeps its network, its samples and its number format",
+        rule="a resumed run keeps its network, its samples, its number format, and "
+        "how its devices sum",
         values="; ".join(change.text for change in barred),
         remedy=[
             " ".join(typed(change.key, change.old) for change in barred),

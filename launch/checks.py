@@ -1,6 +1,5 @@
 """Checks: rules that bind several keys, told with the keys to change."""
 
-from jaxdist.core.axes import BATCH_AXES
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.input import registry as datasets
 from jaxdist.launch.mistakes import raise_all
@@ -83,11 +82,11 @@ def _one_momentum(resolved: Resolved) -> BadInput | None:
 
 
 def _batch_divides(resolved: Resolved) -> BadInput | None:
-    batch, mesh = resolved.config.data.batch, resolved.config.plan.mesh
+    batch, plan = resolved.config.data.batch, resolved.config.plan
     microbatches = resolved.config.optim.accumulate
-    if batch % (mesh.batch_shards * microbatches) == 0:
+    if batch % (plan.batch_shards * microbatches) == 0:
         return None
-    axes = [axis for axis in BATCH_AXES if mesh.size(axis) > 1] or ["data"]
+    axes = [axis for axis in plan.batch_axes if plan.mesh.size(axis) > 1] or ["data"]
     parts = [f"plan.mesh.{axis}" for axis in axes]
     parts += ["optim.accumulate"] * (microbatches > 1)
     return BadInput(
@@ -100,12 +99,12 @@ def _batch_divides(resolved: Resolved) -> BadInput | None:
 
 def _sizes_that_work(batch: int, resolved: Resolved, axes: list[str]) -> str:
     """Name the nearest batches, and the next smaller meshes for this batch."""
-    mesh, microbatches = resolved.config.plan.mesh, resolved.config.optim.accumulate
-    sizes = near_multiples(batch, mesh.batch_shards * microbatches)
+    plan, microbatches = resolved.config.plan, resolved.config.optim.accumulate
+    sizes = near_multiples(batch, plan.batch_shards * microbatches)
     batches = " or ".join(f"data.batch={size}" for size in sizes)
-    others = mesh.size(*axes[1:]) * microbatches
+    others = plan.mesh.size(*axes[1:]) * microbatches
     if batch % others:
         return batches
-    fitting = smaller_divisors(batch // others, mesh.size(axes[0]))
+    fitting = smaller_divisors(batch // others, plan.mesh.size(axes[0]))
     meshes = " or ".join(f"plan.mesh.{axes[0]}={size}" for size in fitting)
     return f"{batches}, or {meshes}" if meshes else batches

@@ -35,7 +35,7 @@ def evaluate(
     train, test = open_data(config.data, wanted(config))
     job = make_job(config, plan, train)
     checkpoints = open_checkpoints(folder, config.checkpoint.keep)
-    scored = replace(job.layout.state, opt=None, feedback=None)
+    scored = replace(job.layout.state, opt=None, feedback=None, replicas=None)
     try:
         restored = checkpoints.restore(checkpoint, scored)
     finally:

@@ -121,7 +121,7 @@ def _title(opening: Opening) -> Text:
 
 
 def _left(opening: Opening) -> list[str]:
-    replica = opening.batch // opening.plan.mesh.batch_shards
+    replica = opening.batch // opening.plan.batch_shards
     sitting = (
         " (new)"
         if opening.resumed_at is None

@@ -10,7 +10,7 @@ from jaxdist.launch.values import write_value
 
 Origin = Literal["default", "experiment", "command line"]
 ORIGINS: Final[tuple[Origin, ...]] = ("default", "experiment", "command line")
-_APART: Final = ("plan.reduce.", "plan.shuffle.")
+_APART: Final = ("plan.reduce.", "plan.shuffle.", "plan.outer.")
 """Keys of a plan that say nothing of devices."""
 
 

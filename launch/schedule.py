@@ -101,7 +101,7 @@ def read_schedule(
     config: Experiment, plan: Plan, task: Task, course: Course
 ) -> Schedule:
     """Return the schedule of a job's parts; arguments are as a `Job` has them."""
-    per_epoch, replicas = course.samples / course.batch, plan.mesh.batch_shards
+    per_epoch, replicas = course.samples / course.batch, plan.batch_shards
     params = task.state.params
     marked = jax.tree.leaves(decays(params))
     sizes = [leaf.size for leaf in jax.tree.leaves(params)]
@@ -115,15 +115,15 @@ def read_schedule(
         milestones=tuple(round(e * per_epoch) + 1 for e in config.optim.milestones),
         leaves=(len(kept), len(sizes)),
         numbers=(sum(kept), sum(sizes)),
-        sharing=_sharing(config, replicas) if jax.tree.leaves(task.state.stats) else 0,
+        sharing=_sharing(config, plan) if jax.tree.leaves(task.state.stats) else 0,
         epochs=_epochs(config, course),
     )
 
 
-def _sharing(config: Experiment, replicas: int) -> int:
-    each = config.data.batch // replicas // config.optim.accumulate
+def _sharing(config: Experiment, plan: Plan) -> int:
+    each = config.data.batch // plan.batch_shards // config.optim.accumulate
     everyone = config.model.norm == "global"
-    return each * (replicas if everyone else config.model.norm_group)
+    return each * (plan.mesh.batch_shards if everyone else config.model.norm_group)
 
 
 def _epochs(config: Experiment, course: Course) -> tuple[Epoch, ...]:

@@ -15,7 +15,7 @@ AXES: Final = (
 """Every legal axis, outermost first; axes of size 1 always exist in a mesh."""
 
 BATCH_AXES: Final = ("data", "fsdp")
-"""Axes along which the samples of a global batch are divided."""
+"""Axes along which the samples of a replica are divided."""
 
 SPATIAL_AXES: Final = ("spatial_d", "spatial_h", "spatial_w")
 """Axes along which one sample is divided in depth, height and width."""

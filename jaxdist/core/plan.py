@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES, part_size
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.outer import Outer
 from jaxdist.core.reduce import Reduce
 from jaxdist.core.shuffle import Shuffle
 
@@ -64,7 +65,7 @@ class MeshShape:
 
     @property
     def batch_shards(self) -> int:
-        """Into how many parts the samples of a global batch are divided."""
+        """Into how many parts the samples of a replica are divided."""
         return self.size(*BATCH_AXES)
 
     @property
@@ -101,6 +102,8 @@ class Plan:
     """How gradients are summed over the data axis."""
     shuffle: Shuffle = field(default_factory=Shuffle)
     """From how far away the samples of an epoch are drawn."""
+    outer: Outer = field(default_factory=Outer)
+    """How replicas along the replica axis come together."""
 
     def __post_init__(self) -> None:
         for name in self.idle:
@@ -124,15 +127,16 @@ class Plan:
             )
 
     def on(self, mesh: MeshShape) -> "Plan":
-        """Return the plan on another mesh; the end of a split goes with the split.
+        """Return the plan on another mesh; what needs an axis goes with the axis.
 
         >>> plan = Plan(mesh=MeshShape(data=2, spatial_h=2), spatial_until="head")
         >>> plan.on(MeshShape(data=2)).title
         'data 2'
         """
+        one = replace(self, outer=self.outer if mesh.replica > 1 else Outer())
         if mesh.spatial_shards > 1:
-            return replace(self, mesh=mesh)
-        return replace(self, mesh=mesh, spatial_until="", spatial_then="repeat")
+            return replace(one, mesh=mesh)
+        return replace(one, mesh=mesh, spatial_until="", spatial_then="repeat")
 
     @property
     def title(self) -> str:
@@ -151,10 +155,31 @@ class Plan:
         return (" x ".join(named) or "data 1") + end
 
     @property
+    def replicas(self) -> int:
+        """Copies of the network that train on their own between outer steps.
+
+        >>> from jaxdist.core.outer import Outer
+        >>> Plan(mesh=MeshShape(replica=2), outer=Outer(every=50)).replicas
+        2
+        """
+        alone = self.outer.every and "replica" not in self.idle
+        return self.mesh.replica if alone else 1
+
+    @property
+    def batch_axes(self) -> tuple[str, ...]:
+        """Axes along which the samples of a global batch are divided."""
+        return ("replica", *BATCH_AXES) if self.replicas > 1 else BATCH_AXES
+
+    @property
+    def batch_shards(self) -> int:
+        """Into how many parts the samples of a global batch are divided."""
+        return self.mesh.size(*self.batch_axes)
+
+    @property
     def sample_axes(self) -> tuple[str, ...]:
         """Axes along which devices have samples of their own where the loss is made."""
         dealt = self.spatial_then == "samples"
-        return (*BATCH_AXES, *SPATIAL_AXES) if dealt else BATCH_AXES
+        return (*self.batch_axes, *SPATIAL_AXES) if dealt else self.batch_axes
 
     @property
     def sum_axes(self) -> tuple[str, ...]:
@@ -180,6 +205,7 @@ class Plan:
                 "mesh": MeshShape(**_known(MeshShape, tree.get("mesh", {}))),
                 "shuffle": Shuffle(**_known(Shuffle, tree.get("shuffle", {}))),
                 "reduce": Reduce(**_tuples(_known(Reduce, tree.get("reduce", {})))),
+                "outer": Outer(**_known(Outer, tree.get("outer", {}))),
                 "idle": tuple(tree.get("idle", ())),
             }
         )

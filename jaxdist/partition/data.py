@@ -39,7 +39,9 @@ def check(plan: Plan, batch: int, microbatches: int = 1) -> None:
         near = sorted({batch // shards * shards, -(-batch // shards) * shards} - {0})
         raise BadInput(
             "the global batch does not divide over the mesh",
-            rule="data.batch is a multiple of plan.mesh.data x plan.mesh.fsdp"
+            rule="data.batch is a multiple of "
+            + "plan.mesh.replica x " * (plan.replicas > 1)
+            + "plan.mesh.data x plan.mesh.fsdp"
             + " x the spatial axes" * dealt
             + " x optim.accumulate" * (microbatches > 1),
             values=f"data.batch = {batch}, {plan.title} splits it in {shards}"

@@ -10,6 +10,7 @@ from jaxdist.core.plan import Plan
 from jaxdist.layers.role import Roles
 from jaxdist.partition import data, fsdp, norms, reach, spatial, tensor
 from jaxdist.partition.leaves import Leaf
+from jaxdist.partition.outer import Sync
 from jaxdist.partition.reduction import Reduction, compressed, exact_reduction
 from jaxdist.partition.traffic import Traffic
 from jaxdist.partition.work import plan_work
@@ -34,7 +35,7 @@ class Reads:
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """All traffic and work of one training step under a plan."""
+    """All traffic and work of one training step under a plan, and what follows some."""
 
     plan: Plan
     """The plan it was written for."""
@@ -42,6 +43,12 @@ class Ledger:
     """One row a layer, direction and kind."""
     work: Mapping[str, int] = field(default_factory=dict)
     """FLOPs a device, forward and backward, by the path of a layer with a kernel."""
+    syncs: tuple[Sync, ...] = ()
+    """What replicas move between steps, in the order of a period."""
+
+    def of_sync(self, sync: Sync) -> "Ledger":
+        """Return the ledger of one of the syncs alone."""
+        return Ledger(plan=self.plan, rows=sync.rows)
 
     def by_axes(self) -> dict[Key, int]:
         """Payload bytes on a device by (kind, axes)."""
@@ -51,13 +58,26 @@ class Ledger:
         return {key: size for key, size in total.items() if size}
 
     def by_term(self) -> dict[str, int]:
-        """Bytes a device sends by `what, axes`, largest first: a report's words."""
+        """Bytes a device sends by `what, axes`, largest first: a report's words.
+
+        Syncs count by the step: their bytes over a period, divided by its steps.
+        """
         total: Counter[str] = Counter()
         for row in self.rows:
-            group = self.plan.mesh.size(*row.axes)
-            name = f"{row.what}, {' x '.join(row.axes)}"
-            total[name] += wire_bytes(row.kind, row.payload, group)
+            total[_term(row)] += self._sent(row)
+        joint: Counter[str] = Counter()
+        for row in (row for sync in self.syncs for row in sync.rows):
+            joint[_term(row)] += self._sent(row)
+        every = self.plan.outer.every
+        total.update({term: round(sent / every) for term, sent in joint.items()})
         return dict(total.most_common())
+
+    def _sent(self, row: Traffic) -> int:
+        return wire_bytes(row.kind, row.payload, self.plan.mesh.size(*row.axes))
+
+
+def _term(row: Traffic) -> str:
+    return f"{row.what}, {' x '.join(row.axes)}"
 
 
 def write_ledger(
@@ -67,16 +87,18 @@ def write_ledger(
     reads: Reads,
     times: int = 1,
     reduction: Reduction | None = None,
+    syncs: tuple[Sync, ...] = (),
 ) -> Ledger:
     """Write the ledger of a plan's training step.
 
     Args:
         plan: the layout.
-        calls: the network's layer calls on the global batch, or one microbatch of it.
+        calls: the network's layer calls on the batch of a replica, or one microbatch.
         roles: what layers do with the tensor axis.
         reads: the parameters and how the step reads them.
         times: microbatches a step; layers talk in each, gradients are summed once.
         reduction: how gradients are summed; none: exactly.
+        syncs: what replicas average between steps.
     """
     sums = reduction or exact_reduction(plan, reads.leaves)
     ranges = reach.ranges(plan, tuple(calls))
@@ -105,6 +127,7 @@ def write_ledger(
         plan=plan,
         rows=tuple(row for row in rows if row.payload),
         work={path: times * flops for path, flops in work.items()},
+        syncs=syncs,
     )
 
 

@@ -21,7 +21,7 @@ def check(plan: Plan, image: Sequence[str | None]) -> None:
     Raises:
         BadInput: naming the axis and what it would have done.
     """
-    used = (*ALWAYS, *filter(None, image))
+    used = (*ALWAYS, *filter(None, image), *["replica"] * (plan.replicas > 1))
     for axis, size in plan.mesh.items():
         if size > 1 and axis not in used and axis not in plan.idle:
             raise BadInput(
@@ -31,6 +31,7 @@ def check(plan: Plan, image: Sequence[str | None]) -> None:
                 f"this network can use {', '.join(used)}",
                 remedy=(
                     f"plan.mesh.data={plan.mesh.data * size} plan.mesh.{axis}=1",
+                    *["plan.outer.every=50"] * (axis == "replica"),
                     f"plan.idle={axis} repeats the same work along it on purpose",
                 ),
             )

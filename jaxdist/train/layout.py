@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -19,10 +19,11 @@ from jaxdist.layers.role import Roles
 from jaxdist.partition import data, reach, tensor, uses
 from jaxdist.partition.leaves import Leaf, leaves_of
 from jaxdist.partition.ledger import Ledger, Reads, write_ledger
+from jaxdist.partition.outer import Sync, plan_syncs
 from jaxdist.partition.reduction import Reduction, plan_reduction
 from jaxdist.partition.sizes import Sizes, fit
 from jaxdist.profile.again import read_again
-from jaxdist.train import feedback, remake
+from jaxdist.train import feedback, outer, remake
 from jaxdist.train.objective import Batch, Objective, cast
 from jaxdist.train.state import TrainState, named_leaves
 from jaxdist.train.task import Task
@@ -31,7 +32,11 @@ from jaxdist.train.trust import asked_squares
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
 
-def batch_specs(objective: Objective, batch: Mapping[str, Any]) -> dict[str, P]:
+def batch_specs(
+    objective: Objective,
+    batch: Mapping[str, Any],
+    axes: tuple[str, ...] = BATCH_AXES,
+) -> dict[str, P]:
     """Return how each array of a batch is split: samples, then an image's positions.
 
     Dims that are not spatial (tokens, the frames of a clip) stay whole.
@@ -42,8 +47,7 @@ def batch_specs(objective: Objective, batch: Mapping[str, Any]) -> dict[str, P]:
     {'image': P(('data', 'fsdp'), 'spatial_h', 'spatial_w')}
     """
     return {
-        key: P(BATCH_AXES, *objective.axes(key, len(x.shape)))
-        for key, x in batch.items()
+        key: P(axes, *objective.axes(key, len(x.shape))) for key, x in batch.items()
     }
 
 
@@ -65,6 +69,8 @@ class Layout:
     """What a step moves."""
     reduction: Reduction
     """How gradients are summed."""
+    syncs: tuple[Sync, ...]
+    """What replicas average when; nothing without an outer loop."""
     shapes: Shapes
     """A global training batch."""
 
@@ -104,7 +110,7 @@ class Layout:
         params = _filled(state.params, held)
         stats = _filled(state.stats, self._statistics())
         kept = state.average is not None
-        return TrainState(
+        specs = TrainState(
             step=P(),
             params=params,
             stats=stats,
@@ -118,15 +124,17 @@ class Layout:
             ),
             feedback=left,
         )
+        return outer.spread_specs(self.plan, specs)
 
     @cached_property
     def state(self) -> TrainState:
         """Shapes, dtypes and shardings of the state."""
+        one = replace(self.task.state, feedback=self._feedback[0])
         return jax.tree.map(
             lambda x, spec: jax.ShapeDtypeStruct(
                 x.shape, x.dtype, sharding=NamedSharding(self.mesh, spec)
             ),
-            replace(self.task.state, feedback=self._feedback[0]),
+            jax.eval_shape(partial(outer.spread, self.plan), one),
             self.specs,
         )
 
@@ -134,7 +142,8 @@ class Layout:
         """Compute the state before the first step."""
         shapes, _ = self._feedback
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        return replace(self.task.init(), feedback=zeros)
+        one = replace(self.task.init(), feedback=zeros)
+        return outer.spread(self.plan, one)
 
     def bind(
         self,
@@ -161,7 +170,7 @@ class Layout:
 
     def batch(self, shapes: Shapes) -> dict[str, NamedSharding]:
         """Return the sharding of each array of a batch."""
-        specs = batch_specs(self.task.objective, shapes)
+        specs = self._batch_specs(shapes)
         return {key: NamedSharding(self.mesh, spec) for key, spec in specs.items()}
 
     def padded(self, shapes: Shapes) -> dict[str, jax.ShapeDtypeStruct]:
@@ -188,7 +197,7 @@ class Layout:
         return jax.shard_map(
             local,
             mesh=self.mesh,
-            in_specs=(state, batch_specs(self.task.objective, batch)),
+            in_specs=(state, self._batch_specs(batch)),
             out_specs=outs,
             check_vma=False,
         )
@@ -197,6 +206,9 @@ class Layout:
     def _feedback(self) -> tuple[Any, Any]:
         """Shapes and specs of what compressed gradients leave."""
         return feedback.begin(self.plan, self.reduction, self.leaves)
+
+    def _batch_specs(self, batch: Mapping[str, Any]) -> dict[str, P]:
+        return batch_specs(self.task.objective, batch, self.plan.batch_axes)
 
     def _statistics(self) -> list[P]:
         named = named_leaves(self.task.state.stats)
@@ -220,8 +232,10 @@ def lay_out(task: Task, plan: Plan, mesh: Mesh, shapes: Shapes) -> Layout:
     image, _ = task.objective.inputs[0]
     uses.check(plan, task.objective.axes(image, inputs[0].ndim))
     data.check(plan, inputs[0].shape[0], task.microbatches)
-    inputs = jax.tree.map(lambda x: _part(x, task.microbatches), inputs)
     state = task.state
+    outer.check(plan, state)
+    parts = task.microbatches * plan.replicas
+    inputs = jax.tree.map(lambda x: _part(x, parts), inputs)
     calls, fitted = fit(plan, task.graph, (state.params, state.stats), *inputs)
     data.check_groups(plan, calls)
     network = nnx.merge(task.graph, state.params, state.stats)
@@ -230,14 +244,19 @@ def lay_out(task: Task, plan: Plan, mesh: Mesh, shapes: Shapes) -> Layout:
     roles = tensor.assign(plan, calls, network)
     reads = _reads(task, plan, roles, shapes)
     reduction = plan_reduction(plan, reads.leaves)
+    stats = leaves_of(plan, roles, named_leaves(state.stats))
+    syncs = plan_syncs(plan, reads.leaves, stats)
     return Layout(
         task=task,
         plan=plan,
         mesh=mesh,
         roles=roles,
         sizes=fitted,
-        ledger=write_ledger(plan, calls, roles, reads, task.microbatches, reduction),
+        ledger=write_ledger(
+            plan, calls, roles, reads, task.microbatches, reduction, syncs
+        ),
         reduction=reduction,
+        syncs=syncs,
         shapes=shapes,
     )
 
@@ -271,7 +290,7 @@ def _reads(task: Task, plan: Plan, roles: Roles, shapes: Shapes) -> Reads:
 
 
 def _part(x: jax.ShapeDtypeStruct, parts: int) -> jax.ShapeDtypeStruct:
-    """Give the shape of a microbatch."""
+    """Give the shape of one of equal parts of a batch."""
     return jax.ShapeDtypeStruct((x.shape[0] // parts, *x.shape[1:]), x.dtype)
 
 

@@ -217,7 +217,7 @@ class _Ticker:
 
     def _finish(self) -> None:
         step, loss = self._pending.popleft()
-        value, now = float(loss), time.perf_counter()
+        value, now = _mean(loss), time.perf_counter()
         seconds, self._last = now - self._last, now
         if not self.first_step_s:
             self.first_step_s = time.time() - self.recorder.started
@@ -250,6 +250,13 @@ class _Ticker:
             steps = np.arange(block * _BLOCK, (block + 1) * _BLOCK)
             self._block, self._table = block, np.asarray(self._rates(steps))
         return float(self._table[place])
+
+
+def _mean(loss: jax.Array) -> float:
+    """Return a loss, or the mean of the losses of the replicas that this host has."""
+    if not loss.ndim:
+        return float(loss)
+    return float(np.mean([np.asarray(part.data) for part in loss.addressable_shards]))
 
 
 def _diverged(step: int, loss: float) -> str:

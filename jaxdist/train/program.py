@@ -11,12 +11,27 @@ from jaxdist.collectives.hlo import Move, read_collectives
 from jaxdist.partition import audit
 from jaxdist.partition.audit import AuditError
 from jaxdist.partition.foreign import memory_of
+from jaxdist.partition.outer import Sync
 from jaxdist.partition.reduction import Reduction, summed_exactly
 from jaxdist.partition.work import Work, compare_work
 from jaxdist.profile.trace import pruned
 from jaxdist.train.layout import Layout, Shapes
 from jaxdist.train.state import TrainState
-from jaxdist.train.step import eval_step, train_step
+from jaxdist.train.step import eval_step, sync_step, train_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Join:
+    """One compiled outer step."""
+
+    sync: Sync
+    """What replicas average in it, and when."""
+    step: Any
+    """The compiled program: `(state) -> state`."""
+    moves: tuple[Move, ...]
+    """What it moves."""
+    audit: tuple[audit.Row, ...]
+    """The same beside the plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +52,8 @@ class Program:
     """The compiled step: `(state, batch) -> (state, loss)`."""
     warm: Any
     """The step of the plan's warm-up, which sums exactly; None where there is none."""
+    joins: tuple[Join, ...]
+    """Outer steps, in the order of the layout's syncs."""
     batch: Mapping[str, NamedSharding]
     """Sharding of each array of a training batch."""
     memory_bytes: int
@@ -48,9 +65,17 @@ class Program:
         return sum(leaf.size for leaf in jax.tree.leaves(self.layout.state.params))
 
     def run(self, number: int, state: TrainState, batch: Any) -> Any:
-        """Do a step, counted from 1: the compiled one, or that of the warm-up."""
+        """Do a step, counted from 1, and the outer step that may follow it.
+
+        Returns:
+            The next state and the loss: of the step, or of each replica's.
+        """
         early = number <= self.layout.plan.reduce.warm_up and self.warm is not None
-        return (self.warm if early else self.step)(state, batch)
+        state, loss = (self.warm if early else self.step)(state, batch)
+        for join in self.joins:
+            if join.sync.due(number):
+                state = join.step(state)
+        return state, loss
 
 
 def compile_program(
@@ -69,7 +94,11 @@ def compile_program(
     compiled = traced.lower().compile()
     work = compare_work(ledger.work, pruned(traced.jaxpr.jaxpr))
     moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
-    found = tuple(audit.differences(moves, ledger, work))
+    joins = tuple(_join(layout, sync) for sync in layout.syncs)
+    found = (
+        *audit.differences(moves, ledger, work),
+        *(e for j in joins for e in audit.differences(j.moves, ledger.of_sync(j.sync))),
+    )
     for difference in found:
         differs(difference)
     return Program(
@@ -80,6 +109,7 @@ def compile_program(
         differences=found,
         step=compiled,
         warm=_warm(layout),
+        joins=joins,
         batch=layout.batch(layout.shapes),
         memory_bytes=memory_of(compiled),
     )
@@ -95,6 +125,19 @@ def trace_program(layout: Layout, reduction: Reduction | None = None) -> Any:
     step = jax.jit(train_step(layout, reduction), donate_argnums=0)
     batch = _placed(layout.padded(layout.shapes), layout.batch(layout.shapes))
     return step.trace(layout.state, batch)
+
+
+def trace_sync(layout: Layout, sync: Sync) -> Any:
+    """Trace an outer step on the shapes of a layout's state."""
+    return jax.jit(sync_step(layout, sync), donate_argnums=0).trace(layout.state)
+
+
+def _join(layout: Layout, sync: Sync) -> Join:
+    """Compile an outer step and set it beside the plan."""
+    compiled = trace_sync(layout, sync).lower().compile()
+    moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
+    beside = audit.compare(moves, layout.ledger.of_sync(sync))
+    return Join(sync=sync, step=compiled, moves=moves, audit=beside)
 
 
 def _warm(layout: Layout) -> Any:

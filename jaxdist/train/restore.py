@@ -133,7 +133,8 @@ def _refuse_another_model(
 ) -> None:
     fields = [f for f in ("params", "stats", "opt") if not _asked(abstract, f)]
     # Who reads no optimizer trains no further, and needs nothing that is still to send.
-    unread = tuple(f"{f}/" for f in [*fields, *["feedback"] * ("opt" in fields)])
+    with_opt = ["feedback", "replicas"] * (abstract.opt is abstract.replicas is None)
+    unread = tuple(f"{f}/" for f in [*fields, *with_opt])
     held = {n: note for n, note in notes.leaves.items() if not n.startswith(unread)}
     wanted = {name: describe(leaf) for name, leaf in read.items()}
     difference = first_difference(held, wanted)

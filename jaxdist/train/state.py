@@ -13,7 +13,7 @@ Tree = TypeVar("Tree")
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("step", "params", "stats", "opt", "average", "feedback"),
+    data_fields=("step", "params", "stats", "opt", "average", "feedback", "replicas"),
     meta_fields=(),
 )
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,10 @@ class TrainState:
     """Moving averages, {"params", "stats"}, where they are kept; else None."""
     feedback: Any = None
     """What compressed gradients left on the devices, where they are; else None."""
+    replicas: Any = None
+    """What replicas have of their own where there is an outer loop; else None. Then
+    `params` and `stats` are the outer ones, and `opt` and `feedback` are in here.
+    """
 
     @property
     def evaluated(self) -> tuple[Any, Any]:

@@ -27,6 +27,7 @@ from jaxdist.collectives.reduce import sum_shares
 from jaxdist.collectives.shards import deal, join, own
 from jaxdist.partition import fsdp
 from jaxdist.partition.norms import axes_of
+from jaxdist.partition.outer import Sync
 from jaxdist.partition.reduction import Reduction
 from jaxdist.profile.again import needed
 from jaxdist.train import feedback
@@ -36,6 +37,7 @@ from jaxdist.train.dealt import scored
 from jaxdist.train.layout import Layout
 from jaxdist.train.nonfinite import unless_skipped
 from jaxdist.train.objective import Batch, cast
+from jaxdist.train.outer import alone, outer_step
 from jaxdist.train.remake import mark, remade
 from jaxdist.train.state import TrainState
 from jaxdist.train.task import Task
@@ -54,14 +56,15 @@ def train_step(
     Returns:
         A function of a `TrainState` and a global batch (the objective's keys, for one
         `image [B, H, W, C]` and `label [B]`, and `id [B]`), to the next state and the
-        mean loss over the batch, NaN where the step was skipped.
+        mean loss over the batch, NaN where the step was skipped; with an outer loop
+        the losses of the replicas [replicas], each over its own samples.
     """
     specs, task = layout.specs, layout.task
     sums = reduction or layout.reduction
 
     def local(state: TrainState, batch: Batch) -> tuple[TrainState, jax.Array]:
-        each = functools.partial(_gradients, layout, state)
-        loss, stats, grads = accumulated(each, task.microbatches)(state.stats, batch)
+        own = functools.partial(_gradients, layout, state)
+        loss, stats, grads = accumulated(own, task.microbatches)(state.stats, batch)
         loss, grads, left = _reduced(layout, sums, state, loss, grads)
         params, opt = _moved(layout, state, grads)
         step = state.step + 1
@@ -79,8 +82,26 @@ def train_step(
         )
         return new, loss
 
-    return lambda state, batch: layout.map(local, specs, batch, (specs, P()))(
+    apart = layout.plan.replicas > 1
+    each, losses = (alone(local), P("replica")) if apart else (local, P())
+    return lambda state, batch: layout.map(each, specs, batch, (specs, losses))(
         state, batch
+    )
+
+
+def sync_step(layout: Layout, sync: Sync) -> Callable[..., Any]:
+    """Build `join(state) -> state`, an outer step, to be jitted with `state` donated.
+
+    Args:
+        layout: the task, its plan and mesh.
+        sync: one of the layout's, what is averaged.
+    """
+    return jax.shard_map(
+        functools.partial(outer_step, layout.plan.outer, sync),
+        mesh=layout.mesh,
+        in_specs=(layout.specs,),
+        out_specs=layout.specs,
+        check_vma=False,
     )
 
 

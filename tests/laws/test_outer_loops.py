@@ -1,0 +1,275 @@
+"""Replicas with an outer loop: the equations, the bytes, and nothing in between."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxdist.core.outer import Outer
+from jaxdist.models.config import ModelConfig
+from jaxdist.train.outer import spread
+from jaxdist.train.program import compile_program, initial_state
+from jaxdist.train.state import named_leaves
+
+pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
+
+WORDS = ModelConfig(name="llama", size="tiny")
+IMAGES = ModelConfig(name="resnet8", width=4)
+ADAM = optax.adamw(1e-2)
+LOCAL = dict(learning_rate=1.0, momentum=0.0)
+MESHES = {
+    "replica 2": dict(replica=2),
+    "replica 4": dict(replica=4),
+    "replica 2 x data 2": dict(replica=2, data=2),
+    "replica 2 x fsdp 2": dict(replica=2, fsdp=2),
+    "replica 2 x fsdp 2, zero 1": dict(replica=2, fsdp=2, zero=1),
+    "replica 2 x tensor 2": dict(replica=2, tensor=2),
+    "replica 2 x data 2 x fsdp 2 x tensor 2": dict(replica=2, data=2, fsdp=2, tensor=2),
+}
+OUTERS = {
+    "diloco": Outer(every=3),
+    "heavy ball": Outer(every=3, nesterov=False, learning_rate=0.5),
+    "local sgd": Outer(every=3, **LOCAL),
+    "fragments": Outer(every=3, fragments=2),
+}
+
+
+def rarely(cases, *often):
+    """Cases of the full matrix, but for those named."""
+    return [
+        pytest.param(case, id=name, marks=[] if name in often else pytest.mark.slow)
+        for name, case in cases.items()
+    ]
+
+
+def batches_of(parts, config, dtype, steps, size=8):
+    """A batch a step, all different."""
+    one = parts.make_batch(config, dtype, size * steps)
+    return [
+        {k: x[size * i : size * (i + 1)] for k, x in one.items()} for i in range(steps)
+    ]
+
+
+def begun(parts, task, axes, batch):
+    """A program and its first state, of random numbers."""
+    where = parts.layout_of(task, axes, batch)
+    program = compile_program(where)
+    return program, placed(where, parts.make_state(task))
+
+
+def placed(where, state):
+    """A state of one device as all replicas begin with it."""
+    spreading = functools.partial(spread, where.plan)
+    places = jax.tree.map(lambda x: x.sharding, where.state)
+    return jax.jit(spreading, out_shardings=places)(state)
+
+
+def trained(parts, task, axes, batches, state=None):
+    program, first = begun(parts, task, axes, batches[0])
+    state = first if state is None else state
+    losses = []
+    for number, batch in enumerate(batches, start=int(state.step) + 1):
+        laid = jax.device_put(jax.tree.map(jnp.copy, batch), program.batch)
+        state, loss = program.run(number, state, laid)
+        losses.append(np.asarray(loss))
+    return program, state, losses
+
+
+def by_the_paper(parts, task, outer, replicas, batches, fragment_of):
+    """Algorithm 1 in NumPy around the step of one device; a fragment at its own time."""
+    step = jax.jit(functools.partial(parts.one_device, task))
+    state = parts.make_state(task)
+    theta = named(state.params)
+    speed = {name: np.zeros_like(x) for name, x in theta.items()}
+    own = [state] * replicas
+    losses = []
+    for t, batch in enumerate(batches, start=1):
+        found = []
+        for r in range(replicas):
+            n = len(batch["id"]) // replicas
+            share = {k: x[r * n : (r + 1) * n] for k, x in batch.items()}
+            params, stats, opt, loss = step(own[r], share)
+            own[r] = dataclasses.replace(
+                own[r], step=own[r].step + 1, params=params, stats=stats, opt=opt
+            )
+            found.append(float(loss))
+        losses.append(found)
+        for f in range(outer.fragments):
+            if (
+                t % outer.every
+                != outer.every * (f + 1) // outer.fragments % outer.every
+            ):
+                continue
+            held = [named(each.params) for each in own]
+            for name in (n for n in theta if fragment_of(n) == f):
+                delta = np.mean([theta[name] - each[name] for each in held], 0)
+                speed[name] = outer.momentum * speed[name] + delta
+                ahead = delta + outer.momentum * speed[name]
+                way = ahead if outer.nesterov else speed[name]
+                theta[name] = theta[name] - outer.learning_rate * way
+                for each in held:
+                    each[name] = theta[name]
+            own = [put(state, each) for state, each in zip(own, held)]
+    return theta, speed, own, losses
+
+
+def named(tree):
+    return {name: np.asarray(x) for name, x in named_leaves(tree).items()}
+
+
+def put(state, leaves):
+    values = [jnp.asarray(leaves[name]) for name in named_leaves(state.params)]
+    params = jax.tree.unflatten(jax.tree.structure(state.params), values)
+    return dataclasses.replace(state, params=params)
+
+
+def assert_near(got, want):
+    assert set(got) == set(want)
+    for name, x in want.items():
+        assert np.abs(got[name] - x).max() <= 1e-9 * max(np.abs(x).max(), 1e-3), name
+
+
+def fragment_at(program, name):
+    names = [leaf.name for leaf in program.layout.leaves]
+    (found,) = [
+        f
+        for f, sync in enumerate(program.layout.syncs)
+        if names.index(name) in (*sync.exactly, *sync.packed)
+    ]
+    return found
+
+
+def assert_equal_the_paper(parts, axes, outer, steps=7):
+    with jax.enable_x64():
+        task = parts.make_task(WORDS, jnp.float64, optimizer=ADAM)
+        batches = batches_of(parts, WORDS, jnp.float64, steps)
+        program, state, losses = trained(parts, task, {**axes, "outer": outer}, batches)
+        at = functools.partial(fragment_at, program)
+        replicas = axes["replica"]
+        want = by_the_paper(parts, task, outer, replicas, batches, at)
+        theta, speed, own, wanted = want
+        assert_near(named(state.params), theta)
+        if outer.momentum:
+            assert_near(named(state.replicas.velocity), speed)
+        for r in range(replicas):
+            mine = jax.tree.map(lambda x, r=r: x[r], state.replicas)
+            assert_near(named(mine.params), named(own[r].params))
+            assert_near(named(mine.opt), named(own[r].opt))
+        assert np.abs(np.array(losses) - wanted).max() <= 1e-9
+
+
+@pytest.mark.parametrize("outer", rarely(OUTERS, "diloco", "fragments"))
+def test_an_outer_loop_is_that_of_the_paper(parts, outer):
+    assert_equal_the_paper(parts, {"replica": 2}, outer)
+
+
+@pytest.mark.parametrize("mesh", rarely(MESHES, "replica 2 x fsdp 2"))
+def test_over_every_split_of_a_replica(parts, mesh):
+    assert_equal_the_paper(parts, mesh, Outer(every=2), steps=5)
+
+
+@pytest.mark.parametrize(
+    "mesh", rarely(MESHES, "replica 2 x data 2", "replica 2 x tensor 2")
+)
+def test_the_mean_after_each_step_of_plain_descent_is_data_parallel(parts, mesh):
+    with jax.enable_x64():
+        task = parts.make_task(WORDS, jnp.float64, optimizer=optax.sgd(0.1))
+        batches = batches_of(parts, WORDS, jnp.float64, 3, size=16)
+        axes = {**mesh, "outer": Outer(every=1, **LOCAL)}
+        _, state, losses = trained(parts, task, axes, batches)
+        want, step = parts.make_state(task), functools.partial(parts.one_device, task)
+        for batch, loss in zip(batches, losses, strict=True):
+            params, _, opt, mean = jax.jit(step)(want, batch)
+            assert abs(float(loss.mean()) - float(mean)) <= 1e-9
+            want = dataclasses.replace(want, step=want.step + 1, params=params, opt=opt)
+        assert_near(named(state.params), named(want.params))
+
+
+@pytest.mark.parametrize("mesh", rarely(MESHES, "replica 4", "replica 2 x data 2"))
+@pytest.mark.parametrize("config", rarely({"words": WORDS, "images": IMAGES}, "words"))
+def test_nothing_travels_between_replicas_in_a_step(parts, mesh, config):
+    task = parts.make_task(config, jnp.float32)
+    batch = parts.make_batch(config, jnp.float32, 16)
+    where = parts.layout_of(task, {**mesh, "outer": Outer(every=4)}, batch)
+    program = compile_program(where)
+    assert not [move for move in program.moves if "replica" in move.axes]
+    assert all(move.axes for move in program.moves)  # and along known axes alone
+
+
+@pytest.mark.parametrize("fragments", [1, 3])
+@pytest.mark.parametrize("mesh", rarely(MESHES, "replica 4", "replica 2 x fsdp 2"))
+def test_a_period_moves_each_parameter_once(parts, mesh, fragments):
+    task = parts.make_task(WORDS, jnp.float32)
+    batch = parts.make_batch(WORDS, jnp.float32, 16)
+    outer = Outer(every=4, fragments=fragments)
+    where = parts.layout_of(task, {**mesh, "outer": outer}, batch)
+    program = compile_program(where)
+    averaged = [p for s in where.syncs for p in (*s.exactly, *s.packed)]
+    assert sorted(averaged) == list(range(len(where.leaves)))
+    assert len({sync.after for sync in where.syncs}) == fragments
+    held = sum(
+        4 * int(np.prod(x.sharding.shard_shape(x.shape)))
+        for x in jax.tree.leaves(where.state.params)
+    )
+    moved = [sum(move.payload for move in join.moves) for join in program.joins]
+    assert sum(moved) == held
+    assert all(
+        {move.axes for move in join.moves} == {("replica",)} for join in program.joins
+    )
+
+
+@pytest.mark.parametrize(
+    "via", rarely({v: v for v in ("bf16", "int8", "int4")}, "int8")
+)
+def test_fewer_bits_keep_replicas_equal_and_near_the_exact_mean(parts, via):
+    task = parts.make_task(WORDS, jnp.float32, optimizer=ADAM)
+    batches = batches_of(parts, WORDS, jnp.float32, 2)
+    outer = Outer(every=2, via=via)
+    _, near, _ = trained(parts, task, {"replica": 4, "outer": outer}, batches)
+    exact = dataclasses.replace(outer, via="exact")
+    _, far, _ = trained(parts, task, {"replica": 4, "outer": exact}, batches)
+    for x in jax.tree.leaves(near.replicas.params):
+        bits = np.asarray(x)
+        assert all((bits[0] == bits[r]).all() for r in range(4))
+    pairs = zip(*(jax.tree.leaves(s.replicas.velocity) for s in (near, far)))
+    for a, b in pairs:
+        assert jnp.linalg.norm(a - b) <= 0.15 * jnp.linalg.norm(b) + 1e-7
+
+
+def test_statistics_are_averaged_at_the_end_of_a_period(parts):
+    with jax.enable_x64():
+        task = parts.make_task(IMAGES, jnp.float64)
+        batches = batches_of(parts, IMAGES, jnp.float64, 2)
+        axes = {"replica": 2, "outer": Outer(every=2, fragments=2)}
+        _, before, _ = trained(parts, task, axes, batches[:1])
+        own = [np.asarray(x) for x in jax.tree.leaves(before.replicas.stats)]
+        assert any((x[0] != x[1]).any() for x in own)
+        began = jax.tree.leaves(parts.make_state(task).stats)
+        for x, y in zip(jax.tree.leaves(before.stats), began, strict=True):
+            assert (x == y).all()
+        _, after, _ = trained(parts, task, axes, batches)
+        for x, whole in zip(
+            jax.tree.leaves(after.replicas.stats),
+            jax.tree.leaves(after.stats),
+            strict=True,
+        ):
+            assert (x[0] == x[1]).all()
+            assert (x[0] == whole).all()
+
+
+def test_the_first_state_is_the_same_for_all_replicas(parts):
+    task = parts.make_task(WORDS, jnp.float32)
+    batch = parts.make_batch(WORDS, jnp.float32, 8)
+    where = parts.layout_of(task, {"replica": 2, "outer": Outer(every=2)}, batch)
+    state = initial_state(where)
+    for mine, whole in zip(
+        jax.tree.leaves(state.replicas.params),
+        jax.tree.leaves(state.params),
+        strict=True,
+    ):
+        assert (mine[0] == whole).all()
+        assert (mine[1] == whole).all()
