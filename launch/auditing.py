@@ -66,6 +66,14 @@ class Audited:
             "unplanned_all_gathers": len(self.gathers),
             "collectives": [asdict(row) for row in program.audit],
             "ledger": [asdict(row) for row in program.layout.ledger.rows],
+            "outer_steps": [
+                {
+                    "after": join.sync.after,
+                    "every": join.sync.every,
+                    "collectives": [asdict(row) for row in join.audit],
+                }
+                for join in program.joins
+            ],
             "memory_bytes": self.memory,
             "flops": {
                 "one_device": sum(share.whole for share in self.shares),

@@ -1,4 +1,11 @@
-"""Metering: bytes of an experiment's step: planned, as written and as compiled."""
+"""Metering: bytes of an experiment's step: planned, as written and as compiled.
+
+Where replicas train on their own, those of the steps that join them as well.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 
@@ -10,8 +17,33 @@ from jaxdist.launch.job import make_job
 from jaxdist.launch.provenance import Resolved
 from jaxdist.launch.samples import wanted
 from jaxdist.partition.foreign import written
+from jaxdist.partition.ledger import Ledger
+from jaxdist.partition.outer import Sync
 from jaxdist.train.layout import Layout
-from jaxdist.train.program import trace_program
+from jaxdist.train.program import trace_program, trace_sync
+
+
+@dataclass(frozen=True, kw_only=True)
+class OuterStep:
+    """The bytes of an outer step."""
+
+    sync: Sync
+    """What replicas average in it, and when."""
+    meter: Meter
+    """What a device sends."""
+
+    @property
+    def title(self) -> str:
+        """When it comes: `outer step, after step 50 of every 50`."""
+        return f"outer step, after step {self.sync.after} of every {self.sync.every}"
+
+    def tree(self) -> dict[str, Any]:
+        """Return all of it as plain values, bytes."""
+        return {
+            "after": self.sync.after,
+            "every": self.sync.every,
+            **self.meter.tree(),
+        }
 
 
 def layout_of(resolved: Resolved, prepared: Prepared) -> Layout:
@@ -34,9 +66,35 @@ def meter(layout: Layout) -> Meter:
     Args:
         layout: the task, its plan and mesh.
     """
-    lowered = trace_program(layout).lower()
+    return _metered(layout, trace_program(layout), layout.ledger)
+
+
+def meter_outer(layout: Layout) -> tuple[OuterStep, ...]:
+    """Count the bytes of the outer steps of a layout in the same way."""
+    return tuple(
+        OuterStep(
+            sync=sync,
+            meter=_metered(
+                layout, trace_sync(layout, sync), layout.ledger.of_sync(sync)
+            ),
+        )
+        for sync in layout.syncs
+    )
+
+
+def mean_bytes(step: Meter, outer: Sequence[OuterStep]) -> Mapping[str, float]:
+    """Return what a device sends by the step over a whole period, in each column."""
+    return {
+        column: step.total(column)
+        + sum(each.meter.total(column) / each.sync.every for each in outer)
+        for column in step.columns
+    }
+
+
+def _metered(layout: Layout, traced: Any, ledger: Ledger) -> Meter:
+    lowered = traced.lower()
     compiled, mesh = lowered.compile(), dict(layout.mesh.shape)
-    planned = layout.ledger.by_axes()
+    planned = ledger.by_axes()
     size = layout.plan.mesh.size
     return metered(
         mesh,

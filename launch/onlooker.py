@@ -117,6 +117,18 @@ def _warnings(start: Start) -> list[str]:
         *([] if start.job.is_chain else [NO_CHAIN.format(start.job.config.model.name)]),
         *(f"checkpoint {s.step} skipped: {s.reason}" for s in skipped),
         *(" ".join(str(error).split()) for error in start.program.differences),
+        *_left_over(start),
+    ]
+
+
+def _left_over(start: Start) -> list[str]:
+    """Say where a run ends between two outer steps."""
+    every, steps = start.job.layout.plan.outer.every, start.job.course.steps
+    if start.job.layout.plan.replicas == 1 or not steps % every:
+        return []
+    return [
+        f"{many(steps % every, 'step')} behind the last outer step: what they learn is "
+        f"in no replica's parameters but its own (plan.outer.every={every})"
     ]
 
 

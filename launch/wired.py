@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
 from jaxdist.launch.testbed import Hosts, check_machine
 
 _MOST: Final = 16
@@ -27,12 +28,22 @@ class Wire:
         return statistics.mean(self.sent)
 
 
-def check_wire(devices: int) -> None:
+def check_wire(plan: Plan) -> None:
     """Refuse what hosts in a box cannot count.
 
     Raises:
-        BadInput: one device, too many, or no hosts can be made here.
+        BadInput: one device, too many, replicas that talk between steps, or no hosts
+            can be made here.
     """
+    devices = plan.mesh.devices
+    if plan.replicas > 1:
+        raise BadInput(
+            "hosts count a step, and replicas do not talk in one",
+            rule="bytes are counted on links where every step moves the same",
+            values=f"plan.mesh.replica = {plan.replicas}, "
+            f"plan.outer.every = {plan.outer.every}",
+            remedy="jaxdist bytes without --wire",
+        )
     if not 2 <= devices <= _MOST:
         raise BadInput(
             "there is nothing to count on links",

@@ -140,6 +140,7 @@ def _refuse_another_model(
     difference = first_difference(held, wanted)
     if difference is None:
         return
+    _refuse_other_replicas(folder, held, wanted)
     other = "precision" if _shapes(held) == _shapes(wanted) else "model"
     raise BadInput(
         f"checkpoint {folder.name} in {folder.parent} is of another {other}",
@@ -154,6 +155,30 @@ def _refuse_another_model(
 
 def _asked(abstract: TrainState, name: str) -> bool:
     return getattr(abstract, name) is not None
+
+
+def _refuse_other_replicas(
+    folder: Path, held: Mapping[str, LeafNote], wanted: Mapping[str, LeafNote]
+) -> None:
+    """Say so where nothing but the number of replicas differs for a person."""
+    saved, here = _replicas(held), _replicas(wanted)
+    if saved != here:
+        raise BadInput(
+            f"checkpoint {folder.name} in {folder.parent} is of {saved} replicas",
+            rule="replicas go on as many as they are: each has an optimizer's state "
+            "of its own",
+            values=f"{saved} in the checkpoint, {here} in this run",
+            remedy=(
+                f"plan.mesh.replica={saved}",
+                "run.name=another-name starts a run beside it",
+            ),
+        )
+
+
+def _replicas(leaves: Mapping[str, LeafNote]) -> int:
+    """Read how many replicas a state has from its arrays; 1 without an outer loop."""
+    found = (x for name, x in leaves.items() if name.startswith("replicas/params/"))
+    return next((leaf.shape[0] for leaf in found), 1)
 
 
 def _shapes(leaves: Mapping[str, LeafNote]) -> dict[str, tuple[int, ...]]:

@@ -98,6 +98,8 @@ def _print(out: "Console", found: "Audited", devices: str, words: str) -> None:
     if program.audit:
         print_table(out, _collectives(found))
         print_table(out, _largest(found))
+    if program.joins:
+        print_table(out, _outer(found))
     print_table(out, _work(found))
     parts = ", ".join(f"{name} {size(memory[name])}" for name in list(memory)[:-1])
     out.print(f"  memory   {size(memory['total'])} a device: {parts}", soft_wrap=True)
@@ -120,6 +122,25 @@ def _collectives(found: "Audited") -> "Table":
         axes = " x ".join(row.axes) or "unknown devices"
         sizes = [unit.say(n) for n in (row.ledger, row.program, row.wire)]
         made.add_row(row.kind, axes, count(row.count), *sizes)
+    return made
+
+
+def _outer(found: "Audited") -> "Table":
+    """Lay out what replicas move between steps."""
+    from jaxdist.core.units import count
+    from jaxdist.launch.columns import Column
+    from jaxdist.launch.console import table
+
+    rows = [(join.sync, row) for join in found.program.joins for row in join.audit]
+    unit = Column(max(row.ledger for _, row in rows), "B")
+    heads = [f"{name}, {unit.unit}" for name in ("ledger", "program", "sent")]
+    right = ("after step", "of every", *heads)
+    made = table("outer step", "axes", *right, right=right)
+    for sync, row in rows:
+        sizes = [unit.say(n) for n in (row.ledger, row.program, row.wire)]
+        made.add_row(
+            row.kind, " x ".join(row.axes), count(sync.after), count(sync.every), *sizes
+        )
     return made
 
 

@@ -2,13 +2,14 @@
 
 import sys
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.arguments import Parser, add_json, add_step
 
 if TYPE_CHECKING:
     from jaxdist.collectives.meter import Meter
+    from jaxdist.launch.metering import OuterStep
     from jaxdist.launch.wired import Wire
 
 summary = "count the bytes a step sends: by formula, as written, as compiled"
@@ -57,28 +58,54 @@ def _experiment(args: Namespace) -> int:
     prepared = prepare_devices(resolved.config.plan, explicit=resolved.plan_is_explicit)
     devices = prepared.plan.mesh.devices
     if args.wire:
-        check_wire(devices)
+        check_wire(prepared.plan)
 
     # From here on jax is imported: it sees the devices that were just prepared.
-    from jaxdist.launch.metering import layout_of, meter
+    from jaxdist.launch.metering import layout_of, meter, meter_outer
 
-    found = meter(layout_of(resolved, prepared))
+    layout = layout_of(resolved, prepared)
+    found, outer = meter(layout), meter_outer(layout)
     words = args.experiment, *args.overrides
     counted = wire(words, devices) if args.wire else None
     head = f"{resolved.source}    {prepared.plan.title}    {prepared.title}"
-    return _print(found, counted, args, head)
+    return _print(found, counted, args, head, outer)
 
 
-def _print(found: "Meter", wire: "Wire | None", args: Namespace, head: str) -> int:
+def _print(
+    found: "Meter",
+    wire: "Wire | None",
+    args: Namespace,
+    head: str,
+    outer: "tuple[OuterStep, ...]" = (),
+) -> int:
     from jaxdist.launch.console import print_json
 
     if args.json:
         sent = {} if wire is None else {"interfaces": list(wire.sent)}
-        print_json({"experiment": args.experiment, **found.tree(), **sent})
+        more = _outer_tree(found, outer) if outer else {}
+        print_json({"experiment": args.experiment, **found.tree(), **sent, **more})
     else:
         sys.stdout.write(f"{head}\n\n{found}\n")
         sys.stdout.write("" if wire is None else _counted(found, wire))
+        sys.stdout.write(_outer_text(found, outer) if outer else "")
     return 0
+
+
+def _outer_tree(found: "Meter", outer: "tuple[OuterStep, ...]") -> dict[str, Any]:
+    from jaxdist.launch.metering import mean_bytes
+
+    steps = [each.tree() for each in outer]
+    return {"outer_steps": steps, "mean": mean_bytes(found, outer)}
+
+
+def _outer_text(found: "Meter", outer: "tuple[OuterStep, ...]") -> str:
+    """Lay out what outer steps send, and what that is by the step."""
+    from jaxdist.core.units import count
+    from jaxdist.launch.metering import mean_bytes
+
+    mean = round(mean_bytes(found, outer)["compiled"])
+    tables = [f"\n  {each.title}\n\n{each.meter}\n" for each in outer]
+    return "".join(tables) + f"\n  a step sends {count(mean)} B on average, compiled\n"
 
 
 def _counted(found: "Meter", wire: "Wire") -> str:
