@@ -3,13 +3,16 @@
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import jax
 
 from jaxdist.train.layout import Layout, Shapes
 from jaxdist.train.program import compile_score
 from jaxdist.train.state import TrainState
+
+_AHEAD: Final = 2
+"""Batches handed to the devices before the sums of an earlier one are awaited."""
 
 Batches = AbstractContextManager[Iterable[Mapping[str, jax.Array]]]
 
@@ -43,7 +46,12 @@ class Evaluator:
         if not self.ready:
             self.prepare()
         with self.batches() as batches:
-            sums = [self._score(*state.evaluated, b) for b in batches]
+            sums: list[Any] = []
+            for batch in batches:
+                # Devices of one host share threads: a sum that waits for a device whose
+                # work is queued behind later batches would wait forever.
+                jax.block_until_ready(sums[-_AHEAD : -_AHEAD + 1])
+                sums.append(self._score(*state.evaluated, batch))
         whole = {key: sum(float(s[key]) for s in sums) for key in sums[0]}
         counts = {key: int(whole[key]) for key in ("correct", "answers", "samples")}
         return {
