@@ -1,7 +1,8 @@
 """The exchange: of every device's messages, one to each, as all-to-all brings them.
 
     short messages   all at once, as the backend likes
-    long messages    in rounds: in round k, device r sends to r + k, receives from r - k
+    long messages    on CPUs in rounds: in round k, device r sends to r + k, receives
+                     from r - k; elsewhere as short ones
 
 In a round each link carries one message each way. All at once they meet: on gloo three
 messages to one host wait for each other while other links are idle, and an exchange
@@ -37,7 +38,7 @@ def exchange(messages: jax.Array, axes: Axes) -> jax.Array:
         between devices.
     """
     devices, row = messages.shape
-    if row * messages.dtype.itemsize <= PIECE:
+    if not _in_rounds(row * messages.dtype.itemsize):
         return lax.all_to_all(messages, axes, 0, 0)
     me, got = rank_of(axes), []
     for k in range(devices):
@@ -57,12 +58,20 @@ def exchanged(message: int, sizes: Mapping[str, int]) -> Payload:
         sizes: {axis: devices along it}, outermost first.
     """
     devices = devices_along(sizes)
-    short = message <= PIECE
+    rounds = _in_rounds(message)
     return Payload(
-        kind="all-to-all" if short else "collective-permute",
+        kind="collective-permute" if rounds else "all-to-all",
         axes=tuple(sizes),
-        size=message * (devices if short else devices - 1),
+        size=message * (devices - 1 if rounds else devices),
     )
+
+
+def _in_rounds(message: int) -> bool:
+    """Tell whether messages of so many bytes are sent in rounds.
+
+    Rounds are for gloo, the backend of CPUs: others have an exchange of their own.
+    """
+    return message > PIECE and jax.default_backend() == "cpu"
 
 
 def _moved(message: jax.Array, axes: Axes, pairs: Pairs, *, swaps: bool) -> jax.Array:
