@@ -57,6 +57,8 @@ class Reduce:
     """
     rank: int = 4
     """Columns of the thin matrices of `power`."""
+    ranks: tuple[str, ...] = ()
+    """The same for parts of the network: `block3:8,head:2`; the longest path counts."""
     block: int = 256
     """Numbers that share a scale (fp8, int8, int4), at most."""
     bucket_mib: float = 16.0

@@ -23,9 +23,10 @@ from jaxdist.collectives.compress.method import Axes, Method
 from jaxdist.collectives.compress.power import Power
 from jaxdist.collectives.reduce import axes_without
 from jaxdist.collectives.via import METHODS, narrow, set_up
-from jaxdist.core.errors import BadInput
+from jaxdist.core.errors import BadInput, Remark
 from jaxdist.core.plan import Plan
 from jaxdist.partition.leaves import Leaf
+from jaxdist.partition.ranks import methods
 from jaxdist.partition.traffic import Traffic
 
 AXIS = "data"
@@ -41,14 +42,14 @@ class Bucket:
     """Where they are in the tree's order."""
     axes: Axes
     """Axes they are summed over, outermost first."""
+    method: Method
+    """How they are summed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reduction:
     """How the gradients of a plan are summed."""
 
-    method: Method
-    """How buckets are summed."""
     exactly: tuple[Axes, ...]
     """Axes over which each gradient is summed exactly, first."""
     buckets: tuple[Bucket, ...]
@@ -57,6 +58,11 @@ class Reduction:
     """How gradients of parameters that fsdp shares out are summed along it."""
     gather: Codec | None
     """How such parameters travel; None: as they are."""
+
+    @property
+    def lossless(self) -> bool:
+        """Whether all that buckets hold is sent."""
+        return all(bucket.method.lossless for bucket in self.buckets)
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -69,7 +75,6 @@ def exact_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
     over = tuple(axes_without(plan.sum_axes, leaf.spec()) for leaf in leaves)
     asked = plan.reduce
     return Reduction(
-        method=METHODS["exact"],
         exactly=over,
         buckets=(),
         scatter=narrow(asked.scatter, asked.block)[0],
@@ -79,7 +84,8 @@ def exact_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
 
 def summed_exactly(reduction: Reduction) -> Reduction:
     """Return the same buckets, with everything sent."""
-    return replace(reduction, method=METHODS["exact"])
+    exact = [replace(b, method=METHODS["exact"]) for b in reduction.buckets]
+    return replace(reduction, buckets=tuple(exact))
 
 
 def plan_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
@@ -100,26 +106,27 @@ def plan_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
     if plan.mesh.size(AXIS) == 1:
         warnings.warn(
             f"plan.reduce.via = {plan.reduce.via} does nothing: plan.mesh.{AXIS} = 1",
+            Remark,
             stacklevel=2,
         )
         return exact
     method = set_up(plan.reduce)
     levels = isinstance(method, Hierarchical)
+    own = methods(plan, leaves, method)
     exactly, grouped = list(exact.exactly), defaultdict(list)
     for place in reversed(range(len(leaves))):
         over = exact.exactly[place]
-        if AXIS in over and _is_sent(plan, leaves[place], method):
-            grouped[over if levels else (AXIS,)].append(place)
+        if AXIS in over and _is_sent(plan, leaves[place], own[place]):
+            grouped[over if levels else (AXIS,), own[place]].append(place)
             exactly[place] = () if levels else axes_without(over, (AXIS,))
     if levels:
-        _check_levels(plan, list(grouped))
+        _check_levels(plan, [axes for axes, _ in grouped])
     return replace(
         exact,
-        method=method,
         exactly=tuple(exactly),
         buckets=tuple(
-            Bucket(places=tuple(places), axes=axes)
-            for axes, together in grouped.items()
+            Bucket(places=tuple(places), axes=axes, method=each)
+            for (axes, each), together in grouped.items()
             for places in _buckets(plan, leaves, together)
         ),
     )
@@ -133,9 +140,9 @@ def compressed(
         shapes = [leaves[place].local(plan) for place in bucket.places]
         dtype = leaves[bucket.places[0]].dtype
         sizes = {axis: plan.mesh.size(axis) for axis in bucket.axes}
-        for payload in reduction.method.payloads(shapes, dtype, sizes):
+        for payload in bucket.method.payloads(shapes, dtype, sizes):
             yield Traffic(
-                what=reduction.method.name,
+                what=bucket.method.name,
                 kind=payload.kind,
                 axes=payload.axes,
                 payload=payload.size,
@@ -220,6 +227,7 @@ def _check_shared(plan: Plan, leaves: Sequence[Leaf]) -> None:
             warnings.warn(
                 f"plan.reduce.{name} = {getattr(asked, name)} does nothing: "
                 "plan.mesh.fsdp = 1",
+                Remark,
                 stacklevel=3,
             )
     lossy = asked.via not in _PLAIN and not set_up(asked).lossless

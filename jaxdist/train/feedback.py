@@ -31,7 +31,7 @@ from jaxdist.collectives.primitives import reduce
 from jaxdist.core.plan import Plan
 from jaxdist.core.reduce import Reduce
 from jaxdist.partition.leaves import Leaf
-from jaxdist.partition.reduction import Reduction
+from jaxdist.partition.reduction import Bucket, Reduction
 
 
 @partial(
@@ -63,8 +63,8 @@ def begin(
     for bucket in reduction.buckets:
         held = [leaves[place] for place in bucket.places]
         kept.update({leaf.name: _rows_of(plan, bucket.axes, leaf) for leaf in held})
-        memory.update(_memory(plan, reduction, held))
-    residual = kept if plan.reduce.feedback and not reduction.method.lossless else {}
+        memory.update(_memory(plan, bucket, held))
+    residual = kept if plan.reduce.feedback and not reduction.lossless else {}
     moving = {leaf.name: _rows_of(plan, (), leaf) for leaf in leaves} | kept
     velocity = moving if plan.reduce.momentum else {}
     shapes, specs = (
@@ -116,11 +116,11 @@ def summed(
             ahead, fast = _moved(before, held, own, asked.momentum)
             sums = _added(before, held, ahead)
             memory = [before.memory[n][0] for n in held if n in before.memory]
-            found = reduce(sums, bucket.axes, reduction.method, memory, step)
+            found = reduce(sums, bucket.axes, bucket.method, memory, step)
         for place, total in zip(bucket.places, found.total, strict=True):
             whole[place] = total
         left = [x - sent for x, sent in zip(sums, found.sent, strict=True)]
-        still = fast if reduction.method.lossless else _masked(fast, found.sent)
+        still = fast if bucket.method.lossless else _masked(fast, found.sent)
         after.residual.update(_rows(before.residual, held, left))
         after.velocity.update(_rows(before.velocity, held, still))
         kept = [n for n in held if n in before.memory]
@@ -166,14 +166,14 @@ def _rows_of(plan: Plan, axes: Axes, leaf: Leaf) -> tuple[jax.ShapeDtypeStruct, 
 
 
 def _memory(
-    plan: Plan, reduction: Reduction, leaves: Sequence[Leaf]
+    plan: Plan, bucket: Bucket, leaves: Sequence[Leaf]
 ) -> dict[str, tuple[jax.ShapeDtypeStruct, P]]:
     """Say what the method keeps of each parameter; most keep nothing."""
     found = {}
     for leaf in leaves:
         split = tuple(axis for axis in leaf.spec() if axis)
         for x in jax.eval_shape(
-            lambda leaf=leaf: reduction.method.begin([leaf.local(plan)])
+            lambda leaf=leaf: bucket.method.begin([leaf.local(plan)])
         ):
             shape = (plan.mesh.size(*split), *x.shape)
             found[leaf.name] = jax.ShapeDtypeStruct(shape, x.dtype), P(split or None)

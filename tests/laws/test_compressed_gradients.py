@@ -46,6 +46,8 @@ LOSSY = (
     "power",
 )
 
+RANKS = "power, ranks of parts"
+
 
 def rarely(cases, *often):
     """Cases of the full matrix, but for those named."""
@@ -72,12 +74,16 @@ def test_over_two_levels(assert_equal_one_device):
     assert_equal_one_device(NETWORK, {"data": 2, "spatial_h": 2, "reduce": reduce})
 
 
-@pytest.mark.parametrize("via", rarely({via: via for via in LOSSY}, "int8", "power"))
+@pytest.mark.parametrize(
+    "via", rarely({via: via for via in (*LOSSY, RANKS)}, "int8", "power")
+)
 @pytest.mark.parametrize("mesh", rarely({"data": {"data": 4}, **MESHES}, "data"))
 def test_what_is_sent_and_what_is_left_are_the_gradient(parts, via, mesh):
     """One step of momentum leaves the sum that was used in the optimizer's state."""
     config = dataclasses.replace(NETWORK, width=8)
-    reduce = Reduce(via=via, density=0.05, rank=2, dense_below=0)
+    ranks = ("block2:1", "head:3") if via == RANKS else ()
+    via = via.partition(",")[0]
+    reduce = Reduce(via=via, density=0.05, rank=2, ranks=ranks, dense_below=0)
     with jax.enable_x64():
         task = parts.make_task(config, jnp.float64)
         batch, state = parts.make_batch(config, jnp.float64, 16), parts.make_state(task)
