@@ -1,7 +1,7 @@
 """The ledger: what a plan's step must move, and the work it leaves to a device."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +11,12 @@ from jaxdist.layers.role import Roles
 from jaxdist.partition import data, fsdp, norms, reach, spatial, tensor
 from jaxdist.partition.leaves import Leaf
 from jaxdist.partition.outer import Sync
-from jaxdist.partition.reduction import Reduction, compressed, exact_reduction
+from jaxdist.partition.reduction import (
+    BUCKETS,
+    Reduction,
+    compressed,
+    exact_reduction,
+)
 from jaxdist.partition.traffic import Traffic
 from jaxdist.partition.work import plan_work
 from jaxdist.profile.calls import Call
@@ -49,6 +54,12 @@ class Ledger:
     def of_sync(self, sync: Sync) -> "Ledger":
         """Return the ledger of one of the syncs alone."""
         return Ledger(plan=self.plan, rows=sync.rows)
+
+    def summed_by(self, reduction: Reduction, leaves: Sequence[Leaf]) -> "Ledger":
+        """Return the ledger with other sums of the same buckets."""
+        others = [row for row in self.rows if not row.layer.startswith(BUCKETS)]
+        sums = compressed(self.plan, leaves, reduction)
+        return replace(self, rows=(*others, *(row for row in sums if row.payload)))
 
     def by_axes(self) -> dict[Key, int]:
         """Payload bytes on a device by (kind, axes)."""

@@ -14,6 +14,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -30,6 +31,8 @@ from jaxdist.partition.ranks import methods
 from jaxdist.partition.traffic import Traffic
 
 AXIS = "data"
+BUCKETS: Final = "reduce_gradients/bucket"
+"""How the scope of each bucket begins."""
 _PLAIN = ("exact", "auto")
 """Sums as the backend likes; auto is so until something was measured."""
 
@@ -146,7 +149,7 @@ def compressed(
                 kind=payload.kind,
                 axes=payload.axes,
                 payload=payload.size,
-                layer=f"reduce_gradients/bucket{number}",
+                layer=f"{BUCKETS}{number}",
             )
 
 

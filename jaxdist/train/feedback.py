@@ -31,7 +31,7 @@ from jaxdist.collectives.primitives import reduce
 from jaxdist.core.plan import Plan
 from jaxdist.core.reduce import Reduce
 from jaxdist.partition.leaves import Leaf
-from jaxdist.partition.reduction import Bucket, Reduction
+from jaxdist.partition.reduction import BUCKETS, Bucket, Reduction
 
 
 @partial(
@@ -110,7 +110,7 @@ def summed(
     for place, total in zip(short, ahead, strict=True):
         whole[place] = total
     for number, bucket in enumerate(reduction.buckets):
-        with jax.named_scope(f"reduce_gradients/bucket{number}"):
+        with jax.named_scope(f"{BUCKETS}{number}"):
             held = [names[place] for place in bucket.places]
             own = [grads[place] for place in bucket.places]
             ahead, fast = _moved(before, held, own, asked.momentum)

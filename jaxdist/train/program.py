@@ -95,8 +95,10 @@ def compile_program(
     work = compare_work(ledger.work, pruned(traced.jaxpr.jaxpr))
     moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
     joins = tuple(_join(layout, sync) for sync in layout.syncs)
+    warm, differ = _warm(layout)
     found = (
         *audit.differences(moves, ledger, work),
+        *differ,
         *(e for j in joins for e in audit.differences(j.moves, ledger.of_sync(j.sync))),
     )
     for difference in found:
@@ -108,7 +110,7 @@ def compile_program(
         work=work,
         differences=found,
         step=compiled,
-        warm=_warm(layout),
+        warm=warm,
         joins=joins,
         batch=layout.batch(layout.shapes),
         memory_bytes=memory_of(compiled),
@@ -140,12 +142,19 @@ def _join(layout: Layout, sync: Sync) -> Join:
     return Join(sync=sync, step=compiled, moves=moves, audit=beside)
 
 
-def _warm(layout: Layout) -> Any:
-    """Compile the step that sums exactly, where the plan begins with it."""
+def _warm(layout: Layout) -> tuple[Any, tuple[AuditError, ...]]:
+    """Compile the step that sums exactly, where the plan begins with it.
+
+    Returns:
+        The program, and where it differs from the plan with such sums.
+    """
     if not (layout.plan.reduce.warm_up and layout.reduction.buckets):
-        return None
+        return None, ()
     exact = summed_exactly(layout.reduction)
-    return trace_program(layout, exact).lower().compile()
+    compiled = trace_program(layout, exact).lower().compile()
+    moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
+    ledger = layout.ledger.summed_by(exact, layout.leaves)
+    return compiled, tuple(audit.differences(moves, ledger))
 
 
 def compile_score(layout: Layout, shapes: Shapes) -> Any:

@@ -8,10 +8,13 @@ import numpy as np
 import optax
 import pytest
 
+from jaxdist.collectives.hlo import read_collectives
 from jaxdist.core.reduce import Reduce
 from jaxdist.models.config import ModelConfig
+from jaxdist.partition import audit
+from jaxdist.partition.reduction import summed_exactly
 from jaxdist.train.nonfinite import skip_nonfinite
-from jaxdist.train.program import compile_program, initial_state
+from jaxdist.train.program import compile_program, initial_state, trace_program
 
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
 
@@ -177,6 +180,24 @@ def test_a_warm_up_sums_exactly_and_leaves_nothing(parts):
     for one, other in zip(jax.tree.leaves(warm.params), jax.tree.leaves(exact.params)):
         assert (one == other).all()
     assert not any(x.any() for x in jax.tree.leaves(warm.feedback))
+
+
+@pytest.mark.parametrize(
+    "via", rarely({via: via for via in ("int4", "power", "sparse")}, "power")
+)
+def test_the_program_of_a_warm_up_is_held_against_the_plan(parts, via):
+    task = parts.make_task(NETWORK, jnp.float32)
+    batch = parts.make_batch(NETWORK, jnp.float32, 16)
+    asked = Reduce(via=via, rank=2, dense_below=0, warm_up=1, bucket_mib=0.004)
+    layout = parts.layout_of(task, {"data": 4, "reduce": asked}, batch)
+    assert len(layout.reduction.buckets) > 1
+    assert compile_program(layout).differences == ()
+    wrong = summed_exactly(layout.reduction)
+    wrong = dataclasses.replace(wrong, buckets=wrong.buckets[1:])
+    ledger = layout.ledger.summed_by(wrong, layout.leaves)
+    program = trace_program(layout, summed_exactly(layout.reduction)).lower().compile()
+    moves = read_collectives(program.as_text(), dict(layout.mesh.shape))
+    assert list(audit.differences(moves, ledger))
 
 
 MOVING = {
