@@ -16,8 +16,9 @@ from jaxdist.partition.reduction import Reduction, summed_exactly
 from jaxdist.partition.work import Work, compare_work
 from jaxdist.profile.trace import pruned
 from jaxdist.train.layout import Layout, Shapes
+from jaxdist.train.score import eval_step
 from jaxdist.train.state import TrainState
-from jaxdist.train.step import eval_step, sync_step, train_step
+from jaxdist.train.step import sync_step, train_step
 
 
 @dataclass(frozen=True, kw_only=True)

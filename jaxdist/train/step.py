@@ -12,17 +12,14 @@ it. One rule for every leaf and every split.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
-from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.compress.codec import Codec
 from jaxdist.collectives.reduce import sum_shares
 from jaxdist.collectives.shards import deal, join, own
 from jaxdist.partition import fsdp
@@ -34,13 +31,13 @@ from jaxdist.train import feedback
 from jaxdist.train.accumulate import accumulated
 from jaxdist.train.average import moved
 from jaxdist.train.dealt import scored
+from jaxdist.train.held import inputs_of, later, model_of, stats_of, whole
 from jaxdist.train.layout import Layout
 from jaxdist.train.nonfinite import unless_skipped
-from jaxdist.train.objective import Batch, cast
+from jaxdist.train.objective import Batch
 from jaxdist.train.outer import alone, outer_step
 from jaxdist.train.remake import mark, remade
 from jaxdist.train.state import TrainState
-from jaxdist.train.task import Task
 from jaxdist.train.trust import leaves_in, masked, own_squares
 
 
@@ -119,73 +116,30 @@ def _gradients(
     if layout.joins and task.microbatches > 1:
         # The compiler would put them together once, before the loop over microbatches,
         # and keep them; so they seem to depend on the samples of each.
-        held = _later(held, batch["id"][0], batch["id"])
+        held = later(held, batch["id"][0], batch["id"])
 
     def share(leaves: list[jax.Array]) -> tuple[jax.Array, Any]:
-        model = _model(task, jax.tree.unflatten(tree, leaves), stats)
+        model = model_of(task, jax.tree.unflatten(tree, leaves), stats)
         model.train()
         layout.bind(model, key, batch["id"])
         if plan.remat:
             mark(model)
-        outputs, own_batch = scored(plan, model(*_inputs(task, batch)), batch)
+        outputs, own_batch = scored(plan, model(*inputs_of(task, batch)), batch)
         mean = layout.objective.losses(outputs, own_batch).mean()
-        return mean / plan.mesh.size(*plan.sum_axes), _stats(model)
+        return mean / plan.mesh.size(*plan.sum_axes), stats_of(model)
 
     back: Any
     graded = remade(share) if plan.remat else share
-    loss, back, new = jax.vjp(graded, _whole(layout, held, codec), has_aux=True)
+    loss, back, new = jax.vjp(graded, whole(layout, held, codec), has_aux=True)
     if layout.joins:
         wanted = [
             need and x.ndim > 1 for need, x in zip(needed(back), held, strict=True)
         ]
-        again = _whole(layout, _later(held, state.step, loss), codec, wanted)
+        again = whole(layout, later(held, state.step, loss), codec, wanted)
         kept = zip(again, back.args_res[0], wanted, strict=True)
         back.args_res[0] = [x if want else was for x, was, want in kept]
     (grads,) = back(jnp.ones_like(loss))
     return loss, new, grads
-
-
-def _whole(
-    layout: Layout,
-    held: list[jax.Array],
-    codec: Codec | None,
-    wanted: Sequence[bool] | None = None,
-) -> list[jax.Array]:
-    """Put the parameters together that fsdp shares out, in the dtype they are used in.
-
-    A vector stays in its own: norms use theirs in float32.
-
-    Args:
-        layout: says which are shared out.
-        held: what this device holds, in the order of the tree.
-        codec: how matrices travel; none: as they are.
-        wanted: those that are needed; none: all.
-    """
-    if not layout.joins:
-        return held
-    dims = layout.shared_dims
-    if wanted is not None:
-        dims = [d if want else None for d, want in zip(dims, wanted, strict=True)]
-    used = [cast(x, layout.task.dtype) if x.ndim > 1 else x for x in held]
-    return join(used, dims, fsdp.AXIS, codec)
-
-
-def _later(
-    leaves: list[jax.Array], count: jax.Array, after: jax.Array
-) -> list[jax.Array]:
-    """Return the same numbers, such that the compiler reads them once more.
-
-    Args:
-        leaves: what is read again.
-        count: a number that is never negative.
-        after: what comes before.
-
-    It would otherwise see that the same shards are joined twice and keep the first. The
-    barrier says when; XLA's CPU backend drops barriers, so a condition that always
-    holds, and that it cannot know to, makes the second time differ.
-    """
-    leaves, _ = lax.optimization_barrier((leaves, after))
-    return [jnp.where(count >= 0, x, jnp.zeros_like(x)) for x in leaves]
 
 
 def _reduced(
@@ -243,55 +197,3 @@ def _squares(layout: Layout, tree: Any) -> Any:
     over = [axes_of(leaf) for leaf, x in given if not masked(x)]
     with jax.named_scope("whole_lengths"):
         return jax.tree.unflatten(shape, sum_shares(own, over))
-
-
-def eval_step(layout: Layout) -> Callable[..., Any]:
-    """Build `score(params, stats, batch)`, sums over the batch.
-
-    The batch has a `weight [B]` as well, 1 for a sample and 0 for padding, so every
-    held-out sample counts once however the batches are cut.
-
-    Returns:
-        A function to `loss` (over samples), `correct` and `answers` (over what the
-        objective asks for: labels or tokens) and `samples`.
-    """
-    task, objective = layout.task, layout.objective
-
-    def local(state: tuple[Any, Any], batch: Batch) -> dict[str, jax.Array]:
-        held, tree = jax.tree.flatten(state[0])
-        # What is scored are the parameters, not what their messages say.
-        params = jax.tree.unflatten(tree, _whole(layout, held, None))
-        model = _model(task, params, state[1])
-        model.eval()
-        layout.bind(model)
-        outputs, batch = scored(layout.plan, model(*_inputs(task, batch)), batch)
-        weight = batch["weight"]
-        each, right = objective.losses(outputs, batch), objective.right(outputs, batch)
-        real = (weight > 0).reshape(-1, *(1,) * (right.ndim - 1))
-        asked = objective.asked(right, batch) & real
-        sums = {
-            "loss": (each * weight.astype(each.dtype)).sum(),
-            "correct": (right & asked).astype(jnp.int32).sum(),
-            "answers": asked.astype(jnp.int32).sum(),
-            "samples": real.astype(jnp.int32).sum(),
-        }
-        return lax.psum(sums, layout.plan.sample_axes)
-
-    specs = layout.specs.params, layout.specs.stats
-    return lambda params, stats, batch: layout.map(local, specs, batch, P())(
-        (params, stats), batch
-    )
-
-
-def _model(task: Task, params: Any, stats: Any) -> nnx.Module:
-    # copy: batch norm writes its running statistics, and must not reach outside.
-    return nnx.merge(task.graph, params, stats, copy=True)
-
-
-def _stats(model: nnx.Module) -> Any:
-    return nnx.state(model, nnx.BatchStat)
-
-
-def _inputs(task: Task, batch: Batch) -> tuple[jax.Array, ...]:
-    inputs: tuple[jax.Array, ...] = cast(task.objective.arguments(batch), task.dtype)
-    return inputs
