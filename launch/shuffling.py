@@ -53,7 +53,7 @@ def shuffle_line(order: "Order", epochs: float) -> str:
     >>> from jaxdist.input.shuffle import PartialShuffle
     >>> shuffle = PartialShuffle.of(samples=1437, partitions=64, q=0.1)
     >>> shuffle_line(PartialOrder(shuffle=shuffle, batch=64), 30)
-    '2 of 22 samples of 64 partitions an epoch; 6.7 % at home after 30'
+    '2 of 22 samples of 64 partitions an epoch; 6.9 % at home after 30'
     """
     if not isinstance(order, PartialOrder):
         return ""
