@@ -12,6 +12,7 @@ _HOMES: Final = {
     "ArraySource": "jaxdist.input.sources",
     "Global": "jaxdist.core.shuffle",
     "Local": "jaxdist.core.shuffle",
+    "Mixture": "jaxdist.input.mixture",
     "Partial": "jaxdist.core.shuffle",
     "loader": "jaxdist.input.loading",
     "sampler": "jaxdist.input.sampling",
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from jaxdist.core.shuffle import Partial as Partial
     from jaxdist.input.array_record import ArrayRecordSource as ArrayRecordSource
     from jaxdist.input.loading import loader as loader
+    from jaxdist.input.mixture import Mixture as Mixture
     from jaxdist.input.sampling import sampler as sampler
     from jaxdist.input.sources import ArraySource as ArraySource
 

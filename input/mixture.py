@@ -1,0 +1,146 @@
+"""Mixture: several sources as one, each with its share of every epoch.
+
+An epoch of a mixture has a fixed number of samples, of which source s gets a part by
+its weight. Draw d of source s, counted over all epochs, is
+
+    sample  pi(s, d // N_s)(d mod N_s)     of the N_s that it has,
+
+where pi is a permutation keyed by seed, source and pass: a source that is smaller than
+its part is gone through several times an epoch, a larger one over several epochs, and
+in both each of its samples comes once a pass.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.keyed import key, permute
+from jaxdist.input.sources import Arrays, Source, Varied
+
+Ids = NDArray[np.integer[Any]]
+_MIXED: Final = 0x313C5
+"""Marks the keys of mixtures."""
+
+
+class Mixture:
+    """A source of several, in parts by weight; its samples differ between epochs.
+
+    Args:
+        sources: each with a weight above 0, by name; all have the same keys.
+        samples: in an epoch of the mixture; none: as many as all sources together.
+
+    Raises:
+        BadInput: no source, a weight that is not above 0, a source without a sample in
+            an epoch, or sources of other keys.
+
+    >>> from jaxdist.input.sources import ArraySource
+    >>> few, many = (ArraySource({"x": np.full(n, n)}) for n in (10, 90))
+    >>> mixed = Mixture({"few": (few, 1), "many": (many, 1)})
+    >>> sorted(mixed.get(np.arange(100))["x"].tolist()).count(10)
+    50
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, tuple[Source, float]],
+        samples: int | None = None,
+    ) -> None:
+        _check(sources)
+        self._names = tuple(sources)
+        self._sources = [source for source, _ in sources.values()]
+        every = sum(len(source) for source in self._sources)
+        self._parts = parts_of(
+            [weight for _, weight in sources.values()], samples or every
+        )
+        if 0 in self._parts:
+            name = self._names[self._parts.index(0)]
+            raise BadInput(
+                f"{name} has no sample in an epoch of the mixture",
+                rule="samples x weight / all weights rounds to at least 1",
+                values=f"samples = {samples or every}, parts = {self._parts}",
+                remedy="more samples, or a larger weight",
+            )
+        self._bounds = np.cumsum([0, *self._parts])
+
+    def __len__(self) -> int:
+        return int(self._bounds[-1])
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Samples of each source in an epoch."""
+        return dict(zip(self._names, self._parts, strict=True))
+
+    def get(self, ids: Ids) -> Arrays:
+        """Read samples as they are in the first epoch."""
+        return self.vary(ids, np.zeros_like(ids), 0)
+
+    def vary(self, ids: Ids, epochs: Ids, seed: int) -> Arrays:
+        """Read samples as they are in their epochs, a function of (seed, epoch, id)."""
+        owner = np.searchsorted(self._bounds, ids, side="right") - 1
+        found: dict[str, NDArray[Any]] = {}
+        for number in np.unique(owner).tolist():
+            rows = np.nonzero(owner == number)[0]
+            first, part = self._bounds[number], self._parts[number]
+            draws = epochs[rows].astype(np.int64) * part + ids[rows] - first
+            for name, array in self._drawn(number, draws, seed).items():
+                shape = (len(ids), *array.shape[1:])
+                found.setdefault(name, np.empty(shape, array.dtype))[rows] = array
+        return found
+
+    @property
+    def fingerprint(self) -> str:
+        """Name the sources, their samples and their parts."""
+        each = zip(self._names, self._sources, self._parts, strict=True)
+        return "; ".join(f"{n} {s.fingerprint} {part}" for n, s, part in each)
+
+    def _drawn(self, number: int, draws: NDArray[np.int64], seed: int) -> Arrays:
+        """Read draws of one source, counted over all epochs."""
+        source = self._sources[number]
+        passes, places = np.divmod(draws, len(source))
+        keys = key(seed, _MIXED, number, passes)
+        ids = permute(keys, places, len(source))
+        if isinstance(source, Varied):
+            return source.vary(ids, passes, seed)
+        return source.get(ids)
+
+
+def parts_of(weights: Sequence[float], samples: int) -> list[int]:
+    """Share out samples by weights, whole ones, the largest remainders first.
+
+    >>> parts_of([1, 1, 1], 10), parts_of([0.7, 0.3], 5)
+    ([4, 3, 3], [4, 1])
+    """
+    exact = [samples * weight / sum(weights) for weight in weights]
+    parts = [int(x) for x in exact]
+    by_rest = sorted(range(len(parts)), key=lambda i: (parts[i] - exact[i], i))
+    for i in by_rest[: samples - sum(parts)]:
+        parts[i] += 1
+    return parts
+
+
+def _check(sources: Mapping[str, tuple[Source, float]]) -> None:
+    wrong = [name for name, (_, weight) in sources.items() if not weight > 0]
+    if wrong or not sources:
+        raise BadInput(
+            "these sources are no mixture",
+            rule="there is at least one source, and every weight is above 0",
+            values=f"weights of {', '.join(wrong)}" if wrong else "no source",
+            remedy='Mixture({"one": (source, 0.7), "other": (source, 0.3)})',
+        )
+    keys = {
+        name: sorted(source.get(np.zeros(1, np.int64)))
+        for name, (source, _) in sources.items()
+    }
+    first = next(iter(keys))
+    other = next((name for name in keys if keys[name] != keys[first]), None)
+    if other is not None:
+        raise BadInput(
+            f"{first} and {other} have other keys",
+            rule="all sources of a mixture have the same keys",
+            values=f"{first}: {', '.join(keys[first])}; {other}: "
+            f"{', '.join(keys[other])}",
+            remedy="a source that renames or leaves out keys",
+        )
