@@ -11,6 +11,7 @@ _HOMES: Final = {
     "ArrayRecordSource": "jaxdist.input.array_record",
     "ArraySource": "jaxdist.input.sources",
     "Global": "jaxdist.core.shuffle",
+    "Keep": "jaxdist.input.loading",
     "Local": "jaxdist.core.shuffle",
     "Mixture": "jaxdist.input.mixture",
     "Partial": "jaxdist.core.shuffle",
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from jaxdist.core.shuffle import Local as Local
     from jaxdist.core.shuffle import Partial as Partial
     from jaxdist.input.array_record import ArrayRecordSource as ArrayRecordSource
+    from jaxdist.input.loading import Keep as Keep
     from jaxdist.input.loading import loader as loader
     from jaxdist.input.mixture import Mixture as Mixture
     from jaxdist.input.sampling import sampler as sampler

@@ -4,7 +4,7 @@ A recipe says what is in the batch of a step, for the rows this host needs; the 
 runs it ahead of time in grain's read threads and places the pieces on the devices.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Thread, current_thread
 from types import TracebackType
 from typing import Final, Self
@@ -33,6 +33,7 @@ class Feed:
         start: first step to give.
         stop: the step at which the feed ends.
         threads: threads that prepare batches.
+        after: called when the feed is closed.
     """
 
     def __init__(
@@ -45,11 +46,12 @@ class Feed:
         start: int = 0,
         stop: int = _ENDLESS,
         threads: int = 1,
+        after: Callable[[], None] = lambda: None,
     ) -> None:
         import grain
 
         self._recipe, self._batch, self._shardings = recipe, batch, dict(shardings)
-        self._shapes = dict(shapes)
+        self._shapes, self._after = dict(shapes), after
         self._rows = rows_held(self._shardings.values(), batch)
         self._threads: set[Thread] = set()
         ahead = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads + 1)
@@ -79,6 +81,7 @@ class Feed:
         # grain tells its threads to end but does not wait for the batch in the making.
         while self._threads:
             self._threads.pop().join()
+        self._after()
 
     def _prepare(self, step: int) -> dict[str, jax.Array]:
         """Make a batch and place it; runs in grain's threads."""

@@ -1,8 +1,9 @@
 """Loader: batches for any JAX training loop, in one call."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final
 
 import jax
 import numpy as np
@@ -11,13 +12,28 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxdist.core.errors import BadInput
 from jaxdist.core.shuffle import Global, Shuffle
 from jaxdist.input.feed import Feed
-from jaxdist.input.keeping import KeptRecipe, open_keeping
-from jaxdist.input.order import Order
+from jaxdist.input.keeping import Keeping, KeptRecipe, open_keeping
+from jaxdist.input.meeting import meet, place_of
 from jaxdist.input.partial import order_of
-from jaxdist.input.recipes import Dtypes, Recipe, TrainRecipe
+from jaxdist.input.place import rows_held
+from jaxdist.input.recipes import Dtypes, TrainRecipe
 from jaxdist.input.sources import Source
 
 _DRAWN: Final = Global()
+_SLACK: Final = 2
+"""Steps for which a sample that left is kept for hosts that are behind."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keep:
+    """How a host keeps the samples of its partitions for itself."""
+
+    folder: Path | None = None
+    """Where on its own disk; none: in memory."""
+    interface: str = ""
+    """Its address between hosts, on which it hands the others what moves; empty: what
+    comes is read where the source is.
+    """
 
 
 def loader(
@@ -30,7 +46,7 @@ def loader(
     seed: int = 0,
     start: int = 0,
     threads: int = 1,
-    keep: Literal["", "memory"] | Path = "",
+    keep: Keep | None = None,
 ) -> Feed:
     """Feed a training loop: an endless iterator over global arrays on the devices.
 
@@ -47,8 +63,8 @@ def loader(
         seed: another seed is another order, in every epoch.
         start: steps that are already done.
         threads: threads that prepare batches.
-        keep: a folder of this host, or "memory", in which it keeps the samples of its
-            partitions; empty: samples are read where they are.
+        keep: how this host keeps the samples of its partitions; none: it reads them
+            where the source is.
 
     Raises:
         BadInput: a batch that is larger than the source or does not divide over axes
@@ -66,31 +82,26 @@ def loader(
     _check(mesh, axes, global_batch, len(source))
     order = order_of(shuffle, samples=len(source), batch=global_batch, seed=seed)
     dtypes, rows = _dtypes(source), NamedSharding(mesh, PartitionSpec(axes))
-    return Feed(
-        _recipe(source, order, dtypes, keep, start),
-        batch=global_batch,
-        shardings=dict.fromkeys((*dtypes, "id"), rows),
-        start=start,
-        threads=threads,
-    )
-
-
-def _recipe(
-    source: Source, order: Order, dtypes: Dtypes, keep: str | Path, start: int
-) -> Recipe:
-    """Say what is in a batch, of samples that lie somewhere or are kept here."""
-    if not keep:
-        return TrainRecipe(source=source, order=order, dtypes=dtypes)
-    own = open_keeping(
-        source,
-        order,
-        host=jax.process_index(),
-        hosts=jax.process_count(),
-        folder=keep if isinstance(keep, Path) else None,
-    )
+    how: dict[str, Any] = {"batch": global_batch, "start": start, "threads": threads}
+    shardings = dict.fromkeys((*dtypes, "id"), rows)
+    if keep is None:
+        recipe = TrainRecipe(source=source, order=order, dtypes=dtypes)
+        return Feed(recipe, shardings=shardings, **how)
+    host, hosts = place_of(rows_held([rows], global_batch), global_batch)
+    own = open_keeping(source, order, host=host, hosts=hosts, folder=keep.folder)
+    after = _meet(own, keep.interface) if keep.interface else lambda: None
     own.begin(start)
     read = TrainRecipe(source=own, order=order, dtypes=dtypes)
-    return KeptRecipe(recipe=read, keeping=own)
+    kept = KeptRecipe(recipe=read, keeping=own)
+    return Feed(kept, shardings=shardings, after=after, **how)
+
+
+def _meet(own: Keeping, interface: str) -> Callable[[], None]:
+    """Let hosts bring each other what moves; return what ends that."""
+    like = own.origin.get(np.zeros(1, np.int64))
+    met = meet(own.store, like, own.host, interface)
+    own.peers, own.slack = met.peers, _SLACK
+    return met.close
 
 
 def _check(mesh: Mesh, axes: tuple[str, ...], batch: int, samples: int) -> None:

@@ -11,6 +11,7 @@ from jaxdist.input import (
     ArrayRecordSource,
     ArraySource,
     Global,
+    Keep,
     Local,
     Partial,
     loader,
@@ -46,9 +47,13 @@ def test_a_loop_goes_on_where_it_stopped(shuffle):
 @pytest.mark.parametrize("shuffle", ORDERS[1:])
 def test_samples_that_are_kept_are_the_same(shuffle, tmp_path):
     whole = ids(20, shuffle=shuffle)
-    assert np.array_equal(whole, ids(20, shuffle=shuffle, keep="memory"))
-    assert np.array_equal(whole, ids(20, shuffle=shuffle, keep=tmp_path, threads=2))
-    assert np.array_equal(whole[13:], ids(7, start=13, shuffle=shuffle, keep=tmp_path))
+    assert np.array_equal(whole, ids(20, shuffle=shuffle, keep=Keep()))
+    assert np.array_equal(
+        whole, ids(20, shuffle=shuffle, keep=Keep(folder=tmp_path), threads=2)
+    )
+    assert np.array_equal(
+        whole[13:], ids(7, start=13, shuffle=shuffle, keep=Keep(folder=tmp_path))
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
@@ -115,7 +120,7 @@ def test_files_that_are_not_there_are_named(records):
         (dict(global_batch=6, mesh=(4,)), "does not divide over the mesh"),
         (dict(global_batch=64), "smaller than a batch"),
         (dict(global_batch=8, over="batch"), "no axis batch"),
-        (dict(global_batch=8, keep="memory"), "of all hosts would be kept"),
+        (dict(global_batch=8, keep=Keep()), "of all hosts would be kept"),
         (dict(global_batch=8, shuffle=Partial(partitions=3)), "over the partitions"),
     ],
 )

@@ -208,6 +208,7 @@ def test_a_process_that_is_gone_brings_nothing(process, how):
     assert sorted(found) == [3, 300]
     assert np.array_equal(found[300]["x"], X[300])
     os.kill(peer.pid, how)
+    os.waitpid(peer.pid, os.WUNTRACED)  # until it has stopped, or is gone
     assert peers.fetch(ids, hosts) == {}
     assert (peers.fetched, peers.failed) == (2, 1)
     peers.close()
