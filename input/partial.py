@@ -7,6 +7,7 @@ partitions that it holds, whatever the number of hosts: only at the end of an ep
 a row be of another host's partition.
 """
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -55,7 +56,10 @@ class PartialOrder:
                 "the batch does not divide over the partitions",
                 rule="data.batch is a multiple of plan.shuffle.partitions",
                 values=f"data.batch = {self.batch}, plan.shuffle.partitions = {count}",
-                remedy=f"data.batch={-(-self.batch // count) * count}",
+                remedy=(
+                    f"data.batch={-(-self.batch // count) * count}",
+                    f"plan.shuffle.partitions={math.gcd(self.batch, count)}",
+                ),
             )
         if self.n >= 2**31:
             raise BadInput(

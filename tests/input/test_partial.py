@@ -86,7 +86,7 @@ def test_a_plan_without_a_part_draws_from_all_samples():
 def test_a_batch_that_does_not_divide_is_refused():
     with pytest.raises(BadInput, match="does not divide") as caught:
         order_of(Shuffle(q=0.1, partitions=6), samples=600, batch=64, seed=0)
-    assert caught.value.remedy == ("data.batch=66",)
+    assert caught.value.remedy == ("data.batch=66", "plan.shuffle.partitions=2")
 
 
 @pytest.mark.parametrize("q", [-0.1, 1.5])
