@@ -29,7 +29,7 @@ from jaxdist.collectives.compress.exact import Exact
 from jaxdist.collectives.compress.method import Axes, Method, Reduced, Scatters
 from jaxdist.collectives.via import METHODS, method_of
 from jaxdist.core.dtypes import wide
-from jaxdist.core.errors import BadInput
+from jaxdist.core.errors import BadInput, Remark
 
 Via = str | Method | Auto
 
@@ -80,6 +80,7 @@ def reduce(
     if not real and not isinstance(method, Exact):
         warnings.warn(
             f"psum via {method.name} over {', '.join(axes)}: one device, nothing to do",
+            Remark,
             stacklevel=3,
         )
     kept = method.begin([x.shape for x in given]) if memory is None else list(memory)

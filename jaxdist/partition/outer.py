@@ -23,7 +23,7 @@ import numpy as np
 
 from jaxdist.collectives.compress.method import Method
 from jaxdist.collectives.via import narrow
-from jaxdist.core.errors import BadInput
+from jaxdist.core.errors import BadInput, Remark
 from jaxdist.core.plan import Plan
 from jaxdist.partition.leaves import Leaf
 from jaxdist.partition.traffic import Traffic
@@ -74,6 +74,7 @@ def plan_syncs(
             warnings.warn(
                 f"plan.outer.every = {asked.every} does nothing: "
                 f"no replicas train on their own in {plan.title}",
+                Remark,
                 stacklevel=2,
             )
         return ()
