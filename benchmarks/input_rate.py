@@ -72,7 +72,7 @@ def with_grain(path: Path) -> Iterator[Any]:
     return iter(batches.to_iter_dataset(options))
 
 
-def with_torch(path: Path, workers: int) -> Iterator[Any]:
+def with_torch(path: Path, records: int, workers: int) -> Iterator[Any]:
     import torch
     from array_record.python.array_record_data_source import ArrayRecordDataSource
 
@@ -80,7 +80,7 @@ def with_torch(path: Path, workers: int) -> Iterator[Any]:
         source: Any = None
 
         def __len__(self) -> int:
-            return len(ArrayRecordDataSource([str(path)]))
+            return records  # readers are opened in the workers alone
 
         def __getitems__(self, ids: list[int]) -> list[Any]:
             self.source = self.source or ArrayRecordDataSource([str(path)])
@@ -102,7 +102,7 @@ def with_torch(path: Path, workers: int) -> Iterator[Any]:
 def rate(way: str, path: Path, records: int) -> float:
     """Return samples a second behind the first batch."""
     if way.startswith("torch"):
-        batches = with_torch(path, int(way.split()[1]))
+        batches = with_torch(path, records, int(way.split()[1]))
     else:
         batches = with_grain(path) if way == "grain" else with_jaxdist(path, way)
     next(batches)
