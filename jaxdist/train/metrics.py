@@ -4,8 +4,7 @@ import contextlib
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -72,24 +71,25 @@ class Recorder:
             time=time.time(),
         )
 
-    @contextmanager
-    def phase(self, name: str, step: int) -> Iterator[None]:
+    def phase(self, name: str, step: int) -> "_Phase":
         """Time a phase of the loop and write it as a span."""
-        start, tick = time.time(), time.perf_counter()
-        if name in LONG:
-            self._line(self._spans, name=name, start=start, step=step, begin=True)
-        try:
-            yield
-        finally:
-            seconds = time.perf_counter() - tick
-            self._phases[name] += seconds
-            self._line(self._spans, name=name, start=start, seconds=seconds, step=step)
+        return _Phase(self, name, step)
 
     def phases(self) -> dict[str, float]:
         """Return seconds by phase since the command started, `other` included."""
         wall = time.time() - self.started
         known = dict(self._phases)
         return {**known, "other": max(0.0, wall - sum(known.values()))}
+
+    def begun(self, name: str, step: int, start: float) -> None:
+        """Note that a phase began at `start`, Unix seconds."""
+        if name in LONG:
+            self._line(self._spans, name=name, start=start, step=step, begin=True)
+
+    def ended(self, name: str, step: int, start: float, seconds: float) -> None:
+        """Note that a phase ended, `seconds` after its start."""
+        self._phases[name] += seconds
+        self._line(self._spans, name=name, start=start, seconds=seconds, step=step)
 
     def close(self) -> None:
         """Close both files, also where the disk is too full for the last line."""
@@ -101,6 +101,25 @@ class Recorder:
     @staticmethod
     def _line(file: TextIO, **values: Any) -> None:
         file.write(json.dumps(values) + "\n")
+
+
+class _Phase:
+    """A phase under way.
+
+    No generator: one that a keyboard's interrupt leaves behind would write its line
+    when it is collected, after the files were closed.
+    """
+
+    def __init__(self, recorder: Recorder, name: str, step: int) -> None:
+        self._recorder, self._name, self._step = recorder, name, step
+        self._start, self._tick = time.time(), time.perf_counter()
+
+    def __enter__(self) -> None:
+        self._recorder.begun(self._name, self._step, self._start)
+
+    def __exit__(self, *error: object) -> None:
+        seconds = time.perf_counter() - self._tick
+        self._recorder.ended(self._name, self._step, self._start, seconds)
 
 
 def _appended(path: Path) -> TextIO:

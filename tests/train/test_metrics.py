@@ -74,3 +74,15 @@ def test_a_long_phase_is_written_when_it_starts(files):
     recorder.close()
     assert [(r["name"], r["begin"]) for r in begun] == [("compile", True)]
     assert "seconds" in rows(files[1])[1]
+
+
+def test_a_phase_left_behind_by_an_interrupt_says_nothing_later(files, monkeypatch):
+    unraised = []
+    monkeypatch.setattr("sys.unraisablehook", unraised.append)
+    recorder = Recorder(*files, started=time.time())
+    phase = recorder.phase("compute", 1)
+    phase.__enter__()
+    recorder.close()
+    del phase
+    assert not unraised
+    assert not rows(files[1])
