@@ -1,0 +1,1 @@
+"""Timelines of stages and microbatches, as tables that are run, counted and drawn."""

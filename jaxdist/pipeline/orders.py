@@ -1,0 +1,101 @@
+"""Orders: what each device of a synchronous schedule does, first to last.
+
+S devices, M microbatches, v chunks a device. Device d holds the stages d, S + d, ... of
+all vS. All gradients are those of the weights that the step began with.
+"""
+
+from collections.abc import Iterator
+
+from jaxdist.pipeline.work import Order, Work, backward, forward, weights
+
+Orders = tuple[Order, ...]
+"""One a device."""
+
+
+def gpipe(devices: int, microbatches: int) -> Orders:
+    """All forwards, then all backwards (Huang et al. 2019, arXiv 1811.06965)."""
+    micros = range(microbatches)
+    return tuple(
+        (*(forward(d, m) for m in micros), *(backward(d, m) for m in micros))
+        for d in range(devices)
+    )
+
+
+def one_f_one_b(devices: int, microbatches: int) -> Orders:
+    """One forward, one backward, after S - 1 - d forwards (arXiv 2006.09503, "flush").
+
+    Device d never holds more than S - d microbatches, where GPipe holds M.
+    """
+    micros = range(microbatches)
+
+    def order(d: int) -> Order:
+        ahead = [forward(d, m) for m in micros]
+        back = [backward(d, m) for m in micros]
+        return _taking_turns(ahead, back, warmup=devices - 1 - d)
+
+    return tuple(map(order, range(devices)))
+
+
+def interleaved(devices: int, microbatches: int, chunks: int) -> Orders:
+    """1F1B with v chunks a device (Narayanan et al. 2021, arXiv 2104.04473).
+
+    Microbatches go in groups of S: a device does a group on its first chunk, then on
+    its second, and so on; backwards from the last chunk to the first. It begins with
+    2 (S - 1 - d) + (v - 1) S forwards.
+    """
+
+    def order(d: int) -> Order:
+        stages = range(d, devices * chunks, devices)
+        ahead = [forward(*w) for w in _grouped(devices, microbatches, stages)]
+        back = [backward(*w) for w in _grouped(devices, microbatches, stages[::-1])]
+        warmup = 2 * (devices - 1 - d) + (chunks - 1) * devices
+        return _taking_turns(ahead, back, warmup)
+
+    return tuple(map(order, range(devices)))
+
+
+def zero_bubble_h1(devices: int, microbatches: int) -> Orders:
+    """1F1B whose bubble is filled with weights (Qi et al. 2023, arXiv 2401.10241).
+
+    Device d is d microbatches behind with the gradients of its weights, so that those
+    of its inputs reach the device before it sooner.
+    """
+
+    def order(d: int) -> Iterator[Work]:
+        todo = 0
+        for work in one_f_one_b(devices, microbatches)[d]:
+            yield work
+            if work.kind == "backward" and work.micro >= d:
+                yield weights(d, todo)
+                todo += 1
+        yield from (weights(d, m) for m in range(todo, microbatches))
+
+    return tuple(tuple(order(d)) for d in range(devices))
+
+
+def forwards(devices: int, microbatches: int, chunks: int) -> Orders:
+    """Forwards alone, groups of S microbatches chunk by chunk."""
+
+    def order(d: int) -> Order:
+        stages = range(d, devices * chunks, devices)
+        return tuple(forward(*w) for w in _grouped(devices, microbatches, stages))
+
+    return tuple(map(order, range(devices)))
+
+
+def _taking_turns(ahead: list[Work], back: list[Work], warmup: int) -> Order:
+    """Some forwards, then one forward and one backward in turn, then what is left."""
+    warmup = min(warmup, len(ahead))
+    pairs = zip(ahead[warmup:], back)
+    steady = (work for pair in pairs for work in pair)
+    return (*ahead[:warmup], *steady, *back[len(ahead) - warmup :])
+
+
+def _grouped(
+    devices: int, microbatches: int, stages: range
+) -> Iterator[tuple[int, int]]:
+    """Yield (stage, microbatch): a group of S microbatches on each stage in turn."""
+    for first in range(0, microbatches, devices):
+        for stage in stages:
+            for micro in range(first, min(first + devices, microbatches)):
+                yield stage, micro

@@ -1,0 +1,207 @@
+"""A synchronous schedule as a table: who does what in which tick of a step.
+
+One table drives the program that runs it, the count of ticks and bubbles, the count of
+inputs that are held, and the drawing. A device does one work a tick; what is sent in a
+tick can be used from the next one on.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.pipeline import counts, orders
+from jaxdist.pipeline.orders import Orders
+from jaxdist.pipeline.play import play
+from jaxdist.pipeline.work import Kind, Work, needs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """The ticks of one step."""
+
+    name: str
+    """As in the registry."""
+    devices: int
+    """Devices along the pipe, from 0."""
+    chunks: int
+    """Stages a device; stage s lies on device s % devices."""
+    microbatches: int
+    """Microbatches of the step, from 0."""
+    ticks: tuple[tuple[Work | None, ...], ...]
+    """`ticks[t][device]`: what the device does in tick t, or None."""
+
+    @property
+    def stages(self) -> int:
+        """Chunks that the network is cut into."""
+        return self.devices * self.chunks
+
+    @property
+    def length(self) -> int:
+        """Number of ticks."""
+        return len(self.ticks)
+
+    @property
+    def idle(self) -> float:
+        """Share of ticks, over all devices, without work: the bubble."""
+        return counts.idle(self.ticks)
+
+    @property
+    def last_use(self) -> Kind | None:
+        """Kind of work that lets go of a stage's input; none where nothing is kept."""
+        kinds = {work.kind for row in self.ticks for work in row if work}
+        present = (kind for kind in ("weights", "backward") if kind in kinds)
+        return next(present, None)
+
+    def device_of(self, stage: int) -> int:
+        """Return the device that a stage lies on."""
+        return stage % self.devices
+
+    def in_flight(self, device: int) -> int:
+        """Return how many inputs at most wait on a device for their backward."""
+        return self._most(device, "backward") if self.last_use else 0
+
+    def held(self, device: int) -> int:
+        """Return how many inputs at most a device holds for `last_use`."""
+        return self._most(device, self.last_use) if self.last_use else 0
+
+    def _most(self, device: int, until: Kind) -> int:
+        return counts.most_held(counts.column(self.ticks, device), until)
+
+
+PLAIN: Final[Mapping[str, Callable[[int, int], Orders]]] = MappingProxyType(
+    {
+        "gpipe": orders.gpipe,
+        "1f1b": orders.one_f_one_b,
+        "zb-h1": orders.zero_bubble_h1,
+    }
+)
+"""Schedules with one chunk a device."""
+
+FULL: Final = frozenset({"zb-h1"})
+"""Of these, those that need as many microbatches as devices."""
+
+CHUNKED: Final[Mapping[str, Callable[[int, int, int], Orders]]] = MappingProxyType(
+    {"interleaved": orders.interleaved}
+)
+"""Schedules with two chunks a device or more."""
+
+SCHEDULES: Final = (*PLAIN, *CHUNKED)
+"""The names of all synchronous schedules."""
+
+
+def schedule(name: str, devices: int, microbatches: int, chunks: int = 1) -> Schedule:
+    """Return the table of a schedule.
+
+    Args:
+        name: one of `SCHEDULES`.
+        devices: devices along the pipe, S.
+        microbatches: microbatches of a step, M.
+        chunks: chunks of the network on each device, v.
+
+    Raises:
+        BadInput: there is no such schedule, or not with these numbers.
+
+    >>> made = schedule("1f1b", devices=4, microbatches=8)
+    >>> made.length, [made.in_flight(device) for device in range(4)]
+    (22, [4, 3, 2, 1])
+    """
+    _refuse_none(devices, microbatches, chunks)
+    if name in PLAIN:
+        _refuse_chunks(name, chunks)
+        _refuse_few(name, devices, microbatches)
+        lists = PLAIN[name](devices, microbatches)
+    elif name in CHUNKED:
+        _refuse_uneven(name, devices, microbatches, chunks)
+        lists = CHUNKED[name](devices, microbatches, chunks)
+    else:
+        raise _unknown(name)
+    return _table(name, lists, microbatches, chunks)
+
+
+def forward_only(devices: int, microbatches: int, chunks: int = 1) -> Schedule:
+    """Return the table of an evaluation: forwards alone.
+
+    Raises:
+        BadInput: a number below 1.
+
+    >>> forward_only(devices=4, microbatches=8).length
+    11
+    """
+    _refuse_none(devices, microbatches, chunks)
+    lists = orders.forwards(devices, microbatches, chunks)
+    return _table("forward", lists, microbatches, chunks)
+
+
+def _table(name: str, lists: Orders, microbatches: int, chunks: int) -> Schedule:
+    stages = len(lists) * chunks
+    return Schedule(
+        name=name,
+        devices=len(lists),
+        chunks=chunks,
+        microbatches=microbatches,
+        ticks=play(lists, lambda work: needs(work, stages)),
+    )
+
+
+def _refuse_none(devices: int, microbatches: int, chunks: int) -> None:
+    given = {"devices": devices, "microbatches": microbatches, "chunks": chunks}
+    wrong = {key: value for key, value in given.items() if value < 1}
+    if wrong:
+        raise BadInput(
+            "a schedule without work",
+            rule="devices, microbatches and chunks are at least 1",
+            values=", ".join(f"{key}={value}" for key, value in wrong.items()),
+            remedy=" ".join(f"{key}=1" for key in wrong),
+        )
+
+
+def _refuse_chunks(name: str, chunks: int) -> None:
+    if chunks > 1:
+        raise BadInput(
+            f"the schedule {name} does not take chunks",
+            rule=f"{name} has one chunk of the network on each device",
+            values=f"chunks={chunks}",
+            remedy=(f"schedule=interleaved chunks={chunks}", "or chunks=1"),
+        )
+
+
+def _refuse_few(name: str, devices: int, microbatches: int) -> None:
+    if name in FULL and microbatches < devices:
+        raise BadInput(
+            f"too few microbatches for {name}",
+            rule="microbatches is at least the number of devices: with fewer there are "
+            "ticks that no gradient of weights can fill",
+            values=f"microbatches={microbatches}, devices={devices}",
+            remedy=(f"microbatches={devices}", "or schedule=1f1b"),
+        )
+
+
+def _refuse_uneven(name: str, devices: int, microbatches: int, chunks: int) -> None:
+    if chunks == 1:
+        raise BadInput(
+            f"the schedule {name} has nothing to interleave",
+            rule="it has at least 2 chunks of the network on each device",
+            values="chunks=1",
+            remedy=("chunks=2", "or schedule=1f1b"),
+        )
+    if rest := microbatches % devices:
+        below, above = microbatches - rest, microbatches - rest + devices
+        near = [f"microbatches={n}" for n in (below, above) if n]
+        raise BadInput(
+            f"the microbatches of {name} do not go round the devices",
+            rule="microbatches is a multiple of devices",
+            values=f"microbatches={microbatches}, devices={devices}",
+            remedy=" or ".join(near),
+        )
+
+
+def _unknown(name: str) -> BadInput:
+    near = did_you_mean(name, SCHEDULES)
+    return BadInput(
+        f"no schedule named {name}",
+        rule=f"one of {', '.join(SCHEDULES)}",
+        values=f"schedule={name}",
+        remedy=f"did you mean {near}?" if near else "schedule=1f1b",
+    )

@@ -1,0 +1,65 @@
+"""Work: what one device does in one tick, and what must be done before it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["forward", "backward", "weights"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """One cell of a table."""
+
+    kind: Kind
+    """`backward` is the gradient of the input, and that of the weights as well unless
+    the table has `weights` for it."""
+    stage: int
+    """Chunk of the network, in its order, from 0."""
+    micro: int
+    """Microbatch, from 0."""
+
+
+Order = tuple[Work, ...]
+"""What one device does, first to last."""
+
+Row = tuple[Work | None, ...]
+"""What the devices do in one tick; None does nothing."""
+
+Ticks = tuple[Row, ...]
+"""A table: rows are ticks, columns devices."""
+
+
+def forward(stage: int, micro: int) -> Work:
+    """Return the forward pass of a stage."""
+    return Work(kind="forward", stage=stage, micro=micro)
+
+
+def backward(stage: int, micro: int) -> Work:
+    """Return the backward pass of a stage."""
+    return Work(kind="backward", stage=stage, micro=micro)
+
+
+def weights(stage: int, micro: int) -> Work:
+    """Return the gradient of a stage's weights, where it has a tick of its own."""
+    return Work(kind="weights", stage=stage, micro=micro)
+
+
+def needs(work: Work, stages: int) -> tuple[Work, ...]:
+    """Return the work of earlier ticks that a work takes its inputs from.
+
+    Args:
+        work: the work that needs them.
+        stages: number of stages of the network.
+
+    >>> [(w.kind, w.stage) for w in needs(backward(1, 0), 4)]
+    [('forward', 1), ('backward', 2)]
+    """
+    stage, micro = work.stage, work.micro
+    match work.kind:
+        case "forward":
+            return (forward(stage - 1, micro),) if stage else ()
+        case "backward":
+            above = (backward(stage + 1, micro),) if stage < stages - 1 else ()
+            return (forward(stage, micro), *above)
+        case "weights":
+            return (backward(stage, micro),)
