@@ -26,30 +26,25 @@ def one_f_one_b(devices: int, microbatches: int) -> Orders:
 
     Device d never holds more than S - d microbatches, where GPipe holds M.
     """
-    micros = range(microbatches)
-
-    def order(d: int) -> Order:
-        ahead = [forward(d, m) for m in micros]
-        back = [backward(d, m) for m in micros]
-        return _taking_turns(ahead, back, warmup=devices - 1 - d)
-
-    return tuple(map(order, range(devices)))
+    return interleaved(devices, microbatches, chunks=1)
 
 
 def interleaved(devices: int, microbatches: int, chunks: int) -> Orders:
     """1F1B with v chunks a device (Narayanan et al. 2021, arXiv 2104.04473).
 
     Microbatches go in groups of S: a device does a group on its first chunk, then on
-    its second, and so on; backwards from the last chunk to the first. It begins with
-    2 (S - 1 - d) + (v - 1) S forwards.
+    its second, and so on; backwards from the last chunk to the first.
+
+    It begins with (S - 1 - d) + (v - 1) S forwards. The publication has S - 1 - d more,
+    which hide the time that messages travel; in lock-step that time is part of every
+    tick, so they would lengthen nothing and shorten nothing, and only be held.
     """
 
     def order(d: int) -> Order:
         stages = range(d, devices * chunks, devices)
         ahead = [forward(*w) for w in _grouped(devices, microbatches, stages)]
         back = [backward(*w) for w in _grouped(devices, microbatches, stages[::-1])]
-        warmup = 2 * (devices - 1 - d) + (chunks - 1) * devices
-        return _taking_turns(ahead, back, warmup)
+        return _taking_turns(ahead, back, devices * chunks - 1 - d)
 
     return tuple(map(order, range(devices)))
 

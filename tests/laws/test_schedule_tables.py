@@ -58,7 +58,7 @@ def in_flight(table, device):
     return {
         "gpipe": m,
         "1f1b": min(s - device, m),
-        "interleaved": min(2 * (s - 1 - device) + (v - 1) * s + 1, v * m),
+        "interleaved": min(v * s - device, v * m),
         "zb-h1": min(s - device, m),
     }[table.name]
 
