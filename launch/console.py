@@ -51,6 +51,8 @@ class Marks:
     """A predicted bar."""
     idle: str = "╱"
     """Nobody works."""
+    more: str = "…"
+    """It goes on, and is cut."""
     this: str = "▸"
     """The row that is meant."""
     default: str = "·"
@@ -71,6 +73,7 @@ ASCII: Final = Marks(
     eighths="",
     predicted="-",
     idle=".",
+    more="...",
     this=">",
     default=".",
     experiment="o",

@@ -66,6 +66,31 @@ class Schedule:
         """Return how many inputs at most a device holds for `last_use`."""
         return self._most(device, self.last_use) if self.last_use else 0
 
+    @property
+    def title(self) -> str:
+        """What is drawn, in a line."""
+        each = f" of {self.chunks} chunks" if self.chunks > 1 else ""
+        devices = f"{self.devices} {'device' if each else 'stage'}"
+        micros = f"{self.microbatches} microbatch{'es' * (self.microbatches > 1)}"
+        return f"{self.name}, {devices}{'s' * (self.devices > 1)}{each}, {micros}"
+
+    def lane(self, device: int) -> str:
+        """Name the row of a device."""
+        return f"{'device' if self.chunks > 1 else 'stage'} {device}"
+
+    def label(self, work: Work) -> str:
+        """Name a work in its row: its microbatch, and its chunk (a, b, ...) if many."""
+        letter = chr(ord("a") + work.stage // self.devices) if self.chunks > 1 else ""
+        return f"{work.micro}{letter}"
+
+    def note(self, device: int) -> str:
+        """Say what a device holds."""
+        if not self.last_use:
+            return ""
+        flying, held = self.in_flight(device), self.held(device)
+        more = f", {held} held" if self.last_use == "weights" else ""
+        return f"{flying} in flight{more}"
+
     def _most(self, device: int, until: Kind) -> int:
         return counts.most_held(counts.column(self.ticks, device), until)
 
