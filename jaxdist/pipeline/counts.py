@@ -10,6 +10,11 @@ def column(ticks: Ticks, device: int) -> tuple[Work | None, ...]:
     return tuple(row[device] for row in ticks)
 
 
+def tick_of(ticks: Ticks) -> dict[Work, int]:
+    """Return the tick of each work."""
+    return {work: tick for tick, row in enumerate(ticks) for work in row if work}
+
+
 def idle(ticks: Ticks) -> float:
     """Return the share of ticks, over all devices, in which nobody works."""
     cells = [work for row in ticks for work in row]

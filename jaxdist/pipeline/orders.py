@@ -44,7 +44,7 @@ def interleaved(devices: int, microbatches: int, chunks: int) -> Orders:
         stages = range(d, devices * chunks, devices)
         ahead = [forward(*w) for w in _grouped(devices, microbatches, stages)]
         back = [backward(*w) for w in _grouped(devices, microbatches, stages[::-1])]
-        return _taking_turns(ahead, back, devices * chunks - 1 - d)
+        return taking_turns(ahead, back, devices * chunks - 1 - d)
 
     return tuple(map(order, range(devices)))
 
@@ -78,7 +78,7 @@ def forwards(devices: int, microbatches: int, chunks: int) -> Orders:
     return tuple(map(order, range(devices)))
 
 
-def _taking_turns(ahead: list[Work], back: list[Work], warmup: int) -> Order:
+def taking_turns(ahead: list[Work], back: list[Work], warmup: int) -> Order:
     """Some forwards, then one forward and one backward in turn, then what is left."""
     warmup = min(warmup, len(ahead))
     pairs = zip(ahead[warmup:], back)

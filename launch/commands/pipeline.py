@@ -1,16 +1,10 @@
 """`jaxdist pipeline draw`: a schedule of a pipeline, drawn and counted."""
 
-import re
-from argparse import Namespace
-from dataclasses import asdict
+from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.arguments import Parser, add_json
-
-if TYPE_CHECKING:
-    from jaxdist.pipeline.schedule import Schedule
 
 summary = "draw a schedule of a pipeline, with its ticks, bubble and memory"
 
@@ -22,21 +16,26 @@ def add_arguments(parser: Parser) -> None:
         "--schedule",
         metavar="NAME",
         default="1f1b",
-        help="gpipe, 1f1b, interleaved or zb-h1 (1f1b)",
+        help="gpipe, 1f1b, interleaved, zb-h1, pipedream or pipedream-2bw (1f1b)",
+    )
+    _add_number(parser, "--stages", "S", "devices in a row (4)")
+    parser.add_argument(
+        "--microbatches", metavar="M", type=int, default=8, help="in all (8)"
+    )
+    _add_number(parser, "--chunks", "V", "interleaved: chunks on each device (1)")
+    parser.add_argument(
+        "--replicas",
+        metavar="R,R,...",
+        type=_numbers,
+        help="pipedream: devices of each stage (1 for each of 4 stages)",
     )
     parser.add_argument(
-        "--stages", metavar="S", type=int, default=4, help="devices in a row (4)"
+        "--vertical-sync",
+        action="store_true",
+        default=None,
+        help="pipedream: a microbatch takes the same weights on all stages",
     )
-    parser.add_argument(
-        "--microbatches", metavar="M", type=int, default=8, help="of a step (8)"
-    )
-    parser.add_argument(
-        "--chunks",
-        metavar="V",
-        type=int,
-        default=1,
-        help="of the network on each device, for interleaved (1)",
-    )
+    _add_number(parser, "--group", "G", "pipedream-2bw: microbatches of an update (S)")
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="write an SVG file as well"
     )
@@ -46,14 +45,15 @@ def add_arguments(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     """Draw and count."""
     from jaxdist.launch.console import console, marks, print_json, print_next
+    from jaxdist.launch.timeline import facts, timeline_of, tree
     from jaxdist.pipeline.draw import draw
     from jaxdist.pipeline.picture import picture
 
-    table = _table(args)
+    table = timeline_of(args)
     if args.output:
         _write(args.output, picture(table))
     if args.json:
-        print_json(_tree(table))
+        print_json(tree(table))
         return 0
     out = console()
     out.print(f"{table.title}\n")
@@ -61,54 +61,20 @@ def run(args: Namespace) -> int:
     drawn = draw(table, width=out.width - 2, idle=signs.idle, more=signs.more)
     for line in drawn.split():
         out.print("  ", line, sep="", soft_wrap=True)
-    out.print(f"\n  {_finding(table)}\n", soft_wrap=True)
+    out.print(f"\n  {facts(table)}\n", soft_wrap=True)
     print_next(out, *_next(args))
     return 0
 
 
-def _table(args: Namespace) -> "Schedule":
-    from jaxdist.pipeline.schedule import schedule
+def _add_number(parser: Parser, name: str, metavar: str, what: str) -> None:
+    parser.add_argument(name, metavar=metavar, type=int, help=what)
 
+
+def _numbers(text: str) -> tuple[int, ...]:
     try:
-        return schedule(args.schedule, args.stages, args.microbatches, args.chunks)
-    except BadInput as error:
-        raise _in_options(error) from None
-
-
-def _in_options(error: BadInput) -> BadInput:
-    """Say what a schedule asks for in words that this command takes."""
-
-    def typed(text: str) -> str:
-        return re.sub(r"\b(\w+)=", r"--\1 ", text.replace("devices=", "stages="))
-
-    return BadInput(
-        error.what,
-        rule=error.rule,
-        values=typed(error.values),
-        remedy=[typed(line) for line in error.remedy],
-    )
-
-
-def _finding(table: "Schedule") -> str:
-    from jaxdist.core.units import percent
-
-    holds = ", ".join(str(table.in_flight(d)) for d in range(table.devices))
-    return (
-        f"{table.length:,} ticks, {percent(table.idle)} of them idle; "
-        f"in flight by device: {holds}"
-    )
-
-
-def _tree(table: "Schedule") -> dict[str, Any]:
-    devices = range(table.devices)
-    return {
-        "schedule": table.name,
-        "ticks": table.length,
-        "idle": table.idle,
-        "in_flight": [table.in_flight(device) for device in devices],
-        "held": [table.held(device) for device in devices],
-        "table": [[work and asdict(work) for work in row] for row in table.ticks],
-    }
+        return tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise ArgumentTypeError(f"not numbers with commas: {text}") from None
 
 
 def _write(path: Path, text: str) -> None:
@@ -123,10 +89,17 @@ def _write(path: Path, text: str) -> None:
 
 
 def _next(args: Namespace) -> tuple[str, ...]:
-    numbers = f"--stages {args.stages} --microbatches {args.microbatches}"
+    """Return another schedule to compare with, and this one as a picture."""
     other = "gpipe" if args.schedule == "1f1b" else "1f1b"
-    compare = f"jaxdist pipeline draw --schedule {other} {numbers}"
-    chunks = f" --chunks {args.chunks}" if args.chunks > 1 else ""
-    own = f"jaxdist pipeline draw --schedule {args.schedule} {numbers}{chunks}"
-    picture = () if args.output else (f"{own} -o {args.schedule}.svg",)
-    return (compare, *picture)
+    own = [
+        f"--{name.replace('_', '-')} {value}"
+        for name in ("stages", "microbatches", "chunks", "group")
+        if (value := getattr(args, name)) is not None
+    ]
+    if args.replicas:
+        own.append(f"--replicas {','.join(map(str, args.replicas))}")
+    own += ["--vertical-sync"] * bool(args.vertical_sync)
+    shared = [word for word in own if word.startswith(("--stages", "--micro"))]
+    compare = " ".join(("jaxdist pipeline draw --schedule", other, *shared))
+    same = " ".join(("jaxdist pipeline draw --schedule", args.schedule, *own))
+    return (compare,) if args.output else (compare, f"{same} -o {args.schedule}.svg")

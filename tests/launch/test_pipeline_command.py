@@ -41,6 +41,39 @@ def test_the_commands_to_try_run(answer):
     assert "--chunks 2 -o interleaved.svg" in picture
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ("pipedream", "--replicas", "2,1,1"),
+            "20 ticks, 40.0 % of them idle; in flight by device: 2, 2, 2, 1; "
+            "versions by stage: 2, 2, 1",
+        ),
+        (("pipedream", "--replicas", "2,1,1", "--vertical-sync"), "stage: 2, 4, 4"),
+        (("pipedream",), "versions by stage: 4, 3, 2, 1"),
+        (("pipedream-2bw", "--stages", "3", "--group", "4"), "by stage: 2, 2, 2"),
+        (("pipedream-2bw",), "versions by stage: 2, 2, 2, 2"),
+    ],
+)
+def test_schedules_without_a_flush_count_versions_too(answer, words, says):
+    code, out, _ = answer("--schedule", *words)
+    assert code == 0
+    assert says in out
+    *_, own = out.splitlines()
+    assert own.endswith(f" -o {words[0]}.svg")
+    assert all(word in own.split() for word in words)
+
+
+def test_versions_as_json(answer):
+    code, out, _ = answer("--schedule", "pipedream", "--replicas", "2,1", "--json")
+    tree = json.loads(out)
+    assert code == 0
+    assert tree["versions_held"] == [2, 1]
+    assert tree["forward_versions"] == [[0, 0, 0, 0, 1, 1, 2, 2], [*range(8)]]
+    assert tree["backward_versions"] == tree["forward_versions"]
+    assert len(tree["applied"][0]) == 4
+
+
 def test_the_picture_is_written(answer, tmp_path):
     code, out, _ = answer("-o", str(tmp_path / "timeline.svg"))
     assert code == 0
@@ -74,7 +107,24 @@ def test_signs_are_ascii_where_they_must_be(answer, monkeypatch):
             "  remedy   --microbatches 4 or --microbatches 8",
         ),
         (("--stages", "0"), "remedy   --stages 1"),
-        (("--chunks", "2"), "--schedule interleaved --chunks 2\n"),
+        (("--schedule", "interleaved"), "remedy   --chunks 2"),
+        (("--chunks", "2"), "remedy   --schedule interleaved\n"),
+        (
+            ("--schedule", "pipedream", "--group", "8"),
+            "does not take --group\n  rule     it is for pipedream-2bw",
+        ),
+        (("--replicas", "2,1"), "remedy   --schedule pipedream\n"),
+        (("--vertical-sync",), "does not take --vertical-sync"),
+        (
+            ("--schedule", "pipedream", "--replicas", "3,1"),
+            "remedy   --microbatches 6 or --microbatches 9",
+        ),
+        (
+            ("--schedule", "pipedream", "--stages", "3", "--replicas", "2,1"),
+            "values   --stages 3, 2 numbers of replicas\n  remedy   --stages 2",
+        ),
+        (("--schedule", "pipedream", "--replicas", "2,x"), "not numbers with commas"),
+        (("--schedule", "pipedream-2bw", "--group", "2"), "remedy   --group 4"),
         (("-o", "/nowhere/a.svg"), "no folder /nowhere"),
         (("--stages", "x"), "argument --stages: invalid int value: 'x'"),
     ],
