@@ -36,7 +36,8 @@ from jaxdist.core.reduce import Reduce
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import model_factory, objective_for
-from jaxdist.train.layout import Layout, lay_out
+from jaxdist.train.laying import lay_out
+from jaxdist.train.layout import Layout
 from jaxdist.train.step import train_step
 from jaxdist.train.task import Task
 

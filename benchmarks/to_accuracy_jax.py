@@ -19,7 +19,7 @@ from jaxdist.launch.joined import join
 from jaxdist.launch.links import own_counter
 from jaxdist.layers.linear import Linear
 from jaxdist.meshes.build import build_mesh
-from jaxdist.train.layout import lay_out
+from jaxdist.train.laying import lay_out
 from jaxdist.train.program import compile_program, initial_state
 from jaxdist.train.task import Task
 

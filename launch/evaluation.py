@@ -35,9 +35,9 @@ def evaluate(
     train, test = open_data(config.data, wanted(config))
     job = make_job(config, plan, train)
     checkpoints = open_checkpoints(folder, config.checkpoint.keep)
-    scored = replace(job.layout.state, opt=None, feedback=None, replicas=None)
+    scored = replace(job.layout.stored, opt=None, feedback=None, replicas=None)
     try:
         restored = checkpoints.restore(checkpoint, scored)
     finally:
         checkpoints.close()
-    return int(restored.step), evaluator(job, test)(restored.state)
+    return int(restored.step), evaluator(job, test)(job.layout.take(restored.state))

@@ -17,7 +17,8 @@ from jaxdist.launch.samples import batch_shapes, fitted, vocabulary_of
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.registry import is_own, objective_for
 from jaxdist.partition.positions import check_layers, check_positions
-from jaxdist.train.layout import Layout, lay_out
+from jaxdist.train.laying import lay_out
+from jaxdist.train.layout import Layout
 from jaxdist.train.loop import Course
 from jaxdist.train.objective import cast
 from jaxdist.train.recipe import Recipe

@@ -196,10 +196,10 @@ def _begin(
         if first is not None:
             return program, first.result(), None
     with recorder.phase("checkpoint", 0):
-        restored = checkpoints.restore_newest(job.layout.state)
+        restored = checkpoints.restore_newest(job.layout.stored)
     if restored is None:
         raise RuntimeError("the checkpoints vanished while the run started")
-    return program, restored.state, restored
+    return program, job.layout.take(restored.state), restored
 
 
 def _train_feed(start: Start, source: "Source") -> Any:
@@ -222,7 +222,7 @@ class _Notes:
     def __init__(
         self, checkpoints: "Checkpoints", resolved: Resolved, job: Job
     ) -> None:
-        self._checkpoints = checkpoints
+        self._checkpoints, self._layout = checkpoints, job.layout
         self._about = {
             "experiment": resolved.source,
             "recipe": asdict(job.recipe),
@@ -232,7 +232,7 @@ class _Notes:
 
     def save(self, state: TrainState) -> None:
         """Keep a state; returns before it is on disk."""
-        self._checkpoints.save(state, self._about)
+        self._checkpoints.save(self._layout.store(state), self._about)
 
 
 def _record(

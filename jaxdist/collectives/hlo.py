@@ -22,7 +22,7 @@ import numpy as np
 
 from jaxdist.collectives.groups import axes_of_groups, axes_of_pairs, groups_of
 from jaxdist.collectives.source import Sources
-from jaxdist.collectives.trips import Line, lines_of
+from jaxdist.collectives.trips import NAME, Line, lines_of
 
 KINDS: Final = (
     "all-reduce",
@@ -38,7 +38,6 @@ _LINE: Final = re.compile(
     + "|".join(KINDS)
     + r")(?P<start>-start)?\((?P<rest>.*)$"
 )
-_NAME: Final = re.compile(r'op_name="([^"]*)"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +62,8 @@ class Move:
     """Whether the lengths of all loops around it are known; else a loop counts once."""
     source: str = ""
     """The line of Python that asked for it, `file:line`."""
+    loops: tuple[str, ...] = ()
+    """Names of the loops around it, outermost first."""
 
     @property
     def wire(self) -> int:
@@ -109,7 +110,7 @@ def _read(line: Line, mesh: Mapping[str, int], sources: Sources) -> Iterator[Mov
         axes, group = axes_of_groups(groups, mesh), len(groups[0])
     if group == 1:  # a device alone moves nothing; the CPU backend leaves it in
         return
-    name = _NAME.search(rest)
+    name = NAME.search(rest)
     yield Move(
         kind=kind,
         axes=axes,
@@ -119,6 +120,7 @@ def _read(line: Line, mesh: Mapping[str, int], sources: Sources) -> Iterator[Mov
         trips=line.trips,
         bounded=line.bounded,
         source=sources.of(line.text),
+        loops=line.loops,
     )
 
 

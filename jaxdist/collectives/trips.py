@@ -20,6 +20,9 @@ _CALL: Final = re.compile(r"\b(?:calls|to_apply|called_computations)=\{?%?([\w.\
 _BRANCHES: Final = re.compile(
     r"branch_computations=\{([^}]*)\}|true_computation=(\S+), false_computation=(\S+)"
 )
+NAME: Final = re.compile(r'op_name="([^"]*)"')
+"""Where an instruction says which scopes it was traced in."""
+
 _AFTER: Final = re.compile(r" [\w\-]+-(?:update|done)\(")
 """The later part of a started operation, which prints its computation again."""
 
@@ -34,6 +37,10 @@ class Line:
     """How often it runs: the product of the known lengths of the loops around it."""
     bounded: bool = True
     """Whether all those lengths are in the program; a loop without counts once."""
+    loops: tuple[str, ...] = ()
+    """Names of the loops around it, outermost first: their own, since the compiler lets
+    equal computations have the names of one of them.
+    """
 
 
 def lines_of(text: str, weight: Callable[[str], int]) -> tuple[Line, ...]:
@@ -70,11 +77,13 @@ def _walk(
         yield Line(text)
         if loop := _LOOP.search(text):
             known = _TRIPS.search(text)
-            times = int(known[1]) if known else 1
+            times, named = int(known[1]) if known else 1, NAME.search(text)
+            name_of = named[1] if named else ""
             for inner, runs in ((loop[1], times + bool(known)), (loop[2], times)):
                 for line in _walk(inner, program, weight):
                     bounded = line.bounded and known is not None
-                    yield Line(line.text, runs * line.trips, bounded)
+                    loops = (name_of, *line.loops)
+                    yield Line(line.text, runs * line.trips, bounded, loops)
         elif branches := _BRANCHES.search(text):
             names = re.findall(
                 r"%?([\w.\-]+)", ",".join(filter(None, branches.groups()))

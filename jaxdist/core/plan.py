@@ -9,6 +9,7 @@ from typing import Any, Literal
 from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES, part_size
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.outer import Outer
+from jaxdist.core.pipe import Pipe
 from jaxdist.core.reduce import Reduce
 from jaxdist.core.shuffle import Shuffle
 
@@ -98,6 +99,8 @@ class Plan:
     """
     remat: bool = False
     """Whether the inside of each block is computed again backward, not kept."""
+    pipe: Pipe = field(default_factory=Pipe)
+    """How blocks are dealt out along the pipe axis."""
     reduce: Reduce = field(default_factory=Reduce)
     """How gradients are summed over the data axis."""
     shuffle: Shuffle = field(default_factory=Shuffle)
@@ -133,7 +136,11 @@ class Plan:
         >>> plan.on(MeshShape(data=2)).title
         'data 2'
         """
-        one = replace(self, outer=self.outer if mesh.replica > 1 else Outer())
+        one = replace(
+            self,
+            outer=self.outer if mesh.replica > 1 else Outer(),
+            pipe=self.pipe if mesh.pipe == self.mesh.pipe else Pipe(),
+        )
         if mesh.spatial_shards > 1:
             return replace(one, mesh=mesh)
         return replace(one, mesh=mesh, spatial_until="", spatial_then="repeat")
@@ -158,12 +165,24 @@ class Plan:
     def replicas(self) -> int:
         """Copies of the network that train on their own between outer steps.
 
-        >>> from jaxdist.core.outer import Outer
-        >>> Plan(mesh=MeshShape(replica=2), outer=Outer(every=50)).replicas
-        2
+                >>> from jaxdist.core.outer import Outer
+        from jaxdist.core.pipe import Pipe
+                >>> Plan(mesh=MeshShape(replica=2), outer=Outer(every=50)).replicas
+                2
         """
         alone = self.outer.every and "replica" not in self.idle
         return self.mesh.replica if alone else 1
+
+    @property
+    def stages(self) -> int:
+        """Into how many parts the network is cut.
+
+        >>> from jaxdist.core.pipe import Pipe
+        >>> Plan(mesh=MeshShape(pipe=2), pipe=Pipe(chunks=2)).stages
+        4
+        """
+        devices = 1 if "pipe" in self.idle else self.mesh.pipe
+        return devices * self.pipe.chunks if devices > 1 else 1
 
     @property
     def batch_axes(self) -> tuple[str, ...]:
@@ -183,8 +202,11 @@ class Plan:
 
     @property
     def sum_axes(self) -> tuple[str, ...]:
-        """Axes over which every device holds a different share of the loss."""
-        used = {*BATCH_AXES, *SPATIAL_AXES, "tensor"} - set(self.idle)
+        """Axes over which every device holds a different share of the loss.
+
+        Along the pipe axis the devices of the last stage hold it, and others none.
+        """
+        used = {"pipe", *BATCH_AXES, *SPATIAL_AXES, "tensor"} - set(self.idle)
         return tuple(a for a, size in self.mesh.items() if a in used and size > 1)
 
     def to_json(self) -> str:
@@ -204,6 +226,7 @@ class Plan:
             | {
                 "mesh": MeshShape(**_known(MeshShape, tree.get("mesh", {}))),
                 "shuffle": Shuffle(**_known(Shuffle, tree.get("shuffle", {}))),
+                "pipe": Pipe(**_tuples(_known(Pipe, tree.get("pipe", {})))),
                 "reduce": Reduce(**_tuples(_known(Reduce, tree.get("reduce", {})))),
                 "outer": Outer(**_known(Outer, tree.get("outer", {}))),
                 "idle": tuple(tree.get("idle", ())),

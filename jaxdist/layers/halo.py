@@ -6,12 +6,18 @@ How many rows, `lo` before the block and `hi` behind it, is the matter of
 
 import functools
 from collections.abc import Iterator
+from typing import Final
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdist.layers.manual import manual
+
 Pairs = tuple[tuple[int, int], ...]
+
+PIPE: Final = "pipe"
+"""The axis along which devices may do different work."""
 
 
 def exchange(
@@ -79,9 +85,24 @@ def _send(edge: jax.Array, axis: str, hop: int, devices: int, fill: float) -> ja
 def _move(x: jax.Array, axis: str, pairs: Pairs) -> jax.Array:
     """Permute; 16-bit floats travel as their bits, which no backend widens."""
     if x.dtype.itemsize != 2:
-        return lax.ppermute(x, axis, pairs)
+        return _permuted(x, axis, pairs)
     bits = lax.bitcast_convert_type(x, jnp.uint16)
-    return lax.bitcast_convert_type(lax.ppermute(bits, axis, pairs), x.dtype)
+    return lax.bitcast_convert_type(_permuted(bits, axis, pairs), x.dtype)
+
+
+def _permuted(x: jax.Array, axis: str, pairs: Pairs) -> jax.Array:
+    """Permute, where stages do different work by a gather.
+
+    On CPUs a permute waits for every device of the program, and other stages do not
+    come to it; a gather waits for its own group alone.
+    """
+    if not manual((PIPE,)):
+        return lax.ppermute(x, axis, pairs)
+    sources = dict.fromkeys(range(lax.axis_size(axis)), -1)
+    sources |= {receiver: sender for sender, receiver in pairs}
+    source = jnp.asarray(list(sources.values()))[lax.axis_index(axis)]
+    got = lax.all_gather(x, axis)[jnp.maximum(source, 0)]
+    return jnp.where(source >= 0, got, jnp.zeros_like(got))
 
 
 def _moved(x: jax.Array, axis: str, pairs: Pairs) -> tuple[jax.Array, None]:

@@ -48,6 +48,8 @@ class Leaf:
     """Dim that is split over the tensor axis."""
     fsdp: int | None
     """Dim that the fsdp axis shares out."""
+    pipe: int | None = None
+    """Dim that has a row for each device of a pipeline."""
 
     def spec(self, *, shared: bool = True) -> tuple[str | None, ...]:
         """Name the axis of each dim; `shared` tells whether fsdp splits it here.
@@ -56,8 +58,9 @@ class Leaf:
         ('fsdp', 'tensor')
         """
         names: list[str | None] = [None] * len(self.shape)
-        for axis, dim in ((AXIS, self.tensor), ("fsdp", self.fsdp)):
-            if dim is not None and (shared or axis == AXIS):
+        dims = {AXIS: self.tensor, "fsdp": self.fsdp, "pipe": self.pipe}
+        for axis, dim in dims.items():
+            if dim is not None and (shared or axis != "fsdp"):
                 names[dim] = axis
         return tuple(names)
 

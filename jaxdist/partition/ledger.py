@@ -1,7 +1,7 @@
 """The ledger: what a plan's step must move, and the work it leaves to a device."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,6 +36,10 @@ class Reads:
     """Dtype of the activations; None is the parameters' own."""
     lengths: tuple[tuple[bool, ...], ...] = ()
     """The leaves whose length the optimizer asks for, each time that it does."""
+    totals: int = 0
+    """How often it asks for the sum of the squares of all."""
+    times: int = 1
+    """How often a step puts them together where fsdp shares them out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +54,10 @@ class Ledger:
     """FLOPs a device, forward and backward, by the path of a layer with a kernel."""
     syncs: tuple[Sync, ...] = ()
     """What replicas move between steps, in the order of a period."""
+
+    def beside(self, rows: Iterable[Traffic]) -> "Ledger":
+        """Return the ledger with more rows."""
+        return replace(self, rows=(*self.rows, *(row for row in rows if row.payload)))
 
     def of_sync(self, sync: Sync) -> "Ledger":
         """Return the ledger of one of the syncs alone."""
@@ -99,6 +107,7 @@ def write_ledger(
     times: int = 1,
     reduction: Reduction | None = None,
     syncs: tuple[Sync, ...] = (),
+    own: Callable[[Sequence[Call]], Iterable[Call]] = tuple,
 ) -> Ledger:
     """Write the ledger of a plan's training step.
 
@@ -110,9 +119,13 @@ def write_ledger(
         times: microbatches a step; layers talk in each, gradients are summed once.
         reduction: how gradients are summed; none: exactly.
         syncs: what replicas average between steps.
+        own: picks the calls that are a device's own, where stages differ.
     """
     sums = reduction or exact_reduction(plan, reads.leaves)
-    ranges = reach.ranges(plan, tuple(calls))
+    ranges = [
+        replace(each, calls=tuple(own(each.calls)))
+        for each in reach.ranges(plan, tuple(calls))
+    ]
     layers = [row for each in ranges for row in _talk(each, roles)]
     rows = (
         *data.gradients(plan, reads.leaves, sums.exactly),
@@ -122,11 +135,11 @@ def write_ledger(
             reads.leaves,
             reads.again,
             reads.dtype,
-            times,
+            reads.times,
             sums.scatter,
             sums.gather,
         ),
-        *norms.lengths(plan, reads.leaves, reads.lengths),
+        *norms.lengths(plan, reads.leaves, reads.lengths, reads.totals),
         *(replace(row, payload=times * row.payload) for row in layers),
     )
     work = {

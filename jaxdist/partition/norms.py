@@ -16,12 +16,18 @@ Axes = tuple[str, ...]
 
 
 def axes_of(leaf: Leaf) -> Axes:
-    """Name the axes that split a leaf, in the order of its dims."""
-    return tuple(axis for axis in leaf.spec() if axis)
+    """Name the axes that split a leaf, in the order of its dims.
+
+    Not the pipe axis: along it are different leaves.
+    """
+    return tuple(axis for axis in leaf.spec() if axis not in (None, "pipe"))
 
 
 def lengths(
-    plan: Plan, leaves: Sequence[Leaf], asked: Sequence[Sequence[bool]]
+    plan: Plan,
+    leaves: Sequence[Leaf],
+    asked: Sequence[Sequence[bool]],
+    totals: int = 0,
 ) -> Iterator[Traffic]:
     """Yield the sums of squares that an optimizer asks for.
 
@@ -29,8 +35,11 @@ def lengths(
         plan: the layout.
         leaves: all parameters.
         asked: for each time that it asks, whether it does for each parameter.
+        totals: how often it asks for their sum over all stages.
     """
     sums: Counter[Axes] = Counter()
+    if plan.stages > 1:
+        sums["pipe",] = totals * max(wide(leaf.dtype).itemsize for leaf in leaves)
     for wanted in asked:
         for leaf, want in zip(leaves, wanted, strict=True):
             over = real_axes(plan, axes_of(leaf))

@@ -28,7 +28,7 @@ from jaxdist.core.axes import spatial_axes_of
 from jaxdist.core.dtypes import wide
 from jaxdist.core.plan import Plan
 from jaxdist.layers import Conv, Exchange, Gather, GlobalMean, GridMean
-from jaxdist.layers.halo import hops
+from jaxdist.layers.halo import PIPE, hops
 from jaxdist.layers.halo_conv import gradient_halo
 from jaxdist.layers.pool import Pool
 from jaxdist.layers.role import Roles
@@ -51,11 +51,15 @@ def halos(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
         backward = _backward(plan, call, roles)
         for axis in _split(plan, call.shape).values():
             numbers = sum(f.numbers for f in (*forward, *backward) if f.axis == axis)
+            # Among stages each edge is gathered by the whole axis: `layers.halo`.
+            staged = plan.mesh.size(PIPE) > 1
             yield Traffic(
                 what="halo",
-                kind="collective-permute",
+                kind="all-gather" if staged else "collective-permute",
                 axes=(axis,),
-                payload=numbers * np.dtype(call.dtype).itemsize,
+                payload=numbers
+                * (plan.mesh.size(axis) if staged else 1)
+                * np.dtype(call.dtype).itemsize,
                 layer=call.path,
             )
 

@@ -21,7 +21,8 @@ def check(plan: Plan, image: Sequence[str | None]) -> None:
     Raises:
         BadInput: naming the axis and what it would have done.
     """
-    used = (*ALWAYS, *filter(None, image), *["replica"] * (plan.replicas > 1))
+    found = {"replica": plan.replicas > 1, "pipe": plan.stages > 1}
+    used = (*ALWAYS, *filter(None, image), *(a for a, use in found.items() if use))
     for axis, size in plan.mesh.items():
         if size > 1 and axis not in used and axis not in plan.idle:
             raise BadInput(

@@ -1,1 +1,1 @@
-"""Timelines of stages and microbatches, as tables that are run, counted and drawn."""
+"""Timelines of stages and microbatches, as tables, and the program that runs them."""

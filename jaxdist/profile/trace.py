@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.extend.core import Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jax.interpreters import partial_eval
 
 from jaxdist.profile.scopes import open_scopes
@@ -98,9 +98,27 @@ def live(function: Callable[..., Any], *shapes: Any) -> Jaxpr:
 
 
 def pruned(jaxpr: Jaxpr) -> Jaxpr:
-    """Leave out what a traced program's results do not need."""
+    """Leave out what a traced program's results do not need, inside loops as well.
+
+    For reading: the programs inside may lack arguments that they are given.
+    """
     found, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-    return found
+    return found.replace(eqns=[_pruned_inside(eqn) for eqn in found.eqns])
+
+
+def _pruned_inside(eqn: JaxprEqn) -> JaxprEqn:
+    """Prune the programs of an operation; jax prunes those of scans alone."""
+    inner = {
+        name: value.replace(jaxpr=pruned(value.jaxpr))
+        for name, value in eqn.params.items()
+        if isinstance(value, ClosedJaxpr)
+    }
+    inner |= {
+        name: pruned(value)
+        for name, value in eqn.params.items()
+        if isinstance(value, Jaxpr)
+    }
+    return eqn.replace(params=dict(eqn.params) | inner) if inner else eqn
 
 
 def _is_float(leaf: Any) -> bool:

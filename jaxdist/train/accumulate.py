@@ -40,7 +40,7 @@ def accumulated(gradients: Gradients, microbatches: int) -> Gradients:
             loss, stats, grads = gradients(stats, part)
             return (jax.tree.map(jnp.add, sums, (loss, grads)), stats), None
 
-        parts = {key: _cut(x, microbatches) for key, x in batch.items()}
+        parts = {key: cut(x, microbatches) for key, x in batch.items()}
         first = {key: x[0] for key, x in parts.items()}
         loss, _, grads = jax.eval_shape(gradients, stats, first)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (loss, grads))
@@ -51,5 +51,6 @@ def accumulated(gradients: Gradients, microbatches: int) -> Gradients:
     return every
 
 
-def _cut(x: jax.Array, parts: int) -> jax.Array:
+def cut(x: jax.Array, parts: int) -> jax.Array:
+    """Cut samples [B, ...] into equal parts, [parts, B / parts, ...]."""
     return x.reshape(parts, x.shape[0] // parts, *x.shape[1:])

@@ -16,18 +16,17 @@ from jaxdist.core.axes import BATCH_AXES
 from jaxdist.core.plan import Plan
 from jaxdist.layers import bind
 from jaxdist.layers.role import Roles
-from jaxdist.partition import data, reach, tensor, uses
-from jaxdist.partition.leaves import Leaf, leaves_of
-from jaxdist.partition.ledger import Ledger, Reads, write_ledger
-from jaxdist.partition.outer import Sync, plan_syncs
-from jaxdist.partition.reduction import Reduction, plan_reduction
-from jaxdist.partition.sizes import Sizes, fit
-from jaxdist.profile.again import read_again
-from jaxdist.train import feedback, outer, remake
-from jaxdist.train.objective import Batch, Objective, cast
-from jaxdist.train.state import TrainState, named_leaves
+from jaxdist.partition import reach
+from jaxdist.partition.leaves import Leaf
+from jaxdist.partition.ledger import Ledger
+from jaxdist.partition.outer import Sync
+from jaxdist.partition.reduction import Reduction
+from jaxdist.partition.sizes import Sizes
+from jaxdist.train import feedback, outer
+from jaxdist.train.hold import Hold, InSlots
+from jaxdist.train.objective import Batch, Objective
+from jaxdist.train.state import TrainState
 from jaxdist.train.task import Task
-from jaxdist.train.trust import asked_squares
 
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
@@ -53,7 +52,7 @@ def batch_specs(
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How a task's step is laid out; `lay_out` makes it."""
+    """How a task's step is laid out; `jaxdist.train.laying` makes it."""
 
     task: Task
     """What is trained."""
@@ -65,8 +64,10 @@ class Layout:
     """What layers do with the tensor axis."""
     sizes: Sizes
     """How images lie whose rows do not divide."""
-    ledger: Ledger
-    """What a step moves."""
+    hold: Hold
+    """The arrays in which devices hold the state."""
+    ledgers: tuple[Ledger, ...]
+    """What a step moves: one, or one for each device along the pipe axis."""
     reduction: Reduction
     """How gradients are summed."""
     syncs: tuple[Sync, ...]
@@ -80,10 +81,25 @@ class Layout:
         objective = self.task.objective
         return objective.of_slices() if "logits" in self.roles.values() else objective
 
-    @cached_property
+    @property
+    def pipe(self) -> InSlots | None:
+        """The network cut into stages; None where it is not."""
+        return self.hold if isinstance(self.hold, InSlots) else None
+
+    @property
+    def ledger(self) -> Ledger:
+        """What a step moves, on the devices that move most."""
+        return max(self.ledgers, key=lambda one: sum(one.by_axes().values()))
+
+    @property
     def leaves(self) -> tuple[Leaf, ...]:
-        """How each parameter lies, in the order of the tree."""
-        return leaves_of(self.plan, self.roles, named_leaves(self.task.state.params))
+        """How each parameter lies, in the order of the tree that devices hold."""
+        return self.hold.params
+
+    @cached_property
+    def held(self) -> TrainState:
+        """Shapes and dtypes of what devices hold."""
+        return jax.eval_shape(self.hold.hold, self.task.state)
 
     @property
     def shares(self) -> bool:
@@ -103,12 +119,13 @@ class Layout:
     @cached_property
     def specs(self) -> TrainState:
         """The PartitionSpec of each array of the state."""
-        state = self.task.state
+        state = self.held
         _, left = self._feedback
         held = [P(*x.spec(shared=self.joins)) for x in self.leaves]
         worked = [P(*leaf.spec()) for leaf in self.leaves]
         params = _filled(state.params, held)
-        stats = _filled(state.stats, self._statistics())
+        running = [P(*leaf.spec(shared=False)) for leaf in self.hold.stats]
+        stats = _filled(state.stats, running)
         kept = state.average is not None
         specs = TrainState(
             step=P(),
@@ -129,7 +146,7 @@ class Layout:
     @cached_property
     def state(self) -> TrainState:
         """Shapes, dtypes and shardings of the state."""
-        one = replace(self.task.state, feedback=self._feedback[0])
+        one = replace(self.held, feedback=self._feedback[0])
         return jax.tree.map(
             lambda x, spec: jax.ShapeDtypeStruct(
                 x.shape, x.dtype, sharding=NamedSharding(self.mesh, spec)
@@ -138,11 +155,38 @@ class Layout:
             self.specs,
         )
 
+    @cached_property
+    def stored(self) -> TrainState:
+        """Shapes, dtypes and shardings of the state in a checkpoint."""
+        return self.hold.stored(self.state, self.task.state, self.mesh)
+
+    def store(self, state: TrainState) -> TrainState:
+        """Return the state as a checkpoint has it: the leaves are the network's own."""
+        return state if self.pipe is None else self._storing(state)
+
+    def take(self, stored: TrainState) -> TrainState:
+        """Return the state of a checkpoint as devices hold it.
+
+        Args:
+            stored: as `store` returned; without `opt` where it is only evaluated.
+        """
+        if self.pipe is None:
+            return stored
+        held = replace(self.state, opt=stored.opt and self.state.opt)
+        places = jax.tree.map(lambda x: x.sharding, held)
+        taken: TrainState = jax.jit(self.hold.hold, out_shardings=places)(stored)
+        return taken
+
+    @cached_property
+    def _storing(self) -> Callable[[TrainState], TrainState]:
+        places = jax.tree.map(lambda x: x.sharding, self.stored)
+        return jax.jit(self.hold.store, out_shardings=places)
+
     def first_state(self) -> TrainState:
         """Compute the state before the first step."""
         shapes, _ = self._feedback
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        one = replace(self.task.init(), feedback=zeros)
+        one = replace(self.hold.hold(self.task.init()), feedback=zeros)
         return outer.spread(self.plan, one)
 
     def bind(
@@ -209,89 +253,6 @@ class Layout:
 
     def _batch_specs(self, batch: Mapping[str, Any]) -> dict[str, P]:
         return batch_specs(self.task.objective, batch, self.plan.batch_axes)
-
-    def _statistics(self) -> list[P]:
-        named = named_leaves(self.task.state.stats)
-        found = leaves_of(self.plan, self.roles, named)
-        return [P(*leaf.spec(shared=False)) for leaf in found]
-
-
-def lay_out(task: Task, plan: Plan, mesh: Mesh, shapes: Shapes) -> Layout:
-    """Lay a task out, or refuse what its network or batch cannot take.
-
-    Args:
-        task: what is trained.
-        plan: how it is to be split.
-        mesh: the plan's axes on devices.
-        shapes: a global training batch: the objective's keys and `id [B]`.
-
-    Raises:
-        BadInput: naming the layer or the batch, the numbers and what works.
-    """
-    inputs = cast(task.objective.arguments(shapes), task.dtype)
-    image, _ = task.objective.inputs[0]
-    uses.check(plan, task.objective.axes(image, inputs[0].ndim))
-    data.check(plan, inputs[0].shape[0], task.microbatches)
-    state = task.state
-    outer.check(plan, state)
-    parts = task.microbatches * plan.replicas
-    inputs = jax.tree.map(lambda x: _part(x, parts), inputs)
-    calls, fitted = fit(plan, task.graph, (state.params, state.stats), *inputs)
-    data.check_groups(plan, calls)
-    network = nnx.merge(task.graph, state.params, state.stats)
-    if plan.remat:
-        remake.check(network)
-    roles = tensor.assign(plan, calls, network)
-    reads = _reads(task, plan, roles, shapes)
-    reduction = plan_reduction(plan, reads.leaves)
-    stats = leaves_of(plan, roles, named_leaves(state.stats))
-    syncs = plan_syncs(plan, reads.leaves, stats)
-    return Layout(
-        task=task,
-        plan=plan,
-        mesh=mesh,
-        roles=roles,
-        sizes=fitted,
-        ledger=write_ledger(
-            plan, calls, roles, reads, task.microbatches, reduction, syncs
-        ),
-        reduction=reduction,
-        syncs=syncs,
-        shapes=shapes,
-    )
-
-
-def _reads(task: Task, plan: Plan, roles: Roles, shapes: Shapes) -> Reads:
-    """Say how the parameters lie and which of them the backward pass reads."""
-    leaves = leaves_of(plan, roles, named_leaves(task.state.params))
-    again = (False,) * len(leaves)
-    if plan.zero == 3 and any(leaf.fsdp is not None for leaf in leaves):
-        values, tree = jax.tree.flatten(task.state.params)
-        values = [cast(x, task.dtype) if x.ndim > 1 else x for x in values]
-
-        def loss(params: list[Any], stats: Any, batch: Batch) -> jax.Array:
-            params = jax.tree.unflatten(tree, params)
-            model = nnx.merge(task.graph, params, stats, copy=True)
-            model.train()
-            bind(model, jax.random.key(0), batch["id"])
-            if plan.remat:
-                remake.mark(model)
-            outputs = model(*cast(task.objective.arguments(batch), task.dtype))
-            return task.objective.losses(outputs, batch).mean()
-
-        loss = remake.remade(loss) if plan.remat else loss
-        reads = read_again(loss, values, task.state.stats, dict(shapes))
-        again = tuple(
-            read and x.ndim > 1 for read, x in zip(reads, values, strict=True)
-        )
-    state = task.state
-    asked = asked_squares(task.optimizer, state.params, state.opt)
-    return Reads(leaves=leaves, again=again, dtype=task.dtype, lengths=asked)
-
-
-def _part(x: jax.ShapeDtypeStruct, parts: int) -> jax.ShapeDtypeStruct:
-    """Give the shape of one of equal parts of a batch."""
-    return jax.ShapeDtypeStruct((x.shape[0] // parts, *x.shape[1:]), x.dtype)
 
 
 def _filled(tree: Any, leaves: list[Any]) -> Any:

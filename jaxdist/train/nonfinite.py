@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxdist.core.dtypes import wide
-from jaxdist.train.trust import Squares, own_squares
+from jaxdist.train.trust import Squares, Total, own_squares
 
 Tree = TypeVar("Tree")
 
@@ -47,10 +47,12 @@ def skip_nonfinite(
         params: Any = None,
         *,
         squares: Squares = own_squares,
+        total: Total = optax.tree.sum,
         **others: Any,
     ) -> tuple[Any, Skips]:
-        bad = optax.tree.sum(squares(jax.tree.map(_not_finite, grads))) > 0
-        moved = inner.update(grads, state.inner, params, squares=squares, **others)
+        bad = total(squares(jax.tree.map(_not_finite, grads))) > 0
+        more = {"squares": squares, "total": total, **others}
+        moved = inner.update(grads, state.inner, params, **more)
         still = jax.tree.map(jnp.zeros_like, moved[0]), state.inner
         updates, kept = _choose(bad, still, moved)
         skipped = bad.astype(jnp.int32)

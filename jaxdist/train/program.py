@@ -1,7 +1,7 @@
 """A program: a task compiled for a layout, audited, with what it needs to run."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -14,9 +14,11 @@ from jaxdist.partition.foreign import memory_of
 from jaxdist.partition.outer import Sync
 from jaxdist.partition.reduction import Reduction, summed_exactly
 from jaxdist.partition.work import Work, compare_work
+from jaxdist.pipeline.reading import own_moves
 from jaxdist.profile.trace import pruned
 from jaxdist.train.layout import Layout, Shapes
 from jaxdist.train.score import eval_step
+from jaxdist.train.staging import table
 from jaxdist.train.state import TrainState
 from jaxdist.train.step import sync_step, train_step
 
@@ -63,7 +65,7 @@ class Program:
     @property
     def parameters(self) -> int:
         """Trainable numbers in the network."""
-        return sum(leaf.size for leaf in jax.tree.leaves(self.layout.state.params))
+        return sum(leaf.size for leaf in jax.tree.leaves(self.layout.task.state.params))
 
     def run(self, number: int, state: TrainState, batch: Any) -> Any:
         """Do a step, counted from 1, and the outer step that may follow it.
@@ -91,23 +93,27 @@ def compile_program(
     Raises:
         AuditError: the program moves or computes something that the plan does not.
     """
-    ledger, traced = layout.ledger, trace_program(layout)
+    traced = trace_program(layout)
     compiled = traced.lower().compile()
-    work = compare_work(ledger.work, pruned(traced.jaxpr.jaxpr))
+    work = _work(layout, pruned(traced.jaxpr.jaxpr))
     moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
     joins = tuple(_join(layout, sync) for sync in layout.syncs)
     warm, differ = _warm(layout)
     found = (
-        *audit.differences(moves, ledger, work),
+        *_differences(layout, moves, work),
         *differ,
-        *(e for j in joins for e in audit.differences(j.moves, ledger.of_sync(j.sync))),
+        *(
+            e
+            for j in joins
+            for e in audit.differences(j.moves, layout.ledger.of_sync(j.sync))
+        ),
     )
     for difference in found:
         differs(difference)
     return Program(
         layout=layout,
         moves=moves,
-        audit=audit.compare(moves, ledger),
+        audit=audit.compare(_busiest(layout, moves), layout.ledger),
         work=work,
         differences=found,
         step=compiled,
@@ -116,6 +122,38 @@ def compile_program(
         batch=layout.batch(layout.shapes),
         memory_bytes=memory_of(compiled),
     )
+
+
+def _differences(
+    layout: Layout, moves: Sequence[Move], work: Sequence[Work]
+) -> Iterator[AuditError]:
+    """Yield where a step differs from the plan, on any device along the pipe axis."""
+    for device, ledger in enumerate(layout.ledgers):
+        yield from audit.differences(_own_moves(layout, moves, device), ledger, work)
+        work = ()
+
+
+def _busiest(layout: Layout, moves: Sequence[Move]) -> Sequence[Move]:
+    """Return what those devices move that move most."""
+    return _own_moves(layout, moves, layout.ledgers.index(layout.ledger))
+
+
+def _own_moves(layout: Layout, moves: Sequence[Move], device: int) -> Sequence[Move]:
+    if layout.pipe is None:
+        return moves
+    return tuple(own_moves(moves, layout.pipe.stages, device, layout.task.microbatches))
+
+
+def _work(layout: Layout, step: Any) -> tuple[Work, ...]:
+    """Set the work of a traced step beside the plan's."""
+    planned = {k: v for one in layout.ledgers for k, v in one.work.items()}
+    found = compare_work(planned, step)
+    if layout.pipe is None:
+        return found
+    # The trace has a stage's work in every tick; a device does it for microbatches.
+    micro = layout.task.microbatches
+    ticks = table(layout.plan, micro).length
+    return tuple(replace(w, program=w.program * micro // ticks) for w in found)
 
 
 def trace_program(layout: Layout, reduction: Reduction | None = None) -> Any:

@@ -210,11 +210,15 @@ def _lamb(config: OptimConfig, rate: "optax.Schedule") -> Any:
 
 
 def decays(params: Any) -> Any:
-    """Mark the leaves that decay: no vectors, and no biases of several gates."""
+    """Mark the leaves that decay: no vectors, and no biases of several gates.
+
+    Where vectors of stages lie in arrays of more dims, those are `vectors`.
+    """
     import jax
 
     def decayed(path: Any, leaf: Any) -> bool:
-        return leaf.ndim > 1 and "bias" not in [getattr(k, "key", "") for k in path]
+        names = {getattr(k, "key", getattr(k, "name", "")) for k in path}
+        return leaf.ndim > 1 and not names & {"bias", "vectors"}
 
     return jax.tree_util.tree_map_with_path(decayed, params)
 

@@ -17,7 +17,8 @@ from jaxdist.core.plan import Plan
 from jaxdist.partition.work import read_work
 from jaxdist.profile.scopes import modules, open_scopes
 from jaxdist.profile.trace import live
-from jaxdist.train.layout import Layout, lay_out
+from jaxdist.train.laying import lay_out
+from jaxdist.train.layout import Layout
 from jaxdist.train.step import train_step
 from jaxdist.train.task import Task
 

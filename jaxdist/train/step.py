@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.reduce import sum_shares
@@ -27,8 +28,8 @@ from jaxdist.partition.norms import axes_of
 from jaxdist.partition.outer import Sync
 from jaxdist.partition.reduction import Reduction
 from jaxdist.profile.again import needed
-from jaxdist.train import feedback
-from jaxdist.train.accumulate import accumulated
+from jaxdist.train import feedback, piped
+from jaxdist.train.accumulate import Gradients, accumulated
 from jaxdist.train.average import moved
 from jaxdist.train.dealt import scored
 from jaxdist.train.held import inputs_of, later, model_of, stats_of, whole
@@ -57,11 +58,11 @@ def train_step(
         the losses of the replicas [replicas], each over its own samples.
     """
     specs, task = layout.specs, layout.task
+    gradients = _in_turn if layout.pipe is None else _in_stages
     sums = reduction or layout.reduction
 
     def local(state: TrainState, batch: Batch) -> tuple[TrainState, jax.Array]:
-        own = functools.partial(_gradients, layout, state)
-        loss, stats, grads = accumulated(own, task.microbatches)(state.stats, batch)
+        loss, stats, grads = gradients(layout, state)(state.stats, batch)
         loss, grads, left = _reduced(layout, sums, state, loss, grads)
         params, opt = _moved(layout, state, grads)
         step = state.step + 1
@@ -100,6 +101,17 @@ def sync_step(layout: Layout, sync: Sync) -> Callable[..., Any]:
         out_specs=layout.specs,
         check_vma=False,
     )
+
+
+def _in_turn(layout: Layout, state: TrainState) -> Gradients:
+    """Return gradients of microbatches one after the other."""
+    own = functools.partial(_gradients, layout, state)
+    return accumulated(own, layout.task.microbatches)
+
+
+def _in_stages(layout: Layout, state: TrainState) -> Gradients:
+    """Return gradients of microbatches that go through the stages of a pipeline."""
+    return functools.partial(piped.gradients, layout, state)
 
 
 def _gradients(
@@ -155,7 +167,7 @@ def _reduced(
         The loss, the gradients, and what compressing them left.
     """
     plan = layout.plan
-    params, names = layout.task.state.params, [leaf.name for leaf in layout.leaves]
+    params, names = layout.held.params, [leaf.name for leaf in layout.leaves]
     dealt, dims = grads, layout.shared_dims
     if layout.shares:
         dealt = deal(grads, dims, fsdp.AXIS, reduction.scatter)
@@ -181,8 +193,11 @@ def _moved(layout: Layout, state: TrainState, grads: Any) -> tuple[Any, Any]:
     # test has asked for strict promotion.
     move = optax.with_extra_args_support(layout.task.optimizer)
     squares = functools.partial(_squares, layout)
+    total = functools.partial(_total, layout)
     with jax.numpy_dtype_promotion("standard"):
-        updates, opt = move.update(grads, state.opt, params, squares=squares)
+        updates, opt = move.update(
+            grads, state.opt, params, squares=squares, total=total
+        )
     params = optax.apply_updates(params, updates)
     if apart:
         leaves = join(jax.tree.leaves(params), layout.shared_dims, fsdp.AXIS)
@@ -197,3 +212,14 @@ def _squares(layout: Layout, tree: Any) -> Any:
     over = [axes_of(leaf) for leaf, x in given if not masked(x)]
     with jax.named_scope("whole_lengths"):
         return jax.tree.unflatten(shape, sum_shares(own, over))
+
+
+def _total(layout: Layout, squares: Any) -> jax.Array:
+    """Sum over the leaves of all stages; those that all devices have count once."""
+    pairs = list(zip(layout.leaves, jax.tree.leaves(squares), strict=True))
+    total = optax.tree.sum([x for leaf, x in pairs if leaf.pipe is None])
+    own = [x for leaf, x in pairs if leaf.pipe is not None]
+    if not own:
+        return total
+    with jax.named_scope("whole_lengths"):
+        return total + lax.psum(optax.tree.sum(own), "pipe")

@@ -6,8 +6,12 @@ sums of squares instead, through an extra argument of optax's `update`,
 
     squares(tree) -> a scalar for each leaf, its sum of squares over the whole leaf
 
-which the step fills in. Without it each leaf is whole, and they equal optax's own. A
-leaf whose length is not needed is an `optax.MaskedNode`, in the tree and in the answer.
+which the step fills in, and where they need one sum over all leaves for
+
+    total(squares) -> the sum over the leaves of all stages
+
+Without them each leaf is whole and here, and they equal optax's own. A leaf whose
+length is not needed is an `optax.MaskedNode`, in the tree and in the answer.
 """
 
 from collections.abc import Callable
@@ -23,6 +27,10 @@ Squares = Callable[[Any], Any]
 """From a tree shaped as the parameters to one of sums of squares, float32 or wider."""
 
 
+Total = Callable[[Any], jax.Array]
+"""From such a tree of sums to the sum of all, also of those on other stages."""
+
+
 def own_squares(tree: Any) -> Any:
     """Sum the squares of each leaf as it lies here, in float32 or wider.
 
@@ -34,15 +42,23 @@ def own_squares(tree: Any) -> Any:
 
 def asked_squares(
     optimizer: optax.GradientTransformation, params: Any, opt: Any
-) -> tuple[tuple[bool, ...], ...]:
+) -> tuple[tuple[tuple[bool, ...], ...], int]:
     """Tell which leaves' squares an optimizer asks for, each time that it does.
 
     Args:
         optimizer: any.
         params: parameters, arrays or shapes.
         opt: its state.
+
+    Returns:
+        For each time whether it asks for each leaf's, and how often for a total.
     """
     found: list[tuple[bool, ...]] = []
+    totals: list[jax.Array] = []
+
+    def add(squares: Any) -> jax.Array:
+        totals.append(optax.tree.sum(squares))
+        return totals[-1]
 
     def note(tree: Any) -> Any:
         found.append(tuple(not masked(leaf) for leaf in leaves_in(tree)))
@@ -51,10 +67,10 @@ def asked_squares(
     def update(params: Any, opt: Any) -> Any:
         move = optax.with_extra_args_support(optimizer)
         with jax.numpy_dtype_promotion("standard"):
-            return move.update(params, opt, params, squares=note)
+            return move.update(params, opt, params, squares=note, total=add)
 
     jax.eval_shape(update, params, opt)
-    return tuple(found)
+    return tuple(found), len(totals)
 
 
 def leaves_in(tree: Any) -> list[Any]:
@@ -85,10 +101,11 @@ def clip_by_global_norm(longest: float) -> optax.GradientTransformationExtraArgs
         params: Any = None,
         *,
         squares: Squares = own_squares,
+        total: Total = optax.tree.sum,
         **others: Any,
     ) -> tuple[Any, Any]:
         del params, others
-        norm = jnp.sqrt(optax.tree.sum(squares(grads)))
+        norm = jnp.sqrt(total(squares(grads)))
 
         def clip(grad: jax.Array) -> jax.Array:
             short = grad / norm.astype(grad.dtype) * longest

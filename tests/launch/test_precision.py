@@ -9,7 +9,7 @@ from jaxdist.launch.job import make_recipe, make_task
 from jaxdist.launch.resolve import resolve
 from jaxdist.meshes.build import build_mesh
 from jaxdist.profile.walk import walk
-from jaxdist.train.layout import lay_out
+from jaxdist.train.laying import lay_out
 from jaxdist.train.step import train_step
 
 WORDS = ("precision=bfloat16", "optim.ema=0.99", "optim.skip_nonfinite=1")

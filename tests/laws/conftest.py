@@ -25,7 +25,7 @@ from jaxdist.models.registry import (
     reads_clips,
     reads_tokens,
 )
-from jaxdist.train.layout import lay_out
+from jaxdist.train.laying import lay_out
 from jaxdist.train.program import compile_program, initial_state
 from jaxdist.train.task import Task
 
@@ -123,6 +123,8 @@ def reference(config, dtype, size, network, optimizer, image):
 def layout_of(task, axes, batch):
     """Lay a task out on a mesh; `idle` names axes that repeat work on purpose."""
     how = {key: value for key, value in axes.items() if key not in AXES}
+    if "order" in how:  # a plan's `pipe`, as its mesh has an axis of this name
+        how["pipe"] = how.pop("order")
     mesh = MeshShape(**{key: value for key, value in axes.items() if key in AXES})
     plan = Plan(mesh=mesh, **how)
     on = build_mesh(plan, jax.devices()[: plan.mesh.devices])
@@ -200,6 +202,7 @@ def parts():
         make_batch=make_batch,
         one_device=one_device,
         layout_of=layout_of,
+        padded=padded,
         shapes_of=shapes_of,
         assert_leaves_equal=assert_leaves_equal,
     )

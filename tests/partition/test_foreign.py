@@ -17,7 +17,7 @@ from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import image_shape, model_factory
-from jaxdist.train.layout import lay_out
+from jaxdist.train.laying import lay_out
 from jaxdist.train.program import compile_program
 from jaxdist.train.task import Task
 

@@ -14,7 +14,7 @@ def test_used_axes_pass():
     uses.check(Plan(mesh=mesh), IMAGE)
 
 
-@pytest.mark.parametrize("axis", ["pipe", "replica", "spatial_d"])
+@pytest.mark.parametrize("axis", ["replica", "spatial_d"])
 def test_an_axis_without_a_use_is_refused(axis):
     with pytest.raises(BadInput, match=rf"nothing is split along {axis}") as caught:
         uses.check(Plan(mesh=MeshShape(**{axis: 2}, data=4)), IMAGE)

@@ -20,7 +20,7 @@ from jaxdist.partition.work import Work, compare_work, plan_work, read_work
 from jaxdist.profile.calls import Call, read_calls
 from jaxdist.profile.trace import live
 from jaxdist.profile.walk import program_flops
-from jaxdist.train.layout import lay_out
+from jaxdist.train.laying import lay_out
 from jaxdist.train.step import train_step
 from jaxdist.train.task import Task
 

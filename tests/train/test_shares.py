@@ -9,7 +9,7 @@ from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import model_factory
-from jaxdist.train.layout import lay_out
+from jaxdist.train.laying import lay_out
 from jaxdist.train.shares import read_shares
 from jaxdist.train.step import train_step
 from jaxdist.train.task import Task

@@ -16,7 +16,7 @@ from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import model_factory
 from jaxdist.train.evaluate import Evaluator
-from jaxdist.train.layout import lay_out
+from jaxdist.train.laying import lay_out
 from jaxdist.train.program import compile_program, initial_state
 from jaxdist.train.task import Task
 

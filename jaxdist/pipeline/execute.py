@@ -1,0 +1,248 @@
+"""Execution: one program for all stages, a turn of one loop for each tick of a table.
+
+In a tick a device does what its column of the table says: one stage's forward or
+backward pass of one microbatch, or nothing. What it hands on is permuted along the pipe
+axis at the tick's end.
+
+Other stages do other work in the same tick, so nothing in a stage may wait for devices
+along the pipe axis; sums and gathers over other axes may.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdist.pipeline import forms
+from jaxdist.pipeline.forms import Lengths, Vectors
+from jaxdist.pipeline.once import Body, Row, in_turn, once
+from jaxdist.pipeline.slots import Held
+from jaxdist.pipeline.stage import (
+    Part,
+    Pipeline,
+    Trace,
+    apart,
+    filled,
+    residuals,
+    traced,
+)
+from jaxdist.pipeline.tables import Tables
+
+AXIS = "pipe"
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=(
+        "total",
+        "grads",
+        "stats",
+        "inputs",
+        "gradients",
+        "kept",
+        "up",
+        "down",
+    ),
+    meta_fields=(),
+)
+@dataclass(frozen=True, kw_only=True)
+class Carry:
+    """What a device has between two ticks."""
+
+    total: Any
+    """Sum of what the last stage returned."""
+    grads: Any
+    """Sums of gradients, `Held`; None without backward passes."""
+    stats: Held
+    """Running statistics."""
+    inputs: Vectors
+    """Ring of what arrived from the stage before."""
+    gradients: Vectors
+    """Ring of gradients from the stage behind."""
+    kept: Vectors
+    """Ring of what forward passes keep."""
+    up: Vectors
+    """What arrives next from the stage before."""
+    down: Vectors
+    """What arrives next from the stage behind."""
+
+
+def run_forward(pipe: Pipeline, params: Held, stats: Held, parts: Part) -> Any:
+    """Sum what the last stage returns over microbatches.
+
+    Args:
+        pipe: its table has forward passes alone.
+        params: what this device holds, dims over fsdp whole.
+        stats: its running statistics, which stay as they are.
+        parts: microbatches, [M, b, ...]; every stage has all.
+
+    Returns:
+        The sums, zero on devices without the last stage.
+    """
+    runner = _Runner(pipe, params, stats, parts, graded=False)
+    return runner.run().total
+
+
+def run(
+    pipe: Pipeline, params: Held, stats: Held, parts: Part
+) -> tuple[jax.Array, Held, Held]:
+    """Do a table's forward and backward passes.
+
+    Args:
+        pipe: stages whose last returns a scalar.
+        params: what this device holds, dims over fsdp whole.
+        stats: its running statistics.
+        parts: microbatches, [M, b, ...]; every stage has all.
+
+    Returns:
+        The sum of what the last stage returned over microbatches, zero on devices
+        without it; new statistics; gradients of the sum with respect to `params`.
+    """
+    after = _Runner(pipe, params, stats, parts, graded=True).run()
+    return after.total, after.stats, after.grads
+
+
+def handed(
+    pipe: Pipeline, params: Held, stats: Held, parts: Part
+) -> tuple[Lengths, Lengths]:
+    """Return how long the vectors are that go to the next stage, and that come back."""
+    runner = _Runner(pipe, params, stats, parts, graded=False)
+    return runner.takes, runner.slopes
+
+
+class _Runner:
+    """One run of a table inside a `shard_map`."""
+
+    def __init__(
+        self, pipe: Pipeline, params: Held, stats: Held, parts: Part, *, graded: bool
+    ) -> None:
+        self.pipe, self.params, self.parts = pipe, params, parts
+        self.stats, self.graded = stats, graded
+        found = traced(pipe, params, stats, parts, graded=graded)
+        self.traces = tuple(found)
+        self.takes = forms.longest(trace.takes for trace in self.traces[1:])
+        self.slopes = forms.longest(trace.sloped for trace in self.traces[1:])
+        self.keeps = forms.longest(trace.keeps for trace in self.traces)
+
+    def run(self) -> Carry:
+        """Do every tick."""
+        rows = {
+            field.name: jnp.asarray(getattr(self.pipe.tables, field.name))
+            for field in fields(Tables)
+            if field.name != "rows"
+        }
+        return lax.scan(self._tick, self._first(), rows)[0]
+
+    def _first(self) -> Carry:
+        """Return what there is before the first tick."""
+        inputs, gradients, kept = self.pipe.tables.rows
+        return Carry(
+            total=jax.tree.map(_zeros, self.traces[-1].gives.shaped),
+            grads=jax.tree.map(jnp.zeros_like, self.params) if self.graded else None,
+            stats=self.stats,
+            inputs=forms.zeros(self.takes, inputs),
+            gradients=forms.zeros(self.slopes, gradients),
+            kept=forms.zeros(self.keeps, kept),
+            up=forms.zeros(self.takes),
+            down=forms.zeros(self.slopes),
+        )
+
+    def _tick(self, carry: Carry, rows: Mapping[str, jax.Array]) -> tuple[Carry, None]:
+        me = lax.axis_index(AXIS)
+        row = {name: x[me] for name, x in rows.items()}
+        for way in ("comes", "returns") if self.graded else ("comes",):
+            carry = once(row[way] >= 0, _ARRIVALS[way], row, carry)
+        for trace in self.traces:
+            mine, number = row["stage"] == trace.stage.number, trace.stage.number
+            ahead = partial(self._forward, trace)
+            with jax.named_scope(f"stage{number}.forward"):
+                carry = once(mine & (row["work"] == 0), ahead, row, carry)
+            if self.graded:
+                back = partial(self._backward, trace)
+                with jax.named_scope(f"stage{number}.backward"):
+                    carry = once(mine & (row["work"] == 1), back, row, carry)
+        return self._sent(carry), None
+
+    def _sent(self, carry: Carry) -> Carry:
+        """Hand on what was made in a tick."""
+        count, chunks = self.pipe.devices, len(self.traces) // self.pipe.devices
+        # The last device hands on to the first where that has a later stage.
+        up = [(d, (d + 1) % count) for d in range(count if chunks > 1 else count - 1)]
+        down = [(b, a) for a, b in up]
+        with jax.named_scope("between_stages"):
+            sent = _permuted(carry.up, up), _permuted(carry.down, down)
+        return replace(carry, up=sent[0], down=sent[1])
+
+    def _forward(self, trace: Trace, row: Row, carry: Carry) -> Carry:
+        stage, last = trace.stage, trace is self.traces[-1]
+        run, leaves, slopes = self._ready(trace, row, carry)
+        if self.graded:
+            _, back, (out, stats) = jax.vjp(run, leaves, slopes, has_aux=True)
+            kept = trace.keeps.pack(residuals(back), self.keeps)
+            carry = replace(carry, kept=forms.put(carry.kept, row["kept"], kept))
+            device = self.pipe.device_of(stage)
+            own = self.pipe.stats.put(carry.stats, device, stats)
+            carry = replace(carry, stats=own)
+        else:
+            _, (out, _) = run(leaves, slopes)
+        if last:
+            return replace(carry, total=jax.tree.map(jnp.add, carry.total, out))
+        return replace(carry, up=trace.gives.pack(out, self.takes))
+
+    def _backward(self, trace: Trace, row: Row, carry: Carry) -> Carry:
+        _, leaves, slopes = self._ready(trace, row, carry)
+        kept = trace.keeps.unpack(forms.take(carry.kept, row["kept"]))
+        back = filled(trace.back, kept, leaves, slopes)
+        grads, down = back(self._slope(trace, row, carry))
+        if trace.stage.number:
+            carry = replace(carry, down=trace.sloped.pack(down, self.slopes))
+        device = self.pipe.device_of(trace.stage)
+        return replace(carry, grads=self.pipe.params.add(carry.grads, device, grads))
+
+    def _slope(self, trace: Trace, row: Row, carry: Carry) -> Any:
+        """Return the gradient of what a stage returned, as its neighbour sent it."""
+        if trace is self.traces[-1]:
+            return in_turn(row, jax.tree.map(jnp.ones_like, carry.total))
+        form = self.traces[trace.stage.number + 1].sloped
+        came = form.unpack(forms.take(carry.gradients, row["gradient"]))
+        return in_turn(row, came)
+
+    def _ready(self, trace: Trace, row: Row, carry: Carry) -> tuple[Any, Any, Any]:
+        """Return a stage as a function, and what it is called on."""
+        stage, pipe = trace.stage, self.pipe
+        part = {key: x[row["micro"]] for key, x in self.parts.items()}
+        carried = trace.takes.unpack(forms.take(carry.inputs, row["input"]))
+        part, carried = in_turn(row, (part, carried))
+        slopes, others = apart(carried)
+        run = pipe.function(stage, others, pipe.own_stats(stage, carry.stats), part)
+        return run, pipe.own_params(stage, self.params), slopes
+
+
+def _arrive(row: Row, carry: Carry) -> Carry:
+    """Keep what arrived from the stage before."""
+    return replace(carry, inputs=forms.put(carry.inputs, row["comes"], carry.up))
+
+
+def _come_back(row: Row, carry: Carry) -> Carry:
+    """Keep the gradient that arrived from the stage behind."""
+    kept = forms.put(carry.gradients, row["returns"], carry.down)
+    return replace(carry, gradients=kept)
+
+
+_ARRIVALS: Final[Mapping[str, Body[Carry]]] = MappingProxyType(
+    {"comes": _arrive, "returns": _come_back}
+)
+
+
+def _permuted(vectors: Vectors, pairs: list[tuple[int, int]]) -> Vectors:
+    """Hand vectors to neighbours along the pipe axis."""
+    return {dtype: lax.ppermute(x, AXIS, pairs) for dtype, x in vectors.items()}
+
+
+def _zeros(x: jax.ShapeDtypeStruct) -> jax.Array:
+    return jnp.zeros(x.shape, x.dtype)

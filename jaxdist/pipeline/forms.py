@@ -1,0 +1,107 @@
+"""Forms: what goes between stages, or waits for them, in one vector a dtype.
+
+Stages hand each other arrays of other shapes each; a device holds and sends vectors as
+long as the longest of them needs.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Vectors = dict[str, jax.Array]
+"""{dtype: numbers}, in the order of the names."""
+
+Lengths = Mapping[str, int]
+"""{dtype: how many numbers}."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """Shapes of the arrays of one tree."""
+
+    tree: Any
+    """Its structure."""
+    shapes: tuple[tuple[int, ...], ...]
+    """Shape of each leaf."""
+    dtypes: tuple[str, ...]
+    """Dtype of each leaf."""
+
+    @property
+    def lengths(self) -> Lengths:
+        """How many numbers of each dtype it has."""
+        total: Counter[str] = Counter()
+        for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
+            total[dtype] += math.prod(shape)
+        return dict(total)
+
+    @property
+    def shaped(self) -> Any:
+        """Return the tree with shapes for arrays."""
+        leaves = zip(self.shapes, self.dtypes, strict=True)
+        structs = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves]
+        return jax.tree.unflatten(self.tree, structs)
+
+    def pack(self, tree: Any, lengths: Lengths) -> Vectors:
+        """Write a tree of this form into vectors of so many numbers."""
+        parts: dict[str, list[jax.Array]] = {dtype: [] for dtype in lengths}
+        for leaf, dtype in zip(jax.tree.leaves(tree), self.dtypes, strict=True):
+            parts[dtype].append(leaf.reshape(-1))
+        own = self.lengths
+        for dtype, length in lengths.items():
+            parts[dtype].append(jnp.zeros(length - own.get(dtype, 0), dtype))
+        return {dtype: jnp.concatenate(found) for dtype, found in parts.items()}
+
+    def unpack(self, vectors: Vectors) -> Any:
+        """Read a tree of this form from vectors."""
+        start: Counter[str] = Counter()
+        leaves = []
+        for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
+            at, size = start[dtype], math.prod(shape)
+            leaves.append(vectors[dtype][at : at + size].reshape(shape))
+            start[dtype] += size
+        return jax.tree.unflatten(self.tree, leaves)
+
+
+def form_of(tree: Any) -> Form:
+    """Return the form of a tree of arrays or shapes."""
+    leaves, structure = jax.tree.flatten(tree)
+    return Form(
+        tree=structure,
+        shapes=tuple(tuple(x.shape) for x in leaves),
+        dtypes=tuple(np.dtype(x.dtype).name for x in leaves),
+    )
+
+
+def longest(forms: Iterable[Form]) -> Lengths:
+    """Return the lengths of vectors that each of some forms fits in."""
+    most: dict[str, int] = {}
+    for form in forms:
+        for dtype, length in form.lengths.items():
+            most[dtype] = max(most.get(dtype, 0), length)
+    return dict(sorted(most.items()))
+
+
+def zeros(lengths: Lengths, *front: int) -> Vectors:
+    """Return vectors of zeros, with so many rows in front."""
+    return {dtype: jnp.zeros((*front, n), dtype) for dtype, n in lengths.items()}
+
+
+def size(lengths: Lengths) -> int:
+    """Count the bytes of vectors of these lengths."""
+    return sum(n * np.dtype(dtype).itemsize for dtype, n in lengths.items())
+
+
+def put(ring: Vectors, row: Any, vectors: Vectors) -> Vectors:
+    """Write vectors into a row of a ring."""
+    return {dtype: x.at[row].set(vectors[dtype]) for dtype, x in ring.items()}
+
+
+def take(ring: Vectors, row: Any) -> Vectors:
+    """Read a row of a ring."""
+    return {dtype: x[row] for dtype, x in ring.items()}

@@ -1,0 +1,293 @@
+"""Slots: parameters of different stages in arrays of one shape for every device.
+
+One program runs on all devices, so what they hold has the same shapes; stages have
+other parameters each. The k-th largest leaf of every device of one kind lies in slot k
+
+    slot [pipe, fsdp, tensor, n]      n numbers of the largest leaf there on a device
+
+and smaller ones leave the rest at zero. Leaves of a kind decay or do not, have one
+dtype and are split over the same axes, so an optimizer treats a slot as it treats each
+leaf in it. A leaf that stages on several devices use is no slot: all have it whole.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdist.core.plan import Plan
+from jaxdist.partition.leaves import Leaf
+
+T = TypeVar("T")
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("matrices", "shared", "vectors"),
+    meta_fields=(),
+)
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """Parameters, or what is kept for each, as devices of a pipeline hold it."""
+
+    matrices: Any
+    """{number: slot} of kernels and tables."""
+    shared: Any
+    """{name: leaf} of those that several stages use."""
+    vectors: Any
+    """{number: slot} of norms and biases, which never decay."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """One array in which every device has one leaf of its own, or none."""
+
+    vector: bool
+    """Whether its leaves are norms or biases."""
+    places: tuple[int | None, ...]
+    """The leaf of each device along the pipe axis, in the order of the network."""
+    leaf: Leaf
+    """How the array lies."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slots:
+    """How the leaves of a network lie in slots."""
+
+    plan: Plan
+    """The layout."""
+    leaves: tuple[Leaf, ...]
+    """The network's leaves, in its order."""
+    slots: tuple[Slot, ...]
+    """Matrices, then vectors, the largest first."""
+    shared: tuple[int, ...]
+    """Leaves that several devices use."""
+    devices: tuple[frozenset[int], ...]
+    """Devices along the pipe axis that use each leaf."""
+
+    def held(self) -> tuple[Leaf, ...]:
+        """Return how arrays of `Held` lie, in the order of its leaves."""
+        return tuple(
+            jax.tree.leaves(self._held([s.leaf for s in self.slots], self.leaves))
+        )
+
+    def pack(self, leaves: Sequence[Any]) -> Held:
+        """Put a network's leaves, whole ones, into slots."""
+        rows = [
+            jnp.stack([self._row(slot, place, leaves) for place in slot.places])
+            for slot in self.slots
+        ]
+        return self._held(rows, leaves)
+
+    def unpack(self, held: Held) -> list[jax.Array]:
+        """Take a network's leaves, whole ones, out of slots."""
+        found: dict[int, Any] = dict(
+            zip(self.shared, self._apart(held)[1], strict=True)
+        )
+        for slot, array in zip(self.slots, self._apart(held)[0], strict=True):
+            for device, place in enumerate(slot.places):
+                if place is not None:
+                    found[place] = _joined(array[device], self.leaves[place], self.plan)
+        return [found[place] for place in range(len(self.leaves))]
+
+    def own(self, held: Held, device: int) -> dict[int, jax.Array]:
+        """Return the leaves of a device, from the slots that it has.
+
+        Args:
+            held: a device's part of each array, dims over fsdp whole.
+            device: along the pipe axis.
+        """
+        slots, shared = self._apart(held)
+        found = {
+            place: x
+            for place, x in zip(self.shared, shared, strict=True)
+            if device in self.devices[place]
+        }
+        for slot, array in zip(self.slots, slots, strict=True):
+            place = slot.places[device]
+            if place is not None:
+                found[place] = _merged(array[0, :, 0], self.leaves[place], self.plan)
+        return found
+
+    def put(self, held: Held, device: int, leaves: Mapping[int, jax.Array]) -> Held:
+        """Write leaves of a device over those in the slots that it has."""
+        slots, shared = self._apart(held)
+        for k, slot in enumerate(self.slots):
+            place = slot.places[device]
+            if place is not None and place in leaves:
+                new = _parted(leaves[place], self.leaves[place], self.plan)
+                slots[k] = slots[k].at[0, :, 0, : new.shape[-1]].set(new)
+        for k, place in enumerate(self.shared):
+            shared[k] = leaves.get(place, shared[k])
+        return self._held(slots, dict(zip(self.shared, shared, strict=True)))
+
+    def add(self, held: Held, device: int, grads: Mapping[int, jax.Array]) -> Held:
+        """Add to the leaves of a device, in the slots that it has.
+
+        Args:
+            held: sums, of the form of a device's part with dims over fsdp whole.
+            device: along the pipe axis.
+            grads: by place of the leaf.
+        """
+        slots, shared = self._apart(held)
+        for k, slot in enumerate(self.slots):
+            place = slot.places[device]
+            if place is not None and place in grads:
+                more = _parted(grads[place], self.leaves[place], self.plan)
+                more = more.astype(slots[k].dtype)
+                slots[k] = slots[k].at[0, :, 0, : more.shape[-1]].add(more)
+        for k, place in enumerate(self.shared):
+            if place in grads:
+                shared[k] = shared[k] + grads[place].astype(shared[k].dtype)
+        return self._held(slots, dict(zip(self.shared, shared, strict=True)))
+
+    def _held(self, slots: Sequence[Any], leaves: Any) -> Held:
+        pairs = list(zip(self.slots, slots, strict=True))
+        kinds = [
+            [x for s, x in pairs if s.vector is vector] for vector in (False, True)
+        ]
+        matrices, vectors = (dict(zip(map(_number, range(len(k))), k)) for k in kinds)
+        shared = {self.leaves[place].name: leaves[place] for place in self.shared}
+        return Held(matrices=matrices, shared=shared, vectors=vectors)
+
+    def _apart(self, held: Held) -> tuple[list[Any], list[Any]]:
+        kinds = (held.matrices, held.vectors)
+        slots = [kind[_number(k)] for kind in kinds for k in range(len(kind))]
+        return slots, [held.shared[self.leaves[place].name] for place in self.shared]
+
+    def _row(self, slot: Slot, place: int | None, leaves: Sequence[Any]) -> Any:
+        """Return what a device along the pipe axis has in a slot, [fsdp, tensor, n]."""
+        shape = slot.leaf.shape[1:]
+        if place is None:
+            return jnp.zeros(shape, slot.leaf.dtype)
+        rows = _split(leaves[place], self.leaves[place], self.plan)
+        return jnp.pad(rows, ((0, 0), (0, 0), (0, shape[-1] - rows.shape[-1])))
+
+
+def deal_slots(
+    plan: Plan, leaves: Sequence[Leaf], devices: Sequence[frozenset[int]]
+) -> Slots:
+    """Deal the leaves of a network into slots.
+
+    Args:
+        plan: the layout.
+        leaves: how each lies but for the pipe axis.
+        devices: those along the pipe axis that use each leaf.
+    """
+    groups: dict[Any, list[list[int]]] = defaultdict(
+        lambda: [[] for _ in range(plan.mesh.pipe)]
+    )
+    shared = tuple(i for i, users in enumerate(devices) if len(users) != 1)
+    for place, leaf in enumerate(leaves):
+        if place not in shared:
+            groups[_kind(leaf)][min(devices[place])].append(place)
+    slots = [
+        _slot(plan, leaves, kind, places)
+        for kind, own in sorted(groups.items())
+        for places in _ranked(plan, leaves, own)
+    ]
+    ordered = sorted(slots, key=lambda slot: slot.vector)
+    named = [
+        replace(slot, leaf=replace(slot.leaf, name=f"{slot.leaf.name}/{k}"))
+        for k, slot in enumerate(ordered)
+    ]
+    return Slots(
+        plan=plan,
+        leaves=tuple(leaves),
+        slots=tuple(named),
+        shared=shared,
+        devices=tuple(devices),
+    )
+
+
+def _kind(leaf: Leaf) -> tuple[bool, str, bool, bool]:
+    """Return what leaves of one slot have in common: vector, dtype, tensor, fsdp."""
+    vector = len(leaf.shape) < 2 or "bias" in leaf.name.split("/")
+    split = leaf.tensor is not None, leaf.fsdp is not None
+    return vector, np.dtype(leaf.dtype).name, *split
+
+
+def _ranked(
+    plan: Plan, leaves: Sequence[Leaf], own: Sequence[list[int]]
+) -> list[tuple[int | None, ...]]:
+    """Return the largest leaf of each device, the second largest of each, and so on."""
+    rows = [sorted(p, key=lambda i: -_numbers(plan, leaves[i])) for p in own]
+    return [
+        tuple(row[k] if k < len(row) else None for row in rows)
+        for k in range(max(map(len, rows)))
+    ]
+
+
+def _slot(
+    plan: Plan,
+    leaves: Sequence[Leaf],
+    kind: tuple[bool, str, bool, bool],
+    places: tuple[int | None, ...],
+) -> Slot:
+    vector, dtype, tensor, fsdp = kind
+    most = max(_numbers(plan, leaves[p]) for p in places if p is not None)
+    parts = plan.mesh.fsdp if fsdp else 1, plan.mesh.tensor if tensor else 1
+    leaf = Leaf(
+        name="vectors" if vector else "matrices",
+        shape=(plan.mesh.pipe, *parts, most),
+        dtype=np.dtype(dtype),
+        tensor=2 if tensor else None,
+        fsdp=1 if fsdp else None,
+        pipe=0,
+    )
+    return Slot(vector=vector, places=places, leaf=leaf)
+
+
+def _numbers(plan: Plan, leaf: Leaf) -> int:
+    """Count the numbers of a leaf on one device."""
+    return math.prod(leaf.local(plan))
+
+
+def _number(k: int) -> str:
+    return f"{k:04}"
+
+
+def _split(x: Any, leaf: Leaf, plan: Plan) -> Any:
+    """Part a whole leaf as it lies on devices, [fsdp, tensor, n]."""
+    parts = x[None]
+    for dim, size in ((leaf.tensor, plan.mesh.tensor), (leaf.fsdp, plan.mesh.fsdp)):
+        pieces = (
+            jnp.split(parts, size, axis=dim + parts.ndim - len(leaf.shape))
+            if dim is not None
+            else [parts]
+        )
+        parts = jnp.stack(pieces)
+    return parts.reshape(*parts.shape[:2], -1)
+
+
+def _joined(rows: Any, leaf: Leaf, plan: Plan) -> Any:
+    """Put a whole leaf together from the parts of devices, [fsdp, tensor, n]."""
+    local = leaf.local(plan)
+    x = rows[:, :, : math.prod(local)].reshape(*rows.shape[:2], *local)
+    for dim in (leaf.fsdp, leaf.tensor):
+        pieces = list(x)
+        x = (
+            pieces[0]
+            if dim is None
+            else jnp.concatenate(pieces, axis=dim + x.ndim - 1 - len(local))
+        )
+    return x
+
+
+def _parted(x: jax.Array, leaf: Leaf, plan: Plan) -> jax.Array:
+    """Part a device's gradient as fsdp shares it out, [fsdp, n]."""
+    pieces = jnp.split(x, plan.mesh.fsdp, leaf.fsdp) if leaf.fsdp is not None else [x]
+    return jnp.stack([piece.reshape(-1) for piece in pieces])
+
+
+def _merged(rows: jax.Array, leaf: Leaf, plan: Plan) -> jax.Array:
+    """Put a device's leaf together from what fsdp shares out, [fsdp, n]."""
+    local = leaf.local(plan)
+    pieces = [row[: math.prod(local)].reshape(local) for row in rows]
+    return pieces[0] if leaf.fsdp is None else jnp.concatenate(pieces, leaf.fsdp)

@@ -1,0 +1,203 @@
+"""A stage as a function on one device, and what is known of it before it runs."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxdist.pipeline import forms
+from jaxdist.pipeline.forms import Form
+from jaxdist.pipeline.slots import Held, Slots
+from jaxdist.pipeline.tables import Tables
+
+Part = Mapping[str, jax.Array]
+"""A microbatch: arrays of its samples by name."""
+
+Leaves = Mapping[int, jax.Array]
+"""Parameters or statistics by their places in the network's order."""
+
+Call = Callable[[Leaves, Leaves, Any, Part], Any]
+"""`(parameters, statistics, carried, part) -> (carried, new statistics)`; of the last
+stage the first result is the share of the loss, or scores.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One stage as functions on one device."""
+
+    number: int
+    """From 0."""
+    call: Call
+    """Its forward pass."""
+    params: tuple[int, ...]
+    """Places of the parameters that it uses."""
+    stats: tuple[int, ...]
+    """Places of its running statistics."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """A table and the stages that it moves."""
+
+    stages: tuple[Stage, ...]
+    """In order."""
+    tables: Tables
+    """Who does what when."""
+    params: Slots
+    """How parameters lie."""
+    stats: Slots
+    """How running statistics lie."""
+    dtype: Any
+    """Dtype in which matrices are used; None is their own."""
+
+    @property
+    def devices(self) -> int:
+        """Devices along the pipe axis."""
+        return int(self.tables.work.shape[1])
+
+    def device_of(self, stage: Stage) -> int:
+        """Return the device along the pipe axis that has a stage."""
+        return stage.number % self.devices
+
+    def own_params(self, stage: Stage, held: Held) -> dict[int, jax.Array]:
+        """Return a stage's parameters as they are used."""
+        own = self.params.own(held, self.device_of(stage))
+        return {place: _used(own[place], self.dtype) for place in stage.params}
+
+    def own_stats(self, stage: Stage, held: Held) -> dict[int, jax.Array]:
+        """Return a stage's running statistics."""
+        own = self.stats.own(held, self.device_of(stage))
+        return {place: own[place] for place in stage.stats}
+
+    def function(
+        self, stage: Stage, others: Any, stats: Leaves, part: Part
+    ) -> Callable[..., Any]:
+        """Return a stage as a function of what it has gradients of.
+
+        Returns:
+            `(parameters, slopes) -> (what it hands on that has gradients, (all that it
+            hands on, new statistics))`.
+        """
+
+        def call(leaves: Leaves, slopes: list[jax.Array]) -> Any:
+            out, new = stage.call(leaves, stats, together(slopes, others), part)
+            last = stage is self.stages[-1]
+            return out if last else apart(out)[0], (out, new)
+
+        return call
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """What is known of a stage before it runs."""
+
+    stage: Stage
+    """The stage."""
+    takes: Form
+    """What it is called on."""
+    gives: Form
+    """What it returns."""
+    keeps: Form
+    """What its forward pass keeps for the backward pass; nothing where there is none.
+    """
+    back: Any = None
+    """Its backward pass, to be filled with arrays; None where there is none."""
+
+    @property
+    def sloped(self) -> Form:
+        """What comes back as the gradient of what it is called on."""
+        return forms.form_of(apart(self.takes.shaped)[0])
+
+
+def traced(
+    pipe: Pipeline, params: Held, stats: Held, parts: Part, *, graded: bool
+) -> Iterator[Trace]:
+    """Trace every stage on shapes, in order; inside a `shard_map`.
+
+    Args:
+        pipe: the stages.
+        params: what this device holds.
+        stats: its running statistics.
+        parts: microbatches, [M, b, ...].
+        graded: whether there are backward passes.
+    """
+    part = {key: x[0] for key, x in parts.items()}
+    takes = forms.form_of(())
+    for stage in pipe.stages:
+        found: list[Any] = []
+
+        def probe(given: Any, stage: Stage = stage, found: list[Any] = found) -> Any:
+            slopes, others = apart(given[0])
+            run = pipe.function(stage, others, pipe.own_stats(stage, stats), given[1])
+            leaves = pipe.own_params(stage, params)
+            if not graded:
+                return run(leaves, slopes)[1][0], ()
+            _, back, (out, _) = jax.vjp(run, leaves, slopes, has_aux=True)
+            found.append(back)
+            return out, residuals(back)
+
+        out, kept = jax.eval_shape(probe, (takes.shaped, part))
+        gives = forms.form_of(out)
+        yield Trace(
+            stage=stage,
+            takes=takes,
+            gives=gives,
+            keeps=forms.form_of(kept),
+            back=found[0] if found else None,
+        )
+        takes = gives
+
+
+def residuals(back: Any) -> Any:
+    """Return what a backward pass of `jax.vjp` keeps besides its function's arguments.
+
+    Arguments are there anyway: parameters, and what arrived from the stage before.
+    """
+    return back.opaque_residuals
+
+
+def filled(back: Any, kept: Any, *arguments: Any) -> Any:
+    """Return a backward pass of other numbers.
+
+    Args:
+        back: of a trace.
+        kept: what `residuals` returned in the forward pass.
+        arguments: those of the forward pass.
+    """
+    found = copy.copy(back)
+    found.opaque_residuals = kept
+    found.args_res = [
+        _instead(old, jax.tree.leaves(new))
+        for old, new in zip(back.args_res, arguments, strict=True)
+    ]
+    return found
+
+
+def _instead(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+    """Put arrays where a backward pass kept an argument; what it did not stays so."""
+    kept = zip(old, new, strict=True)
+    return [x if isinstance(was, jax.Array) else was for was, x in kept]
+
+
+def apart(carried: Any) -> tuple[list[Any], Any]:
+    """Part the floats of a tree, which have gradients, from the rest."""
+    leaves, tree = jax.tree.flatten(carried)
+    smooth = [jnp.issubdtype(x.dtype, jnp.floating) for x in leaves]
+    slopes = [x for x, has in zip(leaves, smooth, strict=True) if has]
+    rest = [None if has else x for x, has in zip(leaves, smooth, strict=True)]
+    return slopes, (tree, rest)
+
+
+def together(slopes: list[Any], others: Any) -> Any:
+    """Put a tree together again that `apart` has parted."""
+    tree, rest = others
+    floats = iter(slopes)
+    return jax.tree.unflatten(tree, [next(floats) if x is None else x for x in rest])
+
+
+def _used(x: jax.Array, dtype: Any) -> jax.Array:
+    return x.astype(dtype) if dtype is not None and x.ndim > 1 else x

@@ -1,0 +1,185 @@
+"""Stages: the blocks of a network dealt out along the pipe axis.
+
+Stage k of a chain has the blocks from its cut to the next, and the auxiliary heads that
+read them. Device d of p along the axis has the stages d, d + p, d + 2 p and so on.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from flax import nnx
+
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.plan import Plan
+
+Blocks = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """A network cut into stages."""
+
+    blocks: tuple[Blocks, ...]
+    """Names of the blocks of each stage, in order."""
+    devices: int
+    """Devices along the pipe axis."""
+
+    @property
+    def count(self) -> int:
+        """Stages in all."""
+        return len(self.blocks)
+
+    def device_of(self, stage: int) -> int:
+        """Return the device along the axis that has a stage."""
+        return stage % self.devices
+
+    def stage_of(self, block: str) -> int:
+        """Return the stage that has a block."""
+        return next(k for k, names in enumerate(self.blocks) if block in names)
+
+
+def cut(plan: Plan, network: Any, work: Callable[[], Mapping[str, int]]) -> Stages:
+    """Cut a network into the stages of a plan.
+
+    Args:
+        plan: says where, or leaves it open: then the largest stage has as few FLOPs as
+            can be.
+        network: has a `chain()` of named blocks.
+        work: FLOPs of its blocks, by name; asked for where the plan leaves it open.
+
+    Raises:
+        BadInput: the network is no chain, a cut is before no block of it, or there are
+            more stages than blocks.
+    """
+    _check_chain(plan, network)
+    names = tuple(name for name, _ in network.chain())
+    _check_count(plan, names)
+    if plan.pipe.cuts:
+        starts = [_place(cut, names) for cut in plan.pipe.cuts]
+        if sorted(starts) != starts:
+            raise _disordered(plan, names, starts)
+    else:
+        flops = work()
+        starts = balanced([flops[name] for name in names], plan.stages)
+    edges = [0, *starts, len(names)]
+    parts = tuple(names[a:b] for a, b in itertools.pairwise(edges))
+    return Stages(blocks=parts, devices=plan.mesh.pipe)
+
+
+def balanced(work: Sequence[int], parts: int) -> list[int]:
+    """Return where parts begin, but the first, whose largest has the least work.
+
+    >>> balanced([4, 1, 1, 2, 6], 3)
+    [1, 4]
+    """
+    best = {0: (0, list[int]())}
+    for part in range(1, parts + 1):
+        found: dict[int, tuple[int, list[int]]] = {}
+        for end in range(part, len(work) - (parts - part) + 1):
+            found[end] = min(
+                (max(most, sum(work[start:end])), [*starts, start])
+                for start, (most, starts) in best.items()
+                if start < end
+            )
+        best = found
+    return best[len(work)][1][1:]
+
+
+def variables_of(block: Any) -> set[int]:
+    """Return the ids of the variables that a block holds or shares with others."""
+    nodes = (node for _, node in nnx.iter_graph(block))
+    return {id(node) for node in nodes if isinstance(node, nnx.Variable)}
+
+
+def run(model: Any, blocks: Blocks, carried: Any) -> Any:
+    """Call some blocks of a network on what the one before them returned.
+
+    Args:
+        model: a chain; where it has auxiliary heads, in training, they are called too.
+        blocks: follow each other.
+        carried: (what the block before returned, what heads before returned).
+
+    Returns:
+        The same of the last of the blocks.
+    """
+    x, others = carried
+    heads = model.heads() if hasattr(model, "heads") else {}
+    if getattr(model, "deterministic", False):
+        heads = {}
+    for name, block in model.chain():
+        if name not in blocks:
+            continue
+        with jax.named_scope(name):
+            x = block(x)
+        if name in heads:
+            with jax.named_scope(heads[name][0]):
+                others = (*others, heads[name][1](x))
+    return x, others
+
+
+def outputs(carried: Any) -> Any:
+    """Return what a whole network returns, from what its last block left."""
+    x, others = carried
+    return (x, *others) if others else x
+
+
+def _place(cut: str, names: Sequence[str]) -> int:
+    if cut in names[1:]:
+        return names.index(cut)
+    near = did_you_mean(cut, names[1:])
+    first = "; no stage begins before the first block" if cut == names[0] else ""
+    raise BadInput(
+        f"the network has no block {cut} to cut before",
+        rule=f"plan.pipe.cuts names the first block of each later stage{first}",
+        values=f"plan.pipe.cuts has {cut}; blocks: {', '.join(names)}",
+        remedy=f"plan.pipe.cuts={near}" if near else "plan.pipe.cuts= balances FLOPs",
+    )
+
+
+def _disordered(plan: Plan, names: Blocks, starts: list[int]) -> BadInput:
+    return BadInput(
+        "the cuts of the network are not in its order",
+        rule="plan.pipe.cuts follows the order of the blocks",
+        values=f"plan.pipe.cuts = {','.join(plan.pipe.cuts)}",
+        remedy=f"plan.pipe.cuts={','.join(names[i] for i in sorted(starts))}",
+    )
+
+
+def _check_chain(plan: Plan, network: Any) -> None:
+    chain = network.chain() if hasattr(network, "chain") else ()
+    if not chain or not all(isinstance(block, nnx.Module) for _, block in chain):
+        raise BadInput(
+            f"{type(network).__name__} cannot be cut into stages",
+            rule="a network with stages has chain(): its blocks, which are modules, "
+            "by name and in order",
+            values=f"plan.mesh.pipe = {plan.mesh.pipe}",
+            remedy=f"plan.mesh.data={plan.mesh.data * plan.mesh.pipe} plan.mesh.pipe=1",
+        )
+
+
+def _check_count(plan: Plan, names: Blocks) -> None:
+    """Refuse more stages than blocks, and cuts into other numbers of stages."""
+    if plan.stages > len(names):
+        fits = max(n for n in range(1, len(names) + 1) if not plan.stages % n)
+        raise BadInput(
+            "there are more stages than blocks",
+            rule="a stage has at least one block",
+            values=f"{plan.stages} stages, {len(names)} blocks: {', '.join(names)}",
+            remedy=f"plan.mesh.pipe={fits} plan.pipe.chunks=1",
+        )
+    asked = len(plan.pipe.cuts)
+    if asked and asked + 1 != plan.stages:
+        raise BadInput(
+            "the cuts make another number of stages than there are",
+            rule="plan.pipe.cuts has a block for each of plan.mesh.pipe x "
+            "plan.pipe.chunks stages but the first",
+            values=f"plan.pipe.cuts = {','.join(plan.pipe.cuts)}: {asked + 1} stages; "
+            f"{plan.title} has {plan.stages}",
+            remedy=(
+                "plan.pipe.cuts= balances FLOPs",
+                f"plan.mesh.pipe={asked + 1} plan.pipe.chunks=1",
+            ),
+        )

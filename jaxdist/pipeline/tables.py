@@ -1,0 +1,137 @@
+"""Tables: a schedule as numbers for devices, one row a tick.
+
+Each device has rings of rows for what arrives and for what it keeps for the backward
+pass. A row is taken when something comes and free again behind its last use, so a ring
+has as many rows as its device ever holds at once.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from jaxdist.pipeline.work import Work
+
+Rows = Sequence[Sequence[Work | None]]
+KINDS: Final = ("forward", "backward")
+"""Kinds of work, as tables number them."""
+NOTHING: Final = -1
+"""In a table: no row, no work."""
+
+Spans = dict[tuple[int, int], tuple[int, int]]
+"""The first and the last tick in which the array of (stage, microbatch) is held."""
+
+_ARRIVES: Final[Mapping[str, str]] = MappingProxyType(
+    {"input": "comes", "gradient": "returns"}
+)
+"""The column that says where what a ring holds arrives."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """What each device does and where its arrays are, int32 [ticks, devices] each."""
+
+    work: np.ndarray
+    """Its place in `KINDS`; `NOTHING` without."""
+    stage: np.ndarray
+    """Stage that it is done for."""
+    micro: np.ndarray
+    """Microbatch that it is done on."""
+    comes: np.ndarray
+    """Row of the ring of inputs for what arrives from the stage before."""
+    returns: np.ndarray
+    """Row of the ring of gradients for what arrives from the stage behind."""
+    input: np.ndarray
+    """Row of the ring of inputs that the work reads."""
+    gradient: np.ndarray
+    """Row of the ring of gradients that it reads."""
+    kept: np.ndarray
+    """Row of the ring of what a forward pass keeps for the backward pass."""
+    rows: tuple[int, int, int]
+    """Rows of the three rings: inputs, gradients, kept."""
+
+    @property
+    def ticks(self) -> int:
+        """How many ticks it has."""
+        return len(self.work)
+
+
+def tables(ticks: Rows, stages: int, devices: int) -> Tables:
+    """Write a schedule as numbers.
+
+    Args:
+        ticks: what each device does in each tick.
+        stages: in all; stage k is on device k % devices.
+        devices: along the pipe axis.
+    """
+    backward = any(w is not None and w.kind == "backward" for row in ticks for w in row)
+    spans: dict[str, Spans] = {"input": {}, "gradient": {}, "kept": {}}
+    shape = len(ticks), devices
+    names = ("work", "stage", "micro", "comes", "returns", *spans)
+    found = {name: np.full(shape, NOTHING, np.int32) for name in names}
+    for tick, device, one in _works(ticks):
+        found["work"][tick, device] = KINDS.index(one.kind)
+        found["stage"][tick, device] = one.stage
+        found["micro"][tick, device] = one.micro
+        _note(spans, tick, one, stages, backward)
+    sizes = []
+    for name, span in spans.items():
+        rows, most = _rows(span, devices)
+        sizes.append(most)
+        for tick, device, one in _works(ticks):
+            row = rows.get((one.stage, one.micro), NOTHING)
+            if name != "gradient" or one.kind != "forward":
+                found[name][tick, device] = row
+        if name in _ARRIVES:
+            for (stage, micro), (start, _) in span.items():
+                place = start, stage % devices
+                found[_ARRIVES[name]][place] = rows[stage, micro]
+    return Tables(**found, rows=(sizes[0], sizes[1], sizes[2]))
+
+
+def _works(ticks: Rows) -> Iterator[tuple[int, int, Work]]:
+    for tick, row in enumerate(ticks):
+        for device, one in enumerate(row):
+            if one is not None:
+                yield tick, device, one
+
+
+def _note(
+    spans: dict[str, Spans], tick: int, one: Work, stages: int, backward: bool
+) -> None:
+    """Note from when to when a work's arrays are held."""
+    key, inputs = (one.stage, one.micro), spans["input"]
+    if one.kind == "forward":
+        if one.stage + 1 < stages:
+            # What is sent in a tick is there from the next one on.
+            inputs[one.stage + 1, one.micro] = (tick + 1, tick + 1)
+        if key in inputs:
+            inputs[key] = (inputs[key][0], tick)
+        if backward:
+            spans["kept"][key] = (tick, tick)
+        return
+    spans["kept"][key] = (spans["kept"][key][0], tick)
+    if key in inputs:
+        inputs[key] = (inputs[key][0], tick)
+    if one.stage:
+        spans["gradient"][one.stage - 1, one.micro] = (tick + 1, tick + 1)
+    if key in spans["gradient"]:
+        spans["gradient"][key] = (spans["gradient"][key][0], tick)
+
+
+def _rows(spans: Spans, devices: int) -> tuple[dict[tuple[int, int], int], int]:
+    """Give each span the lowest row of its device that is free all along.
+
+    Returns:
+        The rows, and how many the device has that needs most.
+    """
+    free: list[list[int]] = [[] for _ in range(devices)]  # the last tick of each row
+    rows: dict[tuple[int, int], int] = {}
+    for key, (start, end) in sorted(spans.items(), key=lambda item: item[1]):
+        ends = free[key[0] % devices]
+        row = next((r for r, last in enumerate(ends) if last < start), len(ends))
+        ends[row : row + 1] = [end]
+        rows[key] = row
+    return rows, max(map(len, free))

@@ -1,0 +1,140 @@
+"""Laying out: a task and a plan made a layout, or refused before anything compiles."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh
+
+from jaxdist.core.plan import Plan
+from jaxdist.layers import bind
+from jaxdist.partition import data, tensor, uses
+from jaxdist.partition.leaves import leaves_of
+from jaxdist.partition.ledger import Reads, write_ledger
+from jaxdist.partition.outer import plan_syncs
+from jaxdist.partition.reduction import plan_reduction
+from jaxdist.partition.sizes import fit
+from jaxdist.profile.again import read_again
+from jaxdist.train import outer, piped, remake
+from jaxdist.train.hold import Hold, Plain
+from jaxdist.train.layout import Layout, Shapes
+from jaxdist.train.objective import Batch, cast
+from jaxdist.train.staging import in_slots, own_calls, staged
+from jaxdist.train.state import named_leaves
+from jaxdist.train.task import Task
+from jaxdist.train.trust import asked_squares
+
+
+def lay_out(task: Task, plan: Plan, mesh: Mesh, shapes: Shapes) -> Layout:
+    """Lay a task out, or refuse what its network or batch cannot take.
+
+    Args:
+        task: what is trained.
+        plan: how it is to be split.
+        mesh: the plan's axes on devices.
+        shapes: a global training batch: the objective's keys and `id [B]`.
+
+    Raises:
+        BadInput: naming the layer or the batch, the numbers and what works.
+    """
+    inputs = cast(task.objective.arguments(shapes), task.dtype)
+    image, _ = task.objective.inputs[0]
+    uses.check(plan, task.objective.axes(image, inputs[0].ndim))
+    data.check(plan, inputs[0].shape[0], task.microbatches)
+    state = task.state
+    outer.check(plan, state)
+    parts = task.microbatches * plan.replicas
+    inputs = jax.tree.map(lambda x: _part(x, parts), inputs)
+    calls, fitted = fit(plan, task.graph, (state.params, state.stats), *inputs)
+    data.check_groups(plan, calls)
+    network = nnx.merge(task.graph, state.params, state.stats)
+    if plan.remat:
+        remake.check(network)
+    roles = tensor.assign(plan, calls, network)
+    own = [
+        leaves_of(plan, roles, named_leaves(tree))
+        for tree in (state.params, state.stats)
+    ]
+    hold: Hold = Plain(params=own[0], stats=own[1])
+    stages = None
+    if plan.stages > 1:
+        stages = staged(plan, network, inputs)
+        hold = in_slots(plan, stages, network, state, (own[0], own[1]))
+    reads = _reads(task, plan, hold, shapes)
+    reduction = plan_reduction(plan, reads.leaves)
+    syncs = plan_syncs(plan, reads.leaves, hold.stats)
+    write = partial(
+        write_ledger, plan, calls, roles, reads, task.microbatches, reduction, syncs
+    )
+    layout = Layout(
+        task=task,
+        plan=plan,
+        mesh=mesh,
+        roles=roles,
+        sizes=fitted,
+        hold=hold,
+        ledgers=(),
+        reduction=reduction,
+        syncs=syncs,
+        shapes=shapes,
+    )
+    if stages is None:
+        return replace(layout, ledgers=(write(),))
+    handed = tuple(piped.messages(layout))
+    return replace(
+        layout,
+        ledgers=tuple(
+            write(own=partial(own_calls, stages, network, device=device)).beside(handed)
+            for device in range(stages.devices)
+        ),
+    )
+
+
+def _reads(task: Task, plan: Plan, hold: Hold, shapes: Shapes) -> Reads:
+    """Say how the parameters lie and which of them the backward pass reads."""
+    abstract = jax.eval_shape(hold.hold, task.state)
+    asked, totals = asked_squares(task.optimizer, abstract.params, abstract.opt)
+    if not isinstance(hold, Plain):
+        # Stages put their parameters together once, before the first microbatch.
+        again = (False,) * len(hold.params)
+        return Reads(
+            leaves=hold.params, again=again, dtype=None, lengths=asked, totals=totals
+        )
+    return Reads(
+        leaves=hold.params,
+        again=_again(task, plan, hold, shapes),
+        dtype=task.dtype,
+        lengths=asked,
+        totals=totals,
+        times=task.microbatches,
+    )
+
+
+def _again(task: Task, plan: Plan, hold: Plain, shapes: Shapes) -> tuple[bool, ...]:
+    """Tell which parameters are put together once more for the backward pass."""
+    leaves = hold.params
+    if plan.zero != 3 or all(leaf.fsdp is None for leaf in leaves):
+        return (False,) * len(leaves)
+    values, tree = jax.tree.flatten(task.state.params)
+    values = [cast(x, task.dtype) if x.ndim > 1 else x for x in values]
+
+    def loss(params: list[Any], stats: Any, batch: Batch) -> jax.Array:
+        params = jax.tree.unflatten(tree, params)
+        model = nnx.merge(task.graph, params, stats, copy=True)
+        model.train()
+        bind(model, jax.random.key(0), batch["id"])
+        if plan.remat:
+            remake.mark(model)
+        outputs = model(*cast(task.objective.arguments(batch), task.dtype))
+        return task.objective.losses(outputs, batch).mean()
+
+    loss = remake.remade(loss) if plan.remat else loss
+    reads = read_again(loss, values, task.state.stats, dict(shapes))
+    return tuple(read and x.ndim > 1 for read, x in zip(reads, values, strict=True))
+
+
+def _part(x: jax.ShapeDtypeStruct, parts: int) -> jax.ShapeDtypeStruct:
+    """Give the shape of one of equal parts of a batch."""
+    return jax.ShapeDtypeStruct((x.shape[0] // parts, *x.shape[1:]), x.dtype)

@@ -1,0 +1,196 @@
+"""Piped: gradients and scores of a layout whose network is cut into stages."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxdist.collectives.shards import join
+from jaxdist.partition import fsdp
+from jaxdist.partition.traffic import Traffic
+from jaxdist.pipeline import execute
+from jaxdist.pipeline.forms import Lengths, size
+from jaxdist.pipeline.schedule import Schedule, forward_only
+from jaxdist.pipeline.slots import Held
+from jaxdist.pipeline.stage import Pipeline, Stage
+from jaxdist.pipeline.stages import outputs
+from jaxdist.pipeline.stages import run as run_blocks
+from jaxdist.pipeline.tables import tables
+from jaxdist.train.accumulate import cut
+from jaxdist.train.dealt import scored
+from jaxdist.train.held import inputs_of, model_of, stats_of
+from jaxdist.train.hold import InSlots
+from jaxdist.train.layout import Layout
+from jaxdist.train.objective import Batch
+from jaxdist.train.remake import mark, remade
+from jaxdist.train.staging import table
+from jaxdist.train.state import TrainState
+
+Last = Callable[[Any, Batch], Any]
+"""From a network's outputs and what they are scored against to what a stage returns."""
+
+
+def gradients(
+    layout: Layout, state: TrainState, stats: Held, batch: Batch
+) -> tuple[jax.Array, Any, list[jax.Array]]:
+    """Return this device's share of the loss, new statistics, gradients of the share.
+
+    Args:
+        layout: its network is cut into stages.
+        state: what this device holds.
+        stats: its running statistics.
+        batch: this device's samples.
+    """
+    pipe, parts = _training(layout, state, batch)
+    loss, stats, grads = execute.run(pipe, whole(layout, state.params), stats, parts)
+    return loss, stats, jax.tree.leaves(grads)
+
+
+def score(layout: Layout, params: Held, stats: Held, batch: Batch, last: Last) -> Any:
+    """Sum the scores of a batch over stages: zero but on devices of the last.
+
+    Args:
+        layout: its network is cut into stages.
+        params: what this device holds.
+        stats: its running statistics.
+        batch: this device's samples.
+        last: scores outputs, as a tree of sums over samples.
+    """
+    samples, devices = batch["id"].shape[0], layout.plan.mesh.pipe
+    micro = devices if samples % devices == 0 else 1
+    order = forward_only(devices, micro, layout.plan.pipe.chunks)
+    pipe = _pipeline(layout, order, last, None)
+    parts = {name: cut(x, micro) for name, x in batch.items()}
+    return execute.run_forward(pipe, whole(layout, params), stats, parts)
+
+
+def whole(layout: Layout, params: Held) -> Held:
+    """Put together what fsdp shares out."""
+    if not layout.joins:
+        return params
+    held, tree = jax.tree.flatten(params)
+    return jax.tree.unflatten(tree, join(held, layout.shared_dims, fsdp.AXIS))
+
+
+def shares(layout: Layout) -> int:
+    """Return over how many devices the loss of the last stage is shared."""
+    plan = layout.plan
+    return plan.mesh.size(*(axis for axis in plan.sum_axes if axis != "pipe"))
+
+
+def messages(layout: Layout) -> Iterator[Traffic]:
+    """Yield what stages hand to their neighbours in a training step.
+
+    Each tick moves as much, whether something new is in it or not.
+    """
+    found: list[tuple[Lengths, Lengths]] = []
+
+    def local(state: TrainState, batch: Batch) -> None:
+        pipe, parts = _training(layout, state, batch)
+        params = whole(layout, state.params)
+        found.append(execute.handed(pipe, params, state.stats, parts))
+
+    batch: Any = layout.padded(layout.shapes)
+    jax.eval_shape(layout.map(local, layout.specs, batch, None), layout.state, batch)
+    ticks = table(layout.plan, layout.task.microbatches).length
+    for what, lengths in zip(("activations", "gradients"), found[0], strict=True):
+        yield Traffic(
+            what=what,
+            kind="collective-permute",
+            axes=("pipe",),
+            payload=ticks * size(lengths),
+            layer="between_stages",
+        )
+
+
+def _training(
+    layout: Layout, state: TrainState, batch: Batch
+) -> tuple[Pipeline, Batch]:
+    """Return the pipeline of a training step, and the microbatches that go through."""
+    task = layout.task
+    key = jax.random.fold_in(jax.random.key(task.seed), state.step)
+
+    def share(out: Any, part: Batch) -> jax.Array:
+        mean = layout.objective.losses(out, part).mean()
+        return mean / shares(layout) / task.microbatches
+
+    order = table(layout.plan, task.microbatches)
+    parts = {name: cut(x, task.microbatches) for name, x in batch.items()}
+    return _pipeline(layout, order, share, key), parts
+
+
+def _pipeline(
+    layout: Layout, order: Schedule, last: Last, key: jax.Array | None
+) -> Pipeline:
+    """Return the stages as functions, and the table that moves them.
+
+    Args:
+        layout: its network is cut into stages.
+        order: who does what when.
+        last: what the last stage makes of a network's outputs.
+        key: random key of (seed, step) in training; None in evaluation.
+    """
+    hold = _hold(layout)
+    stages = hold.stages
+    return Pipeline(
+        stages=tuple(
+            _stage(layout, number, last, key) for number in range(stages.count)
+        ),
+        tables=tables(order.ticks, stages.count, stages.devices),
+        params=hold.param_slots,
+        stats=hold.stat_slots,
+        dtype=layout.task.dtype,
+    )
+
+
+def _hold(layout: Layout) -> InSlots:
+    """Return how the state of a layout with stages lies."""
+    if layout.pipe is None:
+        raise TypeError(f"{layout.plan.title} has no stages")
+    return layout.pipe
+
+
+def _stage(layout: Layout, number: int, last: Last, key: jax.Array | None) -> Stage:
+    task, hold = layout.task, _hold(layout)
+    stages = hold.stages
+    blocks, ends = stages.blocks[number], number == stages.count - 1
+    trees = task.state.params, task.state.stats
+    own = [
+        tuple(place for place, users in enumerate(used) if number in users)
+        for used in hold.users
+    ]
+
+    def call(params: Any, stats: Any, carried: Any, part: Batch) -> Any:
+        model: Any = model_of(task, _filled(trees[0], params), _filled(trees[1], stats))
+        model.train() if key is not None else model.eval()
+        layout.bind(model, key, part["id"] if key is not None else None)
+        if layout.plan.remat:
+            mark(model)
+        if number == 0:
+            given = inputs_of(task, part)
+            carried = (given if len(given) > 1 else given[0]), ()
+        carried = run_blocks(model, blocks, carried)
+        new = jax.tree.leaves(stats_of(model))
+        kept = {place: new[place] for place in own[1]}
+        if not ends:
+            return carried, kept
+        return last(*scored(layout.plan, outputs(carried), part)), kept
+
+    again = layout.plan.remat and key is not None
+    return Stage(
+        number=number,
+        call=remade(call) if again else call,
+        params=own[0],
+        stats=own[1],
+    )
+
+
+def _filled(tree: Any, own: Mapping[int, jax.Array]) -> Any:
+    """Fill a tree of shapes with a stage's own leaves; what it does not use is zero."""
+    shapes, structure = jax.tree.flatten(tree)
+    leaves = [
+        own[place] if place in own else jnp.zeros(x.shape, x.dtype)
+        for place, x in enumerate(shapes)
+    ]
+    return jax.tree.unflatten(structure, leaves)

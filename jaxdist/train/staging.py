@@ -1,0 +1,162 @@
+"""Staging: a task's network cut into stages, with the slots and ledgers that follow."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+from flax import nnx
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.layers import bind
+from jaxdist.partition.leaves import Leaf
+from jaxdist.pipeline.schedule import Schedule, schedule
+from jaxdist.pipeline.slots import deal_slots
+from jaxdist.pipeline.stages import Stages, cut, variables_of
+from jaxdist.profile.calls import Call
+from jaxdist.profile.read import read_profile
+from jaxdist.train.hold import InSlots
+from jaxdist.train.state import TrainState
+
+Inputs = Sequence[jax.ShapeDtypeStruct]
+
+
+def staged(plan: Plan, network: Any, inputs: Inputs) -> Stages:
+    """Cut a network into the stages of a plan.
+
+    Args:
+        plan: the layout.
+        network: on shapes alone.
+        inputs: what it is called on.
+
+    Raises:
+        BadInput: it cannot be cut so, or not together with what else the plan asks for.
+    """
+    _check(plan)
+
+    def work() -> Mapping[str, int]:
+        profile = read_profile(network, inputs, prepare=_silent(inputs))
+        return {block.name: block.flops for block in profile.blocks}
+
+    return cut(plan, network, work)
+
+
+def table(plan: Plan, microbatches: int) -> Schedule:
+    """Return who does what when in a training step.
+
+    Raises:
+        BadInput: a schedule that does not go with these numbers.
+    """
+    pipe = plan.pipe
+    return schedule(pipe.schedule, plan.mesh.pipe, microbatches, pipe.chunks)
+
+
+def in_slots(
+    plan: Plan,
+    stages: Stages,
+    network: Any,
+    state: TrainState,
+    leaves: tuple[Sequence[Leaf], Sequence[Leaf]],
+) -> InSlots:
+    """Deal the leaves of a network out to the devices of its stages.
+
+    Args:
+        plan: the layout.
+        stages: the network's.
+        network: on shapes alone.
+        state: shapes of the task's state.
+        leaves: how parameters lie but for the pipe axis, and statistics.
+    """
+    kinds = leaves[0], [replace(leaf, fsdp=None) for leaf in leaves[1]]
+    users = [
+        tuple(users_of(stages, network, leaf.name) for leaf in kind) for kind in kinds
+    ]
+    slots = [
+        deal_slots(plan, kind, [frozenset(map(stages.device_of, u)) for u in used])
+        for kind, used in zip(kinds, users, strict=True)
+    ]
+    return InSlots(
+        stages=stages,
+        param_slots=slots[0],
+        stat_slots=slots[1],
+        users=(users[0], users[1]),
+        trees=(jax.tree.structure(state.params), jax.tree.structure(state.stats)),
+    )
+
+
+def users_of(stages: Stages, network: Any, name: str) -> frozenset[int]:
+    """Return the stages that use a leaf.
+
+    Args:
+        stages: the network's.
+        network: on shapes alone.
+        name: path of the leaf, with slashes.
+    """
+    variable = _variable(network, name)
+    return frozenset(
+        number
+        for number, blocks in enumerate(stages.blocks)
+        if any(id(variable) in variables_of(x) for x in _modules(network, blocks))
+    )
+
+
+def own_calls(
+    stages: Stages, network: Any, calls: Sequence[Call], device: int
+) -> Iterator[Call]:
+    """Yield the calls that a device's stages make.
+
+    A table that the last block uses as well is called by that block's stage: calls are
+    in order, and so are stages.
+    """
+    heads = network.heads() if hasattr(network, "heads") else {}
+    after = {name: block for block, (name, _) in heads.items()}
+    stage = 0
+    for call in calls:
+        first = call.path.split(".")[0]
+        stage = max(stage, stages.stage_of(after.get(first, first)))
+        if stages.device_of(stage) == device:
+            yield call
+
+
+def _modules(network: Any, blocks: Sequence[str]) -> Iterator[Any]:
+    heads = network.heads() if hasattr(network, "heads") else {}
+    for name, block in network.chain():
+        if name in blocks:
+            yield block
+            if name in heads:
+                yield heads[name][1]
+
+
+def _variable(network: Any, name: str) -> Any:
+    node = network
+    for part in name.split("/"):
+        node = getattr(node, part) if hasattr(node, part) else node[int(part)]
+    return node
+
+
+def _silent(inputs: Inputs) -> Callable[[nnx.Module], None]:
+    """Return what binds noise to a network before it is traced."""
+    import numpy as np
+
+    ids = np.arange(inputs[0].shape[0], dtype=np.int32)
+    return lambda network: bind(network, jax.random.key(0), jax.numpy.asarray(ids))
+
+
+def _check(plan: Plan) -> None:
+    """Refuse what does not go with stages."""
+    others = {
+        "plan.mesh.replica": (plan.replicas > 1, "plan.mesh.replica=1"),
+        f"plan.reduce.via = {plan.reduce.via}": (
+            plan.reduce.via not in ("exact", "auto"),
+            "plan.reduce.via=exact",
+        ),
+    }
+    for what, (asked, remedy) in others.items():
+        if asked:
+            raise BadInput(
+                f"{what} does not go with stages",
+                rule="gradients of stages are summed exactly in every step",
+                values=f"plan.mesh.pipe = {plan.mesh.pipe}, {what}",
+                remedy=(remedy, "plan.mesh.pipe=1"),
+            )

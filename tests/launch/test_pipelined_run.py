@@ -1,0 +1,47 @@
+"""A run in stages: trained, evaluated, and gone on with in other stages or none."""
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.timeout(300)
+
+SIZES = ("model.width=4", "epochs=1", "optim.accumulate=4", "plan.mesh.spatial_h=1")
+
+
+def test_a_run_changes_its_stages_as_it_resumes(job, tmp_path):
+    words = ("train", "digits", *SIZES, f"run.dir={tmp_path}", "--json")
+    code, out, err = job.run(*words, "plan.mesh.pipe=4", "plan.mesh.data=2")
+    assert code == 0, err
+    first = json.loads(out)
+    assert (first["steps"], first["held_out"]) == (23, 360)
+    again = "epochs=2", "plan.mesh.pipe=2", "plan.mesh.data=4"
+    code, out, err = job.run(*words, *again)
+    assert code == 0, err
+    second = json.loads(out)
+    assert (second["resumed_at"], second["steps"]) == (23, 45)
+    code, out, err = job.run("eval", str(tmp_path / "digits"), "--json")
+    assert code == 0, err
+    assert json.loads(out)["loss"] == pytest.approx(second["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("plan.mesh.pipe=2", "plan.pipe.cuts=blok2"), "plan.pipe.cuts=block2"),
+        (("plan.mesh.pipe=8",), "there are more stages than blocks"),
+        (("plan.mesh.pipe=2", "plan.pipe.schedule=1f2b"), "1f1b"),
+        (("plan.mesh.pipe=2", "plan.pipe.schedule=interleaved"), "chunks"),
+        (("plan.mesh.pipe=2", "plan.reduce.via=int8"), "does not go with stages"),
+        (("plan.mesh.pipe=2", "optim.accumulate=3"), "does not divide"),
+    ],
+    ids=lambda case: case[-1] if isinstance(case, tuple) else "",
+)
+def test_what_cannot_be_cut_is_refused_before_anything_is_written(
+    job, tmp_path, words, said
+):
+    base = ("plan.mesh.data=1", "plan.mesh.spatial_h=1", "optim.accumulate=4")
+    code, _, err = job.run("train", "digits", f"run.dir={tmp_path}", *base, *words)
+    assert code == 2, err
+    assert said in err
+    assert not list(tmp_path.iterdir())
