@@ -6,6 +6,9 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-v
 # Processes that share the tests; each holds 16 fake devices and about 1 GB.
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS)
+# Laws compile hundreds of programs and run each once: machine code that is not optimised
+# takes a third less of the processor in all. What the programs say is the same.
+LAWS := XLA_FLAGS=--xla_backend_optimization_level=0 $(PYTEST)
 
 .PHONY: train test laws laws-all system-tests system-packages commands check format env env-dev clean
 
@@ -17,10 +20,10 @@ test: env-dev
 
 # What must hold for every layout; laws-all has the full matrix.
 laws: env-dev
-	$(PYTEST) -m "laws and not slow" tests/laws
+	$(LAWS) -m "laws and not slow" tests/laws
 
 laws-all: env-dev
-	$(PYTEST) -m laws tests/laws
+	$(LAWS) -m laws tests/laws
 
 # Tests that mount file systems or shape networks: as root, on Linux.
 system-tests: env-dev system-packages

@@ -30,8 +30,16 @@ def tiny(name):
     return ModelConfig(name=name, size="tiny", depth=2, dropout=0.3)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", ["gpt2_small", "llama"])
+def in_turn():
+    """Every network in every layout; by default each layout with one of the two."""
+    for number, layout in enumerate(LAYOUTS):
+        for turn, name in enumerate(("gpt2_small", "llama")):
+            often = number % 2 == turn
+            marks = [] if often else [pytest.mark.slow]
+            yield pytest.param(name, layout, marks=marks, id=f"{name}-{layout}")
+
+
+@pytest.mark.parametrize(("name", "layout"), list(in_turn()))
 def test_one_step(name, layout, assert_equal_one_device):
     assert_equal_one_device(tiny(name), LAYOUTS[layout], size=8)
 
