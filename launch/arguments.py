@@ -23,10 +23,17 @@ class Parser(argparse.ArgumentParser):
     def read(self, words: Sequence[str]) -> argparse.Namespace:
         """Read the words; options may stand between the overrides.
 
+        Where the command takes a program, that is what stands behind `--`.
+
         Raises:
             BadInput: an option or a value that the command does not have.
         """
-        return self.parse_intermixed_args(words)
+        if self.get_default("program") is None or "--" not in words:
+            return self.parse_intermixed_args(words)
+        end = list(words).index("--")
+        args = self.parse_intermixed_args(words[:end])
+        args.program = tuple(words[end + 1 :])
+        return args
 
     def error(self, message: str) -> NoReturn:
         """Turn a complaint of argparse into BadInput."""
@@ -56,6 +63,11 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object, and nothing else"
     )
+
+
+def add_program(parser: argparse.ArgumentParser) -> None:
+    """Add `-- PROGRAM ...`, words of a command of its own: `args.program`."""
+    parser.set_defaults(program=())
 
 
 def add_experiment(parser: argparse.ArgumentParser) -> None:

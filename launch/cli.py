@@ -7,13 +7,14 @@ import sys
 import traceback
 import warnings
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Final, Protocol, TextIO, cast
 
 from jaxdist.core.errors import BadInput, Failed, Remark, TryAgain, did_you_mean
 from jaxdist.launch import commands
 from jaxdist.launch.arguments import Parser
+from jaxdist.launch.company import company
 from jaxdist.launch.console import print_error
 
 EXIT_CODES: Final = "exit codes: 0 done, 1 failed, 2 bad input, 75 try again"
@@ -42,9 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = _remark
         try:
-            return _answer(words)
+            code = _answer(words)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            return _tell(error)
+            code = _tell(error)
+    return company().leave(code)
 
 
 def command_names() -> tuple[str, ...]:
@@ -92,15 +94,12 @@ def _tell(error: BaseException) -> int:
     match error:
         case SystemExit():  # argparse, after --help
             code = int(error.code or 0)
-        case BadInput():
-            print_error(error)
-            code = 2
+        case BadInput() as refusal:
+            code = _once(2, lambda: print_error(refusal))
         case Failed():
-            sys.stderr.write(f"error: {error}\n")
-            code = 1
+            code = _once(1, lambda: sys.stderr.write(f"error: {error}\n"))
         case TryAgain():
-            sys.stderr.write(f"{error}\n")
-            code = 75
+            code = _once(75, lambda: sys.stderr.write(f"{error}\n"))
         case KeyboardInterrupt():
             sys.stderr.write("\nstopped from the keyboard\n")
             code = 130
@@ -108,12 +107,19 @@ def _tell(error: BaseException) -> int:
             # The reader, `head` for one, has enough: the rest goes nowhere, quietly.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 1
-        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
-            print_error(_disk_full(error))
-            code = 2
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT) as full:
+            code = _once(2, lambda: print_error(_disk_full(full)))
         case _:
             traceback.print_exception(error)
             code = 1
+    return code
+
+
+def _once(code: int, say: Callable[[], object]) -> int:
+    """Say what several processes may have met alike, in one of them."""
+    with company().speaking() as mine:
+        if mine:
+            say()
     return code
 
 

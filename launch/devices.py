@@ -13,6 +13,7 @@ from typing import Final
 from jaxdist.core.axes import AXES
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.launch.company import company
 from jaxdist.launch.environment import (
     cache_folder,
     cache_is_on,
@@ -75,7 +76,9 @@ def prepare_devices(plan: Plan, *, explicit: bool) -> Prepared:
     """
     platform = find_platform(os.environ)
     notes = [platform.unused] if platform.unused else []
-    fake = min(plan.mesh.devices, FAKE_LIMIT) if platform.name == "cpu" else None
+    processes = company().count
+    wanted = -(-min(plan.mesh.devices, FAKE_LIMIT) // processes)
+    fake = wanted if platform.name == "cpu" else None
     early = put(variables(os.environ, fake_devices=fake))
     notes += [] if early else [_LATE]
     if cache_is_on(os.environ):
@@ -87,6 +90,8 @@ def prepare_devices(plan: Plan, *, explicit: bool) -> Prepared:
     name, devices = _count(platform.name)
     fitted, note = settle(plan, devices, platform=name, explicit=explicit)
     notes += [note] if note else []
+    if processes > 1:
+        check_shares(fitted, devices, processes)
     return Prepared(plan=fitted, platform=name, devices=devices, notes=tuple(notes))
 
 
@@ -168,6 +173,34 @@ def settle(
     return small, f"plan {plan.title} becomes {small.title}: {counted}"
 
 
+def check_shares(plan: Plan, devices: int, processes: int) -> None:
+    """Refuse a plan that leaves devices of several processes idle.
+
+    Args:
+        plan: fitted to the devices.
+        devices: of all processes together.
+        processes: how many there are.
+
+    Raises:
+        BadInput: some process would have less to do than others.
+    """
+    wanted = plan.mesh.devices
+    if wanted == devices:
+        return
+    each, rest = divmod(wanted, processes)
+    counts = [n for n in range(1, wanted + 1) if wanted % n == 0]
+    fewer = max(n for n in counts if n <= processes)
+    raise BadInput(
+        "the processes do not share the plan evenly",
+        rule="several processes use all devices that they have",
+        values=f"{plan.title} needs {wanted}; {processes} processes have {devices}",
+        remedy=[
+            *([] if rest else [f"--devices-per-process {each}"]),
+            f"-n {fewer} --devices-per-process {wanted // fewer}",
+        ][:1],
+    )
+
+
 def shrink(plan: Plan, devices: int) -> Plan:
     """Return the plan on at most this many devices: `data` keeps as much as it can.
 
@@ -210,15 +243,18 @@ def _too_large(plan: Plan, small: Plan, devices: int, platform: str) -> BadInput
         for axis, size in plan.mesh.items()
         if size != new[axis]
     ]
-    before = f"JAX_NUM_CPU_DEVICES={plan.mesh.devices}"
+    processes = company().count
+    before = f"JAX_NUM_CPU_DEVICES={plan.mesh.devices} jaxdist ..."
     if platform != "cpu":
         before = f"JAX_PLATFORMS=cpu {before}"
+    if processes > 1:
+        before = f"--devices-per-process {-(-plan.mesh.devices // processes)}"
     return BadInput(
         "the mesh is larger than the devices",
         rule="the axes of plan.mesh multiply to at most the devices that are here",
         values=f"{plan.title} needs {plan.mesh.devices}, "
         f"here are {devices} ({platform})",
-        remedy=[" ".join(words), f"or on fake devices: {before} jaxdist ..."],
+        remedy=[" ".join(words), f"or on fake devices: {before}"],
     )
 
 

@@ -25,11 +25,12 @@ _ONE_THREAD: Final = {
 }
 _JAX: Final = {
     "JAX_PLATFORMS": "cpu",
-    "JAX_NUM_CPU_DEVICES": "1",
     "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
     "TF_CPP_MIN_LOG_LEVEL": "2",
 }
 _START_S: Final = 60
+_SILENCE_S: Final = 30
+"""Seconds without a word after which a process counts as dead."""
 
 
 def environment(
@@ -37,8 +38,8 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment of one of several joined processes.
 
-    Settings of jax that this process runs under are its own affair, and a proxy would
-    stand between processes that speak to each other directly: both are left out.
+    Settings of jax that this process runs under are its own affair, so they are left
+    out; and a process has one thread and one device.
 
     Args:
         environ: the environment as it is.
@@ -46,13 +47,45 @@ def environment(
         count: how many there are.
         coordinator: `address:port` at which process 0 listens.
     """
-    kept = {
-        name: text
-        for name, text in environ.items()
-        if not (name.startswith("JAX_") or name.lower().endswith("_proxy"))
+    kept = {name: text for name, text in environ.items() if not name.startswith("JAX_")}
+    mine = placed(kept, rank=rank, count=count, coordinator=coordinator)
+    return {**mine, **_ONE_THREAD, "JAX_NUM_CPU_DEVICES": "1"}
+
+
+def placed(
+    environ: Mapping[str, str],
+    *,
+    rank: int,
+    count: int,
+    coordinator: str,
+    devices: int | None = None,
+) -> dict[str, str]:
+    """Return an environment with the place of one of several processes.
+
+    A proxy would stand between processes that speak to each other directly, and is
+    left out.
+
+    Args:
+        environ: the environment as it is.
+        rank: which process.
+        count: how many there are.
+        coordinator: `address:port` at which process 0 listens.
+        devices: fake devices of the process; None leaves them to its command.
+    """
+    direct = {
+        k: text for k, text in environ.items() if not k.lower().endswith("_proxy")
     }
+    mine = place_words(rank=rank, count=count, coordinator=coordinator, devices=devices)
+    return {**direct, **mine}
+
+
+def place_words(
+    *, rank: int, count: int, coordinator: str, devices: int | None = None
+) -> dict[str, str]:
+    """Return the variables that make a process one of several."""
+    each = {} if devices is None else {"JAX_NUM_CPU_DEVICES": str(devices)}
     mine = {_RANK: str(rank), _HOSTS: str(count), _COORDINATOR: coordinator}
-    return {**kept, **_ONE_THREAD, **_JAX, "PYTHONUNBUFFERED": "1", **mine}
+    return {**_JAX, **each, "PYTHONUNBUFFERED": "1", **mine}
 
 
 def join() -> int:
@@ -67,10 +100,22 @@ def join() -> int:
     if count > 1:
         import jax
 
+        # Whoever ends a process sends SIGTERM, which that service would keep for
+        # itself: nothing here asks it what it has seen.
+        jax.config.update("jax_enable_preemption_service", False)
         jax.distributed.initialize(
-            coordinator, count, rank, initialization_timeout=_START_S
+            coordinator,
+            count,
+            rank,
+            initialization_timeout=_START_S,
+            heartbeat_timeout_seconds=_SILENCE_S,
         )
     return rank
+
+
+def was_placed(environ: Mapping[str, str]) -> bool:
+    """Tell whether a process with this environment is one of several."""
+    return _RANK in environ
 
 
 def place() -> tuple[int, int, str]:
@@ -120,7 +165,7 @@ class Loopback:
         Raises:
             ProcessesFailed: a process failed or was late; all were ended.
         """
-        coordinator = f"127.0.0.1:{_free_port()}"
+        coordinator = f"127.0.0.1:{free_port()}"
         tasks = tasks_for(commands, self.count, coordinator, env or {})
         return run_together(tasks, timeout=timeout)
 
@@ -194,8 +239,8 @@ def for_each(commands: Sequence[Sequence[str]], count: int) -> list[list[str]]:
     )
 
 
-def _free_port() -> int:
-    """Find a port nobody listens at now."""
+def free_port() -> int:
+    """Find a port of loopback that nobody listens at now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

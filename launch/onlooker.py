@@ -8,6 +8,7 @@ from typing import Final, Self
 from rich.console import Console
 
 from jaxdist.core.units import count, percent
+from jaxdist.launch.company import company
 from jaxdist.launch.console import console
 from jaxdist.launch.opening import Opening, many
 from jaxdist.launch.progress import Progress
@@ -80,6 +81,22 @@ class Terminal:
         self._stack.close()
 
 
+class Silent(contextlib.nullcontext["Silent"]):
+    """Shows nothing: one process of a run speaks for all."""
+
+    def __enter__(self) -> "Silent":
+        return self
+
+    def begins(self, start: Start) -> None:
+        """Show nothing."""
+
+    def update(self, *, step: int, loss: float, step_s: float) -> None:
+        """Show nothing."""
+
+    def tested(self, *, step: int, score: Score) -> None:
+        """Show nothing."""
+
+
 def opening(start: Start) -> Opening:
     """Gather the facts of a beginning."""
     job, config = start.job, start.job.config
@@ -89,6 +106,7 @@ def opening(start: Start) -> Opening:
         plan=job.layout.plan,
         platform=start.prepared.platform,
         fake=start.prepared.platform == "cpu" and job.layout.plan.mesh.devices > 1,
+        processes=company().count,
         model=config.model.name,
         parameters=start.program.parameters,
         data=config.data.name,

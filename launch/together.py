@@ -84,7 +84,8 @@ def run_together(tasks: Sequence[Task], *, timeout: float) -> tuple[Finished, ..
         ]
         running = []
         for task, out, err in zip(tasks, files[::2], files[1::2]):
-            running.append(_start(task, out, err))
+            child = start(task, out, err)
+            running.append(_Running(child=child, out=out, err=err))
             stack.callback(running[-1].kill)
         failure = _wait(running, timeout)
         for each in running:
@@ -121,8 +122,7 @@ class _Running:
 
     def kill(self) -> None:
         """End the group; nothing where it is gone."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.child.pid, signal.SIGKILL)
+        end_group(self.child, signal.SIGKILL)
         self.child.wait()
 
     def finished(self) -> Finished:
@@ -131,8 +131,17 @@ class _Running:
         return Finished(code=self.child.returncode, out=out, err=err)
 
 
-def _start(task: Task, out: IO[bytes], err: IO[bytes]) -> _Running:
-    child = subprocess.Popen(
+def start(
+    task: Task, out: IO[bytes] | int, err: IO[bytes] | int
+) -> subprocess.Popen[bytes]:
+    """Start a process that does not outlive this one, as the head of a group.
+
+    Args:
+        task: what to start.
+        out: where its standard output goes: a file, or `subprocess.PIPE`.
+        err: where its standard error goes.
+    """
+    return subprocess.Popen(
         [*_guard(), *task.command],
         env=dict(task.env),
         stdin=subprocess.DEVNULL,
@@ -140,7 +149,12 @@ def _start(task: Task, out: IO[bytes], err: IO[bytes]) -> _Running:
         stderr=err,
         start_new_session=True,
     )
-    return _Running(child=child, out=out, err=err)
+
+
+def end_group(child: subprocess.Popen[bytes], how: signal.Signals) -> None:
+    """Send a signal to a process and its children; nothing where they are gone."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, how)
 
 
 def _guard() -> tuple[str, ...]:

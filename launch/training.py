@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
@@ -15,6 +17,7 @@ from jaxdist.input.feed import eval_feed, train_feed
 from jaxdist.input.registry import open_data
 from jaxdist.launch.changes import check_resume, check_samples
 from jaxdist.launch.claim import claimed
+from jaxdist.launch.company import company
 from jaxdist.launch.devices import Prepared
 from jaxdist.launch.job import Job, make_job
 from jaxdist.launch.lock import read_lock, samples_of, write_lock
@@ -97,29 +100,32 @@ def train(
     """
     config = resolved.config
     jax.config.update("jax_enable_x64", config.precision == "float64")
-    folder = run_folder(resolved)
-    check_writable(folder.path)
-    now = recorded(resolved, prepared, folder)
-    before = read_lock(folder) if folder.exists else None
-    if before is not None:
-        check_resume(before.resolved.config, now.resolved.config)
-    sources = open_data(config.data, wanted(config))
-    samples = samples_of(*sources)
-    if before is not None:
-        check_samples(before.data, samples)
+    folder, mine = run_folder(resolved), company()
+    with mine.in_turn("folder and samples"):
+        check_writable(folder.path)
+        now = recorded(resolved, prepared, folder)
+        before = read_lock(folder) if folder.exists else None
+        if before is not None:
+            check_resume(before.resolved.config, now.resolved.config)
+        sources = open_data(config.data, wanted(config))
+        samples = samples_of(*sources)
+        if before is not None:
+            check_samples(before.data, samples)
     now = settled(now, sources[0])
     resolved, prepared, config = now.resolved, now.prepared, now.resolved.config
     job = make_job(config, prepared.plan, sources[0])
     with ExitStack() as stack:
-        stack.enter_context(claimed(folder))
-        recorder = Recorder(folder.metrics, folder.spans, started)
+        own = folder if mine.leads else _aside(stack)
+        with mine.in_turn("claim"):
+            stack.enter_context(claimed(own))
+        recorder = Recorder(own.metrics, own.spans, started)
         stack.callback(recorder.close)
         checkpoints = open_checkpoints(folder, config.checkpoint.keep)
         stack.callback(checkpoints.close)
         begin = _begin(job, checkpoints, recorder)
         # Only now: a run that cannot go on keeps the values it was trained with.
-        write_lock(folder, resolved, samples)
-        write_whole(folder.plan, prepared.plan.to_json())
+        write_lock(own, resolved, samples)
+        write_whole(own.plan, prepared.plan.to_json())
         start = Start(
             job=job,
             program=begin[0],
@@ -147,14 +153,17 @@ def train(
         with recorder.phase("checkpoint", job.course.steps):
             checkpoints.wait()
         run = _record(start, outcome, recorder, checkpoints)
-        write_whole(folder.summary, run.to_json())
+        write_whole(own.summary, run.to_json())
     return run, folder
+
+
+def _aside(stack: ExitStack) -> RunFolder:
+    """Return a folder for what process 0 alone writes of a run; it goes in the end."""
+    return RunFolder(Path(stack.enter_context(TemporaryDirectory())))
 
 
 def run_folder(resolved: Resolved) -> RunFolder:
     """Return the folder that a configuration's run has."""
-    from pathlib import Path
-
     config = resolved.config
     return RunFolder(Path(config.run.dir) / (config.run.name or config.name))
 

@@ -1,5 +1,6 @@
 """`jaxdist train EXPERIMENT`: run an experiment to its end, or go on with it."""
 
+import os
 from argparse import Namespace
 from dataclasses import asdict
 
@@ -28,30 +29,39 @@ def run(args: Namespace) -> int:
 
     started = psutil.Process().create_time()
 
+    from jaxdist.launch.company import company
     from jaxdist.launch.devices import prepare_devices
+    from jaxdist.launch.joined import join, was_placed
     from jaxdist.launch.planfile import plan_words
     from jaxdist.launch.profiling import read_window
     from jaxdist.launch.resolve import resolve
 
-    window = read_window(args.profile)
-    words = [*(plan_words(args.plan) if args.plan else ()), *args.overrides]
-    resolved = resolve(args.experiment, words)
+    if was_placed(os.environ):
+        join()
+    mine = company()
+    with mine.in_turn("settings"):
+        window = read_window(args.profile)
+        words = [*(plan_words(args.plan) if args.plan else ()), *args.overrides]
+        resolved = resolve(args.experiment, words)
     prepared = prepare_devices(resolved.config.plan, explicit=resolved.plan_is_explicit)
 
     # From here on jax is imported: it sees the devices that were just prepared.
-    from jaxdist.launch.onlooker import Terminal
+    from jaxdist.launch.onlooker import Silent, Terminal
     from jaxdist.launch.profiling import profiled
     from jaxdist.launch.training import run_folder, train
 
     trace = run_folder(resolved).path / "profile"
-    with Terminal(quiet=args.json) as terminal:
+    shown = Terminal(quiet=args.json) if mine.leads else Silent()
+    with shown as onlooker:
         record, folder = train(
             resolved,
             prepared,
-            terminal,
+            onlooker,
             started=started,
             through=lambda batches, start: profiled(batches, start, window, trace),
         )
+    if not mine.leads:
+        return 0
     from jaxdist.launch.console import console, print_json
     from jaxdist.launch.report import write_report
     from jaxdist.launch.tables import closing

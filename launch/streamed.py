@@ -1,0 +1,153 @@
+"""Streamed: processes that live and die together, their lines shown as they come."""
+
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import IO, Final
+
+from jaxdist.launch.together import Task, end_group, start
+
+GRACE_S: Final = 10.0
+"""Seconds that a process has to end by itself when it is asked to."""
+_LAST_LINES: Final = 40
+
+Show = Callable[[int, str, bool], None]
+"""Is told the rank, a line, and whether it was written to standard error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """The first of several processes that failed."""
+
+    rank: int
+    """Which one."""
+    code: int
+    """Exit code; negative is the signal that ended it."""
+    last: tuple[str, ...]
+    """Its last lines."""
+
+    @property
+    def exit_code(self) -> int:
+        """The code as a shell gives it: 128 and the signal."""
+        return self.code if self.code > 0 else 128 - self.code
+
+    @property
+    def how(self) -> str:
+        """How it ended, in words.
+
+        >>> Failure(rank=1, code=-9, last=()).how
+        'was ended by SIGKILL'
+        """
+        if self.code > 0:
+            return f"ended with {self.code}"
+        return f"was ended by {signal.Signals(-self.code).name}"
+
+
+def run_streamed(
+    tasks: Sequence[Task], show: Show, *, grace: float = GRACE_S
+) -> Failure | None:
+    """Run processes at once, show what they write, and wait for all of them.
+
+    Whatever ends the call (a failure, Ctrl-C), those that still run are asked to end,
+    and killed with their children `grace` seconds later.
+
+    Args:
+        tasks: what to start; the position is the rank.
+        show: is told every line; never by two threads at once.
+        grace: seconds from SIGTERM to SIGKILL.
+
+    Returns:
+        The first process that did not end with 0, if there is one.
+    """
+    ends: SimpleQueue[_Streamed] = SimpleQueue()
+    lock, running = Lock(), list[_Streamed]()
+    with ExitStack() as stack:
+        for rank, task in enumerate(tasks):
+            running.append(_Streamed(task, rank, show, lock, ends))
+            stack.callback(running[-1].kill)
+        try:
+            first = _first_failure(ends, len(running))
+            for each in running:
+                # What others say of a death that the first has caused helps nobody.
+                each.is_heard = first in (None, each)
+        finally:
+            _ask_to_end(running, grace)
+    if first is None:
+        return None
+    return Failure(rank=first.rank, code=first.child.returncode, last=first.last)
+
+
+class _Streamed:
+    """A process, and the threads that read what it writes."""
+
+    def __init__(
+        self,
+        task: Task,
+        rank: int,
+        show: Show,
+        lock: Lock,
+        ends: "SimpleQueue[_Streamed]",
+    ) -> None:
+        self.rank, self._show, self._lock, self._ends = rank, show, lock, ends
+        self.is_heard = True
+        self._tail: deque[str] = deque(maxlen=_LAST_LINES)
+        self.child = start(task, subprocess.PIPE, subprocess.PIPE)
+        out, err = self.child.stdout, self.child.stderr
+        self._readers = [
+            Thread(target=self._read, args=pair, daemon=True)
+            for pair in ((out, False), (err, True))
+        ]
+        for thread in (*self._readers, Thread(target=self._wait, daemon=True)):
+            thread.start()
+
+    @property
+    def last(self) -> tuple[str, ...]:
+        """The last lines that it wrote."""
+        return tuple(self._tail)
+
+    def kill(self) -> None:
+        """End it and its children, and read what they have left."""
+        end_group(self.child, signal.SIGKILL)
+        self.child.wait()
+        for thread in self._readers:
+            thread.join(GRACE_S)
+
+    def _wait(self) -> None:
+        self.child.wait()
+        self._ends.put(self)
+
+    def _read(self, stream: IO[bytes], error: bool) -> None:
+        with stream:
+            for line in stream:
+                text = line.decode(errors="replace").rstrip("\r\n")
+                # Where nobody reads any more, it is read on: the writer never waits.
+                with self._lock, suppress(OSError):
+                    self._tail.append(text)
+                    if self.is_heard:
+                        self._show(self.rank, text, error)
+
+
+def _first_failure(ends: "SimpleQueue[_Streamed]", count: int) -> _Streamed | None:
+    """Wait for the end of all, or for the first that fails."""
+    for _ in range(count):
+        ended = ends.get()
+        if ended.child.returncode:
+            return ended
+    return None
+
+
+def _ask_to_end(running: Sequence[_Streamed], grace: float) -> None:
+    """Send SIGTERM to those that still run, and give them time."""
+    alive = [each.child for each in running if each.child.poll() is None]
+    for child in alive:
+        end_group(child, signal.SIGTERM)
+    end = time.monotonic() + grace
+    for child in alive:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(max(0.0, end - time.monotonic()))

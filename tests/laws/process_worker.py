@@ -1,0 +1,39 @@
+"""One process of a run: trains digits, and notes the samples that it puts on devices."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from jaxdist.launch.company import company
+from jaxdist.launch.devices import prepare_devices
+from jaxdist.launch.joined import join
+from jaxdist.launch.resolve import resolve
+
+
+def main(trace, dies_at, *words):
+    rank = join()
+    resolved = resolve("digits", words)
+    prepared = prepare_devices(resolved.config.plan, explicit=True)
+    from jaxdist.launch.onlooker import Silent
+    from jaxdist.launch.training import train
+
+    def traced(batches, start):
+        with Path(f"{trace}-{rank}").open("a", buffering=1) as file:
+            for step, batch in enumerate(batches, start + 1):
+                if step == int(dies_at) and rank == company().count - 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                held = {}
+                for shard in batch["id"].addressable_shards:
+                    held[shard.index[0].start or 0] = shard.data.tolist()
+                file.write(json.dumps({"step": step, "held": held}) + "\n")
+                yield batch
+
+    with Silent() as silent:
+        train(resolved, prepared, silent, started=time.time(), through=traced)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
