@@ -33,9 +33,19 @@ def bits_per_second(rate: str) -> int:
     raise BadInput(
         f"{rate} is no rate of a link",
         rule="a rate is a number above zero and kbit, mbit or gbit, without a space",
-        values=f"rate={rate!r}",
-        remedy="rate='100mbit', or None for a link without a limit",
+        values=repr(rate),
+        remedy=[f"did you mean {_meant(rate)}?", "without a rate there is no limit"],
     )
+
+
+def _meant(rate: str) -> str:
+    """Guess the rate that was meant.
+
+    >>> _meant("200Mb/s"), _meant("1.5 GB"), _meant("quick")
+    ('200mbit', '1.5gbit', '200mbit')
+    """
+    found = re.match(r"\s*(\d*\.?\d*[1-9]\d*\.?\d*)\s*([kmg])", rate.lower())
+    return f"{found[1]}{found[2]}bit" if found else "200mbit"
 
 
 def bucket(rate: str) -> tuple[str, ...]:

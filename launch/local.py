@@ -96,9 +96,9 @@ def local(
     Raises:
         BadInput: no such program, numbers that cannot be, or a port that is taken.
     """
-    _check_number("-n", count, MOST)
+    check_number("-n", count, MOST)
     if devices is not None:
-        _check_number("--devices-per-process", devices, MOST)
+        check_number("--devices-per-process", devices, MOST)
     if port is not None:
         check_port(port)
     return Local(
@@ -156,6 +156,21 @@ def run_local(tasks: Sequence[Task]) -> int:
     return failure.exit_code
 
 
+def check_number(option: str, number: int, most: int) -> None:
+    """Refuse a number of processes, devices or hosts.
+
+    Raises:
+        BadInput: it is not between 1 and the most.
+    """
+    if not 1 <= number <= most:
+        raise BadInput(
+            f"{option} {number} cannot be",
+            rule=f"{option} is between 1 and {most}",
+            values=f"{option} {number}",
+            remedy=f"{option} {min(max(number, 2), most)}",
+        )
+
+
 def shower(count: int) -> "_Shower":
     """Return what shows the lines of so many processes."""
     return _Shower(len(str(count - 1)))
@@ -205,16 +220,6 @@ def check_port(port: int) -> None:
             values=str(error),
             remedy="leave it out: a free one is found",
         ) from error
-
-
-def _check_number(option: str, number: int, most: int) -> None:
-    if not 1 <= number <= most:
-        raise BadInput(
-            f"{option} {number} cannot be",
-            rule=f"{option} is between 1 and {most}",
-            values=f"{option} {number}",
-            remedy=f"{option} {min(max(number, 2), most)}",
-        )
 
 
 @contextmanager

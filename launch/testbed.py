@@ -20,12 +20,13 @@ from typing import Final
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.joined import checked_count, tasks_for
 from jaxdist.launch.links import Counter, bucket, counter
-from jaxdist.launch.together import Finished, run_together
+from jaxdist.launch.together import Finished, Task, run_together
 
 _PREFIX: Final = "jaxdist"
 _NETWORK: Final = "10.77.0"
 _PORT: Final = 29500
-_FILES: Final = Path("/etc/netns")
+FILES: Final = Path("/etc/netns")
+"""Folder of what a host has in place of files in /etc, a folder a host."""
 
 
 class Hosts:
@@ -39,27 +40,30 @@ class Hosts:
         frames: whether processes hand over whole frames, so that counters see every
             header; without it the kernel cuts packets of up to 64 KiB after counting,
             which costs less of the processor.
+        name: begins the names of what is made; without one they are this process's,
+            and are removed by others when it is gone.
 
     Raises:
         BadInput: not Linux, not root, no `ip` and `tc`, or values that cannot be.
     """
 
     def __init__(
-        self, count: int, rate: str | None = None, *, frames: bool = False
+        self,
+        count: int,
+        rate: str | None = None,
+        *,
+        frames: bool = False,
+        name: str | None = None,
     ) -> None:
         self.count = checked_count(count)
         self.rate, self.frames = rate, frames
         self._words = _shaping(rate)
-        self.name = f"{_PREFIX}-{os.getpid()}-{secrets.token_hex(2)}"
+        self.name = name or f"{_PREFIX}-{os.getpid()}-{secrets.token_hex(2)}"
         check_machine()
 
     def __enter__(self) -> "Hosts":
         sweep()
-        try:
-            self._up()
-        except BaseException:
-            self.down()
-            raise
+        self.up()
         return self
 
     def __exit__(
@@ -70,9 +74,22 @@ class Hosts:
     ) -> None:
         self.down()
 
+    def up(self) -> None:
+        """Make the hosts, all or none."""
+        try:
+            self._make()
+        except BaseException:
+            self.down()
+            raise
+
     def address(self, rank: int) -> str:
         """Return the address of a host."""
         return f"{_NETWORK}.{rank + 1}"
+
+    @property
+    def coordinator(self) -> str:
+        """Where process 0 listens: `address:port`."""
+        return f"{self.address(0)}:{_PORT}"
 
     def run(
         self,
@@ -90,13 +107,15 @@ class Hosts:
         Raises:
             ProcessesFailed: a process failed or was late; all were ended.
         """
-        coordinator = f"{self.address(0)}:{_PORT}"
-        tasks = tasks_for(commands, self.count, coordinator, env or {})
-        inside = [
+        tasks = tasks_for(commands, self.count, self.coordinator, env or {})
+        return run_together(self.inside(tasks), timeout=timeout)
+
+    def inside(self, tasks: Sequence[Task]) -> list[Task]:
+        """Return the same tasks, one on each host."""
+        return [
             replace(task, command=(*self._inside(rank), *task.command))
             for rank, task in enumerate(tasks)
         ]
-        return run_together(inside, timeout=timeout)
 
     def counters(self) -> tuple[Counter, ...]:
         """Read what each host's interface has sent and received."""
@@ -120,7 +139,7 @@ class Hosts:
 
     def down(self) -> None:
         """Remove the hosts and end what runs on them; nothing where they are gone."""
-        _remove([name for name in _known() if name.startswith(f"{self.name}-")])
+        remove(self.name)
 
     @property
     def _switch(self) -> str:
@@ -133,7 +152,7 @@ class Hosts:
         """Return the words that run a command on a host."""
         return "ip", "netns", "exec", self._host(rank)
 
-    def _up(self) -> None:
+    def _make(self) -> None:
         switch = self._switch
         _do("ip", "netns", "add", switch)
         _do("ip", "-n", switch, "link", "add", "name", "switch", "type", "bridge")
@@ -159,11 +178,23 @@ class Hosts:
         _do("ip", "-n", switch, *plug, "up")
 
 
-def sweep() -> None:
-    """Remove the hosts of processes that are gone."""
-    names = [(name, re.match(rf"{_PREFIX}-(\d+)-", name)) for name in _known()]
+def remove(name: str) -> list[str]:
+    """Remove what has names that begin so, and end what runs there.
+
+    Returns:
+        The names, of hosts and of their switch.
+    """
+    found = sorted(each for each in known() if each.startswith(f"{name}-"))
+    _remove(found)
+    return found
+
+
+def sweep() -> list[str]:
+    """Remove the hosts of processes that are gone, and return their names."""
+    names = [(name, re.match(rf"{_PREFIX}-(\d+)-", name)) for name in known()]
     dead = [name for name, own in names if own and not Path("/proc", own[1]).exists()]
     _remove(dead)
+    return dead
 
 
 def _shaping(rate: str | None) -> tuple[str, ...]:
@@ -172,7 +203,7 @@ def _shaping(rate: str | None) -> tuple[str, ...]:
 
 def _write_names(host: str, address: str) -> None:
     """Let a machine's name be the host's own address: there gloo listens."""
-    folder = _FILES / host
+    folder = FILES / host
     folder.mkdir(parents=True, exist_ok=True)
     names = f"127.0.0.1 localhost\n{address} {socket.gethostname()}\n"
     (folder / "hosts").write_text(names)
@@ -182,9 +213,9 @@ def _namespaces() -> list[str]:
     return [line.split()[0] for line in _do("ip", "netns", "list").splitlines() if line]
 
 
-def _known() -> set[str]:
+def known() -> set[str]:
     """Name all hosts that left a namespace or a file of names."""
-    files = (path.name for path in _FILES.iterdir()) if _FILES.exists() else ()
+    files = (path.name for path in FILES.iterdir()) if FILES.exists() else ()
     return {*_namespaces(), *files}
 
 
@@ -197,7 +228,7 @@ def _remove(names: Iterable[str]) -> None:
             _run("kill", "-KILL", *running)
         _run("ip", "netns", "delete", name)
     for name in names:
-        shutil.rmtree(_FILES / name, ignore_errors=True)
+        shutil.rmtree(FILES / name, ignore_errors=True)
     for name in names & set(_namespaces()):
         _do("ip", "netns", "delete", name)
 
@@ -232,7 +263,9 @@ def check_machine() -> None:
     if sys.platform != "linux":
         raise _refused(f"this is {sys.platform}", "run it on Linux")
     if os.geteuid() != 0:
-        raise _refused(f"the user is {os.geteuid()}", "sudo -E ...")
+        raise _refused(
+            f"the user is {os.geteuid()}", "the same as root, with sudo -E for example"
+        )
     missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
     if missing:
         raise _refused(f"no {' and no '.join(missing)}", "apt-get install iproute2")
@@ -243,5 +276,8 @@ def _refused(values: str, remedy: str) -> BadInput:
         "hosts in a box cannot be made here",
         rule="they are network namespaces: Linux, root, and ip and tc of iproute2",
         values=values,
-        remedy=[remedy, "or without them: Loopback(count).run(...), unshaped"],
+        remedy=[
+            remedy,
+            "or without shaped links: jaxdist launch local -n 4 -- train digits",
+        ],
     )
