@@ -25,7 +25,8 @@ laws: env-dev
 laws-all: env-dev
 	$(LAWS) -m laws tests/laws
 
-# Tests that mount file systems or shape networks: as root, on Linux.
+# Tests that mount file systems, shape networks, or start sshd and SLURM: as root, on
+# Linux.
 system-tests: env-dev system-packages
 	$(BIN)/pytest -m system tests
 
@@ -33,6 +34,10 @@ system-packages:
 	@missing=""; \
 	command -v mount >/dev/null || missing="mount"; \
 	command -v ip >/dev/null && command -v tc >/dev/null || missing="$$missing iproute2"; \
+	command -v ssh >/dev/null && test -x /usr/sbin/sshd || \
+	  missing="$$missing openssh-client openssh-server"; \
+	command -v sbatch >/dev/null && test -x /usr/sbin/slurmctld || \
+	  missing="$$missing slurm-client slurmctld slurmd"; \
 	test -z "$$missing" || { \
 	  test "$$(id -u)" = 0 || { echo "install $$missing, or run as root"; exit 1; }; \
 	  apt-get update --quiet && apt-get install --quiet --yes $$missing; }

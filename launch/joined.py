@@ -10,11 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from jaxdist.core.errors import BadInput
+from jaxdist.launch.company import company
 from jaxdist.launch.together import Finished, Task, run_together
 
 _RANK: Final = "JAXDIST_RANK"
 _HOSTS: Final = "JAXDIST_HOSTS"
 _COORDINATOR: Final = "JAXDIST_COORDINATOR"
+_CLUSTER: Final = "JAXDIST_CLUSTER"
+"""Says which scheduler jax asks for the place of this process: `slurm`."""
 
 # A host of a testbed has one thread, as its share of this machine's processors.
 _ONE_THREAD: Final = {
@@ -23,11 +26,12 @@ _ONE_THREAD: Final = {
     "MKL_NUM_THREADS": "1",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
 }
-_JAX: Final = {
+_QUIET: Final = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1"}
+ON_PROCESSOR: Final = {
     "JAX_PLATFORMS": "cpu",
     "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
-    "TF_CPP_MIN_LOG_LEVEL": "2",
 }
+"""Variables by which jax computes on the processor alone."""
 _START_S: Final = 60
 _SILENCE_S: Final = 30
 """Seconds without a word after which a process counts as dead."""
@@ -76,16 +80,16 @@ def placed(
         k: text for k, text in environ.items() if not k.lower().endswith("_proxy")
     }
     mine = place_words(rank=rank, count=count, coordinator=coordinator, devices=devices)
-    return {**direct, **mine}
+    return {**direct, **ON_PROCESSOR, **mine}
 
 
 def place_words(
     *, rank: int, count: int, coordinator: str, devices: int | None = None
 ) -> dict[str, str]:
-    """Return the variables that make a process one of several."""
+    """Return the variables that make a process one of several, on any device."""
     each = {} if devices is None else {"JAX_NUM_CPU_DEVICES": str(devices)}
     mine = {_RANK: str(rank), _HOSTS: str(count), _COORDINATOR: coordinator}
-    return {**_JAX, **each, "PYTHONUNBUFFERED": "1", **mine}
+    return {**each, **_QUIET, **mine}
 
 
 def join() -> int:
@@ -96,26 +100,39 @@ def join() -> int:
     Raises:
         BadInput: nobody started this process as one of several.
     """
+    if method := os.environ.get(_CLUSTER):
+        _initialize(method=method)
+        return company().rank
     rank, count, coordinator = place()
     if count > 1:
-        import jax
-
-        # Whoever ends a process sends SIGTERM, which that service would keep for
-        # itself: nothing here asks it what it has seen.
-        jax.config.update("jax_enable_preemption_service", False)
-        jax.distributed.initialize(
-            coordinator,
-            count,
-            rank,
-            initialization_timeout=_START_S,
-            heartbeat_timeout_seconds=_SILENCE_S,
-        )
+        _initialize(coordinator, count, rank)
     return rank
+
+
+def _initialize(
+    coordinator: str | None = None,
+    count: int | None = None,
+    rank: int | None = None,
+    method: str | None = None,
+) -> None:
+    import jax
+
+    # Whoever ends a process sends SIGTERM, which that service would keep for itself:
+    # nothing here asks it what it has seen.
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.distributed.initialize(
+        coordinator,
+        count,
+        rank,
+        cluster_detection_method=method,
+        initialization_timeout=_START_S,
+        heartbeat_timeout_seconds=_SILENCE_S,
+    )
 
 
 def was_placed(environ: Mapping[str, str]) -> bool:
     """Tell whether a process with this environment is one of several."""
-    return _RANK in environ
+    return _RANK in environ or _CLUSTER in environ
 
 
 def place() -> tuple[int, int, str]:

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.launch.joined import free_port, place_words, placed
+from jaxdist.launch.joined import ON_PROCESSOR, free_port, place_words, placed
 from jaxdist.launch.streamed import Failure, run_streamed
 from jaxdist.launch.together import Task
 
@@ -44,12 +44,13 @@ class Local:
 
     def words(self, rank: int) -> dict[str, str]:
         """Return the variables that a process has beyond this one's."""
-        return place_words(
+        mine = place_words(
             rank=rank,
             count=self.count,
             coordinator=self.coordinator,
             devices=self.devices,
         )
+        return {**ON_PROCESSOR, **mine}
 
     def tasks(self, environ: Mapping[str, str]) -> list[Task]:
         """Return what is started, by rank."""
@@ -77,8 +78,7 @@ class Local:
 
 
 def local(
-    program: Sequence[str],
-    commands: Sequence[str],
+    command: Sequence[str],
     *,
     count: int,
     devices: int | None = None,
@@ -87,14 +87,13 @@ def local(
     """Return what several processes on this machine would be.
 
     Args:
-        program: a command of ours, `train digits`, or any program.
-        commands: names of all commands of ours.
+        command: words that start each.
         count: how many processes.
-        devices: fake devices of each; None leaves that to the program.
+        devices: fake devices of each; None leaves that to the command.
         port: of loopback, for process 0; None finds one.
 
     Raises:
-        BadInput: no such program, numbers that cannot be, or a port that is taken.
+        BadInput: numbers that cannot be, or a port that is taken.
     """
     check_number("-n", count, MOST)
     if devices is not None:
@@ -102,7 +101,7 @@ def local(
     if port is not None:
         check_port(port)
     return Local(
-        command=command_of(program, commands),
+        command=tuple(command),
         count=count,
         devices=devices,
         coordinator=f"127.0.0.1:{port or free_port()}",
@@ -111,6 +110,10 @@ def local(
 
 def command_of(program: Sequence[str], commands: Sequence[str]) -> tuple[str, ...]:
     """Return the words that start a program, found before anything is started.
+
+    Args:
+        program: `train` with its words, or any program with its own.
+        commands: names of all commands of ours.
 
     Raises:
         BadInput: nothing to start, a command of ours that one process does alone, or

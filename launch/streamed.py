@@ -143,10 +143,13 @@ def _first_failure(ends: "SimpleQueue[_Streamed]", count: int) -> _Streamed | No
 
 
 def _ask_to_end(running: Sequence[_Streamed], grace: float) -> None:
-    """Send SIGTERM to those that still run, and give them time."""
+    """Close the input of those that still run or send SIGTERM, and give them time."""
     alive = [each.child for each in running if each.child.poll() is None]
     for child in alive:
-        end_group(child, signal.SIGTERM)
+        if child.stdin is None:
+            end_group(child, signal.SIGTERM)
+        else:
+            child.stdin.close()
     end = time.monotonic() + grace
     for child in alive:
         with suppress(subprocess.TimeoutExpired):

@@ -36,6 +36,8 @@ class Task:
     """Words of its command line."""
     env: Mapping[str, str]
     """Its whole environment."""
+    held: bool = False
+    """Whether it ends by itself when its input does, instead of having none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,19 +134,20 @@ class _Running:
 
 
 def start(
-    task: Task, out: IO[bytes] | int, err: IO[bytes] | int
+    task: Task, out: IO[bytes] | int | None, err: IO[bytes] | int | None
 ) -> subprocess.Popen[bytes]:
     """Start a process that does not outlive this one, as the head of a group.
 
     Args:
         task: what to start.
-        out: where its standard output goes: a file, or `subprocess.PIPE`.
+        out: where its standard output goes: a file, `subprocess.PIPE`, or None for
+            that of this process.
         err: where its standard error goes.
     """
     return subprocess.Popen(
         [*_guard(), *task.command],
         env=dict(task.env),
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE if task.held else subprocess.DEVNULL,
         stdout=out,
         stderr=err,
         start_new_session=True,

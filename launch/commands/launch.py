@@ -3,29 +3,55 @@
 import os
 import sys
 from argparse import Namespace
+from pathlib import Path
+from typing import Final
 
+from jaxdist.core.errors import BadInput
 from jaxdist.launch.arguments import Parser, add_program
 
 summary = "start a program on several processes, joined by jax.distributed"
 
+_TAKES: Final = {
+    "local": {"-n", "--devices-per-process", "--port"},
+    "ssh": {"--hosts", "--devices-per-process", "--port", "--ssh"},
+    "slurm": {"--nodes", "--processes-per-node", "--devices-per-process", "--sbatch"},
+}
+_NEEDS: Final = {"local": "-n 4", "ssh": "--hosts node1,node2", "slurm": "--nodes 4"}
+
 
 def add_arguments(parser: Parser) -> None:
     """Take where to start, how many, and what."""
-    parser.usage = "jaxdist launch local -n N [options] -- train EXPERIMENT ..."
-    parser.add_argument("how", choices=("local",), help="local: on this machine")
+    parser.usage = "jaxdist launch local|ssh|slurm [options] -- train EXPERIMENT ..."
     parser.add_argument(
-        "-n", type=int, required=True, metavar="N", help="how many processes"
+        "how",
+        choices=tuple(_TAKES),
+        help="local: on this machine; ssh: one process a host; slurm: as a job",
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add("-n", type=int, metavar="N", help="local: how many processes")
+    add("--hosts", metavar="LIST", help="ssh: a,b,c or a file with a host a line")
+    add("--ssh", metavar="WORDS", help="ssh: what begins a remote command (ssh)")
+    add("--nodes", type=int, metavar="N", help="slurm: how many nodes")
+    add(
+        "--processes-per-node",
+        type=int,
+        metavar="N",
+        help="slurm: processes a node, each with the GPU of its number (1, with all)",
+    )
+    add(
+        "--sbatch",
+        action="append",
+        metavar="OPTION",
+        help="slurm: an option of sbatch, as --sbatch=--time=2:00:00; any number",
+    )
+    add(
         "--devices-per-process",
         type=int,
         metavar="N",
-        help="fake devices of each (the plan's, dealt out; for other programs one)",
+        help="fake devices of each (the plan's, dealt out)",
     )
-    parser.add_argument(
-        "--port", type=int, help="of loopback, where process 0 listens (a free one)"
-    )
-    parser.add_argument(
+    add("--port", type=int, help="where process 0 listens (local: a free one)")
+    add(
         "--print",
         action="store_true",
         dest="shows",
@@ -35,18 +61,81 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Start the processes, show their lines, and wait."""
+    """Start the processes, show their lines, and wait; or submit them."""
     from jaxdist.launch.cli import command_names
+    from jaxdist.launch.local import command_of
+
+    check_options(args)
+    command = command_of(args.program, command_names())
+    return {"local": _local, "ssh": _ssh, "slurm": _slurm}[args.how](args, command)
+
+
+def check_options(args: Namespace) -> None:
+    """Refuse options of another way to start, and the lack of the one that is needed.
+
+    Raises:
+        BadInput: naming the option.
+    """
+    names = sorted(set().union(*_TAKES.values()))
+    given = [n for n in names if getattr(args, _field(n)) is not None]
+    needed = _NEEDS[args.how]
+    strange = [name for name in given if name not in _TAKES[args.how]]
+    missing = needed.split()[0] not in given
+    if strange or missing:
+        wrong = f"{strange[0]} is given" if strange else f"{needed.split()[0]} is not"
+        raise BadInput(
+            f"launch {args.how} is not started like that",
+            rule=f"{args.how} takes {', '.join(sorted(_TAKES[args.how]))}",
+            values=wrong,
+            remedy=f"jaxdist launch {args.how} {needed} -- train digits",
+        )
+
+
+def _field(option: str) -> str:
+    return option.lstrip("-").replace("-", "_")
+
+
+def _local(args: Namespace, command: tuple[str, ...]) -> int:
     from jaxdist.launch.local import local, run_local
 
     found = local(
-        args.program,
-        command_names(),
-        count=args.n,
-        devices=args.devices_per_process,
+        command, count=args.n, devices=args.devices_per_process, port=args.port
+    )
+    return _shown(found.text()) if args.shows else run_local(found.tasks(os.environ))
+
+
+def _ssh(args: Namespace, command: tuple[str, ...]) -> int:
+    from jaxdist.launch.local import run_local
+    from jaxdist.launch.ssh import check_hosts, ssh
+
+    found = ssh(
+        command,
+        args.hosts,
+        folder=Path.cwd(),
         port=args.port,
+        devices=args.devices_per_process,
+        shell=args.ssh or "ssh",
     )
     if args.shows:
-        sys.stdout.write(found.text())
-        return 0
+        return _shown(found.text(os.environ))
+    check_hosts(found)
     return run_local(found.tasks(os.environ))
+
+
+def _slurm(args: Namespace, command: tuple[str, ...]) -> int:
+    from jaxdist.launch.slurm import slurm, submit
+
+    each = args.processes_per_node
+    job = slurm(
+        command,
+        nodes=args.nodes,
+        each=1 if each is None else each,
+        devices=args.devices_per_process,
+        options=args.sbatch or (),
+    )
+    return _shown(job.text() if args.shows else submit(job))
+
+
+def _shown(text: str) -> int:
+    sys.stdout.write(text)
+    return 0

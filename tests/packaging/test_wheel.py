@@ -16,6 +16,7 @@ DATA = (
     "jaxdist/launch/report/report.html.j2",
     "jaxdist/launch/report/style.css",
     "jaxdist/launch/report/sort.js",
+    "jaxdist/launch/scripts/slurm.sh",
 )
 
 
