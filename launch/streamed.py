@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import IO, Final
 
+from jaxdist.launch.survivor import Survivor
 from jaxdist.launch.together import Task, end_group, start
 
 GRACE_S: Final = 10.0
@@ -68,9 +69,11 @@ def run_streamed(
     ends: SimpleQueue[_Streamed] = SimpleQueue()
     lock, running = Lock(), list[_Streamed]()
     with ExitStack() as stack:
+        survivor = stack.enter_context(Survivor())
         for rank, task in enumerate(tasks):
             running.append(_Streamed(task, rank, show, lock, ends))
             stack.callback(running[-1].kill)
+            survivor.watch(running[-1].child.pid)
         try:
             first = _first_failure(ends, len(running))
             for each in running:

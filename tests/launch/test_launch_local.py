@@ -145,19 +145,24 @@ class TestFailures:
     )
     def test_nothing_survives_the_launcher(self, job, tmp_path, how, code):
         text = f"""
-            import pathlib, time
-            pathlib.Path({str(tmp_path)!r}, f"pid{{rank}}").write_text(str(os.getpid()))
+            import pathlib, subprocess, sys, time
+            sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
+            pids = os.getpid(), subprocess.Popen(sleeps).pid
+            path = pathlib.Path({str(tmp_path)!r}, f"{{rank}}")
+            path.with_suffix(".part").write_text(f"{{pids[0]}} {{pids[1]}}")
+            path.with_suffix(".part").rename(path)
             time.sleep(600)
         """
         parent = job.start("launch", "local", "-n", 2, "--", *script(text))
-        pids = [tmp_path / f"pid{rank}" for rank in range(2)]
-        while not all(pid.exists() and pid.read_text() for pid in pids):
+        paths = [tmp_path / f"{rank}" for rank in range(2)]
+        while not all(path.exists() for path in paths):
             assert parent.poll() is None
             time.sleep(0.02)
         parent.send_signal(how)
         parent.communicate()
         assert parent.returncode == code
-        assert all(gone(int(pid.read_text())) for pid in pids)
+        for path in paths:
+            assert all(gone(int(pid)) for pid in path.read_text().split())
 
 
 class TestTrain:

@@ -1,0 +1,58 @@
+"""Survivor: a process that outlives this one, to end what this one has started.
+
+The kernel ends a child whose parent is killed, but not the child's own children. So one
+process more waits for the end of its input, which comes however this one goes, and then
+kills the groups that it was told of.
+"""
+
+import subprocess
+import sys
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+_WAITS = """\
+import os, signal, sys
+groups = set()
+for line in sys.stdin:
+    if line == "done\\n":
+        sys.exit()
+    groups.add(int(line))
+for group in groups:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+"""
+
+
+class Survivor:
+    """Ends groups of processes where this process cannot do so any more."""
+
+    def __enter__(self) -> Self:
+        self._child = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _WAITS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        return self
+
+    def watch(self, group: int) -> None:
+        """Tell it of a group."""
+        self._say(str(group))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._say("done")
+        self._child.communicate()
+
+    def _say(self, line: str) -> None:
+        # Somebody may have killed it: then the kernel ends the children alone.
+        with suppress(BrokenPipeError):
+            print(line, file=self._child.stdin, flush=True)
