@@ -25,8 +25,8 @@ laws: env-dev
 laws-all: env-dev
 	$(LAWS) -m laws tests/laws
 
-# Tests that mount file systems, shape networks, or start sshd and SLURM: as root, on
-# Linux.
+# Tests that mount file systems, shape networks, or start sshd, SLURM and Open MPI: as
+# root, on Linux.
 system-tests: env-dev system-packages
 	$(BIN)/pytest -m system tests
 
@@ -38,6 +38,7 @@ system-packages:
 	  missing="$$missing openssh-client openssh-server"; \
 	command -v sbatch >/dev/null && test -x /usr/sbin/slurmctld || \
 	  missing="$$missing slurm-client slurmctld slurmd"; \
+	command -v mpirun >/dev/null || missing="$$missing openmpi-bin"; \
 	test -z "$$missing" || { \
 	  test "$$(id -u)" = 0 || { echo "install $$missing, or run as root"; exit 1; }; \
 	  apt-get update --quiet && apt-get install --quiet --yes $$missing; }

@@ -150,7 +150,7 @@ def run_local(tasks: Sequence[Task]) -> int:
     Returns:
         0, or the exit code of the first that failed.
     """
-    with _stopped_by_signals():
+    with stopped_by_signals():
         failure = run_streamed(tasks, shower(len(tasks)))
     if failure is None:
         return 0
@@ -226,7 +226,7 @@ def check_port(port: int) -> None:
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[None]:
+def stopped_by_signals() -> Iterator[None]:
     """Let what ends this process end those that it has started first."""
     before = {one: signal.signal(one, _leave) for one in _ENDS}
     try:

@@ -19,7 +19,7 @@ PORT: Final = 29500
 """Where process 0 listens, unless another port is named."""
 _QUIET: Final = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 _LISTEN: Final = "import socket; socket.create_server(('', {}))"
-_HANDED_ON: Final = ("PYTHONPATH", "VIRTUAL_ENV")
+HANDED_ON: Final = ("PYTHONPATH", "VIRTUAL_ENV")
 """Variables of this process that the others need to find the same packages."""
 
 
@@ -48,7 +48,7 @@ class Ssh:
             coordinator=f"{name_of(self.hosts[0])}:{self.port}",
             devices=self.devices,
         )
-        given = {name: environ[name] for name in _HANDED_ON if name in environ}
+        given = {name: environ[name] for name in HANDED_ON if name in environ}
         variables = [f"{name}={text}" for name, text in {**given, **place}.items()]
         held = sys.executable, "-m", "jaxdist.launch.held", *self.command
         return self.remote(rank, shlex.join(["exec", "env", *variables, *held]))

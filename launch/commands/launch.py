@@ -13,23 +13,32 @@ summary = "start a program on several processes, joined by jax.distributed"
 
 _TAKES: Final = {
     "local": {"-n", "--devices-per-process", "--port"},
+    "mpi": {"-n", "--hosts", "--devices-per-process", "--mpirun"},
     "ssh": {"--hosts", "--devices-per-process", "--port", "--ssh"},
     "slurm": {"--nodes", "--processes-per-node", "--devices-per-process", "--sbatch"},
 }
-_NEEDS: Final = {"local": "-n 4", "ssh": "--hosts node1,node2", "slurm": "--nodes 4"}
+_NEEDS: Final = {
+    "local": "-n 4",
+    "mpi": "-n 4",
+    "ssh": "--hosts node1,node2",
+    "slurm": "--nodes 4",
+}
 
 
 def add_arguments(parser: Parser) -> None:
     """Take where to start, how many, and what."""
-    parser.usage = "jaxdist launch local|ssh|slurm [options] -- train EXPERIMENT ..."
+    parser.usage = (
+        "jaxdist launch local|ssh|slurm|mpi [options] -- train EXPERIMENT ..."
+    )
     parser.add_argument(
         "how",
         choices=tuple(_TAKES),
-        help="local: on this machine; ssh: one process a host; slurm: as a job",
+        help="local: on this machine; ssh: one process a host; slurm: as a job; "
+        "mpi: under mpirun of Open MPI",
     )
     add = parser.add_argument
-    add("-n", type=int, metavar="N", help="local: how many processes")
-    add("--hosts", metavar="LIST", help="ssh: a,b,c or a file with a host a line")
+    add("-n", type=int, metavar="N", help="local, mpi: how many processes")
+    add("--hosts", metavar="LIST", help="ssh, mpi: a,b,c or a file with a host a line")
     add("--ssh", metavar="WORDS", help="ssh: what begins a remote command (ssh)")
     add("--nodes", type=int, metavar="N", help="slurm: how many nodes")
     add(
@@ -43,6 +52,12 @@ def add_arguments(parser: Parser) -> None:
         action="append",
         metavar="OPTION",
         help="slurm: an option of sbatch, as --sbatch=--time=2:00:00; any number",
+    )
+    add(
+        "--mpirun",
+        action="append",
+        metavar="OPTION",
+        help="mpi: an option of mpirun, as --mpirun=--oversubscribe; any number",
     )
     add(
         "--devices-per-process",
@@ -67,7 +82,8 @@ def run(args: Namespace) -> int:
 
     check_options(args)
     command = command_of(args.program, command_names())
-    return {"local": _local, "ssh": _ssh, "slurm": _slurm}[args.how](args, command)
+    ways = {"local": _local, "mpi": _mpi, "ssh": _ssh, "slurm": _slurm}
+    return ways[args.how](args, command)
 
 
 def check_options(args: Namespace) -> None:
@@ -102,6 +118,21 @@ def _local(args: Namespace, command: tuple[str, ...]) -> int:
         command, count=args.n, devices=args.devices_per_process, port=args.port
     )
     return _shown(found.text()) if args.shows else run_local(found.tasks(os.environ))
+
+
+def _mpi(args: Namespace, command: tuple[str, ...]) -> int:
+    from jaxdist.launch.mpi import mpi, run_mpi
+
+    found = mpi(
+        command,
+        count=args.n,
+        hosts=args.hosts,
+        devices=args.devices_per_process,
+        options=args.mpirun or (),
+    )
+    if args.shows:
+        return _shown(found.text(os.environ))
+    return run_mpi(found, os.environ)
 
 
 def _ssh(args: Namespace, command: tuple[str, ...]) -> int:
