@@ -187,17 +187,15 @@ def check_shares(plan: Plan, devices: int, processes: int) -> None:
     wanted = plan.mesh.devices
     if wanted == devices:
         return
-    each, rest = divmod(wanted, processes)
-    counts = [n for n in range(1, wanted + 1) if wanted % n == 0]
-    fewer = max(n for n in counts if n <= processes)
+    fewer = max(n for n in range(1, processes + 1) if wanted % n == 0)
     raise BadInput(
         "the processes do not share the plan evenly",
         rule="several processes use all devices that they have",
         values=f"{plan.title} needs {wanted}; {processes} processes have {devices}",
         remedy=[
-            *([] if rest else [f"--devices-per-process {each}"]),
-            f"-n {fewer} --devices-per-process {wanted // fewer}",
-        ][:1],
+            f"on fake devices: -n {fewer} --devices-per-process {wanted // fewer}",
+            f"or a plan of {devices} devices",
+        ],
     )
 
 

@@ -40,7 +40,8 @@ def run(args: Namespace) -> int:
         join()
     mine = company()
     with mine.in_turn("settings"):
-        window = read_window(args.profile)
+        # One process is profiled: traces of several on a host have the same name.
+        window = read_window(args.profile) if mine.leads else None
         words = [*(plan_words(args.plan) if args.plan else ()), *args.overrides]
         resolved = resolve(args.experiment, words)
     prepared = prepare_devices(resolved.config.plan, explicit=resolved.plan_is_explicit)

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from jaxdist.core.axes import AXES
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.launch.devices import FAKE_LIMIT, find_platform, gpu_files, settle, shrink
+from jaxdist.launch.devices import (
+    FAKE_LIMIT,
+    check_shares,
+    find_platform,
+    gpu_files,
+    settle,
+    shrink,
+)
 from jaxdist.launch.environment import (
     cache_folder,
     cache_is_on,
@@ -266,3 +273,11 @@ def test_a_mesh_larger_than_the_accelerators():
         "plan.mesh.spatial_h=1",
         "or on fake devices: JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES=8 jaxdist ...",
     )
+
+
+def test_several_processes_use_all_their_devices():
+    plan = Plan(mesh=MeshShape(data=4, spatial_h=2))
+    check_shares(plan, 8, 4)
+    with pytest.raises(BadInput, match="needs 8; 3 processes have 9") as caught:
+        check_shares(plan, 9, 3)
+    assert caught.value.remedy[0] == "on fake devices: -n 2 --devices-per-process 4"
