@@ -52,41 +52,32 @@ def environment(
         coordinator: `address:port` at which process 0 listens.
     """
     kept = {name: text for name, text in environ.items() if not name.startswith("JAX_")}
-    mine = placed(kept, rank=rank, count=count, coordinator=coordinator)
-    return {**mine, **_ONE_THREAD, "JAX_NUM_CPU_DEVICES": "1"}
+    mine = place_words(rank=rank, count=count, coordinator=coordinator, devices=1)
+    return {**direct(kept), **ON_PROCESSOR, **_ONE_THREAD, **mine}
 
 
-def placed(
-    environ: Mapping[str, str],
-    *,
-    rank: int,
-    count: int,
-    coordinator: str,
-    devices: int | None = None,
-) -> dict[str, str]:
-    """Return an environment with the place of one of several processes.
+def direct(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without proxies.
 
-    A proxy would stand between processes that speak to each other directly, and is
-    left out.
+    They would stand between processes that speak to each other directly.
 
-    Args:
-        environ: the environment as it is.
-        rank: which process.
-        count: how many there are.
-        coordinator: `address:port` at which process 0 listens.
-        devices: fake devices of the process; None leaves them to its command.
+    >>> direct({"HOME": "/me", "http_proxy": "there"})
+    {'HOME': '/me'}
     """
-    direct = {
-        k: text for k, text in environ.items() if not k.lower().endswith("_proxy")
-    }
-    mine = place_words(rank=rank, count=count, coordinator=coordinator, devices=devices)
-    return {**direct, **ON_PROCESSOR, **mine}
+    return {k: text for k, text in environ.items() if not k.lower().endswith("_proxy")}
 
 
 def place_words(
     *, rank: int, count: int, coordinator: str, devices: int | None = None
 ) -> dict[str, str]:
-    """Return the variables that make a process one of several, on any device."""
+    """Return the variables that make a process one of several, on any device.
+
+    Args:
+        rank: which process.
+        count: how many there are.
+        coordinator: `address:port` at which process 0 listens.
+        devices: fake devices of the process; None leaves them to its command.
+    """
     each = {} if devices is None else {"JAX_NUM_CPU_DEVICES": str(devices)}
     mine = {_RANK: str(rank), _HOSTS: str(count), _COORDINATOR: coordinator}
     return {**each, **_QUIET, **mine}

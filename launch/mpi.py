@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.local import check_number, stopped_by_signals
+from jaxdist.launch.merged import stopped_by_signals
+from jaxdist.launch.request import check_number
 from jaxdist.launch.ssh import HANDED_ON, read_hosts
 from jaxdist.launch.streamed import run_streamed
 from jaxdist.launch.together import Task

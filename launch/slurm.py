@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.local import check_number
+from jaxdist.launch.request import check_number
 
 SCRIPT: Final = Path(__file__).parent / "scripts" / "slurm.sh"
 """What runs on the first node of the job; readable, and of use by hand."""

@@ -9,7 +9,8 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.links import bits_per_second
-from jaxdist.launch.local import MOST, check_number
+from jaxdist.launch.local import MOST
+from jaxdist.launch.request import check_number
 from jaxdist.launch.testbed import FILES, Hosts, check_machine, known, remove, sweep
 
 NAME: Final = "jaxdist-testbed"

@@ -78,7 +78,7 @@ def add_arguments(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     """Start the processes, show their lines, and wait; or submit them."""
     from jaxdist.launch.cli import command_names
-    from jaxdist.launch.local import command_of
+    from jaxdist.launch.request import command_of
 
     check_options(args)
     command = command_of(args.program, command_names())
@@ -112,12 +112,13 @@ def _field(option: str) -> str:
 
 
 def _local(args: Namespace, command: tuple[str, ...]) -> int:
-    from jaxdist.launch.local import local, run_local
+    from jaxdist.launch.local import local
+    from jaxdist.launch.merged import run_merged
 
     found = local(
         command, count=args.n, devices=args.devices_per_process, port=args.port
     )
-    return _shown(found.text()) if args.shows else run_local(found.tasks(os.environ))
+    return _shown(found.text()) if args.shows else run_merged(found.tasks(os.environ))
 
 
 def _mpi(args: Namespace, command: tuple[str, ...]) -> int:
@@ -136,7 +137,7 @@ def _mpi(args: Namespace, command: tuple[str, ...]) -> int:
 
 
 def _ssh(args: Namespace, command: tuple[str, ...]) -> int:
-    from jaxdist.launch.local import run_local
+    from jaxdist.launch.merged import run_merged
     from jaxdist.launch.ssh import check_hosts, ssh
 
     found = ssh(
@@ -150,7 +151,7 @@ def _ssh(args: Namespace, command: tuple[str, ...]) -> int:
     if args.shows:
         return _shown(found.text(os.environ))
     check_hosts(found)
-    return run_local(found.tasks(os.environ))
+    return run_merged(found.tasks(os.environ))
 
 
 def _slurm(args: Namespace, command: tuple[str, ...]) -> int:

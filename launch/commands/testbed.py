@@ -59,7 +59,9 @@ def _status(args: Namespace) -> int:
 
 def _run(args: Namespace) -> int:
     from jaxdist.launch.cli import command_names
-    from jaxdist.launch.local import Local, command_of, run_local
+    from jaxdist.launch.local import Local
+    from jaxdist.launch.merged import run_merged
+    from jaxdist.launch.request import command_of
     from jaxdist.launch.standing import standing
 
     hosts = standing()
@@ -69,7 +71,7 @@ def _run(args: Namespace) -> int:
         devices=args.devices_per_process,
         coordinator=hosts.coordinator,
     )
-    return run_local(hosts.inside(each.tasks(os.environ)))
+    return run_merged(hosts.inside(each.tasks(os.environ)))
 
 
 def _down(args: Namespace) -> int:

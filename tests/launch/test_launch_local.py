@@ -12,7 +12,9 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli import command_names, main
-from jaxdist.launch.local import check_port, command_of, local, report
+from jaxdist.launch.local import check_port, local
+from jaxdist.launch.merged import report
+from jaxdist.launch.request import command_of
 from jaxdist.launch.streamed import Failure, run_streamed
 from jaxdist.launch.together import Task
 

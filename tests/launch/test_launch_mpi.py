@@ -34,13 +34,15 @@ class TestMpi:
 
     def test_processes_are_one_jax_program(self, here, capfd):
         text = (
-            "import jax; from jaxdist.launch.joined import join;"
-            "print(join(), jax.process_count(), jax.device_count())"
+            "import jax, sys; from jaxdist.launch.joined import join\n"
+            "row = join(), jax.process_count(), jax.device_count()\n"
+            # In one write: mpirun tags what it is given at once, and not lines.
+            "sys.stdout.write(f'{row}\\n')"
         )
         words = "--devices-per-process", 3, "--", sys.executable, "-c", text
         assert launched(*words) == 0
         said = [line.split(":")[-1] for line in capfd.readouterr().out.splitlines()]
-        assert sorted(said) == ["0 2 6", "1 2 6"]
+        assert sorted(said) == ["(0, 2, 6)", "(1, 2, 6)"]
 
     def test_the_first_failure_gives_the_code(self, here, capfd):
         text = (
