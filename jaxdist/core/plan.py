@@ -165,10 +165,9 @@ class Plan:
     def replicas(self) -> int:
         """Copies of the network that train on their own between outer steps.
 
-                >>> from jaxdist.core.outer import Outer
-        from jaxdist.core.pipe import Pipe
-                >>> Plan(mesh=MeshShape(replica=2), outer=Outer(every=50)).replicas
-                2
+        >>> from jaxdist.core.outer import Outer
+        >>> Plan(mesh=MeshShape(replica=2), outer=Outer(every=50)).replicas
+        2
         """
         alone = self.outer.every and "replica" not in self.idle
         return self.mesh.replica if alone else 1

@@ -31,7 +31,7 @@ from jaxdist.pipeline.stage import (
     residuals,
     traced,
 )
-from jaxdist.pipeline.tables import Tables
+from jaxdist.pipeline.tables import KINDS, Tables
 
 AXIS = "pipe"
 
@@ -158,15 +158,20 @@ class _Runner:
         for way in ("comes", "returns") if self.graded else ("comes",):
             carry = once(row[way] >= 0, _ARRIVALS[way], row, carry)
         for trace in self.traces:
-            mine, number = row["stage"] == trace.stage.number, trace.stage.number
-            ahead = partial(self._forward, trace)
-            with jax.named_scope(f"stage{number}.forward"):
-                carry = once(mine & (row["work"] == 0), ahead, row, carry)
-            if self.graded:
-                back = partial(self._backward, trace)
-                with jax.named_scope(f"stage{number}.backward"):
-                    carry = once(mine & (row["work"] == 1), back, row, carry)
+            carry = self._asked(trace, "forward", row, carry)
+        for trace in self.traces if self.graded else ():
+            carry = self._asked(trace, "backward", row, carry)
+        if self.graded:
+            carry = once(row["work"] == 1, _let_go, row, carry)
         return self._sent(carry), None
+
+    def _asked(self, trace: Trace, kind: str, row: Row, carry: Carry) -> Carry:
+        """Do a stage's work of a kind if it is this device's in this tick."""
+        number, code = trace.stage.number, KINDS.index(kind)
+        asked = (row["stage"] == number) & (row["work"] == code)
+        body = partial((self._forward, self._backward)[code], trace)
+        with jax.named_scope(f"stage{number}.{kind}"):
+            return once(asked, body, row, carry)
 
     def _sent(self, carry: Carry) -> Carry:
         """Hand on what was made in a tick."""
@@ -202,7 +207,8 @@ class _Runner:
         if trace.stage.number:
             carry = replace(carry, down=trace.sloped.pack(down, self.slopes))
         device = self.pipe.device_of(trace.stage)
-        return replace(carry, grads=self.pipe.params.add(carry.grads, device, grads))
+        sums = self.pipe.params.add(carry.grads, device, grads)
+        return replace(carry, grads=sums)
 
     def _slope(self, trace: Trace, row: Row, carry: Carry) -> Any:
         """Return the gradient of what a stage returned, as its neighbour sent it."""
@@ -232,6 +238,12 @@ def _come_back(row: Row, carry: Carry) -> Carry:
     """Keep the gradient that arrived from the stage behind."""
     kept = forms.put(carry.gradients, row["returns"], carry.down)
     return replace(carry, gradients=kept)
+
+
+def _let_go(row: Row, carry: Carry) -> Carry:
+    """Give up what a backward pass has read: see `forms.drop`."""
+    kept = forms.drop(carry.kept, row["kept"], (carry.grads, carry.down))
+    return replace(carry, kept=kept)
 
 
 _ARRIVALS: Final[Mapping[str, Body[Carry]]] = MappingProxyType(

@@ -105,3 +105,19 @@ def put(ring: Vectors, row: Any, vectors: Vectors) -> Vectors:
 def take(ring: Vectors, row: Any) -> Vectors:
     """Read a row of a ring."""
     return {dtype: x[row] for dtype, x in ring.items()}
+
+
+def drop(ring: Vectors, row: Any, after: Any) -> Vectors:
+    """Write over a row that has been read for the last time.
+
+    Readers that change nothing may run before or after those that write, for all that
+    the compiler knows, and then it copies the whole ring. What is written here is made
+    of results, so that it comes behind every use, and later writers behind it.
+
+    Args:
+        ring: of vectors.
+        row: of the ring.
+        after: arrays that were made of it.
+    """
+    made = sum(x.reshape(-1)[:1].astype(jnp.float32) for x in jax.tree.leaves(after))
+    return {d: x.at[row, :1].set(made.astype(x.dtype)) for d, x in ring.items()}

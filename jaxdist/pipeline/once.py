@@ -24,14 +24,15 @@ Body = Callable[[Row, T], T]
 def once(asked: jax.Array, body: Body[T], row: Row, carry: T) -> T:
     """Do something, or nothing, in place.
 
-    The body is told the turn, which is 0, and its inputs shall depend on it: the
-    compiler moves work that is the same in every turn out of a loop, and then it would
-    be done in every tick.
+    The body is told the turn, which is 0 and added to its row, and what it reads shall
+    depend on it: the compiler moves work that is the same in every turn out of a loop,
+    and then it would be done in every tick.
     """
     turns = asked.astype(jnp.int32)
 
     def turn(state: tuple[jax.Array, T]) -> tuple[jax.Array, T]:
-        return state[0] + 1, body({**row, "turn": state[0]}, state[1])
+        mine = {name: number + state[0] for name, number in row.items()}
+        return state[0] + 1, body({**mine, "turn": state[0]}, state[1])
 
     first = jnp.int32(0), carry
     return lax.while_loop(lambda state: state[0] < turns, turn, first)[1]
