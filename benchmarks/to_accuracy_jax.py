@@ -118,7 +118,10 @@ class Trained:
 def main(methods, lrs, seeds, **until):
     join()
     gauge = Gauge(jax.make_mesh((jax.process_count(),), ("data",)))
-    sent = lambda: own_counter().sent  # noqa: E731
+
+    def sent():
+        return own_counter().sent
+
     for method in methods:
         for lr in lrs[method]:
             trained = Trained(method, lr)

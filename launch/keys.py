@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.launch.mistakes import raise_all
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 
 def kinds(owner: type) -> dict[str, Any]:
@@ -50,7 +53,7 @@ def with_values(config: T, changes: Mapping[str, Any]) -> T:
         except BadInput as error:
             errors.append(error)
     try:
-        config = replace(config, **own)  # type: ignore[type-var]
+        config = replace(config, **own)
     except BadInput as error:
         errors.append(error)
     raise_all(errors)

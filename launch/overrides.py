@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.launch.config import Experiment
@@ -10,7 +10,10 @@ from jaxdist.launch.keys import kinds, nearest, values, with_values
 from jaxdist.launch.mistakes import raise_all
 from jaxdist.launch.values import choices, read_value, say_kind, write_value
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 
 def override(
