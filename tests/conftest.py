@@ -32,7 +32,9 @@ class Job:
 
     def __init__(self, folder: Path) -> None:
         self.data = folder / "data"
-        mine = {key: text for key, text in os.environ.items() if key[:4] != "JAX_"}
+        # How laws compile their own programs is not how people compile theirs.
+        ours = "JAX_", "XLA_"
+        mine = {k: text for k, text in os.environ.items() if not k.startswith(ours)}
         self.env = mine | {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache")}
 
     def python(self, *words, **env):
