@@ -6,6 +6,7 @@ import pytest
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.partition.leaves import Leaf
+from jaxdist.partition.norms import axes_of
 from jaxdist.pipeline.slots import deal_slots
 
 PLAN = Plan(mesh=MeshShape(pipe=2, fsdp=2, tensor=2))
@@ -77,4 +78,6 @@ def test_a_slot_names_the_axes_that_split_its_leaves(slots):
     kernels, _, biases = (slot.leaf for slot in slots.slots)
     assert kernels.spec() == ("pipe", "fsdp", "tensor", None)
     assert biases.spec() == ("pipe", None, None, None)
+    # Lengths of leaves are summed over these: along pipe are other leaves.
+    assert axes_of(kernels) == ("fsdp", "tensor")
     assert kernels.local(PLAN) == (1, 1, 1, 6)

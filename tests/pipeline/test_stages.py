@@ -37,6 +37,7 @@ def test_cuts_by_hand_name_the_first_block_of_each_later_stage():
 def test_without_cuts_the_largest_stage_is_as_small_as_can_be():
     assert cut_in(2).blocks[0] == ("block_a",)
     assert balanced([1, 1, 1, 1], 4) == [1, 2, 3]
+    assert balanced([1, 1, 1, 1, 8], 2) == [4]
     assert balanced([3, 3, 3], 1) == []
 
 
