@@ -11,10 +11,11 @@ _HOMES: Final = {
     "ArrayRecordSource": "jaxdist.input.array_record",
     "ArraySource": "jaxdist.input.sources",
     "Global": "jaxdist.core.shuffle",
-    "Keep": "jaxdist.input.loading",
+    "Keep": "jaxdist.input.kept",
     "Local": "jaxdist.core.shuffle",
     "Mixture": "jaxdist.input.mixture",
     "Partial": "jaxdist.core.shuffle",
+    "Workers": "jaxdist.input.ahead",
     "loader": "jaxdist.input.loading",
     "sampler": "jaxdist.input.sampling",
 }
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from jaxdist.core.shuffle import Global as Global
     from jaxdist.core.shuffle import Local as Local
     from jaxdist.core.shuffle import Partial as Partial
+    from jaxdist.input.ahead import Workers as Workers
     from jaxdist.input.array_record import ArrayRecordSource as ArrayRecordSource
-    from jaxdist.input.loading import Keep as Keep
+    from jaxdist.input.kept import Keep as Keep
     from jaxdist.input.loading import loader as loader
     from jaxdist.input.mixture import Mixture as Mixture
     from jaxdist.input.sampling import sampler as sampler

@@ -1,9 +1,12 @@
 """Data settings: which samples a run trains on, and how they are fed."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from jaxdist.core.errors import BadInput
+
+if TYPE_CHECKING:
+    from jaxdist.input.ahead import Workers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +47,29 @@ class DataConfig:
     """What is done with images of a folder that cannot be decoded: the run ends at the
     first, or all are looked for beforehand and left out.
     """
+    store: Literal["none", "memory", "disk"] = "none"
+    """Where a host keeps the samples of its partitions (plan.shuffle.q): nowhere, in
+    memory, or in `store_dir`.
+    """
+    store_dir: str = ""
+    """Folder on a disk of the host's own, for data.store=disk."""
+    exchange: Literal["origin", "peers"] = "origin"
+    """Who brings a host that keeps samples those that come: the data set, or the host
+    that has them.
+    """
+    interface: str = ""
+    """Network interface between hosts, for data.exchange=peers; empty: that on which
+    process 0 is reached.
+    """
     threads: int = 1
     """Threads that prepare batches ahead; more help only where reading is slow."""
+    workers: int = 0
+    """Processes that prepare batches, each with so many threads; 0: the run's own."""
 
     def __post_init__(self) -> None:
         counts = ("batch", "eval_batch", "context", "stride", "size", "samples")
         least = dict.fromkeys(counts, 1)
-        least |= {"shift": 0, "threads": 1}
+        least |= {"shift": 0, "threads": 1, "workers": 0}
         for key, low in least.items():
             value = getattr(self, key)
             if value is not None and value < low:
@@ -60,6 +79,31 @@ class DataConfig:
                     values=f"data.{key} = {value}",
                     remedy=f"data.{key}={low}",
                 )
+        self._check_store()
+
+    def _check_store(self) -> None:
+        if (self.store == "disk") != bool(self.store_dir):
+            raise BadInput(
+                "a disk and its folder go together",
+                rule="data.store=disk has a data.store_dir, other stores have none",
+                values=f"data.store = {self.store}, data.store_dir = "
+                f"{self.store_dir or 'empty'}",
+                remedy="data.store=disk data.store_dir=/local/samples",
+            )
+        if self.exchange == "peers" and self.store == "none":
+            raise BadInput(
+                "hosts that keep no samples have none for each other",
+                rule="data.exchange=peers needs a data.store",
+                values="data.exchange = peers, data.store = none",
+                remedy="data.store=memory",
+            )
+
+    @property
+    def readers(self) -> "int | Workers":
+        """Threads or processes that prepare batches."""
+        from jaxdist.input.ahead import Workers
+
+        return Workers(self.workers, self.threads) if self.workers else self.threads
 
     @property
     def eval_size(self) -> int:

@@ -4,17 +4,20 @@ A recipe says what is in the batch of a step, for the rows this host needs; the 
 runs it ahead of time in grain's read threads and places the pieces on the devices.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from threading import Thread, current_thread
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
+from weakref import finalize
 
 import jax
 from jax.sharding import NamedSharding
 
+from jaxdist.input.ahead import Made, Workers, ahead
+from jaxdist.input.kept import Keep, Kept, check_threads
 from jaxdist.input.order import Order
 from jaxdist.input.place import NONE_LARGER, Shapes, place, rows_held
-from jaxdist.input.recipes import IMAGES, Dtypes, EvalRecipe, Recipe, TrainRecipe
+from jaxdist.input.recipes import IMAGES, Batch, Dtypes, EvalRecipe, Recipe, TrainRecipe
 from jaxdist.input.sources import Source
 
 _ENDLESS: Final = 2**62
@@ -32,8 +35,8 @@ class Feed:
         shapes: of keys that are laid out with padding behind each sample.
         start: first step to give.
         stop: the step at which the feed ends.
-        threads: threads that prepare batches.
-        after: called when the feed is closed.
+        threads: threads that prepare batches, or `Workers`.
+        kept: samples that this process keeps for itself; closed with the feed.
     """
 
     def __init__(
@@ -45,18 +48,25 @@ class Feed:
         shapes: Shapes = NONE_LARGER,
         start: int = 0,
         stop: int = _ENDLESS,
-        threads: int = 1,
-        after: Callable[[], None] = lambda: None,
+        threads: int | Workers = 1,
+        kept: Kept | None = None,
     ) -> None:
-        import grain
+        rows, seen = rows_held(shardings.values(), batch), set[Thread]()
 
-        self._recipe, self._batch, self._shardings = recipe, batch, dict(shardings)
-        self._shapes, self._after = dict(shapes), after
-        self._rows = rows_held(self._shardings.values(), batch)
-        self._threads: set[Thread] = set()
-        ahead = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads + 1)
-        steps = grain.MapDataset.range(start, stop).map(self._prepare)
-        self._batches = iter(steps.to_iter_dataset(ahead))
+        # Nothing here holds the feed itself: one that nobody holds is closed.
+        def placed(local: Batch) -> dict[str, jax.Array]:
+            return place(local, rows, batch, shardings, shapes)
+
+        self.kept = kept
+        self._batches = ahead(
+            Made(recipe=recipe, rows=rows),
+            placed,
+            lambda: seen.add(current_thread()),
+            start=start,
+            stop=stop,
+            threads=threads,
+        )
+        self._end = finalize(self, _end, self._batches, seen, kept)
 
     def __iter__(self) -> Self:
         return self
@@ -76,18 +86,18 @@ class Feed:
         self.close()
 
     def close(self) -> None:
-        """End the threads and wait until they have; closing twice does no harm."""
-        self._batches.close()
-        # grain tells its threads to end but does not wait for the batch in the making.
-        while self._threads:
-            self._threads.pop().join()
-        self._after()
+        """End threads and processes and wait for them; closing twice does no harm."""
+        self._end()
 
-    def _prepare(self, step: int) -> dict[str, jax.Array]:
-        """Make a batch and place it; runs in grain's threads."""
-        self._threads.add(current_thread())
-        local = self._recipe(step, self._rows)
-        return place(local, self._rows, self._batch, self._shardings, self._shapes)
+
+def _end(batches: Any, threads: set[Thread], kept: Kept | None) -> None:
+    """End what makes batches; also where a feed is left open, when its program ends."""
+    batches.close()
+    # grain tells its threads to end but does not wait for the batch in the making.
+    for thread in threads - {current_thread()}:
+        thread.join()
+    if kept is not None:
+        kept.close()
 
 
 def train_feed(
@@ -99,7 +109,8 @@ def train_feed(
     dtypes: Dtypes = IMAGES,
     shift: int = 0,
     start: int = 0,
-    threads: int = 1,
+    threads: int | Workers = 1,
+    keep: Keep | None = None,
 ) -> Feed:
     """Feed a training loop, endlessly, from step `start` on.
 
@@ -111,16 +122,30 @@ def train_feed(
         dtypes: the keys that are read of a sample, each with its dtype.
         shift: largest random shift of an `image`, pixels.
         start: steps already done; the feed goes on as if it had given their batches.
-        threads: threads that prepare batches.
+        threads: threads that prepare batches, or `Workers`.
+        keep: how this host keeps the samples of its partitions; none: it reads them
+            where the source is.
+
+    Raises:
+        BadInput: samples that cannot be kept.
     """
-    recipe = TrainRecipe(source=source, order=order, shift=shift, dtypes=dtypes)
+
+    def read(samples: Source) -> Recipe:
+        return TrainRecipe(source=samples, order=order, shift=shift, dtypes=dtypes)
+
+    kept = None
+    if keep is not None:
+        check_threads(threads)
+        rows = rows_held(shardings.values(), order.batch)
+        kept = Kept(source, order, rows, keep, start)
     return Feed(
-        recipe,
+        read(source) if kept is None else kept.recipe(read),
         batch=order.batch,
         shardings=shardings,
         shapes=shapes,
         start=start,
         threads=threads,
+        kept=kept,
     )
 
 

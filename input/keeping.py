@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from jaxdist.core.errors import BadInput
 from jaxdist.input.order import Order
 from jaxdist.input.partial import PartialOrder
-from jaxdist.input.recipes import Batch, Recipe, Rows
+from jaxdist.input.room import store_of
 from jaxdist.input.shuffle import Numbers, hosts_of
 from jaxdist.input.sources import Arrays, Source, Varied
 from jaxdist.input.store import Store
 
 _TOGETHER: Final = 1024
 """Samples that are read of the data set at once when a store is filled."""
+_APART: Final = 8
+"""Steps by which hosts may be apart: each makes batches ahead of training."""
 
 
 class Fetch(Protocol):
@@ -47,6 +49,10 @@ class Counts:
     """Of these, read of the data set and not brought by peers."""
     strays: int = 0
     """Of the data set, because they were not in the store when they were needed."""
+    without_room: int = 0
+    """That the store had no place for: its disk was full when it was made."""
+    share: int = 0
+    """That this host's partitions hold."""
 
 
 @dataclass(kw_only=True)
@@ -80,14 +86,9 @@ class Keeping:
     """The step in which each sample left that is still here."""
 
     def __post_init__(self) -> None:
-        check_hosts(self.order.shuffle.partitions, self.hosts)
-        if isinstance(self.origin, Varied):
-            raise BadInput(
-                "these samples cannot be kept",
-                rule="what is kept is the same in every epoch",
-                values=f"{type(self.origin).__name__} reads others in each",
-                remedy="leave them where they are: plan.shuffle.q alone",
-            )
+        check_kept(self.origin, self.order, self.hosts)
+        sizes = map(self.order.shuffle.size, self.partitions)
+        self.counts.share = sum(sizes)
 
     def __len__(self) -> int:
         return len(self.origin)
@@ -109,10 +110,12 @@ class Keeping:
         self.store.drop(np.setdiff1d(self.store.held(), wanted).tolist())
         self._left.clear()
         gone = wanted[self.store.missing(wanted)]
-        for ids in np.array_split(gone, -(-len(gone) // _TOGETHER) or 1):
+        fitting = gone[: self.store.free]
+        for ids in np.array_split(fitting, -(-len(fitting) // _TOGETHER) or 1):
             if len(ids):
                 self.store.put(ids, self.origin.get(ids))
-        self.counts.filled += len(gone)
+        self.counts.filled += len(fitting)
+        self.counts.without_room += len(gone) - len(fitting)
 
     def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
         """Read samples: int [n] to new arrays [n, ...]."""
@@ -140,8 +143,10 @@ class Keeping:
         for sample in late:
             del self._left[sample]
         for ids, samples in brought:
-            self.store.put(ids, samples)
+            room = self.store.free
+            self.store.put(ids[:room], {k: x[:room] for k, x in samples.items()})
             self.counts.exchanged += len(ids)
+            self.counts.without_room += max(len(ids) - room, 0)
 
     def _brought(
         self, ids: Numbers, source: Numbers
@@ -156,22 +161,6 @@ class Keeping:
         self.counts.origin += len(rest)
         if len(rest):
             yield rest, self.origin.get(rest)
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeptRecipe:
-    """Batches of samples that a host keeps: read, then exchanged."""
-
-    recipe: Recipe
-    """Makes a batch; its source is `keeping`."""
-    keeping: Keeping
-    """This host's samples."""
-
-    def __call__(self, step: int, rows: Rows) -> Batch:
-        """Make a step's rows, and give up what leaves with them."""
-        batch = self.recipe(step, rows)
-        self.keeping.exchange(step)
-        return batch
 
 
 def open_keeping(
@@ -189,6 +178,41 @@ def open_keeping(
     Raises:
         BadInput: samples that are drawn from everywhere, or hosts that do not divide.
     """
+    kept = check_kept(source, order, hosts)
+    each = kept.shuffle.partitions // hosts
+    places = each * (kept.shuffle.slots + 1) + 2 * kept.batch // hosts
+    own = None if folder is None else folder / f"host-{host}-of-{hosts}"
+    store = store_of(source, places, own)
+    return Keeping(origin=source, order=kept, host=host, hosts=hosts, store=store)
+
+
+def slack_of(order: PartialOrder) -> int:
+    """Return for how many steps a sample that left may stay, for hosts behind.
+
+    Of w reads that follow each other at most ceil(w k / n) leave, one more where an
+    epoch ends between them; what stays is at most two steps' worth of reads.
+
+    >>> from jaxdist.input.shuffle import PartialShuffle
+    >>> def slack(k):
+    ...     shuffle = PartialShuffle(samples=80, partitions=4, exchanged=k)
+    ...     return slack_of(PartialOrder(shuffle=shuffle, batch=16))
+    >>> slack(0), slack(2), slack(10), slack(20)
+    (8, 8, 3, 1)
+    """
+    reads = order.batch // order.shuffle.partitions
+    k, n = order.shuffle.exchanged, order.shuffle.slots
+    if not k:
+        return _APART
+    return max(0, min(_APART, (2 * reads - 1) * n // (k * reads)))
+
+
+def check_kept(source: Source, order: Order, hosts: int) -> PartialOrder:
+    """Refuse samples that hosts cannot keep.
+
+    Raises:
+        BadInput: they are drawn from everywhere, hosts do not divide, or samples are
+            not kept as they are read.
+    """
     if not isinstance(order, PartialOrder):
         raise BadInput(
             "samples of all hosts would be kept on each",
@@ -197,11 +221,14 @@ def open_keeping(
             remedy="shuffle=Partial(q=0.1)",
         )
     check_hosts(order.shuffle.partitions, hosts)
-    each = order.shuffle.partitions // hosts
-    places = each * (order.shuffle.slots + 1) + 2 * order.batch // hosts
-    own = None if folder is None else folder / f"host-{host}-of-{hosts}"
-    store = Store(source.get(np.zeros(1, np.int64)), places, own)
-    return Keeping(origin=source, order=order, host=host, hosts=hosts, store=store)
+    if isinstance(source, Varied):
+        raise BadInput(
+            "these samples cannot be kept",
+            rule="what is kept is the same in every epoch",
+            values=f"{type(source).__name__} reads others in each",
+            remedy="leave them where they are: plan.shuffle.q alone",
+        )
+    return order
 
 
 def check_hosts(partitions: int, hosts: int) -> None:

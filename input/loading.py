@@ -1,9 +1,7 @@
 """Loader: batches for any JAX training loop, in one call."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import jax
 import numpy as np
@@ -11,29 +9,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.shuffle import Global, Shuffle
-from jaxdist.input.feed import Feed
-from jaxdist.input.keeping import Keeping, KeptRecipe, open_keeping
-from jaxdist.input.meeting import meet, place_of
+from jaxdist.input.ahead import Workers
+from jaxdist.input.feed import Feed, train_feed
+from jaxdist.input.kept import Keep
 from jaxdist.input.partial import order_of
-from jaxdist.input.place import rows_held
-from jaxdist.input.recipes import Dtypes, TrainRecipe
+from jaxdist.input.recipes import Dtypes
 from jaxdist.input.sources import Source
 
 _DRAWN: Final = Global()
-_SLACK: Final = 2
-"""Steps for which a sample that left is kept for hosts that are behind."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Keep:
-    """How a host keeps the samples of its partitions for itself."""
-
-    folder: Path | None = None
-    """Where on its own disk; none: in memory."""
-    interface: str = ""
-    """Its address between hosts, on which it hands the others what moves; empty: what
-    comes is read where the source is.
-    """
 
 
 def loader(
@@ -45,7 +28,7 @@ def loader(
     over: str | Sequence[str] | None = None,
     seed: int = 0,
     start: int = 0,
-    threads: int = 1,
+    threads: int | Workers = 1,
     keep: Keep | None = None,
 ) -> Feed:
     """Feed a training loop: an endless iterator over global arrays on the devices.
@@ -62,7 +45,7 @@ def loader(
         over: axes of the mesh that split samples; none: the mesh's first axis.
         seed: another seed is another order, in every epoch.
         start: steps that are already done.
-        threads: threads that prepare batches.
+        threads: threads that prepare batches, or `Workers(2)`, processes that do.
         keep: how this host keeps the samples of its partitions; none: it reads them
             where the source is.
 
@@ -82,26 +65,15 @@ def loader(
     _check(mesh, axes, global_batch, len(source))
     order = order_of(shuffle, samples=len(source), batch=global_batch, seed=seed)
     dtypes, rows = _dtypes(source), NamedSharding(mesh, PartitionSpec(axes))
-    how: dict[str, Any] = {"batch": global_batch, "start": start, "threads": threads}
-    shardings = dict.fromkeys((*dtypes, "id"), rows)
-    if keep is None:
-        recipe = TrainRecipe(source=source, order=order, dtypes=dtypes)
-        return Feed(recipe, shardings=shardings, **how)
-    host, hosts = place_of(rows_held([rows], global_batch), global_batch)
-    own = open_keeping(source, order, host=host, hosts=hosts, folder=keep.folder)
-    after = _meet(own, keep.interface) if keep.interface else lambda: None
-    own.begin(start)
-    read = TrainRecipe(source=own, order=order, dtypes=dtypes)
-    kept = KeptRecipe(recipe=read, keeping=own)
-    return Feed(kept, shardings=shardings, after=after, **how)
-
-
-def _meet(own: Keeping, interface: str) -> Callable[[], None]:
-    """Let hosts bring each other what moves; return what ends that."""
-    like = own.origin.get(np.zeros(1, np.int64))
-    met = meet(own.store, like, own.host, interface)
-    own.peers, own.slack = met.peers, _SLACK
-    return met.close
+    return train_feed(
+        source,
+        order,
+        dict.fromkeys((*dtypes, "id"), rows),
+        dtypes=dtypes,
+        start=start,
+        threads=threads,
+        keep=keep,
+    )
 
 
 def _check(mesh: Mesh, axes: tuple[str, ...], batch: int, samples: int) -> None:

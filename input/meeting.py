@@ -1,15 +1,18 @@
 """Meeting: the processes of a program tell each other where their samples are."""
 
 import secrets
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.peers import Peers, PeerServer
 from jaxdist.input.recipes import Rows
 from jaxdist.input.sources import Arrays
 from jaxdist.input.store import Store
+
+if TYPE_CHECKING:
+    from jaxdist.input.peers import Peers, PeerServer
 
 _ADDRESS = 256
 """Bytes that an address may have."""
@@ -38,7 +41,10 @@ def place_of(rows: Rows, batch: int) -> tuple[int, int]:
             "this process has no samples of its own to keep",
             rule="a process holds one stretch of a batch, as long as others'",
             values=f"{count} of {batch} rows, {first} to {int(rows[-1])}",
-            remedy="keep=None, or a mesh whose first axis goes over processes",
+            remedy=(
+                "data.store=none (keep=None)",
+                "or a mesh whose first axis goes over processes",
+            ),
         )
     return first // count, batch // count
 
@@ -57,9 +63,12 @@ def meet(store: Store, like: Arrays, host: int, interface: str) -> "Met":
     """
     from jax.experimental import multihost_utils
 
+    from jaxdist.input.peers import Peers, PeerServer
+
     drawn = np.frombuffer(secrets.token_bytes(32), np.uint8)
     token = multihost_utils.broadcast_one_to_all(drawn).tobytes().hex()
-    server = PeerServer(store, f"{interface}:0", token)
+    where = f"[{interface}]" if ":" in interface else interface
+    server = PeerServer(store, f"{where}:0", token)
     said = f"{host} {server.address}".encode().ljust(_ADDRESS)
     every = multihost_utils.process_allgather(np.frombuffer(said, np.uint8))
     known: dict[int, str] = {}
@@ -78,7 +87,7 @@ class Met:
         peers: all of them.
     """
 
-    def __init__(self, server: PeerServer, peers: Peers) -> None:
+    def __init__(self, server: "PeerServer", peers: "Peers") -> None:
         self.server, self.peers = server, peers
 
     def close(self) -> None:

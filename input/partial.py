@@ -165,6 +165,10 @@ class _Blocks:
         self._found: OrderedDict[tuple[int, int, int], Numbers] = OrderedDict()
         self._lock = threading.Lock()
 
+    def __reduce__(self) -> tuple[type, tuple[PartialShuffle]]:
+        """Be sent to another process empty: what is traced is traced there."""
+        return type(self), (self._shuffle,)
+
     def read(self, epochs: Numbers, rounds: Numbers, partitions: Numbers) -> Numbers:
         """Return the samples read in rounds of epochs: int64 [m]."""
         blocks, inside = np.divmod(rounds, self._rounds)

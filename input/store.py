@@ -30,19 +30,22 @@ class Store:
         places: most samples at once.
         folder: where they lie on disk; none: in memory. What an earlier store has left
             in the folder is there again, as far as it is whole.
+        of: name of the samples; what is left of others is not taken for them.
 
     Raises:
         OSError: there is no room on the disk for so many.
     """
 
-    def __init__(self, like: Arrays, places: int, folder: Path | None = None) -> None:
+    def __init__(
+        self, like: Arrays, places: int, folder: Path | None = None, of: str = ""
+    ) -> None:
         self._folder, self._lock = folder, threading.Lock()
         self.damaged = 0
         """Samples that were not what was put there."""
         self.peak = 0
         """Most samples that were ever held."""
         shapes = {k: (x.dtype, (places, *x.shape[1:])) for k, x in like.items()}
-        kept = folder is not None and _prepared(folder, shapes)
+        kept = folder is not None and _prepared(folder, shapes, of)
         self._arrays = {k: self._made(k, *shape, kept) for k, shape in shapes.items()}
         # Of each place the id and 1, and the checksum: one of zeros is free.
         self._notes = self._made("notes", np.dtype(np.int64), (places, 2), kept)
@@ -52,6 +55,12 @@ class Store:
 
     def __len__(self) -> int:
         return len(self._place)
+
+    @property
+    def free(self) -> int:
+        """Count the places that hold nothing."""
+        with self._lock:
+            return len(self._free)
 
     def missing(self, ids: Ids) -> NDArray[np.bool_]:
         """Tell which samples are not here: bool [n]."""
@@ -153,10 +162,11 @@ def checksums(samples: Arrays) -> NDArray[np.int64]:
     return np.array(found, np.int64)
 
 
-def _prepared(folder: Path, shapes: Mapping[str, Any]) -> bool:
+def _prepared(folder: Path, shapes: Mapping[str, Any], of: str) -> bool:
     """Make a folder for arrays of these shapes; tell whether it has them already."""
     folder.mkdir(parents=True, exist_ok=True)
-    said = json.dumps({key: [str(x) for x in shape] for key, shape in shapes.items()})
+    laid = {key: [str(x) for x in shape] for key, shape in shapes.items()}
+    said = json.dumps({"samples": of, "arrays": laid})
     head = folder / "store.json"
     made = all((folder / f"{key}.bin").is_file() for key in (*shapes, "notes"))
     if made and head.is_file() and head.read_text(encoding="utf-8") == said:

@@ -18,6 +18,7 @@ def check(resolved: Resolved) -> None:
         _known_data(resolved),
         _batch_divides(resolved),
         _one_momentum(resolved),
+        _stays_somewhere(resolved),
     )
     raise_all([error for error in errors if error])
 
@@ -78,6 +79,19 @@ def _one_momentum(resolved: Resolved) -> BadInput | None:
         values=f"{resolved.says('plan.reduce.momentum')}, "
         f"{resolved.says('optim.momentum')}",
         remedy=("optim.momentum=0", "or plan.reduce.momentum=0"),
+    )
+
+
+def _stays_somewhere(resolved: Resolved) -> BadInput | None:
+    """Refuse to keep samples that are drawn from everywhere in every epoch."""
+    config = resolved.config
+    if config.data.store == "none" or config.plan.shuffle.q is not None:
+        return None
+    return BadInput(
+        "each host would keep the samples of all",
+        rule="a host keeps what stays with it, so data.store needs a plan.shuffle.q",
+        values=f"{resolved.says('data.store')}, {resolved.says('plan.shuffle.q')}",
+        remedy=("plan.shuffle.q=0.1", "or data.store=none"),
     )
 
 

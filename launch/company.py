@@ -94,8 +94,18 @@ class Company:
 
 def company() -> Company:
     """Return the company of this process, which is alone where it joined nobody."""
-    distributed = sys.modules.get("jax._src.distributed")
-    state = getattr(distributed, "global_state", None)
+    state = _joined()
     if state is None or state.client is None:
         return Company()
     return Company(rank=state.process_id, count=state.num_processes, store=state.client)
+
+
+def coordinator() -> str:
+    """Return the host at which process 0 of this company listens."""
+    address = str(_joined().coordinator_address)
+    return address.rpartition(":")[0].strip("[]")
+
+
+def _joined() -> Any:
+    """Return what jax knows of the processes that joined; None without jax."""
+    return getattr(sys.modules.get("jax._src.distributed"), "global_state", None)

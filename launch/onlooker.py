@@ -10,6 +10,7 @@ from rich.console import Console
 from jaxdist.core.units import count, percent
 from jaxdist.launch.company import company
 from jaxdist.launch.console import console
+from jaxdist.launch.kept import kept_words
 from jaxdist.launch.opening import Opening, many
 from jaxdist.launch.progress import Progress
 from jaxdist.launch.schedule import read_schedule
@@ -122,7 +123,7 @@ def opening(start: Start) -> Opening:
         memory_bytes=start.program.memory_bytes,
         rate=f"{schedule.peak}, warm-up {many(schedule.ramp.steps, 'step')}",
         decay=schedule.decay,
-        shuffle=shuffle_line(job.order, config.epochs),
+        shuffle=shuffle_line(job.order, config.epochs) + kept_words(config.data),
         sums=start.chosen,
         warnings=_warnings(start),
     )

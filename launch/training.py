@@ -4,22 +4,24 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import jax
 import numpy as np
 
 from jaxdist.core.run import Run
-from jaxdist.input.feed import eval_feed, train_feed
+from jaxdist.input.feed import Feed, eval_feed, train_feed
+from jaxdist.input.kept import Keep
 from jaxdist.input.registry import open_data
 from jaxdist.launch.changes import check_resume, check_samples
 from jaxdist.launch.claim import claimed
 from jaxdist.launch.company import company
 from jaxdist.launch.devices import Prepared
 from jaxdist.launch.job import Job, make_job
+from jaxdist.launch.kept import keep_for
 from jaxdist.launch.lock import read_lock, samples_of, write_lock
 from jaxdist.launch.provenance import Resolved
 from jaxdist.launch.runs import RunFolder, check_writable, write_whole
@@ -114,6 +116,7 @@ def train(
     now = settled(now, sources[0])
     resolved, prepared, config = now.resolved, now.prepared, now.resolved.config
     job = make_job(config, prepared.plan, sources[0])
+    keep = keep_for(job, sources[0], mine, folder.name)
     with ExitStack() as stack:
         own = folder if mine.leads else _aside(stack)
         with mine.in_turn("claim"):
@@ -138,7 +141,7 @@ def train(
         )
         recorder.goes_on_from(start.step)
         onlooker.begins(start)
-        feed = stack.enter_context(_train_feed(start, sources[0]))
+        feed = stack.enter_context(_train_feed(start, sources[0], keep))
         outcome = fit(
             start.program,
             begin[1],
@@ -152,7 +155,11 @@ def train(
         )
         with recorder.phase("checkpoint", job.course.steps):
             checkpoints.wait()
-        run = _record(start, outcome, recorder, checkpoints)
+        feed.close()  # what is under way would be counted in parts
+        run = replace(
+            _record(start, outcome, recorder, checkpoints),
+            exchange={} if feed.kept is None else feed.kept.counts(),
+        )
         write_whole(own.summary, run.to_json())
     return run, folder
 
@@ -211,7 +218,7 @@ def _begin(
     return program, job.layout.take(restored.state), restored
 
 
-def _train_feed(start: Start, source: "Source") -> Any:
+def _train_feed(start: Start, source: "Source", keep: Keep | None) -> Feed:
     data = start.job.config.data
     return train_feed(
         source,
@@ -221,7 +228,8 @@ def _train_feed(start: Start, source: "Source") -> Any:
         dtypes=start.job.layout.task.objective.dtypes,
         shift=data.shift,
         start=start.step,
-        threads=data.threads,
+        threads=data.readers,
+        keep=keep,
     )
 
 

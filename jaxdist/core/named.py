@@ -117,6 +117,11 @@ def load_file(path: Path) -> ModuleType:
     return module
 
 
+def loaded_files() -> tuple[ModuleType, ...]:
+    """Return the modules that were loaded from files: nobody can import them."""
+    return tuple(m for name, m in sys.modules.items() if name.startswith(_PREFIX))
+
+
 def _imported(name: str) -> ModuleType:
     try:
         return import_module(name)

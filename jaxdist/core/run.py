@@ -43,6 +43,10 @@ class Run:
     """Held-out samples."""
     shuffle: str = ""
     """How training samples were exchanged; empty: each epoch drew from all."""
+    exchange: Mapping[str, int] = field(default_factory=dict)
+    """Where process 0 had the samples that it keeps from, and how many it held at
+    most; empty: it keeps none.
+    """
     samples_per_s: float = 0.0
     """Training samples a second: global batch over the median step time."""
     step_s: float = 0.0

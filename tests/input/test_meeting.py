@@ -26,7 +26,7 @@ mesh = Mesh(np.asarray(jax.devices()), ("data",))
 how = dict(global_batch=16, shuffle=Partial(q=0.5, partitions=4), mesh=mesh)
 seen = []
 with loader(source, keep=Keep(interface="127.0.0.1"), **how) as batches:
-    own = batches._recipe.keeping
+    own = batches.kept.keeping
     for _ in range(25):
         batch = next(batches)
         rows = np.asarray(batch["x"].addressable_data(0))

@@ -1,0 +1,44 @@
+"""Processes tell each other addresses that lead between them, and not to themselves."""
+
+import sys
+
+import pytest
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.between import address_of, between_hosts, settle, way_to
+from jaxdist.launch.company import Company
+from jaxdist.launch.joined import Loopback
+
+ASK = """
+from jaxdist.launch.between import between_hosts
+from jaxdist.launch.company import company
+from jaxdist.launch.joined import join
+join()
+print(between_hosts(company()))
+"""
+
+
+def test_processes_of_one_machine_meet_on_loopback():
+    done = Loopback(2).run((sys.executable, "-c", ASK), timeout=60)
+    assert [each.out for each in done] == ["127.0.0.1\n"] * 2
+
+
+def test_a_process_alone_has_no_way_to_go():
+    assert between_hosts(Company()) == "127.0.0.1"
+
+
+def test_who_finds_process_0_at_home_takes_the_way_to_another():
+    told = ["127.0.0.1", "127.0.1.1", "127.0.0.1"]
+    assert settle("127.0.1.1", told) == "127.0.1.1"
+    # Whoever is reached from elsewhere has said so already.
+    assert settle("10.1.2.3", [*told, "10.1.2.3"]) == "10.1.2.3"
+    far = "127.1.2.3"  # loopback's own network: a way that every machine has
+    assert way_to(far).startswith("127.")
+
+
+def test_an_interface_has_its_address():
+    assert address_of("lo") == "127.0.0.1"
+    assert between_hosts(Company(), "lo") == "127.0.0.1"
+    with pytest.raises(BadInput, match="no interface ib7") as caught:
+        address_of("ib7")
+    assert "lo" in caught.value.values
