@@ -15,7 +15,8 @@ class DataConfig:
 
     name: str = "digits"
     """Data set: one of `jaxdist.input.registry.names()`, a TFDS data set of images
-    (`imagenet2012`), or a function of one's own, `file.py:function`.
+    (`imagenet2012`, or `tfds:imagenet2012`), arrays of one's own (`numpy:FILE.npz`), or
+    a function of one's own, `file.py:function`.
     """
     dir: str = "data"
     """Folder in which data sets are prepared once and then read."""
@@ -27,7 +28,7 @@ class DataConfig:
     """Largest random shift of a training image, pixels; 0: images as they are."""
     path: str = ""
     """What to read, for a data set of one's own: the file of a text or of clips, or the
-    folder of images, arrays or volumes.
+    folder of texts, images, arrays or volumes.
     """
     size: int | None = None
     """Rows and columns to which images of files are cut, or those of arrays pooled;

@@ -23,6 +23,8 @@ FAMILIAR: Final = (
 )
 """Data sets of TFDS that are meant when a name is near; it has hundreds."""
 NOTHING: Final[Wanted] = MappingProxyType({})
+_KINDS: Final = ("tfds", "numpy")
+"""What may stand before a name or path: `tfds:mnist`, `numpy:my.npz`."""
 _TFDS_NAME: Final = r"[a-z][a-z0-9_]*(/[\w.-]+)?(:[\d.*]+)?"
 
 
@@ -36,13 +38,20 @@ def known(config: DataConfig) -> bool:
 
     A name that is near to one of `names()` is taken for a slip, unless TFDS has it.
     """
+    kind, _, rest = config.name.partition(":")
+    if kind in _KINDS and config.name != kind:
+        return bool(rest) and (kind != "tfds" or _is_tfds(rest))
     name = config.name
     if is_named(name) or name in (*names(), *FAMILIAR):
         return True
-    if re.fullmatch(_TFDS_NAME, name) is None:
+    if not _is_tfds(name):
         return False
     prepared = Path(config.dir, re.split("[:/]", name)[0]).is_dir()
     return prepared or did_you_mean(name, (*names(), *FAMILIAR)) is None
+
+
+def _is_tfds(name: str) -> bool:
+    return re.fullmatch(_TFDS_NAME, name) is not None
 
 
 def no_data(name: str, values: str = "") -> BadInput:
@@ -74,9 +83,20 @@ def open_data(config: DataConfig, wanted: Wanted = NOTHING) -> "tuple[Source, So
 
     if not known(config):
         raise no_data(config.name)
-    other = _own if is_named(config.name) else _tfds
-    train, test = _OPENERS.get(config.name, other)(config, _sized(config, wanted))
+    opener, asked = _opener(config)
+    train, test = opener(asked, _sized(config, wanted))
     return (by_label(train) if config.order == "label" else train), test
+
+
+def _opener(config: DataConfig) -> "tuple[Opener, DataConfig]":
+    """Return who opens a data set, and its name or path without the kind before it."""
+    kind, _, rest = config.name.partition(":")
+    if kind == "tfds" and rest:
+        return _tfds, replace(config, name=rest)
+    if kind == "numpy" and rest:
+        return _numpy, replace(config, path=rest)
+    other = _own if is_named(config.name) else _tfds
+    return _OPENERS.get(config.name, other), config
 
 
 def _digits(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
@@ -108,6 +128,12 @@ def _arrays(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
     from jaxdist.input.arrays import open_arrays
 
     return open_arrays(config.path, config.size)
+
+
+def _numpy(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
+    from jaxdist.input.numpy_files import open_numpy
+
+    return open_numpy(config.path)
 
 
 def _volumes(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
@@ -157,6 +183,7 @@ _OPENERS: Final[Mapping[str, Opener]] = MappingProxyType(
         "digits": _digits,
         "folder": _folder,
         "moving_digits": _moving_digits,
+        "numpy": _numpy,
         "synthetic": _synthetic,
         "text": _text,
         "volumes": _volumes,

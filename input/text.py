@@ -1,13 +1,15 @@
-"""Text: windows of the characters of one file, the last tenth held out.
+"""Text: windows of the characters of one file, or of many, the last tenth held out.
 
-The vocabulary is the sorted set of the file's characters. Held-out windows lie side by
+Many files are packed once, as they are opened: one behind the other, each with an end
+sign, so that windows are full and an epoch has as many of them on any host. The
+vocabulary is the sorted set of all characters. Held-out windows lie side by
 side, so each of their characters is asked for once; training windows may overlap.
 """
 
 import hashlib
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,10 @@ from numpy.typing import NDArray
 from jaxdist.core.errors import BadInput
 from jaxdist.core.units import count
 from jaxdist.input.sources import Arrays
+
+_REMEDY: Final = "data.path=FILE, a text in UTF-8, or a folder of them"
+END: Final = "\x03"
+"""What stands behind each of several texts: ETX, end of text."""
 
 
 class Text:
@@ -60,10 +66,11 @@ class Text:
 def open_text(
     path: str, *, context: int, stride: int | None = None
 ) -> tuple[Text, Text]:
-    """Open a text file as windows of characters.
+    """Open a text file, or the text files of a folder, as windows of characters.
 
     Args:
-        path: a file in UTF-8; its line ends stay as they are.
+        path: a file in UTF-8, whose line ends stay as they are; or a folder, of which
+            every `.txt` file is read, in the order of their paths, `END` behind each.
         context: characters a window.
         stride: characters from one training window's start to the next; None puts the
             windows side by side.
@@ -105,23 +112,37 @@ def encode(text: str) -> tuple[NDArray[np.int32], str]:
 
 
 def _read(path: str) -> str:
-    """Read a file whole, or say why it is no text."""
-    remedy = "data.path=FILE, a text in UTF-8"
+    """Read a file, or those of a folder, or say why there is no text."""
     if not path:
         raise BadInput(
             "there is no text to read",
             rule="data.name=text reads the file data.path",
             values="data.path is empty",
-            remedy=remedy,
+            remedy=_REMEDY,
         )
+    if not Path(path).is_dir():
+        return _one(Path(path))
+    files = sorted(Path(path).rglob("*.txt"))
+    if not files:
+        raise BadInput(
+            f"no text in {path}",
+            rule="a folder of texts has files that end in .txt",
+            values=f"{path} has none",
+            remedy=_REMEDY,
+        )
+    return "".join(_one(file) + END for file in files)
+
+
+def _one(path: Path) -> str:
+    """Read a file whole."""
     try:
-        text = Path(path).read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8")
     except OSError as error:
         raise BadInput(
             f"no text in {path}",
             rule="data.path is a file that can be read",
             values=error.strerror or str(error),
-            remedy=remedy,
+            remedy=_REMEDY,
         ) from error
     except UnicodeDecodeError as error:
         raise BadInput(
@@ -131,5 +152,5 @@ def _read(path: str) -> str:
             remedy=f"iconv -f latin1 -t utf-8 {path} > {path}.utf8",
         ) from error
     if not text:
-        raise BadInput(f"{path} is empty", rule="a text has characters", remedy=remedy)
+        raise BadInput(f"{path} is empty", rule="a text has characters", remedy=_REMEDY)
     return text

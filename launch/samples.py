@@ -10,6 +10,7 @@ import numpy as np
 from jaxdist.core.errors import BadInput
 from jaxdist.input.arrays import LabelledImages
 from jaxdist.input.clips import Clips
+from jaxdist.input.numpy_files import LabelledArrays
 from jaxdist.input.pictures import Pictures
 from jaxdist.input.text import Text
 from jaxdist.input.wanted import Field, Wanted
@@ -79,7 +80,7 @@ def fitted(config: Experiment, source: "Source") -> ModelConfig:
             the classes of the images.
     """
     model, known = config.model, len(vocabulary_of(source))
-    if isinstance(source, Pictures | LabelledImages):
+    if isinstance(source, Pictures | LabelledImages | LabelledArrays):
         _check_room("classes", model.classes, source.classes, "in the data")
         return replace(model, classes=model.classes or source.classes)
     if not known:

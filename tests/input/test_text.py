@@ -9,7 +9,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.input.config import DataConfig
 from jaxdist.input.recipes import EvalRecipe
 from jaxdist.input.registry import open_data
-from jaxdist.input.text import encode, open_text
+from jaxdist.input.text import END, encode, open_text
 
 WORDS = "Füße: no rose\r\nwithout a thorn, 7 times.\n" * 20
 
@@ -104,3 +104,45 @@ def test_the_shortest_context_that_is_named_works(tmp_path):
 def test_without_a_path():
     with pytest.raises(BadInput, match=r"data\.path is empty"):
         open_data(DataConfig(name="text"))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three texts and something else, in the order of their paths."""
+    (tmp_path / "more").mkdir()
+    texts = {"b.txt": "To be. " * 30, "a.txt": "Or not. " * 25, "more/c.txt": WORDS}
+    for name, text in texts.items():
+        (tmp_path / name).write_bytes(text.encode())
+    (tmp_path / "notes.md").write_text("left")
+    return tmp_path, "".join(
+        f"{texts[n]}{END}" for n in ("a.txt", "b.txt", "more/c.txt")
+    )
+
+
+def test_texts_of_a_folder_are_packed_into_full_windows(folder):
+    path, whole = folder
+    train, test = open_text(str(path), context=16, stride=16)
+    border = len(whole) * 9 // 10
+    assert "".join(spell(train)) == whole[: 16 * len(train)]
+    assert len(train) == (border - 1) // 16
+    assert END in train.vocabulary
+    assert "".join(spell(test)) == whole[border : border + 16 * len(test)]
+
+
+def test_another_text_of_a_folder_is_another_data_set(folder):
+    path, _ = folder
+    before = open_text(str(path), context=16)[0].fingerprint
+    assert open_text(str(path), context=16)[0].fingerprint == before
+    (path / "b.txt").write_text("To be, " * 30)
+    assert open_text(str(path), context=16)[0].fingerprint != before
+
+
+def test_a_folder_without_texts_and_a_text_that_is_none_are_named(folder, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match="no text in") as caught:
+        open_text(str(tmp_path / "empty"), context=16)
+    assert ".txt" in caught.value.rule
+    path, _ = folder
+    (path / "d.txt").write_bytes(b"\xff")
+    with pytest.raises(BadInput, match=r"d\.txt is no text"):
+        open_text(str(path), context=16)

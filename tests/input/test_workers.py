@@ -132,6 +132,5 @@ def test_a_feed_that_is_left_open_leaves_nothing_behind(how, tmp_path):
     assert script.returncode == {"killed": -9, "raised": 7}.get(how, 0), err
     until(lambda: not any(map(there, pids)))
     until(lambda: not any(path.exists() for path in mine))
-    if how != "killed":
-        assert "leaked" not in err
-        assert "Traceback" not in err
+    # What is killed leaves its memory to Python's tracker, which says so.
+    assert ("leaked" in err) == (how == "killed")

@@ -1,0 +1,41 @@
+"""Settings of how samples are read and kept: which of them go together."""
+
+import pytest
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.config import DataConfig
+from jaxdist.launch.resolve import resolve
+
+NEARBY = ("plan.shuffle.q=0.1", "data.store=memory")
+
+
+REFUSED = {
+    "drawn": (("data.store=memory",), "keep the samples of all", "plan.shuffle.q=0.1"),
+    "nowhere": ((*NEARBY[:1], "data.store=disk"), "go together", "data.store_dir="),
+    "folder": ((*NEARBY, "data.store_dir=x"), "go together", "data.store=disk"),
+    "nobody": (("data.exchange=peers",), "keep no samples", "data.store=memory"),
+    "workers": (("data.workers=-1",), "too small", "data.workers=0"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_settings_that_cannot_be_are_refused(case):
+    words, says, remedy = REFUSED[case]
+    with pytest.raises(BadInput, match=says) as caught:
+        resolve("digits", words)
+    assert remedy in caught.value.text()
+
+
+def test_worker_processes_do_not_see_a_store(job, tmp_path):
+    words = f"run.dir={tmp_path}", f"data.dir={job.data}", "data.workers=2", *NEARBY
+    code, _, err = job.run("train", "digits", *words)
+    assert code == 2
+    assert "worker processes do not see" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_threads_are_the_default():
+    assert DataConfig().readers == 1
+    assert DataConfig(threads=3).readers == 3
+    many = DataConfig(workers=2, threads=3).readers
+    assert (many.count, many.threads) == (2, 3)
