@@ -23,10 +23,11 @@ class Behind:
 
     Args:
         keeping: the samples.
+        seen: what is made of them; none: they are read as they are.
     """
 
-    def __init__(self, keeping: Keeping) -> None:
-        self.keeping = keeping
+    def __init__(self, keeping: Keeping, seen: Source | None = None) -> None:
+        self.keeping, self._seen = keeping, seen or keeping
         self._most = max(1, min(_BEHIND, keeping.order.steps(1) // 2))
         self._pool = ThreadPoolExecutor(1, "exchange")
         self._pending: deque[Future[None]] = deque()
@@ -38,7 +39,7 @@ class Behind:
         Args:
             read: makes the recipe of a source.
         """
-        recipe = read(self.keeping)
+        recipe = read(self._seen)
 
         def kept(step: int, rows: Rows) -> Batch:
             batch = recipe(step, rows)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
+from jaxdist.input.byte_store import ByteStore
 from jaxdist.input.order import Order
 from jaxdist.input.partial import PartialOrder
 from jaxdist.input.room import store_of
@@ -32,7 +33,7 @@ class Fetch(Protocol):
     """Brings samples of other hosts, as many as it can."""
 
     def fetch(self, ids: Numbers, hosts: Numbers) -> Mapping[int, Arrays]:
-        """Return what came, by id; `hosts` have them."""
+        """Return what came, by id, `[1, ...]` a key; `hosts` have them."""
 
 
 @dataclass(kw_only=True)
@@ -78,7 +79,7 @@ class Keeping:
     order: PartialOrder
     host: int
     hosts: int
-    store: Store
+    store: Store | ByteStore
     peers: Fetch | None = None
     slack: int = 0
     counts: Counts = field(default_factory=Counts)
@@ -110,12 +111,12 @@ class Keeping:
         self.store.drop(np.setdiff1d(self.store.held(), wanted).tolist())
         self._left.clear()
         gone = wanted[self.store.missing(wanted)]
-        fitting = gone[: self.store.free]
+        fitting, filled = gone[: self.store.free], 0
         for ids in np.array_split(fitting, -(-len(fitting) // _TOGETHER) or 1):
             if len(ids):
-                self.store.put(ids, self.origin.get(ids))
-        self.counts.filled += len(fitting)
-        self.counts.without_room += len(gone) - len(fitting)
+                filled += self.store.put(ids, self.origin.get(ids))
+        self.counts.filled += filled
+        self.counts.without_room += len(gone) - filled
 
     def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
         """Read samples: int [n] to new arrays [n, ...]."""
@@ -144,9 +145,10 @@ class Keeping:
             del self._left[sample]
         for ids, samples in brought:
             room = self.store.free
-            self.store.put(ids[:room], {k: x[:room] for k, x in samples.items()})
+            fitting = {key: array[:room] for key, array in samples.items()}
+            kept = self.store.put(ids[:room], fitting)
             self.counts.exchanged += len(ids)
-            self.counts.without_room += max(len(ids) - room, 0)
+            self.counts.without_room += len(ids) - kept
 
     def _brought(
         self, ids: Numbers, source: Numbers
@@ -155,8 +157,7 @@ class Keeping:
         each = self.order.shuffle.partitions // self.hosts
         found = self.peers.fetch(ids, source // each) if self.peers else {}
         for sample, arrays in found.items():
-            one = {key: np.asarray(array)[None] for key, array in arrays.items()}
-            yield np.array([sample]), one
+            yield np.array([sample]), arrays
         rest = np.array([i for i in ids.tolist() if i not in found], np.int64)
         self.counts.origin += len(rest)
         if len(rest):

@@ -14,7 +14,7 @@ from jaxdist.input.keeping import Keeping, check_kept, open_keeping, slack_of
 from jaxdist.input.meeting import Met, meet, place_of
 from jaxdist.input.order import Order
 from jaxdist.input.recipes import Recipe, Rows
-from jaxdist.input.sources import Source
+from jaxdist.input.sources import Keepable, Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +54,14 @@ class Kept:
         # Processes of one machine that hold the same rows have a store each.
         mine = f"process-{jax.process_index()}"
         own = None if keep.folder is None else keep.folder / mine
-        self.keeping = open_keeping(source, order, host=host, hosts=hosts, folder=own)
+        stored = source.stored if isinstance(source, Keepable) else source
+        self.keeping = open_keeping(stored, order, host=host, hosts=hosts, folder=own)
         # Before anyone is told where it is: whoever asks finds what should be here.
         self.keeping.begin(start)
         self._met = _meet(self.keeping, keep.interface) if keep.interface else None
-        self._behind = Behind(self.keeping)
+        keeping = self.keeping
+        seen = source.over(keeping) if isinstance(source, Keepable) else keeping
+        self._behind = Behind(keeping, seen)
 
     def recipe(self, read: Callable[[Source], Recipe]) -> Recipe:
         """Return batches of what is kept, from a function that reads a source."""
@@ -107,7 +110,8 @@ def check_rows(source: Source, order: Order, rows: Rows) -> None:
         BadInput: they are drawn from everywhere or vary, or hosts do not divide.
     """
     _, hosts = place_of(rows, order.batch)
-    check_kept(source, order, hosts)
+    stored = source.stored if isinstance(source, Keepable) else source
+    check_kept(stored, order, hosts)
 
 
 def check_threads(threads: int | Workers) -> None:

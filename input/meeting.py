@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from jaxdist.core.errors import BadInput
+from jaxdist.input.byte_store import ByteStore
 from jaxdist.input.recipes import Rows
 from jaxdist.input.sources import Arrays
 from jaxdist.input.store import Store
@@ -49,7 +50,7 @@ def place_of(rows: Rows, batch: int) -> tuple[int, int]:
     return first // count, batch // count
 
 
-def meet(store: Store, like: Arrays, host: int, interface: str) -> "Met":
+def meet(store: Store | ByteStore, like: Arrays, host: int, interface: str) -> "Met":
     """Serve this process's samples, and learn where those of the others are.
 
     Every process of the program calls it at the same time. The token is drawn by the

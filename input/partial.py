@@ -105,14 +105,17 @@ class PartialOrder:
         epochs, rounds, owners = self._reads(step, None)
         sent = self.shuffle.leaving(rounds)
         own = (owners >= partitions.start) & (owners < partitions.stop) & (sent >= 0)
-        gone, came, source = [], [], []
+        gone, came, source = (np.zeros(0, np.int64) for _ in range(3))
         for epoch in sorted(set(epochs[own].tolist())):
             now = own & (epochs == epoch)
-            moved = self._moved(epoch, owners[now], sent[now], partitions)
-            gone.append(moved[0])
-            came.append(moved[1])
-            source.append(moved[2])
-        return _joined(gone), _joined(came), _joined(source)
+            away, back, whose = self._moved(epoch, owners[now], sent[now], partitions)
+            # What comes at the end of an epoch may leave at the start of the next, in
+            # one step: it is never here.
+            stays = ~np.isin(came, away)
+            gone = np.concatenate([gone, away[~np.isin(away, came)]])
+            came = np.concatenate([came[stays], back])
+            source = np.concatenate([source[stays], whose])
+        return gone, came, source
 
     def held(self, step: int, partitions: range) -> Numbers:
         """Return the samples that a host's partitions hold before a step: sorted."""

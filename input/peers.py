@@ -17,12 +17,14 @@ from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyarrow import flight
 
 from jaxdist.core.errors import BadInput
+from jaxdist.input.byte_store import ByteStore
 from jaxdist.input.shuffle import Numbers
 from jaxdist.input.sources import Arrays
-from jaxdist.input.store import Store, checksums
+from jaxdist.input.store import Store, checksums, raw
 
 _REST_S: Final = 30.0
 """How long a peer that failed is left alone, seconds; so it costs a deadline once."""
@@ -40,7 +42,7 @@ class PeerServer(flight.FlightServerBase):
         BadInput: no token on an interface that others can reach.
     """
 
-    def __init__(self, store: Store, address: str, token: str = "") -> None:
+    def __init__(self, store: Store | ByteStore, address: str, token: str = "") -> None:
         host, _, _ = address.rpartition(":")
         if not token and not _is_loopback(host):
             raise BadInput(
@@ -109,7 +111,7 @@ class Peers:
             hosts: who has each of them: int64 [m].
 
         Returns:
-            By id what came and is whole: its arrays, without the dim of samples.
+            By id what came and is whole: its arrays, `[1, ...]` a key.
         """
         found: dict[int, dict[str, Any]] = {}
         for host in np.unique(hosts).tolist():
@@ -156,7 +158,7 @@ class Peers:
         right = checksums(arrays) == sums if len(ids) else np.zeros(0, bool)
         self.bad += int((~right).sum())
         return {
-            sample: {key: array[row] for key, array in arrays.items()}
+            sample: {key: array[row : row + 1] for key, array in arrays.items()}
             for row, sample in enumerate(ids.tolist())
             if right[row] and sample in asked
         }
@@ -168,7 +170,7 @@ def _packed(ids: Numbers, sums: Numbers, arrays: Arrays) -> pa.Table:
         "id": pa.array(ids),
         "sum": pa.array(sums),
         **{
-            f"key {key}": pa.array([row.tobytes() for row in array], pa.binary())
+            f"key {key}": pa.array([raw(row) for row in array], pa.binary())
             for key, array in arrays.items()
         },
     }
@@ -184,12 +186,21 @@ def _unpacked(table: pa.Table, like: Arrays) -> tuple[Numbers, Numbers, Arrays]:
     """
     arrays = {}
     for key, one in like.items():
-        data = b"".join(table.column(f"key {key}").to_pylist())
-        arrays[key] = np.frombuffer(data, one.dtype).reshape(-1, *one.shape[1:])
+        rows = table.column(f"key {key}").to_pylist()
+        arrays[key] = _array_of(rows, one)
         if len(arrays[key]) != table.num_rows:
             raise ValueError(f"{key} has another number of samples")
     ids, sums = (table.column(name).to_numpy() for name in ("id", "sum"))
     return ids, sums, arrays
+
+
+def _array_of(rows: list[bytes], like: NDArray[Any]) -> NDArray[Any]:
+    """Make an array of samples `[n, ...]` of the bytes of each."""
+    if like.dtype.hasobject:
+        found = np.empty(len(rows), object)
+        found[:] = rows
+        return found
+    return np.frombuffer(b"".join(rows), like.dtype).reshape(-1, *like.shape[1:])
 
 
 def _is_loopback(host: str) -> bool:

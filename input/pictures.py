@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.crops import Crop, middle, random_crop
-from jaxdist.input.sources import Arrays
+from jaxdist.input.sources import Arrays, Source
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -96,6 +96,16 @@ class Pictures:
         size = f"{self._rows} x {self._columns} x {self._channels}"
         return f"{self._encoded.fingerprint} {size}"
 
+    @property
+    def stored(self) -> "Files":
+        """The files, as they are: what a host keeps."""
+        return Files(self._encoded)
+
+    def over(self, stored: Source) -> "Pictures":
+        """Return the same images, out of files that another source has."""
+        shape = self._rows, self._columns, self._channels
+        return Pictures(Opened(stored, self._encoded), shape)
+
     def _read(
         self, ids: NDArray[np.integer[Any]], crop: Callable[[int, int, int], Crop]
     ) -> Arrays:
@@ -130,6 +140,62 @@ class Pictures:
         part = image.resize(size, Resampling.BILINEAR, box=crop.box)
         seen = ImageOps.mirror(part) if crop.flip else part
         return np.asarray(seen).reshape(self._rows, self._columns, self._channels)
+
+
+class Files:
+    """Compressed images as samples: `file`, bytes, and `label`; a `Source`.
+
+    Args:
+        encoded: the images.
+    """
+
+    def __init__(self, encoded: Encoded) -> None:
+        self._encoded = encoded
+
+    def __len__(self) -> int:
+        return len(self._encoded)
+
+    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+        """Read files: int [n] to `file`, bytes objects [n], and `label` int32 [n]."""
+        read = self._encoded.read(ids.tolist())
+        files = np.empty(len(read), object)
+        files[:] = [data for data, _ in read]
+        return {"file": files, "label": np.array([x for _, x in read], np.int32)}
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the images."""
+        return self._encoded.fingerprint
+
+
+class Opened:
+    """The same again: compressed images that a source has; is `Encoded`.
+
+    Args:
+        files: `file` and `label` of each image.
+        encoded: whose they are.
+    """
+
+    def __init__(self, files: Source, encoded: Encoded) -> None:
+        self._files, self._encoded = files, encoded
+        self.classes, self.remedy = encoded.classes, encoded.remedy
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def read(self, ids: Iterable[int]) -> Sequence[tuple[bytes, int]]:
+        """Read files and their labels."""
+        found = self._files.get(np.array(list(ids), np.int64))
+        return list(zip(found["file"].tolist(), found["label"].tolist(), strict=True))
+
+    def name(self, sample: int) -> str:
+        """Name one image as its own source does."""
+        return self._encoded.name(sample)
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the images."""
+        return self._encoded.fingerprint
 
 
 def _normal(images: NDArray[np.uint8]) -> NDArray[np.float32]:

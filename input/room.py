@@ -1,11 +1,10 @@
 """Room: a host's store, as large as its disk allows.
 
 A disk that is full when a store is made takes nothing from training: what has no place
-is read where the data set is. All room is taken at once, so that a disk which others
-fill up later is no matter.
+is read where the data set is. Samples of one size take all their room at once, so that
+a disk which others fill up later is no matter; others are written one by one.
 """
 
-import errno
 import os
 import warnings
 from pathlib import Path
@@ -15,16 +14,16 @@ import numpy as np
 
 from jaxdist.core.errors import BadInput, Remark
 from jaxdist.core.units import count
+from jaxdist.input.byte_store import FULL, ByteStore
 from jaxdist.input.sources import Arrays, Source
 from jaxdist.input.store import Store
 
-_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _SPARE: Final = 0.9
 """Part of what is free that a smaller store takes: blocks are not filled to the end."""
 _NOTES_B: Final = 16
 
 
-def store_of(source: Source, places: int, folder: Path | None) -> Store:
+def store_of(source: Source, places: int, folder: Path | None) -> Store | ByteStore:
     """Make a store for some samples of a source, or for as many as there is room for.
 
     Args:
@@ -36,12 +35,14 @@ def store_of(source: Source, places: int, folder: Path | None) -> Store:
         BadInput: the folder cannot be written.
     """
     like = source.get(np.zeros(1, np.int64))
+    if any(array.dtype.hasobject for array in like.values()):
+        return _of_bytes(like, places, folder, source.fingerprint)
     if folder is None:
         return Store(like, places)
     try:
         return Store(like, places, folder, source.fingerprint)
     except OSError as refused:
-        if refused.errno not in _FULL:
+        if refused.errno not in FULL:
             raise _unwritable(folder, refused) from refused
     try:
         fewer = min(_fitting(folder, like), places - 1)
@@ -56,6 +57,14 @@ def store_of(source: Source, places: int, folder: Path | None) -> Store:
         stacklevel=2,
     )
     return store
+
+
+def _of_bytes(like: Arrays, places: int, folder: Path | None, of: str) -> ByteStore:
+    try:
+        return ByteStore(like, places, folder, of)
+    except OSError as refused:
+        assert folder is not None
+        raise _unwritable(folder, refused) from refused
 
 
 def _fitting(folder: Path, like: Arrays) -> int:

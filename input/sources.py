@@ -50,6 +50,23 @@ class Varied(Protocol):
         ...
 
 
+@runtime_checkable
+class Keepable(Protocol):
+    """What a source has besides, where hosts keep something else than its samples.
+
+    Compressed images are kept as they are, and cut when they are read.
+    """
+
+    @property
+    def stored(self) -> Source:
+        """What is kept: the same in every epoch, under the same ids."""
+        ...
+
+    def over(self, stored: Source) -> Source:
+        """Return the same samples, made of what another source stores."""
+        ...
+
+
 class ArraySource:
     """Samples held in memory, read by one gather a batch.
 

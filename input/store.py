@@ -67,8 +67,11 @@ class Store:
         with self._lock:
             return np.array([int(i) not in self._place for i in ids], bool)
 
-    def put(self, ids: Ids, samples: Arrays) -> None:
+    def put(self, ids: Ids, samples: Arrays) -> int:
         """Keep samples `[n, ...]`; those that are here already stay as they are.
+
+        Returns:
+            For how many there was room: all.
 
         Raises:
             Failed: there is no place left.
@@ -78,6 +81,7 @@ class Store:
                 if sample not in self._place:
                     self._keep(sample, {k: x[row] for k, x in samples.items()})
             self.peak = max(self.peak, len(self._place))
+        return len(ids)
 
     def get(self, ids: Ids) -> tuple[Arrays, NDArray[np.bool_]]:
         """Read samples.
@@ -158,8 +162,13 @@ def checksums(samples: Arrays) -> NDArray[np.int64]:
     rows = [np.ascontiguousarray(samples[key]) for key in sorted(samples)]
     found = [0] * len(rows[0])
     for array in rows:
-        found = [zlib.crc32(row.tobytes(), sum) for row, sum in zip(array, found)]
+        found = [zlib.crc32(raw(row), sum) for row, sum in zip(array, found)]
     return np.array(found, np.int64)
+
+
+def raw(row: Any) -> bytes:
+    """Return the bytes of one key of a sample: numbers, or bytes as they are."""
+    return row if isinstance(row, bytes) else np.asarray(row).tobytes()
 
 
 def _prepared(folder: Path, shapes: Mapping[str, Any], of: str) -> bool:

@@ -85,6 +85,16 @@ def test_a_host_holds_what_it_would_hold_from_the_start(case, data):
         assert np.array_equal(old.store.held(), new.store.held())
 
 
+def test_what_comes_and_leaves_in_one_step_does_not_stay():
+    """Steps of two rounds, epochs of three: everything moves, some of it at once."""
+    order = order_of(18, 6, 3, 12)
+    for last in range(1, 20):
+        keepers = hosts_at(order, 2)
+        run(keepers, order, 0, last)
+        for old, new in zip(keepers, hosts_at(order, 2, last), strict=True):
+            assert np.array_equal(old.store.held(), new.store.held())
+
+
 @settings(max_examples=40, deadline=None)
 @given(cases())
 def test_a_store_holds_its_share_and_two_steps_at_most(case):

@@ -100,7 +100,7 @@ class Neighbours:
         for sample, host in zip(ids.tolist(), hosts.tolist()):
             arrays, good = self.keepers[host].store.get(np.array([sample]))
             if good[0]:
-                found[sample] = {key: array[0] for key, array in arrays.items()}
+                found[sample] = arrays
         return found
 
 
