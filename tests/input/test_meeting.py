@@ -9,6 +9,7 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.input.meeting import place_of
 from jaxdist.launch.joined import Loopback
+from jaxdist.launch.testbed import Hosts
 
 TRAIN = """
 import json
@@ -18,6 +19,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxdist.input import ArraySource, Keep, Partial, loader
+from jaxdist.launch.between import between_hosts
+from jaxdist.launch.company import company
 from jaxdist.launch.joined import join
 
 rank = join()
@@ -25,7 +28,7 @@ source = ArraySource({"x": np.arange(160), "y": np.arange(160.0)})
 mesh = Mesh(np.asarray(jax.devices()), ("data",))
 how = dict(global_batch=16, shuffle=Partial(q=0.5, partitions=4), mesh=mesh)
 seen = []
-with loader(source, keep=Keep(interface="127.0.0.1"), **how) as batches:
+with loader(source, keep=Keep(interface=between_hosts(company())), **how) as batches:
     own = batches.kept.keeping
     for _ in range(25):
         batch = next(batches)
@@ -39,9 +42,10 @@ print(json.dumps({"seen": seen, "fetched": own.peers.fetched,
 """
 
 
-def test_two_processes_train_on_what_the_order_says():
+def assert_trained(hosts):
+    """Every sample once an epoch, some of them brought by the other host."""
     run = "import jax.experimental.multihost_utils\n" + TRAIN
-    done = Loopback(2).run((sys.executable, "-c", run), timeout=100)
+    done = hosts.run((sys.executable, "-c", run), timeout=100)
     ranks = [json.loads(each.out.splitlines()[-1]) for each in done]
     steps = [a + b for a, b in zip(*(rank["seen"] for rank in ranks), strict=True)]
     stream = np.concatenate(steps)
@@ -51,6 +55,17 @@ def test_two_processes_train_on_what_the_order_says():
     for rank in ranks:
         assert rank["fetched"] > 0
         assert rank["fetched"] + rank["origin"] == rank["exchanged"]
+
+
+def test_two_processes_train_on_what_the_order_says():
+    assert_trained(Loopback(2))
+
+
+@pytest.mark.system
+@pytest.mark.hosts
+def test_two_hosts_bring_each_other_samples_over_their_link():
+    with Hosts(2, "200mbit") as hosts:
+        assert_trained(hosts)
 
 
 def test_a_host_is_a_stretch_of_rows():

@@ -5,9 +5,16 @@ import sys
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.between import address_of, between_hosts, settle, way_to
+from jaxdist.launch.between import (
+    address_of,
+    between_hosts,
+    is_loopback,
+    settle,
+    way_to,
+)
 from jaxdist.launch.company import Company
 from jaxdist.launch.joined import Loopback
+from jaxdist.launch.testbed import Hosts
 
 ASK = """
 from jaxdist.launch.between import between_hosts
@@ -42,3 +49,14 @@ def test_an_interface_has_its_address():
     with pytest.raises(BadInput, match="no interface ib7") as caught:
         address_of("ib7")
     assert "lo" in caught.value.values
+
+
+@pytest.mark.system
+@pytest.mark.hosts
+def test_hosts_are_reached_on_the_network_between_them():
+    """Process 0 reaches itself at home, and takes the way to another."""
+    with Hosts(2, "200mbit") as hosts:
+        done = hosts.run((sys.executable, "-c", ASK), timeout=60)
+        said = [each.out.strip() for each in done]
+        assert len(set(said)) == 2
+        assert not any(is_loopback(address) for address in said)
