@@ -142,10 +142,9 @@ def host(given, rank, start):
     server = kind(own.store, again(given, rank))
     told(given, rank, server.address)
     addresses = [told(given, other) for other in range(HOSTS)]
-    own.peers, own.slack = (
-        Peers(addresses=addresses, like=like_of(given)),
-        slack_of(order),
-    )
+    how = {"addresses": addresses, "like": like_of(given)}
+    own.peers = Peers(**how, deadline_s=given["deadline"])
+    own.slack = slack_of(order)
     behind, steps = Behind(own), given["epochs"] * order.steps(1)
     rows = np.arange(given["batch"]).reshape(HOSTS, -1)[rank]
     recipe = behind.recipe(
@@ -271,6 +270,7 @@ def main():
     parser.add_argument("--q", type=float, default=0.25)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--compute", type=float, default=0.05, help="s a step")
+    parser.add_argument("--deadline", type=float, default=2.0, help="s, of peers")
     parser.add_argument("--json", action="store_true", help="an object a line")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()

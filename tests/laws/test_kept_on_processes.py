@@ -66,7 +66,7 @@ def test_each_host_holds_its_share_and_little_more(kept):
     moved = said["from_peers"] + said["from_origin"]
     assert moved == said["exchanged"] > 100
     brought = said["from_peers"] if kept[0] == "peers" else said["from_origin"]
-    assert brought > 0.9 * moved
+    assert brought > 0.5 * moved
     assert (said["bad"], said["without_room"]) == (0, 0)
 
 
