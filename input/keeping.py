@@ -1,8 +1,8 @@
 """Keeping: a source of which this host keeps its own partitions, and exchanges some.
 
 A batch reads what the host keeps. With each read that leaves, its place is given to the
-sample that comes for it: Q b samples a step, spread evenly. Whatever is missing, for any
-reason, is read from where the data set is.
+sample that comes for it: Q b samples a step, spread evenly. Whatever is missing, for
+any reason, is read from where the data set is.
 """
 
 from collections.abc import Iterator, Mapping
