@@ -9,6 +9,7 @@ from jaxdist.input.place import rows_held
 from jaxdist.launch.between import between_hosts
 from jaxdist.launch.company import Company
 from jaxdist.launch.job import Job
+from jaxdist.launch.runs import check_writable
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
@@ -29,7 +30,8 @@ def keep_for(job: Job, source: "Source", mine: Company, name: str) -> Keep | Non
         name: of the run; its samples have a folder of their own.
 
     Raises:
-        BadInput: samples that these processes cannot keep, or no such interface.
+        BadInput: samples that these processes cannot keep, a folder that cannot be written, or no
+            such interface.
     """
     data = job.config.data
     if data.store == "none":
@@ -37,8 +39,11 @@ def keep_for(job: Job, source: "Source", mine: Company, name: str) -> Keep | Non
     check_threads(data.readers)
     shardings = job.layout.batch(job.layout.shapes)
     check_rows(source, job.order, rows_held(shardings.values(), job.order.batch))
+    own = Path(data.store_dir) / name if data.store == "disk" else None
+    if own is not None:
+        check_writable(own, key="data.store_dir")
     return Keep(
-        folder=Path(data.store_dir) / name if data.store == "disk" else None,
+        folder=own,
         interface=between_hosts(mine, data.interface)
         if data.exchange == "peers"
         else "",

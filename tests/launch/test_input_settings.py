@@ -26,12 +26,19 @@ def test_settings_that_cannot_be_are_refused(case):
     assert remedy in caught.value.text()
 
 
-def test_worker_processes_do_not_see_a_store(job, tmp_path):
-    words = f"run.dir={tmp_path}", f"data.dir={job.data}", "data.workers=2", *NEARBY
-    code, _, err = job.run("train", "digits", *words)
-    assert code == 2
-    assert "worker processes do not see" in err
-    assert list(tmp_path.iterdir()) == []
+def test_what_a_run_cannot_keep_is_said_before_anything_is_written(job, tmp_path):
+    (tmp_path / "file").touch()
+    where = f"run.dir={tmp_path / 'runs'}", f"data.dir={job.data}", NEARBY[0]
+    disk = "data.store=disk", f"data.store_dir={tmp_path / 'file'}"
+    asked = {
+        "worker processes do not see": (NEARBY[1], "data.workers=2"),
+        "remedy   data.store_dir=FOLDER": disk,
+    }
+    for says, words in asked.items():
+        code, _, err = job.run("train", "digits", *where, *words)
+        assert code == 2
+        assert says in err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_threads_are_the_default():
