@@ -30,8 +30,8 @@ def keep_for(job: Job, source: "Source", mine: Company, name: str) -> Keep | Non
         name: of the run; its samples have a folder of their own.
 
     Raises:
-        BadInput: samples that these processes cannot keep, a folder that cannot be written, or no
-            such interface.
+        BadInput: samples that these processes cannot keep, a folder that cannot be
+            written, or no such interface.
     """
     data = job.config.data
     if data.store == "none":
