@@ -58,7 +58,7 @@ class Feed:
             return place(local, rows, batch, shardings, shapes)
 
         self.kept = kept
-        self._batches = ahead(
+        batches = ahead(
             Made(recipe=recipe, rows=rows),
             placed,
             lambda: seen.add(current_thread()),
@@ -66,13 +66,17 @@ class Feed:
             stop=stop,
             threads=threads,
         )
-        self._end = finalize(self, _end, self._batches, seen, kept)
+        self._open = [batches]
+        """Empty when the feed is closed."""
+        self._end = finalize(self, _end, self._open, seen, kept)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> dict[str, jax.Array]:
-        return next(self._batches)
+        if not self._open:
+            raise ValueError("this feed is closed")
+        return next(self._open[0])
 
     def __enter__(self) -> Self:
         return self
@@ -90,9 +94,13 @@ class Feed:
         self._end()
 
 
-def _end(batches: Any, threads: set[Thread], kept: Kept | None) -> None:
-    """End what makes batches; also where a feed is left open, when its program ends."""
-    batches.close()
+def _end(batches: list[Any], threads: set[Thread], kept: Kept | None) -> None:
+    """End what makes batches; also where a feed is left open, when its program ends.
+
+    grain's iterators that outlive this would complain as Python ends.
+    """
+    while batches:
+        batches.pop().close()
     # grain tells its threads to end but does not wait for the batch in the making.
     for thread in threads - {current_thread()}:
         thread.join()

@@ -84,6 +84,14 @@ def test_a_closed_feed_leaves_no_thread(shardings):
     feed.close()
 
 
+def test_a_closed_feed_says_so(shardings):
+    feed = train_feed(toy(), ORDER, shardings)
+    feed.close()
+    feed.close()
+    with pytest.raises(ValueError, match="this feed is closed"):
+        next(feed)
+
+
 def test_several_threads_end_too(shardings):
     before = set(threading.enumerate())
     taken(train_feed(toy(), ORDER, shardings, threads=3), 5)
