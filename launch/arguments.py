@@ -70,6 +70,22 @@ def add_program(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(program=())
 
 
+def add_patience(parser: argparse.ArgumentParser, where: str) -> None:
+    """Add how often processes are started again: `args.restarts`, `args.grace`."""
+    parser.add_argument(
+        "--restarts",
+        type=int,
+        metavar="N",
+        help=f"{where}start all again where one fails, up to N times (0)",
+    )
+    parser.add_argument(
+        "--grace",
+        type=float,
+        metavar="S",
+        help=f"{where}seconds that they have to save, on SIGTERM or Ctrl-C (30)",
+    )
+
+
 def add_experiment(parser: argparse.ArgumentParser) -> None:
     """Add EXPERIMENT and its overrides: `args.experiment`, `args.overrides`."""
     _add_experiment(

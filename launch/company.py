@@ -14,6 +14,8 @@ from typing import Any, Final
 _WAIT_MS: Final = 24 * 60 * 60 * 1000
 """A data set may be prepared meanwhile; who watches over processes ends a dead one."""
 _SPOKEN_MS: Final = 10_000
+AGAIN: Final = 75
+"""Exit code of a process that has ended in good order and is to be started again."""
 _SPEAKER, _SPOKEN = "jaxdist/speaker", "jaxdist/spoken"
 
 
@@ -54,6 +56,20 @@ class Company:
             self.store.key_value_set(done, "done")
         self.store.wait_at_barrier(done, _WAIT_MS)
 
+    def told(self, what: str, said: bool) -> bool:
+        """Return what process 0 says, in all processes.
+
+        Args:
+            what: a name that each process uses once.
+            said: what this process would say.
+        """
+        if self.store is None:
+            return said
+        key = f"jaxdist/told/{what}"
+        if self.leads:
+            self.store.key_value_set(key, str(int(said)))
+        return self.store.blocking_key_value_get(key, _WAIT_MS) == "1"
+
     @contextmanager
     def speaking(self) -> Iterator[bool]:
         """Let one process say what all of them may have met.
@@ -74,9 +90,10 @@ class Company:
     def leave(self, code: int) -> int:
         """Return the exit code of this process, or, having failed in company, end it.
 
-        jax lets a process that ends wait for all others, which wait for this one.
+        jax lets a process that ends wait for all others, which wait for this one. Where
+        a run was asked to end all of them do.
         """
-        if self.store is not None and code:
+        if self.store is not None and code not in (0, AGAIN):
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)

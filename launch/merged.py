@@ -3,13 +3,13 @@
 import re
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final, NoReturn
 
-from jaxdist.launch.streamed import Failure, run_streamed
-from jaxdist.launch.together import Task
+from jaxdist.launch.company import AGAIN
+from jaxdist.launch.streamed import Asked, Failure
 
 _NOISE: Final = re.compile(
     r"\[Gloo\] Rank |connected to \d+ peer ranks|coordination_service_agent\.cc"
@@ -19,21 +19,6 @@ _NOISE: Final = re.compile(
 """Lines of gloo for each group of devices, and of jax where another process has died:
 nothing turns them off, and who died first is said in the end."""
 _ENDS: Final = (signal.SIGTERM, signal.SIGHUP)
-
-
-def run_merged(tasks: Sequence[Task]) -> int:
-    """Run processes that are started here, their lines on our own output.
-
-    Returns:
-        0, or the exit code of the first that failed.
-    """
-    with stopped_by_signals():
-        failure = run_streamed(tasks, Merged(len(tasks)))
-    if failure is None:
-        return 0
-    sys.stdout.flush()
-    sys.stderr.write(report(failure, len(tasks)))
-    return failure.exit_code
 
 
 class Merged:
@@ -62,7 +47,7 @@ def report(failure: Failure, count: int) -> str:
     A program that refuses, or asks to be started again, has said all that there is.
     """
     head = f"process {failure.rank} of {count} {failure.how}"
-    if failure.code in (2, 75):
+    if failure.code in (2, AGAIN):
         return f"{head}, so all were ended\n"
     lines = [f"error: {head}; its last lines:", *(f"  {one}" for one in failure.last)]
     return "\n".join(lines) + "\n"
@@ -80,4 +65,7 @@ def stopped_by_signals() -> Iterator[None]:
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
+    # Those who stop a job may do so twice; what has begun to end is not hurried.
+    for one in _ENDS:
+        signal.signal(one, signal.SIG_IGN)
+    raise Asked(number)

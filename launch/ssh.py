@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +39,10 @@ class Ssh:
     """Fake devices of each; None leaves that to the command."""
     shell: tuple[str, ...] = ("ssh",)
     """Words that begin a remote command line."""
+
+    def attempt(self, number: int) -> "Ssh":
+        """Return the same at another port: that of before may not be free yet."""
+        return replace(self, port=self.port + number)
 
     def words(self, rank: int, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the command line that starts a process from here."""

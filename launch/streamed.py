@@ -11,11 +11,14 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import IO, Final
 
+from jaxdist.launch.company import AGAIN
 from jaxdist.launch.survivor import Survivor
 from jaxdist.launch.together import Task, end_group, start
 
 GRACE_S: Final = 10.0
-"""Seconds that a process has to end by itself when it is asked to."""
+"""Seconds that a process has to end by itself after another has failed."""
+SAVING_S: Final = 30.0
+"""Seconds that processes have to save and end where all of them are asked to."""
 _LAST_LINES: Final = 40
 
 Show = Callable[[int, str, bool], None]
@@ -50,21 +53,45 @@ class Failure:
         return f"was ended by {signal.Signals(-self.code).name}"
 
 
+class Asked(SystemExit):
+    """This process was asked to end, by a signal, and so are those it has started.
+
+    Args:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+
+    def heard(self, codes: Sequence[int | None]) -> None:
+        """Note how the others have ended: one that has saved has done so with all."""
+        if AGAIN in codes:
+            self.code = AGAIN
+
+
 def run_streamed(
-    tasks: Sequence[Task], show: Show, *, grace: float = GRACE_S
+    tasks: Sequence[Task],
+    show: Show,
+    *,
+    grace: float = GRACE_S,
+    saving: float = SAVING_S,
 ) -> Failure | None:
     """Run processes at once, show what they write, and wait for all of them.
 
     Whatever ends the call (a failure, Ctrl-C), those that still run are asked to end,
-    and killed with their children `grace` seconds later.
+    and killed with their children some seconds later.
 
     Args:
         tasks: what to start; the position is the rank.
         show: is told every line; never by two threads at once.
-        grace: seconds from SIGTERM to SIGKILL.
+        grace: seconds from SIGTERM to SIGKILL after a failure.
+        saving: the same where nothing has failed: they may save together.
 
     Returns:
         The first process that did not end with 0, if there is one.
+
+    Raises:
+        Asked: this process was asked to end.
     """
     ends: SimpleQueue[_Streamed] = SimpleQueue()
     lock, running = Lock(), list[_Streamed]()
@@ -76,11 +103,15 @@ def run_streamed(
             survivor.watch(running[-1].child.pid)
         try:
             first = _first_failure(ends, len(running))
-            for each in running:
-                # What others say of a death that the first has caused helps nobody.
-                each.is_heard = first in (None, each)
-        finally:
-            _ask_to_end(running, grace)
+        except BaseException as end:
+            _ask_to_end(running, saving)
+            if isinstance(end, Asked):
+                end.heard([each.child.poll() for each in running])
+            raise
+        for each in running:
+            # What others say of a death that the first has caused helps nobody.
+            each.is_heard = first in (None, each)
+        _ask_to_end(running, grace)
     if first is None:
         return None
     return Failure(rank=first.rank, code=first.child.returncode, last=first.last)
@@ -151,6 +182,8 @@ def _ask_to_end(running: Sequence[_Streamed], grace: float) -> None:
     for child in alive:
         if child.stdin is None:
             end_group(child, signal.SIGTERM)
+            # One that is stopped hears nothing else before it goes on.
+            end_group(child, signal.SIGCONT)
         else:
             child.stdin.close()
     end = time.monotonic() + grace

@@ -86,10 +86,9 @@ class Hosts:
         """Return the address of a host."""
         return f"{_NETWORK}.{rank + 1}"
 
-    @property
-    def coordinator(self) -> str:
-        """Where process 0 listens: `address:port`."""
-        return f"{self.address(0)}:{_PORT}"
+    def coordinator(self, attempt: int = 0) -> str:
+        """Return where process 0 listens: `address:port`, another each attempt."""
+        return f"{self.address(0)}:{_PORT + attempt}"
 
     def run(
         self,
@@ -107,7 +106,7 @@ class Hosts:
         Raises:
             ProcessesFailed: a process failed or was late; all were ended.
         """
-        tasks = tasks_for(commands, self.count, self.coordinator, env or {})
+        tasks = tasks_for(commands, self.count, self.coordinator(), env or {})
         return run_together(self.inside(tasks), timeout=timeout)
 
     def inside(self, tasks: Sequence[Task]) -> list[Task]:

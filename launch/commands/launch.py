@@ -4,17 +4,23 @@ import os
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.arguments import Parser, add_program
+from jaxdist.launch.arguments import Parser, add_patience, add_program
+
+if TYPE_CHECKING:
+    from jaxdist.launch.local import Local
 
 summary = "start a program on several processes, joined by jax.distributed"
 
 _TAKES: Final = {
-    "local": {"-n", "--devices-per-process", "--port"},
+    "local": {"-n", "--devices-per-process", "--port", "--restarts", "--grace"},
     "mpi": {"-n", "--hosts", "--devices-per-process", "--mpirun"},
-    "ssh": {"--hosts", "--devices-per-process", "--port", "--ssh"},
+    "ssh": {
+        *("--hosts", "--devices-per-process", "--port", "--ssh"),
+        *("--restarts", "--grace"),
+    },
     "slurm": {"--nodes", "--processes-per-node", "--devices-per-process", "--sbatch"},
 }
 _NEEDS: Final = {
@@ -66,6 +72,7 @@ def add_arguments(parser: Parser) -> None:
         help="fake devices of each (the plan's, dealt out)",
     )
     add("--port", type=int, help="where process 0 listens (local: a free one)")
+    add_patience(parser, "local, ssh: ")
     add(
         "--print",
         action="store_true",
@@ -113,12 +120,18 @@ def _field(option: str) -> str:
 
 def _local(args: Namespace, command: tuple[str, ...]) -> int:
     from jaxdist.launch.local import local
-    from jaxdist.launch.merged import run_merged
+    from jaxdist.launch.supervise import patience, run_supervised
 
-    found = local(
-        command, count=args.n, devices=args.devices_per_process, port=args.port
-    )
-    return _shown(found.text()) if args.shows else run_merged(found.tasks(os.environ))
+    def found() -> "Local":
+        return local(
+            command, count=args.n, devices=args.devices_per_process, port=args.port
+        )
+
+    wanted = patience(args.restarts, args.grace)
+    if args.shows:
+        return _shown(found().text())
+    # Each attempt finds itself a port.
+    return run_supervised(lambda _: found().tasks(os.environ), wanted)
 
 
 def _mpi(args: Namespace, command: tuple[str, ...]) -> int:
@@ -137,8 +150,8 @@ def _mpi(args: Namespace, command: tuple[str, ...]) -> int:
 
 
 def _ssh(args: Namespace, command: tuple[str, ...]) -> int:
-    from jaxdist.launch.merged import run_merged
     from jaxdist.launch.ssh import check_hosts, ssh
+    from jaxdist.launch.supervise import patience, run_supervised
 
     found = ssh(
         command,
@@ -150,8 +163,9 @@ def _ssh(args: Namespace, command: tuple[str, ...]) -> int:
     )
     if args.shows:
         return _shown(found.text(os.environ))
+    wanted = patience(args.restarts, args.grace)
     check_hosts(found)
-    return run_merged(found.tasks(os.environ))
+    return run_supervised(lambda n: found.attempt(n).tasks(os.environ), wanted)
 
 
 def _slurm(args: Namespace, command: tuple[str, ...]) -> int:

@@ -5,10 +5,11 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from jaxdist.launch.arguments import Parser, add_program
+from jaxdist.launch.arguments import Parser, add_patience, add_program
 
 if TYPE_CHECKING:
     from jaxdist.launch.testbed import Hosts
+    from jaxdist.launch.together import Task
 
 summary = "make several hosts in this machine, on links of a given rate"
 
@@ -34,6 +35,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="N",
         help="run: fake devices of each (the plan's, dealt out)",
     )
+    add_patience(parser, "run: ")
     add_program(parser)
 
 
@@ -60,18 +62,23 @@ def _status(args: Namespace) -> int:
 def _run(args: Namespace) -> int:
     from jaxdist.launch.cli import command_names
     from jaxdist.launch.local import Local
-    from jaxdist.launch.merged import run_merged
     from jaxdist.launch.request import command_of
     from jaxdist.launch.standing import standing
+    from jaxdist.launch.supervise import patience, run_supervised
 
-    hosts = standing()
-    each = Local(
-        command=command_of(args.program, command_names()),
-        count=hosts.count,
-        devices=args.devices_per_process,
-        coordinator=hosts.coordinator,
-    )
-    return run_merged(hosts.inside(each.tasks(os.environ)))
+    wanted, hosts = patience(args.restarts, args.grace), standing()
+    command = command_of(args.program, command_names())
+
+    def attempt(number: int) -> "list[Task]":
+        each = Local(
+            command=command,
+            count=hosts.count,
+            devices=args.devices_per_process,
+            coordinator=hosts.coordinator(number),
+        )
+        return hosts.inside(each.tasks(os.environ))
+
+    return run_supervised(attempt, wanted)
 
 
 def _down(args: Namespace) -> int:

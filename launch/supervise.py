@@ -1,0 +1,98 @@
+"""Supervision: processes that are started again, all of them, where one has failed."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Final
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.company import AGAIN
+from jaxdist.launch.merged import Merged, report, stopped_by_signals
+from jaxdist.launch.streamed import SAVING_S, run_streamed
+from jaxdist.launch.together import Task
+
+MOST: Final = 1000
+"""Restarts that are asked for."""
+_REFUSED: Final = 2
+_LONGEST_S: Final = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How often processes are started again, and how long they may take to end."""
+
+    restarts: int = 0
+    """Starts after the first one, whatever the reason."""
+    saving_s: float = SAVING_S
+    """Seconds to save and end, where the launcher is asked to end."""
+
+    def pause_s(self, codes: Sequence[int]) -> float:
+        """Return the seconds to wait before the next attempt.
+
+        What fails again and again is given time; who asks to be started again is not.
+
+        Args:
+            codes: exit codes of the attempts so far.
+
+        >>> [Patience().pause_s(codes) for codes in ([1], [1, 1], [1, 1, 1], [1] * 9)]
+        [1.0, 2.0, 4.0, 60.0]
+        >>> Patience().pause_s([1, 1, 75]), Patience().pause_s([1, 1, 75, 1])
+        (1.0, 1.0)
+        """
+        failed = list(takewhile(lambda code: code != AGAIN, reversed(codes)))
+        return min(2.0 ** max(len(failed) - 1, 0), _LONGEST_S)
+
+
+def patience(restarts: int | None, saving_s: float | None) -> Patience:
+    """Return what was asked for; None is as it is by itself.
+
+    Raises:
+        BadInput: numbers that cannot be.
+    """
+    found = Patience(
+        restarts=0 if restarts is None else restarts,
+        saving_s=SAVING_S if saving_s is None else saving_s,
+    )
+    if 0 <= found.restarts <= MOST and 0 < found.saving_s < float("inf"):
+        return found
+    raise BadInput(
+        "processes are not started again like that",
+        rule=f"--restarts is between 0 and {MOST}, --grace above 0 seconds",
+        values=f"--restarts {found.restarts}, --grace {found.saving_s:g}",
+        remedy="--restarts 3 --grace 30",
+    )
+
+
+def run_supervised(attempt: Callable[[int], Sequence[Task]], patience: Patience) -> int:
+    """Run processes, their lines on our own output, and start them again.
+
+    What they refuse (exit code 2) they would refuse again. Everything else is tried
+    again, the request to do so (75) as well: a run goes on from what it has saved.
+
+    Args:
+        attempt: returns what to start, by rank, for an attempt counted from 0. An
+            attempt has an address of its own for process 0.
+        patience: how often.
+
+    Returns:
+        0, or the exit code of the process that failed first in the last attempt.
+    """
+    codes: list[int] = []
+    with stopped_by_signals():
+        while True:
+            tasks = attempt(len(codes))
+            failure = run_streamed(tasks, Merged(len(tasks)), saving=patience.saving_s)
+            if failure is None:
+                return 0
+            codes.append(failure.exit_code)
+            sys.stdout.flush()
+            sys.stderr.write(report(failure, len(tasks)))
+            if len(codes) > patience.restarts or failure.code == _REFUSED:
+                return failure.exit_code
+            pause = patience.pause_s(codes)
+            again = f"{len(codes)} of {patience.restarts}"
+            sys.stderr.write(f"restart {again}, in {pause:g} s\n")
+            sys.stderr.flush()
+            time.sleep(pause)
