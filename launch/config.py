@@ -12,14 +12,24 @@ from jaxdist.train.schedules import OptimConfig
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Where the files of a run go."""
+    """Where the files of a run go, and when it counts as stuck."""
 
     name: str = ""
     """Folder of the run, inside `dir`; empty takes the experiment's name."""
     dir: str = "runs"
     """Folder that holds the run folders."""
+    hang_s: int | float = 60
+    """Seconds that a step may take, or 20 median steps where those are longer; a run
+    that is stuck ends with exit code 75. 0 lets it wait for ever."""
 
     def __post_init__(self) -> None:
+        if not self.hang_s >= 0:
+            raise BadInput(
+                "a step needs time",
+                rule="run.hang_s is above 0, or 0, which lets a run wait for ever",
+                values=f"run.hang_s = {self.hang_s}",
+                remedy="run.hang_s=60",
+            )
         if self.name in (".", "..") or "/" in self.name:
             raise BadInput(
                 f"{self.name} is no name for a run",

@@ -34,7 +34,9 @@ ON_PROCESSOR: Final = {
 """Variables by which jax computes on the processor alone."""
 _START_S: Final = 60
 _SILENCE_S: Final = 30
-"""Seconds without a word after which a process counts as dead."""
+"""Seconds without a word after which jax ends all other processes."""
+WATCHED_S: Final = 600
+"""The same where the processes watch each other, and say what they see."""
 
 
 def environment(
@@ -83,24 +85,28 @@ def place_words(
     return {**each, **_QUIET, **mine}
 
 
-def join() -> int:
+def join(silence_s: int = _SILENCE_S) -> int:
     """Join the other processes, and return the rank of this one.
 
     Call it before anything computes: jax then sees one device of each process.
+
+    Args:
+        silence_s: seconds without a word after which a process counts as dead.
 
     Raises:
         BadInput: nobody started this process as one of several.
     """
     if method := os.environ.get(_CLUSTER):
-        _initialize(method=method)
+        _initialize(silence_s, method=method)
         return company().rank
     rank, count, coordinator = place()
     if count > 1:
-        _initialize(coordinator, count, rank)
+        _initialize(silence_s, coordinator, count, rank)
     return rank
 
 
 def _initialize(
+    silence_s: int,
     coordinator: str | None = None,
     count: int | None = None,
     rank: int | None = None,
@@ -108,8 +114,8 @@ def _initialize(
 ) -> None:
     import jax
 
-    # Whoever ends a process sends SIGTERM, which that service would keep for itself:
-    # nothing here asks it what it has seen.
+    # That service would take SIGTERM from processes that have nothing to save yet, and
+    # from programs that never ask it; and a process on its own has none.
     jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(
         coordinator,
@@ -117,7 +123,7 @@ def _initialize(
         rank,
         cluster_detection_method=method,
         initialization_timeout=_START_S,
-        heartbeat_timeout_seconds=_SILENCE_S,
+        heartbeat_timeout_seconds=silence_s,
     )
 
 

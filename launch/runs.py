@@ -55,6 +55,11 @@ class RunFolder:
         return self.path / "report.html"
 
     @property
+    def stacks(self) -> Path:
+        """Folder of what the threads of each process did when one was stuck."""
+        return self.path / "stacks"
+
+    @property
     def claim(self) -> Path:
         """File that the process at work here holds locked."""
         return self.path / ".claim"

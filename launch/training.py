@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import jax
 import numpy as np
@@ -23,15 +23,17 @@ from jaxdist.launch.devices import Prepared
 from jaxdist.launch.job import Job, make_job
 from jaxdist.launch.kept import keep_for
 from jaxdist.launch.lock import read_lock, samples_of, write_lock
+from jaxdist.launch.preempted import never, until
 from jaxdist.launch.provenance import Resolved
 from jaxdist.launch.runs import RunFolder, check_writable, write_whole
 from jaxdist.launch.samples import wanted
 from jaxdist.launch.settle import recorded, settled
 from jaxdist.launch.shuffling import shuffle_line
+from jaxdist.launch.watch import Watch
 from jaxdist.partition.audit import let_pass, stop
 from jaxdist.train import program as programs
 from jaxdist.train.evaluate import Evaluator
-from jaxdist.train.loop import Outcome, Score, Watcher, fit
+from jaxdist.train.loop import Outcome, Watcher, fit
 from jaxdist.train.metrics import Recorder
 from jaxdist.train.nonfinite import skipped_steps
 from jaxdist.train.program import Program
@@ -43,6 +45,10 @@ if TYPE_CHECKING:
     from jaxdist.train.restore import Restored
 
 Batches = Iterator[Mapping[str, jax.Array]]
+_NOT_EVALUATED: Final = {
+    **{"accuracy": None, "loss": None},
+    **{"correct": 0, "answers": 0, "samples": 0},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +92,9 @@ def train(
     *,
     started: float,
     through: Callable[[Batches, int], Batches] = lambda batches, start: batches,
+    ends: Callable[[], bool] = never,
 ) -> tuple[Run, RunFolder]:
-    """Run a configuration to its end.
+    """Run a configuration to its end, or until asked to end.
 
     Args:
         resolved: checked settings.
@@ -95,10 +102,10 @@ def train(
         onlooker: is shown what happens.
         started: when the command started, Unix seconds.
         through: wraps the batches, to profile some steps for example.
+        ends: whether to end here, and from then on; asked between steps.
 
     Raises:
         BadInput: it cannot run as asked; nothing was written.
-        TryAgain: it stopped in good order.
     """
     config = resolved.config
     jax.config.update("jax_enable_x64", config.precision == "float64")
@@ -121,8 +128,10 @@ def train(
         own = folder if mine.leads else _aside(stack)
         with mine.in_turn("claim"):
             stack.enter_context(claimed(own))
-        recorder = Recorder(own.metrics, own.spans, started)
+        watch = Watch(mine, config.run.hang_s, folder.stacks)
+        recorder = Recorder(own.metrics, own.spans, started, watch.enters)
         stack.callback(recorder.close)
+        stack.enter_context(watch)
         checkpoints = open_checkpoints(folder, config.checkpoint.keep)
         stack.callback(checkpoints.close)
         begin = _begin(job, checkpoints, recorder)
@@ -145,9 +154,9 @@ def train(
         outcome = fit(
             start.program,
             begin[1],
-            through(feed, start.step),
-            course=job.course,
-            evaluate=evaluator(job, sources[1]),
+            until(through(feed, start.step), ends),
+            course=replace(job.course, owed=mine.told("test", _owed(start, recorder))),
+            evaluate=evaluator(job, sources[1], ends),
             saver=_Notes(checkpoints, resolved, job),
             recorder=recorder,
             watcher=onlooker,
@@ -162,6 +171,13 @@ def train(
         )
         write_whole(own.summary, run.to_json())
     return run, folder
+
+
+def _owed(start: Start, recorder: Recorder) -> bool:
+    """Whether the sitting before was asked to end in an evaluation."""
+    step = start.step
+    tests = step > 0 and start.job.course.tests(step)
+    return tests and not recorder.was_tested(step)
 
 
 def _aside(stack: ExitStack) -> RunFolder:
@@ -182,14 +198,21 @@ def open_checkpoints(folder: RunFolder, keep: int) -> "Checkpoints":
     return Checkpoints(folder.checkpoints, keep=keep)
 
 
-def evaluator(job: Job, test: "Source") -> Evaluator:
-    """Return the evaluation of a job on its held-out samples."""
+def evaluator(job: Job, test: "Source", ends: Callable[[], bool] = never) -> Evaluator:
+    """Return the evaluation of a job on its held-out samples.
+
+    Args:
+        job: what was trained.
+        test: the held-out samples.
+        ends: whether to end here, and from then on; asked after every batch.
+    """
     shapes = job.test_shapes
     shardings = job.layout.batch(shapes)
     size = shapes["id"].shape[0]
     return Evaluator(
         layout=job.layout,
         shapes=shapes,
+        ends=ends,
         batches=lambda: eval_feed(
             test,
             size,
@@ -260,10 +283,11 @@ def _record(
     seconds = np.array(recorder.step_seconds[1:] or recorder.step_seconds or [0.0])
     low, median, high = np.percentile(seconds, [5, 50, 95])
     phases = recorder.phases()
-    score: Score = outcome.score
+    score = _NOT_EVALUATED | dict(outcome.score)
     return Run(
         name=start.folder.name,
         experiment=start.resolved.source,
+        status="stopped" if outcome.stopped else "done",
         plan=asdict(plan),
         devices=plan.mesh.devices,
         platform=start.prepared.platform,

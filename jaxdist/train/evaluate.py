@@ -27,6 +27,8 @@ class Evaluator:
     """A global evaluation batch, `weight` included."""
     batches: Callable[[], Batches]
     """Opens one pass over the held-out samples."""
+    ends: Callable[[], bool] = lambda: False
+    """Whether to end here, and from then on; asked after every batch."""
     _score: Any = field(default=None, repr=False)
 
     @property
@@ -41,7 +43,8 @@ class Evaluator:
     def __call__(self, state: TrainState) -> dict[str, Any]:
         """Return mean loss, accuracy, correct, answers and samples of the held-out set.
 
-        `accuracy` is the share of right answers: one a sample, or one a token.
+        `accuracy` is the share of right answers: one a sample, or one a token. Where
+        it is asked to end on its way, it returns nothing.
         """
         if not self.ready:
             self.prepare()
@@ -52,6 +55,8 @@ class Evaluator:
                 # work is queued behind later batches would wait forever.
                 jax.block_until_ready(sums[-_AHEAD : -_AHEAD + 1])
                 sums.append(self._score(*state.evaluated, batch))
+                if self.ends():
+                    return {}
         whole = {key: sum(float(s[key]) for s in sums) for key in sums[0]}
         counts = {key: int(whole[key]) for key in ("correct", "answers", "samples")}
         return {

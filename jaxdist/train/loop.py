@@ -36,7 +36,7 @@ class Judge(Protocol):
         """Compile its program."""
 
     def __call__(self, state: TrainState) -> Score:
-        """Score a state on the held-out samples."""
+        """Score a state on the held-out samples; nothing where it was cut short."""
 
 
 class Saver(Protocol):
@@ -70,6 +70,8 @@ class Course:
     """Steps from one checkpoint to the next."""
     skips: int = 0
     """Steps in a row that may be skipped before the run fails."""
+    owed: bool = False
+    """Whether the evaluation of the state that it goes on from was cut short."""
 
     def epoch(self, step: int) -> int:
         """Return the epoch, from 0, that the last sample of step `step` (from 1) is in.
@@ -103,6 +105,8 @@ class Outcome:
     """The last evaluation: loss, accuracy, correct, samples."""
     first_step_s: float
     """Seconds from the start of the command to the first finished step."""
+    stopped: bool = False
+    """Whether it was asked to end before the course did; the state is saved."""
 
 
 def fit(
@@ -117,12 +121,13 @@ def fit(
     watcher: Watcher,
     rates: Callable[[np.ndarray], Any],
 ) -> Outcome:
-    """Train from `state` to the end of the course.
+    """Train from `state` to the end of the course, or of the batches.
 
     Args:
         program: the compiled step.
         state: donated; its `step` says how far it is.
-        batches: global batches from that step on, placed as `program.batch` says.
+        batches: global batches from that step on, placed as `program.batch` says; they
+            end early where the run is asked to end, in all processes alike.
         course: when to evaluate, to save and to end.
         evaluate: scores a state on the held-out samples.
         saver: keeps states.
@@ -134,8 +139,12 @@ def fit(
     ledger = _Ticker(course, recorder, watcher, rates, skipped_steps(state.opt))
     score: Score = {}
     feed = iter(batches)
+    if course.owed and start < course.steps:
+        score = _test(evaluate, state, course, recorder, watcher)
     for step in range(start + 1, course.steps + 1):
         batch = _next(feed, recorder, step)
+        if batch is None:
+            break
         with recorder.phase("compute", step):
             state, loss = program.run(step, state, batch)
             ledger.started(step, loss)
@@ -143,20 +152,35 @@ def fit(
             ledger.drain()
             score = _test(evaluate, state, course, recorder, watcher)
         if course.saves(step):
-            ledger.drain()
-            with recorder.phase("checkpoint", step):
-                saver.save(state)
+            _save(saver, state, ledger, recorder)
         ledger.restart_clock(course.tests(step) or course.saves(step))
-    if not score:
+    ended = int(state.step)
+    if ended == course.steps and not score:
         score = _test(evaluate, state, course, recorder, watcher)
-    return Outcome(state=state, score=score, first_step_s=ledger.first_step_s)
+    elif ended > start and not course.saves(ended):
+        _save(saver, state, ledger, recorder)
+    return Outcome(
+        state=state,
+        score=score if course.tests(ended) else {},
+        first_step_s=ledger.first_step_s,
+        stopped=ended < course.steps or not score,
+    )
+
+
+def _save(
+    saver: Saver, state: TrainState, ledger: "_Ticker", recorder: Recorder
+) -> None:
+    ledger.drain()
+    with recorder.phase("checkpoint", int(state.step)):
+        saver.save(state)
 
 
 def _next(
     feed: Iterator[Mapping[str, jax.Array]], recorder: Recorder, step: int
-) -> Mapping[str, jax.Array]:
+) -> Mapping[str, jax.Array] | None:
+    """Return the next batch; None where the run is asked to end."""
     with recorder.phase("input", step):
-        return next(feed)
+        return next(feed, None)
 
 
 def _test(
@@ -172,6 +196,8 @@ def _test(
             evaluate.prepare()
     with recorder.phase("evaluation", step):
         score = evaluate(state)
+    if not score:
+        return score
     recorder.tested(step=step, epoch=course.epoch(max(step, 1)), score=score)
     watcher.tested(step=step, score=score)
     return score

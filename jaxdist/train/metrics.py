@@ -4,7 +4,7 @@ import contextlib
 import json
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -19,14 +19,22 @@ class Recorder:
         metrics: file of losses and scores, appended to.
         spans: file of phases, appended to.
         started: when the command started, Unix seconds.
+        enters: is told each phase that begins, with its step, and, without a name,
+            that one has ended.
     """
 
-    def __init__(self, metrics: Path, spans: Path, started: float) -> None:
+    def __init__(
+        self,
+        metrics: Path,
+        spans: Path,
+        started: float,
+        enters: Callable[[str, int], None] = lambda name, step: None,
+    ) -> None:
         # Files are line buffered: a killed run leaves whole lines behind.
         self._path = metrics
         self._metrics = _appended(metrics)
         self._spans = _appended(spans)
-        self.started = started
+        self.started, self._enters = started, enters
         self.step_seconds: list[float] = []
         self._tested: frozenset[int] = frozenset()
         self._phases: dict[str, float] = defaultdict(float)
@@ -71,6 +79,10 @@ class Recorder:
             time=time.time(),
         )
 
+    def was_tested(self, step: int) -> bool:
+        """Tell whether an earlier sitting has evaluated after `step` steps."""
+        return step in self._tested
+
     def phase(self, name: str, step: int) -> "_Phase":
         """Time a phase of the loop and write it as a span."""
         return _Phase(self, name, step)
@@ -83,11 +95,13 @@ class Recorder:
 
     def begun(self, name: str, step: int, start: float) -> None:
         """Note that a phase began at `start`, Unix seconds."""
+        self._enters(name, step)
         if name in LONG:
             self._line(self._spans, name=name, start=start, step=step, begin=True)
 
     def ended(self, name: str, step: int, start: float, seconds: float) -> None:
         """Note that a phase ended, `seconds` after its start."""
+        self._enters("", step)
         self._phases[name] += seconds
         self._line(self._spans, name=name, start=start, seconds=seconds, step=step)
 

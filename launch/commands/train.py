@@ -3,8 +3,14 @@
 import os
 from argparse import Namespace
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from jaxdist.launch.arguments import Parser, add_experiment, add_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jaxdist.core.run import Run
 
 summary = "train an experiment; the same command again goes on with it"
 
@@ -29,47 +35,59 @@ def run(args: Namespace) -> int:
 
     started = psutil.Process().create_time()
 
-    from jaxdist.launch.company import company
+    from jaxdist.launch.company import AGAIN, company
     from jaxdist.launch.devices import prepare_devices
-    from jaxdist.launch.joined import join, was_placed
+    from jaxdist.launch.joined import WATCHED_S, join, was_placed
     from jaxdist.launch.planfile import plan_words
+    from jaxdist.launch.preempted import Preempted
+    from jaxdist.launch.preflight import check_devices, check_settings
     from jaxdist.launch.profiling import read_window
     from jaxdist.launch.resolve import resolve
 
     if was_placed(os.environ):
-        join()
+        join(WATCHED_S)
     mine = company()
-    with mine.in_turn("settings"):
-        # One process is profiled: traces of several on a host have the same name.
-        window = read_window(args.profile) if mine.leads else None
-        words = [*(plan_words(args.plan) if args.plan else ()), *args.overrides]
-        resolved = resolve(args.experiment, words)
-    prepared = prepare_devices(resolved.config.plan, explicit=resolved.plan_is_explicit)
+    with Preempted(mine) as ends:
+        with mine.in_turn("settings"):
+            # One process is profiled: traces of several on a host have the same name.
+            window = read_window(args.profile) if mine.leads else None
+            words = [*(plan_words(args.plan) if args.plan else ()), *args.overrides]
+            resolved = resolve(args.experiment, words)
+        check_settings(mine, resolved.config)
+        explicit = resolved.plan_is_explicit
+        prepared = prepare_devices(resolved.config.plan, explicit=explicit)
 
-    # From here on jax is imported: it sees the devices that were just prepared.
-    from jaxdist.launch.onlooker import Silent, Terminal
-    from jaxdist.launch.profiling import profiled
-    from jaxdist.launch.training import run_folder, train
+        check_devices(mine, prepared)
 
-    trace = run_folder(resolved).path / "profile"
-    shown = Terminal(quiet=args.json) if mine.leads else Silent()
-    with shown as onlooker:
-        record, folder = train(
-            resolved,
-            prepared,
-            onlooker,
-            started=started,
-            through=lambda batches, start: profiled(batches, start, window, trace),
-        )
-    if not mine.leads:
-        return 0
+        # From here on jax is imported: it sees the devices that were just prepared.
+        from jaxdist.launch.onlooker import Silent, Terminal
+        from jaxdist.launch.profiling import profiled
+        from jaxdist.launch.training import run_folder, train
+
+        trace = run_folder(resolved).path / "profile"
+        shown = Terminal(quiet=args.json) if mine.leads else Silent()
+        with shown as onlooker:
+            record, folder = train(
+                resolved,
+                prepared,
+                onlooker,
+                started=started,
+                through=lambda batches, start: profiled(batches, start, window, trace),
+                ends=ends,
+            )
+        if mine.leads:
+            _tell(record, folder.path, args.json)
+    return AGAIN if record.status == "stopped" else 0
+
+
+def _tell(record: "Run", folder: "Path", as_json: bool) -> None:
+    """Write the report and print what came of the run."""
     from jaxdist.launch.console import console, print_json
     from jaxdist.launch.report import write_report
     from jaxdist.launch.tables import closing
 
-    write_report(folder.path)
-    if args.json:
+    write_report(folder)
+    if as_json:
         print_json(asdict(record))
     else:
-        console().print(closing(record, folder.path))
-    return 0
+        console().print(closing(record, folder))

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -67,8 +68,8 @@ class Job:
 
     ready = False
 
-    def __init__(self, nan_at):
-        self.log, self.nan_at = [], nan_at
+    def __init__(self, nan_at, cut_at):
+        self.log, self.nan_at, self.cut_at = [], nan_at, cut_at
 
     def run(self, number, state, batch):
         assert number == state.step + 1
@@ -82,6 +83,8 @@ class Job:
 
     def __call__(self, state):
         self.log.append(("test", state.step))
+        if state.step == self.cut_at:
+            return {}
         return {"loss": 0.1, "accuracy": 0.5, "correct": 1, "samples": 2}
 
     def save(self, state):
@@ -96,14 +99,14 @@ class Job:
 
 @pytest.fixture
 def run(tmp_path):
-    def go(start, nan_at=(), **how):
-        job = Job(nan_at)
+    def go(start, nan_at=(), cut_at=None, batches=1000, owed=False, **how):
+        job = Job(nan_at, cut_at)
         recorder = Recorder(tmp_path / "m", tmp_path / "s", time.time())
         outcome = fit(
             job,
             SimpleNamespace(step=start, opt=None),
-            iter(range(start + 1, 1000)),
-            course=course(**how),
+            iter(range(start + 1, batches)),
+            course=replace(course(**how), owed=owed),
             evaluate=job,
             saver=job,
             recorder=recorder,
@@ -134,3 +137,38 @@ def test_a_finished_run_is_only_evaluated(run):
     log, outcome = run(5, samples=10, batch=2, epochs=1)
     assert log == [("prepare",), ("test", 5), ("score", 5)]
     assert outcome.score["correct"] == 1
+
+
+def test_batches_that_end_early_end_the_run_at_a_step_that_is_saved(run):
+    log, outcome = run(0, samples=10, batch=2, epochs=1, batches=4)
+    assert [row for row in log if row[0] == "save"] == [("save", 3)]
+    assert log.index(("save", 3)) > log.index(("loss", 3, 3.0))
+    assert (outcome.stopped, outcome.score, outcome.state.step) == (True, {}, 3)
+
+
+@pytest.mark.parametrize("batches", [1, 4])
+def test_what_is_saved_already_or_not_new_is_not_saved_again(run, batches):
+    log, outcome = run(0, samples=10, batch=2, epochs=1, batches=batches, save_every=3)
+    assert [row for row in log if row[0] == "save"] == [("save", 3)] * (batches == 4)
+    assert outcome.stopped
+
+
+@pytest.mark.parametrize(("step", "epochs"), [(5, 2), (10, 2)])
+def test_an_evaluation_that_is_cut_short_is_owed_to_the_next_sitting(run, step, epochs):
+    how = dict(samples=10, batch=2, epochs=epochs)
+    log, outcome = run(0, **how, cut_at=step, batches=step + 1)
+    assert ("test", step) in log
+    assert ("score", step) not in log
+    assert ("save", step) in log
+    assert (outcome.stopped, outcome.score) == (True, {})
+    again, outcome = run(step, **how, owed=True)
+    kinds = [row[0] for row in again]
+    assert [row for row in again if row[0] == "score"] == [
+        ("score", s) for s in (5, 10) if s >= step
+    ]
+    assert "step" not in kinds or kinds.index("score") < kinds.index("step")
+    assert not outcome.stopped
+
+
+def test_a_run_that_is_done_was_not_stopped(run):
+    assert not run(0, samples=10, batch=2, epochs=1)[1].stopped

@@ -1,0 +1,285 @@
+"""Watch: a step that does not end is noticed, with the process that is stuck named.
+
+The threads of a process go on while it waits in a collective. One says, again and
+again, where the process is; one looks at how long it has been there. All processes of
+a run go through the same places in the same order, so whoever is behind is stuck; and
+whoever says nothing any more is stopped, or its host is gone.
+"""
+
+import faulthandler
+import json
+import os
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from threading import Event, Thread, main_thread
+from types import TracebackType
+from typing import Final, Self
+
+from jaxdist.launch.company import AGAIN, Company
+
+STEPS: Final = 20
+"""Median steps that a step may take, where that is longer than the limit in seconds."""
+_TIMES: Final = {"input": 1, "compute": 1, "compile": 60}
+_OTHERS: Final = 10
+"""Limits of other phases and of a first step, in limits of a step."""
+_ASKS: Final = 0.85
+"""Part of a limit after which the others are asked: their answers take time."""
+_INSTALLED: Final = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|^<")
+_SAID: Final = "jaxdist/place"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a process is."""
+
+    number: int = 0
+    """Places that it has been at; in all processes the same is the same place."""
+    step: int = 0
+    """Step of the run."""
+    phase: str = ""
+    """Phase of the step; empty between phases."""
+    since: float = 0.0
+    """When it came there, on its own monotonic clock."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """What a process has said of itself."""
+
+    number: int
+    """Of its place."""
+    step: int
+    """Step of the run."""
+    phase: str
+    """Phase of the step."""
+    beat: int
+    """How often it has spoken."""
+    line: str
+    """Line of the source at which its main thread is."""
+
+    @property
+    def where(self) -> str:
+        """The place in words."""
+        return f"step {self.step}, {self.phase or 'between phases'}"
+
+
+def limit_s(phase: str, floor_s: float, steps_s: Sequence[float]) -> float:
+    """Return the seconds that a phase may take.
+
+    A first step sets up links, evaluations have many batches, and nobody knows how
+    long a compiler takes.
+
+    >>> limit_s("compute", 60, [0.1, 0.2, 0.1]), limit_s("compute", 60, [4, 5, 6])
+    (60, 100)
+    >>> limit_s("compute", 60, []), limit_s("compile", 60, [])
+    (600, 3600)
+    """
+    step = max(floor_s, STEPS * median(steps_s or [0]))
+    times = _TIMES.get(phase, _OTHERS)
+    return step * (max(times, _OTHERS) if not steps_s else times)
+
+
+class Watch:
+    """Watches one process of a run, as a context.
+
+    Args:
+        mine: the process among those of its run.
+        floor_s: seconds that every step may take; 0 watches nothing.
+        stacks: folder for the stacks of all threads of a process that is stuck.
+    """
+
+    def __init__(self, mine: Company, floor_s: float, stacks: Path) -> None:
+        self._mine, self._floor, self._stacks = mine, floor_s, stacks
+        self._every = min(max(floor_s / 30, 0.1), 2.0)
+        self._place, self._steps = Place(), deque[float](maxlen=100)
+        self._step_began = (0, 0.0)
+        self._awake, self._over = 0.0, Event()
+        self._threads = [Thread(target=self._looks, daemon=True)]
+        if mine.store is not None:
+            self._threads.append(Thread(target=self._says, daemon=True))
+
+    def __enter__(self) -> Self:
+        """Begin to watch."""
+        for thread in self._threads if self._floor else ():
+            thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        for thread in self._threads if self._floor else ():
+            thread.join(1)
+
+    def enters(self, phase: str, step: int) -> None:
+        """Note that a phase begins, or, with no name, that one has ended."""
+        now, old = time.monotonic(), self._place
+        self._place = Place(number=old.number + 1, step=step, phase=phase, since=now)
+        if phase == "compute" and step != self._step_began[0]:
+            before, at = self._step_began
+            if step == before + 1:
+                self._steps.append(now - at)
+            self._step_began = step, now
+
+    def _looks(self) -> None:
+        """Look how long the process has been where it is."""
+        self._awake = last = time.monotonic()
+        while not self._over.wait(self._every):
+            now = time.monotonic()
+            if now - last > 3 * self._every:
+                # Everything was stopped, this thread too: what was then does not count.
+                self._awake = now
+            last = now
+            place = self._place
+            most = limit_s(place.phase, self._floor, list(self._steps))
+            if place.number and now - max(place.since, self._awake) > _ASKS * most:
+                self._asks(place)
+                last = time.monotonic()
+
+    def _asks(self, place: Place) -> None:
+        """Ask the others where they are; end the process unless it has gone on."""
+        asked, before = time.monotonic(), self._heard()
+        if self._over.wait(2.5 * self._every) or self._place is not place:
+            return
+        after = self._heard() if before else {}
+        if self._over.is_set() or self._place is not place:
+            return
+        waited = asked - place.since
+        own = place_of(place)
+        self._ends(verdict(before, after, self._mine, own, waited))
+
+    def _ends(self, found: "Verdict") -> None:
+        """Write what all threads do, say who is stuck, and leave."""
+        path = self._stacks / f"r{self._mine.rank:02}.txt"
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("w") as file:
+                faulthandler.dump_traceback(file, all_threads=True)
+        if self._mine.rank != found.speaker:
+            # Who speaks leaves first, and the launcher ends the others.
+            time.sleep(5 * self._every)
+        sys.stderr.write(f"{found.text}\n  stacks   {self._stacks}\n")
+        sys.stderr.flush()
+        os._exit(AGAIN)
+
+    def _says(self) -> None:
+        """Say where the process is, again and again."""
+        beat = 0
+        while not self._over.wait(self._every):
+            beat += 1
+            said = place_of(self._place, beat)
+            # Process 0 is gone, or does not answer: the others will say so.
+            with suppress(RuntimeError):
+                self._mine.store.key_value_set(
+                    f"{_SAID}/{self._mine.rank:06}",
+                    json.dumps(asdict(said)),
+                    allow_overwrite=True,
+                )
+
+    def _heard(self) -> dict[int, Said]:
+        """Return what each process has said last; nothing where process 0 is silent."""
+        heard: dict[int, Said] = {}
+        if self._mine.store is None:
+            return heard
+
+        def ask() -> None:
+            with suppress(RuntimeError):
+                for key, text in self._mine.store.key_value_dir_get(_SAID):
+                    heard[int(key.rsplit("/")[-1])] = Said(**json.loads(text))
+
+        asking = Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(self._every)
+        return {} if asking.is_alive() else heard
+
+
+def place_of(place: Place, beat: int = 0) -> Said:
+    """Return what this process says of a place of its own."""
+    return Said(
+        number=place.number,
+        step=place.step,
+        phase=place.phase,
+        beat=beat,
+        line=_line_of_main(),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Which process is stuck."""
+
+    text: str
+    """For a person."""
+    speaker: int
+    """The process that says it."""
+
+
+def verdict(
+    before: Mapping[int, Said],
+    after: Mapping[int, Said],
+    mine: Company,
+    own: Said,
+    waited_s: float,
+) -> Verdict:
+    """Say which process is stuck.
+
+    Args:
+        before: what each process had said when one of them was too late.
+        after: the same a few beats later; nothing where process 0 did not answer.
+        mine: the process that asks, among those of its run.
+        own: where it is.
+        waited_s: seconds that it has been there.
+    """
+    rank = mine.rank
+    waits = f"rank {rank} waits in {own.where}, for {waited_s:.0f} s"
+    if not after:
+        return Verdict(text=_alone(own, waited_s, rank), speaker=1 if rank else 0)
+    silent = [r for r in range(mine.count) if before.get(r) == after.get(r)]
+    speaker = min(set(after) - set(silent), default=rank)
+    if silent:
+        last = "; ".join(f"rank {r}, last in {_where(after.get(r))}" for r in silent)
+        text = f"stuck: {last}: it says nothing any more, is stopped or gone; {waits}"
+        return Verdict(text=text, speaker=speaker)
+    least = min(said.number for said in after.values())
+    behind = [r for r, said in after.items() if said.number == least]
+    if len(behind) < len(after):
+        where = "; ".join(
+            f"rank {r} in {after[r].where}, at {after[r].line}" for r in behind
+        )
+        return Verdict(text=f"stuck: {where}; {waits}", speaker=speaker)
+    text = f"stuck: no rank is behind, all are in {own.where}, for {waited_s:.0f} s"
+    return Verdict(text=f"{text}, at {own.line}", speaker=speaker)
+
+
+def _where(said: Said | None) -> str:
+    return "no step" if said is None else said.where
+
+
+def _alone(own: Said, waited_s: float, rank: int) -> str:
+    """Say what a process knows that hears nobody."""
+    where = f"rank {rank} in {own.where}, for {waited_s:.0f} s, at {own.line}"
+    if rank == 0:
+        return f"stuck: {where}"
+    return f"stuck: rank 0 says nothing any more, is stopped or gone; {where}"
+
+
+def _line_of_main() -> str:
+    """Return the innermost line of the main thread that no installed package has."""
+    frame = innermost = sys._current_frames().get(main_thread().ident or 0)
+    while frame is not None and _INSTALLED.search(frame.f_code.co_filename):
+        frame = frame.f_back
+    found = frame or innermost
+    if found is None:
+        return "no line"
+    code = found.f_code
+    return f"{code.co_filename}:{found.f_lineno} ({code.co_name})"
