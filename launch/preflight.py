@@ -1,17 +1,20 @@
-"""Preflight: what all processes of a run must have alike, compared before they compute.
+"""Preflight: what all processes of a run must have alike, compared before a step.
 
 Processes that run different programs wait for each other for ever, each in another
 collective, and nothing says why. So each says what it has, and process 0 compares.
 """
 
+import hashlib
 import json
 import platform
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from jaxdist.core.errors import BadInput, Remark
+from jaxdist.core.plan import Plan
 from jaxdist.launch.company import Company
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.devices import Prepared
@@ -19,13 +22,16 @@ from jaxdist.launch.keys import values
 from jaxdist.launch.lock import installed_versions
 from jaxdist.launch.values import write_value
 
+if TYPE_CHECKING:
+    from jaxdist.train.program import Program
+
 _SAYS: Final = "jaxdist/preflight"
 _WAIT_MS: Final = 600_000
 _MOST: Final = 4
 """Differences that are named."""
 _CLOCK_S: Final = 1.0
 """Seconds by which clocks may differ."""
-_WHERE: Final = ("data.dir", "data.keep", "run.dir")
+_WHERE: Final = ("data.dir", "data.store", "run.dir")
 """Keys (or their beginnings) that a host may have for itself."""
 Facts = Mapping[str, str]
 """Names and values that all processes have alike."""
@@ -58,6 +64,27 @@ def check_devices(mine: Company, prepared: Prepared) -> None:
     check_clocks(mine)
 
 
+def check_program(mine: Company, plan: Plan, program: "Program") -> None:
+    """Refuse processes whose steps differ in what they move and compute.
+
+    Raises:
+        BadInput: naming the process that differs, in what, and how.
+    """
+    if mine.store is None:
+        return
+    # Not lines of source: hosts may have the same file in different places.
+    moves = [replace(move, source="") for move in program.moves]
+    facts = {f"plan.{key}": write_value(text) for key, text in values(plan).items()}
+    facts["parameters"] = f"{program.parameters:,}"
+    facts["FLOPs a device"] = f"{sum(work.program for work in program.work):,}"
+    facts["collectives"] = f"{len(moves)} (hash {_hash(moves)})"
+    check_alike(mine, "program", facts)
+
+
+def _hash(what: object) -> str:
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:8]
+
+
 def check_alike(mine: Company, what: str, facts: Facts) -> None:
     """Refuse processes of one run that differ.
 
@@ -84,7 +111,7 @@ def check_alike(mine: Company, what: str, facts: Facts) -> None:
         return
     raise BadInput(
         "the processes of this run are not alike",
-        rule="every process has the same packages, configuration and devices",
+        rule="every process has the same packages, configuration, devices and step",
         values=verdict,
         remedy="the same command and the same environment on every host",
     )

@@ -24,6 +24,7 @@ from jaxdist.launch.job import Job, make_job
 from jaxdist.launch.kept import keep_for
 from jaxdist.launch.lock import read_lock, samples_of, write_lock
 from jaxdist.launch.preempted import never, until
+from jaxdist.launch.preflight import check_program
 from jaxdist.launch.provenance import Resolved
 from jaxdist.launch.runs import RunFolder, check_writable, write_whole
 from jaxdist.launch.samples import wanted
@@ -135,6 +136,7 @@ def train(
         checkpoints = open_checkpoints(folder, config.checkpoint.keep)
         stack.callback(checkpoints.close)
         begin = _begin(job, checkpoints, recorder)
+        check_program(mine, prepared.plan, begin[0])
         # Only now: a run that cannot go on keeps the values it was trained with.
         write_lock(own, resolved, samples)
         write_whole(own.plan, prepared.plan.to_json())

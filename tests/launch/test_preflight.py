@@ -3,10 +3,13 @@
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 from jaxdist.launch.joined import Loopback
 from jaxdist.launch.preflight import differences
 
+DOCS = Path(__file__).parents[2] / "docs"
+TRAIN = f"{sys.executable} -m jaxdist.launch train"
 BEGIN = """
 import sys, time
 from jaxdist.launch.company import company
@@ -24,7 +27,7 @@ def python(text):
 def train(job, tmp_path, before, after=""):
     """Train on two processes by a shell's words: code, error, seconds."""
     words = f"digits run.dir={tmp_path} data.dir={job.data} model.width=4 epochs=0.1"
-    line = f"{before} exec {sys.executable} -m jaxdist.launch train {words} {after}"
+    line = f"{before} exec {TRAIN} {words} {after}"
     how = "launch", "local", "-n", 2, "--devices-per-process", 1, "--"
     begin = time.monotonic()
     code, _, err = job.run(*how, "sh", "-c", line)
@@ -100,3 +103,19 @@ def test_a_process_with_other_packages(job, tmp_path):
     assert err.count("error:") == 1
     assert "rank 1: optax 0.0.1 (rank 0: " in err
     assert seconds < 30
+
+
+def test_a_process_with_another_network_under_the_same_name(job, tmp_path):
+    """A file that is not the same on every host: no setting shows it."""
+    wide = "16 - 4 * int(__import__('os').environ['JAXDIST_RANK'])"
+    text = (DOCS / "my.py").read_text().replace("(8, 16)", f"(8, {wide})")
+    text = text.replace("Linear(16,", f"Linear({wide},")
+    (tmp_path / "my.py").write_text(text)
+    words = f"{tmp_path}/my.py run.dir={tmp_path} plan.mesh.spatial_h=1"
+    how = "launch", "local", "-n", 2, "--devices-per-process", 1, "--"
+    code, _, err = job.run(*how, "train", *words.split())
+    assert code == 2, err
+    assert err.count("error:") == 1
+    assert "rank 1: parameters " in err
+    assert "rank 1: FLOPs a device " in err
+    assert not (tmp_path / "mine" / "config.lock.json").exists()
