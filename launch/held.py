@@ -1,7 +1,8 @@
 """Held: a command that ends with the connection over which it was started.
 
 Over ssh nothing tells a program that whoever started it is gone, except the end of its
-standard input. So that is read here, and the command has none.
+standard input. So that is read here, and the command has none. Who ends it on purpose
+writes there how many seconds it has.
 """
 
 import os
@@ -31,11 +32,15 @@ def hold(command: Sequence[str]) -> int:
 
 
 def _watch(child: subprocess.Popen[bytes]) -> None:
-    while os.read(0, 1 << 16):
-        pass
+    said = b""
+    while read := os.read(0, 1 << 16):
+        said = read
     end_group(child, signal.SIGTERM)
+    grace = GRACE_S
+    with suppress(ValueError):
+        grace = float(said)
     with suppress(subprocess.TimeoutExpired):
-        child.wait(GRACE_S)
+        child.wait(grace)
     end_group(child, signal.SIGKILL)
 
 

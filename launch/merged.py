@@ -41,6 +41,13 @@ class Merged:
         out.flush()
 
 
+def tell(failure: Failure, count: int) -> None:
+    """Print which process failed first, behind what it has written itself."""
+    sys.stdout.flush()
+    sys.stderr.write(report(failure, count))
+    sys.stderr.flush()
+
+
 def report(failure: Failure, count: int) -> str:
     """Say which process failed first, with its last lines.
 

@@ -15,11 +15,12 @@ from jaxdist.launch.company import AGAIN
 from jaxdist.launch.survivor import Survivor
 from jaxdist.launch.together import Task, end_group, start
 
-GRACE_S: Final = 10.0
+GRACE_S: Final = 5.0
 """Seconds that a process has to end by itself after another has failed."""
 SAVING_S: Final = 30.0
 """Seconds that processes have to save and end where all of them are asked to."""
 _LAST_LINES: Final = 40
+_READ_S: Final = 0.5
 
 Show = Callable[[int, str, bool], None]
 """Is told the rank, a line, and whether it was written to standard error."""
@@ -75,6 +76,7 @@ def run_streamed(
     *,
     grace: float = GRACE_S,
     saving: float = SAVING_S,
+    tell: Callable[[Failure], None] = lambda failure: None,
 ) -> Failure | None:
     """Run processes at once, show what they write, and wait for all of them.
 
@@ -86,6 +88,7 @@ def run_streamed(
         show: is told every line; never by two threads at once.
         grace: seconds from SIGTERM to SIGKILL after a failure.
         saving: the same where nothing has failed: they may save together.
+        tell: is told the first failure, before the others are ended.
 
     Returns:
         The first process that did not end with 0, if there is one.
@@ -108,13 +111,15 @@ def run_streamed(
             if isinstance(end, Asked):
                 end.heard([each.child.poll() for each in running])
             raise
+        if first is None:
+            return None
         for each in running:
             # What others say of a death that the first has caused helps nobody.
-            each.is_heard = first in (None, each)
+            each.is_heard = each is first
+        failure = first.failure()
+        tell(failure)
         _ask_to_end(running, grace)
-    if first is None:
-        return None
-    return Failure(rank=first.rank, code=first.child.returncode, last=first.last)
+    return failure
 
 
 class _Streamed:
@@ -140,10 +145,13 @@ class _Streamed:
         for thread in (*self._readers, Thread(target=self._wait, daemon=True)):
             thread.start()
 
-    @property
-    def last(self) -> tuple[str, ...]:
-        """The last lines that it wrote."""
-        return tuple(self._tail)
+    def failure(self) -> Failure:
+        """Say how it has ended, with what it wrote last."""
+        for thread in self._readers:
+            thread.join(_READ_S)  # what it has started may still hold its output
+        return Failure(
+            rank=self.rank, code=self.child.returncode, last=tuple(self._tail)
+        )
 
     def kill(self) -> None:
         """End it and its children, and read what they have left."""
@@ -177,7 +185,10 @@ def _first_failure(ends: "SimpleQueue[_Streamed]", count: int) -> _Streamed | No
 
 
 def _ask_to_end(running: Sequence[_Streamed], grace: float) -> None:
-    """Close the input of those that still run or send SIGTERM, and give them time."""
+    """Send SIGTERM to those that still run, and give them time.
+
+    Those that end by themselves when their input does read there how much they have.
+    """
     alive = [each.child for each in running if each.child.poll() is None]
     for child in alive:
         if child.stdin is None:
@@ -185,7 +196,9 @@ def _ask_to_end(running: Sequence[_Streamed], grace: float) -> None:
             # One that is stopped hears nothing else before it goes on.
             end_group(child, signal.SIGCONT)
         else:
-            child.stdin.close()
+            with suppress(BrokenPipeError):
+                child.stdin.write(f"{grace}\n".encode())
+                child.stdin.close()
     end = time.monotonic() + grace
     for child in alive:
         with suppress(subprocess.TimeoutExpired):

@@ -4,12 +4,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from typing import Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.company import AGAIN
-from jaxdist.launch.merged import Merged, report, stopped_by_signals
+from jaxdist.launch.merged import Merged, stopped_by_signals, tell
 from jaxdist.launch.streamed import SAVING_S, run_streamed
 from jaxdist.launch.together import Task
 
@@ -83,12 +84,15 @@ def run_supervised(attempt: Callable[[int], Sequence[Task]], patience: Patience)
     with stopped_by_signals():
         while True:
             tasks = attempt(len(codes))
-            failure = run_streamed(tasks, Merged(len(tasks)), saving=patience.saving_s)
+            failure = run_streamed(
+                tasks,
+                Merged(len(tasks)),
+                saving=patience.saving_s,
+                tell=partial(tell, count=len(tasks)),
+            )
             if failure is None:
                 return 0
             codes.append(failure.exit_code)
-            sys.stdout.flush()
-            sys.stderr.write(report(failure, len(tasks)))
             if len(codes) > patience.restarts or failure.code == _REFUSED:
                 return failure.exit_code
             pause = patience.pause_s(codes)
