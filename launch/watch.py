@@ -32,6 +32,8 @@ _OTHERS: Final = 10
 _ASKS: Final = 0.85
 """Part of a limit after which the others are asked: their answers take time."""
 _INSTALLED: Final = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|^<")
+_OVER: Final = -1
+"""Beat of a process that has done its work."""
 _SAID: Final = "jaxdist/place"
 
 
@@ -101,6 +103,7 @@ class Watch:
         self._place, self._steps = Place(), deque[float](maxlen=100)
         self._step_began = (0, 0.0)
         self._awake, self._over = 0.0, Event()
+        self._beats: dict[int, tuple[int, float]] = {mine.rank: (0, 0.0)}
         self._threads = [Thread(target=self._looks, daemon=True)]
         if mine.store is not None:
             self._threads.append(Thread(target=self._says, daemon=True))
@@ -140,11 +143,35 @@ class Watch:
                 # Everything was stopped, this thread too: what was then does not count.
                 self._awake = now
             last = now
+            self._listens(now)
             place = self._place
             most = limit_s(place.phase, self._floor, list(self._steps))
             if place.number and now - max(place.since, self._awake) > _ASKS * most:
                 self._asks(place)
                 last = time.monotonic()
+
+    def _listens(self, now: float) -> None:
+        """End the process where another says nothing any more, whatever it does.
+
+        Process 0 listens to all; the others to it, since it answers what they say.
+        """
+        heard = self._heard() if self._mine.leads else {}
+        for rank, said in heard.items():
+            if self._beats.get(rank, (0, 0.0))[0] != said.beat:
+                self._beats[rank] = said.beat, now
+        silent = [
+            rank
+            for rank, (beat, at) in self._beats.items()
+            if beat > 0 and now - max(at, self._awake) > _ASKS * self._floor
+        ]
+        if silent and not self._over.is_set():
+            own, mine = place_of(self._place), self._mine
+            waited = now - self._place.since
+            if mine.leads:
+                others = {rank: heard.get(rank, own) for rank in silent}
+                text = f"{_silence(others)}; {_waits(0, own, waited)}"
+                self._ends(Verdict(text=text, speaker=0))
+            self._ends(verdict({}, {}, mine, own, waited))
 
     def _asks(self, place: Place) -> None:
         """Ask the others where they are; end the process unless it has gone on."""
@@ -178,13 +205,19 @@ class Watch:
         while not self._over.wait(self._every):
             beat += 1
             said = place_of(self._place, beat)
-            # Process 0 is gone, or does not answer: the others will say so.
-            with suppress(RuntimeError):
-                self._mine.store.key_value_set(
-                    f"{_SAID}/{self._mine.rank:06}",
-                    json.dumps(asdict(said)),
-                    allow_overwrite=True,
-                )
+            self._tells(said)
+        self._tells(place_of(self._place, _OVER))
+
+    def _tells(self, said: Said) -> None:
+        # Process 0 is gone, or does not answer: who looks on sees it by the beat.
+        with suppress(RuntimeError):
+            self._mine.store.key_value_set(
+                f"{_SAID}/{self._mine.rank:06}",
+                json.dumps(asdict(said)),
+                allow_overwrite=True,
+            )
+            if not self._mine.leads:
+                self._beats[0] = said.beat, time.monotonic()
 
     def _heard(self) -> dict[int, Said]:
         """Return what each process has said last; nothing where process 0 is silent."""
@@ -241,15 +274,14 @@ def verdict(
         waited_s: seconds that it has been there.
     """
     rank = mine.rank
-    waits = f"rank {rank} waits in {own.where}, for {waited_s:.0f} s"
+    waits = _waits(rank, own, waited_s)
     if not after:
         return Verdict(text=_alone(own, waited_s, rank), speaker=1 if rank else 0)
     silent = [r for r in range(mine.count) if before.get(r) == after.get(r)]
     speaker = min(set(after) - set(silent), default=rank)
     if silent:
-        last = "; ".join(f"rank {r}, last in {_where(after.get(r))}" for r in silent)
-        text = f"stuck: {last}: it says nothing any more, is stopped or gone; {waits}"
-        return Verdict(text=text, speaker=speaker)
+        said = _silence({r: after.get(r) for r in silent})
+        return Verdict(text=f"{said}; {waits}", speaker=speaker)
     least = min(said.number for said in after.values())
     behind = [r for r, said in after.items() if said.number == least]
     if len(behind) < len(after):
@@ -259,6 +291,15 @@ def verdict(
         return Verdict(text=f"stuck: {where}; {waits}", speaker=speaker)
     text = f"stuck: no rank is behind, all are in {own.where}, for {waited_s:.0f} s"
     return Verdict(text=f"{text}, at {own.line}", speaker=speaker)
+
+
+def _waits(rank: int, own: Said, waited_s: float) -> str:
+    return f"rank {rank} waits in {own.where}, for {waited_s:.0f} s"
+
+
+def _silence(silent: Mapping[int, Said | None]) -> str:
+    last = "; ".join(f"rank {r}, last in {_where(said)}" for r, said in silent.items())
+    return f"stuck: {last}: it says nothing any more, is stopped or gone"
 
 
 def _where(said: Said | None) -> str:

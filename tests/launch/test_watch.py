@@ -42,16 +42,17 @@ def stuck(folder, count, text):
     return [each.err for each in failed.value.results]
 
 
+@pytest.mark.parametrize("phase", ["compute", "evaluation"])
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_process_that_is_stopped_is_named_by_the_others(tmp_path, who):
+def test_a_process_that_is_stopped_is_named_by_the_others(tmp_path, who, phase):
     text = f"""
-        with Watch(mine, 3, stacks) as watch:
+        with Watch(mine, 2, stacks) as watch:
             steps(watch, 30)
             if rank == {who}:
                 watch.enters("input", 31)
-                time.sleep(1)
+                time.sleep(0.5)
                 os.kill(os.getpid(), signal.SIGSTOP)
-            watch.enters("compute", 31)
+            watch.enters({phase!r}, 31)
             time.sleep(600)
     """
     said = "".join(stuck(tmp_path, 3, text))
