@@ -82,8 +82,12 @@ def run(args: Namespace) -> int:
 
 def _tell(record: "Run", folder: "Path", as_json: bool) -> None:
     """Write the report and print what came of the run."""
-    from jaxdist.launch.console import console, print_json
+    from jaxdist.launch.console import WIDTH, console, print_json
+    from jaxdist.launch.goodput import goodput
+    from jaxdist.launch.lines import read_lines
+    from jaxdist.launch.opening import hanging
     from jaxdist.launch.report import write_report
+    from jaxdist.launch.runs import RunFolder
     from jaxdist.launch.tables import closing
 
     write_report(folder)
@@ -91,3 +95,7 @@ def _tell(record: "Run", folder: "Path", as_json: bool) -> None:
         print_json(asdict(record))
     else:
         console().print(closing(record, folder))
+        found = goodput(read_lines(RunFolder(folder).spans).rows)
+        if found.sittings > 1:
+            console().print()
+            console().print(hanging(f"  {found.line}", 12, WIDTH))

@@ -1,6 +1,7 @@
 """Preemption: SIGTERM to any process ends all at the same poll, and a run at one step."""
 
 import json
+import re
 import signal
 import sys
 import textwrap
@@ -19,7 +20,10 @@ from jaxdist.launch.preempted import Preempted, until
 
 rank = join() if "JAXDIST_RANK" in os.environ else 0
 """
-SMALL = "model.width=4", "data.batch=64", "epochs=400"
+SMALL = (
+    *("model.width=4", "data.batch=64", "epochs=400"),
+    *("plan.mesh.data=2", "plan.mesh.spatial_h=1"),
+)
 
 
 def python(text):
@@ -125,7 +129,10 @@ def test_one_process_saves_at_the_step_it_is_at_and_goes_on_from_there(job, tmp_
     short = [word for word in words if "epochs" not in word]
     code, out, err = job.run("train", "digits", *short, f"epochs={(step + 2) / 22.45}")
     assert code == 0, err
-    assert f"resumed at step {step}" in " ".join(out.split())
+    said = " ".join(out.split())
+    assert f"resumed at step {step}" in said
+    assert re.search(r"goodput \S+ % of .* in 2 sittings: ", said)
+    assert " lost " not in said.partition("goodput")[2]
 
 
 def processes_of(launcher):
