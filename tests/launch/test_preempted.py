@@ -115,6 +115,7 @@ def ended_at(job, folder):
     return summary["steps"]
 
 
+@pytest.mark.timeout(300)
 def test_one_process_saves_at_the_step_it_is_at_and_goes_on_from_there(job, tmp_path):
     words = f"run.dir={tmp_path}", f"data.dir={job.data}", *SMALL
     child = job.start("train", "digits", *words)
@@ -147,6 +148,7 @@ def processes_of(launcher):
     return found
 
 
+@pytest.mark.timeout(300)
 def test_any_process_asked_to_end_ends_all_at_one_step(job, tmp_path):
     words = f"run.dir={tmp_path}", f"data.dir={job.data}", *SMALL
     how = "launch", "local", "-n", 2, "--devices-per-process", 1, "--"
