@@ -14,7 +14,7 @@ from typing import Final, Protocol, TextIO, cast
 from jaxdist.core.errors import BadInput, Failed, Remark, TryAgain, did_you_mean
 from jaxdist.launch import commands
 from jaxdist.launch.arguments import Parser
-from jaxdist.launch.company import company
+from jaxdist.launch.company import AGAIN, company
 from jaxdist.launch.console import print_error
 
 EXIT_CODES: Final = "exit codes: 0 done, 1 failed, 2 bad input, 75 try again"
@@ -44,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = _remark
         try:
             code = _answer(words)
+            if code == AGAIN:  # a run that was asked to end ends in all processes
+                return code
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             code = _tell(error)
     return company().leave(code)

@@ -90,10 +90,9 @@ class Company:
     def leave(self, code: int) -> int:
         """Return the exit code of this process, or, having failed in company, end it.
 
-        jax lets a process that ends wait for all others, which wait for this one. Where
-        a run was asked to end all of them do.
+        jax lets a process that ends wait for all others, which wait for this one.
         """
-        if self.store is not None and code not in (0, AGAIN):
+        if self.store is not None and code:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)

@@ -1,6 +1,7 @@
 """Supervision: processes that are started again, and time to save for those asked to."""
 
 import signal
+import subprocess
 import sys
 import textwrap
 import time
@@ -129,3 +130,28 @@ def test_the_scheduler_starts_its_own_jobs_again(capfd):
     words = "--nodes", "2", "--restarts", "1", "--", "train", "digits"
     assert main(["launch", "slurm", *words]) == 2
     assert "--restarts is given" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("told", "least", "most"), [(b"1\n", 0.9, 4.5), (b"", 4.5, 15)]
+)
+def test_a_command_on_another_host_has_the_time_that_its_launcher_gives(
+    tmp_path, told, least, most
+):
+    text = """
+        import pathlib, signal, sys, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        pathlib.Path(sys.argv[1]).touch()
+        time.sleep(600)
+    """
+    ready = tmp_path / "ready"
+    stays = sys.executable, "-c", textwrap.dedent(text), str(ready)
+    held = subprocess.Popen(
+        [sys.executable, "-m", "jaxdist.launch.held", *stays], stdin=subprocess.PIPE
+    )
+    while not ready.exists():
+        time.sleep(0.02)
+    begin = time.monotonic()
+    held.communicate(told)
+    assert least < time.monotonic() - begin < most
+    assert held.returncode == 128 + signal.SIGKILL
