@@ -17,6 +17,7 @@ from jaxdist.launch.samples import batch_shapes, fitted, vocabulary_of
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.registry import is_own, objective_for
 from jaxdist.partition.positions import check_layers, check_positions
+from jaxdist.pipeline.planned import turns
 from jaxdist.train.laying import lay_out
 from jaxdist.train.layout import Layout
 from jaxdist.train.loop import Course
@@ -27,6 +28,10 @@ from jaxdist.train.task import Task
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
+
+
+Rate = Callable[[Any], Any]
+"""From steps, or updates, to the learning rate of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +48,7 @@ class Job:
     """Which samples a step takes."""
     course: Course
     """When to evaluate, to save and to end."""
-    rates: Callable[[Any], Any]
+    rates: Rate
     """Learning rates of an array of steps."""
     vocabulary: Sequence[str]
     """Characters or words that tokens stand for; empty where there are none."""
@@ -82,7 +87,8 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
     order = make_order(config, len(train))
     course, per_epoch = make_course(config, len(train)), len(train) / order.batch
     rate = learning_rate(config.optim, course.steps, per_epoch, config.data.batch)
-    task = make_task(config, recipe := make_recipe(config), rate)
+    each = per_update(plan, config.optim.accumulate, rate)
+    task = make_task(config, recipe := make_recipe(config), each)
     shapes = batch_shapes(config, task.objective, train)
     if is_own(config.model):
         _check_own(task, plan, shapes)
@@ -139,6 +145,21 @@ def make_course(config: Experiment, samples: int) -> Course:
     )
 
 
+def per_update(plan: Plan, microbatches: int, rate: Rate) -> Rate:
+    """Return the rate of an update, counted from the first of the run.
+
+    In a step of a schedule without a flush weights move several times: the rate then
+    goes from that of the step to that of the next.
+
+    Args:
+        plan: the layout.
+        microbatches: of a step.
+        rate: rate of each step, from 0.
+    """
+    most = max(own.updates for own in turns(plan, microbatches))
+    return rate if most == 1 else lambda count: rate(count / most)
+
+
 def make_recipe(config: Experiment) -> Recipe:
     """Return how the configuration's network is made, in its precision."""
     return Recipe(
@@ -148,7 +169,7 @@ def make_recipe(config: Experiment) -> Recipe:
     )
 
 
-def make_task(config: Experiment, recipe: Recipe, rate: Callable[..., Any]) -> Task:
+def make_task(config: Experiment, recipe: Recipe, rate: Rate) -> Task:
     """Return the configuration's task, its parameters moved at this rate."""
     full = jnp.float64 if config.precision == "float64" else jnp.float32
     narrow = config.precision == "bfloat16"

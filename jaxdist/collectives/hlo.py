@@ -64,6 +64,8 @@ class Move:
     """The line of Python that asked for it, `file:line`."""
     loops: tuple[str, ...] = ()
     """Names of the loops around it, outermost first."""
+    uneven: bool = False
+    """Whether some groups have more devices than others; `group` is the largest."""
 
     @property
     def wire(self) -> int:
@@ -102,12 +104,13 @@ def _read(line: Line, mesh: Mapping[str, int], sources: Sources) -> Iterator[Mov
     found = _LINE.match(line.text)
     if found is None:
         return
-    kind, rest = found["kind"], found["rest"]
+    kind, rest, uneven = found["kind"], found["rest"], False
     if kind == "collective-permute":
         axes, group = axes_of_pairs(_pairs(rest), mesh)
     else:
         groups = _groups(rest, math.prod(mesh.values()))
-        axes, group = axes_of_groups(groups, mesh), len(groups[0])
+        axes, group = axes_of_groups(groups, mesh), max(map(len, groups))
+        uneven = len(set(map(len, groups))) > 1
     if group == 1:  # a device alone moves nothing; the CPU backend leaves it in
         return
     name = NAME.search(rest)
@@ -121,6 +124,7 @@ def _read(line: Line, mesh: Mapping[str, int], sources: Sources) -> Iterator[Mov
         bounded=line.bounded,
         source=sources.of(line.text),
         loops=line.loops,
+        uneven=uneven,
     )
 
 

@@ -1,12 +1,23 @@
 """Pipe: where a network is cut into stages and in which order they work, as data."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from jaxdist.core.errors import BadInput
 
-Order = Literal["1f1b", "gpipe", "interleaved"]
-"""Order of the work of stages; tables of it are in `jaxdist.pipeline.schedule`."""
+Order = Literal["1f1b", "gpipe", "interleaved", "pipedream", "pipedream-2bw"]
+"""Order of the work of stages; tables of it are in `jaxdist.pipeline`."""
+
+FLOWING: Final = ("pipedream", "pipedream-2bw")
+"""Orders in which weights move while later microbatches are under way."""
+
+_BELONGS: Final = (
+    ("replicas", (), ("pipedream",)),
+    ("stashing", True, ("pipedream",)),
+    ("vertical_sync", False, ("pipedream",)),
+    ("group", 0, ("pipedream-2bw",)),
+)
+"""Settings, what leaves them alone, and the orders that they are for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,9 +27,21 @@ class Pipe:
     cuts: tuple[str, ...] = ()
     """The first block of each stage but the first; empty balances FLOPs."""
     schedule: Order = "1f1b"
-    """In which order stages work on microbatches."""
+    """In which order stages work on microbatches; with pipedream each microbatch moves
+    the weights, while the ones behind it are under way.
+    """
     chunks: int = 1
     """Stages that each device along the axis has."""
+    replicas: tuple[int, ...] = ()
+    """pipedream: devices of each stage; empty: one each."""
+    stashing: bool = True
+    """pipedream: whether a backward pass takes the weights of its forward pass; no:
+    the newest, which is the gradient of nothing, and there to be compared with.
+    """
+    vertical_sync: bool = False
+    """pipedream: whether a microbatch takes weights of one age in all stages."""
+    group: int = 0
+    """pipedream-2bw: microbatches of an update; 0: as many as stages."""
 
     def __post_init__(self) -> None:
         if self.chunks < 1:
@@ -36,3 +59,21 @@ class Pipe:
                 values=f"plan.pipe.cuts = {','.join(self.cuts)}",
                 remedy=f"plan.pipe.cuts={','.join(dict.fromkeys(self.cuts))}",
             )
+        for name, unset, orders in _BELONGS:
+            if getattr(self, name) != unset and self.schedule not in orders:
+                raise self._idle(name, orders[0])
+
+    @property
+    def flows(self) -> bool:
+        """Whether weights move while later microbatches are under way."""
+        return self.schedule in FLOWING
+
+    def _idle(self, name: str, order: str) -> BadInput:
+        value = getattr(self, name)
+        shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+        return BadInput(
+            f"plan.pipe.{name} does nothing in this schedule",
+            rule=f"plan.pipe.{name} is for plan.pipe.schedule={order}",
+            values=f"plan.pipe.{name} = {shown}, plan.pipe.schedule = {self.schedule}",
+            remedy=f"plan.pipe.schedule={order}",
+        )

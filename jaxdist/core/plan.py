@@ -121,6 +121,7 @@ class Plan:
                 "every spatial axis has one device",
                 remedy=("plan.mesh.spatial_h=2", "plan.spatial_until="),
             )
+        _check_replicas(self)
         if self.spatial_then == "samples" and not self.spatial_until:
             raise BadInput(
                 "rows are exchanged for samples nowhere",
@@ -181,7 +182,9 @@ class Plan:
         4
         """
         devices = 1 if "pipe" in self.idle else self.mesh.pipe
-        return devices * self.pipe.chunks if devices > 1 else 1
+        if devices == 1:
+            return 1
+        return len(self.pipe.replicas) or devices * self.pipe.chunks
 
     @property
     def batch_axes(self) -> tuple[str, ...]:
@@ -230,6 +233,22 @@ class Plan:
                 "outer": Outer(**_known(Outer, tree.get("outer", {}))),
                 "idle": tuple(tree.get("idle", ())),
             }
+        )
+
+
+def _check_replicas(plan: Plan) -> None:
+    """Refuse replicas of stages that are not the devices of the pipe axis."""
+    replicas, devices = plan.pipe.replicas, plan.mesh.pipe
+    if replicas and (min(replicas) < 1 or sum(replicas) != devices):
+        own = [max(1, count) for count in replicas]
+        raise BadInput(
+            "the replicas of stages are not the devices of the pipe axis",
+            rule="plan.pipe.replicas has the devices of each stage, at least one each, "
+            "and their sum is plan.mesh.pipe",
+            values=f"plan.pipe.replicas = {','.join(map(str, replicas))}, "
+            f"plan.mesh.pipe = {devices}",
+            remedy=f"plan.pipe.replicas={','.join(map(str, own))} "
+            f"plan.mesh.pipe={sum(own)}",
         )
 
 

@@ -106,7 +106,10 @@ def _nearest(sizes: Sequence[int], wanted: int) -> int:
 
 
 def gradients(
-    plan: Plan, leaves: Sequence[Leaf], exactly: Sequence[tuple[str, ...]]
+    plan: Plan,
+    leaves: Sequence[Leaf],
+    exactly: Sequence[tuple[str, ...]],
+    updates: int = 1,
 ) -> Iterator[Traffic]:
     """Yield the exact sums of gradients and loss.
 
@@ -114,11 +117,12 @@ def gradients(
         plan: the layout.
         leaves: all parameters.
         exactly: axes over which the gradient of each is summed.
+        updates: times that parameters move in a step; the loss is summed once.
     """
     sums: Counter[tuple[str, ...]] = Counter()
     for leaf, over in zip(leaves, exactly, strict=True):
         size = math.prod(leaf.local(plan)) * np.dtype(leaf.dtype).itemsize
-        sums[over] += size
+        sums[over] += updates * size
     sums[plan.sum_axes] += max(4, *(np.dtype(leaf.dtype).itemsize for leaf in leaves))
     for axes, payload in sums.items():
         if axes:

@@ -107,6 +107,7 @@ def write_ledger(
     times: int = 1,
     reduction: Reduction | None = None,
     syncs: tuple[Sync, ...] = (),
+    updates: int = 1,
     own: Callable[[Sequence[Call]], Iterable[Call]] = tuple,
 ) -> Ledger:
     """Write the ledger of a plan's training step.
@@ -119,6 +120,7 @@ def write_ledger(
         times: microbatches a step; layers talk in each, gradients are summed once.
         reduction: how gradients are summed; none: exactly.
         syncs: what replicas average between steps.
+        updates: times that parameters move in a step.
         own: picks the calls that are a device's own, where stages differ.
     """
     sums = reduction or exact_reduction(plan, reads.leaves)
@@ -128,7 +130,7 @@ def write_ledger(
     ]
     layers = [row for each in ranges for row in _talk(each, roles)]
     rows = (
-        *data.gradients(plan, reads.leaves, sums.exactly),
+        *data.gradients(plan, reads.leaves, sums.exactly, updates),
         *compressed(plan, reads.leaves, sums),
         *fsdp.parameters(
             plan,
@@ -139,7 +141,7 @@ def write_ledger(
             sums.scatter,
             sums.gather,
         ),
-        *norms.lengths(plan, reads.leaves, reads.lengths, reads.totals),
+        *norms.lengths(plan, reads.leaves, reads.lengths, reads.totals, updates),
         *(replace(row, payload=times * row.payload) for row in layers),
     )
     work = {

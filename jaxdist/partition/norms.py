@@ -28,6 +28,7 @@ def lengths(
     leaves: Sequence[Leaf],
     asked: Sequence[Sequence[bool]],
     totals: int = 0,
+    updates: int = 1,
 ) -> Iterator[Traffic]:
     """Yield the sums of squares that an optimizer asks for.
 
@@ -36,6 +37,7 @@ def lengths(
         leaves: all parameters.
         asked: for each time that it asks, whether it does for each parameter.
         totals: how often it asks for their sum over all stages.
+        updates: times that parameters move in a step.
     """
     sums: Counter[Axes] = Counter()
     if plan.stages > 1:
@@ -50,6 +52,6 @@ def lengths(
                 what="lengths",
                 kind="all-reduce",
                 axes=axes,
-                payload=payload,
+                payload=updates * payload,
                 layer="whole_lengths",
             )

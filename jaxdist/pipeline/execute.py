@@ -8,19 +8,20 @@ Other stages do other work in the same tick, so nothing in a stage may wait for 
 along the pipe axis; sums and gathers over other axes may.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxdist.pipeline import forms
 from jaxdist.pipeline.forms import Lengths, Vectors
-from jaxdist.pipeline.once import Body, Row, in_turn, once
+from jaxdist.pipeline.once import Row, in_turn, once
 from jaxdist.pipeline.slots import Held
 from jaxdist.pipeline.stage import (
     Part,
@@ -31,7 +32,7 @@ from jaxdist.pipeline.stage import (
     residuals,
     traced,
 )
-from jaxdist.pipeline.tables import KINDS, Tables
+from jaxdist.pipeline.tables import KINDS
 
 AXIS = "pipe"
 
@@ -47,6 +48,7 @@ AXIS = "pipe"
         "kept",
         "up",
         "down",
+        "moving",
     ),
     meta_fields=(),
 )
@@ -66,10 +68,14 @@ class Carry:
     """Ring of gradients from the stage behind."""
     kept: Vectors
     """Ring of what forward passes keep."""
-    up: Vectors
-    """What arrives next from the stage before."""
-    down: Vectors
+    up: tuple[Vectors, ...]
+    """What arrives next from the stage before, hop by hop; until it is sent, what was
+    made comes first.
+    """
+    down: tuple[Vectors, ...]
     """What arrives next from the stage behind."""
+    moving: Any = None
+    """Weights that change meanwhile, and what changes them; None where none do."""
 
 
 def run_forward(pipe: Pipeline, params: Held, stats: Held, parts: Part) -> Any:
@@ -84,7 +90,7 @@ def run_forward(pipe: Pipeline, params: Held, stats: Held, parts: Part) -> Any:
     Returns:
         The sums, zero on devices without the last stage.
     """
-    runner = _Runner(pipe, params, stats, parts, graded=False)
+    runner = Runner(pipe, params, stats, parts, graded=False)
     return runner.run().total
 
 
@@ -103,7 +109,7 @@ def run(
         The sum of what the last stage returned over microbatches, zero on devices
         without it; new statistics; gradients of the sum with respect to `params`.
     """
-    after = _Runner(pipe, params, stats, parts, graded=True).run()
+    after = Runner(pipe, params, stats, parts, graded=True).run()
     return after.total, after.stats, after.grads
 
 
@@ -111,11 +117,11 @@ def handed(
     pipe: Pipeline, params: Held, stats: Held, parts: Part
 ) -> tuple[Lengths, Lengths]:
     """Return how long the vectors are that go to the next stage, and that come back."""
-    runner = _Runner(pipe, params, stats, parts, graded=False)
+    runner = Runner(pipe, params, stats, parts, graded=False)
     return runner.takes, runner.slopes
 
 
-class _Runner:
+class Runner:
     """One run of a table inside a `shard_map`."""
 
     def __init__(
@@ -131,16 +137,25 @@ class _Runner:
 
     def run(self) -> Carry:
         """Do every tick."""
-        rows = {
-            field.name: jnp.asarray(getattr(self.pipe.tables, field.name))
-            for field in fields(Tables)
-            if field.name != "rows"
-        }
-        return lax.scan(self._tick, self._first(), rows)[0]
+        rows = {name: jnp.asarray(x) for name, x in self.columns().items()}
+        return lax.scan(self._turn, self.first(), rows)[0]
 
-    def _first(self) -> Carry:
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return all numbers of the tables by name."""
+        return self.pipe.tables.columns()
+
+    def weights(self, row: Row, carry: Carry) -> Held:
+        """Return the parameters that a work reads, dims over fsdp whole."""
+        return self.params
+
+    def noted(self, row: Row, carry: Carry, out: Any) -> Any:
+        """Return the total with what the last stage returned."""
+        return jax.tree.map(jnp.add, carry.total, out)
+
+    def first(self) -> Carry:
         """Return what there is before the first tick."""
         inputs, gradients, kept = self.pipe.tables.rows
+        hops = range(len(self.pipe.tables.hops))
         return Carry(
             total=jax.tree.map(_zeros, self.traces[-1].gives.shaped),
             grads=jax.tree.map(jnp.zeros_like, self.params) if self.graded else None,
@@ -148,22 +163,28 @@ class _Runner:
             inputs=forms.zeros(self.takes, inputs),
             gradients=forms.zeros(self.slopes, gradients),
             kept=forms.zeros(self.keeps, kept),
-            up=forms.zeros(self.takes),
-            down=forms.zeros(self.slopes),
+            up=tuple(forms.zeros(self.takes) for _ in hops),
+            down=tuple(forms.zeros(self.slopes) for _ in hops),
         )
 
-    def _tick(self, carry: Carry, rows: Mapping[str, jax.Array]) -> tuple[Carry, None]:
+    def _turn(self, carry: Carry, rows: Mapping[str, jax.Array]) -> tuple[Carry, None]:
         me = lax.axis_index(AXIS)
         row = {name: x[me] for name, x in rows.items()}
+        return self._sent(self.tick(row, carry)), None
+
+    def tick(self, row: Row, carry: Carry) -> Carry:
+        """Do what a device does in a tick."""
         for way in ("comes", "returns") if self.graded else ("comes",):
-            carry = once(row[way] >= 0, _ARRIVALS[way], row, carry)
+            for hop in range(len(self.pipe.tables.hops)):
+                arrives = partial(_ARRIVALS[way], hop)
+                carry = once(row[way][hop] >= 0, arrives, row, carry)
         for trace in self.traces:
             carry = self._asked(trace, "forward", row, carry)
         for trace in self.traces if self.graded else ():
             carry = self._asked(trace, "backward", row, carry)
         if self.graded:
             carry = once(row["work"] == 1, _let_go, row, carry)
-        return self._sent(carry), None
+        return carry
 
     def _asked(self, trace: Trace, kind: str, row: Row, carry: Carry) -> Carry:
         """Do a stage's work of a kind if it is this device's in this tick."""
@@ -175,13 +196,14 @@ class _Runner:
 
     def _sent(self, carry: Carry) -> Carry:
         """Hand on what was made in a tick."""
-        count, chunks = self.pipe.devices, len(self.traces) // self.pipe.devices
-        # The last device hands on to the first where that has a later stage.
-        up = [(d, (d + 1) % count) for d in range(count if chunks > 1 else count - 1)]
-        down = [(b, a) for a, b in up]
+        ups = self.pipe.tables.hops
+        downs = [[(b, a) for a, b in hop] for hop in ups]
         with jax.named_scope("between_stages"):
-            sent = _permuted(carry.up, up), _permuted(carry.down, down)
-        return replace(carry, up=sent[0], down=sent[1])
+            return replace(
+                carry,
+                up=tuple(_permuted(carry.up[0], hop) for hop in ups),
+                down=tuple(_permuted(carry.down[0], hop) for hop in downs),
+            )
 
     def _forward(self, trace: Trace, row: Row, carry: Carry) -> Carry:
         stage, last = trace.stage, trace is self.traces[-1]
@@ -190,14 +212,13 @@ class _Runner:
             _, back, (out, stats) = jax.vjp(run, leaves, slopes, has_aux=True)
             kept = trace.keeps.pack(residuals(back), self.keeps)
             carry = replace(carry, kept=forms.put(carry.kept, row["kept"], kept))
-            device = self.pipe.device_of(stage)
-            own = self.pipe.stats.put(carry.stats, device, stats)
+            own = self.pipe.stats.put(carry.stats, stage.device, stats)
             carry = replace(carry, stats=own)
         else:
             _, (out, _) = run(leaves, slopes)
         if last:
-            return replace(carry, total=jax.tree.map(jnp.add, carry.total, out))
-        return replace(carry, up=trace.gives.pack(out, self.takes))
+            return replace(carry, total=self.noted(row, carry, out))
+        return replace(carry, up=(trace.gives.pack(out, self.takes), *carry.up[1:]))
 
     def _backward(self, trace: Trace, row: Row, carry: Carry) -> Carry:
         _, leaves, slopes = self._ready(trace, row, carry)
@@ -205,15 +226,15 @@ class _Runner:
         back = filled(trace.back, kept, leaves, slopes)
         grads, down = back(self._slope(trace, row, carry))
         if trace.stage.number:
-            carry = replace(carry, down=trace.sloped.pack(down, self.slopes))
-        device = self.pipe.device_of(trace.stage)
-        sums = self.pipe.params.add(carry.grads, device, grads)
+            made = trace.sloped.pack(down, self.slopes)
+            carry = replace(carry, down=(made, *carry.down[1:]))
+        sums = self.pipe.params.add(carry.grads, trace.stage.device, grads)
         return replace(carry, grads=sums)
 
     def _slope(self, trace: Trace, row: Row, carry: Carry) -> Any:
         """Return the gradient of what a stage returned, as its neighbour sent it."""
         if trace is self.traces[-1]:
-            return in_turn(row, jax.tree.map(jnp.ones_like, carry.total))
+            return in_turn(row, jax.tree.map(_ones, trace.gives.shaped))
         form = self.traces[trace.stage.number + 1].sloped
         came = form.unpack(forms.take(carry.gradients, row["gradient"]))
         return in_turn(row, came)
@@ -226,17 +247,18 @@ class _Runner:
         part, carried = in_turn(row, (part, carried))
         slopes, others = apart(carried)
         run = pipe.function(stage, others, pipe.own_stats(stage, carry.stats), part)
-        return run, pipe.own_params(stage, self.params), slopes
+        return run, pipe.own_params(stage, self.weights(row, carry)), slopes
 
 
-def _arrive(row: Row, carry: Carry) -> Carry:
+def _arrive(hop: int, row: Row, carry: Carry) -> Carry:
     """Keep what arrived from the stage before."""
-    return replace(carry, inputs=forms.put(carry.inputs, row["comes"], carry.up))
+    kept = forms.put(carry.inputs, row["comes"][hop], carry.up[hop])
+    return replace(carry, inputs=kept)
 
 
-def _come_back(row: Row, carry: Carry) -> Carry:
+def _come_back(hop: int, row: Row, carry: Carry) -> Carry:
     """Keep the gradient that arrived from the stage behind."""
-    kept = forms.put(carry.gradients, row["returns"], carry.down)
+    kept = forms.put(carry.gradients, row["returns"][hop], carry.down[hop])
     return replace(carry, gradients=kept)
 
 
@@ -246,15 +268,19 @@ def _let_go(row: Row, carry: Carry) -> Carry:
     return replace(carry, kept=kept)
 
 
-_ARRIVALS: Final[Mapping[str, Body[Carry]]] = MappingProxyType(
+_ARRIVALS: Final[Mapping[str, Callable[[int, Row, Carry], Carry]]] = MappingProxyType(
     {"comes": _arrive, "returns": _come_back}
 )
 
 
-def _permuted(vectors: Vectors, pairs: list[tuple[int, int]]) -> Vectors:
+def _permuted(vectors: Vectors, pairs: Sequence[tuple[int, int]]) -> Vectors:
     """Hand vectors to neighbours along the pipe axis."""
     return {dtype: lax.ppermute(x, AXIS, pairs) for dtype, x in vectors.items()}
 
 
 def _zeros(x: jax.ShapeDtypeStruct) -> jax.Array:
     return jnp.zeros(x.shape, x.dtype)
+
+
+def _ones(x: jax.ShapeDtypeStruct) -> jax.Array:
+    return jnp.ones(x.shape, x.dtype)

@@ -10,28 +10,47 @@ from dataclasses import replace
 from typing import Final
 
 from jaxdist.collectives.hlo import Move
-from jaxdist.pipeline.stages import Stages
+from jaxdist.core.axes import part_of
+from jaxdist.pipeline.flow import UPDATE
+from jaxdist.pipeline.places import Places
+from jaxdist.pipeline.planned import Turns
 
 _STAGE: Final = re.compile(r"stage(\d+)\.(?:forward|backward)")
 
 
 def own_moves(
-    moves: Iterable[Move], stages: Stages, device: int, microbatches: int
+    moves: Iterable[Move], places: Places, device: int, turns: Turns
 ) -> Iterator[Move]:
     """Yield what a device of a pipeline moves in one step.
 
     Args:
         moves: of the compiled program, those of stages once for each tick.
-        stages: which stages the device has.
+        places: which stages the device has.
         device: along the pipe axis.
-        microbatches: of a step.
+        turns: how often it does what in a step.
     """
+    replicas = places.replicas_of(device)
     for move in moves:
-        found = _STAGE.search("/".join(move.loops))
-        if found is None:
-            yield move
-        elif stages.device_of(int(found[1])) == device:
-            once = move.payload // move.trips
-            yield replace(
-                move, payload=microbatches * once, trips=microbatches, bounded=True
-            )
+        loops = "/".join(move.loops)
+        found = _STAGE.search(loops)
+        if move.uneven and replicas == 1:
+            continue
+        seen = _among(replicas, move) if move.uneven else move
+        if UPDATE in loops:
+            yield _times(turns.updates, seen)
+        elif found is None:
+            yield seen
+        elif int(found[1]) in places.stages_of(device):
+            yield _times(turns.micro, seen)
+
+
+def _among(replicas: int, move: Move) -> Move:
+    """Return a sum among replicas of stages as a device sees it that is one of some."""
+    axes = (part_of("pipe", replicas),)
+    return replace(move, axes=axes, group=replicas, uneven=False)
+
+
+def _times(turns: int, move: Move) -> Move:
+    """Return what is moved in so many turns of its loop."""
+    once = move.payload // move.trips
+    return replace(move, payload=turns * once, trips=turns, bounded=True)

@@ -14,38 +14,23 @@ from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.pipeline import counts, orders
 from jaxdist.pipeline.orders import Orders
 from jaxdist.pipeline.play import play
+from jaxdist.pipeline.timetable import Timetable
 from jaxdist.pipeline.work import Kind, Work, needs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """The ticks of one step."""
+class Schedule(Timetable):
+    """The ticks of one step, its microbatches all on the same weights."""
 
-    name: str
-    """As in the registry."""
     devices: int
     """Devices along the pipe, from 0."""
     chunks: int
     """Stages a device; stage s lies on device s % devices."""
-    microbatches: int
-    """Microbatches of the step, from 0."""
-    ticks: tuple[tuple[Work | None, ...], ...]
-    """`ticks[t][device]`: what the device does in tick t, or None."""
 
     @property
     def stages(self) -> int:
         """Chunks that the network is cut into."""
         return self.devices * self.chunks
-
-    @property
-    def length(self) -> int:
-        """Number of ticks."""
-        return len(self.ticks)
-
-    @property
-    def idle(self) -> float:
-        """Share of ticks, over all devices, without work: the bubble."""
-        return counts.idle(self.ticks)
 
     @property
     def last_use(self) -> Kind | None:

@@ -10,6 +10,7 @@ dtype and are split over the same axes, so an optimizer treats a slot as it trea
 leaf in it. A leaf that stages on several devices use is no slot: all have it whole.
 """
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ import numpy as np
 
 from jaxdist.core.plan import Plan
 from jaxdist.partition.leaves import Leaf
+from jaxdist.pipeline.places import Places
 
 T = TypeVar("T")
 
@@ -171,22 +173,28 @@ class Slots:
 
 
 def deal_slots(
-    plan: Plan, leaves: Sequence[Leaf], devices: Sequence[frozenset[int]]
+    plan: Plan,
+    leaves: Sequence[Leaf],
+    users: Sequence[frozenset[int]],
+    places: Places,
 ) -> Slots:
     """Deal the leaves of a network into slots.
 
     Args:
         plan: the layout.
         leaves: how each lies but for the pipe axis.
-        devices: those along the pipe axis that use each leaf.
+        users: stages that use each leaf.
+        places: where stages are; the replicas of one hold the same.
     """
     groups: dict[Any, list[list[int]]] = defaultdict(
         lambda: [[] for _ in range(plan.mesh.pipe)]
     )
-    shared = tuple(i for i, users in enumerate(devices) if len(users) != 1)
+    owners = [{places.of_stages[stage] for stage in own} for own in users]
+    devices = [frozenset(itertools.chain(*own)) for own in owners]
+    shared = tuple(place for place, own in enumerate(owners) if len(own) != 1)
     for place, leaf in enumerate(leaves):
-        if place not in shared:
-            groups[_kind(leaf)][min(devices[place])].append(place)
+        for device in () if place in shared else devices[place]:
+            groups[_kind(leaf)][device].append(place)
     slots = [
         _slot(plan, leaves, kind, places)
         for kind, own in sorted(groups.items())

@@ -31,6 +31,8 @@ class Stage:
 
     number: int
     """From 0."""
+    device: int
+    """A device along the pipe axis that has it; its replicas hold the same leaves."""
     call: Call
     """Its forward pass."""
     params: tuple[int, ...]
@@ -54,23 +56,14 @@ class Pipeline:
     dtype: Any
     """Dtype in which matrices are used; None is their own."""
 
-    @property
-    def devices(self) -> int:
-        """Devices along the pipe axis."""
-        return int(self.tables.work.shape[1])
-
-    def device_of(self, stage: Stage) -> int:
-        """Return the device along the pipe axis that has a stage."""
-        return stage.number % self.devices
-
     def own_params(self, stage: Stage, held: Held) -> dict[int, jax.Array]:
         """Return a stage's parameters as they are used."""
-        own = self.params.own(held, self.device_of(stage))
+        own = self.params.own(held, stage.device)
         return {place: _used(own[place], self.dtype) for place in stage.params}
 
     def own_stats(self, stage: Stage, held: Held) -> dict[int, jax.Array]:
         """Return a stage's running statistics."""
-        own = self.stats.own(held, self.device_of(stage))
+        own = self.stats.own(held, stage.device)
         return {place: own[place] for place in stage.stats}
 
     def function(

@@ -1,7 +1,7 @@
 """Stages: the blocks of a network dealt out along the pipe axis.
 
 Stage k of a chain has the blocks from its cut to the next, and the auxiliary heads that
-read them. Device d of p along the axis has the stages d, d + p, d + 2 p and so on.
+read them.
 """
 
 import itertools
@@ -14,6 +14,7 @@ from flax import nnx
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
+from jaxdist.pipeline.places import Places, places_of
 
 Blocks = tuple[str, ...]
 
@@ -24,17 +25,13 @@ class Stages:
 
     blocks: tuple[Blocks, ...]
     """Names of the blocks of each stage, in order."""
-    devices: int
-    """Devices along the pipe axis."""
+    places: Places
+    """Where along the pipe axis they are."""
 
     @property
     def count(self) -> int:
         """Stages in all."""
         return len(self.blocks)
-
-    def device_of(self, stage: int) -> int:
-        """Return the device along the axis that has a stage."""
-        return stage % self.devices
 
     def stage_of(self, block: str) -> int:
         """Return the stage that has a block."""
@@ -66,7 +63,7 @@ def cut(plan: Plan, network: Any, work: Callable[[], Mapping[str, int]]) -> Stag
         starts = balanced([flops[name] for name in names], plan.stages)
     edges = [0, *starts, len(names)]
     parts = tuple(names[a:b] for a, b in itertools.pairwise(edges))
-    return Stages(blocks=parts, devices=plan.mesh.pipe)
+    return Stages(blocks=parts, places=places_of(plan))
 
 
 def balanced(work: Sequence[int], parts: int) -> list[int]:

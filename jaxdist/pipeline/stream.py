@@ -11,23 +11,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from jaxdist.pipeline import counts
+from jaxdist.pipeline.timetable import Timetable
 from jaxdist.pipeline.work import Work, backward, forward
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stream:
+class Stream(Timetable):
     """Some microbatches from the first forward to the last update."""
 
-    name: str
-    """What it is called."""
     replicas: tuple[int, ...]
     """Devices of each stage; microbatch m goes to replica m % replicas."""
-    microbatches: int
-    """Microbatches, from 0; PipeDream calls them minibatches."""
     rounds: tuple[int, ...]
     """Microbatches in one update, by stage: their mean gradient is applied."""
-    ticks: tuple[tuple[Work | None, ...], ...]
-    """`ticks[t][device]`: what the device does in tick t, or None."""
     forward_versions: tuple[tuple[int, ...], ...]
     """`[stage][microbatch]`: the version that its forward takes."""
     backward_versions: tuple[tuple[int, ...], ...]
@@ -42,21 +37,6 @@ class Stream:
     def devices(self) -> int:
         """Devices of all stages, those of stage 0 first."""
         return sum(self.replicas)
-
-    @property
-    def length(self) -> int:
-        """Number of ticks."""
-        return len(self.ticks)
-
-    @property
-    def idle(self) -> float:
-        """Share of ticks, over all devices, without work."""
-        return counts.idle(self.ticks)
-
-    @cached_property
-    def tick_of(self) -> dict[Work, int]:
-        """The tick of each work."""
-        return counts.tick_of(self.ticks)
 
     @cached_property
     def applied(self) -> tuple[tuple[int, ...], ...]:

@@ -6,12 +6,13 @@ has as many rows as its device ever holds at once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 
+from jaxdist.pipeline.places import Pairs, Places
 from jaxdist.pipeline.work import Work
 
 Rows = Sequence[Sequence[Work | None]]
@@ -23,6 +24,8 @@ NOTHING: Final = -1
 Spans = dict[tuple[int, int], tuple[int, int]]
 """The first and the last tick in which the array of (stage, microbatch) is held."""
 
+_COLUMNS: Final = ("work", "stage", "micro")
+_RINGS: Final = ("input", "gradient", "kept")
 _ARRIVES: Final[Mapping[str, str]] = MappingProxyType(
     {"input": "comes", "gradient": "returns"}
 )
@@ -31,7 +34,9 @@ _ARRIVES: Final[Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """What each device does and where its arrays are, int32 [ticks, devices] each."""
+    """What each device does and where its arrays are, int32 [ticks, devices] each, and
+    [ticks, devices, hops] for what arrives.
+    """
 
     work: np.ndarray
     """Its place in `KINDS`; `NOTHING` without."""
@@ -51,44 +56,60 @@ class Tables:
     """Row of the ring of what a forward pass keeps for the backward pass."""
     rows: tuple[int, int, int]
     """Rows of the three rings: inputs, gradients, kept."""
+    hops: tuple[Pairs, ...]
+    """Who sends to whom behind a tick; gradients go the other way round."""
 
-    @property
-    def ticks(self) -> int:
-        """How many ticks it has."""
-        return len(self.work)
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return all numbers by name."""
+        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return {name: x for name, x in values if isinstance(x, np.ndarray)}
 
 
-def tables(ticks: Rows, stages: int, devices: int) -> Tables:
+def tables(ticks: Rows, places: Places) -> Tables:
     """Write a schedule as numbers.
 
     Args:
         ticks: what each device does in each tick.
-        stages: in all; stage k is on device k % devices.
-        devices: along the pipe axis.
+        places: where stages are.
     """
-    backward = any(w is not None and w.kind == "backward" for row in ticks for w in row)
-    spans: dict[str, Spans] = {"input": {}, "gradient": {}, "kept": {}}
-    shape = len(ticks), devices
-    names = ("work", "stage", "micro", "comes", "returns", *spans)
-    found = {name: np.full(shape, NOTHING, np.int32) for name in names}
+    spans = _spans(ticks, places.stages)
+    shape, hops = (len(ticks), places.devices), places.hops()
+    found = {name: np.full(shape, NOTHING, np.int32) for name in _COLUMNS + _RINGS}
+    for name in _ARRIVES.values():
+        found[name] = np.full((*shape, len(hops)), NOTHING, np.int32)
     for tick, device, one in _works(ticks):
         found["work"][tick, device] = KINDS.index(one.kind)
         found["stage"][tick, device] = one.stage
         found["micro"][tick, device] = one.micro
-        _note(spans, tick, one, stages, backward)
     sizes = []
     for name, span in spans.items():
-        rows, most = _rows(span, devices)
+        rows, most = _rows(span, places)
         sizes.append(most)
         for tick, device, one in _works(ticks):
-            row = rows.get((one.stage, one.micro), NOTHING)
             if name != "gradient" or one.kind != "forward":
-                found[name][tick, device] = row
+                found[name][tick, device] = rows.get((one.stage, one.micro), NOTHING)
         if name in _ARRIVES:
-            for (stage, micro), (start, _) in span.items():
-                place = start, stage % devices
-                found[_ARRIVES[name]][place] = rows[stage, micro]
-    return Tables(**found, rows=(sizes[0], sizes[1], sizes[2]))
+            for key, (start, _) in span.items():
+                place = start, places.device_of(*key), _hop(name, key, places, hops)
+                found[_ARRIVES[name]][place] = rows[key]
+    return Tables(**found, rows=(sizes[0], sizes[1], sizes[2]), hops=hops)
+
+
+def _hop(name: str, key: tuple[int, int], places: Places, hops: Sequence[Pairs]) -> int:
+    """Return the hop in which an array comes: an input, or a gradient."""
+    stage, micro = key
+    first = stage - 1 if name == "input" else stage
+    pair = places.device_of(first, micro), places.device_of(first + 1, micro)
+    return next(n for n, hop in enumerate(hops) if pair in hop)
+
+
+def _spans(ticks: Rows, stages: int) -> dict[str, Spans]:
+    """Return from when to when each array of each ring is held."""
+    backward = any(w is not None and w.kind == "backward" for row in ticks for w in row)
+    spans: dict[str, Spans] = {name: {} for name in _RINGS}
+    for tick, _, one in _works(ticks):
+        _note(spans, tick, one, stages, backward)
+    return spans
 
 
 def _works(ticks: Rows) -> Iterator[tuple[int, int, Work]]:
@@ -121,16 +142,18 @@ def _note(
         spans["gradient"][key] = (spans["gradient"][key][0], tick)
 
 
-def _rows(spans: Spans, devices: int) -> tuple[dict[tuple[int, int], int], int]:
+def _rows(spans: Spans, places: Places) -> tuple[dict[tuple[int, int], int], int]:
     """Give each span the lowest row of its device that is free all along.
 
     Returns:
         The rows, and how many the device has that needs most.
     """
-    free: list[list[int]] = [[] for _ in range(devices)]  # the last tick of each row
+    free: list[list[int]] = [
+        [] for _ in range(places.devices)
+    ]  # the last tick of each row
     rows: dict[tuple[int, int], int] = {}
     for key, (start, end) in sorted(spans.items(), key=lambda item: item[1]):
-        ends = free[key[0] % devices]
+        ends = free[places.device_of(*key)]
         row = next((r for r, last in enumerate(ends) if last < start), len(ends))
         ends[row : row + 1] = [end]
         rows[key] = row

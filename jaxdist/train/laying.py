@@ -16,8 +16,9 @@ from jaxdist.partition.ledger import Reads, write_ledger
 from jaxdist.partition.outer import plan_syncs
 from jaxdist.partition.reduction import plan_reduction
 from jaxdist.partition.sizes import fit
+from jaxdist.pipeline.planned import turns
 from jaxdist.profile.again import read_again
-from jaxdist.train import outer, piped, remake
+from jaxdist.train import flowing, outer, piped, remake
 from jaxdist.train.hold import Hold, Plain
 from jaxdist.train.layout import Layout, Shapes
 from jaxdist.train.objective import Batch, cast
@@ -63,10 +64,12 @@ def lay_out(task: Task, plan: Plan, mesh: Mesh, shapes: Shapes) -> Layout:
         stages = staged(plan, network, inputs)
         hold = in_slots(plan, stages, network, state, (own[0], own[1]))
     reads = _reads(task, plan, hold, shapes)
+    if stages is not None:
+        flowing.check(plan, hold, reads)
     reduction = plan_reduction(plan, reads.leaves)
     syncs = plan_syncs(plan, reads.leaves, hold.stats)
     write = partial(
-        write_ledger, plan, calls, roles, reads, task.microbatches, reduction, syncs
+        write_ledger, plan, calls, roles, reads, reduction=reduction, syncs=syncs
     )
     layout = Layout(
         task=task,
@@ -81,13 +84,17 @@ def lay_out(task: Task, plan: Plan, mesh: Mesh, shapes: Shapes) -> Layout:
         shapes=shapes,
     )
     if stages is None:
-        return replace(layout, ledgers=(write(),))
+        return replace(layout, ledgers=(write(times=task.microbatches),))
     handed = tuple(piped.messages(layout))
     return replace(
         layout,
         ledgers=tuple(
-            write(own=partial(own_calls, stages, network, device=device)).beside(handed)
-            for device in range(stages.devices)
+            write(
+                times=mine.micro,
+                updates=mine.updates,
+                own=partial(own_calls, stages, network, device=device),
+            ).beside((*handed, *flowing.messages(layout, device)))
+            for device, mine in enumerate(turns(plan, task.microbatches))
         ),
     )
 

@@ -11,12 +11,13 @@ from jaxdist.partition import fsdp
 from jaxdist.partition.traffic import Traffic
 from jaxdist.pipeline import execute
 from jaxdist.pipeline.forms import Lengths, size
-from jaxdist.pipeline.schedule import Schedule, forward_only
+from jaxdist.pipeline.planned import evaluation, timetable
 from jaxdist.pipeline.slots import Held
 from jaxdist.pipeline.stage import Pipeline, Stage
 from jaxdist.pipeline.stages import outputs
 from jaxdist.pipeline.stages import run as run_blocks
 from jaxdist.pipeline.tables import tables
+from jaxdist.pipeline.work import Ticks
 from jaxdist.train.accumulate import cut
 from jaxdist.train.dealt import scored
 from jaxdist.train.held import inputs_of, model_of, stats_of
@@ -24,7 +25,6 @@ from jaxdist.train.hold import InSlots
 from jaxdist.train.layout import Layout
 from jaxdist.train.objective import Batch
 from jaxdist.train.remake import mark, remade
-from jaxdist.train.staging import table
 from jaxdist.train.state import TrainState
 
 Last = Callable[[Any, Batch], Any]
@@ -42,7 +42,7 @@ def gradients(
         stats: its running statistics.
         batch: this device's samples.
     """
-    pipe, parts = _training(layout, state, batch)
+    pipe, parts = training(layout, state, batch)
     loss, stats, grads = execute.run(pipe, whole(layout, state.params), stats, parts)
     return loss, stats, jax.tree.leaves(grads)
 
@@ -59,8 +59,7 @@ def score(layout: Layout, params: Held, stats: Held, batch: Batch, last: Last) -
     """
     samples, devices = batch["id"].shape[0], layout.plan.mesh.pipe
     micro = devices if samples % devices == 0 else 1
-    order = forward_only(devices, micro, layout.plan.pipe.chunks)
-    pipe = _pipeline(layout, order, last, None)
+    pipe = _pipeline(layout, evaluation(layout.plan, micro), last, None)
     parts = {name: cut(x, micro) for name, x in batch.items()}
     return execute.run_forward(pipe, whole(layout, params), stats, parts)
 
@@ -87,64 +86,67 @@ def messages(layout: Layout) -> Iterator[Traffic]:
     found: list[tuple[Lengths, Lengths]] = []
 
     def local(state: TrainState, batch: Batch) -> None:
-        pipe, parts = _training(layout, state, batch)
+        pipe, parts = training(layout, state, batch)
         params = whole(layout, state.params)
         found.append(execute.handed(pipe, params, state.stats, parts))
 
     batch: Any = layout.padded(layout.shapes)
     jax.eval_shape(layout.map(local, layout.specs, batch, None), layout.state, batch)
-    ticks = table(layout.plan, layout.task.microbatches).length
+    ticks = timetable(layout.plan, layout.task.microbatches).length
+    hops = len(hold(layout).stages.places.hops())
     for what, lengths in zip(("activations", "gradients"), found[0], strict=True):
         yield Traffic(
             what=what,
             kind="collective-permute",
             axes=("pipe",),
-            payload=ticks * size(lengths),
+            payload=ticks * hops * size(lengths),
             layer="between_stages",
         )
 
 
-def _training(
-    layout: Layout, state: TrainState, batch: Batch
-) -> tuple[Pipeline, Batch]:
-    """Return the pipeline of a training step, and the microbatches that go through."""
-    task = layout.task
+def training(layout: Layout, state: TrainState, batch: Batch) -> tuple[Pipeline, Batch]:
+    """Return the pipeline of a training step, and the microbatches that go through.
+
+    The loss of a step is the mean of its microbatches'; where each moves the weights,
+    its own is what it takes gradients of.
+    """
+    task, flows = layout.task, layout.plan.pipe.flows
     key = jax.random.fold_in(jax.random.key(task.seed), state.step)
+    parts = shares(layout) * (1 if flows else task.microbatches)
 
     def share(out: Any, part: Batch) -> jax.Array:
-        mean = layout.objective.losses(out, part).mean()
-        return mean / shares(layout) / task.microbatches
+        return layout.objective.losses(out, part).mean() / parts
 
-    order = table(layout.plan, task.microbatches)
-    parts = {name: cut(x, task.microbatches) for name, x in batch.items()}
-    return _pipeline(layout, order, share, key), parts
+    order = timetable(layout.plan, task.microbatches)
+    micro = {name: cut(x, task.microbatches) for name, x in batch.items()}
+    return _pipeline(layout, order.ticks, share, key), micro
 
 
 def _pipeline(
-    layout: Layout, order: Schedule, last: Last, key: jax.Array | None
+    layout: Layout, ticks: Ticks, last: Last, key: jax.Array | None
 ) -> Pipeline:
     """Return the stages as functions, and the table that moves them.
 
     Args:
         layout: its network is cut into stages.
-        order: who does what when.
+        ticks: who does what when.
         last: what the last stage makes of a network's outputs.
         key: random key of (seed, step) in training; None in evaluation.
     """
-    hold = _hold(layout)
-    stages = hold.stages
+    held = hold(layout)
+    stages = held.stages
     return Pipeline(
         stages=tuple(
             _stage(layout, number, last, key) for number in range(stages.count)
         ),
-        tables=tables(order.ticks, stages.count, stages.devices),
-        params=hold.param_slots,
-        stats=hold.stat_slots,
+        tables=tables(ticks, stages.places),
+        params=held.param_slots,
+        stats=held.stat_slots,
         dtype=layout.task.dtype,
     )
 
 
-def _hold(layout: Layout) -> InSlots:
+def hold(layout: Layout) -> InSlots:
     """Return how the state of a layout with stages lies."""
     if layout.pipe is None:
         raise TypeError(f"{layout.plan.title} has no stages")
@@ -152,13 +154,13 @@ def _hold(layout: Layout) -> InSlots:
 
 
 def _stage(layout: Layout, number: int, last: Last, key: jax.Array | None) -> Stage:
-    task, hold = layout.task, _hold(layout)
-    stages = hold.stages
+    task, held = layout.task, hold(layout)
+    stages = held.stages
     blocks, ends = stages.blocks[number], number == stages.count - 1
     trees = task.state.params, task.state.stats
     own = [
         tuple(place for place, users in enumerate(used) if number in users)
-        for used in hold.users
+        for used in held.users
     ]
 
     def call(params: Any, stats: Any, carried: Any, part: Batch) -> Any:
@@ -180,6 +182,7 @@ def _stage(layout: Layout, number: int, last: Last, key: jax.Array | None) -> St
     again = layout.plan.remat and key is not None
     return Stage(
         number=number,
+        device=stages.places.device_of(number),
         call=remade(call) if again else call,
         params=own[0],
         stats=own[1],

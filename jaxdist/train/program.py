@@ -14,11 +14,11 @@ from jaxdist.partition.foreign import memory_of
 from jaxdist.partition.outer import Sync
 from jaxdist.partition.reduction import Reduction, summed_exactly
 from jaxdist.partition.work import Work, compare_work
+from jaxdist.pipeline.planned import timetable, turns
 from jaxdist.pipeline.reading import own_moves
 from jaxdist.profile.trace import pruned
 from jaxdist.train.layout import Layout, Shapes
 from jaxdist.train.score import eval_step
-from jaxdist.train.staging import table
 from jaxdist.train.state import TrainState
 from jaxdist.train.step import sync_step, train_step
 
@@ -141,7 +141,8 @@ def _busiest(layout: Layout, moves: Sequence[Move]) -> Sequence[Move]:
 def _own_moves(layout: Layout, moves: Sequence[Move], device: int) -> Sequence[Move]:
     if layout.pipe is None:
         return moves
-    return tuple(own_moves(moves, layout.pipe.stages, device, layout.task.microbatches))
+    own = turns(layout.plan, layout.task.microbatches)[device]
+    return tuple(own_moves(moves, layout.pipe.stages.places, device, own))
 
 
 def _work(layout: Layout, step: Any) -> tuple[Work, ...]:
@@ -152,8 +153,13 @@ def _work(layout: Layout, step: Any) -> tuple[Work, ...]:
         return found
     # The trace has a stage's work in every tick; a device does it for microbatches.
     micro = layout.task.microbatches
-    ticks = table(layout.plan, micro).length
-    return tuple(replace(w, program=w.program * micro // ticks) for w in found)
+    ticks = timetable(layout.plan, micro).length
+    mine = zip(layout.ledgers, turns(layout.plan, micro), strict=True)
+    times = {layer: own.micro for ledger, own in mine for layer in ledger.work}
+    return tuple(
+        replace(w, program=w.program * times.get(w.layer, micro) // ticks)
+        for w in found
+    )
 
 
 def trace_program(layout: Layout, reduction: Reduction | None = None) -> Any:

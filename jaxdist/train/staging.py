@@ -11,7 +11,6 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers import bind
 from jaxdist.partition.leaves import Leaf
-from jaxdist.pipeline.schedule import Schedule, schedule
 from jaxdist.pipeline.slots import deal_slots
 from jaxdist.pipeline.stages import Stages, cut, variables_of
 from jaxdist.profile.calls import Call
@@ -42,16 +41,6 @@ def staged(plan: Plan, network: Any, inputs: Inputs) -> Stages:
     return cut(plan, network, work)
 
 
-def table(plan: Plan, microbatches: int) -> Schedule:
-    """Return who does what when in a training step.
-
-    Raises:
-        BadInput: a schedule that does not go with these numbers.
-    """
-    pipe = plan.pipe
-    return schedule(pipe.schedule, plan.mesh.pipe, microbatches, pipe.chunks)
-
-
 def in_slots(
     plan: Plan,
     stages: Stages,
@@ -73,7 +62,7 @@ def in_slots(
         tuple(users_of(stages, network, leaf.name) for leaf in kind) for kind in kinds
     ]
     slots = [
-        deal_slots(plan, kind, [frozenset(map(stages.device_of, u)) for u in used])
+        deal_slots(plan, kind, used, stages.places)
         for kind, used in zip(kinds, users, strict=True)
     ]
     return InSlots(
@@ -115,7 +104,7 @@ def own_calls(
     for call in calls:
         first = call.path.split(".")[0]
         stage = max(stage, stages.stage_of(after.get(first, first)))
-        if stages.device_of(stage) == device:
+        if stage in stages.places.stages_of(device):
             yield call
 
 

@@ -27,8 +27,9 @@ from jaxdist.partition import fsdp
 from jaxdist.partition.norms import axes_of
 from jaxdist.partition.outer import Sync
 from jaxdist.partition.reduction import Reduction
+from jaxdist.pipeline.slots import Held
 from jaxdist.profile.again import needed
-from jaxdist.train import feedback, piped
+from jaxdist.train import feedback, flowing, piped
 from jaxdist.train.accumulate import Gradients, accumulated
 from jaxdist.train.average import moved
 from jaxdist.train.dealt import scored
@@ -58,13 +59,11 @@ def train_step(
         the losses of the replicas [replicas], each over its own samples.
     """
     specs, task = layout.specs, layout.task
-    gradients = _in_turn if layout.pipe is None else _in_stages
     sums = reduction or layout.reduction
+    advance = _flowing if layout.plan.pipe.flows else _at_once
 
     def local(state: TrainState, batch: Batch) -> tuple[TrainState, jax.Array]:
-        loss, stats, grads = gradients(layout, state)(state.stats, batch)
-        loss, grads, left = _reduced(layout, sums, state, loss, grads)
-        params, opt = _moved(layout, state, grads)
+        loss, stats, params, opt, left = advance(layout, sums, state, batch)
         step = state.step + 1
         average = moved(state.average, task.average, step, params, stats)
         old = state.stats, state.average, state.feedback, jnp.full_like(loss, jnp.nan)
@@ -101,6 +100,44 @@ def sync_step(layout: Layout, sync: Sync) -> Callable[..., Any]:
         out_specs=layout.specs,
         check_vma=False,
     )
+
+
+def _at_once(
+    layout: Layout, sums: Reduction, state: TrainState, batch: Batch
+) -> tuple[jax.Array, Any, Any, Any, Any]:
+    """Move the parameters along the gradient of the whole batch.
+
+    Returns:
+        The loss, new statistics, parameters and optimizer's state, and what
+        compressing gradients left.
+    """
+    gradients = _in_turn if layout.pipe is None else _in_stages
+    loss, stats, grads = gradients(layout, state)(state.stats, batch)
+    loss, grads, left = _reduced(layout, sums, state, loss, grads)
+    params, opt = _moved(layout, state.params, state.opt, grads)
+    return loss, stats, params, opt, left
+
+
+def _flowing(
+    layout: Layout, sums: Reduction, state: TrainState, batch: Batch
+) -> tuple[jax.Array, Any, Any, Any, Any]:
+    """Move the parameters of a stage along the gradient of each microbatch.
+
+    Returns:
+        As `_at_once`; the loss is the mean of the microbatches'.
+    """
+
+    def move(grads: Held, opt: Any, params: Held) -> tuple[Held, Any]:
+        leaves, tree = jax.tree.flatten(grads)
+        summed = sum_shares(leaves, sums.exactly)
+        new: tuple[Held, Any] = _moved(
+            layout, params, opt, jax.tree.unflatten(tree, summed)
+        )
+        return new
+
+    losses, stats, params, opt = flowing.run(layout, state, batch, move)
+    (loss,) = sum_shares([losses.mean()], [layout.plan.sum_axes])
+    return loss, stats, params, opt, state.feedback
 
 
 def _in_turn(layout: Layout, state: TrainState) -> Gradients:
@@ -182,9 +219,9 @@ def _reduced(
     return loss, jax.tree.unflatten(jax.tree.structure(params), leaves), left
 
 
-def _moved(layout: Layout, state: TrainState, grads: Any) -> tuple[Any, Any]:
+def _moved(layout: Layout, before: Any, opt: Any, grads: Any) -> tuple[Any, Any]:
     """Return the parameters moved along the gradients, and the optimizer's state."""
-    held, tree = jax.tree.flatten(state.params)
+    held, tree = jax.tree.flatten(before)
     apart = layout.shares and not layout.joins
     if apart:
         held = own(held, layout.shared_dims, fsdp.AXIS)
@@ -195,9 +232,7 @@ def _moved(layout: Layout, state: TrainState, grads: Any) -> tuple[Any, Any]:
     squares = functools.partial(_squares, layout)
     total = functools.partial(_total, layout)
     with jax.numpy_dtype_promotion("standard"):
-        updates, opt = move.update(
-            grads, state.opt, params, squares=squares, total=total
-        )
+        updates, opt = move.update(grads, opt, params, squares=squares, total=total)
     params = optax.apply_updates(params, updates)
     if apart:
         leaves = join(jax.tree.leaves(params), layout.shared_dims, fsdp.AXIS)

@@ -7,6 +7,7 @@ import pytest
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.partition.leaves import Leaf
 from jaxdist.partition.norms import axes_of
+from jaxdist.pipeline.places import round_the_devices
 from jaxdist.pipeline.slots import deal_slots
 
 PLAN = Plan(mesh=MeshShape(pipe=2, fsdp=2, tensor=2))
@@ -24,12 +25,12 @@ LEAVES = (
     leaf("b/bias", 4, 2),
     leaf("c/kernel", 2, 2, tensor=1, fsdp=0),
 )
-USERS = [frozenset(devices) for devices in ({0}, {0}, {1}, {0, 1}, {1}, {1})]
+USERS = [frozenset(stages) for stages in ({0}, {0}, {1}, {0, 1}, {1}, {1})]
 
 
 @pytest.fixture
 def slots():
-    return deal_slots(PLAN, LEAVES, USERS)
+    return deal_slots(PLAN, LEAVES, USERS, round_the_devices(2, 2))
 
 
 @pytest.fixture

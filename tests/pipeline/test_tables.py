@@ -2,34 +2,44 @@
 
 import pytest
 
+from jaxdist.pipeline.pipedream import pipedream
+from jaxdist.pipeline.places import round_the_devices, side_by_side
 from jaxdist.pipeline.schedule import forward_only, schedule
 from jaxdist.pipeline.tables import NOTHING, tables
 
-CASES = [
+ROUND = [
     ("gpipe", 3, 5, 1),
     ("1f1b", 4, 8, 1),
     ("1f1b", 2, 1, 1),
     ("interleaved", 2, 6, 3),
     ("interleaved", 4, 8, 2),
 ]
+SIDE = [((1, 1, 1), 6), ((2, 1, 1), 8), ((3, 2, 1), 12), ((1, 2), 6), ((7, 1), 14)]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_what_a_work_reads_is_what_was_written_for_it(case):
-    name, devices, micro, chunks = case
-    order = schedule(name, devices, micro, chunks)
-    found = tables(order.ticks, order.stages, devices)
+def orders():
+    for name, devices, micro, chunks in ROUND:
+        order = schedule(name, devices, micro, chunks)
+        yield order, round_the_devices(order.stages, devices)
+    for replicas, micro in SIDE:
+        yield pipedream(replicas, micro), side_by_side(replicas)
+
+
+CASES = [pytest.param(*case, id=case[0].title) for case in orders()]
+
+
+@pytest.mark.parametrize(("order", "places"), CASES)
+def test_what_a_work_reads_is_what_was_written_for_it(order, places):
+    found = tables(order.ticks, places)
     inputs, gradients, kept = ({} for _ in range(3))
     up, down = {}, {}
     for tick, row in enumerate(order.ticks):
-        for device in range(devices):
-            for column, ring, sent in (
-                (found.comes, inputs, up),
-                (found.returns, gradients, down),
-            ):
-                at = column[tick, device]
-                if at != NOTHING:
-                    ring[device, at] = sent[device]
+        for hop, pairs in enumerate(found.hops):
+            for sender, to in pairs:
+                if (at := found.comes[tick, to, hop]) != NOTHING:
+                    inputs[to, at] = up[sender]
+                if (at := found.returns[tick, sender, hop]) != NOTHING:
+                    gradients[sender, at] = down[to]
         up, down = {}, {}
         for device, work in enumerate(row):
             if work is None:
@@ -41,24 +51,29 @@ def test_what_a_work_reads_is_what_was_written_for_it(case):
             slot = device, found.kept[tick, device]
             if work.kind == "forward":
                 kept[slot] = key
-                up[(device + 1) % devices] = work.stage + 1, work.micro
+                up[device] = work.stage + 1, work.micro
                 continue
             assert kept[slot] == key
             if work.stage < order.stages - 1:
                 assert gradients[device, found.gradient[tick, device]] == key
-            down[(device - 1) % devices] = work.stage - 1, work.micro
+            down[device] = work.stage - 1, work.micro
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_stash_has_as_many_rows_as_are_in_flight(case):
-    name, devices, micro, chunks = case
-    order = schedule(name, devices, micro, chunks)
-    found = tables(order.ticks, order.stages, devices)
-    assert found.rows[2] == max(order.in_flight(device) for device in range(devices))
+@pytest.mark.parametrize(("order", "places"), CASES)
+def test_the_stash_has_as_many_rows_as_are_in_flight(order, places):
+    found = tables(order.ticks, places)
+    assert found.rows[2] == max(map(order.in_flight, range(places.devices)))
+
+
+@pytest.mark.parametrize(("order", "places"), CASES)
+def test_hops_are_permutations(order, places):
+    for pairs in tables(order.ticks, places).hops:
+        senders, takers = zip(*pairs, strict=True)
+        assert len(set(senders)) == len(set(takers)) == len(pairs)
 
 
 def test_an_evaluation_keeps_nothing():
     order = forward_only(4, 8)
-    found = tables(order.ticks, 4, 4)
+    found = tables(order.ticks, round_the_devices(4, 4))
     assert found.rows == (1, 0, 0)
     assert (found.gradient == NOTHING).all()

@@ -1,0 +1,117 @@
+"""Places: the devices along the pipe axis that have each stage.
+
+Without replicas stage k of a plan is on device k % p. With replicas a stage has devices
+of its own, one behind the other, and microbatch m is for the (m % R)-th of its R.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxdist.core.plan import Plan
+
+Pairs = tuple[tuple[int, int], ...]
+"""(from, to): no device is twice on either side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where stages are."""
+
+    of_stages: tuple[tuple[int, ...], ...]
+    """Devices of each stage."""
+
+    @property
+    def stages(self) -> int:
+        """Stages in all."""
+        return len(self.of_stages)
+
+    @property
+    def devices(self) -> int:
+        """Devices along the axis."""
+        return 1 + max(max(devices) for devices in self.of_stages)
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """How many devices each stage has."""
+        return tuple(map(len, self.of_stages))
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Devices that have the same stages."""
+        return tuple(sorted(set(self.of_stages)))
+
+    def device_of(self, stage: int, micro: int = 0) -> int:
+        """Return the device that does a stage's work on a microbatch."""
+        own = self.of_stages[stage]
+        return own[micro % len(own)]
+
+    def stages_of(self, device: int) -> tuple[int, ...]:
+        """Return the stages that a device has."""
+        pairs = enumerate(self.of_stages)
+        return tuple(stage for stage, devices in pairs if device in devices)
+
+    def replicas_of(self, device: int) -> int:
+        """Return how many devices share a device's stages, itself included."""
+        return len(self.of_stages[self.stages_of(device)[0]])
+
+    def hops(self) -> tuple[Pairs, ...]:
+        """Return permutations in which every stage reaches the one behind it.
+
+        >>> Places(of_stages=((0,), (1,), (2,))).hops()
+        (((0, 1), (1, 2)),)
+        >>> Places(of_stages=((0, 1), (2,), (3,))).hops()
+        (((0, 2), (2, 3)), ((1, 2),))
+        """
+        found: list[list[tuple[int, int]]] = []
+        for pair in sorted(set(self._pairs())):
+            free = (hop for hop in found if not _meets(pair, hop))
+            hop = next(free, None)
+            if hop is None:
+                found.append(hop := [])
+            hop.append(pair)
+        return tuple(map(tuple, found))
+
+    def _pairs(self) -> "itertools.chain[tuple[int, int]]":
+        """List who hands a microbatch to whom."""
+        neighbours = itertools.pairwise(self.of_stages)
+        return itertools.chain.from_iterable(
+            ((a[m % len(a)], b[m % len(b)]) for m in range(len(a) * len(b)))
+            for a, b in neighbours
+        )
+
+
+def round_the_devices(stages: int, devices: int) -> Places:
+    """Return the places of stages that have one device each.
+
+    >>> round_the_devices(4, 2).of_stages
+    ((0,), (1,), (0,), (1,))
+    """
+    return Places(of_stages=tuple((k % devices,) for k in range(stages)))
+
+
+def side_by_side(replicas: Sequence[int]) -> Places:
+    """Return the places of stages with so many devices each.
+
+    >>> side_by_side((2, 1)).of_stages
+    ((0, 1), (2,))
+    """
+    ends = itertools.accumulate(replicas)
+    return Places(
+        of_stages=tuple(
+            tuple(range(end - count, end))
+            for end, count in zip(ends, replicas, strict=True)
+        )
+    )
+
+
+def places_of(plan: Plan) -> Places:
+    """Return where the stages of a plan are."""
+    if plan.pipe.replicas:
+        return side_by_side(plan.pipe.replicas)
+    return round_the_devices(plan.stages, plan.mesh.pipe)
+
+
+def _meets(pair: tuple[int, int], hop: Sequence[tuple[int, int]]) -> bool:
+    """Tell whether a device would send or receive twice."""
+    return any(pair[0] == a or pair[1] == b for a, b in hop)

@@ -1,0 +1,34 @@
+"""A timetable: who does what in which tick, and what follows from that alone."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxdist.pipeline import counts
+from jaxdist.pipeline.work import Ticks, Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timetable:
+    """The ticks of some devices."""
+
+    name: str
+    """What the order of work is called."""
+    microbatches: int
+    """Microbatches, from 0."""
+    ticks: Ticks
+    """`ticks[t][device]`: what the device does in tick t, or None."""
+
+    @property
+    def length(self) -> int:
+        """Number of ticks."""
+        return len(self.ticks)
+
+    @property
+    def idle(self) -> float:
+        """Share of ticks, over all devices, without work: the bubble."""
+        return counts.idle(self.ticks)
+
+    @cached_property
+    def tick_of(self) -> dict[Work, int]:
+        """The tick of each work."""
+        return counts.tick_of(self.ticks)

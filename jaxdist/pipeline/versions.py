@@ -1,0 +1,77 @@
+"""Versions: rows of a ring in which a stage keeps its weights, old and new.
+
+Version v of a stage lies in row v % rows. A row is written over when no work that is to
+come reads it any more.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxdist.pipeline.places import side_by_side
+from jaxdist.pipeline.stream import Stream
+from jaxdist.pipeline.tables import NOTHING
+from jaxdist.pipeline.work import Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Versions:
+    """Which weights each device reads and writes, int32 [ticks, devices] each."""
+
+    read: np.ndarray
+    """Row that its work reads."""
+    newest: np.ndarray
+    """Row of the newest weights."""
+    update: np.ndarray
+    """Row that new weights get at the tick's end; `NOTHING` where there are none."""
+    last: np.ndarray
+    """Row of the newest weights in the end, int32 [devices]."""
+    rows: int
+    """Rows of the ring."""
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return what there is for each tick, by name."""
+        return {"read": self.read, "newest": self.newest, "update": self.update}
+
+
+def versions(stream: Stream) -> Versions:
+    """Write down which weights a stream's devices read and write.
+
+    >>> from jaxdist.pipeline.pipedream import pipedream
+    >>> versions(pipedream((1, 1, 1), 6)).rows
+    3
+    """
+    places, rows = side_by_side(stream.replicas), _most(stream)
+    shape = stream.length, stream.devices
+    read, newest, update = (np.full(shape, NOTHING, np.int32) for _ in range(3))
+    for device in range(stream.devices):
+        (stage,) = places.stages_of(device)
+        for tick in range(stream.length):
+            now = stream.version_at(stage, tick)
+            newest[tick, device] = now % rows
+            if stream.version_at(stage, tick + 1) > now:
+                update[tick, device] = (now + 1) % rows
+            if (work := stream.ticks[tick][device]) is not None:
+                read[tick, device] = _version(stream, work) % rows
+    done = [
+        stream.version_at(places.stages_of(d)[0], stream.length)
+        for d in range(stream.devices)
+    ]
+    return Versions(
+        read=read,
+        newest=newest,
+        update=update,
+        last=np.array(done, np.int32) % rows,
+        rows=rows,
+    )
+
+
+def _most(stream: Stream) -> int:
+    return max(stream.versions_held(stage) for stage in range(stream.stages))
+
+
+def _version(stream: Stream, work: Work) -> int:
+    """Return the version that a work takes."""
+    ahead = work.kind == "forward"
+    kind = stream.forward_versions if ahead else stream.backward_versions
+    return kind[work.stage][work.micro]

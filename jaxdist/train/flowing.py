@@ -1,0 +1,137 @@
+"""Flowing: steps of a layout whose weights move while microbatches are under way.
+
+A step is a stream of its own: it begins with all stages empty and weights of one
+version, and ends so. In between each stage moves its weights as its rounds end.
+Narayanan et al. 2019 (SOSP, arXiv 1806.03377) stop the stream where they evaluate, too.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdist.core.axes import part_of
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.partition.leaves import Leaf
+from jaxdist.partition.ledger import Reads
+from jaxdist.partition.traffic import Traffic
+from jaxdist.pipeline import flow
+from jaxdist.pipeline.flow import Flow, Move
+from jaxdist.pipeline.places import places_of
+from jaxdist.pipeline.planned import stream, turns
+from jaxdist.pipeline.slots import Held
+from jaxdist.train import piped
+from jaxdist.train.hold import Hold, InSlots
+from jaxdist.train.layout import Layout
+from jaxdist.train.objective import Batch
+from jaxdist.train.state import TrainState
+
+
+def run(
+    layout: Layout, state: TrainState, batch: Batch, move: Move
+) -> tuple[jax.Array, Held, Held, Any]:
+    """Let a batch's microbatches move the weights, one after the other.
+
+    Args:
+        layout: its schedule flows.
+        state: what this device holds.
+        batch: this device's samples.
+        move: from mean gradients, which lack sums over other axes, to new weights.
+
+    Returns:
+        This device's share of each microbatch's loss [M], statistics, parameters and
+        the optimizer's state.
+    """
+    pipe, parts = piped.training(layout, state, batch)
+    order = stream(layout.plan, layout.task.microbatches)
+    whole = Flow(pipe=pipe, stream=order, move=move)
+    return flow.run(whole, state.params, state.opt, state.stats, parts)
+
+
+def messages(layout: Layout, device: int) -> Iterator[Traffic]:
+    """Yield what the replicas of a device's stage sum in a training step."""
+    plan, hold = layout.plan, piped.hold(layout)
+    if not plan.pipe.flows:
+        return
+    places, own = places_of(plan), turns(plan, layout.task.microbatches)[device]
+    axes = (part_of("pipe", places.replicas_of(device)),)
+    sums = {
+        "gradients": own.updates * _bytes(plan, hold.params),
+        "statistics": _bytes(plan, hold.stats),
+    }
+    for what, payload in sums.items():
+        if places.replicas_of(device) > 1:
+            yield _summed(what, payload, axes)
+    rounds = stream(plan, layout.task.microbatches).rounds
+    if len(set(rounds)) > 1:
+        nodes = jax.tree.leaves(layout.held.opt, is_leaf=_is_held)
+        counts = [x for x in nodes if not _is_held(x)]
+        yield _summed("counts", sum(x.dtype.itemsize for x in counts), ("pipe",))
+
+
+def check(plan: Plan, hold: Hold, reads: Reads) -> None:
+    """Refuse what does not go with weights that move stage by stage.
+
+    Raises:
+        BadInput: parameters shared out over fsdp or over stages, or an optimizer that
+            asks for the whole gradient.
+    """
+    if not plan.pipe.flows or not isinstance(hold, InSlots):
+        return
+    if plan.mesh.fsdp > 1:
+        raise _refused(
+            plan,
+            "parameters are shared out over fsdp",
+            "a device has all numbers of each version of its stage",
+            f"plan.mesh.fsdp = {plan.mesh.fsdp}",
+            f"plan.mesh.data={plan.mesh.data * plan.mesh.fsdp} plan.mesh.fsdp=1",
+        )
+    shared = [hold.param_slots.leaves[place].name for place in hold.param_slots.shared]
+    if shared:
+        raise _refused(
+            plan,
+            "stages share a parameter",
+            "every parameter moves with one stage",
+            f"{', '.join(shared)} in several stages",
+            "plan.pipe.cuts= with all its blocks in one stage",
+        )
+    if reads.totals:
+        raise _refused(
+            plan,
+            "the optimizer asks for the gradient of all stages at once",
+            "stages move at different times, each along its own gradient",
+            "optim.clip or optim.skip_nonfinite is not 0",
+            "optim.clip=0 optim.skip_nonfinite=0",
+        )
+
+
+def _refused(plan: Plan, what: str, rule: str, values: str, remedy: str) -> BadInput:
+    return BadInput(
+        f"{what}, which does not go with {plan.pipe.schedule}",
+        rule=rule,
+        values=f"{values}, plan.pipe.schedule = {plan.pipe.schedule}",
+        remedy=(remedy, "plan.pipe.schedule=1f1b"),
+    )
+
+
+def _bytes(plan: Plan, leaves: tuple[Leaf, ...]) -> int:
+    return sum(
+        int(np.prod(leaf.local(plan))) * np.dtype(leaf.dtype).itemsize
+        for leaf in leaves
+    )
+
+
+def _summed(what: str, payload: int, axes: tuple[str, ...]) -> Traffic:
+    return Traffic(
+        what=what,
+        kind="all-reduce",
+        axes=axes,
+        payload=payload,
+        layer="replicas_of_stages",
+    )
+
+
+def _is_held(node: Any) -> bool:
+    return isinstance(node, Held)
