@@ -148,6 +148,11 @@ class Runner:
         """Return the parameters that a work reads, dims over fsdp whole."""
         return self.params
 
+    def sums(self, row: Row, carry: Carry) -> Held:
+        """Return the sums that a backward pass adds gradients to."""
+        held: Held = carry.grads
+        return held
+
     def noted(self, row: Row, carry: Carry, out: Any) -> Any:
         """Return the total with what the last stage returned."""
         return jax.tree.map(jnp.add, carry.total, out)
@@ -228,8 +233,8 @@ class Runner:
         if trace.stage.number:
             made = trace.sloped.pack(down, self.slopes)
             carry = replace(carry, down=(made, *carry.down[1:]))
-        sums = self.pipe.params.add(carry.grads, trace.stage.device, grads)
-        return replace(carry, grads=sums)
+        before, device = self.sums(row, carry), trace.stage.device
+        return replace(carry, grads=self.pipe.params.add(before, device, grads))
 
     def _slope(self, trace: Trace, row: Row, carry: Carry) -> Any:
         """Return the gradient of what a stage returned, as its neighbour sent it."""

@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from jaxdist.pipeline.execute import AXIS, Carry, Runner
-from jaxdist.pipeline.once import Row, once
+from jaxdist.pipeline.once import Row, in_turn, once
 from jaxdist.pipeline.places import side_by_side
 from jaxdist.pipeline.slots import Held
 from jaxdist.pipeline.stage import Part, Pipeline
@@ -122,6 +122,17 @@ class _Runner(Runner):
         held: Held = jax.tree.map(lambda x: x[row["read"]], carry.moving.weights)
         return held
 
+    def sums(self, row: Row, carry: Carry) -> Held:
+        """Return what the round has summed before a backward pass.
+
+        Who begins a round clears the sums, and not who ends one: sums that are read
+        and cleared in one turn would be copied.
+        """
+        held: Held = jax.tree.map(
+            lambda x: jnp.where(row["begins"] > 0, jnp.zeros_like(x), x), carry.grads
+        )
+        return held
+
     def noted(self, row: Row, carry: Carry, out: Any) -> Any:
         """Return the losses with one more."""
         return carry.total.at[row["micro"]].add(out)
@@ -135,15 +146,13 @@ class _Runner(Runner):
     def _update(self, row: Row, carry: Carry) -> Carry:
         moving = carry.moving
         newest = jax.tree.map(lambda x: x[row["newest"]], moving.weights)
-        new, opt = self.flow.move(self._of_the_round(carry.grads), moving.opt, newest)
+        # In turn: a sum among replicas would else be made in every tick.
+        mean = self._of_the_round(in_turn(row, carry.grads))
+        new, opt = self.flow.move(mean, moving.opt, newest)
         ring = jax.tree.map(
             lambda x, y: x.at[row["update"]].set(y), moving.weights, new
         )
-        return replace(
-            carry,
-            grads=jax.tree.map(jnp.zeros_like, carry.grads),
-            moving=Moving(weights=ring, opt=opt),
-        )
+        return replace(carry, moving=Moving(weights=ring, opt=opt))
 
     def _of_the_round(self, grads: Held) -> Held:
         """Return the mean over a round of sums that its replicas have."""

@@ -16,7 +16,7 @@ from jaxdist.pipeline.work import Work
 
 @dataclass(frozen=True, kw_only=True)
 class Versions:
-    """Which weights each device reads and writes, int32 [ticks, devices] each."""
+    """What each device does with its weights, int32 [ticks, devices] each."""
 
     read: np.ndarray
     """Row that its work reads."""
@@ -24,6 +24,8 @@ class Versions:
     """Row of the newest weights."""
     update: np.ndarray
     """Row that new weights get at the tick's end; `NOTHING` where there are none."""
+    begins: np.ndarray
+    """1 where its work is the first backward pass of a round that it does; else 0."""
     last: np.ndarray
     """Row of the newest weights in the end, int32 [devices]."""
     rows: int
@@ -31,7 +33,8 @@ class Versions:
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return what there is for each tick, by name."""
-        return {"read": self.read, "newest": self.newest, "update": self.update}
+        names = ("read", "newest", "update", "begins")
+        return {name: getattr(self, name) for name in names}
 
 
 def versions(stream: Stream) -> Versions:
@@ -44,24 +47,28 @@ def versions(stream: Stream) -> Versions:
     places, rows = side_by_side(stream.replicas), _most(stream)
     shape = stream.length, stream.devices
     read, newest, update = (np.full(shape, NOTHING, np.int32) for _ in range(3))
+    begins, last = np.zeros(shape, np.int32), np.zeros(stream.devices, np.int32)
     for device in range(stream.devices):
         (stage,) = places.stages_of(device)
-        for tick in range(stream.length):
-            now = stream.version_at(stage, tick)
+        begun = -1
+        for tick, row in enumerate(stream.ticks):
+            now, work = stream.version_at(stage, tick), row[device]
             newest[tick, device] = now % rows
             if stream.version_at(stage, tick + 1) > now:
                 update[tick, device] = (now + 1) % rows
-            if (work := stream.ticks[tick][device]) is not None:
-                read[tick, device] = _version(stream, work) % rows
-    done = [
-        stream.version_at(places.stages_of(d)[0], stream.length)
-        for d in range(stream.devices)
-    ]
+            if work is None:
+                continue
+            read[tick, device] = _version(stream, work) % rows
+            if work.kind == "backward":
+                round_ = work.micro // stream.rounds[stage]
+                begins[tick, device], begun = round_ > begun, round_
+        last[device] = stream.version_at(stage, stream.length) % rows
     return Versions(
         read=read,
         newest=newest,
         update=update,
-        last=np.array(done, np.int32) % rows,
+        begins=begins,
+        last=last,
         rows=rows,
     )
 

@@ -1,0 +1,131 @@
+"""Learning without a flush: PipeDream's accuracy beside that of synchronous training.
+
+    python benchmarks/without_flush.py --seeds 10
+    python benchmarks/without_flush.py --rates 0.8,1.6,3.2 --seeds 3
+
+Handwritten digits on a small residual network, minibatches of 64, each way as many
+updates from the same weights on the same samples in the same order. `synchronous` is
+one device; `pipedream` has four stages and a stream of 15 minibatches in a step, with
+stashed weights, or without (the backward pass reads the newest), in vertical sync, and
+with two versions for all. A difference is the mean over seeds, each way against
+synchronous training of the same seed and rate, with its interval of 95 %.
+"""
+
+import argparse
+import json
+import os
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")
+os.environ.setdefault("NPROC", str(3 + (os.cpu_count() or 1)))
+
+import jax
+
+from jaxdist.core.pipe import Pipe
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.input.feed import train_feed
+from jaxdist.input.registry import open_data
+from jaxdist.launch.experiments.digits import digits
+from jaxdist.launch.job import make_job
+from jaxdist.launch.samples import wanted
+from jaxdist.launch.training import evaluator
+from jaxdist.train.program import compile_program
+
+STAGES, STREAM = 4, 15
+WAYS = {
+    "synchronous": None,
+    "pipedream": Pipe(schedule="pipedream"),
+    "pipedream, no stashing": Pipe(schedule="pipedream", stashing=False),
+    "pipedream, vertical sync": Pipe(schedule="pipedream", vertical_sync=True),
+    "pipedream-2bw": Pipe(schedule="pipedream-2bw", group=5),
+}
+STUDENT = {3: 4.30, 5: 2.78, 10: 2.26, 20: 2.09}
+"""97.5 % of Student's t, by the number of seeds."""
+
+
+def job_of(way, rate, seed, epochs):
+    """Return the job of one training, and its samples."""
+    base, pipe = digits(), WAYS[way]
+    times = 1 if pipe is None else STREAM
+    plan = Plan() if pipe is None else Plan(mesh=MeshShape(pipe=STAGES), pipe=pipe)
+    config = replace(
+        base,
+        seed=seed,
+        epochs=epochs,
+        data=replace(base.data, batch=base.data.batch * times),
+        optim=replace(base.optim, lr=rate, accumulate=times),
+        plan=plan,
+    )
+    sources = open_data(config.data, wanted(config))
+    return make_job(config, plan, sources[0]), sources
+
+
+def trainings(way, rate, seeds, epochs):
+    """Yield the held-out accuracy of each seed; the step is compiled once."""
+    job, sources = job_of(way, rate, 0, epochs)
+    program, judge = compile_program(job.layout), evaluator(job, sources[1])
+    places = jax.tree.map(lambda x: x.sharding, job.layout.state)
+    first = jax.jit(job.layout.hold.hold, out_shardings=places)
+    for seed in seeds:
+        own, _ = job_of(way, rate, seed, epochs)
+        state = first(own.layout.task.init())
+        data = job.config.data
+        with train_feed(
+            sources[0], own.order, program.batch, shift=data.shift
+        ) as batches:
+            for number, batch in zip(range(own.course.steps), batches):
+                state, _ = program.run(number + 1, state, batch)
+                jax.block_until_ready(state.step)
+        yield 100 * judge(state)["accuracy"]
+
+
+def interval(values):
+    """Return the mean, and half of its interval of 95 %."""
+    count = len(values)
+    if count < 2:
+        return values[0], float("nan")
+    nearest = min(STUDENT, key=lambda n: abs(n - count))
+    return (
+        statistics.mean(values),
+        STUDENT[nearest] * statistics.stdev(values) / count**0.5,
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rates", default="0.1,0.2,0.4")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--ways", help="of: " + "; ".join(WAYS))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every accuracy")
+    args = parser.parse_args()
+    ways = args.ways.split("; ") if args.ways else list(WAYS)
+    found = {}
+    print("| rate | way | held out, % | least to most | against synchronous |")
+    print("|---|---|---|---|---|")
+    for rate in map(float, args.rates.split(",")):
+        for way in ways:
+            own = list(trainings(way, rate, range(args.seeds), args.epochs))
+            found[f"{rate} {way}"] = own
+            mean, half = interval(own)
+            beside = ""
+            if way != ways[0]:
+                pairs = zip(own, found[f"{rate} {ways[0]}"], strict=True)
+                near, wide = interval([a - b for a, b in pairs])
+                beside = f"{near:+.2f} ± {wide:.2f}"
+            ends = f"{min(own):.2f} to {max(own):.2f}"
+            print(
+                f"| {rate} | {way} | {mean:.2f} ± {half:.2f} | {ends} | {beside} |",
+                flush=True,
+            )
+    if args.json:
+        args.json.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
