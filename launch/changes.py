@@ -10,6 +10,7 @@ from jaxdist.launch.keys import values
 from jaxdist.launch.lock import Data, Lock
 from jaxdist.launch.overrides import typed
 from jaxdist.launch.values import write_value
+from jaxdist.pipeline.planned import updates
 
 FIXED: Final = (
     "name",
@@ -54,9 +55,11 @@ def check_resume(old: Experiment, new: Experiment) -> tuple[Change, ...]:
     """Return what a resumed run changes, all of it allowed.
 
     Raises:
-        BadInput: a changed key that the state or the order of the samples rests on.
+        BadInput: a changed key that the state or the order of the samples rests on, or
+            weights that would move more often, or less, in a step.
     """
     changes = changed_keys(old, new)
+    _check_updates(old, new)
     barred = [change for change in changes if _is_fixed(change.key)]
     if not barred:
         return changes
@@ -91,6 +94,25 @@ def check_samples(old: Data, new: Data) -> None:
             remedy=(
                 "data.dir=, data.path= or data.name= as they were",
                 "or start another run: run.name=NAME",
+            ),
+        )
+
+
+def _check_updates(old: Experiment, new: Experiment) -> None:
+    """Refuse another number of updates a step: the optimizer's state counts them."""
+    was, now = (updates(each.plan, each.optim.accumulate) for each in (old, new))
+    if was != now:
+        raise BadInput(
+            "the run was started with another number of updates a step",
+            rule="a resumed run moves its weights as often in a step as before, once "
+            "or, with a schedule without a flush, several times",
+            values=f"{was} with plan.pipe.schedule = {old.plan.pipe.schedule}, "
+            f"optim.accumulate = {old.optim.accumulate}; now {now} with "
+            f"{new.plan.pipe.schedule}, {new.optim.accumulate}",
+            remedy=(
+                f"plan.pipe.schedule={old.plan.pipe.schedule} "
+                f"optim.accumulate={old.optim.accumulate}",
+                f"or start another run: {typed('run.name', f'{new.run.name}-2')}",
             ),
         )
 

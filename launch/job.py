@@ -17,7 +17,7 @@ from jaxdist.launch.samples import batch_shapes, fitted, vocabulary_of
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.registry import is_own, objective_for
 from jaxdist.partition.positions import check_layers, check_positions
-from jaxdist.pipeline.planned import turns
+from jaxdist.pipeline.planned import updates
 from jaxdist.train.laying import lay_out
 from jaxdist.train.layout import Layout
 from jaxdist.train.loop import Course
@@ -156,7 +156,7 @@ def per_update(plan: Plan, microbatches: int, rate: Rate) -> Rate:
         microbatches: of a step.
         rate: rate of each step, from 0.
     """
-    most = max(own.updates for own in turns(plan, microbatches))
+    most = updates(plan, microbatches)
     return rate if most == 1 else lambda count: rate(count / most)
 
 

@@ -59,6 +59,13 @@ class Pipe:
                 values=f"plan.pipe.cuts = {','.join(self.cuts)}",
                 remedy=f"plan.pipe.cuts={','.join(dict.fromkeys(self.cuts))}",
             )
+        if self.flows and self.chunks > 1:
+            raise BadInput(
+                f"{self.schedule} does not take chunks",
+                rule=f"with {self.schedule} each device has one stage",
+                values=f"plan.pipe.chunks = {self.chunks}",
+                remedy=("plan.pipe.chunks=1", "plan.pipe.schedule=interleaved"),
+            )
         for name, unset, orders in _BELONGS:
             if getattr(self, name) != unset and self.schedule not in orders:
                 raise self._idle(name, orders[0])

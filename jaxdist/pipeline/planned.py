@@ -19,6 +19,8 @@ from jaxdist.pipeline.work import Ticks, forward, needs
 _WORDS: Final = (
     ("microbatches=", "optim.accumulate="),
     ("replicas=", "plan.pipe.replicas="),
+    ("stashing=", "plan.pipe.stashing="),
+    ("vertical_sync=", "plan.pipe.vertical_sync="),
     ("group=", "plan.pipe.group="),
     ("chunks=", "plan.pipe.chunks="),
     ("schedule=", "plan.pipe.schedule="),
@@ -114,6 +116,11 @@ def turns(plan: Plan, microbatches: int) -> tuple[Turns, ...]:
         )
         for device in range(places.devices)
     )
+
+
+def updates(plan: Plan, microbatches: int) -> int:
+    """Return how often weights move in a training step, those that move most often."""
+    return max(own.updates for own in turns(plan, microbatches))
 
 
 @contextmanager

@@ -9,6 +9,25 @@ pytestmark = pytest.mark.timeout(300)
 SIZES = ("model.width=4", "epochs=1", "optim.accumulate=4", "plan.mesh.spatial_h=1")
 
 
+FLOWS = ("plan.pipe.schedule=pipedream",)
+
+
+def test_a_run_without_a_flush_resumes_with_as_many_updates_a_step(job, tmp_path):
+    words = ("train", "digits", *SIZES, f"run.dir={tmp_path}", "--json", *FLOWS)
+    replicas = "plan.mesh.pipe=3", "plan.pipe.replicas=2,1", "plan.mesh.data=1"
+    code, out, err = job.run(*words, *replicas)
+    assert code == 0, err
+    first = json.loads(out)
+    assert (first["steps"], first["held_out"]) == (23, 360)
+    again = "epochs=2", "plan.mesh.pipe=2", "plan.mesh.data=4"
+    code, out, err = job.run(*words, *again)
+    assert code == 0, err
+    assert json.loads(out)["resumed_at"] == 23
+    code, _, err = job.run(*words, *again, "plan.pipe.schedule=1f1b")
+    assert code == 2
+    assert "4 with plan.pipe.schedule = pipedream, optim.accumulate = 4; now 1" in err
+
+
 def test_a_run_changes_its_stages_as_it_resumes(job, tmp_path):
     words = ("train", "digits", *SIZES, f"run.dir={tmp_path}", "--json")
     code, out, err = job.run(*words, "plan.mesh.pipe=4", "plan.mesh.data=2")
@@ -33,6 +52,20 @@ def test_a_run_changes_its_stages_as_it_resumes(job, tmp_path):
         (("plan.mesh.pipe=2", "plan.pipe.schedule=1f2b"), "1f1b"),
         (("plan.mesh.pipe=2", "plan.pipe.schedule=interleaved"), "chunks"),
         (("plan.mesh.pipe=2", "plan.reduce.via=int8"), "does not go with stages"),
+        (("plan.mesh.pipe=2", *FLOWS, "plan.pipe.chunks=2"), "does not take chunks"),
+        (("plan.mesh.pipe=2", *FLOWS, "optim.clip=1"), "optim.clip=0"),
+        (("plan.mesh.pipe=2", *FLOWS, "plan.mesh.fsdp=2"), "plan.mesh.data=2"),
+        (("plan.mesh.pipe=2", "plan.pipe.stashing=false"), "does nothing in this"),
+        (("plan.mesh.pipe=4", *FLOWS, "plan.pipe.replicas=2,1"), "plan.mesh.pipe=3"),
+        (("plan.mesh.pipe=5", *FLOWS, "plan.pipe.replicas=3,2"), "optim.accumulate=6"),
+        (
+            (
+                "plan.mesh.pipe=2",
+                "plan.pipe.schedule=pipedream-2bw",
+                "plan.pipe.group=3",
+            ),
+            "optim.accumulate=3",
+        ),
         (("plan.mesh.pipe=2", "optim.accumulate=3"), "does not divide"),
     ],
     ids=lambda case: case[-1] if isinstance(case, tuple) else "",
