@@ -113,8 +113,13 @@ def _prepare() -> None:
 
 
 def _alone(worker: int, workers: int) -> None:
-    """Let a worker end with its parent, however that went, and not by Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Let a worker end with its parent, however that went, and not by a signal.
+
+    Ctrl-C and SIGTERM reach a whole group of processes; the parent may have to finish a
+    step first, for which it needs its batches.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
 

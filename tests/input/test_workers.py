@@ -1,5 +1,6 @@
 """Batches of worker processes are those of threads, and nothing of them is left."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -45,6 +46,17 @@ def test_batches_do_not_depend_on_workers(workers):
 def test_a_loop_goes_on_with_other_workers():
     whole = batches(12, shuffle=Global())
     assert_equal(whole[5:], batches(7, shuffle=Global(), start=5, threads=Workers(2)))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_workers_go_on_when_the_whole_group_is_asked_to_end(number):
+    """The process that trains may finish its step, and ends them itself."""
+    with loader(SOURCE, global_batch=8, seed=3, threads=Workers(2)) as feed:
+        seen = [jax.device_get(next(feed))]
+        for child in multiprocessing.active_children():
+            os.kill(child.pid, number)
+        seen += [jax.device_get(next(feed)) for _ in range(20)]
+    assert_equal(batches(21), seen)
 
 
 def test_workers_do_not_see_what_is_kept():
