@@ -8,7 +8,8 @@
 `steps`: milliseconds of a step, eight equal blocks in four stages, eight microbatches;
 benchmarks/pipelines_torch.py is the same in torch, on four processes.
 `ticks`: the same over 4 to 32 microbatches, and the line through them.
-`memory`: bytes that a device needs, by microbatches and by stages.
+`memory`: bytes that a device needs, by microbatches, by stages of one network, and by
+stages of two blocks each.
 `compile`: seconds to trace and to compile four stages of different shapes.
 """
 
@@ -114,11 +115,11 @@ KINDS = {"mlp": (Mlp, (64, 512)), "transformer": (Encoder, (8, 64, 128))}
 """A block, and the shape of a microbatch."""
 
 
-def stack(kind, micro=MICRO, stages=STAGES, schedule="1f1b"):
-    """Return the layout of eight blocks in stages."""
+def stack(kind, micro=MICRO, stages=STAGES, schedule="1f1b", blocks=BLOCKS):
+    """Return the layout of blocks in stages."""
     block, (rows, *shape) = KINDS[kind]
     task = Task(
-        model=partial(Stack, block),
+        model=partial(Stack, block, blocks),
         optimizer=optax.sgd(1e-3),
         objective=Near(),
         microbatches=micro,
@@ -194,6 +195,12 @@ def memory(args):
                 continue
             layout = stack("transformer", micro, stages, schedule)
             lengths = {"schedule": schedule, "stages": stages, "microbatches": micro}
+            yield {**lengths, "bytes": compile_program(layout).memory_bytes}
+        for stages in (2, 4, 8):
+            if stages > len(jax.devices()):
+                continue
+            layout = stack("transformer", 16, stages, schedule, 2 * stages)
+            lengths = {"schedule": schedule, "blocks": 2 * stages, "stages": stages}
             yield {**lengths, "bytes": compile_program(layout).memory_bytes}
 
 

@@ -3,12 +3,13 @@
     python benchmarks/without_flush.py --seeds 10
     python benchmarks/without_flush.py --rates 0.8,1.6,3.2 --seeds 3
 
-Handwritten digits on four dense layers (256 wide), minibatches of 64, each way as many
-updates from the same weights on the same samples in the same order. `synchronous` is
-one device; `pipedream` has four stages and a stream of 15 minibatches in a step, with
-stashed weights, or without (the backward pass reads the newest), in vertical sync, and
-with two versions for all. A difference is the mean over seeds, each way against
-synchronous training of the same seed and rate, with its interval of 95 %.
+Handwritten digits on four dense layers (256 wide), minibatches of 64, each way from the
+same weights on the same samples in the same order. `synchronous` is one device;
+`pipedream` has four stages and a stream of 15 minibatches in a step, with stashed
+weights, or without (the backward pass reads the newest), in vertical sync, and with two
+versions for all (`pipedream-2bw`: an update for five minibatches, the others one for
+each). A difference is the mean over seeds, each way against synchronous training of the
+same seed and rate, with its interval of 95 %.
 """
 
 import argparse
