@@ -4,9 +4,8 @@ from typing import Any
 
 import jax
 from flax import nnx
-from jax import lax
 
-from jaxdist.layers.halo_conv import channels_last, halo_conv
+from jaxdist.layers.halo_conv import halo_conv
 from jaxdist.layers.role import Role, entered, left, own_groups
 from jaxdist.layers.rows import cut_windows
 from jaxdist.layers.split import Rows, Split
@@ -44,18 +43,7 @@ class Conv(nnx.Conv):
             groups = own_groups(self.role, self.feature_group_count)
             x = entered(x, self.role, self.feature_group_count)
             x, windows = cut_windows(self, x)
-            if any(w.axis for w in windows):
-                y = halo_conv(x, kernel, windows, groups)
-            else:
-                y = lax.conv_general_dilated(
-                    x,
-                    kernel,
-                    [w.stride for w in windows],
-                    [w.pads for w in windows],
-                    rhs_dilation=[w.dilation for w in windows],
-                    dimension_numbers=channels_last(x.ndim),
-                    feature_group_count=groups,
-                )
+            y = halo_conv(x, kernel, windows, groups)
             return left(y, self.role, bias)
 
     def windows(self, rows: Rows) -> Windows:

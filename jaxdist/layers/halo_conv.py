@@ -11,17 +11,24 @@ and ceil(lo / s) behind the block's own, so it exchanges rows of dy and convolve
     dx[i] = sum_k w[k] dy[(i + lo - k) / s]
 
 Left to itself, differentiation would instead convolve onto the extended block and send
-its edges back: more rows to compute (25 % at 8 rows and K = 3) in a form that XLA's
-CPU backend runs off its fast path.
+its edges back: more rows to compute (25 % at 8 rows and K = 3).
+
+Without a split dim nothing is fetched, and this is `jaxdist.layers.convolve` with its
+gradients.
 """
 
 import functools
+from dataclasses import replace
+from typing import Any
 
 import jax
-from jax import lax
 
 from jaxdist.layers import halo
+from jaxdist.layers.convolve import convolve, input_gradient, kernel_gradient
 from jaxdist.layers.window import Window, Windows
+
+Saved = tuple[jax.Array | None, jax.Array | None]
+"""The extended input, if the kernel has a gradient; the kernel, if the input has."""
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
@@ -39,26 +46,39 @@ def halo_conv(
     Returns:
         The block of the output, `[B, ..., C_out]`.
     """
-    return _valid(_extend(x, windows), kernel, windows, groups)
+    return convolve(_extend(x, windows), kernel, _extended(windows), groups)
 
 
 def _forward(
-    x: jax.Array, kernel: jax.Array, windows: Windows, groups: int
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    wide = _extend(x, windows)
-    return _valid(wide, kernel, windows, groups), (wide, kernel)
+    x: Any, kernel: Any, windows: Windows, groups: int
+) -> tuple[jax.Array, Saved]:
+    """Convolve, and keep what gradients that are asked for need.
+
+    Args:
+        x: with `value` and `perturbed`, whether its gradient is asked for.
+        kernel: the same.
+        windows: as in `halo_conv`.
+        groups: as in `halo_conv`.
+    """
+    wide = _extend(x.value, windows)
+    y = convolve(wide, kernel.value, _extended(windows), groups)
+    return y, (
+        wide if kernel.perturbed else None,
+        kernel.value if x.perturbed else None,
+    )
 
 
 def _backward(
-    windows: Windows, groups: int, saved: tuple[jax.Array, jax.Array], dy: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+    windows: Windows, groups: int, saved: Saved, dy: jax.Array
+) -> tuple[jax.Array | None, jax.Array | None]:
     wide, kernel = saved
-    to_kernel = jax.linear_transpose(lambda k: _valid(wide, k, windows, groups), kernel)
-    (dkernel,) = to_kernel(dy)
-    return _input_gradient(dy, kernel, windows, groups), dkernel
+    dx = None if kernel is None else _input_gradient(dy, kernel, windows, groups)
+    if wide is None:
+        return dx, None
+    return dx, kernel_gradient(wide, dy, _extended(windows), groups)
 
 
-halo_conv.defvjp(_forward, _backward)
+halo_conv.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 def _extend(x: jax.Array, windows: Windows) -> jax.Array:
@@ -69,44 +89,26 @@ def _extend(x: jax.Array, windows: Windows) -> jax.Array:
     return x
 
 
-def _valid(
-    wide: jax.Array, kernel: jax.Array, windows: Windows, groups: int
-) -> jax.Array:
-    return lax.conv_general_dilated(
-        wide,
-        kernel,
-        [w.stride for w in windows],
-        [(0, 0) if w.axis else w.pads for w in windows],
-        rhs_dilation=[w.dilation for w in windows],
-        dimension_numbers=channels_last(wide.ndim),
-        feature_group_count=groups,
+def _extended(windows: Windows) -> Windows:
+    """Return the windows over a block and its halos."""
+    return tuple(
+        replace(w, rows=w.rows + sum(w.pads), pads=(0, 0)) if w.axis else w
+        for w in windows
     )
 
 
 def _input_gradient(
     dy: jax.Array, kernel: jax.Array, windows: Windows, groups: int
 ) -> jax.Array:
-    """Convolve the extended dy, spread by the stride, with the reversed kernel."""
-    pads = []
+    """Convolve the extended dy; its first row is one of the block before."""
+    over = list(windows)
     for dim, window in enumerate(windows, start=1):
-        before = 0
         if window.axis is not None:
             before, behind = gradient_halo(window)
             dy = halo.exchange(dy, dim, before, behind, window.axis)
-        reach = window.extent - 1
-        spread = (dy.shape[dim] - 1) * window.stride + 1
-        first = reach - window.pads[0] - before * window.stride
-        pads.append((first, window.rows + reach - spread - first))
-    return lax.conv_general_dilated(
-        dy,
-        _reverse(kernel, groups),
-        (1,) * len(windows),
-        pads,
-        lhs_dilation=[w.stride for w in windows],
-        rhs_dilation=[w.dilation for w in windows],
-        dimension_numbers=channels_last(dy.ndim),
-        feature_group_count=groups,
-    )
+            lo = window.pads[0] + before * window.stride
+            over[dim - 1] = replace(window, pads=(lo, window.pads[1]))
+    return input_gradient(dy, kernel, tuple(over), groups)
 
 
 def gradient_halo(window: Window) -> tuple[int, int]:
@@ -120,23 +122,3 @@ def gradient_halo(window: Window) -> tuple[int, int]:
     lo = window.pads[0]
     before = (window.extent - 1 - lo) // window.stride
     return max(before, 0), -(-lo // window.stride)
-
-
-def _reverse(kernel: jax.Array, groups: int) -> jax.Array:
-    """Turn `[..., I/g, O]` into the kernel `[..., O/g, I]` of the transposed map."""
-    *taps, features_in, features = kernel.shape
-    flipped = lax.rev(kernel, tuple(range(len(taps))))
-    split = flipped.reshape(*taps, features_in, groups, features // groups)
-    n = len(taps)
-    turned = split.transpose(*range(n), n + 2, n + 1, n)
-    return turned.reshape(*taps, features // groups, groups * features_in)
-
-
-def channels_last(rank: int) -> tuple[str, str, str]:
-    """Return the dimension numbers of a channels-last convolution.
-
-    >>> channels_last(4)
-    ('NHWC', 'HWIO', 'NHWC')
-    """
-    spatial = "DHW"[5 - rank :]
-    return f"N{spatial}C", f"{spatial}IO", f"N{spatial}C"
