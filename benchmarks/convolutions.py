@@ -1,0 +1,111 @@
+"""Gradients of convolutions, as JAX derives them and as `jaxdist.layers` writes them.
+
+    python benchmarks/convolutions.py [--json]
+
+Each is timed in the entry computation and in the body of a scan, where microbatches and
+the stages of a pipeline are. Milliseconds a convolution, the least of the rounds; the
+shapes are those of layers of this package, small enough for a CPU.
+"""
+
+import argparse
+import json
+import os
+import time
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdist.layers.convolve import convolve
+from jaxdist.layers.halo_conv import halo_conv
+from jaxdist.layers.window import windows_over
+
+TURNS, ROUNDS = 10, 5
+WAYS = {"jax": convolve, "jaxdist": halo_conv}
+CASES = {
+    "3x3": ((64, 8, 8, 16), (3, 3), 16),
+    "3x3 stride 2": ((64, 16, 16, 16), (3, 3), 32, 2),
+    "1x1 stride 2": ((64, 16, 16, 16), (1, 1), 32, 2),
+    "7x7 stride 2": ((16, 32, 32, 3), (7, 7), 16, 2),
+    "5x5 in 2 groups": ((16, 13, 13, 32), (5, 5), 32, 1, 2),
+    "3x3x3": ((4, 8, 8, 8, 16), (3, 3, 3), 16),
+    "3x3x3 stride 2": ((4, 8, 8, 8, 16), (3, 3, 3), 16, 2),
+}
+"""Shape of the input, taps, features; a stride and groups where they are not 1."""
+
+
+def gradient(way, wanted, shape, taps, features, stride=1, groups=1):
+    """Return a gradient as a function of three arrays, and the arrays."""
+    windows = windows_over(shape[1:-1], taps, stride, "SAME")
+    keys = jax.random.split(jax.random.key(0), 3)
+    shapes = (
+        shape,
+        (*taps, shape[-1] // groups, features),
+        (shape[0], *(w.outputs for w in windows), features),
+    )
+
+    def grad(x, kernel, dy):
+        given = (x, kernel)
+
+        def one(value):
+            x, kernel = *given[:wanted], value, *given[wanted + 1 :]
+            return WAYS[way](x, kernel, windows, groups)
+
+        return jax.vjp(one, given[wanted])[1](dy)[0]
+
+    return grad, [jax.random.normal(k, s) for k, s in zip(keys, shapes, strict=True)]
+
+
+def looped(grad):
+    """Return the gradient summed over turns, none of them the same to the compiler."""
+
+    def total(*arrays):
+        def turn(carried, _):
+            other = 1 + 0 * carried.sum()
+            return carried + grad(*(other * x for x in arrays)), None
+
+        return lax.scan(turn, jnp.zeros_like(grad(*arrays)), length=TURNS)[0]
+
+    return total
+
+
+def milliseconds(function, arrays, times):
+    run = jax.jit(function)
+    jax.block_until_ready(run(*arrays))
+    seconds = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        jax.block_until_ready(run(*arrays))
+        seconds.append(time.perf_counter() - start)
+    return 1e3 * min(seconds) / times
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true")
+    as_json = parser.parse_args().json
+    if not as_json:
+        print(f"{'ms':16} {'gradient to':11} {'where':6}", *(f"{w:>8}" for w in WAYS))
+    rows = []
+    for case, how in CASES.items():
+        for wanted, name in enumerate(("input", "kernel")):
+            for place in ("plain", "loop"):
+                row = {"case": case, "gradient": name, "place": place}
+                for way in WAYS:
+                    grad, arrays = gradient(way, wanted, *how)
+                    if place == "loop":
+                        row[way] = milliseconds(looped(grad), arrays, TURNS)
+                    else:
+                        row[way] = milliseconds(grad, arrays, 1)
+                rows.append(row)
+                if not as_json:
+                    figures = (f"{row[way]:8.2f}" for way in WAYS)
+                    print(f"{case:16} {name:11} {place:6}", *figures, flush=True)
+    if as_json:
+        print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()
