@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from hypothesis import assume, given, settings
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from jax import lax
 
@@ -48,7 +48,7 @@ def taps(window):
     return (window.extent - 1) // window.dilation + 1
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(
     over=st.lists(windows, min_size=1, max_size=3),
     samples=st.integers(1, 3),
