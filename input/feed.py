@@ -4,7 +4,7 @@ A recipe says what is in the batch of a step, for the rows this host needs; the 
 runs it ahead of time in grain's read threads and places the pieces on the devices.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Thread, current_thread
 from types import TracebackType
 from typing import Any, Final, Self
@@ -17,8 +17,9 @@ from jaxdist.input.ahead import Made, Workers, ahead
 from jaxdist.input.kept import Keep, Kept, check_threads
 from jaxdist.input.order import Order
 from jaxdist.input.place import NONE_LARGER, Shapes, place, rows_held
+from jaxdist.input.position import Position, position
 from jaxdist.input.recipes import IMAGES, Batch, Dtypes, EvalRecipe, Recipe, TrainRecipe
-from jaxdist.input.sources import Source
+from jaxdist.input.sources import Source, fingerprint_of
 
 _ENDLESS: Final = 2**62
 
@@ -37,6 +38,8 @@ class Feed:
         stop: the step at which the feed ends.
         threads: threads that prepare batches, or `Workers`.
         kept: samples that this process keeps for itself; closed with the feed.
+        at: says where a loop is in its data that has done so many steps; none: it
+            has no state to save.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Feed:
         stop: int = _ENDLESS,
         threads: int | Workers = 1,
         kept: Kept | None = None,
+        at: Callable[[int], Position] | None = None,
     ) -> None:
         rows, seen = rows_held(shardings.values(), batch), set[Thread]()
 
@@ -57,7 +61,9 @@ class Feed:
         def placed(local: Batch) -> dict[str, jax.Array]:
             return place(local, rows, batch, shardings, shapes)
 
-        self.kept = kept
+        self.kept, self._at = kept, at
+        self.step = start
+        """Steps that are done: this many batches of the run were given."""
         batches = ahead(
             Made(recipe=recipe, rows=rows),
             placed,
@@ -76,7 +82,23 @@ class Feed:
     def __next__(self) -> dict[str, jax.Array]:
         if not self._open:
             raise ValueError("this feed is closed")
-        return next(self._open[0])
+        batch: dict[str, jax.Array] = next(self._open[0])
+        self.step += 1
+        return batch
+
+    def state(self) -> Position:
+        """Return where the loop is, for its checkpoint: JSON of at most 512 bytes.
+
+        The same on every process, and a function of the batches that were given, not
+        of those that are made ahead. `loader(..., start=saved)` goes on from it.
+
+        Raises:
+            BadInput: a source without a fingerprint.
+            ValueError: a feed that has no state: an evaluation is done from the start.
+        """
+        if self._at is None:
+            raise ValueError("this feed has no state: it is read from the start")
+        return self._at(self.step)
 
     def __enter__(self) -> Self:
         return self
@@ -154,6 +176,7 @@ def train_feed(
         start=start,
         threads=threads,
         kept=kept,
+        at=lambda step: position(order, fingerprint_of(source), step),
     )
 
 

@@ -13,8 +13,9 @@ from jaxdist.input.ahead import Workers
 from jaxdist.input.feed import Feed, train_feed
 from jaxdist.input.kept import Keep
 from jaxdist.input.partial import order_of
+from jaxdist.input.position import Start, step_of
 from jaxdist.input.recipes import Dtypes
-from jaxdist.input.sources import Source
+from jaxdist.input.sources import Source, fingerprint_of
 
 _DRAWN: Final = Global()
 
@@ -27,14 +28,14 @@ def loader(
     mesh: Mesh | None = None,
     over: str | Sequence[str] | None = None,
     seed: int = 0,
-    start: int = 0,
+    start: Start = 0,
     threads: int | Workers = 1,
     keep: Keep | None = None,
 ) -> Feed:
     """Feed a training loop: an endless iterator over global arrays on the devices.
 
     Each batch is a dict of what the source has, and `id`; every process calls this
-    alike and gets its part. A loop that stopped goes on with `start`, on any number of
+    alike and gets its part. A loop that stopped goes on from `start`, on any number of
     processes. Close it, or use it in a `with` statement: it holds threads.
 
     Args:
@@ -44,14 +45,16 @@ def loader(
         mesh: devices; none: the first one.
         over: axes of the mesh that split samples; none: the mesh's first axis.
         seed: another seed is another order, in every epoch.
-        start: steps that are already done.
+        start: steps that are already done; better what `state()` of the loop that
+            stopped returned, which other samples or another order do not fit.
         threads: threads that prepare batches, or `Workers(2)`, processes that do.
         keep: how this host keeps the samples of its partitions; none: it reads them
             where the source is.
 
     Raises:
         BadInput: a batch that is larger than the source or does not divide over axes
-            or partitions, or an axis that the mesh does not have.
+            or partitions, an axis that the mesh does not have, or the state of a loop
+            over other samples or in another order.
 
     >>> from jaxdist.input.sources import ArraySource
     >>> source = ArraySource({"x": np.arange(10.0)})
@@ -64,13 +67,14 @@ def loader(
     axes = (axes,) if isinstance(axes, str) else tuple(axes)
     _check(mesh, axes, global_batch, len(source))
     order = order_of(shuffle, samples=len(source), batch=global_batch, seed=seed)
+    step = step_of(start, order, lambda: fingerprint_of(source))
     dtypes, rows = _dtypes(source), NamedSharding(mesh, PartitionSpec(axes))
     return train_feed(
         source,
         order,
         dict.fromkeys((*dtypes, "id"), rows),
         dtypes=dtypes,
-        start=start,
+        start=step,
         threads=threads,
         keep=keep,
     )

@@ -11,6 +11,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.shuffle import Global, Shuffle
 from jaxdist.input.order import Order
 from jaxdist.input.partial import order_of
+from jaxdist.input.position import Position, Start, position, step_of
 
 _DRAWN: Final = Global()
 
@@ -31,6 +32,8 @@ class Sampler:
     """Processes that share a batch."""
     start: int = 0
     """Steps that are already done."""
+    data: str = ""
+    """Fingerprint of the samples; empty: nobody knows when they change."""
 
     def __len__(self) -> int:
         """Count the steps of an epoch."""
@@ -50,6 +53,13 @@ class Sampler:
         """Return the same, so many steps later: for the next epoch, or a resume."""
         return replace(self, start=self.start + steps)
 
+    def state(self, step: int) -> Position:
+        """Describe a loop that has done so many steps: JSON of at most 512 bytes.
+
+        The loop counts its steps: a DataLoader asks for batches ahead of it.
+        """
+        return position(self.order, self.data, step)
+
 
 def sampler(
     samples: int,
@@ -59,7 +69,8 @@ def sampler(
     rank: int = 0,
     world: int = 1,
     seed: int = 0,
-    start: int = 0,
+    start: Start = 0,
+    data: str = "",
 ) -> Sampler:
     """Make a batch sampler of the order that `jaxdist.input.loader` has.
 
@@ -70,11 +81,13 @@ def sampler(
         rank: this process.
         world: processes that share a batch.
         seed: another seed is another order, in every epoch.
-        start: steps that are already done.
+        start: steps that are already done, or the state of the loop that did them.
+        data: fingerprint of the samples, any text that changes with them.
 
     Raises:
-        BadInput: a batch that does not divide over ranks or partitions, or a rank that
-            is not one of them.
+        BadInput: a batch that does not divide over ranks or partitions, a rank that is
+            not one of them, or the state of a loop over other samples or in another
+            order.
 
     >>> both = [sampler(10, global_batch=4, rank=r, world=2) for r in (0, 1)]
     >>> [len(own.ids(0)) for own in both], len(both[0])
@@ -88,4 +101,5 @@ def sampler(
             remedy=f"global_batch={-(-global_batch // world) * world}",
         )
     order = order_of(shuffle, samples=samples, batch=global_batch, seed=seed)
-    return Sampler(order=order, rank=rank, world=world, start=start)
+    step = step_of(start, order, lambda: data)
+    return Sampler(order=order, rank=rank, world=world, start=step, data=data)

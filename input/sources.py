@@ -140,6 +140,23 @@ class TfdsSource:
         return split_fingerprint(self._split)
 
 
+def fingerprint_of(source: Source) -> str:
+    """Return the fingerprint of a source that may be of one's own.
+
+    Raises:
+        BadInput: it has none, or it is no text.
+    """
+    found = getattr(source, "fingerprint", None)
+    if not isinstance(found, str):
+        raise BadInput(
+            "this source has no fingerprint",
+            rule="a source names its samples: another content, another text",
+            values=f"{type(source).__name__}.fingerprint = {found!r}",
+            remedy='self.fingerprint = "scans, version 1"',
+        )
+    return found
+
+
 def split_fingerprint(split: Any) -> str:
     """Digest name, version, split and shards of a TFDS data source; reads no record."""
     info = split.dataset_info

@@ -9,6 +9,7 @@ from PIL import Image
 from jaxdist.core.errors import BadInput, Remark
 from jaxdist.input.config import DataConfig
 from jaxdist.input.damaged import damaged
+from jaxdist.input.folder import FileImages
 from jaxdist.input.folder_builder import prepare_folder
 from jaxdist.input.order import GlobalOrder
 from jaxdist.input.pictures import Pictures
@@ -175,6 +176,42 @@ def test_a_folder_of_images_is_a_data_set(folder):
     np.testing.assert_array_equal(batch["image"][0], expected["image"][0])
     assert train.fingerprint != test.fingerprint
     assert opened(folder, size=6)[0].get(np.array([1]))["image"].shape == (1, 6, 6, 3)
+
+
+def test_a_picture_replaced_under_its_name_is_noticed(folder):
+    before, held_out = opened(folder)
+    name = folder / "train" / "dog" / "b.PNG"
+    data = name.read_bytes()
+    names = [s.fingerprint for s in (before, held_out)]
+    changes = {"of another size": data + b"0", "of its size": data[:-1] + b"0"}
+    for change, content in changes.items():
+        name.write_bytes(content)
+        train, test = opened(folder)
+        assert train.fingerprint != names[0], change
+        assert test.fingerprint == names[1]
+    name.write_bytes(data)
+    assert opened(folder)[0].fingerprint == names[0]
+
+
+def test_files_of_a_large_folder_are_read_evenly(tmp_path):
+    files = [(tmp_path / f"{i}.png", 0) for i in range(600)]
+    for path, _ in files:
+        path.write_bytes(b"one")
+    first = FileImages(files, 1).fingerprint
+    found = []
+    for number, (path, _) in enumerate(files[:30]):
+        path.write_bytes(b"two")
+        if FileImages(files, 1).fingerprint != first:
+            found.append(number)
+        path.write_bytes(b"one")
+    assert found == list(range(0, 30, 3))
+
+
+def test_a_picture_that_is_gone_is_named(folder):
+    train, _ = opened(folder)
+    (folder / "train" / "cat" / "c.PNG").unlink()
+    with pytest.raises(BadInput, match=r"cat/c\.PNG cannot be read"):
+        _ = train.fingerprint
 
 
 def test_a_folder_is_prepared_as_a_data_set_of_its_own(folder, tmp_path):

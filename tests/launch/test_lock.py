@@ -2,10 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import jaxdist
 from jaxdist.core.errors import BadInput
+from jaxdist.input.sources import ArraySource
 from jaxdist.launch.changes import (
     changed_keys,
     changed_packages,
@@ -17,6 +19,7 @@ from jaxdist.launch.lock import (
     from_json,
     installed_versions,
     read_lock,
+    samples_of,
     to_json,
     write_lock,
 )
@@ -137,3 +140,12 @@ def test_a_resume_keeps_its_samples():
     with pytest.raises(BadInput, match="the train samples are not those") as caught:
         check_samples(old, {**old, "train": "12 samples, cc"})
     assert "train: 10 samples, aa, now 12 samples, cc" in caught.value.values
+
+
+def test_samples_are_named_by_the_whole_of_their_fingerprint():
+    one, other = (ArraySource({"x": np.arange(3)}) for _ in range(2))
+    one.fingerprint = "a mixture of two sources, version 1"
+    other.fingerprint = "a mixture of two sources, version 2"
+    named = samples_of(one, other)
+    assert named["train"] != named["test"]
+    assert named["train"].startswith("3 samples, ")
