@@ -5,7 +5,8 @@
 Records are 3,072 bytes and a label, decoded to float32 / 255, 128 a batch. Each way
 runs in a process of its own, in turn, `--rounds` times; the first batch is not counted.
 grain reads a record a call, as its pipelines do; torch's DataLoader a batch a call, the
-fastest of its ways. Batches of jaxdist are on the device, others are NumPy arrays.
+fastest of its ways. Batches of jaxdist are on the device, others are NumPy arrays;
+its rows have one read thread, or worker processes (`data.workers`) where they say so.
 """
 
 import argparse
@@ -28,6 +29,8 @@ WAYS = {
     "jaxdist, Q = 0.1": "partial",
     "jaxdist, local": "local",
     "jaxdist, in memory": "memory",
+    "jaxdist, global, 1 worker": "workers 1",
+    "jaxdist, global, 2 workers": "workers 2",
 }
 TORCH = {"torch, batched, 0 workers": "torch 0", "torch, batched, 2 workers": "torch 2"}
 
@@ -50,13 +53,14 @@ def decode(records: list[bytes]) -> dict[str, np.ndarray]:
 
 
 def with_jaxdist(path: Path, way: str) -> Iterator[Any]:
-    from jaxdist.input import ArrayRecordSource, Global, Local, Partial, loader
+    from jaxdist.input import ArrayRecordSource, Global, Local, Partial, Workers, loader
     from jaxdist.input.sources import in_memory
 
     shuffle = {"partial": Partial(q=0.1), "local": Local()}.get(way, Global())
     source: Any = ArrayRecordSource([path], decode)
     source = in_memory(source) if way == "memory" else source
-    return loader(source, global_batch=BATCH, shuffle=shuffle)
+    threads = Workers(int(way.split()[1])) if way.startswith("workers") else 1
+    return loader(source, global_batch=BATCH, shuffle=shuffle, threads=threads)
 
 
 def with_grain(path: Path) -> Iterator[Any]:

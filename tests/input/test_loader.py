@@ -72,6 +72,13 @@ def test_a_batch_has_what_the_source_has():
     assert batch["x"].sharding.shard_shape((8,)) == (2,)
 
 
+def test_samples_are_split_over_the_axes_that_are_named():
+    how = dict(global_batch=8, mesh=mesh_of(2, 4))
+    for over, rows in {"model": 2, "data": 4, ("data", "model"): 1}.items():
+        with loader(SOURCE, over=over, **how) as batches:
+            assert next(batches)["x"].sharding.shard_shape((8,)) == (rows,)
+
+
 @pytest.mark.parametrize("shuffle", ORDERS)
 def test_ranks_of_a_sampler_share_the_loaders_batches(shuffle):
     given = ids(10, shuffle=shuffle)

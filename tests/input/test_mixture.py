@@ -63,12 +63,13 @@ def test_the_numbers_never_change():
 def test_sources_that_vary_do_so_in_their_own_passes():
     class Passes(ArraySource):
         def vary(self, ids, epochs, seed):
-            return {"of": np.zeros_like(ids), "x": epochs}
+            return {"of": np.full_like(ids, seed), "x": epochs}
 
     source = Passes({"of": np.zeros(10), "x": np.zeros(10)})
     mixture = Mixture({"a": (source, 1)}, 25)
     assert np.bincount(epoch_of(mixture, 0)["x"]).tolist() == [10, 10, 5]
     assert np.bincount(epoch_of(mixture, 1)["x"]).tolist() == [0, 0, 5, 10, 10]
+    assert set(epoch_of(mixture, 0, seed=6)["of"]) == {6}
 
 
 def test_a_loop_reads_a_mixture():

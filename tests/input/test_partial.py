@@ -72,6 +72,19 @@ def test_rows_of_a_host_are_of_its_partitions_but_at_the_end_of_an_epoch(order, 
             assert np.array_equal(held.partition, own)
 
 
+@settings(max_examples=25, deadline=None)
+@given(orders(), st.data())
+def test_what_leaves_was_there_and_what_comes_is_there_next(order, data):
+    hosts = data.draw(st.sampled_from(hosts_of(order.shuffle.partitions)))
+    own = range(order.shuffle.partitions // hosts)
+    for step in range(order.steps(2)):
+        gone, came, _ = order.exchanged(step, own)
+        held = order.held(step, own)
+        assert np.isin(gone, held).all()
+        after = np.union1d(np.setdiff1d(held, gone), came)
+        assert np.array_equal(after, order.held(step + 1, own))
+
+
 def test_without_an_exchange_partitions_keep_their_samples():
     order = order_of(Shuffle(q=0, partitions=4), samples=40, batch=8, seed=3)
     for step in range(20):

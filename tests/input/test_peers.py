@@ -159,6 +159,13 @@ def test_what_was_not_asked_for_is_left(cluster, kind):
     assert (total(keepers, "origin") == 0) == (kind is Doubling)
 
 
+def test_of_what_comes_only_what_was_asked_for_is_taken(cluster):
+    _, keepers = cluster(dict.fromkeys(range(HOSTS), Doubling))
+    ids = keepers[1].store.held()[5:8]
+    found = keepers[0].peers.fetch(ids, np.ones(3, np.int64))
+    assert sorted(found) == ids.tolist()
+
+
 def test_another_token_is_refused(cluster):
     order, keepers = cluster()
     keepers[0].peers.token = "guess"
