@@ -94,3 +94,12 @@ def test_a_loop_reads_a_mixture():
 def test_what_is_no_mixture_is_refused(sources, says):
     with pytest.raises(BadInput, match=says):
         Mixture(sources)
+
+
+def test_other_samples_or_other_parts_are_another_mixture():
+    def named(few, weight):
+        sources = {"a": (numbered(0, few), weight), "b": (numbered(1, 90), 3)}
+        return Mixture(sources, 80).fingerprint
+
+    assert named(10, 1) == named(10, 1)
+    assert len({named(10, 1), named(11, 1), named(10, 2)}) == 3
