@@ -1,0 +1,80 @@
+"""PipeDream beside data parallelism: accuracy against seconds on slow links.
+
+    python benchmarks/flow_links.py --rate 100mbit
+
+Needs Linux and root: four hosts, each a network namespace with a link of its own, one
+process and one thread. Digits on four dense layers, 64-1024-1024-1024-10 (8.7 MB of
+gradient: most of VGG's parameters are in such layers, too), minibatches of 128, weights
+and order of the samples the same. Every way has the rate of its `--grid` with which it
+reaches the target in the fewest seconds. Seconds are those of training steps; accuracy
+is looked at between them.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from jaxdist.launch.testbed import Hosts
+
+WORKER = Path(__file__).with_name("flow_links_worker.py")
+GRIDS = {
+    "data parallel": "0.02,0.05,0.1",
+    "1f1b": "0.02,0.05,0.1",
+    "pipedream": "0.01,0.02,0.04",
+}
+
+
+def curves(hosts, way, args):
+    """Yield a row for each rate: [seconds, accuracy] after every 8 minibatches."""
+    rates = [float(rate) for rate in GRIDS[way].split(",")]
+    given = {"way": way, "rates": rates, "rounds": args.rounds, "target": args.target}
+    command = [sys.executable, str(WORKER), json.dumps(given)]
+    done = hosts.run(command, timeout=args.timeout)
+    lines = [x for x in done[0].out.splitlines() if x.startswith("{")]
+    yield from map(json.loads, lines)
+
+
+def reached(curve, target):
+    """Return the seconds until an accuracy, or None."""
+    return next((s for s, accuracy in curve if accuracy >= target), None)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rate", default="100mbit", help="of tc")
+    parser.add_argument("--ways", default=",".join(GRIDS))
+    parser.add_argument("--rounds", type=int, default=25, help="of 8 minibatches")
+    parser.add_argument("--target", type=float, default=0.95)
+    parser.add_argument("--timeout", type=float, default=900, help="s a way")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every curve")
+    args = parser.parse_args()
+    found = []
+    print(
+        "| way | rate | s to the target | s a minibatch | MB sent a minibatch | best |"
+    )
+    print("|---|---|---|---|---|---|")
+    with Hosts(4) as hosts:
+        hosts.shape(args.rate)
+        for way in args.ways.split(","):
+            rows = list(curves(hosts, way, args))
+            found += rows
+            for row in rows:
+                end = reached(row["curve"], args.target)
+                cells = (
+                    way,
+                    str(row["rate"]),
+                    "never" if end is None else f"{end:.1f}",
+                    f"{row['minibatch_s']:.3f}",
+                    f"{row['minibatch_mb']:.2f}",
+                    f"{100 * max(a for _, a in row['curve']):.1f} %",
+                )
+                print(f"| {' | '.join(cells)} |", flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""A host of `flow_links.py`: trains in stages or on its share of each minibatch."""
+
+import json
+import statistics
+import sys
+import time
+
+import jax
+import numpy as np
+import optax
+import to_accuracy_data as data
+from flax import nnx
+
+from jaxdist.core.pipe import Pipe
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.launch.joined import join
+from jaxdist.launch.links import own_counter
+from jaxdist.layers import Linear
+from jaxdist.meshes.build import build_mesh
+from jaxdist.models.parts import Chain
+from jaxdist.train.laying import lay_out
+from jaxdist.train.program import compile_program, compile_score, initial_state
+from jaxdist.train.task import Task
+
+SIZES, STREAM = (64, 1024, 1024, 1024, 10), 8
+STAGES = MeshShape(pipe=4)
+WAYS = {
+    "data parallel": (Plan(mesh=MeshShape(data=4)), 1, data.BATCH),
+    "1f1b": (Plan(mesh=STAGES), STREAM, data.BATCH),
+    "pipedream": (
+        Plan(mesh=STAGES, pipe=Pipe(schedule="pipedream")),
+        STREAM,
+        STREAM * data.BATCH,
+    ),
+}
+"""A plan, the parts of a step's batch, and the batch."""
+
+
+class Layer(nnx.Module):
+    """A dense layer with ReLU but for the last."""
+
+    def __init__(self, inputs, outputs, rngs):
+        self.dense, self.last = Linear(inputs, outputs, rngs=rngs), outputs == SIZES[-1]
+
+    def __call__(self, x):
+        y = self.dense(x)
+        return y if self.last else jax.nn.relu(y)
+
+
+def network(*, rngs):
+    pairs = zip("abcd", SIZES, SIZES[1:])
+    return Chain({name: Layer(i, o, rngs) for name, i, o in pairs})
+
+
+def program_of(way, rate):
+    """Compile the step of a way at a rate, and its score of the held-out samples."""
+    plan, parts, batch = WAYS[way]
+    move = optax.sgd(rate, momentum=0.9)
+    task = Task(model=network, optimizer=move, microbatches=parts)
+    kinds = {"image": ((64,), "float32"), "label": ((), "int32"), "id": ((), "int32")}
+
+    def shapes(rows):
+        return {
+            key: jax.ShapeDtypeStruct((rows, *shape), dtype)
+            for key, (shape, dtype) in kinds.items()
+        }
+
+    program = compile_program(lay_out(task, plan, build_mesh(plan), shapes(batch)))
+    test = len(data.digits()[1][1])
+    weighed = {**shapes(test), "weight": jax.ShapeDtypeStruct((test,), "float32")}
+    return program, weighed, compile_score(program.layout, weighed)
+
+
+def placed(arrays, shardings):
+    """Put rows of arrays that every host has on the devices that take them."""
+    return {
+        key: jax.make_array_from_callback(
+            x.shape, shardings[key], lambda at, x=x: x[at]
+        )
+        for key, x in arrays.items()
+    }
+
+
+def minibatches(images, labels):
+    """Yield minibatches of whole samples, epoch after epoch."""
+    for places in data.batches(0, len(labels)):
+        yield {
+            "image": images[places],
+            "label": labels[places],
+            "id": places.astype(np.int32),
+        }
+
+
+def train(program, weighed, score, rounds, target):
+    """Return [seconds of training, accuracy] round by round, and each round's cost."""
+    layout = program.layout
+    samples, (images, labels) = data.digits()
+    ids = np.arange(len(labels), dtype=np.int32)
+    whole = {"image": images, "label": labels, "id": ids}
+    whole["weight"] = np.ones(len(labels), np.float32)
+    held_out = placed(whole, layout.batch(weighed))
+    feed = minibatches(*samples)
+    size = layout.shapes["id"].shape[0]
+    state, curve, total, costs = initial_state(layout), [], 0.0, []
+    for number in range(rounds + 1):
+        taken = [next(feed) for _ in range(STREAM)]
+        rows = {key: np.concatenate([t[key] for t in taken]) for key in taken[0]}
+        steps = len(rows["id"]) // size
+        batches = [
+            placed(
+                {k: x[i * size : (i + 1) * size] for k, x in rows.items()},
+                program.batch,
+            )
+            for i in range(steps)
+        ]
+        start, before = time.perf_counter(), own_counter().sent
+        for batch in batches:
+            state, loss = program.run(1, state, batch)
+            jax.block_until_ready(loss)
+        spent, sent = time.perf_counter() - start, own_counter().sent - before
+        if not number:  # links are set up
+            state = initial_state(layout)
+            score(state.params, state.stats, held_out)
+            continue
+        total += spent
+        costs.append((spent / STREAM, sent / STREAM))
+        found = score(state.params, state.stats, held_out)
+        curve.append([total, float(found["correct"]) / len(labels)])
+        if curve[-1][1] >= target and number > 5:
+            break
+    return curve, [statistics.median(each) for each in zip(*costs)]
+
+
+def main(way, rates, rounds, target):
+    join()
+    for rate in rates:
+        curve, (seconds, sent) = train(*program_of(way, rate), rounds, target)
+        row = {"way": way, "rate": rate, "curve": curve}
+        row |= {"minibatch_s": seconds, "minibatch_mb": sent / 1e6}
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))
