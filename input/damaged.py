@@ -48,6 +48,14 @@ def _state(files: Sequence[Path]) -> str:
     """Digest names, sizes and times of change."""
     digest = hashlib.sha256()
     for path in files:
-        seen = path.stat()
-        digest.update(f"{path} {seen.st_size} {seen.st_mtime_ns}\n".encode())
+        digest.update(f"{path} {_seen(path)}\n".encode())
     return digest.hexdigest()[:16]
+
+
+def _seen(path: Path) -> str:
+    """Return size and time of change; of a link to nothing that it cannot be read."""
+    try:
+        seen = path.stat()
+    except OSError as error:
+        return f"unreadable, {error.errno}"
+    return f"{seen.st_size} {seen.st_mtime_ns}"

@@ -5,7 +5,8 @@ FOLDER/train/cat/1.jpg    FOLDER/test/cat/7.jpg (or validation, or val)
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -42,8 +43,13 @@ class FileImages:
         return len(self._files)
 
     def read(self, ids: Iterable[int]) -> Sequence[tuple[bytes, int]]:
-        """Read the files and their labels."""
-        return [(self._files[i][0].read_bytes(), self._files[i][1]) for i in ids]
+        """Read the files and their labels.
+
+        Raises:
+            BadInput: a file that is no longer there, or may not be read.
+        """
+        with _named():
+            return [(self._files[i][0].read_bytes(), self._files[i][1]) for i in ids]
 
     def name(self, sample: int) -> str:
         """Name one image: its path."""
@@ -57,20 +63,27 @@ class FileImages:
             BadInput: a file that is no longer there, or may not be read.
         """
         digest, every = hashlib.sha256(), -(-len(self._files) // _READ)
-        try:
+        with _named():
             for path, label in self._files:
                 name, size = f"{path.parent.name}/{path.name}", path.stat().st_size
                 digest.update(f"{name} {label} {size}\n".encode())
             for path, _ in self._files[::every]:
                 digest.update(path.read_bytes())
-        except OSError as error:
-            raise BadInput(
-                f"{error.filename} cannot be read",
-                rule="every image that is listed is a file that may be read",
-                values=error.strerror or str(error),
-                remedy="put the file right, or remove it",
-            ) from error
         return digest.hexdigest()
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Name a file that cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(
+            f"{error.filename} cannot be read",
+            rule="every image that is listed is a file that may be read",
+            values=error.strerror or str(error),
+            remedy=("put the file right, or remove it", "or data.damaged=skip"),
+        ) from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -152,6 +152,19 @@ def test_damaged_files_are_left_out_on_request(folder, tmp_path):
     assert train.fingerprint != whole.fingerprint
 
 
+def test_a_link_to_nothing_is_left_out_like_a_damaged_file(folder, tmp_path):
+    bad = folder / "train" / "dog" / "b.PNG"
+    bad.unlink()
+    bad.symlink_to(tmp_path / "gone.PNG")
+    how = dict(damaged="skip", dir=str(tmp_path / "notes"))
+    with pytest.warns(Remark, match=r"dog/b\.PNG"):
+        train, _ = opened(folder, **how)
+    assert train.get(np.arange(len(train)))["image"].shape[0] == 4
+    train, _ = opened(folder)
+    with pytest.raises(BadInput, match=r"b\.PNG"):
+        train.get(np.arange(5))
+
+
 def test_files_are_looked_at_once(folder, tmp_path):
     files = sorted((folder / "train").glob("*/*.PNG"))
     files[0].write_bytes(b"no image")
