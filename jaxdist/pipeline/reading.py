@@ -19,7 +19,7 @@ _STAGE: Final = re.compile(r"stage(\d+)\.(?:forward|backward)")
 
 
 def own_moves(
-    moves: Iterable[Move], places: Places, device: int, turns: Turns
+    moves: Iterable[Move], places: Places, device: int, turns: Turns, ticks: int
 ) -> Iterator[Move]:
     """Yield what a device of a pipeline moves in one step.
 
@@ -28,6 +28,7 @@ def own_moves(
         places: which stages the device has.
         device: along the pipe axis.
         turns: how often it does what in a step.
+        ticks: of the timetable.
     """
     replicas = places.replicas_of(device)
     for move in moves:
@@ -37,11 +38,11 @@ def own_moves(
             continue
         seen = _among(replicas, move) if move.uneven else move
         if UPDATE in loops:
-            yield _times(turns.updates, seen)
+            yield _times(turns.updates, ticks, seen)
         elif found is None:
             yield seen
         elif int(found[1]) in places.stages_of(device):
-            yield _times(turns.micro, seen)
+            yield _times(turns.micro, ticks, seen)
 
 
 def _among(replicas: int, move: Move) -> Move:
@@ -50,7 +51,10 @@ def _among(replicas: int, move: Move) -> Move:
     return replace(move, axes=axes, group=replicas, uneven=False)
 
 
-def _times(turns: int, move: Move) -> Move:
-    """Return what is moved in so many turns of its loop."""
-    once = move.payload // move.trips
-    return replace(move, payload=turns * once, trips=turns, bounded=True)
+def _times(turns: int, ticks: int, move: Move) -> Move:
+    """Return what is moved in so many turns of a stage, where each tick has one.
+
+    Loops inside of a turn, over the steps of an LSTM, count as often as they go round.
+    """
+    payload, trips = move.payload // ticks, move.trips // ticks
+    return replace(move, payload=turns * payload, trips=turns * trips, bounded=True)

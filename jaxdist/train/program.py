@@ -141,8 +141,9 @@ def _busiest(layout: Layout, moves: Sequence[Move]) -> Sequence[Move]:
 def _own_moves(layout: Layout, moves: Sequence[Move], device: int) -> Sequence[Move]:
     if layout.pipe is None:
         return moves
-    own = turns(layout.plan, layout.task.microbatches)[device]
-    return tuple(own_moves(moves, layout.pipe.stages.places, device, own))
+    micro, places = layout.task.microbatches, layout.pipe.stages.places
+    own, ticks = turns(layout.plan, micro)[device], timetable(layout.plan, micro).length
+    return tuple(own_moves(moves, places, device, own, ticks))
 
 
 def _work(layout: Layout, step: Any) -> tuple[Work, ...]:
