@@ -155,15 +155,17 @@ def fit(
             _save(saver, state, ledger, recorder)
         ledger.restart_clock(course.tests(step) or course.saves(step))
     ended = int(state.step)
-    if ended == course.steps and not score:
+    # A run that was longer before is past the end of a shorter course.
+    finished = ended >= course.steps
+    if finished and not score:
         score = _test(evaluate, state, course, recorder, watcher)
     elif ended > start and not course.saves(ended):
         _save(saver, state, ledger, recorder)
     return Outcome(
         state=state,
-        score=score if course.tests(ended) else {},
+        score=score if finished or course.tests(ended) else {},
         first_step_s=ledger.first_step_s,
-        stopped=ended < course.steps or not score,
+        stopped=not (finished and score),
     )
 
 

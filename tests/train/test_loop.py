@@ -133,6 +133,15 @@ def test_it_goes_on_where_it_was(run):
     assert [row[1] for row in log if row[0] == "step"] == [4, 5]
 
 
+@pytest.mark.parametrize("beyond", [6, 7])
+def test_a_run_that_was_longer_before_is_only_evaluated(run, beyond):
+    """Step 7 ends no epoch of the shorter course."""
+    log, outcome = run(beyond, samples=10, batch=2, epochs=1)
+    assert log == [("prepare",), ("test", beyond), ("score", beyond)]
+    assert outcome.score
+    assert not outcome.stopped
+
+
 def test_a_finished_run_is_only_evaluated(run):
     log, outcome = run(5, samples=10, batch=2, epochs=1)
     assert log == [("prepare",), ("test", 5), ("score", 5)]
