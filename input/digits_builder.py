@@ -14,47 +14,51 @@ from jaxdist.input.digits import VERSION
 Example = tuple[int, dict[str, Any]]
 
 
-class Digits(  # Not in the global registry: it is opened by its folder.
-    tfds.core.GeneratorBasedBuilder,
-    skip_registration=True,  # type: ignore[call-arg]  # mypy does not see TFDS
-):
-    """Handwritten digits, 8x8, as scikit-learn bundles them."""
+# Not in the global registry: it is opened by its folder.
+with tfds.core.registered.skip_registration():
 
-    VERSION = tfds.core.Version(VERSION)
-    # Nothing is downloaded. Looking for a list of addresses beside this file, as TFDS
-    # does for a builder in a package, needs a package that TFDS does not require.
-    url_infos: ClassVar[dict[str, Any]] = {}
+    class Digits(tfds.core.GeneratorBasedBuilder):
+        """Handwritten digits, 8x8, as scikit-learn bundles them."""
 
-    def _info(self) -> tfds.core.DatasetInfo:
-        # Tensor, not Image: Image needs TensorFlow to write and Pillow to read.
-        features = {
-            "image": tfds.features.Tensor(shape=(8, 8), dtype=np.uint8),
-            "label": tfds.features.ClassLabel(num_classes=10),
-        }
-        return tfds.core.DatasetInfo(
-            builder=self,
-            description="1,797 handwritten digits, 8x8 pixels, values 0 to 16.",
-            features=tfds.features.FeaturesDict(features),
-            supervised_keys=("image", "label"),
-            homepage="https://archive.ics.uci.edu/dataset/80",
-        )
+        VERSION = tfds.core.Version(VERSION)
+        # Nothing is downloaded. Looking for a list of addresses beside this file, as
+        # TFDS does for a builder in a package, needs a package that TFDS does not
+        # require.
+        url_infos: ClassVar[dict[str, Any]] = {}
 
-    def _split_generators(self, _: Any) -> dict[str, Iterator[Example]]:
-        digits = load_digits()
-        images, labels = digits.images.astype(np.uint8), digits.target
-        train, test = train_test_split(
-            np.arange(len(labels)), test_size=0.2, stratify=labels, random_state=0
-        )
-        return {
-            "train": self._generate_examples(images, labels, train),
-            "test": self._generate_examples(images, labels, test),
-        }
+        def _info(self) -> tfds.core.DatasetInfo:
+            # Tensor, not Image: Image needs TensorFlow to write and Pillow to read.
+            features = {
+                "image": tfds.features.Tensor(shape=(8, 8), dtype=np.uint8),
+                "label": tfds.features.ClassLabel(num_classes=10),
+            }
+            return tfds.core.DatasetInfo(
+                builder=self,
+                description="1,797 handwritten digits, 8x8 pixels, values 0 to 16.",
+                features=tfds.features.FeaturesDict(features),
+                supervised_keys=("image", "label"),
+                homepage="https://archive.ics.uci.edu/dataset/80",
+            )
 
-    def _generate_examples(
-        self, images: NDArray[np.uint8], labels: NDArray[np.int64], ids: Iterable[int]
-    ) -> Iterator[Example]:
-        for i in ids:
-            yield int(i), {"image": images[i], "label": int(labels[i])}
+        def _split_generators(self, _: Any) -> dict[str, Iterator[Example]]:
+            digits = load_digits()
+            images, labels = digits.images.astype(np.uint8), digits.target
+            train, test = train_test_split(
+                np.arange(len(labels)), test_size=0.2, stratify=labels, random_state=0
+            )
+            return {
+                "train": self._generate_examples(images, labels, train),
+                "test": self._generate_examples(images, labels, test),
+            }
+
+        def _generate_examples(
+            self,
+            images: NDArray[np.uint8],
+            labels: NDArray[np.int64],
+            ids: Iterable[int],
+        ) -> Iterator[Example]:
+            for i in ids:
+                yield int(i), {"image": images[i], "label": int(labels[i])}
 
 
 def write(directory: str) -> None:

@@ -20,41 +20,43 @@ _SPLITS: Final[Mapping[str, str]] = {"val": "validation"}
 """Names of splits that TFDS writes in another way."""
 
 
-class LabelledFolder(
-    tfds.core.GeneratorBasedBuilder,
-    skip_registration=True,  # type: ignore[call-arg]  # mypy does not see TFDS
-):
-    """A folder of images, one folder a class: files are kept as they are."""
+# Not in the global registry: it is opened by its folder.
+with tfds.core.registered.skip_registration():
 
-    VERSION = tfds.core.Version("1.0.0")
-    # Nothing is downloaded: see the builder of the digits.
-    url_infos: ClassVar[dict[str, Any]] = {}
+    class LabelledFolder(tfds.core.GeneratorBasedBuilder):
+        """A folder of images, one folder a class: files are kept as they are."""
 
-    def __init__(self, listing: Listing, **how: Any) -> None:
-        self._listing = listing
-        super().__init__(**how)
+        VERSION = tfds.core.Version("1.0.0")
+        # Nothing is downloaded: see the builder of the digits.
+        url_infos: ClassVar[dict[str, Any]] = {}
 
-    def _info(self) -> tfds.core.DatasetInfo:
-        features = {
-            "image": tfds.features.Image(shape=(None, None, 3)),
-            "label": tfds.features.ClassLabel(names=list(self._listing.classes)),
-        }
-        return tfds.core.DatasetInfo(
-            builder=self,
-            description="Images of a folder, one folder a class.",
-            features=tfds.features.FeaturesDict(features),
-            supervised_keys=("image", "label"),
-        )
+        def __init__(self, listing: Listing, **how: Any) -> None:
+            self._listing = listing
+            super().__init__(**how)
 
-    def _split_generators(self, _: Any) -> dict[str, Iterator[Any]]:
-        return {
-            _SPLITS.get(split, split): self._generate_examples(split)
-            for split in self._listing.splits
-        }
+        def _info(self) -> tfds.core.DatasetInfo:
+            features = {
+                "image": tfds.features.Image(shape=(None, None, 3)),
+                "label": tfds.features.ClassLabel(names=list(self._listing.classes)),
+            }
+            return tfds.core.DatasetInfo(
+                builder=self,
+                description="Images of a folder, one folder a class.",
+                features=tfds.features.FeaturesDict(features),
+                supervised_keys=("image", "label"),
+            )
 
-    def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        for i, (path, label) in enumerate(self._listing.splits[split]):
-            yield i, {"image": io.BytesIO(path.read_bytes()), "label": label}
+        def _split_generators(self, _: Any) -> dict[str, Iterator[Any]]:
+            return {
+                _SPLITS.get(split, split): self._generate_examples(split)
+                for split in self._listing.splits
+            }
+
+        def _generate_examples(
+            self, split: str
+        ) -> Iterator[tuple[int, dict[str, Any]]]:
+            for i, (path, label) in enumerate(self._listing.splits[split]):
+                yield i, {"image": io.BytesIO(path.read_bytes()), "label": label}
 
 
 def prepare_folder(path: str, name: str, directory: Path) -> Listing:
