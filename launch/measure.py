@@ -6,6 +6,7 @@ alike.
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Any, Final
 
 import jax
@@ -14,7 +15,6 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.compress.exact import Exact
 from jaxdist.collectives.compress.method import Method
 from jaxdist.collectives.link import Link, Timed, fitted
 from jaxdist.collectives.primitives import psum
@@ -29,8 +29,8 @@ _ROUNDS: Final = (5, 41)
 def measure(mesh: Mesh, axis: str, among: Sequence[Method]) -> Link:
     """Time ways to sum along a mesh axis, in turn.
 
-    Every process of the program calls it at the same time. The largest matrix is left
-    out where the exact sum of the next one takes 0.1 s: there bytes decide.
+    Every process of the program calls it at the same time. A way that took 0.1 s is not
+    timed on the next larger matrix: there its bytes decide.
 
     Args:
         mesh: its other axes repeat the same sums.
@@ -40,23 +40,24 @@ def measure(mesh: Mesh, axis: str, among: Sequence[Method]) -> Link:
     Returns:
         The same link in every process.
     """
-    times: list[list[float]] = []
-    for side in SIDES:
-        if len(times) < 2 or times[-1][_place(among)] < _QUICK_S:
-            times.append(_timed(mesh, axis, among, side))
+    times: list[list[float]] = [[] for _ in among]
+    for place, side in enumerate(SIDES):
+        quick = [place < 2 or each[-1] < _QUICK_S for each in times]
+        if not any(quick):
+            break
+        found = _timed(mesh, axis, list(compress(among, quick)), side)
+        for each, seconds in zip(compress(times, quick), found, strict=True):
+            each.append(seconds)
+    longest = max(map(len, times))
     return fitted(
         [
-            Timed(way=way, seconds=seconds)
-            for way, seconds in zip(among, zip(*times), strict=True)
+            Timed(way=way, seconds=tuple(each))
+            for way, each in zip(among, times, strict=True)
         ],
-        [(side, side) for side in SIDES[: len(times)]],
+        [(side, side) for side in SIDES[:longest]],
         np.dtype(np.float32),
         {axis: mesh.shape[axis]},
     )
-
-
-def _place(among: Sequence[Method]) -> int:
-    return next(i for i, way in enumerate(among) if isinstance(way, Exact))
 
 
 def _timed(mesh: Mesh, axis: str, among: Sequence[Method], side: int) -> list[float]:

@@ -26,7 +26,8 @@ class Pace:
     via: str
     """Name of the way."""
     beyond: tuple[float, ...]
-    """Seconds, for each array of the link's."""
+    """Seconds, for each of the link's arrays, or the smallest of them: what takes long
+    is not timed on the largest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,8 @@ class Link:
             )
         numbers = sum(map(math.prod, shapes))
         sent = bytes_of(way, shapes, dtype, sizes)
-        return sent / self.rate + _along(self.numbers, pace.beyond, numbers)
+        timed = self.numbers[: len(pace.beyond)]
+        return sent / self.rate + _along(timed, pace.beyond, numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,7 @@ class Timed:
     way: Method
     """How they were summed."""
     seconds: tuple[float, ...]
-    """One for each array."""
+    """One for each array, or for the smallest of them; two at least."""
 
 
 def fitted(
@@ -105,7 +107,7 @@ def fitted(
     paces = []
     for each in timed:
         moved = [bytes_of(each.way, [shape], dtype, sizes) for shape in shapes]
-        pairs = zip(each.seconds, moved, strict=True)
+        pairs = zip(each.seconds, moved, strict=False)
         beyond = tuple(seconds - size / rate for seconds, size in pairs)
         paces.append(Pace(via=each.way.name, beyond=beyond))
     return Link(

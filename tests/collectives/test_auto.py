@@ -55,6 +55,19 @@ def test_slow_links_are_worth_packing_and_fast_ones_are_not():
     assert chosen(12.5e6, (8, 8)) == "exact"
 
 
+def test_what_is_quick_is_predicted_by_the_largest_array_it_was_timed_on():
+    """A line through small arrays draws a start that does not grow out to large ones."""
+    shapes = [*SHAPES, (2896, 2896)]
+    slow = Timed(way=METHODS["exact"], seconds=(0.02, 0.5))
+    quick = Timed(way=METHODS["power"], seconds=(0.001, 0.02, 0.03))
+    both = fitted([slow, quick], shapes, FLOAT, SIZES)
+    for shape, s in zip(shapes, quick.seconds, strict=True):
+        found = both.seconds(METHODS["power"], [shape], FLOAT, SIZES)
+        assert found == pytest.approx(s)
+    larger = both.seconds(METHODS["power"], [(4096, 4096)], FLOAT, SIZES)
+    assert 0.03 < larger < 0.05
+
+
 def test_what_is_not_allowed_is_not_chosen():
     assert chosen(12.5e6, (1024, 1024), among=("exact", "ring")) == "exact"
 
