@@ -3,11 +3,11 @@
     python benchmarks/flow_links.py --rate 100mbit
 
 Needs Linux and root: four hosts, each a network namespace with a link of its own, one
-process and one thread. Digits on four dense layers, 64-1024-1024-1024-10 (8.7 MB of
-gradient: most of VGG's parameters are in such layers, too), minibatches of 128, weights
-and order of the samples the same. Every way has the rate of its `--grid` with which it
-reaches the target in the fewest seconds. Seconds are those of training steps; accuracy
-is looked at between them.
+process and one thread. Digits, minibatches of 128, weights and order of the samples the
+same. `--network vgg`: three convolutions and four dense layers, 128-1024-1024-1024-10
+(9 MB of gradient, all but 30 kB of it in the dense layers, as in VGG); `dense`: the
+dense layers alone, 64-1024-1024-1024-10. Every way is trained at several rates. Seconds
+are those of training steps; accuracy is looked at between them.
 """
 
 import argparse
@@ -19,16 +19,18 @@ from jaxdist.launch.testbed import Hosts
 
 WORKER = Path(__file__).with_name("flow_links_worker.py")
 GRIDS = {
-    "data parallel": "0.02,0.05,0.1",
-    "1f1b": "0.02,0.05,0.1",
-    "pipedream": "0.01,0.02,0.04",
+    "data parallel": "0.01,0.02,0.03",
+    "1f1b": "0.01,0.02,0.03",
+    "pipedream": "0.005,0.01,0.02",
+    "pipedream 3-1": "0.01,0.02,0.03",
 }
 
 
 def curves(hosts, way, args):
-    """Yield a row for each rate: [seconds, accuracy] after every 8 minibatches."""
+    """Yield a row for each rate: [seconds, accuracy] after every 12 minibatches."""
     rates = [float(rate) for rate in GRIDS[way].split(",")]
-    given = {"way": way, "rates": rates, "rounds": args.rounds, "target": args.target}
+    given = {"network": args.network, "way": way, "rates": rates}
+    given |= {"rounds": args.rounds, "target": args.target}
     command = [sys.executable, str(WORKER), json.dumps(given)]
     done = hosts.run(command, timeout=args.timeout)
     lines = [x for x in done[0].out.splitlines() if x.startswith("{")]
@@ -45,8 +47,9 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rate", default="100mbit", help="of tc")
+    parser.add_argument("--network", default="vgg", choices=("vgg", "dense"))
     parser.add_argument("--ways", default=",".join(GRIDS))
-    parser.add_argument("--rounds", type=int, default=25, help="of 8 minibatches")
+    parser.add_argument("--rounds", type=int, default=16, help="of 12 minibatches")
     parser.add_argument("--target", type=float, default=0.95)
     parser.add_argument("--timeout", type=float, default=900, help="s a way")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every curve")

@@ -1,5 +1,6 @@
 """A host of `flow_links.py`: trains in stages or on its share of each minibatch."""
 
+import itertools
 import json
 import statistics
 import sys
@@ -15,20 +16,28 @@ from jaxdist.core.pipe import Pipe
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.joined import join
 from jaxdist.launch.links import own_counter
-from jaxdist.layers import Linear
+from jaxdist.layers import Conv, Linear, MaxPool
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.parts import Chain
 from jaxdist.train.laying import lay_out
 from jaxdist.train.program import compile_program, compile_score, initial_state
 from jaxdist.train.task import Task
 
-SIZES, STREAM = (64, 1024, 1024, 1024, 10), 8
-STAGES = MeshShape(pipe=4)
+STREAM = 12
+PIPEDREAM, STAGES = "pipedream", MeshShape(pipe=4)
 WAYS = {
     "data parallel": (Plan(mesh=MeshShape(data=4)), 1, data.BATCH),
-    "1f1b": (Plan(mesh=STAGES), STREAM, data.BATCH),
+    "1f1b": (Plan(mesh=STAGES), 8, data.BATCH),
     "pipedream": (
-        Plan(mesh=STAGES, pipe=Pipe(schedule="pipedream")),
+        Plan(mesh=STAGES, pipe=Pipe(schedule=PIPEDREAM)),
+        STREAM,
+        STREAM * data.BATCH,
+    ),
+    "pipedream 3-1": (
+        Plan(
+            mesh=STAGES,
+            pipe=Pipe(schedule=PIPEDREAM, cuts=("dense1",), replicas=(3, 1)),
+        ),
         STREAM,
         STREAM * data.BATCH,
     ),
@@ -36,28 +45,62 @@ WAYS = {
 """A plan, the parts of a step's batch, and the batch."""
 
 
-class Layer(nnx.Module):
-    """A dense layer with ReLU but for the last."""
+class Filters(nnx.Module):
+    """A 3x3 convolution and ReLU; then, where asked, half the rows and columns."""
 
-    def __init__(self, inputs, outputs, rngs):
-        self.dense, self.last = Linear(inputs, outputs, rngs=rngs), outputs == SIZES[-1]
+    def __init__(self, inputs, outputs, rngs, *, halve):
+        self.conv = Conv(inputs, outputs, (3, 3), padding=1, rngs=rngs)
+        self.halve = MaxPool(2, 2) if halve else None
 
     def __call__(self, x):
-        y = self.dense(x)
+        y = jax.nn.relu(self.conv(x))
+        return self.halve(y) if self.halve else y
+
+
+class Layer(nnx.Module):
+    """A dense layer, with ReLU but for the last of all."""
+
+    def __init__(self, inputs, outputs, rngs, *, last):
+        self.dense, self.last = Linear(inputs, outputs, rngs=rngs), last
+
+    def __call__(self, x):
+        y = self.dense(x.reshape(len(x), -1))
         return y if self.last else jax.nn.relu(y)
 
 
-def network(*, rngs):
-    pairs = zip("abcd", SIZES, SIZES[1:])
-    return Chain({name: Layer(i, o, rngs) for name, i, o in pairs})
+def dense(*sizes, rngs):
+    """Return dense layers, named from dense1 on."""
+    ends = list(itertools.pairwise(sizes))
+    return {
+        f"dense{i}": Layer(*pair, rngs, last=i == len(ends))
+        for i, pair in enumerate(ends, 1)
+    }
 
 
-def program_of(way, rate):
+def four_dense(*, rngs):
+    return Chain(dense(64, 1024, 1024, 1024, 10, rngs=rngs))
+
+
+def vgg(*, rngs):
+    filters = ((1, 16, False), (16, 16, True), (16, 32, True))
+    blocks = {
+        f"conv{i}": Filters(*ends, rngs, halve=halve)
+        for i, (*ends, halve) in enumerate(filters, 1)
+    }
+    return Chain(blocks | dense(128, 1024, 1024, 1024, 10, rngs=rngs))
+
+
+NETWORKS = {"dense": (four_dense, (64,)), "vgg": (vgg, (8, 8, 1))}
+"""A network, and the shape of its images."""
+
+
+def program_of(network, way, rate):
     """Compile the step of a way at a rate, and its score of the held-out samples."""
     plan, parts, batch = WAYS[way]
     move = optax.sgd(rate, momentum=0.9)
-    task = Task(model=network, optimizer=move, microbatches=parts)
-    kinds = {"image": ((64,), "float32"), "label": ((), "int32"), "id": ((), "int32")}
+    model, image = NETWORKS[network]
+    task = Task(model=model, optimizer=move, microbatches=parts)
+    kinds = {"image": (image, "float32"), "label": ((), "int32"), "id": ((), "int32")}
 
     def shapes(rows):
         return {
@@ -94,7 +137,10 @@ def minibatches(images, labels):
 def train(program, weighed, score, rounds, target):
     """Return [seconds of training, accuracy] round by round, and each round's cost."""
     layout = program.layout
-    samples, (images, labels) = data.digits()
+    samples, (images, labels) = (
+        (each.reshape(-1, *layout.shapes["image"].shape[1:]), its)
+        for each, its in data.digits()
+    )
     ids = np.arange(len(labels), dtype=np.int32)
     whole = {"image": images, "label": labels, "id": ids}
     whole["weight"] = np.ones(len(labels), np.float32)
@@ -131,11 +177,12 @@ def train(program, weighed, score, rounds, target):
     return curve, [statistics.median(each) for each in zip(*costs)]
 
 
-def main(way, rates, rounds, target):
+def main(network, way, rates, rounds, target):
     join()
     for rate in rates:
-        curve, (seconds, sent) = train(*program_of(way, rate), rounds, target)
-        row = {"way": way, "rate": rate, "curve": curve}
+        program = program_of(network, way, rate)
+        curve, (seconds, sent) = train(*program, rounds, target)
+        row = {"network": network, "way": way, "rate": rate, "curve": curve}
         row |= {"minibatch_s": seconds, "minibatch_mb": sent / 1e6}
         print(json.dumps(row), flush=True)
 
