@@ -50,6 +50,10 @@ class Leaf:
     """Dim that the fsdp axis shares out."""
     pipe: int | None = None
     """Dim that has a row for each device of a pipeline."""
+    sent: bool | None = None
+    """Whether its gradient is compressed, where that is a plan's way; None: its shape
+    says so.
+    """
 
     def spec(self, *, shared: bool = True) -> tuple[str | None, ...]:
         """Name the axis of each dim; `shared` tells whether fsdp splits it here.

@@ -4,7 +4,9 @@ Rule: a gradient of a matrix or kernel of at least `dense_below` numbers on a de
 compressed over the data axis, after an exact sum over the other axes that do not split
 it; a hierarchical sum takes all these axes at once, the innermost as that of a host.
 Vectors (norms, biases), short arrays, and matrices that a low rank would not make
-smaller are summed exactly. Buckets are filled from the last layer to the first, in the
+smaller are summed exactly. Leaves of a bucket are split over the same axes: what is
+sent of one depends on all, so a leaf that devices have alike would part where its
+neighbours differ. Buckets are filled from the last layer to the first, in the
 order in which the backward pass finishes.
 Traffic a step: of each bucket, that of its method (`jaxdist.collectives.compress`).
 """
@@ -12,8 +14,9 @@ Traffic a step: of each bucket, that of its method (`jaxdist.collectives.compres
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -119,17 +122,18 @@ def plan_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
     exactly, grouped = list(exact.exactly), defaultdict(list)
     for place in reversed(range(len(leaves))):
         over = exact.exactly[place]
-        if AXIS in over and _is_sent(plan, leaves[place], own[place]):
-            grouped[over if levels else (AXIS,), own[place]].append(place)
+        if AXIS in over and is_sent(plan, leaves[place], own[place]):
+            axes = over if levels else (AXIS,)
+            grouped[axes, own[place], _split(leaves[place])].append(place)
             exactly[place] = () if levels else axes_without(over, (AXIS,))
     if levels:
-        _check_levels(plan, [axes for axes, _ in grouped])
+        _check_levels(plan, [axes for axes, *_ in grouped])
     return replace(
         exact,
         exactly=tuple(exactly),
         buckets=tuple(
             Bucket(places=tuple(places), axes=axes, method=each)
-            for (axes, each), together in grouped.items()
+            for (axes, each, _), together in grouped.items()
             for places in _buckets(plan, leaves, together)
         ),
     )
@@ -153,8 +157,17 @@ def compressed(
             )
 
 
-def _is_sent(plan: Plan, leaf: Leaf, method: Method) -> bool:
-    """Tell whether a gradient is compressed."""
+def compressor(plan: Plan) -> Callable[[Leaf], bool]:
+    """Return what tells whether a plan compresses a leaf's gradient along data."""
+    if plan.reduce.via in _PLAIN or plan.mesh.size(AXIS) == 1:
+        return lambda leaf: False
+    return partial(is_sent, plan, method=set_up(plan.reduce))
+
+
+def is_sent(plan: Plan, leaf: Leaf, method: Method) -> bool:
+    """Tell whether a gradient is compressed along data by a method."""
+    if leaf.sent is not None:
+        return leaf.sent
     shape = leaf.local(plan)
     numbers = math.prod(shape)
     if len(shape) < 2 or numbers < plan.reduce.dense_below:
@@ -162,6 +175,11 @@ def _is_sent(plan: Plan, leaf: Leaf, method: Method) -> bool:
     if isinstance(method, Power):
         return method.rank * (numbers // shape[-1] + shape[-1]) < numbers
     return True
+
+
+def _split(leaf: Leaf) -> frozenset[str]:
+    """Return the axes that split a leaf."""
+    return frozenset(axis for axis in leaf.spec() if axis)
 
 
 def _buckets(

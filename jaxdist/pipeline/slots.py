@@ -6,14 +6,15 @@ other parameters each. The k-th largest leaf of every device of one kind lies in
     slot [pipe, fsdp, tensor, n]      n numbers of the largest leaf there on a device
 
 and smaller ones leave the rest at zero. Leaves of a kind decay or do not, have one
-dtype and are split over the same axes, so an optimizer treats a slot as it treats each
-leaf in it. A leaf that stages on several devices use is no slot: all have it whole.
+dtype, are split over the same axes and summed alike, so an optimizer treats a slot as
+it treats each leaf in it. A leaf that stages on several devices use is no slot: all
+have it whole.
 """
 
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -27,6 +28,8 @@ from jaxdist.partition.leaves import Leaf
 from jaxdist.pipeline.places import Places
 
 T = TypeVar("T")
+Kind = tuple[bool, str, bool, bool, bool]
+"""Vector, dtype, split over tensor, shared out over fsdp, compressed."""
 
 
 @partial(
@@ -81,10 +84,8 @@ class Slots:
 
     def pack(self, leaves: Sequence[Any]) -> Held:
         """Put a network's leaves, whole ones, into slots."""
-        rows = [
-            jnp.stack([self._row(slot, place, leaves) for place in slot.places])
-            for slot in self.slots
-        ]
+        given = dict(enumerate(leaves))
+        rows = [self._stacked(slot, given) for slot in self.slots]
         return self._held(rows, leaves)
 
     def unpack(self, held: Held) -> list[jax.Array]:
@@ -97,6 +98,36 @@ class Slots:
                 if place is not None:
                     found[place] = _joined(array[device], self.leaves[place], self.plan)
         return [found[place] for place in range(len(self.leaves))]
+
+    def pack_rows(self, named: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """Put arrays [D, *leaf], one for each of D devices, into slots [D, *slot].
+
+        Args:
+            named: by the name of the leaf; all leaves of a slot, or none of them.
+        """
+        found = {}
+        for slot in self.slots:
+            own = [place for place in slot.places if place is not None]
+            if all(self.leaves[place].name in named for place in own):
+                found[slot.leaf.name] = jax.vmap(partial(self._stacked, slot))(
+                    {place: named[self.leaves[place].name] for place in own}
+                )
+        names = (self.leaves[place].name for place in self.shared)
+        return found | {name: named[name] for name in names if name in named}
+
+    def unpack_rows(self, named: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """Take arrays [D, *leaf] out of slots [D, *slot]."""
+        found = {}
+        for slot in self.slots:
+            for device, place in enumerate(slot.places):
+                if place is not None and slot.leaf.name in named:
+                    leaf = self.leaves[place]
+                    rows = named[slot.leaf.name][:, device]
+                    found[leaf.name] = jax.vmap(
+                        lambda x, leaf=leaf: _joined(x, leaf, self.plan)
+                    )(rows)
+        names = (self.leaves[place].name for place in self.shared)
+        return found | {name: named[name] for name in names if name in named}
 
     def own(self, held: Held, device: int) -> dict[int, jax.Array]:
         """Return the leaves of a device, from the slots that it has.
@@ -163,7 +194,11 @@ class Slots:
         slots = [kind[_number(k)] for kind in kinds for k in range(len(kind))]
         return slots, [held.shared[self.leaves[place].name] for place in self.shared]
 
-    def _row(self, slot: Slot, place: int | None, leaves: Sequence[Any]) -> Any:
+    def _stacked(self, slot: Slot, leaves: Mapping[int, Any]) -> Any:
+        """Return a slot of leaves by their place, [pipe, fsdp, tensor, n]."""
+        return jnp.stack([self._row(slot, place, leaves) for place in slot.places])
+
+    def _row(self, slot: Slot, place: int | None, leaves: Mapping[int, Any]) -> Any:
         """Return what a device along the pipe axis has in a slot, [fsdp, tensor, n]."""
         shape = slot.leaf.shape[1:]
         if place is None:
@@ -177,6 +212,7 @@ def deal_slots(
     leaves: Sequence[Leaf],
     users: Sequence[frozenset[int]],
     places: Places,
+    sent: Callable[[Leaf], bool] = lambda leaf: False,
 ) -> Slots:
     """Deal the leaves of a network into slots.
 
@@ -185,6 +221,7 @@ def deal_slots(
         leaves: how each lies but for the pipe axis.
         users: stages that use each leaf.
         places: where stages are; the replicas of one hold the same.
+        sent: whether the gradient of a leaf is compressed.
     """
     groups: dict[Any, list[list[int]]] = defaultdict(
         lambda: [[] for _ in range(plan.mesh.pipe)]
@@ -194,7 +231,7 @@ def deal_slots(
     shared = tuple(place for place, own in enumerate(owners) if len(own) != 1)
     for place, leaf in enumerate(leaves):
         for device in () if place in shared else devices[place]:
-            groups[_kind(leaf)][device].append(place)
+            groups[_kind(leaf, sent(leaf))][device].append(place)
     slots = [
         _slot(plan, leaves, kind, places)
         for kind, own in sorted(groups.items())
@@ -214,11 +251,11 @@ def deal_slots(
     )
 
 
-def _kind(leaf: Leaf) -> tuple[bool, str, bool, bool]:
-    """Return what leaves of one slot have in common: vector, dtype, tensor, fsdp."""
+def _kind(leaf: Leaf, sent: bool) -> Kind:
+    """Return what leaves of one slot have in common."""
     vector = len(leaf.shape) < 2 or "bias" in leaf.name.split("/")
     split = leaf.tensor is not None, leaf.fsdp is not None
-    return vector, np.dtype(leaf.dtype).name, *split
+    return vector, np.dtype(leaf.dtype).name, *split, sent
 
 
 def _ranked(
@@ -235,10 +272,10 @@ def _ranked(
 def _slot(
     plan: Plan,
     leaves: Sequence[Leaf],
-    kind: tuple[bool, str, bool, bool],
+    kind: Kind,
     places: tuple[int | None, ...],
 ) -> Slot:
-    vector, dtype, tensor, fsdp = kind
+    vector, dtype, tensor, fsdp, sent = kind
     most = max(_numbers(plan, leaves[p]) for p in places if p is not None)
     parts = plan.mesh.fsdp if fsdp else 1, plan.mesh.tensor if tensor else 1
     leaf = Leaf(
@@ -248,6 +285,7 @@ def _slot(
         tensor=2 if tensor else None,
         fsdp=1 if fsdp else None,
         pipe=0,
+        sent=sent,
     )
     return Slot(vector=vector, places=places, leaf=leaf)
 

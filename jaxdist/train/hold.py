@@ -6,6 +6,7 @@ Devices of a pipeline hold slots, in which every stage has its leaves.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -100,7 +101,8 @@ class InSlots:
         def put(slots: Slots, tree: Any) -> Held:
             return slots.pack(jax.tree.leaves(tree))
 
-        return self._changed(state, put, _is_tree)
+        left = self._left(state, self.param_slots.pack_rows)
+        return replace(self._changed(state, put, _is_tree), feedback=left)
 
     def store(self, state: TrainState) -> TrainState:
         """Take the leaves of a state out of slots."""
@@ -112,11 +114,13 @@ class InSlots:
         def out(slots: Slots, held: Held) -> Any:
             return jax.tree.unflatten(trees[id(slots)], slots.unpack(held))
 
-        return self._changed(state, out, lambda node: isinstance(node, Held))
+        left = self._left(state, self.param_slots.unpack_rows)
+        held = self._changed(state, out, lambda node: isinstance(node, Held))
+        return replace(held, feedback=left)
 
     def stored(self, held: TrainState, tree: TrainState, mesh: Mesh) -> TrainState:
         """Return leaves that devices along the pipe axis share, where a dim divides."""
-        del held
+        left = self._left(held, partial(jax.eval_shape, self.param_slots.unpack_rows))
         size = mesh.shape["pipe"]
 
         def placed(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -126,7 +130,7 @@ class InSlots:
             place = NamedSharding(mesh, P(*axes))
             return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
 
-        return jax.tree.map(placed, tree)
+        return jax.tree.map(placed, replace(tree, feedback=left))
 
     def _changed(
         self,
@@ -150,6 +154,13 @@ class InSlots:
                 is_leaf=is_tree,
             ),
             average=average,
+        )
+
+    def _left(self, state: TrainState, change: Callable[[Any], Any]) -> Any:
+        """Change what compressed gradients left, which is kept by name."""
+        left = state.feedback
+        return left and replace(
+            left, residual=change(left.residual), velocity=change(left.velocity)
         )
 
 

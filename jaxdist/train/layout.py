@@ -172,7 +172,11 @@ class Layout:
         """
         if self.pipe is None:
             return stored
-        held = replace(self.state, opt=stored.opt and self.state.opt)
+        held = replace(
+            self.state,
+            opt=stored.opt and self.state.opt,
+            feedback=stored.feedback and self.state.feedback,
+        )
         places = jax.tree.map(lambda x: x.sharding, held)
         taken: TrainState = jax.jit(self.hold.hold, out_shardings=places)(stored)
         return taken

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import jax
 from flax import nnx
@@ -11,6 +12,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers import bind
 from jaxdist.partition.leaves import Leaf
+from jaxdist.partition.reduction import compressor
 from jaxdist.pipeline.slots import deal_slots
 from jaxdist.pipeline.stages import Stages, cut, variables_of
 from jaxdist.profile.calls import Call
@@ -19,6 +21,14 @@ from jaxdist.train.hold import InSlots
 from jaxdist.train.state import TrainState
 
 Inputs = Sequence[jax.ShapeDtypeStruct]
+
+_OF_LEAVES: Final = MappingProxyType(
+    {
+        "power": "PowerSGD packs the matrix of each leaf",
+        "sign": "a sign has no zero",
+    }
+)
+"""Ways that see where a leaf ends, and why."""
 
 
 def staged(plan: Plan, network: Any, inputs: Inputs) -> Stages:
@@ -62,8 +72,10 @@ def in_slots(
         tuple(users_of(stages, network, leaf.name) for leaf in kind) for kind in kinds
     ]
     slots = [
-        deal_slots(plan, kind, used, stages.places)
-        for kind, used in zip(kinds, users, strict=True)
+        deal_slots(plan, kind, used, stages.places, sent)
+        for kind, used, sent in zip(
+            kinds, users, (compressor(plan), lambda leaf: False), strict=True
+        )
     ]
     return InSlots(
         stages=stages,
@@ -134,18 +146,28 @@ def _silent(inputs: Inputs) -> Callable[[nnx.Module], None]:
 
 def _check(plan: Plan) -> None:
     """Refuse what does not go with stages."""
-    others = {
-        "plan.mesh.replica": (plan.replicas > 1, "plan.mesh.replica=1"),
-        f"plan.reduce.via = {plan.reduce.via}": (
-            plan.reduce.via not in ("exact", "auto"),
-            "plan.reduce.via=exact",
-        ),
-    }
-    for what, (asked, remedy) in others.items():
-        if asked:
-            raise BadInput(
-                f"{what} does not go with stages",
-                rule="gradients of stages are summed exactly in every step",
-                values=f"plan.mesh.pipe = {plan.mesh.pipe}, {what}",
-                remedy=(remedy, "plan.mesh.pipe=1"),
-            )
+    if plan.replicas > 1:
+        raise BadInput(
+            "plan.mesh.replica does not go with stages",
+            rule="replicas with an outer loop have the whole network each",
+            values=f"plan.mesh.pipe = {plan.mesh.pipe}, "
+            f"plan.mesh.replica = {plan.mesh.replica}",
+            remedy=("plan.mesh.replica=1", "plan.mesh.pipe=1"),
+        )
+    via = plan.reduce.via
+    if via in _OF_LEAVES:
+        raise BadInput(
+            f"plan.reduce.via = {via} does not go with stages",
+            rule=f"{_OF_LEAVES[via]}; in stages gradients of several leaves lie in one "
+            "array, and the shorter ones are filled up with zeros",
+            values=f"plan.mesh.pipe = {plan.mesh.pipe}, plan.reduce.via = {via}",
+            remedy=("plan.reduce.via=int8", "plan.mesh.pipe=1"),
+        )
+    if plan.pipe.flows and via not in ("exact", "auto"):
+        raise BadInput(
+            f"plan.reduce.via = {via} does not go with {plan.pipe.schedule}",
+            rule="gradients that move the weights one by one are summed exactly",
+            values=f"plan.pipe.schedule = {plan.pipe.schedule}, "
+            f"plan.reduce.via = {via}",
+            remedy=("plan.reduce.via=exact", "plan.pipe.schedule=1f1b"),
+        )

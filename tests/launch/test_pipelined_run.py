@@ -29,7 +29,9 @@ def test_a_run_without_a_flush_resumes_with_as_many_updates_a_step(job, tmp_path
 
 
 def test_a_run_changes_its_stages_as_it_resumes(job, tmp_path):
+    """And takes what compressed gradients left along, to other devices."""
     words = ("train", "digits", *SIZES, f"run.dir={tmp_path}", "--json")
+    words += ("plan.reduce.via=int8",)
     code, out, err = job.run(*words, "plan.mesh.pipe=4", "plan.mesh.data=2")
     assert code == 0, err
     first = json.loads(out)
@@ -51,7 +53,9 @@ def test_a_run_changes_its_stages_as_it_resumes(job, tmp_path):
         (("plan.mesh.pipe=8",), "there are more stages than blocks"),
         (("plan.mesh.pipe=2", "plan.pipe.schedule=1f2b"), "1f1b"),
         (("plan.mesh.pipe=2", "plan.pipe.schedule=interleaved"), "chunks"),
-        (("plan.mesh.pipe=2", "plan.reduce.via=int8"), "does not go with stages"),
+        (("plan.mesh.pipe=2", "plan.reduce.via=power"), "does not go with stages"),
+        (("plan.mesh.pipe=2", "plan.reduce.via=sign"), "a sign has no zero"),
+        (("plan.mesh.pipe=2", *FLOWS, "plan.reduce.via=int8"), "does not go with"),
         (("plan.mesh.pipe=2", *FLOWS, "plan.pipe.chunks=2"), "does not take chunks"),
         (("plan.mesh.pipe=2", *FLOWS, "optim.clip=1"), "optim.clip=0"),
         (("plan.mesh.pipe=2", *FLOWS, "plan.mesh.fsdp=2"), "plan.mesh.data=2"),
