@@ -19,10 +19,10 @@ from jaxdist.launch.testbed import Hosts
 
 WORKER = Path(__file__).with_name("flow_links_worker.py")
 GRIDS = {
-    "data parallel": "0.01,0.02,0.03",
-    "1f1b": "0.01,0.02,0.03",
-    "pipedream": "0.005,0.01,0.02",
-    "pipedream 3-1": "0.01,0.02,0.03",
+    "data parallel": "0.01,0.02",
+    "1f1b": "0.01,0.02",
+    "pipedream": "0.005,0.01",
+    "pipedream 3-1": "0.01,0.02",
 }
 
 

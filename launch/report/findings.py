@@ -120,7 +120,8 @@ def _score(scored: list[Row]) -> Markup:
     samples = last.get("samples") or 1
     # Two standard errors of a share counted over that many samples.
     noise = 2 * math.sqrt(max(top * (1 - top), 1e-12) / samples)
-    where = many(round(last.get("epoch", len(scored)), 2), "epoch")
+    epochs = round(last.get("epoch", len(scored)), 2)
+    where = many(epochs, "epoch") if epochs else many(last["step"], "step")
     if top - share > noise:
         text = "Test accuracy ended at <b>{}</b>, below its best of {} at step {}"
         return Markup(text).format(

@@ -23,6 +23,12 @@ def test_learning_names_the_accuracy_reached(sample):
     assert found.startswith("Test accuracy reached 99.17 % after 30 epochs; training")
 
 
+def test_learning_counts_steps_before_the_first_epoch_is_over(sample):
+    sample.tests[-1] |= {"epoch": 0}
+    assert "after 0 epochs" not in say(findings.learning, sample)
+    assert re.search(r"after [\d,]+ steps;", say(findings.learning, sample))
+
+
 def test_learning_names_the_best_where_the_end_is_clearly_worse(sample):
     sample.tests[-1] |= {"accuracy": 0.9, "correct": 324}
     found = say(findings.learning, sample)
