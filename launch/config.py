@@ -21,8 +21,18 @@ class RunConfig:
     hang_s: int | float = 60
     """Seconds that a step may take, or 20 median steps where those are longer; a run
     that is stuck ends with exit code 75. 0 lets it wait for ever."""
+    straggler_every: int = 100
+    """Steps after which slow processes are named, again and again; 0 names none."""
 
     def __post_init__(self) -> None:
+        if self.straggler_every < 0:
+            raise BadInput(
+                "processes cannot be compared so often",
+                rule="run.straggler_every is a number of steps, or 0, which compares "
+                "none",
+                values=f"run.straggler_every = {self.straggler_every}",
+                remedy="run.straggler_every=100",
+            )
         if not self.hang_s >= 0:
             raise BadInput(
                 "a step needs time",

@@ -77,6 +77,11 @@ class Terminal:
     def tested(self, *, step: int, score: Score) -> None:
         """Show nothing: the closing has the last score and the report all of them."""
 
+    def note(self, text: str) -> None:
+        """Show a line above the progress line."""
+        if self._line is not None:
+            self._line.note(text)
+
     def ends(self) -> None:
         """Take the progress line away."""
         self._stack.close()
@@ -95,6 +100,9 @@ class Silent(contextlib.nullcontext["Silent"]):
         """Show nothing."""
 
     def tested(self, *, step: int, score: Score) -> None:
+        """Show nothing."""
+
+    def note(self, text: str) -> None:
         """Show nothing."""
 
 

@@ -4,17 +4,15 @@ Processes that run different programs wait for each other for ever, each in anot
 collective, and nothing says why. So each says what it has, and process 0 compares.
 """
 
-import hashlib
 import json
 import platform
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jaxdist.core.errors import BadInput, Remark
-from jaxdist.core.plan import Plan
 from jaxdist.launch.company import Company
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.devices import Prepared
@@ -23,6 +21,8 @@ from jaxdist.launch.lock import installed_versions
 from jaxdist.launch.values import write_value
 
 if TYPE_CHECKING:
+    from jaxdist.partition.work import Work
+    from jaxdist.train.layout import Layout
     from jaxdist.train.program import Program
 
 _SAYS: Final = "jaxdist/preflight"
@@ -64,25 +64,37 @@ def check_devices(mine: Company, prepared: Prepared) -> None:
     check_clocks(mine)
 
 
-def check_program(mine: Company, plan: Plan, program: "Program") -> None:
-    """Refuse processes whose steps differ in what they move and compute.
+def check_lowered(
+    mine: Company, layout: "Layout", lowered: Any, work: "Sequence[Work]"
+) -> None:
+    """Refuse processes whose steps differ, before they are compiled.
 
     Raises:
         BadInput: naming the process that differs, in what, and how.
     """
     if mine.store is None:
         return
+    from jaxdist.launch.lowered import detail_of, outline_of
+
+    plan = {f"plan.{k}": write_value(v) for k, v in values(layout.plan).items()}
+    check_alike(mine, "step", {**plan, **outline_of(layout, lowered, work)})
+    check_alike(mine, "step in detail", detail_of(lowered))
+
+
+def check_program(mine: Company, program: "Program") -> None:
+    """Refuse processes whose compilers have made other collectives of one step.
+
+    Raises:
+        BadInput: naming the process that differs, in what, and how.
+    """
+    if mine.store is None:
+        return
+    from jaxdist.launch.lowered import digest
+
     # Not lines of source: hosts may have the same file in different places.
     moves = [replace(move, source="") for move in program.moves]
-    facts = {f"plan.{key}": write_value(text) for key, text in values(plan).items()}
-    facts["parameters"] = f"{program.parameters:,}"
-    facts["FLOPs a device"] = f"{sum(work.program for work in program.work):,}"
-    facts["collectives"] = f"{len(moves)} (hash {_hash(moves)})"
-    check_alike(mine, "program", facts)
-
-
-def _hash(what: object) -> str:
-    return hashlib.sha256(repr(what).encode()).hexdigest()[:8]
+    found = f"{len(moves)} (hash {digest(repr(moves))})"
+    check_alike(mine, "program", {"collectives": found})
 
 
 def check_alike(mine: Company, what: str, facts: Facts) -> None:

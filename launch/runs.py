@@ -40,6 +40,16 @@ class RunFolder:
         return self.path / "spans.jsonl"
 
     @property
+    def slow(self) -> Path:
+        """A line each time that a process was slower than the others."""
+        return self.path / "slow.jsonl"
+
+    @property
+    def status(self) -> Path:
+        """Where each process is, written again and again while the run goes."""
+        return self.path / "status.json"
+
+    @property
     def checkpoints(self) -> Path:
         """Folder of the checkpoints."""
         return self.path / "checkpoints"

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, Protocol
@@ -16,20 +17,22 @@ from jaxdist.core.run import Run
 from jaxdist.input.feed import Feed, eval_feed, train_feed
 from jaxdist.input.kept import Keep
 from jaxdist.input.registry import open_data
+from jaxdist.launch.bulletin import Bulletin
 from jaxdist.launch.changes import check_resume, check_samples
 from jaxdist.launch.claim import claimed
-from jaxdist.launch.company import company
+from jaxdist.launch.company import Company, company
 from jaxdist.launch.devices import Prepared
 from jaxdist.launch.job import Job, make_job
 from jaxdist.launch.kept import keep_for
 from jaxdist.launch.lock import read_lock, samples_of, write_lock
 from jaxdist.launch.preempted import never, until
-from jaxdist.launch.preflight import check_program
+from jaxdist.launch.preflight import check_lowered, check_program
 from jaxdist.launch.provenance import Resolved
 from jaxdist.launch.runs import RunFolder, check_writable, write_whole
 from jaxdist.launch.samples import wanted
 from jaxdist.launch.settle import recorded, settled
 from jaxdist.launch.shuffling import shuffle_line
+from jaxdist.launch.stragglers import Stragglers
 from jaxdist.launch.watch import Watch
 from jaxdist.partition.audit import let_pass, stop
 from jaxdist.train import program as programs
@@ -85,6 +88,9 @@ class Onlooker(Watcher, Protocol):
     def begins(self, start: Start) -> None:
         """See the beginning, before the first step."""
 
+    def note(self, text: str) -> None:
+        """See a line that is meant for a person."""
+
 
 def train(
     resolved: Resolved,
@@ -130,13 +136,28 @@ def train(
         with mine.in_turn("claim"):
             stack.enter_context(claimed(own))
         watch = Watch(mine, config.run.hang_s, folder.stacks)
-        recorder = Recorder(own.metrics, own.spans, started, watch.enters)
+        slow = Stragglers(
+            mine,
+            config.run.straggler_every,
+            onlooker.note,
+            own.slow,
+            on_processor=prepared.platform == "cpu",
+        )
+
+        def enters(phase: str, step: int) -> None:
+            watch.enters(phase, step)
+            slow.enters(phase, step)
+
+        recorder = Recorder(own.metrics, own.spans, started, enters, slow.starved)
         stack.callback(recorder.close)
         stack.enter_context(watch)
+        stack.enter_context(slow)
+        news = Bulletin(own.status, job.course.steps, mine, watch.places)
+        stack.enter_context(news)
         checkpoints = open_checkpoints(folder, config.checkpoint.keep)
         stack.callback(checkpoints.close)
-        begin = _begin(job, checkpoints, recorder)
-        check_program(mine, prepared.plan, begin[0])
+        begin = _begin(job, checkpoints, recorder, mine)
+        check_program(mine, begin[0])
         # Only now: a run that cannot go on keeps the values it was trained with.
         write_lock(own, resolved, samples)
         write_whole(own.plan, prepared.plan.to_json())
@@ -172,6 +193,7 @@ def train(
             exchange={} if feed.kept is None else feed.kept.counts(),
         )
         write_whole(own.summary, run.to_json())
+        news.ends(run.status)
     return run, folder
 
 
@@ -226,14 +248,15 @@ def evaluator(job: Job, test: "Source", ends: Callable[[], bool] = never) -> Eva
 
 
 def _begin(
-    job: Job, checkpoints: "Checkpoints", recorder: Recorder
+    job: Job, checkpoints: "Checkpoints", recorder: Recorder, mine: Company
 ) -> "tuple[Program, TrainState, Restored | None]":
     """Compile the step while the first state is computed or read."""
     fresh = not checkpoints.steps()
     with recorder.phase("compile", 0), ThreadPoolExecutor(1) as pool:
         first = pool.submit(programs.initial_state, job.layout) if fresh else None
         differs = stop if job.config.audit == "fail" else let_pass
-        program = programs.compile_program(job.layout, differs)
+        seen = partial(check_lowered, mine, job.layout)
+        program = programs.compile_program(job.layout, differs, seen)
         if first is not None:
             return program, first.result(), None
     with recorder.phase("checkpoint", 0):

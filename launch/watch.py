@@ -10,6 +10,7 @@ import faulthandler
 import json
 import os
 import re
+import socket
 import sys
 import time
 from collections import deque
@@ -65,6 +66,8 @@ class Said:
     """How often it has spoken."""
     line: str
     """Line of the source at which its main thread is."""
+    host: str = ""
+    """Name of its machine."""
 
     @property
     def where(self) -> str:
@@ -133,6 +136,10 @@ class Watch:
             if step == before + 1:
                 self._steps.append(now - at)
             self._step_began = step, now
+
+    def places(self) -> dict[int, Said]:
+        """Return where each process is, by what it has said last."""
+        return {**self._heard(), self._mine.rank: place_of(self._place)}
 
     def _looks(self) -> None:
         """Look how long the process has been where it is."""
@@ -244,6 +251,7 @@ def place_of(place: Place, beat: int = 0) -> Said:
         phase=place.phase,
         beat=beat,
         line=_line_of_main(),
+        host=socket.gethostname(),
     )
 
 

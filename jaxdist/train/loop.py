@@ -142,7 +142,7 @@ def fit(
     if course.owed and start < course.steps:
         score = _test(evaluate, state, course, recorder, watcher)
     for step in range(start + 1, course.steps + 1):
-        batch = _next(feed, recorder, step)
+        batch = _next(feed, ledger, recorder, step)
         if batch is None:
             break
         with recorder.phase("compute", step):
@@ -178,11 +178,17 @@ def _save(
 
 
 def _next(
-    feed: Iterator[Mapping[str, jax.Array]], recorder: Recorder, step: int
+    feed: Iterator[Mapping[str, jax.Array]],
+    ledger: "_Ticker",
+    recorder: Recorder,
+    step: int,
 ) -> Mapping[str, jax.Array] | None:
     """Return the next batch; None where the run is asked to end."""
     with recorder.phase("input", step):
-        return next(feed, None)
+        batch = next(feed, None)
+    if ledger.idle:
+        recorder.starved()
+    return batch
 
 
 def _test(
@@ -222,6 +228,12 @@ class _Ticker:
         self._skipped, self._in_a_row = skipped, 0
         self._pending: deque[tuple[int, jax.Array]] = deque()
         self._last = time.perf_counter()
+
+    @property
+    def idle(self) -> bool:
+        """Whether the devices have done all that they were handed."""
+        pending: Any = [loss for _, loss in self._pending]
+        return all(loss.is_ready() for loss in pending)
 
     def started(self, step: int, loss: jax.Array) -> None:
         """Note a step that was handed over; await the one `AHEAD` before it."""

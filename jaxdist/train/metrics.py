@@ -21,6 +21,7 @@ class Recorder:
         started: when the command started, Unix seconds.
         enters: is told each phase that begins, with its step, and, without a name,
             that one has ended.
+        starved: is told when devices had nothing left to do as their input came.
     """
 
     def __init__(
@@ -29,12 +30,14 @@ class Recorder:
         spans: Path,
         started: float,
         enters: Callable[[str, int], None] = lambda name, step: None,
+        starved: Callable[[], None] = lambda: None,
     ) -> None:
         # Files are line buffered: a killed run leaves whole lines behind.
         self._path = metrics
         self._metrics = _appended(metrics)
         self._spans = _appended(spans)
         self.started, self._enters = started, enters
+        self.starved = starved
         self.step_seconds: list[float] = []
         self._tested: frozenset[int] = frozenset()
         self._phases: dict[str, float] = defaultdict(float)

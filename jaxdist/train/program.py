@@ -82,20 +82,25 @@ class Program:
 
 
 def compile_program(
-    layout: Layout, differs: Callable[[AuditError], None] = audit.stop
+    layout: Layout,
+    differs: Callable[[AuditError], None] = audit.stop,
+    seen: Callable[[Any, Sequence[Work]], None] = lambda lowered, work: None,
 ) -> Program:
     """Compile a training step and hold it against the plan.
 
     Args:
         layout: the task, its plan and mesh.
         differs: is told each difference from the plan; it stops, or lets it pass.
+        seen: is shown the step before it is compiled, as jax has lowered it, and its
+            work; it may raise.
 
     Raises:
         AuditError: the program moves or computes something that the plan does not.
     """
     traced = trace_program(layout)
-    compiled = traced.lower().compile()
-    work = _work(layout, pruned(traced.jaxpr.jaxpr))
+    lowered, work = traced.lower(), _work(layout, pruned(traced.jaxpr.jaxpr))
+    seen(lowered, work)
+    compiled = lowered.compile()
     moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
     joins = tuple(_join(layout, sync) for sync in layout.syncs)
     warm, differ = _warm(layout)

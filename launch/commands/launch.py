@@ -1,5 +1,6 @@
 """`jaxdist launch HOW -- PROGRAM`: one program on several processes."""
 
+import math
 import os
 import sys
 from argparse import Namespace
@@ -22,31 +23,53 @@ _TAKES: Final = {
         *("--restarts", "--grace"),
     },
     "slurm": {"--nodes", "--processes-per-node", "--devices-per-process", "--sbatch"},
+    "k8s": {
+        *("--nodes", "--image", "--volume", "--name", "--gpus-per-node", "--kubectl"),
+        *("--devices-per-process", "--restarts", "--grace"),
+    },
+    "status": {"--dir", "--json"},
 }
 _NEEDS: Final = {
     "local": "-n 4",
     "mpi": "-n 4",
     "ssh": "--hosts node1,node2",
     "slurm": "--nodes 4",
+    "k8s": "--nodes 4 --image IMAGE --volume CLAIM",
+    "status": "",
 }
 
 
 def add_arguments(parser: Parser) -> None:
     """Take where to start, how many, and what."""
     parser.usage = (
-        "jaxdist launch local|ssh|slurm|mpi [options] -- train EXPERIMENT ..."
+        "jaxdist launch local|ssh|slurm|k8s|mpi [options] -- train EXPERIMENT ...\n"
+        "       jaxdist launch status [RUN] [--dir FOLDER] [--json]"
     )
     parser.add_argument(
         "how",
         choices=tuple(_TAKES),
         help="local: on this machine; ssh: one process a host; slurm: as a job; "
-        "mpi: under mpirun of Open MPI",
+        "k8s: as a JobSet; mpi: under mpirun of Open MPI; status: what has become of "
+        "runs",
     )
     add = parser.add_argument
+    add("run", metavar="RUN", nargs="?", help="status: one run (all in the folder)")
+    add("--dir", metavar="FOLDER", help="status: folder of the runs (runs)")
+    add("--json", action="store_true", default=None, help="status: print JSON")
     add("-n", type=int, metavar="N", help="local, mpi: how many processes")
     add("--hosts", metavar="LIST", help="ssh, mpi: a,b,c or a file with a host a line")
     add("--ssh", metavar="WORDS", help="ssh: what begins a remote command (ssh)")
-    add("--nodes", type=int, metavar="N", help="slurm: how many nodes")
+    add("--nodes", type=int, metavar="N", help="slurm, k8s: how many nodes")
+    add("--image", help="k8s: image with Python, jax and jaxdist")
+    add("--volume", metavar="CLAIM", help="k8s: claim for a volume that all pods write")
+    add("--name", help="k8s: name of the set (jaxdist)")
+    add("--gpus-per-node", type=int, metavar="N", help="k8s: GPUs of each pod (0)")
+    add(
+        "--kubectl",
+        action="append",
+        metavar="OPTION",
+        help="k8s: an option of kubectl, as --kubectl=--context=NAME; any number",
+    )
     add(
         "--processes-per-node",
         type=int,
@@ -72,7 +95,7 @@ def add_arguments(parser: Parser) -> None:
         help="fake devices of each (the plan's, dealt out)",
     )
     add("--port", type=int, help="where process 0 listens (local: a free one)")
-    add_patience(parser, "local, ssh: ")
+    add_patience(parser, "local, ssh, k8s: ")
     add(
         "--print",
         action="store_true",
@@ -88,6 +111,10 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.request import command_of
 
     check_options(args)
+    if args.how == "status":
+        return _status(args)
+    if args.how == "k8s":
+        return _k8s(args)
     command = command_of(args.program, command_names())
     ways = {"local": _local, "mpi": _mpi, "ssh": _ssh, "slurm": _slurm}
     return ways[args.how](args, command)
@@ -103,14 +130,17 @@ def check_options(args: Namespace) -> None:
     given = [n for n in names if getattr(args, _field(n)) is not None]
     needed = _NEEDS[args.how]
     strange = [name for name in given if name not in _TAKES[args.how]]
-    missing = needed.split()[0] not in given
+    strange += [args.run] if args.run and args.how != "status" else []
+    missing = [w for w in needed.split() if w.startswith("-") and w not in given]
     if strange or missing:
-        wrong = f"{strange[0]} is given" if strange else f"{needed.split()[0]} is not"
+        wrong = f"{strange[0]} is given" if strange else f"{missing[0]} is not"
         raise BadInput(
             f"launch {args.how} is not started like that",
             rule=f"{args.how} takes {', '.join(sorted(_TAKES[args.how]))}",
             values=wrong,
-            remedy=f"jaxdist launch {args.how} {needed} -- train digits",
+            remedy=f"jaxdist launch {args.how} {needed} -- train digits"
+            if needed
+            else f"jaxdist launch {args.how}",
         )
 
 
@@ -180,6 +210,52 @@ def _slurm(args: Namespace, command: tuple[str, ...]) -> int:
         options=args.sbatch or (),
     )
     return _shown(job.text() if args.shows else submit(job))
+
+
+def _k8s(args: Namespace) -> int:
+    from jaxdist.launch.cli import command_names
+    from jaxdist.launch.kubernetes import GRACE_S, RESTARTS, JobSet, in_image, submit
+    from jaxdist.launch.supervise import patience
+
+    asked = patience(
+        RESTARTS if args.restarts is None else args.restarts,
+        GRACE_S if args.grace is None else args.grace,
+    )
+    job = JobSet(
+        command=in_image(args.program, command_names()),
+        name=args.name or "jaxdist",
+        nodes=args.nodes,
+        image=args.image,
+        volume=args.volume,
+        gpus=args.gpus_per_node or 0,
+        devices=args.devices_per_process,
+        restarts=asked.restarts,
+        grace_s=math.ceil(asked.saving_s),
+        options=tuple(args.kubectl or ()),
+    )
+    return _shown(job.text() if args.shows else submit(job))
+
+
+def _status(args: Namespace) -> int:
+    from jaxdist.launch.console import print_json
+    from jaxdist.launch.state import find_started, started, state_of
+    from jaxdist.launch.state_tables import print_run, print_runs, tree
+
+    folder = "runs" if args.dir is None else args.dir
+    if args.run is not None:
+        found = state_of(find_started(args.run, folder))
+        print_json(tree(found)) if args.json else print_run(found)
+        return 0
+    states = [state_of(run) for run in started(folder)]
+    if args.json:
+        print_json({"runs": [tree(state) for state in states]})
+    elif states:
+        print_runs(states)
+    else:
+        sys.stdout.write(
+            f"no runs in {folder}/; start one with: jaxdist train digits\n"
+        )
+    return 0
 
 
 def _shown(text: str) -> int:

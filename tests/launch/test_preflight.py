@@ -5,6 +5,8 @@ import textwrap
 import time
 from pathlib import Path
 
+import pytest
+
 from jaxdist.launch.joined import Loopback
 from jaxdist.launch.preflight import differences
 
@@ -105,6 +107,31 @@ def test_a_process_with_other_packages(job, tmp_path):
     assert seconds < 30
 
 
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ("jax.nn.tanh", "rank 1: stablehlo.tanh is there (rank 0: none)"),
+        (
+            "lambda x: 0.3 * jax.nn.relu(x)",
+            "constant dense<3.000000e-01> : tensor<f32> ",
+        ),
+    ],
+)
+def test_a_step_with_the_same_parameters_work_and_sums(job, tmp_path, other, named):
+    """What a compiled step does not show either is seen before it is compiled."""
+    rank = "int(__import__('os').environ['JAXDIST_RANK'])"
+    text = (DOCS / "my.py").read_text()
+    changed = text.replace("jax.nn.relu(", f"(jax.nn.relu, {other})[{rank}](")
+    assert changed != text
+    (tmp_path / "my.py").write_text(changed)
+    words = f"{tmp_path}/my.py run.dir={tmp_path} plan.mesh.spatial_h=1"
+    how = "launch", "local", "-n", 2, "--devices-per-process", 1, "--"
+    code, _, err = job.run(*how, "train", *words.split())
+    assert code == 2, err
+    assert err.count("error:") == 1
+    assert named in err
+
+
 def test_a_process_with_another_network_under_the_same_name(job, tmp_path):
     """A file that is not the same on every host: no setting shows it."""
     wide = "16 - 4 * int(__import__('os').environ['JAXDIST_RANK'])"
@@ -118,4 +145,5 @@ def test_a_process_with_another_network_under_the_same_name(job, tmp_path):
     assert err.count("error:") == 1
     assert "rank 1: parameters " in err
     assert "rank 1: FLOPs a device " in err
+    assert "rank 1: parameter " in err
     assert not (tmp_path / "mine" / "config.lock.json").exists()

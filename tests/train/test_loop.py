@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 from types import SimpleNamespace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -75,7 +76,7 @@ class Job:
         assert number == state.step + 1
         self.log.append(("step", batch))
         loss = np.nan if batch in self.nan_at else batch
-        return SimpleNamespace(step=state.step + 1, opt=None), np.float32(loss)
+        return SimpleNamespace(step=state.step + 1, opt=None), jnp.float32(loss)
 
     def prepare(self):
         self.ready = True

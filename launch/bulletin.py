@@ -1,0 +1,140 @@
+"""Bulletin: what a run says of itself while it goes, in a file of its folder.
+
+Whoever sees the folder knows where each process is, without asking any of them: a run
+that has died cannot be asked.
+"""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import Any, Final, Self
+
+from jaxdist.launch.company import Company
+from jaxdist.launch.lines import read_object
+from jaxdist.launch.runs import write_whole
+from jaxdist.launch.watch import Said
+
+EVERY_S: Final = 2.0
+"""Seconds from one writing to the next."""
+GOING: Final = "going"
+"""State of a run that has not said that it has ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whereabouts:
+    """Where a process was when it last said so."""
+
+    host: str
+    """Name of its machine."""
+    step: int
+    """Step of the run, counted from 1."""
+    phase: str
+    """Phase of the step; empty between phases."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class News:
+    """What the file says."""
+
+    state: str
+    """`going`, `done`, `stopped` (asked to end), or `failed`."""
+    sitting: int
+    """How often the run was started."""
+    steps: int
+    """Steps of the whole run."""
+    count: int
+    """How many processes there are."""
+    pid: int
+    """Process 0, on its machine."""
+    host: str
+    """Machine of process 0."""
+    began: float
+    """When this sitting did, Unix seconds of that machine."""
+    processes: Mapping[int, Whereabouts] = field(default_factory=dict)
+    """By rank, as far as they have said anything."""
+
+
+class Bulletin:
+    """Writes the file again and again, as a context.
+
+    Args:
+        path: the file; process 0 has the folder of the run, others one that goes.
+        steps: of the whole run.
+        mine: the process among those of its run; process 0 alone writes.
+        places: returns where each process is, by rank.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        steps: int,
+        mine: Company,
+        places: Callable[[], Mapping[int, Said]],
+    ) -> None:
+        before = read_news(path)
+        self._path, self._places, self._over = path, places, Event()
+        self._writes = mine.leads
+        self._news: dict[str, Any] = {
+            "sitting": 1 if before is None else before.sitting + 1,
+            "steps": steps,
+            "count": mine.count,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "began": time.time(),
+        }
+        self._thread = Thread(target=self._again, daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._writes:
+            self._write(GOING)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._over.is_set():
+            by_hand = kind is None or kind is KeyboardInterrupt
+            self.ends("stopped" if by_hand else "failed")
+
+    def ends(self, state: str) -> None:
+        """Write the last news of this sitting."""
+        self._over.set()
+        if self._writes:
+            self._thread.join(EVERY_S)
+            self._write(state)
+
+    def _again(self) -> None:
+        while not self._over.wait(EVERY_S):
+            self._write(GOING)
+
+    def _write(self, state: str) -> None:
+        # A full disk ends a run where it loses something; here it loses nothing.
+        with suppress(OSError):
+            places = {
+                str(rank): {"host": said.host, "step": said.step, "phase": said.phase}
+                for rank, said in sorted(self._places().items())
+            }
+            news = {"state": state, **self._news, "processes": places}
+            write_whole(self._path, json.dumps(news) + "\n")
+
+
+def read_news(path: Path) -> News | None:
+    """Read the file; None where there is none that this version can read."""
+    found = read_object(path)
+    if found is None:
+        return None
+    with suppress(TypeError, AttributeError, ValueError):
+        places = {int(n): Whereabouts(**at) for n, at in found["processes"].items()}
+        return News(**{**found, "processes": places})
+    return None

@@ -1,0 +1,86 @@
+"""Running: how long a process computed, waited for a processor, and stood still.
+
+A process that waits for others sleeps. What its threads ran, and what they would have
+run had a processor been free, is its own affair; and so is the time after which a
+thread wakes that had asked to sleep for a moment: then the whole process stood still.
+"""
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import Final, Self
+
+_TICK_S: Final = 0.05
+_LATE_S: Final = 0.03
+"""A thread wakes this late on a machine that is only busy."""
+_TASKS: Final = Path("/proc/self/task")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """Seconds of a process."""
+
+    computed: float = 0.0
+    """Its threads were on a processor, all together."""
+    waited: float = 0.0
+    """That which waited longest was ready and had none; 0 where the system does not
+    say."""
+    stood: float = 0.0
+    """It was stopped, or could not run a thread for another reason."""
+
+
+class Running:
+    """Looks at this process from one of its threads, as a context."""
+
+    def __init__(self) -> None:
+        self._over, self._stood = Event(), 0.0
+        self._thread = Thread(target=self._ticks, daemon=True)
+        self._before = (time.process_time(), delays(), 0.0)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._thread.join(1)
+
+    def since_last(self) -> Ran:
+        """Return what the process did since this was called before."""
+        ran, had, stood = self._before
+        self._before = now = time.process_time(), delays(), self._stood
+        # Threads wait side by side, and most of them for what nobody needs soon.
+        waits = [ns - had.get(task, 0) for task, ns in now[1].items()]
+        waited = max(0, *waits, 0) / 1e9
+        return Ran(computed=now[0] - ran, waited=waited, stood=now[2] - stood)
+
+    def _ticks(self) -> None:
+        """Add up by how much later than asked for this thread wakes."""
+        last = time.monotonic()
+        while not self._over.wait(_TICK_S):
+            now = time.monotonic()
+            late = now - last - _TICK_S
+            self._stood += late if late > _LATE_S else 0.0
+            last = now
+
+
+def delays() -> Mapping[str, int]:
+    """Return the nanoseconds that each thread of this process waited for a processor.
+
+    Linux keeps them; elsewhere there are none.
+    """
+    found: dict[str, int] = {}
+    with suppress(OSError):
+        for task in _TASKS.iterdir():
+            with suppress(OSError, IndexError, ValueError):  # a thread that has ended
+                found[task.name] = int((task / "schedstat").read_text().split()[1])
+    return found
