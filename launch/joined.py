@@ -13,11 +13,15 @@ from jaxdist.core.errors import BadInput
 from jaxdist.launch.company import company
 from jaxdist.launch.together import Finished, Task, run_together
 
-_RANK: Final = "JAXDIST_RANK"
+RANK: Final = "JAXDIST_RANK"
+"""Says which process this is."""
 _HOSTS: Final = "JAXDIST_HOSTS"
 _COORDINATOR: Final = "JAXDIST_COORDINATOR"
 _CLUSTER: Final = "JAXDIST_CLUSTER"
 """Says which scheduler jax asks for the place of this process: `slurm`."""
+
+START: Final = "JAXDIST_START_S"
+"""Says how many seconds processes wait for each other, where not _START_S."""
 
 # A host of a testbed has one thread, as its share of this machine's processors.
 _ONE_THREAD: Final = {
@@ -81,7 +85,7 @@ def place_words(
         devices: fake devices of the process; None leaves them to its command.
     """
     each = {} if devices is None else {"JAX_NUM_CPU_DEVICES": str(devices)}
-    mine = {_RANK: str(rank), _HOSTS: str(count), _COORDINATOR: coordinator}
+    mine = {RANK: str(rank), _HOSTS: str(count), _COORDINATOR: coordinator}
     return {**each, **_QUIET, **mine}
 
 
@@ -121,15 +125,16 @@ def _initialize(
         coordinator,
         count,
         rank,
-        cluster_detection_method=method,
-        initialization_timeout=_START_S,
+        # Who was told its place asks no scheduler, which might give it fewer devices.
+        cluster_detection_method=method or "deactivate",
+        initialization_timeout=int(os.environ.get(START, _START_S)),
         heartbeat_timeout_seconds=silence_s,
     )
 
 
 def was_placed(environ: Mapping[str, str]) -> bool:
     """Tell whether a process with this environment is one of several."""
-    return _RANK in environ or _CLUSTER in environ
+    return RANK in environ or _CLUSTER in environ
 
 
 def place() -> tuple[int, int, str]:
@@ -139,7 +144,7 @@ def place() -> tuple[int, int, str]:
         BadInput: nobody started this process as one of several.
     """
     try:
-        rank, count = int(os.environ[_RANK]), int(os.environ[_HOSTS])
+        rank, count = int(os.environ[RANK]), int(os.environ[_HOSTS])
         return rank, count, os.environ[_COORDINATOR]
     except KeyError as error:
         raise BadInput(
