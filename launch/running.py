@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Thread, get_native_id
 from types import TracebackType
 from typing import Final, Self
 
@@ -65,12 +65,14 @@ class Running:
 
     def _ticks(self) -> None:
         """Add up by how much later than asked for this thread wakes."""
-        last = time.monotonic()
+        mine = _TASKS / str(get_native_id())
+        last, had = time.monotonic(), _delay(mine)
         while not self._over.wait(_TICK_S):
-            now = time.monotonic()
-            late = now - last - _TICK_S
+            now, has = time.monotonic(), _delay(mine)
+            # What this thread waited for a processor, others did as well.
+            late = now - last - _TICK_S - (has - had) / 1e9
             self._stood += late if late > _LATE_S else 0.0
-            last = now
+            last, had = now, has
 
 
 def delays() -> Mapping[str, int]:
@@ -78,9 +80,13 @@ def delays() -> Mapping[str, int]:
 
     Linux keeps them; elsewhere there are none.
     """
-    found: dict[str, int] = {}
     with suppress(OSError):
-        for task in _TASKS.iterdir():
-            with suppress(OSError, IndexError, ValueError):  # a thread that has ended
-                found[task.name] = int((task / "schedstat").read_text().split()[1])
-    return found
+        return {task.name: _delay(task) for task in _TASKS.iterdir()}
+    return {}
+
+
+def _delay(task: Path) -> int:
+    """Return the same of one thread; 0 of one that has ended."""
+    with suppress(OSError, IndexError, ValueError):
+        return int((task / "schedstat").read_text().split()[1])
+    return 0

@@ -57,9 +57,8 @@ def print_run(state: State) -> None:
     out.print(f"{state.name}    {state.state}    step {_steps(state)}{loss}")
     if state.state in _WORDS:
         out.print(f"  {_WORDS[state.state]}")
-    out.print(
-        f"  started again {count(state.restarts)} times; last line {_ago(state)}\n"
-    )
+    again = many(state.restarts, "restart")
+    out.print(f"  {again}; last line {_ago(state)}\n")
     if not state.processes:
         return
     rows = table("rank", "host", "step", "phase", right=("rank", "step"))

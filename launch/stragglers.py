@@ -158,13 +158,12 @@ class Stragglers:
         if not self._on_processor:  # its threads hand over, and others compute
             ran = {"stood": ran["stood"]}
         each = {name: seconds / steps for name, seconds in ran.items()}
-        most = max(each.get("waited", 0.0), each["stood"])
         return Share(
             host=socket.gethostname(),
             first=window.first,
             last=window.last,
             step_s=(window.ended - window.began) / steps,
-            own_s={**own, COMPUTE: each.get("computed", 0.0) + most},
+            own_s={**own, COMPUTE: sum(each.values())},
             ran_s=each,
         )
 

@@ -42,7 +42,7 @@ def steps(*windows, every=10):
             computes(how["works"])
             mine.store.wait_at_barrier(f"{step}", 60_000)
             slow.enters("", step)
-        time.sleep(1)
+        time.sleep(2)
 """
 
 

@@ -1,0 +1,106 @@
+"""What a checkpoint a minute costs the loop: seconds it stands, and steps after it.
+
+    python benchmarks/checkpoint_stall.py
+    python benchmarks/checkpoint_stall.py --minutes 5 gpt2_small data.batch=2
+
+Trains an experiment for some minutes, by default ResNet-50 on small synthetic images,
+with a checkpoint about once a minute, and reads the files of the run. The loop stands
+while a state is copied; it is written behind the steps that follow, which may take
+longer for it.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+RESNET = (
+    *("resnet50", "data.name=synthetic", "data.size=64", "data.batch=8"),
+    *("plan.mesh.data=1", "plan.mesh.spatial_h=1"),
+)
+SAMPLES = 4000
+"""Of an epoch, as synthetic data have them."""
+FIRST = 20
+"""Steps of a short run that says how long one takes."""
+
+
+def trained(words: list[str], folder: Path, steps: int, every: int, batch: int) -> Path:
+    """Train so many steps; return the folder of the run."""
+    name = f"every-{every}"
+    settings = (
+        f"run.dir={folder}",
+        f"run.name={name}",
+        f"checkpoint.every_steps={every}",
+        f"epochs={(steps - 0.5) * batch / SAMPLES}",
+        f"data.samples={SAMPLES}",
+    )
+    command = [sys.executable, "-m", "jaxdist.launch", "train", *words, *settings]
+    subprocess.run([*command, "--json"], check=True, stdout=subprocess.DEVNULL)
+    return folder / name
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """Read a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def stall(run: Path) -> dict[str, Any]:
+    """Say what the checkpoints of a run cost its loop."""
+    spans = [row for row in lines(run / "spans.jsonl") if "seconds" in row]
+    rows = [row for row in lines(run / "metrics.jsonl") if row["kind"] == "train"]
+    last = rows[-1]["step"]
+    saves = {
+        row["step"]: row["seconds"]
+        for row in spans
+        if row["name"] == "checkpoint" and 0 < row["step"] < last
+    }
+    # A state is written in some seconds, so the steps of those are the ones after it.
+    behind, others = [], []
+    ends = [row["time"] for row in rows if row["step"] in saves]
+    for row in rows[FIRST // 2 :]:
+        since = min((row["time"] - at for at in ends if row["time"] > at), default=99.0)
+        (behind if since < 10 else others).append(row["step_s"])
+    step = statistics.median(others)
+    slower = sum(seconds - step for seconds in behind) / max(len(saves), 1)
+    apart = statistics.mean(b - a for a, b in pairwise(ends))
+    stood = statistics.mean(saves.values())
+    return {
+        "step_s": step,
+        "checkpoints": len(saves),
+        "apart_s": apart,
+        "stood_s": stood,
+        "longest_s": max(saves.values()),
+        "stood_share": stood / 60,
+        "steps_behind_s": slower,
+        "with_steps_behind_share": (stood + slower) / 60,
+    }
+
+
+def main() -> None:
+    """Print what was measured as JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--minutes", type=float, default=4)
+    parser.add_argument("words", nargs="*", default=RESNET)
+    args = parser.parse_args()
+    words = list(args.words)
+    batch = next(int(w.split("=")[1]) for w in words if w.startswith("data.batch="))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        short = trained(words, folder, FIRST, 10 * FIRST, batch)
+        pace = [row for row in lines(short / "metrics.jsonl") if row["kind"] == "train"]
+        step = statistics.median(row["step_s"] for row in pace[FIRST // 2 :])
+        every = max(round(60 / step), 1)
+        run = trained(words, folder, round(args.minutes * every) + 1, every, batch)
+        size = sum(p.stat().st_size for p in run.rglob("*") if "checkpoints" in p.parts)
+        found = stall(run)
+    kept = min(found["checkpoints"] + 1, 3)
+    print(json.dumps({"words": words, **found, "checkpoint_MB": size / kept / 1e6}))
+
+
+if __name__ == "__main__":
+    main()
