@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import time
 
 from jaxdist.launch.bulletin import Bulletin, read_news
@@ -120,20 +119,3 @@ def test_without_runs_there_is_something_to_start(tmp_path, capfd):
 def test_a_run_that_is_not_there_is_named(tmp_path, capfd):
     assert main(["launch", "status", "no", "--dir", str(tmp_path)]) == 2
     assert "no run no" in capfd.readouterr().err
-
-
-def test_a_run_of_two_processes_that_is_killed(job, tmp_path):
-    """Seen while it goes, and dead without a word a moment later."""
-    words = f"digits run.dir={tmp_path} data.dir={job.data} model.width=4 epochs=50"
-    how = "launch", "local", "-n", 2, "--devices-per-process", 1, "--"
-    child = job.start(*how, "train", *words.split())
-    folder = RunFolder(tmp_path / "digits")
-    while len(state_of(folder).processes) < 2 or state_of(folder).step < 2:
-        assert child.poll() is None, child.communicate()[1]
-        time.sleep(0.1)
-    seen = state_of(folder)
-    assert (seen.state, seen.steps, seen.count) == ("going", 1123, 2)
-    child.send_signal(signal.SIGKILL)
-    child.communicate()
-    code, out, _ = job.run("launch", "status", folder.path, "--json")
-    assert (code, json.loads(out)["state"]) == (0, "dead")

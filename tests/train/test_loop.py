@@ -120,6 +120,51 @@ def run(tmp_path):
     return go
 
 
+@pytest.mark.parametrize("ready", [True, False])
+def test_input_that_devices_waited_for_is_told(tmp_path, ready):
+    """They did where no loss was out still; before the first step they always do."""
+    job, told = Job((), None), []
+    run_step = job.run
+
+    def runs(number, state, batch):
+        state, loss = run_step(number, state, batch)
+        return state, Out(loss, ready)
+
+    job.run = runs
+    recorder = Recorder(
+        tmp_path / "m", tmp_path / "s", time.time(), starved=lambda: told.append(1)
+    )
+    fit(
+        job,
+        SimpleNamespace(step=0, opt=None),
+        iter(range(1, 9)),
+        course=course(samples=10, batch=2, epochs=1),
+        evaluate=job,
+        saver=job,
+        recorder=recorder,
+        watcher=job,
+        rates=lambda steps: steps,
+    )
+    recorder.close()
+    # The first loss is awaited at once, so the second step finds none out either.
+    assert len(told) == (5 if ready else 2)
+
+
+class Out:
+    """A loss that is out."""
+
+    ndim = 0
+
+    def __init__(self, loss, ready):
+        self.loss, self.ready = loss, ready
+
+    def is_ready(self):
+        return self.ready
+
+    def __float__(self):
+        return float(self.loss)
+
+
 def test_losses_come_late_but_all_before_what_follows(run):
     log, outcome = run(0, samples=10, batch=2, epochs=1, save_every=3)
     assert [row[1] for row in log if row[0] == "loss"] == [1, 2, 3, 4, 5]
