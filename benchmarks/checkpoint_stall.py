@@ -2,7 +2,7 @@
 
     python benchmarks/checkpoint_stall.py
     python benchmarks/checkpoint_stall.py --minutes 1 --apart 15 alexnet data.batch=8 \
-        data.name=synthetic data.size=64 plan.mesh.data=1
+        data.name=synthetic data.size=64 plan.mesh.data=1 optim.lr=1e-5
 
 Trains an experiment for some minutes, by default ResNet-50 on small synthetic images,
 with a checkpoint about once a minute, and reads the files of the run. The loop stands
@@ -22,7 +22,7 @@ from typing import Any
 
 RESNET = (
     *("resnet50", "data.name=synthetic", "data.size=64", "data.batch=8"),
-    *("plan.mesh.data=1", "plan.mesh.spatial_h=1"),
+    *("plan.mesh.data=1", "plan.mesh.spatial_h=1", "optim.lr=1e-3"),
 )
 SAMPLES = 4000
 """Of an epoch, as synthetic data have them."""
