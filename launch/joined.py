@@ -24,7 +24,7 @@ START: Final = "JAXDIST_START_S"
 """Says how many seconds processes wait for each other, where not _START_S."""
 
 # A host of a testbed has one thread, as its share of this machine's processors.
-_ONE_THREAD: Final = {
+ONE_THREAD: Final = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -59,7 +59,7 @@ def environment(
     """
     kept = {name: text for name, text in environ.items() if not name.startswith("JAX_")}
     mine = place_words(rank=rank, count=count, coordinator=coordinator, devices=1)
-    return {**direct(kept), **ON_PROCESSOR, **_ONE_THREAD, **mine}
+    return {**direct(kept), **ON_PROCESSOR, **ONE_THREAD, **mine}
 
 
 def direct(environ: Mapping[str, str]) -> dict[str, str]:

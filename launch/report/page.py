@@ -1,23 +1,15 @@
 """The page: the template filled with what a record says."""
 
-import base64
-import hashlib
-import re
 from dataclasses import dataclass
-from importlib.resources import files
-from typing import Any, Final
-
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup, escape
+from typing import Any
 
 from jaxdist.core.units import count, duration
-from jaxdist.core.words import FILLS, ORIGINS, SURFACES, TEXT_ON
+from jaxdist.core.words import ORIGINS
 from jaxdist.launch.report import charts, findings, learning, mesh
 from jaxdist.launch.report.facts import facts, tiles, utc
+from jaxdist.launch.report.paper import fill, part
 from jaxdist.launch.report.read import Record
 from jaxdist.launch.tables import next_commands
-
-_UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|h|min|m?s|[kMGT]?B|samples/s|UTC)(?!\w))")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,30 +24,7 @@ class Value:
 
 def render(record: Record) -> str:
     """Write the page of a run as one HTML document that asks for nothing."""
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    style, script = _palette() + _part("style.css"), _part("sort.js")
-    environment.filters["tight"] = tight
-    page = environment.from_string(_part("report.html.j2"))
-    return page.render(
-        style=Markup(style),
-        script=Markup(script),
-        policy=_policy(style, script),
-        **_shown(record),
-    )
-
-
-def tight(text: str | Markup) -> Markup:
-    """Keep numbers and their units on one line.
-
-    >>> tight("median 36.4 ms, < 5 %") == "median 36.4&nbsp;ms, &lt; 5&nbsp;%"
-    True
-    """
-    return Markup(_UNIT.sub("&nbsp;", str(escape(text))))
+    return fill(part("report.html.j2"), _shown(record))
 
 
 def _shown(record: Record) -> dict[str, Any]:
@@ -116,29 +85,3 @@ def _next(record: Record) -> list[str]:
     if record.run.status == "stopped":
         return [record.command] if record.command else []
     return next_commands(record.run, record.folder)
-
-
-def _palette() -> str:
-    """Write the palette as CSS variables; paper is always light."""
-    colours = FILLS | SURFACES | TEXT_ON
-    light = "".join(f"--{name}: {c.light}; " for name, c in colours.items())
-    dark = "".join(f"--{name}: {c.dark}; " for name, c in colours.items())
-    when = "@media screen and (prefers-color-scheme: dark)"
-    return f":root {{ {light}}}\n{when} {{ :root {{ {dark}}} }}\n"
-
-
-def _policy(style: str, script: str) -> str:
-    """Allow this style and this script and nothing else: the page asks for nothing."""
-    return (
-        f"default-src 'none'; style-src '{_digest(style)}'; "
-        f"script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'"
-    )
-
-
-def _digest(text: str) -> str:
-    sha = hashlib.sha256(text.encode()).digest()
-    return f"sha256-{base64.b64encode(sha).decode()}"
-
-
-def _part(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
