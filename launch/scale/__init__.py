@@ -1,0 +1,1 @@
+"""A scaling study: one training on more and more processes, measured and fitted."""

@@ -1,0 +1,126 @@
+"""A fit: seconds of a step as a serial, a parallel and a communicating part.
+
+    t = serial + parallel x n p / min(p, c) + communication x s
+
+p processes on c cores, n samples a process and step, s bytes that pass a device one
+after another in a step (the ledger's). With a core a process and a global batch B it is
+
+    t(p) = serial + parallel B / p + communication s(p)
+
+the time of Amdahl's law (G. Amdahl, 1967, "Validity of the single processor approach to
+achieving large scale computing capabilities", AFIPS) with a term for what travels. s is
+2 S (p-1)/p for a ring and S bytes of gradients, and 2 (p-1) S for a parameter server,
+whose link carries p-1 gradients and then p-1 sums. The parts are found by least
+squares, none of them below zero.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from scipy.optimize import nnls
+
+EQUATION: Final = "t = serial + parallel x samples a core + communication x bytes sent"
+UNKNOWNS: Final = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A measured step."""
+
+    processes: int
+    """How many there were."""
+    each: float
+    """Samples of a process."""
+    sent: float
+    """Bytes that a device sent."""
+    seconds: float
+    """Median of a steady step."""
+    cores: int
+    """Cores for all processes together."""
+
+    @property
+    def work(self) -> float:
+        """Samples that each busy core has to compute."""
+        return self.each * self.processes / min(self.processes, self.cores)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """The three parts, and how far the points are from them."""
+
+    serial: float
+    """Seconds of a step that nothing makes fewer."""
+    parallel: float
+    """Seconds a sample on a core."""
+    communication: float
+    """Seconds a byte that a device sends."""
+    points: int
+    """Steps that it was found from."""
+    residual: float
+    """Root of the mean square of measured less fitted, seconds."""
+    furthest: float
+    """Largest distance of a point, as a share of its measured seconds."""
+
+    @property
+    def spare(self) -> int:
+        """Points beyond the unknowns: without any the residual checks nothing."""
+        return self.points - UNKNOWNS
+
+    def parts(self, point: Point) -> dict[str, float]:
+        """Return the seconds of each part at a point."""
+        return {
+            "serial": self.serial,
+            "parallel": self.parallel * point.work,
+            "communication": self.communication * point.sent,
+        }
+
+    def shares(self, point: Point) -> dict[str, float]:
+        """Return the same as shares of the fitted step; `serial` is Amdahl's."""
+        parts = self.parts(point)
+        whole = sum(parts.values())
+        return {name: seconds / whole for name, seconds in parts.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfitted:
+    """Points from which the parts cannot be told apart."""
+
+    why: str
+    """What is missing."""
+    remedy: str
+    """What to type as well."""
+
+
+def fit(points: Sequence[Point]) -> Fit | Unfitted:
+    """Find the parts from measured steps.
+
+    Args:
+        points: at least three, of which no part is a mixture of the others.
+    """
+    if len(points) < UNKNOWNS:
+        return Unfitted(
+            why=f"{len(points)} points for {UNKNOWNS} unknowns",
+            remedy="more --processes, or a second --batch",
+        )
+    # Samples and bytes are of other sizes than one: each column is scaled to one.
+    columns = np.array([(1.0, point.work, point.sent) for point in points])
+    scale = np.abs(columns).max(axis=0)
+    if not scale.all() or np.linalg.matrix_rank(columns / scale, 1e-6) < UNKNOWNS:
+        return Unfitted(
+            why="the parts change alike from point to point",
+            remedy="a second --batch tells them apart",
+        )
+    seconds = np.array([point.seconds for point in points])
+    found, _ = nnls(columns / scale, seconds)
+    off = seconds - columns / scale @ found
+    serial, parallel, communication = (float(part) for part in found / scale)
+    return Fit(
+        serial=serial,
+        parallel=parallel,
+        communication=communication,
+        points=len(points),
+        residual=float(np.sqrt(np.mean(off**2))),
+        furthest=float(np.max(np.abs(off) / seconds)),
+    )

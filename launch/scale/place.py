@@ -1,0 +1,105 @@
+"""Places: where the processes of a study run, a computing thread each."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.joined import ONE_THREAD, free_port
+from jaxdist.launch.local import Local
+from jaxdist.launch.opening import many
+from jaxdist.launch.standing import standing
+from jaxdist.launch.testbed import Hosts
+from jaxdist.launch.together import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """This machine's loopback, or the hosts of its testbed."""
+
+    cores: int
+    """Cores that all processes share."""
+    hosts: Hosts | None = None
+    """The testbed; None is loopback."""
+
+    @property
+    def name(self) -> str:
+        """What it is called: `loopback` or `testbed`."""
+        return "loopback" if self.hosts is None else "testbed"
+
+    @property
+    def rate(self) -> str | None:
+        """Rate of each link, where it is held to one."""
+        return None if self.hosts is None else self.hosts.rate
+
+    @property
+    def title(self) -> str:
+        """The same for people, with the cores."""
+        if self.hosts is None:
+            return f"loopback of this machine, {many(self.cores, 'core')}"
+        rate = self.rate or "no limit"
+        hosts = many(self.hosts.count, "host")
+        return f"testbed of {hosts}, {rate} each way, {many(self.cores, 'core')} in all"
+
+    def tasks(self, command: Sequence[str], count: int, attempt: int) -> list[Task]:
+        """Return the processes of a run, as `launch local` or `testbed run` has them.
+
+        Args:
+            command: words that start each.
+            count: how many.
+            attempt: number of the run: each has an address of its own.
+        """
+        address = f"127.0.0.1:{free_port()}"
+        each = Local(
+            command=tuple(command),
+            count=count,
+            devices=1,
+            coordinator=self.hosts.coordinator(attempt) if self.hosts else address,
+        )
+        tasks = each.tasks(one_thread(os.environ))
+        return self.hosts.inside(tasks) if self.hosts else tasks
+
+
+def own_cores() -> int:
+    """Return the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux: a container may have fewer
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def one_thread(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment whose processes compute in one thread each.
+
+    A process that takes all cores when it is alone has no more of them to be joined by
+    others: it would seem to scale badly wherever it runs.
+    """
+    flags = [environ.get("XLA_FLAGS", ""), ONE_THREAD["XLA_FLAGS"]]
+    joined = {"XLA_FLAGS": " ".join(filter(None, flags)), "NPROC": "1"}
+    return {**environ, **ONE_THREAD, **joined}
+
+
+def place_of(most: int, *, in_testbed: bool) -> Place:
+    """Return where a study runs.
+
+    Args:
+        most: processes at once.
+        in_testbed: on the hosts that `jaxdist testbed up` has made.
+
+    Raises:
+        BadInput: no testbed is up, or it has too few hosts.
+    """
+    cores = own_cores()
+    if not in_testbed:
+        return Place(cores=cores)
+    hosts = standing()
+    if hosts.count >= most:
+        return Place(cores=cores, hosts=hosts)
+    raise BadInput(
+        "the testbed has too few hosts",
+        rule="a process has a host of its own",
+        values=f"--processes {most}, {many(hosts.count, 'host')}",
+        remedy=[
+            f"--processes {hosts.count}",
+            f"jaxdist testbed down, jaxdist testbed up --hosts {most}",
+        ],
+    )
