@@ -417,22 +417,25 @@ def test_a_testbed_that_is_not_up_is_refused(capsys, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_real_study_of_two_processes(job, tmp_path):
-    words = "--processes", "1,2", "--reduce", "ring,int8", "--input", "real,synthetic"
+    words = "--processes", "1,2", "--reduce", "ring", "--input", "real,synthetic"
     where = f"data.dir={job.data}", "-o", tmp_path / "study"
-    code, out, err = job.run("scale", "digits", *words, *where, "--json")
+    code, out, err = job.run(
+        "scale", "digits", "model.width=4", *words, *where, "--json"
+    )
     assert code == 0, err
     found = json.loads(out)
     assert [run["run"] for run in found["runs"]] == [
         f"{run}-{source}"
         for source in ("real", "synthetic")
-        for run in ("p1-b64-none", "p2-b64-ring", "p2-b64-int8")
+        for run in ("p1-b64-none", "p2-b64-ring")
     ]
-    one, ring, int8 = found["runs"][:3]
-    assert one["bytes_sent"] < int8["bytes_sent"] < ring["bytes_sent"] / 3
-    real = {d["run"]: d for d in found["losses"]}
-    assert real["p2-b64-ring-real"]["first_step"] < 1e-6
+    one, ring = found["runs"][:2]
+    assert one["bytes_sent"] == 0 < ring["bytes_sent"]
+    assert one["efficiency"] == 1
+    losses = {drift["run"]: drift for drift in found["losses"]}
+    assert losses["p2-b64-ring-real"]["first_step"] < 1e-6
     assert not found["failed"]
     assert not any(fit["fitted"] for fit in found["fits"])
     assert (tmp_path / "study" / "scale.html").is_file()
