@@ -11,6 +11,7 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.request import check_number
+from jaxdist.launch.supervise import MOST
 
 SCRIPT: Final = Path(__file__).parent / "scripts" / "slurm.sh"
 """What runs on the first node of the job; readable, and of use by hand."""
@@ -30,6 +31,8 @@ class Slurm:
     """Processes a node."""
     devices: int | None = None
     """Fake devices of each; None leaves that to the command."""
+    requeues: int | None = None
+    """How often it is queued again where it ends with 75; None: as the script says."""
     options: tuple[str, ...] = ()
     """More options of sbatch."""
 
@@ -42,9 +45,8 @@ class Slurm:
     @property
     def variables(self) -> dict[str, str]:
         """The variables that it is submitted with, which SLURM hands on."""
-        return (
-            {} if self.devices is None else {"JAX_NUM_CPU_DEVICES": f"{self.devices}"}
-        )
+        found = {"JAX_NUM_CPU_DEVICES": self.devices, "JAXDIST_REQUEUES": self.requeues}
+        return {name: f"{text}" for name, text in found.items() if text is not None}
 
     def text(self) -> str:
         """Return the command line for a shell, and the script that it submits."""
@@ -58,6 +60,7 @@ def slurm(
     nodes: int,
     each: int = 1,
     devices: int | None = None,
+    requeues: int | None = None,
     options: Sequence[str] = (),
 ) -> Slurm:
     """Return the job that a command would be.
@@ -67,6 +70,8 @@ def slurm(
         nodes: how many nodes.
         each: processes a node.
         devices: fake devices of each; None leaves that to the command.
+        requeues: how often it is queued again where it ends with 75; None: as the
+            script says.
         options: more options of sbatch.
 
     Raises:
@@ -76,11 +81,14 @@ def slurm(
     check_number("--processes-per-node", each, _MOST_TASKS)
     if devices is not None:
         check_number("--devices-per-process", devices, _MOST_TASKS)
+    if requeues is not None:
+        check_number("--requeues", requeues, MOST)
     return Slurm(
         command=tuple(command),
         nodes=nodes,
         each=each,
         devices=devices,
+        requeues=requeues,
         options=tuple(options),
     )
 

@@ -22,7 +22,10 @@ _TAKES: Final = {
         *("--hosts", "--devices-per-process", "--port", "--ssh"),
         *("--restarts", "--grace"),
     },
-    "slurm": {"--nodes", "--processes-per-node", "--devices-per-process", "--sbatch"},
+    "slurm": {
+        *("--nodes", "--processes-per-node", "--devices-per-process"),
+        *("--requeues", "--sbatch"),
+    },
     "k8s": {
         *("--nodes", "--image", "--volume", "--name", "--gpus-per-node", "--kubectl"),
         *("--devices-per-process", "--restarts", "--grace"),
@@ -75,6 +78,12 @@ def add_arguments(parser: Parser) -> None:
         type=int,
         metavar="N",
         help="slurm: processes a node, each with the GPU of its number (1, with all)",
+    )
+    add(
+        "--requeues",
+        type=int,
+        metavar="N",
+        help="slurm: queue the job again where it ends with 75, up to N times (100)",
     )
     add(
         "--sbatch",
@@ -207,6 +216,7 @@ def _slurm(args: Namespace, command: tuple[str, ...]) -> int:
         nodes=args.nodes,
         each=1 if each is None else each,
         devices=args.devices_per_process,
+        requeues=args.requeues,
         options=args.sbatch or (),
     )
     return _shown(job.text() if args.shows else submit(job))

@@ -89,13 +89,34 @@ def here(cluster, monkeypatch, tmp_path):
     return tmp_path
 
 
+COUNTS = """
+import os, pathlib, sys, time
+rank = int(os.environ["SLURM_PROCID"])
+file = pathlib.Path(f"starts-{rank}")
+file.write_text(file.read_text() + "x" if file.exists() else "x")
+starts = len(file.read_text())
+print("start", starts, flush=True)
+"""
+
+
+def counts(text):
+    return sys.executable, "-c", COUNTS + text
+
+
 def submitted(capfd, *words):
     """Submit, wait for the end, and return the lines that the job has written."""
     assert main(["launch", "slurm", "--nodes", "1", *map(str, words)]) == 0
-    number = capfd.readouterr().out.split()[-1]
+    return ended(capfd.readouterr().out.split()[-1])
+
+
+def ended(number):
+    """Wait for the end of a job, and return the lines that it has written."""
     end = time.monotonic() + 120
-    while said("squeue", "--noheader", "--job", number, env=os.environ):
-        assert time.monotonic() < end
+    state = "squeue", "--noheader", "--format=%r", "--job", number
+    while reason := said(*state, env=os.environ).strip():
+        assert time.monotonic() < end, Path(f"slurm-{number}.out").read_text()
+        if reason == "BeginTime":  # SLURM waits two minutes before it begins again
+            said("scontrol", "update", f"job={number}", "starttime=now", env=os.environ)
         time.sleep(0.2)
     return Path(f"slurm-{number}.out").read_text().splitlines()
 
@@ -125,6 +146,53 @@ class TestSlurm:
         )
         assert sum("error: the global batch" in line for line in lines) == 1
         assert not (here / "runs").exists()
+
+    def test_a_job_that_asks_for_it_is_queued_again(self, here, capfd):
+        how = "--processes-per-node", 2, "--"
+        lines = submitted(capfd, *how, *counts("sys.exit(75 if starts < 3 else 0)"))
+        assert sorted(line for line in lines if "start " in line) == [
+            f"{rank}: start {n}" for rank in (0, 1) for n in (1, 2, 3)
+        ]
+        assert (
+            sum("exit code 75: queued again, 1 of 100" in line for line in lines) == 1
+        )
+
+    def test_it_is_queued_again_so_often_and_no_more(self, here, capfd):
+        lines = submitted(capfd, "--requeues", 1, "--", *counts("sys.exit(75)"))
+        assert [line for line in lines if "start " in line] == [
+            "0: start 1",
+            "0: start 2",
+        ]
+
+    @pytest.mark.parametrize("end", ["sys.exit(1)", "os.kill(os.getpid(), 9)"])
+    def test_what_fails_is_not(self, end, here, capfd):
+        text = f"{end} if rank else time.sleep(600)"
+        lines = submitted(capfd, "--processes-per-node", 2, "--", *counts(text))
+        assert sum("start " in line for line in lines) == 2
+
+    def test_one_that_asks_for_it_ends_those_that_are_stuck(self, here, capfd):
+        text = (
+            "sys.exit(75) if rank and starts == 1 else time.sleep(600 * (starts < 2))"
+        )
+        lines = submitted(capfd, "--processes-per-node", 2, "--", *counts(text))
+        assert sum("start " in line for line in lines) == 4
+
+    def test_sigterm_saves_a_step_and_the_job_goes_on(self, here, job, capfd):
+        words = "model.width=4", "epochs=1.5", f"data.dir={job.data}"
+        how = "--nodes", 1, "--processes-per-node", 2, "--"
+        assert main(["launch", "slurm", *map(str, how), "train", "digits", *words]) == 0
+        number = capfd.readouterr().out.split()[-1]
+        run = here / "runs" / "digits"
+        while len(job.lines(run / "metrics.jsonl")) < 3:
+            time.sleep(0.02)
+        said("scancel", "--signal=TERM", number, env=os.environ)
+        lines = ended(number)
+        assert any("exit code 75: queued again" in line for line in lines)
+        steps = [
+            r["step"] for r in job.lines(run / "metrics.jsonl") if r["kind"] == "train"
+        ]
+        assert steps == list(range(1, 34))
+        assert "restart" in " ".join(lines)
 
     def test_what_slurm_refuses_is_said(self, here, capfd):
         words = "--nodes", "1", "--sbatch=--partition=none", "--", "true"
