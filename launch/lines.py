@@ -7,9 +7,11 @@ counted and left out.
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 Row = dict[str, Any]
+_END: Final = 16_384
+"""Bytes of a file's end in which a last line is looked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,23 @@ def read_object(path: Path) -> Row | None:
         return _parse(path.read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:
         return None
+
+
+def last_row(path: Path, kind: str) -> Row | None:
+    """Return the last whole object of a kind, from the end of a file that may be long.
+
+    Args:
+        path: a file of JSON objects, one a line, that may still grow.
+        kind: the value of its `kind`.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _END))
+            lines = file.read().decode(errors="replace").split("\n")
+    except FileNotFoundError:
+        return None
+    rows = (_parse(line) for line in reversed(lines))
+    return next((row for row in rows if row and row.get("kind") == kind), None)
 
 
 def _parse(text: str) -> Row | None:

@@ -13,6 +13,7 @@ SEGMENT: Final = 1448
 """Bytes of a message in a full frame: 1500 less the headers of IP and TCP."""
 
 _UNITS: Final = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+_TIMES: Final = {"us": 1, "ms": 10**3, "s": 10**6}
 _BURST_S: Final = 1.5e-3
 _BURST_B: Final = 68 * 1024
 
@@ -60,6 +61,27 @@ def bucket(rate: str) -> tuple[str, ...]:
     bits = bits_per_second(rate)
     burst = max(_BURST_B, round(_BURST_S * bits / 8))
     return "tbf", "rate", f"{bits}bit", "burst", f"{burst}b", "latency", "200ms"
+
+
+def lag(delay: str) -> tuple[str, ...]:
+    """Return the words of `tc` for a delay of each packet.
+
+    >>> lag("1.5ms")
+    ('netem', 'delay', '1500us', 'limit', '100000')
+
+    Raises:
+        BadInput: it is no delay.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", delay.strip().lower())
+    us = round(float(found[1]) * _TIMES[found[2]]) if found else 0
+    if us:
+        return "netem", "delay", f"{us}us", "limit", "100000"
+    raise BadInput(
+        f"{delay} is no delay of a link",
+        rule="a delay is a number above zero and us, ms or s, without a space",
+        values=repr(delay),
+        remedy=["did you mean 1ms?", "without a delay there is the kernel's own"],
+    )
 
 
 def framed(payload: int) -> int:

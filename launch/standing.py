@@ -8,10 +8,11 @@ import json
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.links import bits_per_second
+from jaxdist.launch.iproute import check_machine
+from jaxdist.launch.links import bits_per_second, lag
 from jaxdist.launch.local import MOST
 from jaxdist.launch.request import check_number
-from jaxdist.launch.testbed import FILES, Hosts, check_machine, known, remove, sweep
+from jaxdist.launch.testbed import FILES, Hosts, known, remove, sweep
 
 NAME: Final = "jaxdist-testbed"
 """Begins the names of the one testbed of a machine."""
@@ -19,12 +20,13 @@ _ABOUT: Final = FILES / f"{NAME}-switch" / "about.json"
 """Written last: without it the testbed is not whole."""
 
 
-def up(count: int, rate: str | None) -> Hosts:
+def up(count: int, rate: str | None, delay: str | None = None) -> Hosts:
     """Make the testbed of this machine.
 
     Args:
         count: how many hosts.
         rate: of each link, both ways; None is no limit.
+        delay: of each packet; None is none.
 
     Raises:
         BadInput: numbers that cannot be, a machine that cannot make hosts, or one is
@@ -33,6 +35,8 @@ def up(count: int, rate: str | None) -> Hosts:
     check_number("--hosts", count, MOST)
     if rate is not None:
         bits_per_second(rate)
+    if delay is not None:
+        lag(delay)
     check_machine()
     sweep()
     if there():
@@ -42,10 +46,10 @@ def up(count: int, rate: str | None) -> Hosts:
             values=", ".join(there()),
             remedy="jaxdist testbed down",
         )
-    hosts = Hosts(count, rate, name=NAME)
+    hosts = Hosts(count, rate, delay=delay, name=NAME)
     hosts.up()
     _ABOUT.parent.mkdir(parents=True, exist_ok=True)
-    _ABOUT.write_text(json.dumps({"count": count, "rate": rate}))
+    _ABOUT.write_text(json.dumps({"count": count, "rate": rate, "delay": delay}))
     return hosts
 
 
@@ -64,7 +68,8 @@ def standing() -> Hosts:
         )
     try:
         about = json.loads(_ABOUT.read_text())
-        return Hosts(about["count"], about["rate"], name=NAME)
+        rate, delay = about["rate"], about["delay"]
+        return Hosts(about["count"], rate, delay=delay, name=NAME)
     except (OSError, ValueError, KeyError) as error:
         raise BadInput(
             "the testbed is not whole",

@@ -9,17 +9,15 @@ import re
 import secrets
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from jaxdist.core.errors import BadInput
+from jaxdist.launch.iproute import attempt, check_delays, check_machine, do
 from jaxdist.launch.joined import checked_count, tasks_for
-from jaxdist.launch.links import Counter, bucket, counter
+from jaxdist.launch.links import Counter, bucket, counter, lag
 from jaxdist.launch.together import Finished, Task, run_together
 
 _PREFIX: Final = "jaxdist"
@@ -37,6 +35,7 @@ class Hosts:
     Args:
         count: how many hosts.
         rate: bits a second of each link, both ways: `100mbit`; None is no limit.
+        delay: of each packet, on its way to any host: `1ms`; None is none.
         frames: whether processes hand over whole frames, so that counters see every
             header; without it the kernel cuts packets of up to 64 KiB after counting,
             which costs less of the processor.
@@ -44,7 +43,8 @@ class Hosts:
             and are removed by others when it is gone.
 
     Raises:
-        BadInput: not Linux, not root, no `ip` and `tc`, or values that cannot be.
+        BadInput: not Linux, not root, no `ip` and `tc`, values that cannot be, or
+            delays where the kernel has none.
     """
 
     def __init__(
@@ -52,13 +52,15 @@ class Hosts:
         count: int,
         rate: str | None = None,
         *,
+        delay: str | None = None,
         frames: bool = False,
         name: str | None = None,
     ) -> None:
         self.count = checked_count(count)
         self.rate, self.frames = rate, frames
-        self._words = _shaping(rate)
-        self.name = name or f"{_PREFIX}-{os.getpid()}-{secrets.token_hex(2)}"
+        _shaping(rate)
+        self._lag = None if delay is None else lag(delay)
+        self.name = name or _own_name()
         check_machine()
 
     def __enter__(self) -> "Hosts":
@@ -120,7 +122,7 @@ class Hosts:
         """Read what each host's interface has sent and received."""
         read = ("cat", "/proc/net/dev")
         return tuple(
-            counter(_do(*self._inside(rank), *read), "eth0")
+            counter(do(*self._inside(rank), *read), "eth0")
             for rank in range(self.count)
         )
 
@@ -130,11 +132,30 @@ class Hosts:
         Raises:
             BadInput: it is no rate.
         """
-        self._words, self.rate = _shaping(rate), rate
+        _shaping(rate)
+        self.rate = rate
         for rank in range(self.count):
-            for where, link in (self._host(rank), "eth0"), (self._switch, f"p{rank}"):
-                words = ("qdisc", "replace", "dev", link, "root", *self._words)
-                _do("tc", "-n", where, *words)
+            self.shape_one(rank, rate)
+
+    def shape_one(self, rank: int, rate: str | None) -> None:
+        """Change the rate of one host's link, both ways.
+
+        Raises:
+            BadInput: it is no rate.
+        """
+        words, (host, port) = _shaping(rate), self.ends(rank)
+        _queue(port, "root", *words)
+        if self._lag is None:
+            _queue(host, "root", *words)
+        elif rate is None:
+            _queue(host, "root", *self._lag)
+        else:
+            _queue(host, "root", "handle", "1:", *words)
+            _queue(host, "parent", "1:1", "handle", "10:", *self._lag)
+
+    def ends(self, rank: int) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Return the ends of a host's cable, its own first: namespace, interface."""
+        return (self.space(rank), "eth0"), (self._switch, f"p{rank}")
 
     def down(self) -> None:
         """Remove the hosts and end what runs on them; nothing where they are gone."""
@@ -144,37 +165,45 @@ class Hosts:
     def _switch(self) -> str:
         return f"{self.name}-switch"
 
-    def _host(self, rank: int) -> str:
+    def space(self, rank: int) -> str:
+        """Return the name of a host's network namespace."""
         return f"{self.name}-{rank}"
+
+    def pids(self, rank: int) -> tuple[int, ...]:
+        """Return the processes that run on a host."""
+        done = attempt("ip", "netns", "pids", self.space(rank))
+        return tuple(map(int, done.stdout.split()))
 
     def _inside(self, rank: int) -> tuple[str, ...]:
         """Return the words that run a command on a host."""
-        return "ip", "netns", "exec", self._host(rank)
+        return "ip", "netns", "exec", self.space(rank)
 
     def _make(self) -> None:
         switch = self._switch
-        _do("ip", "netns", "add", switch)
-        _do("ip", "-n", switch, "link", "add", "name", "switch", "type", "bridge")
-        _do("ip", "-n", switch, "link", "set", "dev", "switch", "up")
+        if self._lag is not None:
+            check_delays(f"{_own_name()}-delay")
+        do("ip", "netns", "add", switch)
+        do("ip", "-n", switch, "link", "add", "name", "switch", "type", "bridge")
+        do("ip", "-n", switch, "link", "set", "dev", "switch", "up")
         for rank in range(self.count):
             self._plug_in(rank)
         self.shape(self.rate)
 
     def _plug_in(self, rank: int) -> None:
         """Make one host and its cable."""
-        host, port, switch = self._host(rank), f"p{rank}", self._switch
-        _do("ip", "netns", "add", host)
+        host, port, switch = self.space(rank), f"p{rank}", self._switch
+        do("ip", "netns", "add", host)
         _write_names(host, self.address(rank))
         ends = ("type", "veth", "peer", "name", port, "netns", switch)
-        _do("ip", "link", "add", "name", "eth0", "netns", host, *ends)
+        do("ip", "link", "add", "name", "eth0", "netns", host, *ends)
         at = ("ip", "-n", host)
-        _do(*at, "link", "set", "dev", "lo", "up")
-        _do(*at, "address", "add", f"{self.address(rank)}/24", "dev", "eth0")
+        do(*at, "link", "set", "dev", "lo", "up")
+        do(*at, "address", "add", f"{self.address(rank)}/24", "dev", "eth0")
         if self.frames:
-            _do(*at, "link", "set", "dev", "eth0", "gso_max_segs", "1")
-        _do(*at, "link", "set", "dev", "eth0", "up")
+            do(*at, "link", "set", "dev", "eth0", "gso_max_segs", "1")
+        do(*at, "link", "set", "dev", "eth0", "up")
         plug = ("link", "set", "dev", port, "master", "switch")
-        _do("ip", "-n", switch, *plug, "up")
+        do("ip", "-n", switch, *plug, "up")
 
 
 def remove(name: str) -> list[str]:
@@ -196,6 +225,16 @@ def sweep() -> list[str]:
     return dead
 
 
+def _own_name() -> str:
+    return f"{_PREFIX}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
+def _queue(end: tuple[str, str], *words: str) -> None:
+    """Give an interface a queue in place of the one that it has there."""
+    space, link = end
+    do("tc", "-n", space, "qdisc", "replace", "dev", link, *words)
+
+
 def _shaping(rate: str | None) -> tuple[str, ...]:
     return ("noqueue",) if rate is None else bucket(rate)
 
@@ -209,7 +248,7 @@ def _write_names(host: str, address: str) -> None:
 
 
 def _namespaces() -> list[str]:
-    return [line.split()[0] for line in _do("ip", "netns", "list").splitlines() if line]
+    return [line.split()[0] for line in do("ip", "netns", "list").splitlines() if line]
 
 
 def known() -> set[str]:
@@ -222,61 +261,11 @@ def _remove(names: Iterable[str]) -> None:
     """Remove hosts; what somebody else has removed in the meantime is no error."""
     names = set(names)
     for name in names & set(_namespaces()):
-        running = _run("ip", "netns", "pids", name).stdout.split()
+        running = attempt("ip", "netns", "pids", name).stdout.split()
         if running:
-            _run("kill", "-KILL", *running)
-        _run("ip", "netns", "delete", name)
+            attempt("kill", "-KILL", *running)
+        attempt("ip", "netns", "delete", name)
     for name in names:
         shutil.rmtree(FILES / name, ignore_errors=True)
     for name in names & set(_namespaces()):
-        _do("ip", "netns", "delete", name)
-
-
-def _do(*words: str) -> str:
-    """Run a command of the system and return what it prints.
-
-    Raises:
-        BadInput: it fails, with its own words.
-    """
-    done = _run(*words)
-    if done.returncode == 0:
-        return done.stdout
-    raise BadInput(
-        "this machine does not make the hosts",
-        rule="root may add network namespaces, veth pairs, a bridge and token buckets",
-        values=f"{' '.join(words)}: {done.stderr.strip()}",
-        remedy="in a container: docker run --privileged ...",
-    )
-
-
-def _run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, capture_output=True, text=True, check=False)
-
-
-def check_machine() -> None:
-    """Refuse what cannot make hosts.
-
-    Raises:
-        BadInput: not Linux, not root, or no `ip` and `tc`.
-    """
-    if sys.platform != "linux":
-        raise _refused(f"this is {sys.platform}", "run it on Linux")
-    if os.geteuid() != 0:
-        raise _refused(
-            f"the user is {os.geteuid()}", "the same as root, with sudo -E for example"
-        )
-    missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
-    if missing:
-        raise _refused(f"no {' and no '.join(missing)}", "apt-get install iproute2")
-
-
-def _refused(values: str, remedy: str) -> BadInput:
-    return BadInput(
-        "hosts in a box cannot be made here",
-        rule="they are network namespaces: Linux, root, and ip and tc of iproute2",
-        values=values,
-        remedy=[
-            remedy,
-            "or without shaped links: jaxdist launch local -n 4 -- train digits",
-        ],
-    )
+        do("ip", "netns", "delete", name)

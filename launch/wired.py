@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.launch.testbed import Hosts, check_machine
+from jaxdist.launch.iproute import check_machine
+from jaxdist.launch.testbed import Hosts
 
 _MOST: Final = 16
 _STEPS: Final = 3

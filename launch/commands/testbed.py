@@ -3,31 +3,56 @@
 import os
 import sys
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from jaxdist.core.errors import BadInput
 from jaxdist.launch.arguments import Parser, add_patience, add_program
 
 if TYPE_CHECKING:
     from jaxdist.launch.testbed import Hosts
     from jaxdist.launch.together import Task
 
+_HARM: Final = {
+    "cut": "its link is cut",
+    "kill": "its processes are killed",
+    "stop": "its processes are stopped, and say nothing any more",
+}
 summary = "make several hosts in this machine, on links of a given rate"
 
 
 def add_arguments(parser: Parser) -> None:
     """Take what to do, and with how many hosts."""
-    parser.usage = "jaxdist testbed up|status|run|down [options] [-- PROGRAM ...]"
+    parser.usage = (
+        "jaxdist testbed up|status|run|fail|mend|down [HOST] [options] [-- PROGRAM ...]"
+    )
     parser.add_argument(
         "action",
-        choices=("up", "status", "run", "down"),
+        choices=("up", "status", "run", "fail", "mend", "down"),
         help="up: make hosts; status: their links, and what they have counted; "
-        "run: one process a host; down: remove all of it, also what a crash left",
+        "run: one process a host; fail: do harm to a host; mend: undo it; "
+        "down: remove all of it, also what a crash left",
+    )
+    parser.add_argument(
+        "host", nargs="?", metavar="HOST", help="fail, mend: which one: h0, h1, ..."
     )
     parser.add_argument(
         "--hosts", type=int, default=4, metavar="N", help="up: how many (4)"
     )
     parser.add_argument(
         "--rate", help="up: of each link, both ways: 200mbit (no limit)"
+    )
+    parser.add_argument(
+        "--delay", help="up: of each packet: 1ms, where the kernel has netem (none)"
+    )
+    harm = parser.add_mutually_exclusive_group()
+    for how, what in _HARM.items():
+        harm.add_argument(f"--{how}", action="store_true", help=f"fail: {what}")
+    harm.add_argument("--slow", metavar="RATE", help="fail: its link has this rate")
+    parser.add_argument(
+        "--at-step",
+        type=int,
+        metavar="N",
+        help="fail: when the run on the hosts has done so many steps (at once)",
     )
     parser.add_argument(
         "--devices-per-process",
@@ -40,15 +65,38 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Do one of the four."""
-    actions = {"up": _up, "status": _status, "run": _run, "down": _down}
+    """Do one of them."""
+    actions = {
+        **{"up": _up, "status": _status, "run": _run, "down": _down},
+        **{"fail": _fail, "mend": _mend},
+    }
+    check_host(args)
     return actions[args.action](args)
+
+
+def check_host(args: Namespace) -> None:
+    """Refuse a host that is missing, or stands where none is taken.
+
+    Raises:
+        BadInput: naming what to type.
+    """
+    takes = args.action in ("fail", "mend")
+    if takes == (args.host is not None):
+        return
+    how = " --cut" if args.action == "fail" else ""
+    remedy = f"jaxdist testbed {args.action}{f' h1{how}' if takes else ''}"
+    raise BadInput(
+        "no host is named" if takes else f"{args.action} is for all hosts",
+        rule="fail and mend take a host: h0, h1, ...; the others take none",
+        values=f"testbed {args.action} {args.host or ''}".rstrip(),
+        remedy=remedy,
+    )
 
 
 def _up(args: Namespace) -> int:
     from jaxdist.launch.standing import up
 
-    _show(up(args.hosts, args.rate))
+    _show(up(args.hosts, args.rate, args.delay))
     return 0
 
 
@@ -79,6 +127,52 @@ def _run(args: Namespace) -> int:
         return hosts.inside(each.tasks(os.environ))
 
     return run_supervised(attempt, wanted)
+
+
+def _fail(args: Namespace) -> int:
+    from jaxdist.launch import trouble
+    from jaxdist.launch.links import bits_per_second
+    from jaxdist.launch.reached import wait_for
+    from jaxdist.launch.standing import standing
+
+    how = next((how for how in _HARM if getattr(args, how)), "slow")
+    if how == "slow" and args.slow is None:
+        raise BadInput(
+            "nothing is to be done to this host",
+            rule=f"fail takes --{', --'.join(_HARM)} or --slow RATE",
+            remedy=f"jaxdist testbed fail {args.host} --cut",
+        )
+    if args.slow is not None:
+        bits_per_second(args.slow)
+    hosts = standing()
+    rank = trouble.rank_of(hosts, args.host)
+    if args.at_step is not None:
+        wait_for(hosts, args.at_step)
+    if how == "slow":
+        done = trouble.slow(hosts, rank, args.slow)
+    elif how == "cut":
+        done = trouble.cut(hosts, rank)
+    else:
+        done = trouble.signalled(hosts, rank, how)
+    return _said(f"{args.host}: {done}", f"jaxdist testbed mend {args.host}")
+
+
+def _mend(args: Namespace) -> int:
+    from jaxdist.launch import trouble
+    from jaxdist.launch.standing import standing
+
+    hosts = standing()
+    done = trouble.mend(hosts, trouble.rank_of(hosts, args.host))
+    return _said(f"{args.host}: {done}", "jaxdist testbed status")
+
+
+def _said(what: str, then: str) -> int:
+    from jaxdist.launch.console import console, print_next
+
+    out = console()
+    out.print(f"testbed   {what}")
+    print_next(out, then)
+    return 0
 
 
 def _down(args: Namespace) -> int:

@@ -1,0 +1,83 @@
+"""iproute: the commands `ip` and `tc` of this machine, and what it lacks for hosts."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+from jaxdist.core.errors import BadInput
+
+
+def do(*words: str) -> str:
+    """Run a command of the system and return what it prints.
+
+    Raises:
+        BadInput: it fails, with its own words.
+    """
+    done = attempt(*words)
+    if done.returncode == 0:
+        return done.stdout
+    raise BadInput(
+        "this machine does not make the hosts",
+        rule="root may add network namespaces, veth pairs, a bridge and token buckets",
+        values=f"{' '.join(words)}: {done.stderr.strip()}",
+        remedy="in a container: docker run --privileged ...",
+    )
+
+
+def attempt(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the system that may fail."""
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+def check_machine() -> None:
+    """Refuse what cannot make hosts.
+
+    Raises:
+        BadInput: not Linux, not root, or no `ip` and `tc`.
+    """
+    if sys.platform != "linux":
+        raise _refused(f"this is {sys.platform}", "run it on Linux")
+    if os.geteuid() != 0:
+        raise _refused(
+            f"the user is {os.geteuid()}", "the same as root, with sudo -E for example"
+        )
+    missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
+    if missing:
+        raise _refused(f"no {' and no '.join(missing)}", "apt-get install iproute2")
+
+
+def check_delays(space: str) -> None:
+    """Refuse delays where the kernel has none.
+
+    Args:
+        space: name of a network namespace that is made to try one, and removed.
+
+    Raises:
+        BadInput: the kernel has no `netem`.
+    """
+    do("ip", "netns", "add", space)
+    try:
+        words = ("qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
+        tried = attempt("tc", "-n", space, *words)
+    finally:
+        attempt("ip", "netns", "delete", space)
+    if tried.returncode:
+        raise BadInput(
+            "this kernel delays no packets",
+            rule="--delay needs the queue netem: CONFIG_NET_SCH_NETEM of the kernel",
+            values=f"tc qdisc add dev lo root netem: {tried.stderr.strip()}",
+            remedy=["modprobe sch_netem", "or the same without --delay"],
+        )
+
+
+def _refused(values: str, remedy: str) -> BadInput:
+    return BadInput(
+        "hosts in a box cannot be made here",
+        rule="they are network namespaces: Linux, root, and ip and tc of iproute2",
+        values=values,
+        remedy=[
+            remedy,
+            "or without shaped links: jaxdist launch local -n 4 -- train digits",
+        ],
+    )
