@@ -11,7 +11,14 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Final, Protocol, TextIO, cast
 
-from jaxdist.core.errors import BadInput, Failed, Remark, TryAgain, did_you_mean
+from jaxdist.core.errors import (
+    BadInput,
+    DiskFull,
+    Failed,
+    Remark,
+    TryAgain,
+    did_you_mean,
+)
 from jaxdist.launch import commands
 from jaxdist.launch.arguments import Parser
 from jaxdist.launch.company import AGAIN, company
@@ -96,6 +103,8 @@ def _tell(error: BaseException) -> int:
     match error:
         case SystemExit():  # argparse, after --help
             code = int(error.code or 0)
+        case DiskFull() as full:
+            code = _once(1, lambda: print_error(full))
         case BadInput() as refusal:
             code = _once(2, lambda: print_error(refusal))
         case Failed():
@@ -109,8 +118,8 @@ def _tell(error: BaseException) -> int:
             # The reader, `head` for one, has enough: the rest goes nowhere, quietly.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 1
-        case OSError(errno=errno.ENOSPC | errno.EDQUOT) as full:
-            code = _once(2, lambda: print_error(_disk_full(full)))
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT) as met:
+            code = _once(1, lambda: print_error(_disk_full(met)))
         case _:
             traceback.print_exception(error)
             code = 1
@@ -139,8 +148,8 @@ def _remark(
     (file or sys.stderr).write(f"warn: {message}\n" if own else said)
 
 
-def _disk_full(error: OSError) -> BadInput:
-    return BadInput(
+def _disk_full(error: OSError) -> DiskFull:
+    return DiskFull(
         "the disk is full",
         rule="a run has room for its files; what was written before stays good",
         values=str(error.filename or error),

@@ -45,6 +45,13 @@ class BadInput(ValueError):
         return "\n".join(lines)
 
 
+class DiskFull(BadInput):
+    """A disk has no room: nothing is wrong with what was asked for.
+
+    The same command goes on once there is room, so it fails and is not refused.
+    """
+
+
 class Failed(RuntimeError):
     """A promise of jaxdist's own does not hold, so the run must not go on."""
 

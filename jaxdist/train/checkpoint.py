@@ -67,8 +67,9 @@ class Checkpoints:
             False if this very state is saved already.
 
         Raises:
-            BadInput: the save before or this one met a full disk or a folder that
-                cannot be written, or another state is saved under this step.
+            DiskFull: the save before or this one met a full disk.
+            BadInput: a folder that cannot be written, or another state is saved under
+                this step.
         """
         self.wait()
         arrays = {name: _data(leaf) for name, leaf in named_leaves(state).items()}
@@ -89,8 +90,9 @@ class Checkpoints:
         """Wait for the save in progress, then drop the oldest beyond `keep`.
 
         Raises:
-            BadInput: the disk is full or the folder cannot be written; the earlier
-                checkpoints are as they were, and the unfinished one is removed.
+            DiskFull: the disk is full; the earlier checkpoints are as they were, and
+                the unfinished one is removed.
+            BadInput: the folder cannot be written.
         """
         if self._writing is None or self._writer is None:
             return

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from jaxdist.core.errors import BadInput
+from jaxdist.core.errors import BadInput, DiskFull
 from jaxdist.core.units import size
 from jaxdist.train import stored
 from jaxdist.train.notes import Notes
@@ -32,7 +32,7 @@ def unwritable(directory: Path, notes: Notes, error: Exception) -> BadInput | No
     """Tell what a person can do about a save that failed, if anything."""
     if full := _fullness(error):
         free = size(shutil.disk_usage(directory).free)
-        return BadInput(
+        return DiskFull(
             f"checkpoint {notes.step} does not fit on the disk",
             rule="a checkpoint is written whole or not at all; earlier ones are intact",
             values=f"{size(notes.nbytes)} needed, {free} free in {directory} ({full})",

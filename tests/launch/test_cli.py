@@ -122,7 +122,7 @@ def test_two_mistakes_are_two_blocks(answer):
         (KeyboardInterrupt(), 130, "\nstopped from the keyboard\n"),
         (
             OSError(errno.ENOSPC, "No space left", "runs/a"),
-            2,
+            1,
             "error: the disk is full\n",
         ),
         (RuntimeError("boom"), 1, "Traceback"),
