@@ -11,6 +11,7 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.company import company
+from jaxdist.launch.reachable import wait_until_reached
 from jaxdist.launch.together import Finished, Task, run_together
 
 RANK: Final = "JAXDIST_RANK"
@@ -37,6 +38,8 @@ ON_PROCESSOR: Final = {
 }
 """Variables by which jax computes on the processor alone."""
 _START_S: Final = 60
+_REACHED_S: Final = _START_S - 5
+"""Seconds until process 0 must listen: before it has given up waiting for the rest."""
 _SILENCE_S: Final = 30
 """Seconds without a word after which jax ends all other processes."""
 WATCHED_S: Final = 600
@@ -99,11 +102,14 @@ def join(silence_s: int = _SILENCE_S) -> int:
 
     Raises:
         BadInput: nobody started this process as one of several.
+        TryAgain: process 0 is not reached.
     """
     if method := os.environ.get(_CLUSTER):
         _initialize(silence_s, method=method)
         return company().rank
     rank, count, coordinator = place()
+    if rank:
+        wait_until_reached(rank, coordinator, _REACHED_S)
     if count > 1:
         _initialize(silence_s, coordinator, count, rank)
     return rank
