@@ -87,6 +87,7 @@ def main():
     parser.add_argument("--faults", "--trials", type=int, default=5)
     parser.add_argument("--processes", type=int, default=2, help="on loopback")
     parser.add_argument("--hosts", type=int, default=0, help="of a testbed instead")
+    parser.add_argument("--minutes", type=float, default=1e9, help="soak: at most")
     parser.add_argument("--hang-s", type=float, default=10)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()

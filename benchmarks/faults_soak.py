@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 from faults_run import EPOCH, SIGNALS, Run, disk, place
 
-ROOM = (0, 100_000)
+ROOM = (0, 50_000)
 """Bytes that a full disk has left: none, or too few for a checkpoint."""
 BATCH = 64
 RESTART = re.compile(r"^restart \d+ of")
@@ -42,12 +42,14 @@ def soak(folder, args, chance):
 
         kinds = [k for k in (*KINDS, *where.kinds) if small or k != "disk"]
         with start("runs", restarts=1000, steps=ENDLESS) as run:
-            began = time.time()
-            for number, kind in enumerate(dealt(kinds, args.faults, chance)):
+            began, number, took = time.time(), 0, 0
+            for number, kind in enumerate(dealt(kinds, args.faults, chance), 1):
                 row = one(run, where, kind, chance.randrange(count), chance)
                 seen |= identities(run)
-                print(json.dumps({"fault": number + 1, **row}), flush=True)
-            took = round(time.time() - began)
+                print(json.dumps({"fault": number, **row}), flush=True)
+                took = round(time.time() - began)
+                if took > 60 * args.minutes:
+                    break
             run.child.send_signal(signal.SIGTERM)
             run.ends(75)
         steps = run.rows()[-1]["step"]
@@ -58,7 +60,7 @@ def soak(folder, args, chance):
             alone.ends(0)
         wrong = {**differences(last, alone, count), "left": left(where, seen)}
     restarts = sum(bool(RESTART.search(line)) for _, line in run.lines)
-    said = {"faults": args.faults, "seconds": took, "steps": steps}
+    said = {"faults": number, "seconds": took, "steps": steps}
     print(json.dumps({**said, "restarts": restarts, "wrong": wrong}))
     if any(wrong.values()):
         raise SystemExit("the run is not the one that was left alone")
@@ -88,15 +90,20 @@ def one(run, where, kind, rank, chance):
     if kind == "slow":
         return slowed(run, where, rank)
     at, filler = time.time(), run.folder.parent / "filler"
+    room = chance.choice(ROOM)
     if kind == "damage":
         damage(run)
-    if kind == "disk":
-        fill(filler, chance.choice(ROOM))
-    elif kind == "cut":
+    if kind == "cut":
         where.harm(kind, rank)
-    else:
+    elif kind != "disk":
         run.process(rank).send_signal(SIGNALS[kind])
-    ended, _ = run.wait(lambda: run.said(" so all were ended", at) or failed(run, at))
+
+    def noticed():
+        if kind == "disk":  # checkpoints that are dropped meanwhile make room
+            fill(filler, room)
+        return run.said(" so all were ended", at) or failed(run, at)
+
+    ended, _ = run.wait(noticed)
     last = run.steps()[-1]["step"]
     if kind == "cut":
         where.mend(rank)
@@ -151,7 +158,7 @@ def damage(run):
 
 def fill(filler: Path, leave: int):
     """Take the room of a disk, but for some bytes, while others write on it."""
-    with filler.open("wb", buffering=0) as file:
+    with filler.open("ab", buffering=0) as file:
         for piece in (1 << 20, 1 << 12):
             free = os.statvfs(filler.parent)
             while free.f_bavail * free.f_bsize >= leave + piece:
