@@ -16,19 +16,23 @@ Source: Rabenseifner 2004, "Optimization of collective reduction operations", IC
 import itertools
 from collections.abc import Sequence
 
-from jaxdist.collectives.algorithms.steps import Step, Steps, cut, send
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-Partners = Sequence[Sequence[int]]
+from jaxdist.collectives.algorithms.columns import columns
+from jaxdist.collectives.algorithms.steps import Step, Steps
+
+Partners = Sequence[ArrayLike]
 """For each round, the place of every rank's partner in the group."""
 
 
-def hypercube(places: int, distances: Sequence[int]) -> Partners:
+def hypercube(places: int, distances: Sequence[int]) -> list[NDArray[np.int64]]:
     """Return the partners along the dims of a hypercube, in an order of its dims.
 
-    >>> hypercube(4, [1, 2])
+    >>> [list(map(int, partners)) for partners in hypercube(4, [1, 2])]
     [[1, 0, 3, 2], [2, 3, 0, 1]]
     """
-    return [[place ^ distance for place in range(places)] for distance in distances]
+    return [np.arange(places) ^ distance for distance in distances]
 
 
 def halve_and_double(group: Sequence[int], piece: range, partners: Partners) -> Steps:
@@ -40,36 +44,29 @@ def halve_and_double(group: Sequence[int], piece: range, partners: Partners) -> 
         partners: m rounds, in which the ranks that a rank reaches from a round on are
             the same for all of them: disjoint sets of 2^m, 2^(m-1), ..., 1 ranks.
     """
-    held = _held(len(group), piece, partners)
+    ranks, width = np.asarray(group), len(piece)
+    held = np.full(len(group), piece.start)
+    names = _names(len(group), partners)
     halving, doubling = [], []
-    for partner, kept in zip(partners, held[1:]):
-        pairs = [(a, b, group[a], group[b]) for a, b in enumerate(partner)]
-        sums = (send(me, other, kept[b], adds=True) for _, b, me, other in pairs)
-        copies = (send(me, other, kept[a], adds=False) for a, _, me, other in pairs)
-        halving.append(Step(tuple(sums)))
-        doubling.append(Step(tuple(copies)))
+    for partner, (now, later) in zip(partners, itertools.pairwise(names)):
+        width //= 2
+        kept = held + np.where(now == later, 0, width)
+        there, others = ranks[np.asarray(partner)], kept[np.asarray(partner)]
+        sums = columns(ranks, there, starts=others, count=width, adds=True)
+        copies = columns(ranks, there, starts=kept, count=width, adds=False)
+        halving.append(Step(sums))
+        doubling.append(Step(copies))
+        held = kept
     return (*halving, *reversed(doubling))
 
 
-def _held(places: int, piece: range, partners: Partners) -> list[list[range]]:
-    """List the chunks that each place still sums, before each round and at the end."""
-    names = _names(places, partners)
-    held = [[piece] * places]
-    for now, later in itertools.pairwise(names):
-        halves = [cut(run, 2) for run in held[-1]]
-        keeps_low = [a == b for a, b in zip(now, later)]
-        held.append([both[0 if low else 1] for both, low in zip(halves, keeps_low)])
-    return held
-
-
-def _names(places: int, partners: Partners) -> list[list[int]]:
+def _names(places: int, partners: Partners) -> list[NDArray[np.int64]]:
     """Name, for each round, the set of places that a place meets from there on.
 
     The name is the least place in it. So a set divides into one part that has its name
     and another that has not.
     """
-    names = [list(range(places))]
+    names = [np.arange(places)]
     for partner in reversed(partners):
-        last = names[0]
-        names.insert(0, [min(name, last[other]) for name, other in zip(last, partner)])
+        names.insert(0, np.minimum(names[0], names[0][np.asarray(partner)]))
     return names

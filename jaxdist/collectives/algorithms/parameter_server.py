@@ -14,12 +14,10 @@ Source: Li et al. 2014, "Scaling distributed machine learning with the parameter
 server", OSDI. Servers answer at once here, as in synchronous training.
 """
 
-from jaxdist.collectives.algorithms.steps import (
-    Algorithm,
-    Step,
-    checked,
-    send,
-)
+import numpy as np
+
+from jaxdist.collectives.algorithms.columns import columns
+from jaxdist.collectives.algorithms.steps import Algorithm, Step, checked
 from jaxdist.core.errors import BadInput
 
 
@@ -57,13 +55,10 @@ def _served(name: str, ranks: int, servers: int) -> Algorithm:
             remedy=f"servers={min(max(servers, 1), ranks)}",
         )
     # Rank r begins behind itself, so that not all ask the same server first.
-    pairs = [
-        (rank, (rank + away) % ranks)
-        for away in range(1, ranks)
-        for rank in range(ranks)
-        if (rank + away) % ranks < servers
-    ]
-    up = (send(a, b, range(b, b + 1), adds=True) for a, b in pairs)
-    down = (send(b, a, range(b, b + 1), adds=False) for a, b in pairs)
-    steps = (Step(tuple(up)), Step(tuple(down))) if pairs else ()
+    away, rank = np.divmod(np.arange(ranks, ranks * ranks), ranks)
+    serves = (rank + away) % ranks < servers
+    a, b = rank[serves], ((rank + away) % ranks)[serves]
+    up = columns(a, b, starts=b, count=1, adds=True)
+    down = columns(b, a, starts=b, count=1, adds=False)
+    steps = (Step(up), Step(down)) if a.size else ()
     return Algorithm(name=name, ranks=ranks, chunks=servers, steps=steps)

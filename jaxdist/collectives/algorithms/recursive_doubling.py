@@ -14,16 +14,13 @@ Operations in MPICH", section 4.
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from jaxdist.collectives.algorithms.columns import columns
 from jaxdist.collectives.algorithms.fold import folded
 from jaxdist.collectives.algorithms.halving import hypercube
 from jaxdist.collectives.algorithms.halving_doubling import distances
-from jaxdist.collectives.algorithms.steps import (
-    Algorithm,
-    Step,
-    Steps,
-    checked,
-    send,
-)
+from jaxdist.collectives.algorithms.steps import Algorithm, Step, Steps, checked
 
 
 def recursive_doubling(ranks: int) -> Algorithm:
@@ -41,13 +38,8 @@ def recursive_doubling(ranks: int) -> Algorithm:
 
 def exchange(group: Sequence[int], piece: range) -> Steps:
     """Sum a run of chunks over 2^m ranks."""
-    rounds = hypercube(len(group), distances(len(group)))
+    ranks, starts, count = np.asarray(group), piece.start, len(piece)
     return tuple(
-        Step(
-            tuple(
-                send(group[a], group[b], piece, adds=True)
-                for a, b in enumerate(partners)
-            )
-        )
-        for partners in rounds
+        Step(columns(ranks, ranks[other], starts=starts, count=count, adds=True))
+        for other in hypercube(len(group), distances(len(group)))
     )

@@ -11,14 +11,10 @@ of workstations", J. Parallel Distrib. Comput. 69(2).
 
 from collections.abc import Sequence
 
-from jaxdist.collectives.algorithms.steps import (
-    Algorithm,
-    Step,
-    Steps,
-    checked,
-    cut,
-    send,
-)
+import numpy as np
+
+from jaxdist.collectives.algorithms.columns import columns
+from jaxdist.collectives.algorithms.steps import Algorithm, Step, Steps, checked
 
 
 def ring(ranks: int) -> Algorithm:
@@ -56,10 +52,9 @@ def gather(order: Sequence[int], piece: range) -> Steps:
 
 def _round_trip(order: Sequence[int], piece: range, behind: int, adds: bool) -> Steps:
     """Send each part from rank to rank; rank i starts with part i - `behind`."""
-    size, parts = len(order), cut(piece, len(order))
-    steps = []
-    for late in range(behind, size - 1 + behind):
-        hops = [(i, (i + 1) % size, parts[(i - late) % size]) for i in range(size)]
-        sent = (send(order[a], order[b], part, adds=adds) for a, b, part in hops)
-        steps.append(Step(tuple(sent)))
-    return tuple(steps)
+    size, width = len(order), len(piece) // len(order)
+    first = piece.start + width * np.arange(size)
+    ranks = np.asarray(order)
+    hop = columns(ranks, np.roll(ranks, -1), starts=first, count=width, adds=adds)
+    turned = (hop.turned(late) for late in range(behind, size - 1 + behind))
+    return tuple(Step(transfers) for transfers in turned)

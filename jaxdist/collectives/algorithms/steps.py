@@ -6,34 +6,23 @@ What a network is asked to carry and what a device runs is read from the same li
 """
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.collectives.algorithms.columns import Columns, Part, as_columns, joined
+from jaxdist.collectives.algorithms.transfer import Transfer
 from jaxdist.core.errors import BadInput
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """Neighbouring chunks that one rank sends to another."""
-
-    source: int
-    """Rank that sends."""
-    target: int
-    """Rank that receives."""
-    start: int
-    """First chunk; it has the same place at both ranks."""
-    count: int
-    """Chunks, one behind the other."""
-    adds: bool
-    """Whether the target adds them to its own; else they replace them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """Transfers that run at the same time."""
 
-    transfers: tuple[Transfer, ...]
-    """In no particular order."""
+    transfers: Sequence[Transfer]
+    """In no particular order: a tuple, or `Columns`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,21 +39,27 @@ class Algorithm:
     """One after another; none for a rank alone."""
 
     def __post_init__(self) -> None:
-        for transfer in itertools.chain.from_iterable(s.transfers for s in self.steps):
-            if not self._has(transfer):
+        parts = (p for step in self.steps for p in as_columns(step.transfers).parts)
+        # Turned chunks are the same chunks, and many steps share both arrays.
+        apart = {(id(part.moves), id(part.first)): part for part in parts}
+        for part in apart.values():
+            wrong = np.flatnonzero(self._misses(part))
+            if wrong.size:
                 raise BadInput(
                     f"the step list {self.name!r} moves what is not there",
                     rule=f"ranks 0 to {self.ranks - 1} send chunks "
                     f"0 to {self.chunks - 1} to other ranks",
-                    values=str(transfer),
+                    values=str(Columns((part,))[int(wrong[0])]),
                     remedy="Transfer(source, target, start, count, adds) within these",
                 )
 
-    def _has(self, transfer: Transfer) -> bool:
-        source, target, start = transfer.source, transfer.target, transfer.start
-        apart = source != target and min(source, target) >= 0
-        real = apart and max(source, target) < self.ranks
-        return real and 0 <= start < start + transfer.count <= self.chunks
+    def _misses(self, part: Part) -> NDArray[np.bool_]:
+        """Tell of each message whether its ranks or chunks are not there."""
+        moves, first, end = part.moves, part.starts, part.starts + part.moves.counts
+        ranks = np.stack((moves.sources, moves.targets))
+        outside = ((ranks < 0) | (ranks >= self.ranks)).any(axis=0)
+        empty = (first < 0) | (moves.counts < 1) | (end > self.chunks)
+        return outside | empty | (moves.sources == moves.targets)
 
 
 Steps = tuple[Step, ...]
@@ -84,7 +79,7 @@ def together(lists: Iterable[Steps]) -> Steps:
     [2, 1]
     """
     rows = itertools.zip_longest(*lists, fillvalue=Step(()))
-    return tuple(Step(tuple(t for s in row for t in s.transfers)) for row in rows)
+    return tuple(Step(joined([step.transfers for step in row])) for row in rows)
 
 
 def cut(piece: range, parts: int) -> tuple[range, ...]:

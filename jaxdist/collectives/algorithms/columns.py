@@ -1,0 +1,144 @@
+"""Transfers of a step as columns: who sends to whom, and from which chunk on.
+
+Steps of many ranks are alike: those of a ring differ only in the chunks that move. So a
+step holds moves that it shares with others, and a transfer is made when it is asked
+for. A list for 65,536 ranks is a few arrays.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from jaxdist.collectives.algorithms.transfer import Transfer
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Moves:
+    """Who sends to whom how much: what a network sees of a step."""
+
+    sources: Numbers
+    """`[M]`, the rank that sends."""
+    targets: Numbers
+    """`[M]`, the rank that receives."""
+    counts: Numbers
+    """`[M]`, chunks of each message."""
+    adds: bool
+    """Whether targets add; else chunks are replaced."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Part:
+    """Moves, and the chunks that they move."""
+
+    moves: Moves
+    """Shared with other steps."""
+    first: Numbers
+    """`[M]`, first chunk of each message, before it is turned."""
+    turn: int = 0
+    """Places by which `first` is turned, where all messages have one size."""
+
+    @property
+    def starts(self) -> Numbers:
+        """`[M]`, first chunk of each message."""
+        return np.roll(self.first, self.turn)
+
+
+class Columns(Sequence[Transfer]):
+    """Transfers of one step, made when they are read.
+
+    Args:
+        parts: one behind the other.
+
+    >>> pairs = columns([0, 1], [1, 0], starts=[0, 1], count=1, adds=True)
+    >>> len(pairs), pairs[1]
+    (2, Transfer(source=1, target=0, start=1, count=1, adds=True))
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = tuple(parts)
+
+    def turned(self, by: int) -> "Columns":
+        """Return the same moves, with the chunks of the message `by` places before."""
+        return Columns([Part(p.moves, p.first, p.turn + by) for p in self.parts])
+
+    def __len__(self) -> int:
+        return sum(part.moves.sources.size for part in self.parts)
+
+    def __iter__(self) -> Iterator[Transfer]:
+        for part in self.parts:
+            moves = part.moves
+            each = (moves.sources, moves.targets, part.starts, moves.counts)
+            for numbers in zip(*(column.tolist() for column in each)):
+                yield Transfer(*numbers, moves.adds)
+
+    @overload
+    def __getitem__(self, index: int) -> Transfer: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Transfer, ...]: ...
+    def __getitem__(self, index: int | slice) -> Transfer | tuple[Transfer, ...]:
+        return tuple(self)[index]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, tuple | Columns):
+            return NotImplemented
+        return tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+def columns(
+    sources: ArrayLike, targets: ArrayLike, *, starts: ArrayLike, count: int, adds: bool
+) -> Columns:
+    """Return messages of one size.
+
+    Args:
+        sources: `[M]`, ranks.
+        targets: `[M]`, ranks.
+        starts: `[M]`, first chunk of each, or one for all.
+        count: chunks of each.
+        adds: whether targets add them.
+    """
+    ranks = np.asarray(sources, np.int64)
+    first = np.broadcast_to(np.asarray(starts, np.int64), ranks.shape)
+    moves = Moves(
+        ranks, np.asarray(targets, np.int64), np.full_like(ranks, count), adds
+    )
+    return Columns((Part(moves, first),))
+
+
+def joined(many: Sequence[Sequence[Transfer]]) -> Sequence[Transfer]:
+    """Return the transfers of several as those of one step."""
+    some = [transfers for transfers in many if len(transfers)]
+    tables = [each for each in some if isinstance(each, Columns)]
+    if tables and len(tables) == len(some):
+        return Columns([part for table in tables for part in table.parts])
+    return tuple(transfer for transfers in some for transfer in transfers)
+
+
+def as_columns(transfers: Sequence[Transfer]) -> Columns:
+    """Return any transfers as columns.
+
+    >>> as_columns([Transfer(0, 1, 0, 3, True)]).parts[0].moves.counts
+    array([3])
+    """
+    if isinstance(transfers, Columns):
+        return transfers
+    parts = []
+    for adds in (True, False):
+        rows = [t for t in transfers if t.adds == adds]
+        table = np.array(
+            [(t.source, t.target, t.count, t.start) for t in rows], np.int64
+        ).reshape(-1, 4)
+        if rows:
+            sources, targets, counts, first = table.T
+            parts.append(Part(Moves(sources, targets, counts, adds), first))
+    return Columns(parts)

@@ -1,0 +1,1 @@
+"""Step lists on networks whose links are shared: time and contention, no devices."""

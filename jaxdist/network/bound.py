@@ -1,0 +1,34 @@
+"""Bound: the time that no list of steps passes under, for the links of the devices.
+
+A sum needs every rank to send 2 (P-1)/P S bytes, whatever the list. A device whose
+links take r bytes a second needs 2 (P-1)/P S / r. A host of several devices is to the
+others like one, with the rate of its network cards.
+
+Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters
+of workstations", J. Parallel Distrib. Comput. 69(2).
+"""
+
+from jaxdist.network.topology import Topology
+
+
+def nic_bound(topology: Topology, ranks: int, size: float) -> float:
+    """Return the seconds of the bound.
+
+    Args:
+        topology: has the links.
+        ranks: P, which fill hosts in their order.
+        size: bytes S of the array.
+
+    >>> from jaxdist.network.topologies.registry import topology
+    >>> round(1e3 * nic_bound(topology("dln", 1024, {}), 1024, 2.0**26), 3)
+    10.727
+    """
+    hosts = ranks // topology.per_host
+    bounds = [_seconds(ranks, size, topology.injection)]
+    if topology.host_injection and hosts > 1:
+        bounds.append(_seconds(hosts, size, topology.host_injection))
+    return max(bounds)
+
+
+def _seconds(parts: int, size: float, rate: float) -> float:
+    return 2 * (parts - 1) / parts * size / rate if parts > 1 else 0.0

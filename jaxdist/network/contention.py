@@ -1,0 +1,63 @@
+"""Contention: which messages of a step meet on links, and how many at once.
+
+The contention graph of a step has its messages as nodes; two of them are neighbours if
+they share a link. Messages on one link are all neighbours of each other, so the largest
+number on a link, φ, is the size of the largest clique that a link makes. Where all
+messages have one size and all links one bandwidth 1/β, a step of b bytes takes
+
+    α + φ b β
+
+The graph changes from step to step with the partners: it is dynamic.
+
+Source: Nguyen and Wahib 2021, "An allreduce algorithm and network co-design for
+large-scale training of distributed deep learning", CCGrid (contention of a step);
+Kahira et al. 2021, "An oracle for guiding large-scale model/hybrid parallel training of
+convolutional neural networks", HPDC (the coefficient φ).
+"""
+
+import numpy as np
+
+from jaxdist.network.routes import Numbers, Routes
+
+
+def loads(routes: Routes, links: int) -> Numbers:
+    """Count the messages on each link.
+
+    Args:
+        routes: ways of the messages.
+        links: number of links L.
+
+    Returns:
+        `[L]`.
+    """
+    return np.bincount(routes.link, minlength=links)
+
+
+def phi(routes: Routes, links: int) -> int:
+    """Return the most messages on one link.
+
+    >>> from jaxdist.network.routes import routes_of
+    >>> phi(routes_of(np.array([[0, 1], [2, 1], [3, -1]])), 4)
+    2
+    """
+    return int(loads(routes, links).max(initial=0))
+
+
+def graph(routes: Routes, links: int) -> set[tuple[int, int]]:
+    """Return the edges of the contention graph, the lower message first.
+
+    Args:
+        routes: ways of the messages.
+        links: number of links L.
+
+    >>> from jaxdist.network.routes import routes_of
+    >>> sorted(graph(routes_of(np.array([[0, 1], [2, 1], [2, 3]])), 4))
+    [(0, 1), (1, 2)]
+    """
+    order = np.argsort(routes.link, kind="stable")
+    flow, ends = routes.flow[order], np.cumsum(loads(routes, links))
+    edges: set[tuple[int, int]] = set()
+    for group in np.split(flow, ends[:-1]):
+        ids = sorted(set(group.tolist()))
+        edges |= {(a, b) for i, a in enumerate(ids) for b in ids[i + 1 :]}
+    return edges

@@ -1,0 +1,113 @@
+"""Repetition in platform files: `gpu{n}.{g}` for each n and g, with arithmetic."""
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from jaxdist.core.errors import BadInput
+
+_MOST: Final = 1 << 20
+_OPERATIONS: Final[Mapping[type[ast.operator], str]] = {
+    ast.Add: "__add__",
+    ast.Sub: "__sub__",
+    ast.Mult: "__mul__",
+    ast.FloorDiv: "__floordiv__",
+    ast.Mod: "__mod__",
+    ast.BitXor: "__xor__",
+}
+
+
+def rounds(loops: object, where: str) -> Iterator[dict[str, int]]:
+    """Yield the numbers of each round; the first name turns slowest.
+
+    Args:
+        loops: from names to a count N, for 0 to N-1, or to a list of numbers; None is
+            one round without names.
+        where: what is repeated, for errors.
+
+    Raises:
+        BadInput: something else, or above a million rounds.
+
+    >>> list(rounds({"n": 2, "g": [0, 3]}, "cables"))[1]
+    {'n': 0, 'g': 3}
+    """
+    table = {} if loops is None else loops
+    if not isinstance(table, dict):
+        raise _no_loops(table, where)
+    names, each = list(table), [_numbers(v, where) for v in table.values()]
+    total = 1
+    for numbers in each:
+        total *= len(numbers)
+    if total > _MOST:
+        raise BadInput(
+            f"{where}: {total:,} of them are more than a platform has",
+            rule=f"at most {_MOST:,}",
+            values=f"for: {table}",
+            remedy="smaller counts",
+        )
+    for values in itertools.product(*each):
+        yield dict(zip(names, values))
+
+
+def filled(text: str, numbers: Mapping[str, int]) -> str:
+    """Fill a name in.
+
+    Args:
+        text: with expressions of whole numbers in braces: + - * // % ^ and brackets.
+        numbers: by the names that may stand in them.
+
+    Raises:
+        BadInput: something else is in the braces.
+
+    >>> filled("leaf{2 * (n // 9) + s}", {"n": 20, "s": 1})
+    'leaf5'
+    """
+
+    def value(found: re.Match[str]) -> str:
+        try:
+            return str(
+                _evaluate(ast.parse(found[1].strip(), mode="eval").body, numbers)
+            )
+        except (SyntaxError, ValueError, ZeroDivisionError) as error:
+            raise BadInput(
+                f"{found[0]} in {text} is no number",
+                rule="whole numbers, the names of `for`, + - * // % ^ and brackets",
+                values=f"{error or 'cannot be read'}; names: {', '.join(numbers)}",
+                remedy="{2 * (n // 9) + s}",
+            ) from None
+
+    return re.sub(r"\{([^{}]*)\}", value, text)
+
+
+def _evaluate(node: ast.AST, numbers: Mapping[str, int]) -> int:
+    match node:
+        case ast.Constant(value=int() as number) if not isinstance(number, bool):
+            return number
+        case ast.Name(id=name) if name in numbers:
+            return numbers[name]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
+            one, other = _evaluate(left, numbers), _evaluate(right, numbers)
+            return int(getattr(one, _OPERATIONS[type(op)])(other))
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -_evaluate(inner, numbers)
+    raise ValueError(f"{ast.unparse(node)} is not known")
+
+
+def _numbers(value: Any, where: str) -> list[int]:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if whole and 0 < value <= _MOST:
+        return list(range(value))
+    if isinstance(value, list) and value and all(type(v) is int for v in value):
+        return value
+    raise _no_loops(value, where)
+
+
+def _no_loops(value: object, where: str) -> BadInput:
+    return BadInput(
+        f"{where}: {value!r} does not say how often",
+        rule="`for` gives each name a count above 0, or a list of whole numbers",
+        values=f"for: {value!r}",
+        remedy="for: {n: 64, g: 4}",
+    )

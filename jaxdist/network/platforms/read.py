@@ -1,0 +1,141 @@
+"""Reading a platform file: a named topology with settings, or devices and cables."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.network.platforms.built import built
+from jaxdist.network.quantities import bandwidth, seconds
+from jaxdist.network.topologies.registry import FABRICS, settings_of, topology, unknown
+from jaxdist.network.topology import Topology
+
+NAMED: Final = ("tsubame3", "abci")
+"""Platforms that have a file here."""
+_ABOUT: Final = ("name", "source", "topology", "devices", "adding", "merging")
+
+
+def find(name: str, ranks: int, settings: Mapping[str, object]) -> Topology:
+    """Return what is meant by a name or a path.
+
+    Args:
+        name: of a topology, of a platform, or of a .yaml file.
+        ranks: devices that are needed; a topology by name has as many.
+        settings: of a topology by name.
+
+    Raises:
+        BadInput: no such name or file, or what it says makes no network.
+    """
+    path = Path(name)
+    named = name in NAMED
+    if named:
+        path = Path(__file__).parent / f"{name}.yaml"
+    if not named and path.suffix not in (".yaml", ".yml"):
+        _near_platform(name)
+        return topology(name, ranks, settings)
+    tree = load(path)
+    if "topology" in tree:
+        return _by_name(tree, ranks, settings, str(path))
+    if settings:
+        raise BadInput(
+            f"{name} has no settings",
+            rule="settings are for topologies by name; a platform says all itself",
+            values=", ".join(f"{key}={value}" for key, value in settings.items()),
+            remedy=f"--topology {name} alone, or another file",
+        )
+    return built(tree, path.stem)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a file as a table.
+
+    Raises:
+        BadInput: no file, or no table in it.
+    """
+    if not path.is_file():
+        here = [str(found) for found in path.parent.glob("*.y*ml")]
+        near = did_you_mean(str(path), here)
+        raise BadInput(
+            f"no file {path}",
+            rule="a platform is a name or a file that exists",
+            values=f"--topology {path}",
+            remedy=f"did you mean {near}?" if near else f"one of {', '.join(NAMED)}",
+        )
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(
+            f"{path} cannot be read",
+            rule="a platform is a YAML file",
+            values=" ".join(str(error).split()),
+            remedy="docs/network.md has an example",
+        ) from error
+    if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
+        raise BadInput(
+            f"{path} is not a table",
+            rule="a platform file is a table: topology, or devices and cables",
+            values=f"{type(tree).__name__}",
+            remedy="topology: fat_tree",
+        )
+    return tree
+
+
+def _by_name(
+    tree: dict[str, Any], ranks: int, settings: Mapping[str, object], where: str
+) -> Topology:
+    """Return a topology whose settings a file has; those of the command win."""
+    kind = str(tree["topology"])
+    if kind.replace("-", "_") not in FABRICS:
+        raise unknown(kind)
+    own = {key: value for key, value in tree.items() if key not in _ABOUT}
+    known = settings_of(kind.replace("-", "_"))
+    for key, value in own.items():
+        if key not in known:
+            near = did_you_mean(key, [*known, *_ABOUT])
+            raise BadInput(
+                f"{where}: {kind} has no setting {key}",
+                rule=f"its settings are {', '.join(known)}",
+                values=f"{key}: {value}",
+                remedy=f"did you mean {near}?" if near else f"without {key}",
+            )
+    devices = tree.get("devices", ranks)
+    if not isinstance(devices, int) or isinstance(devices, bool):
+        raise BadInput(
+            f"{where}: devices: {devices!r} is not a whole number",
+            rule="devices of a topology by name are counted",
+            values=f"devices: {devices!r}",
+            remedy=f"devices: {ranks}",
+        )
+    made = topology(kind, devices, {**own, **settings})
+    return replace(
+        made,
+        name=f"{tree.get('name', where)}, {made.name}",
+        reducing=adding(tree),
+        merging=merging(tree),
+    )
+
+
+def adding(tree: Mapping[str, Any]) -> float:
+    """Return the seconds a byte that a device takes to add what it received."""
+    return 1 / bandwidth(tree["adding"], "adding") if "adding" in tree else 0.0
+
+
+def merging(tree: Mapping[str, Any]) -> float:
+    """Return the seconds an entry that a device takes to merge sparse lists."""
+    return seconds(tree["merging"], "merging") if "merging" in tree else 0.0
+
+
+def _near_platform(name: str) -> None:
+    if name.replace("-", "_") in FABRICS:
+        return
+    near = did_you_mean(name.replace("-", "_"), [*FABRICS, *NAMED])
+    if near in NAMED:
+        raise BadInput(
+            f"no topology named {name}",
+            rule=f"one of {', '.join([*FABRICS, *NAMED])}, or a .yaml file",
+            values=f"--topology {name}",
+            remedy=f"did you mean {near}?",
+        )

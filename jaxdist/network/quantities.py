@@ -1,0 +1,132 @@
+"""Quantities of networks as people write them: `12.5GB/s`, `100gbit`, `0.5us`."""
+
+import math
+import re
+from typing import Final
+
+from jaxdist.core.errors import BadInput
+
+_PREFIX: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_BINARY: Final = {"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40}
+_TIMES: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "ps": 1e-12}
+_LENGTHS: Final = {"m": 1.0, "km": 1e3, "cm": 1e-2, "mm": 1e-3}
+_NUMBER: Final = r"\s*([-+]?[0-9.]+(?:e[-+]?[0-9]+)?)\s*"
+_MOST: Final = 1e16
+"""Bytes a second above which a link is taken for a slip of the unit."""
+LIGHT: Final = 299_792_458.0
+"""Metres a second, which nothing passes."""
+
+
+def bandwidth(value: object, where: str) -> float:
+    """Read bytes a second.
+
+    Args:
+        value: a number, or text with a unit: B/s with k, M, G, T, Ki, Mi, Gi or Ti, or
+            bit, kbit, mbit, gbit, tbit a second, in any case.
+        where: what it is of, for errors.
+
+    Raises:
+        BadInput: no such quantity, not above zero, or beyond 10 PB/s.
+
+    >>> bandwidth("100 Gbit/s", "nic"), bandwidth("12.5GB/s", "nic"), bandwidth(5, "")
+    (12500000000.0, 12500000000.0, 5.0)
+    """
+    rate = _read(value, where, _bytes_a_second, "12.5GB/s or 100gbit")
+    if not 0 < rate <= _MOST:
+        raise BadInput(
+            f"{where}: no link has {value}",
+            rule="a bandwidth is above 0 and at most 10 PB/s",
+            values=f"{rate:g} B/s",
+            remedy="12.5GB/s",
+        )
+    return rate
+
+
+def seconds(value: object, where: str) -> float:
+    """Read a time, a latency for one.
+
+    Args:
+        value: a number of seconds, or text that ends in s, ms, us, ns or ps.
+        where: what it is of, for errors.
+
+    Raises:
+        BadInput: no such quantity, negative, or above a minute.
+
+    >>> seconds("26 ns", "cable"), seconds(0, "cable")
+    (2.6e-08, 0.0)
+    """
+    time = _read(value, where, _seconds, "0.5us")
+    if not 0 <= time <= 60:
+        raise BadInput(
+            f"{where}: no link takes {value}",
+            rule="a latency is between 0 and a minute",
+            values=f"{time:g} s",
+            remedy="0.5us",
+        )
+    return time
+
+
+def metres(value: object, where: str) -> float:
+    """Read a length: a number of metres, or text that ends in m, km, cm or mm.
+
+    Raises:
+        BadInput: no such quantity, or negative.
+
+    >>> metres("1.5 km", "cable")
+    1500.0
+    """
+    length = _read(value, where, _metres, "3m")
+    if not 0 <= length < math.inf:
+        raise BadInput(
+            f"{where}: no cable is {value} long",
+            rule="a length is 0 or above",
+            values=f"{length:g} m",
+            remedy="3m",
+        )
+    return length
+
+
+def _read(value: object, where: str, of_text: object, example: str) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        number: float | None = float(value)
+    else:
+        assert callable(of_text)
+        number = of_text(str(value).strip())
+    if number is None or math.isnan(number):
+        raise BadInput(
+            f"{where}: {value} is no such quantity",
+            rule="a number and its unit, as in " + example,
+            values=f"{value!r}",
+            remedy=example,
+        )
+    return number
+
+
+def _bytes_a_second(text: str) -> float | None:
+    bits = re.fullmatch(
+        _NUMBER + r"([kmgt]?)bits?(?:/s|ps)?", text.lower(), re.IGNORECASE
+    )
+    if bits:
+        return _float(bits[1], _PREFIX[bits[2]] / 8)
+    found = re.fullmatch(_NUMBER + r"((?:[kKMGT]i?)?)B(?:/s|ps)", text)
+    if found:
+        scale = {**_PREFIX, **_BINARY}[found[2].lower()]
+        return _float(found[1], scale)
+    return _float(text, 1.0)
+
+
+def _seconds(text: str) -> float | None:
+    found = re.fullmatch(_NUMBER + r"(s|ms|us|µs|ns|ps)", text)
+    return _float(found[1], _TIMES[found[2]]) if found else _float(text, 1.0)
+
+
+def _metres(text: str) -> float | None:
+    found = re.fullmatch(_NUMBER + r"(m|km|cm|mm)", text)
+    return _float(found[1], _LENGTHS[found[2]]) if found else _float(text, 1.0)
+
+
+def _float(text: str, scale: float) -> float | None:
+    try:
+        return float(text) * scale
+    except ValueError:
+        return None

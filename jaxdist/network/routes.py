@@ -1,0 +1,51 @@
+"""Routes: which links the flows of a step cross, as two columns of numbers."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64]
+Reals = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Routes:
+    """Every crossing of a link by a flow, flow by flow, in the order of the way."""
+
+    flow: Numbers
+    """`[E]`, the flow of each crossing, ascending."""
+    link: Numbers
+    """`[E]`, the link that it crosses."""
+    flows: int
+    """Number of flows F; each crosses a link at least."""
+
+    def sums(self, values: Reals) -> Reals:
+        """Sum a property of links over each flow's way.
+
+        Args:
+            values: `[L]`, of each link.
+
+        Returns:
+            `[F]`, of each flow.
+        """
+        return np.bincount(self.flow, values[self.link], self.flows)
+
+    def least(self, values: Reals) -> Reals:
+        """Return the least of a property of links on each flow's way, `[F]`."""
+        first = np.searchsorted(self.flow, np.arange(self.flows))
+        return np.minimum.reduceat(values[self.link], first)
+
+
+def routes_of(hops: Numbers) -> Routes:
+    """Return routes of a table.
+
+    Args:
+        hops: `[F, H]`, links in the order of the way, -1 where there is none.
+
+    >>> routes_of(np.array([[4, -1], [2, 3]])).link
+    array([4, 2, 3])
+    """
+    used = hops >= 0
+    flow = np.repeat(np.arange(len(hops)), used.sum(axis=1))
+    return Routes(flow=flow, link=hops[used], flows=len(hops))

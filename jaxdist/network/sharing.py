@@ -1,0 +1,102 @@
+"""Sharing: the rates of flows that meet on links.
+
+Progressive filling. All rates grow together, in proportion to their weights, until a
+link is full or a flow has the most it may have; those flows stop there, and the others
+grow on. With equal weights that is max-min fairness. With weights 1 / latency it is
+what TCP does to flows of unlike round trips.
+
+A link stops its flows as soon as none of them is stopped earlier elsewhere: far links
+are not waited for, and the rates are the same.
+
+Source: Bertsekas and Gallager 1992, "Data Networks", section 6.5.2; Casanova and
+Marchal 2002, "A network model for simulation of grid application", INRIA RR-4596
+(weights by round trip).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.network.routes import Numbers, Reals
+
+_SAME: Final = 1e-12
+"""Levels that differ by less are one: they differ by rounding."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Demand:
+    """What flows ask of links, crossing by crossing."""
+
+    flow: Numbers
+    """`[E]`, flow of each crossing, ascending; each flow has one at least."""
+    link: Numbers
+    """`[E]`, link of each crossing."""
+    use: Reals
+    """`[E]`, bytes that the link carries for a byte of the flow."""
+    weight: Reals
+    """`[F]`, parts in which links are shared."""
+    most: Reals
+    """`[F]`, bytes a second that a flow may have."""
+
+    def of(self, running: NDArray[np.bool_]) -> "Demand":
+        """Return what some of the flows ask, numbered anew."""
+        if running.all():
+            return self
+        kept = running[self.flow]
+        place = np.cumsum(running) - 1
+        return Demand(
+            flow=place[self.flow[kept]],
+            link=self.link[kept],
+            use=self.use[kept],
+            weight=self.weight[running],
+            most=self.most[running],
+        )
+
+
+def rates(demand: Demand, capacity: Reals) -> Reals:
+    """Return the rate of each flow.
+
+    Args:
+        demand: F flows on L links.
+        capacity: `[L]`, bytes a second.
+
+    Returns:
+        `[F]`, bytes a second.
+
+    >>> both, flow = np.array([0, 0]), np.array([0, 1])
+    >>> weight, most = np.array([1.0, 3.0]), np.full(2, np.inf)
+    >>> asked = Demand(flow=flow, link=both, use=np.ones(2), weight=weight, most=most)
+    >>> rates(asked, np.array([8.0]))
+    array([2., 6.])
+    """
+    rate = np.zeros(demand.weight.size)
+    left = capacity.astype(float)
+    flow, link, use = demand.flow, demand.link, demand.use
+    own = demand.most / demand.weight
+    while flow.size:
+        level = _levels(link, use * demand.weight[flow], left)
+        first = np.flatnonzero(np.diff(flow, prepend=-1))
+        ids = flow[first]
+        least = np.minimum.reduceat(level[link], first)
+        stop = np.minimum(least, own[ids])
+        row = np.repeat(np.arange(ids.size), np.diff(first, append=flow.size))
+        earlier = stop[row] < level[link] * (1 - _SAME)
+        ready = np.bincount(link, earlier, left.size) == 0
+        held = ready[link] & ~earlier
+        done = (np.bincount(row, held, ids.size) > 0) | (own[ids] <= least)
+        rate[ids[done]] = (stop * demand.weight[ids])[done]
+        gone = done[row]
+        left -= np.bincount(link[gone], (use * rate[flow])[gone], left.size)
+        np.maximum(left, 0, out=left)
+        flow, link, use = flow[~gone], link[~gone], use[~gone]
+    return rate
+
+
+def _levels(link: Numbers, load: Reals, left: Reals) -> Reals:
+    """Return rate over weight at which each link is full; infinite where unused."""
+    total = np.bincount(link, load, left.size)
+    level = np.full(left.size, np.inf)
+    np.divide(left, total, out=level, where=total > 0)
+    return level

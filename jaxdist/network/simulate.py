@@ -1,0 +1,178 @@
+"""Simulation: a step list on a topology, step by step.
+
+A step begins when all messages of the step before have arrived and were added. Steps
+whose messages are the same, which those of a ring are, are simulated once.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxdist.collectives.algorithms.columns import Columns, as_columns
+from jaxdist.collectives.algorithms.steps import Algorithm, Step
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.network import contention
+from jaxdist.network.factors import FACTORS, Factors
+from jaxdist.network.fluid import ends
+from jaxdist.network.routes import Numbers
+from jaxdist.network.topology import Topology
+from jaxdist.network.traffic import SHARINGS, Traffic, ask
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """One step of the list on the network."""
+
+    seconds: float
+    """From the end of the step before."""
+    phi: int
+    """Most messages on one link."""
+    messages: int
+    """Messages of the step."""
+    bytes: float
+    """Bytes of the largest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """What a step list takes."""
+
+    seconds: float
+    """From the first message to the last sum."""
+    phases: tuple[Phase, ...]
+    """One for each step."""
+
+    @property
+    def phi_max(self) -> int:
+        """Most messages on one link in any step."""
+        return max((phase.phi for phase in self.phases), default=0)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Network:
+    """A topology, and the rules by which messages move on it."""
+
+    topology: Topology
+    """Devices and links."""
+    factors: Factors = FACTORS["ideal"]
+    """What a protocol makes of links."""
+    sharing: str = "maxmin"
+    """`maxmin` or `rtt`."""
+
+    def __post_init__(self) -> None:
+        if self.sharing not in SHARINGS:
+            near = did_you_mean(self.sharing, SHARINGS)
+            raise BadInput(
+                f"no sharing named {self.sharing}",
+                rule=f"one of {', '.join(SHARINGS)}",
+                remedy=f"did you mean {near}?" if near else "maxmin",
+            )
+
+    def phase(self, traffic: Traffic, added: float = 0.0) -> Phase:
+        """Simulate messages that start together.
+
+        Args:
+            traffic: the messages.
+            added: bytes that the busiest device adds to its own at the end.
+        """
+        if not traffic.size.size:
+            return Phase(seconds=0.0, phi=0, messages=0, bytes=0.0)
+        asked = ask(self.topology, traffic, self.factors, self.sharing)
+        capacity = self.topology.capacity
+        last = ends(asked.demand, capacity, asked.start, asked.size).max()
+        return Phase(
+            seconds=float(last) + added * self.topology.reducing,
+            phi=contention.phi(asked.routes, capacity.size),
+            messages=traffic.size.size,
+            bytes=float(traffic.size.max()),
+        )
+
+
+def simulate(
+    algorithm: Algorithm, size: float, network: Network, place: Numbers | None = None
+) -> Simulation:
+    """Simulate a step list.
+
+    Args:
+        algorithm: P ranks.
+        size: bytes of the array that every rank has.
+        network: has P devices at least.
+        place: `[P]`, the device of each rank; without it rank r is on device r.
+
+    Raises:
+        BadInput: more ranks than devices, or devices that are not there.
+    """
+    devices = placed(algorithm.ranks, network.topology, place)
+    each = size / algorithm.chunks
+    known: dict[object, Phase] = {}
+    phases = []
+    for step in algorithm.steps:
+        table = as_columns(step.transfers)
+        key = key_of(step)
+        if key not in known:
+            traffic = traffic_of(table, each, devices)
+            known[key] = network.phase(traffic, added(table, each, algorithm.ranks))
+        phases.append(known[key])
+    return Simulation(
+        seconds=sum(phase.seconds for phase in phases), phases=tuple(phases)
+    )
+
+
+def key_of(step: Step) -> object:
+    """Return what is equal for steps whose messages are the same, for one list."""
+    if isinstance(step.transfers, Columns):
+        return tuple(id(part.moves) for part in step.transfers.parts)
+    return tuple((t.source, t.target, t.count, t.adds) for t in step.transfers)
+
+
+def traffic_of(table: Columns, each: float, devices: Numbers) -> Traffic:
+    """Return the messages of a step.
+
+    Args:
+        table: its transfers.
+        each: bytes of a chunk.
+        devices: `[P]`, the device of each rank.
+    """
+    moves = [part.moves for part in table.parts]
+    none = [np.zeros(0, np.int64)]
+    return Traffic(
+        sources=devices[np.concatenate([m.sources for m in moves] or none)],
+        targets=devices[np.concatenate([m.targets for m in moves] or none)],
+        size=each * np.concatenate([m.counts for m in moves] or none),
+    )
+
+
+def added(table: Columns, each: float, ranks: int) -> float:
+    """Return the bytes that the busiest rank adds to its own in a step."""
+    sums = np.zeros(ranks)
+    for part in table.parts:
+        if part.moves.adds:
+            np.add.at(sums, part.moves.targets, part.moves.counts)
+    return float(each * sums.max(initial=0))
+
+
+def placed(ranks: int, topology: Topology, place: Numbers | None) -> Numbers:
+    """Return the device of each rank.
+
+    Raises:
+        BadInput: they do not fit.
+    """
+    if ranks > topology.devices:
+        raise BadInput(
+            f"{ranks:,} ranks do not fit on {topology.name}",
+            rule="each rank has a device of its own",
+            values=f"ranks={ranks:,}, devices={topology.devices:,}",
+            remedy=f"at most {topology.devices:,} ranks",
+        )
+    if place is None:
+        return np.arange(ranks)
+    inside = ((place >= 0) & (place < topology.devices)).all()
+    if place.shape != (ranks,) or not inside or np.unique(place).size != ranks:
+        raise BadInput(
+            "the placement is not one of these ranks",
+            rule="a device for each rank, each used once",
+            values=f"{place.size:,} devices, {np.unique(place).size:,} of them unlike, "
+            f"for {ranks:,} ranks and {topology.devices:,} devices",
+            remedy="the numbers 0 to P-1 in another order",
+        )
+    return place

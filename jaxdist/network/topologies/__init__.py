@@ -1,0 +1,1 @@
+"""Topologies, one a file: their cables, and the way of every message by arithmetic."""

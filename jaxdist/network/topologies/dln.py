@@ -1,0 +1,94 @@
+"""DLN: a loop of switches with shortcuts at every power-of-two distance.
+
+Switch i has cables to i ± 1, i ± 2, i ± 4, ... up to half of the loop. Partners of
+halving-doubling, i XOR 2^j, are then one cable apart where each endpoint has a switch
+of its own. A message goes by the distance written in signed powers of two with the
+fewest of them, largest first; of the two ways round the loop, the one with fewer, and
+upwards where both have as many. For loops of a power of two that is a shortest way.
+The price is ports: 2 log2 N - 1 of a switch lead to others, N = 2^m switches.
+
+Source: Koibuchi et al. 2012, "A case for random shortcut topologies for HPC
+interconnects", ISCA (distributed loop networks); the offsets are those of a circulant
+graph of powers of two.
+"""
+
+import numpy as np
+
+from jaxdist.network.routes import Numbers
+from jaxdist.network.topologies.fabric import Cable, Fabric, beside, positive, same
+
+
+def dln(endpoints: int, cable: Cable, *, per_switch: int = 1) -> Fabric:
+    """Return a loop with shortcuts.
+
+    Args:
+        endpoints: number of them; the last switch may have fewer than the others.
+        cable: kind of the cables.
+        per_switch: endpoints of a switch.
+
+    Raises:
+        BadInput: no endpoint on a switch.
+    """
+    wide = positive("per_switch", per_switch, "a DLN")
+    switches = -(-endpoints // wide)
+    offsets = [1 << k for k in range(switches.bit_length()) if 1 << k < switches]
+    capacity, latency = same(endpoints + switches * len(offsets), cable)
+
+    def walk(sources: Numbers, targets: Numbers) -> Numbers:
+        hops = _hops(sources // wide, targets // wide, switches, len(offsets))
+        first, last = 2 * sources, 2 * targets + 1
+        inner = np.where(hops >= 0, hops + 2 * endpoints, -1)
+        return np.concatenate((beside(first), inner, beside(last)), axis=1)
+
+    between = sum(1 if 2 * offset == switches else 2 for offset in offsets)
+    return Fabric(
+        name=f"DLN of {switches:,} switches",
+        endpoints=endpoints,
+        capacity=capacity,
+        latency=latency,
+        walk=walk,
+        ports=wide + between,
+        switches=switches,
+        injection=cable.bandwidth,
+        per_switch=wide,
+    )
+
+
+def _hops(sources: Numbers, targets: Numbers, switches: int, kinds: int) -> Numbers:
+    """List the cables between switches; cable (i, k) joins i and i + 2^k."""
+    if not kinds:
+        return np.zeros((len(sources), 0), np.int64)
+    ahead = (targets - sources) % switches
+    up = _digits(ahead, switches, kinds)
+    down = -_digits(-ahead % switches, switches, kinds)
+    shorter = np.abs(up).sum(axis=1) <= np.abs(down).sum(axis=1)
+    digits = np.where(shorter[:, None], up, down)
+    at, columns = sources.copy(), []
+    for kind in (kinds - 1, *reversed(range(kinds))):
+        place = len(columns)
+        digit, offset = digits[:, place], 1 << kind
+        owner = np.where(digit > 0, at, (at - offset) % switches)
+        back = (digit < 0).astype(np.int64)
+        if 2 * offset == switches:  # both ways are one cable
+            owner, back = at % offset, at // offset
+        columns.append(np.where(digit != 0, 2 * (owner * kinds + kind) + back, -1))
+        at = (at + digit * offset) % switches
+    return np.stack(columns, axis=1)
+
+
+def _digits(distance: Numbers, switches: int, kinds: int) -> Numbers:
+    """Write distances in signed powers of two with the fewest that are not zero.
+
+    Returns:
+        `[F, 1 + K]`, largest power first. The largest offset may be used twice, in a
+        loop that is no power of two; in others that is once round, so nothing.
+    """
+    rest, columns = distance.copy(), []
+    for _ in range(kinds - 1):
+        digit = np.where(rest % 2 == 1, 2 - rest % 4, 0)
+        columns.append(digit)
+        rest = (rest - digit) // 2
+    if 1 << kinds == switches:
+        rest %= 2
+    columns += [np.minimum(rest, 1), rest // 2]
+    return np.stack(columns[::-1], axis=1)

@@ -1,0 +1,88 @@
+"""A fabric: cables between endpoints and switches, before directions are links.
+
+A cable c is 2 c forwards and 2 c + 1 backwards. Whether both are links of their own,
+or share one, is decided when a fabric becomes a topology.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxdist.core.errors import BadInput
+from jaxdist.network.routes import Numbers, Reals
+from jaxdist.network.topology import Walk
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cable:
+    """What all cables of a kind have."""
+
+    bandwidth: float = 12.5e9
+    """Bytes a second, each way."""
+    latency: float = 5e-7
+    """Seconds."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Fabric:
+    """Cables between endpoints 0 to E-1 and switches."""
+
+    name: str
+    """What it is, in a few words."""
+    endpoints: int
+    """E."""
+    capacity: Reals
+    """`[C]`, bytes a second of each cable."""
+    latency: Reals
+    """`[C]`, seconds of each cable."""
+    walk: Walk
+    """Ways between endpoints, 2 c or 2 c + 1 for each cable c."""
+    ports: int
+    """Cables at the busiest switch, or at an endpoint where there is none."""
+    switches: int
+    """Boxes between the endpoints."""
+    injection: float
+    """Bytes a second that an endpoint can send while it receives as many."""
+    host_injection: float = 0.0
+    """The same of a host of several endpoints, over its network cards."""
+    per_switch: int = 1
+    """Endpoints below one switch, which are neighbours in number."""
+
+
+def same(count: int, cable: Cable) -> tuple[Reals, Reals]:
+    """Return bandwidths and latencies of so many cables of one kind."""
+    return np.full(count, cable.bandwidth), np.full(count, cable.latency)
+
+
+def beside(*columns: Numbers) -> Numbers:
+    """Return the hops of each message as a row.
+
+    >>> beside(np.array([0, 2]), np.array([1, 3])).tolist()
+    [[0, 1], [2, 3]]
+    """
+    return np.stack(columns, axis=1)
+
+
+def positive(name: str, value: int, what: str) -> int:
+    """Return a number that is at least 1.
+
+    Raises:
+        BadInput: it is not.
+    """
+    if value < 1:
+        raise BadInput(
+            f"{what} cannot have {name}={value}",
+            rule=f"{name} is at least 1",
+            values=f"{name}={value}",
+            remedy=f"{name}=1",
+        )
+    return value
+
+
+def root_of_two(ranks: int) -> int:
+    """Return the largest power of two whose square is not above a number.
+
+    >>> [root_of_two(ranks) for ranks in (1, 16, 64, 1024, 2048)]
+    [1, 4, 8, 32, 32]
+    """
+    return 1 << ((ranks.bit_length() - 1) // 2)

@@ -1,0 +1,116 @@
+"""Fat tree of two levels: endpoints on leaves, every leaf on every spine.
+
+With h endpoints and u uplinks a leaf it is oversubscribed by h / u. Which spine carries
+a message is fixed by D-mod-k, spine = target mod u, so that the messages of different
+targets part; or by ECMP, a hash of source and target, which does not know of others.
+
+Source: Leiserson 1985, "Fat-trees: universal networks for hardware-efficient
+supercomputing", IEEE Trans. Comput. 34(10); Zahavi 2012, "Fat-tree routing and node
+ordering providing contention free traffic for MPI global collectives", J. Parallel
+Distrib. Comput. 72(11) (D-mod-k).
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.network.routes import Numbers
+from jaxdist.network.topologies.fabric import (
+    Cable,
+    Fabric,
+    beside,
+    positive,
+    root_of_two,
+    same,
+)
+from jaxdist.network.topologies.star import up_and_down
+
+ROUTINGS = ("dmodk", "ecmp")
+
+
+def fat_tree(
+    endpoints: int,
+    cable: Cable,
+    *,
+    per_leaf: int | None = None,
+    uplinks: int | None = None,
+    oversubscription: int = 1,
+    routing: str = "dmodk",
+    seed: int = 0,
+    uplink_bandwidth: float | None = None,
+) -> Fabric:
+    """Return a fat tree.
+
+    Args:
+        endpoints: number of them; the last leaf may have fewer than the others.
+        cable: kind of the cables.
+        per_leaf: endpoints of a leaf, h; without it the largest power of two that is
+            not above √E.
+        uplinks: cables from a leaf to the spines, u, one to each; without it
+            h / oversubscription.
+        oversubscription: h / u.
+        routing: `dmodk` or `ecmp`.
+        seed: of the hash, under `ecmp`.
+        uplink_bandwidth: bytes a second of the cables to the spines, if other.
+
+    Raises:
+        BadInput: no such routing, or numbers that make no tree.
+    """
+    _check_routing(routing)
+    wide = root_of_two(endpoints) if per_leaf is None else per_leaf
+    fewer = positive("oversubscription", oversubscription, "a fat tree")
+    spines = positive("per_leaf", wide, "a fat tree") // fewer
+    spines = positive("uplinks", spines if uplinks is None else uplinks, "a fat tree")
+    leaves = -(-endpoints // wide)
+    up = replace(cable, bandwidth=uplink_bandwidth or cable.bandwidth)
+    kinds = zip(same(endpoints, cable), same(leaves * spines, up))
+    capacity, latency = (np.concatenate(columns) for columns in kinds)
+
+    def walk(sources: Numbers, targets: Numbers) -> Numbers:
+        spine = _spine(sources, targets, spines, routing, seed)
+        first, last = sources // wide, targets // wide
+        ends = up_and_down(sources, targets)
+        rise = 2 * (endpoints + first * spines + spine)
+        fall = 2 * (endpoints + last * spines + spine) + 1
+        inner = np.where((first == last)[:, None], -1, beside(rise, fall))
+        return np.insert(ends, [1, 1], inner, axis=1)
+
+    return Fabric(
+        name=f"fat tree {wide}:{spines}, {routing}",
+        endpoints=endpoints,
+        capacity=capacity,
+        latency=latency,
+        walk=walk,
+        ports=max(wide + spines, leaves),
+        switches=leaves + spines,
+        injection=cable.bandwidth,
+        per_switch=wide,
+    )
+
+
+def _spine(
+    sources: Numbers, targets: Numbers, spines: int, routing: str, seed: int
+) -> Numbers:
+    if routing == "dmodk":
+        return targets % spines
+    return mixed(sources * np.int64(1 << 32) + targets + np.int64(seed) * 7919) % spines
+
+
+def mixed(keys: Numbers) -> Numbers:
+    """Mix the bits of each key (SplitMix64), to numbers that are not negative."""
+    bits = keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    return ((bits ^ (bits >> np.uint64(31))) >> np.uint64(1)).astype(np.int64)
+
+
+def _check_routing(routing: str) -> None:
+    if routing not in ROUTINGS:
+        near = did_you_mean(routing, ROUTINGS)
+        raise BadInput(
+            f"no routing named {routing}",
+            rule=f"a fat tree is routed by one of {', '.join(ROUTINGS)}",
+            values=f"routing={routing}",
+            remedy=f"did you mean {near}?" if near else "routing=dmodk",
+        )

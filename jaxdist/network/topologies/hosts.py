@@ -1,0 +1,110 @@
+"""Hosts of several devices on a fabric: NVLink or PCIe inside, network cards to it.
+
+Each device has a PCIe cable to the switch of its host. `nvlink` joins each two devices
+of a host besides; with `pcie` they reach each other over the PCIe switch. To another
+host a message takes PCIe, a network card, the fabric, and PCIe again. Card c of a host
+carries the messages of the devices d with d n // g = c, g devices, n cards.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.network.routes import Numbers
+from jaxdist.network.topologies.fabric import Cable, Fabric, beside, same
+
+INSIDE: Final = ("nvlink", "pcie")
+_NVLINK: Final = Cable(bandwidth=50e9, latency=0.0)
+_PCIE: Final = Cable(bandwidth=16e9, latency=1e-7)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hosts:
+    """What is inside of a host."""
+
+    per_host: int = 1
+    """Devices g; one is the endpoint of the fabric itself."""
+    nics: int = 1
+    """Network cards n, endpoints of the fabric."""
+    inside: str = "nvlink"
+    """`nvlink`: a cable for each two devices; `pcie`: none of them."""
+    nvlink: Cable = _NVLINK
+    """Between two devices."""
+    pcie: Cable = _PCIE
+    """Between a device and the switch of its host."""
+
+
+def endpoints_of(devices: int, hosts: Hosts) -> int:
+    """Return the endpoints that a fabric for so many devices has.
+
+    Raises:
+        BadInput: numbers that make no host.
+    """
+    g, n = hosts.per_host, hosts.nics
+    if g < 1 or n < 1 or devices % g or g % n:
+        near = [d for d in range(1, devices + 1) if devices % d == 0]
+        good = min(near, key=lambda d: abs(d - g))
+        raise BadInput(
+            f"{devices:,} devices cannot be in hosts of {g} with {n} cards",
+            rule="devices of a host divide all devices, and cards divide those",
+            values=f"devices={devices:,}, per_host={g}, nics={n}",
+            remedy=f"per_host={good} nics=1",
+        )
+    if hosts.inside not in INSIDE:
+        meant = did_you_mean(hosts.inside, INSIDE)
+        raise BadInput(
+            f"hosts have no {hosts.inside} inside",
+            rule=f"inside is one of {', '.join(INSIDE)}",
+            values=f"inside={hosts.inside}",
+            remedy=f"did you mean {meant}?" if meant else "inside=nvlink",
+        )
+    return devices // g * n
+
+
+def with_hosts(fabric: Fabric, devices: int, hosts: Hosts) -> Fabric:
+    """Return a fabric whose endpoints are devices of hosts.
+
+    Args:
+        fabric: its endpoints are the cards, host by host.
+        devices: all of them.
+        hosts: what is inside of one.
+    """
+    g, n = hosts.per_host, hosts.nics
+    if g == 1:
+        return fabric
+    joined = devices * g if hosts.inside == "nvlink" else 0
+    outer = fabric.capacity.size
+    inside = (same(devices, hosts.pcie), same(joined, hosts.nvlink))
+    kinds = zip((fabric.capacity, fabric.latency), *inside)
+    capacity, latency = (np.concatenate(columns) for columns in kinds)
+
+    def walk(sources: Numbers, targets: Numbers) -> Numbers:
+        home, goal = sources // g, targets // g
+        first = home * n + sources % g * n // g
+        last = goal * n + targets % g * n // g
+        near = (home == goal)[:, None]
+        way = np.where(near, -1, fabric.walk(first, last))
+        up, down = 2 * (outer + sources), 2 * (outer + targets) + 1
+        if not joined:
+            return np.concatenate((beside(up), way, beside(down)), axis=1)
+        low, high = np.minimum(sources, targets), np.maximum(sources, targets)
+        pair = 2 * (outer + devices + low * g + high % g) + (sources > targets)
+        ends = np.where(near, -1, beside(up, down))
+        inner = np.where(near, beside(pair), -1)
+        return np.concatenate((ends[:, :1], way, ends[:, 1:], inner), axis=1)
+
+    return Fabric(
+        name=f"{fabric.name}, hosts of {g} with {hosts.inside}",
+        endpoints=devices,
+        capacity=capacity,
+        latency=latency,
+        walk=walk,
+        ports=fabric.ports,
+        switches=fabric.switches,
+        injection=hosts.pcie.bandwidth
+        + (g - 1) * hosts.nvlink.bandwidth * bool(joined),
+        host_injection=n * fabric.injection,
+        per_switch=g,
+    )

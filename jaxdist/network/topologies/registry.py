@@ -1,0 +1,195 @@
+"""Topologies by name, with their settings."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.network import quantities
+from jaxdist.network.topologies.dln import dln
+from jaxdist.network.topologies.dragonfly import dragonfly
+from jaxdist.network.topologies.fabric import Cable, Fabric
+from jaxdist.network.topologies.fat_tree import fat_tree
+from jaxdist.network.topologies.hosts import Hosts, endpoints_of, with_hosts
+from jaxdist.network.topologies.star import star
+from jaxdist.network.topologies.torus import torus
+from jaxdist.network.topology import Topology
+
+FABRICS: Final[Mapping[str, Callable[..., Fabric]]] = MappingProxyType(
+    {
+        "star": star,
+        "fat_tree": fat_tree,
+        "torus": torus,
+        "dragonfly": dragonfly,
+        "dln": dln,
+    }
+)
+"""Each takes the number of endpoints, a cable, and settings of its own."""
+
+COMMON: Final = (
+    "bandwidth",
+    "latency",
+    "duplex",
+    "per_host",
+    "nics",
+    "inside",
+    "nvlink_bandwidth",
+    "nvlink_latency",
+    "pcie_bandwidth",
+    "pcie_latency",
+)
+"""Settings that all of them have: of cables, and of hosts."""
+
+DUPLEX: Final = ("full", "shared")
+_MOST: Final = 1 << 22
+
+
+def settings_of(name: str) -> tuple[str, ...]:
+    """Return the settings that a topology takes.
+
+    >>> settings_of("dln")[0]
+    'per_switch'
+    """
+    own = inspect.signature(FABRICS[name]).parameters.values()
+    return (*(p.name for p in own if p.kind is p.KEYWORD_ONLY), *COMMON)
+
+
+def topology(name: str, devices: int, settings: Mapping[str, object]) -> Topology:
+    """Return a topology by name.
+
+    Args:
+        name: one of `FABRICS`; `-` may stand for `_`.
+        devices: number of them, as many as there are ranks.
+        settings: by name, as text or numbers.
+
+    Raises:
+        BadInput: no such topology or setting, or values that make none.
+
+    >>> topology("fat-tree", 64, {"oversubscription": "2"}).name
+    'fat tree 8:4, dmodk'
+    """
+    key = name.replace("-", "_")
+    if key not in FABRICS:
+        raise unknown(name)
+    if not 1 <= devices <= _MOST:
+        raise BadInput(
+            f"no network has {devices:,} devices",
+            rule=f"1 to {_MOST:,} devices",
+            values=f"devices={devices:,}",
+            remedy="--ranks 1024",
+        )
+    values = _read(key, settings)
+    hosts = Hosts(
+        per_host=values.pop("per_host", 1),
+        nics=values.pop("nics", 1),
+        inside=values.pop("inside", "nvlink"),
+        nvlink=_cable(values, "nvlink_", Hosts.nvlink),
+        pcie=_cable(values, "pcie_", Hosts.pcie),
+    )
+    cable = _cable(values, "", Cable())
+    shared = _is_shared(values.pop("duplex", "full"))
+    fabric = FABRICS[key](endpoints_of(devices, hosts), cable, **values)
+    return from_fabric(with_hosts(fabric, devices, hosts), shared, hosts.per_host)
+
+
+def from_fabric(fabric: Fabric, shared: bool, per_host: int = 1) -> Topology:
+    """Return the topology of a fabric: cables become links.
+
+    Args:
+        fabric: cables and ways.
+        shared: whether both directions of a cable share one capacity.
+        per_host: devices of a host.
+    """
+
+    def walk(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return fabric.walk(sources, targets) // 2  # -1 stays -1
+
+    each = 1 if shared else 2
+    return Topology(
+        name=f"{fabric.name}{', one capacity for both directions' * shared}",
+        devices=fabric.endpoints,
+        capacity=np.repeat(fabric.capacity, each),
+        latency=np.repeat(fabric.latency, each),
+        walk=walk if shared else fabric.walk,
+        ports=fabric.ports,
+        switches=fabric.switches,
+        injection=fabric.injection * each / 2,
+        host_injection=fabric.host_injection * each / 2,
+        per_host=per_host,
+        per_switch=fabric.per_switch,
+    )
+
+
+def unknown(name: str) -> BadInput:
+    """Return what is said of a topology that is not there."""
+    near = did_you_mean(name.replace("-", "_"), FABRICS)
+    return BadInput(
+        f"no topology named {name}",
+        rule=f"one of {', '.join(FABRICS)}, a platform that is named, or a .yaml file",
+        values=f"--topology {name}",
+        remedy=f"did you mean {near}?" if near else "--topology fat_tree",
+    )
+
+
+def _read(name: str, settings: Mapping[str, object]) -> dict[str, Any]:
+    known = settings_of(name)
+    for key in settings:
+        if key not in known:
+            near = did_you_mean(key, known)
+            raise BadInput(
+                f"{name} has no setting {key}",
+                rule=f"its settings are {', '.join(known)}",
+                values=f"{key}={settings[key]}",
+                remedy=f"did you mean {near}?" if near else f"{known[0]}=...",
+            )
+    return {key: _value(key, value) for key, value in settings.items()}
+
+
+def _value(key: str, value: object) -> Any:
+    """Read a setting; its name says what it is."""
+    if key.endswith("bandwidth"):
+        return quantities.bandwidth(value, key)
+    if key.endswith("latency"):
+        return quantities.seconds(value, key)
+    if key in ("duplex", "routing", "inside"):
+        return str(value)
+    if key == "dims":
+        words = value if isinstance(value, list) else str(value).split("x")
+        return tuple(_whole(key, word) for word in words)
+    return _whole(key, value)
+
+
+def _whole(key: str, value: object) -> int:
+    try:
+        if isinstance(value, float | bool):
+            raise ValueError
+        return int(str(value))
+    except ValueError:
+        raise BadInput(
+            f"{key}: {value} is not a whole number",
+            rule=f"{key} is a whole number, or several with x between (dims)",
+            values=f"{key}={value}",
+            remedy="dims=32x32" if key == "dims" else f"{key}=4",
+        ) from None
+
+
+def _cable(values: dict[str, Any], prefix: str, default: Cable) -> Cable:
+    return Cable(
+        bandwidth=values.pop(f"{prefix}bandwidth", default.bandwidth),
+        latency=values.pop(f"{prefix}latency", default.latency),
+    )
+
+
+def _is_shared(duplex: str) -> bool:
+    if duplex not in DUPLEX:
+        near = did_you_mean(duplex, DUPLEX)
+        raise BadInput(
+            f"no duplex {duplex}",
+            rule=f"duplex is one of {', '.join(DUPLEX)}",
+            values=f"duplex={duplex}",
+            remedy=f"did you mean {near}?" if near else "duplex=full",
+        )
+    return duplex == "shared"

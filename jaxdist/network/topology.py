@@ -1,0 +1,50 @@
+"""A topology: devices, links between them, and the way of every message."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jaxdist.network.routes import Numbers, Reals, Routes, routes_of
+
+Walk = Callable[[Numbers, Numbers], Numbers]
+"""From sources and targets `[F]` to the links on each way, `[F, H]`, -1 for none."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Topology:
+    """What carries messages between devices 0 to D-1."""
+
+    name: str
+    """What it is, in a few words."""
+    devices: int
+    """D; ranks are placed on the first of them unless a placement says otherwise."""
+    capacity: Reals
+    """`[L]`, bytes a second of each link."""
+    latency: Reals
+    """`[L]`, seconds of each link."""
+    walk: Walk
+    """The ways, which are known without a search."""
+    ports: int
+    """Cables at the busiest switch, or at a device where there is no switch."""
+    switches: int
+    """Boxes between the devices."""
+    injection: float
+    """Bytes a second that a device can send while it receives as many."""
+    host_injection: float = 0.0
+    """The same of a host over its network cards; 0 where they are not told apart."""
+    per_host: int = 1
+    """Devices of a host, which are neighbours in number."""
+    per_switch: int = 1
+    """Devices below one switch, which are neighbours in number."""
+    reducing: float = 0.0
+    """Seconds a byte that a device takes to add what it received."""
+    merging: float = 0.0
+    """Seconds an entry that it takes to merge sparse lists."""
+
+    def routes(self, sources: Numbers, targets: Numbers) -> Routes:
+        """Return the way of each message.
+
+        Args:
+            sources: `[F]`, devices that send.
+            targets: `[F]`, devices that receive, none of them its own source.
+        """
+        return routes_of(self.walk(sources, targets))

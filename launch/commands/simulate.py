@@ -1,0 +1,71 @@
+"""`jaxdist simulate allreduce`: what a step list takes on a network of shared links."""
+
+from argparse import Namespace
+
+from jaxdist.launch.arguments import Parser, add_json
+
+summary = "simulate an all-reduce on a network whose links are shared"
+
+
+def add_arguments(parser: Parser) -> None:
+    """Take `allreduce`, a step list, a network and a size."""
+    parser.add_argument("collective", choices=("allreduce",), help="what is simulated")
+    parser.add_argument(
+        "settings",
+        metavar="setting=value",
+        nargs="*",
+        default=(),
+        help="of the topology: per_leaf=32 uplinks=16 bandwidth=12.5GB/s ...",
+    )
+    parser.add_argument(
+        "--algorithm",
+        metavar="NAME",
+        default="halving_doubling",
+        help="a step list of docs/algorithms.md (halving_doubling)",
+    )
+    parser.add_argument(
+        "--topology",
+        metavar="NAME|FILE",
+        default="fat_tree",
+        help="star, fat_tree, torus, dragonfly, dln, tsubame3, abci, or a .yaml file "
+        "(fat_tree)",
+    )
+    parser.add_argument("--ranks", metavar="P", type=int, default=64, help="(64)")
+    parser.add_argument(
+        "--mib", metavar="S", type=float, default=64, help="size of the array (64)"
+    )
+    parser.add_argument(
+        "--sharing",
+        metavar="RULE",
+        help="maxmin: equal parts of a link; rtt: in parts of 1 / latency (maxmin; rtt "
+        "with smpi)",
+    )
+    parser.add_argument(
+        "--factors",
+        metavar="NAME",
+        default="ideal",
+        help="ideal: links as they are; smpi: SimGrid's model of MPI over TCP (ideal)",
+    )
+    parser.add_argument(
+        "--per-host",
+        metavar="G",
+        type=int,
+        help="ranks of a host, for lists of two levels (those of the platform)",
+    )
+    parser.add_argument(
+        "--plot", action="store_true", help="draw the time of each step"
+    )
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    """Simulate and print."""
+    from jaxdist.launch.console import console, print_json
+    from jaxdist.launch.simulation import answer, print_answer, tree
+
+    found = answer(args)
+    if args.json:
+        print_json(tree(found))
+    else:
+        print_answer(console(), found, plot=args.plot)
+    return 0
