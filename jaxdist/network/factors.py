@@ -56,6 +56,8 @@ class Factors:
     """Factor of latency."""
     bandwidths: tuple[float, ...] = (1.0,)
     """Factor of the rate that a single flow reaches."""
+    share: float = 1.0
+    """Part of a link's bandwidth that all flows on it have together."""
     back: float = 0.0
     """Part of its bytes with which a flow loads its way back."""
     window: float = float("inf")
@@ -83,6 +85,7 @@ FACTORS: Final = MappingProxyType(
             sizes=_SIZES,
             latencies=_LATENCY,
             bandwidths=_BANDWIDTH,
+            share=0.97,
             back=0.05,
             window=4_194_304,
             per_hop=8775,

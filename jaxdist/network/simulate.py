@@ -68,20 +68,24 @@ class Network:
                 remedy=f"did you mean {near}?" if near else "maxmin",
             )
 
-    def phase(self, traffic: Traffic, added: float = 0.0) -> Phase:
+    def phase(self, traffic: Traffic, added: float = 0.0, merged: float = 0.0) -> Phase:
         """Simulate messages that start together.
 
         Args:
             traffic: the messages.
             added: bytes that the busiest device adds to its own at the end.
+            merged: entries that it merges into its own.
         """
         if not traffic.size.size:
             return Phase(seconds=0.0, phi=0, messages=0, bytes=0.0)
         asked = ask(self.topology, traffic, self.factors, self.sharing)
         capacity = self.topology.capacity
-        last = ends(asked.demand, capacity, asked.start, asked.size).max()
+        shared = self.factors.share * capacity
+        last = ends(asked.demand, shared, asked.start, asked.size).max()
         return Phase(
-            seconds=float(last) + added * self.topology.reducing,
+            seconds=float(last)
+            + added * self.topology.reducing
+            + merged * self.topology.merging,
             phi=contention.phi(asked.routes, capacity.size),
             messages=traffic.size.size,
             bytes=float(traffic.size.max()),

@@ -25,6 +25,12 @@ class Traffic:
     size: Reals
     """`[F]`, bytes."""
 
+    @classmethod
+    def none(cls) -> "Traffic":
+        """Return no messages at all."""
+        nobody = np.zeros(0, np.int64)
+        return cls(sources=nobody, targets=nobody, size=np.zeros(0))
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Asked:
@@ -58,7 +64,7 @@ def ask(topology: Topology, traffic: Traffic, factors: Factors, sharing: str) ->
     start = latency * factors.latency(size)
     most = ways.least(topology.capacity) * factors.bandwidth(size)
     window = np.full(size.size, np.inf)
-    np.divide(factors.window, 2 * start, out=window, where=start > 0)
+    np.divide(factors.window, 2 * latency, out=window, where=latency > 0)
     back = topology.routes(traffic.targets, traffic.sources) if factors.back else None
     flow, link, use = _crossings(ways, back, factors.back)
     demand = Demand(

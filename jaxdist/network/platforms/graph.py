@@ -1,12 +1,17 @@
 """A graph: vertices joined by cables, and shortest ways between devices.
 
-Of equally short ways the first one is taken: the least next vertex in the order of the
-file, seen from the device with the lower number; the way back is the same way. Under
-`hash` each next vertex is drawn by a hash of both devices instead, as ECMP does.
+Of equally short ways the one is taken whose last vertex, in the order of the file, comes
+first; of those, seen from the device with the lower number, the one whose next vertex
+comes first. The way back is the same way. So a message forwards over a device before it
+takes a later switch, as the algorithm of Floyd and Warshall would have it. Under `hash`
+each next vertex is drawn by a hash of both devices instead, as ECMP does.
+
+Source: Floyd 1962, "Algorithm 97: shortest path", Commun. ACM 5(6) (vertices are tried
+in their order, and a way is kept until a shorter one is found).
 """
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +46,10 @@ Hop = tuple[int, int]
 """The next vertex, and 2 c or 2 c + 1 for the cable c to it."""
 
 
+Left = dict[int, tuple[float, int, int]]
+"""By vertex: what is left to a device, in how many hops, and the last vertex between."""
+
+
 class Ways:
     """Shortest ways on a graph, found when they are asked for."""
 
@@ -69,49 +78,55 @@ class Ways:
                 self._learn(source, target, left)
         return [self._known[pair] for pair in asked]
 
-    def _learn(self, source: int, target: int, left: dict[int, float]) -> None:
-        way = tuple(self._walk(source, target, left))
-        self._known[source, target] = way
+    def _learn(self, source: int, target: int, left: Left) -> None:
+        at, way = source, []
+        while at != target:
+            at, hop = self._choose(self._nearer(at, left), left, (source, target))
+            way.append(hop)
+        self._known[source, target] = tuple(way)
         if self._graph.ties == "first":
             self._known[target, source] = tuple(hop ^ 1 for hop in reversed(way))
 
-    def _left(self, target: int, sources: set[int]) -> dict[int, float]:
-        """Return what is left to a device, from all that is not farther than these."""
-        left: dict[int, float] = {}
-        heap, missing = [(0.0, target)], set(sources)
+    def _left(self, target: int, sources: set[int]) -> Left:
+        """Return what is left to a device from all that is not farther than these."""
+        left: Left = {}
+        heap, missing = [(0.0, 0, target)], set(sources)
         while heap and missing:
-            length, vertex = heapq.heappop(heap)
+            length, hops, vertex = heapq.heappop(heap)
             if vertex in left:
                 continue
-            left[vertex] = length
+            left[vertex] = (length, hops, -1)
+            nearer = self._nearer(vertex, left)
+            last = min((_last(hop, left) for hop in nearer), default=-1)
+            left[vertex] = (length, hops, last)
             missing.discard(vertex)
-            if vertex == target or self._passes(vertex):
-                for other, hop in self._hops[vertex]:
-                    if other not in left:
-                        cost = self._graph.costs[hop // 2]
-                        heapq.heappush(heap, (length + cost, other))
+            if vertex != target and not self._passes(vertex):
+                continue
+            for other, hop in self._hops[vertex]:
+                if other not in left:
+                    cost = self._graph.costs[hop // 2]
+                    heapq.heappush(heap, (length + cost, hops + 1, other))
         if missing:
             raise self._apart(min(missing), target)
         return left
 
-    def _walk(self, source: int, target: int, left: dict[int, float]) -> Iterable[int]:
-        at = source
-        while at != target:
-            nearer = [
-                hop
-                for hop in self._hops[at]
-                if hop[0] in left
-                and (hop[0] == target or self._passes(hop[0]))
-                and left[hop[0]] + self._graph.costs[hop[1] // 2]
-                <= left[at] * (1 + _SAME)
-            ]
-            at, hop = self._choose(nearer, source, target, at)
-            yield hop
+    def _nearer(self, vertex: int, left: Left) -> list[Hop]:
+        """List the hops from a vertex that are on shortest ways."""
+        length, hops, _ = left[vertex]
+        found = []
+        for other, hop in self._hops[vertex]:
+            rest, fewer, _ = left.get(other, (0.0, hops, 0))
+            through = fewer == 0 or self._passes(other)
+            way = rest + self._graph.costs[hop // 2]
+            if through and fewer == hops - 1 and way <= length * (1 + _SAME):
+                found.append((other, hop))
+        return found
 
-    def _choose(self, hops: Sequence[Hop], source: int, target: int, at: int) -> Hop:
-        if self._graph.ties == "first" or len(hops) == 1:
-            return hops[0]
-        key = np.array([(source << 42) + (target << 21) + at])
+    def _choose(self, hops: list[Hop], left: Left, ends: tuple[int, int]) -> Hop:
+        if self._graph.ties == "first":
+            return min(hops, key=lambda hop: (_last(hop, left), hop))
+        source, target = ends
+        key = np.array([(source << 42) + (target << 21) + hops[0][0]])
         return hops[int(mixed(key)[0]) % len(hops)]
 
     def _passes(self, vertex: int) -> bool:
@@ -136,3 +151,10 @@ def _neighbours(graph: Graph) -> list[list[Hop]]:
         hops[low].append((high, 2 * cable))
         hops[high].append((low, 2 * cable + 1))
     return [sorted(each) for each in hops]
+
+
+def _last(hop: Hop, left: Left) -> int:
+    """Return the last vertex between, on the way by a hop; -1 if it is the end."""
+    vertex, _ = hop
+    _, hops, last = left[vertex]
+    return max(vertex, last) if hops else -1
