@@ -1,27 +1,27 @@
-"""Simulations: what `jaxdist simulate` was asked for, answered and laid out."""
+"""Simulations: what `jaxdist simulate` was asked for, read and run."""
 
 import math
 import shlex
 from argparse import Namespace
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
-from jaxdist.core.errors import BadInput
-from jaxdist.core.units import count, percent, size
+from jaxdist.collectives.algorithms.steps import Algorithm
+from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.network.bound import nic_bound
+from jaxdist.network.concurrent import PACES, Messages, halos, of_list, run_together
 from jaxdist.network.factors import factors
 from jaxdist.network.lists import TWO_LEVEL, step_list
+from jaxdist.network.mitigate import Candidate, mitigate
+from jaxdist.network.placement import placement
 from jaxdist.network.platforms.read import find
-from jaxdist.network.simulate import Network, Simulation, simulate
+from jaxdist.network.routes import Numbers
+from jaxdist.network.simulate import Network, Phase, placed, simulate
+from jaxdist.network.sparse import Entries
+from jaxdist.network.sparse_runs import of_sparse_list, simulate_sparse
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-_ROWS = 24
-_BAR = 30
 _MOST_MIB = 1 << 30
+_SWAPS = 64
+"""Exchanges that are tried where a simulation takes few messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +30,30 @@ class Answer:
 
     algorithm: str
     """Name of the step list."""
+    title: str
+    """The list with what was asked of it."""
     ranks: int
     """P."""
     bytes: float
     """Of the array that every rank has."""
+    density: float | None
+    """Part of its numbers that are entries; None where all are sent."""
+    place: str
+    """Placement, as it was asked for."""
+    pace: str
+    """`steps` or `ranks`."""
     network: Network
     """Topology, factors and sharing."""
-    simulation: Simulation
-    """What came out."""
+    seconds: float
+    """Until the last rank has the sum."""
+    phi: int
+    """Most messages on one link."""
+    phases: tuple[Phase, ...]
+    """A row a step, where all ranks go from step to step together."""
+    each: tuple[tuple[str, float], ...]
+    """Seconds of each collective, where there are several at once."""
+    tried: tuple[Candidate, ...]
+    """Ways with less contention, best first, where they were asked for."""
     bound: float
     """Seconds that no step list passes under, for the links of the devices."""
     words: str
@@ -51,120 +67,157 @@ def answer(args: Namespace) -> Answer:
         BadInput: something of it cannot be.
     """
     settings = dict(_setting(word) for word in args.settings)
-    bytes_ = _bytes(args.mib)
-    found = find(args.topology, _ranks(args.ranks), settings)
+    size, ranks = _bytes(args.mib, "--mib"), _ranks(args.ranks)
+    found = find(args.topology, ranks, settings)
     rule = args.sharing or ("rtt" if args.factors == "smpi" else "maxmin")
     network = Network(topology=found, factors=factors(args.factors), sharing=rule)
-    hosts = args.per_host
-    if hosts is None and found.per_host > 1 and _is_two_level(args.algorithm):
-        hosts = found.per_host
-    steps = step_list(args.algorithm, args.ranks, hosts)
+    if args.pace not in PACES:
+        near = did_you_mean(args.pace, PACES)
+        raise BadInput(
+            f"no pace named {args.pace}",
+            rule=f"--pace is one of {', '.join(PACES)}",
+            remedy=f"did you mean {near}?" if near else "--pace steps",
+        )
+    group = _group(args.group, ranks)
+    steps = step_list(args.algorithm, group, _hosts(args, network, group))
+    devices = placed(ranks, found, placement(args.place, ranks, found))
+    entries = None if args.density is None else Entries(density=args.density)
+    seconds, phi, phases, each = _run(args, steps, size, network, devices, entries)
     return Answer(
         algorithm=steps.name,
-        ranks=args.ranks,
-        bytes=bytes_,
+        title=_title(args, steps),
+        ranks=ranks,
+        bytes=size,
+        density=args.density,
+        place=args.place,
+        pace=args.pace,
         network=network,
-        simulation=simulate(steps, bytes_, network),
-        bound=nic_bound(found, args.ranks, bytes_),
+        seconds=seconds,
+        phi=phi,
+        phases=phases,
+        each=each,
+        tried=_tried(args, size, network),
+        bound=nic_bound(found, group, size),
         words=_words(args),
     )
 
 
-def tree(found: Answer) -> dict[str, Any]:
-    """Return an answer as one object; seconds and bytes are the units."""
-    simulation, topology = found.simulation, found.network.topology
-    return {
-        "algorithm": found.algorithm,
-        "topology": topology.name,
-        "ranks": found.ranks,
-        "bytes": found.bytes,
-        "sharing": found.network.sharing,
-        "factors": found.network.factors.name,
-        "seconds": simulation.seconds,
-        "phi_max": simulation.phi_max,
-        "bound_s": found.bound,
-        "ports": topology.ports,
-        "switches": topology.switches,
-        "phases": [asdict(phase) for phase in simulation.phases],
-    }
+_Found = tuple[float, int, tuple[Phase, ...], tuple[tuple[str, float], ...]]
 
 
-def print_answer(out: "Console", found: Answer, *, plot: bool) -> None:
-    """Print the finding, steps that are alike as one row, and what to try next."""
-    from jaxdist.launch.console import marks, print_next, print_table, table
-
-    simulation, topology = found.simulation, found.network.topology
-    out.print(f"{found.algorithm} on {topology.name}, {count(found.ranks)} ranks\n")
-    for name, fact in _facts(found):
-        out.print(f"  {name:8} {fact}", soft_wrap=True)
-    out.print()
-    heads = ("steps", "ms each", "φ", "messages", "largest")
-    rows = table(*heads, *[""] * plot, right=heads[1:])
-    alike = list(_alike(simulation))
-    longest = max((last - first + 1) * p.seconds for first, last, p in alike or _NONE)
-    for first, last, phase in alike[:_ROWS]:
-        whole = (last - first + 1) * phase.seconds
-        bar = marks(out).predicted * round(_BAR * whole / longest) if longest else ""
-        rows.add_row(
-            f"{first}" if first == last else f"{first}-{last}",
-            f"{1e3 * phase.seconds:.4g}",
-            count(phase.phi),
-            count(phase.messages),
-            size(phase.bytes),
-            *[bar] * plot,
+def _run(
+    args: Namespace,
+    steps: Algorithm,
+    size: float,
+    network: Network,
+    devices: Numbers,
+    entries: Entries | None,
+) -> _Found:
+    if args.group is None and args.halo_mib is None and args.pace == "steps":
+        alone = (
+            simulate(steps, size, network, devices)
+            if entries is None
+            else simulate_sparse(steps, size, network, entries, devices)
         )
-    print_table(out, rows)
-    if len(alike) > _ROWS:
-        out.print(f"  {len(alike) - _ROWS} more rows; all are in --json\n")
-    print_next(out, *_next(found))
+        return alone.seconds, alone.phi_max, alone.phases, ()
+    found = _several(args, steps, size, network, devices, entries)
+    outcome = run_together(found, network, args.pace)
+    names = [one.name for one in found]
+    each = tuple(zip(names, outcome.each)) if len(names) > 1 else ()
+    return outcome.seconds, outcome.phi, (), each
 
 
-_NONE = [(0, 0, None)]
-
-
-def _facts(found: Answer) -> Iterator[tuple[str, str]]:
-    simulation, network = found.simulation, found.network
+def _several(
+    args: Namespace,
+    steps: Algorithm,
+    size: float,
+    network: Network,
+    devices: Numbers,
+    entries: Entries | None,
+) -> list[Messages]:
+    """Return the sums of all groups, and the halos beside them."""
     topology = network.topology
-    share = percent(found.bound / simulation.seconds) if simulation.seconds else "-"
-    yield "time", f"{1e3 * simulation.seconds:.6g} ms for {size(found.bytes)}"
-    yield (
-        "bound",
-        f"{1e3 * found.bound:.6g} ms by the links of devices alone: {share} of it used",
-    )
-    yield "meeting", f"φ = {simulation.phi_max}: messages on the busiest link"
-    yield (
-        "links",
-        f"{network.factors.name}, shared by {network.sharing}; "
-        f"{count(topology.switches)} switches of up to {count(topology.ports)} ports",
-    )
+    groups = devices.reshape(-1, steps.ranks)
+    found = [
+        of_list(steps, size, group, topology.reducing)
+        if entries is None
+        else of_sparse_list(steps, size, topology, entries, group)
+        for group in groups
+    ]
+    if args.halo_mib is not None:
+        found.append(halos(devices, _bytes(args.halo_mib, "--halo-mib")))
+    return found
 
 
-def _alike(simulation: Simulation) -> Iterator[tuple[int, int, Any]]:
-    """Yield runs of steps that are the same: first, last, and one of them."""
-    at = 1
-    for phase, run in groupby(simulation.phases):
-        many = sum(1 for _ in run)
-        yield at, at + many - 1, phase
-        at += many
+def _tried(args: Namespace, size: float, network: Network) -> tuple[Candidate, ...]:
+    if not args.mitigate:
+        return ()
+    for option in ("density", "group", "halo_mib"):
+        if getattr(args, option) is not None:
+            name = "--" + option.replace("_", "-")
+            raise BadInput(
+                f"--mitigate does not know {name}",
+                rule="ways are searched for one dense sum over all ranks",
+                values=f"{name} {getattr(args, option)}",
+                remedy=f"--mitigate without {name}",
+            )
+    swaps = _SWAPS if args.ranks <= 128 else 0
+    return tuple(mitigate(args.ranks, size, network, swaps))
 
 
-def _next(found: Answer) -> tuple[str, ...]:
-    words = found.words
-    other = "ring" if found.algorithm != "ring" else "halving_doubling"
-    swapped = words.replace(f"--algorithm {found.algorithm}", f"--algorithm {other}")
-    return (f"jaxdist simulate {swapped}", f"jaxdist simulate {words} --plot")
+def _hosts(args: Namespace, network: Network, group: int) -> int | None:
+    """Return the ranks of a host: as asked for, or those of the platform."""
+    own = network.topology.per_host
+    two = args.algorithm.replace("-", "_") in TWO_LEVEL
+    if args.per_host is None and two and own > 1 and group % own == 0:
+        return own
+    return int(args.per_host) if args.per_host is not None else None
+
+
+def _group(group: int | None, ranks: int) -> int:
+    if group is None:
+        return ranks
+    if group < 1 or ranks % group:
+        sizes = [s for s in range(1, ranks + 1) if ranks % s == 0]
+        near = min(sizes, key=lambda size: abs(size - group))
+        raise BadInput(
+            f"{ranks:,} ranks do not make groups of {group}",
+            rule="the ranks of a group divide all ranks",
+            values=f"--ranks {ranks} --group {group}",
+            remedy=f"--group {near}",
+        )
+    return group
+
+
+def _title(args: Namespace, steps: Algorithm) -> str:
+    parts = [steps.name]
+    if args.group is not None:
+        parts.append(f"{args.ranks // args.group} groups of {args.group} at once")
+    if args.halo_mib is not None:
+        parts.append(f"halos of {args.halo_mib:g} MiB beside it")
+    if args.density is not None:
+        parts.append(f"density {args.density:g}")
+    return ", ".join(parts)
 
 
 def _words(args: Namespace) -> str:
     """Write the command again, with what was left to defaults."""
+    plain = {"factors": "ideal", "pace": "steps", "place": "in_order"}
     given = [
         ("algorithm", args.algorithm.replace("-", "_")),
         ("topology", args.topology),
         ("ranks", args.ranks),
         ("mib", f"{args.mib:g}"),
         ("sharing", args.sharing),
-        ("factors", args.factors if args.factors != "ideal" else None),
+        *(
+            (key, getattr(args, key))
+            for key, usual in plain.items()
+            if getattr(args, key) != usual
+        ),
         ("per-host", args.per_host),
+        ("density", args.density),
+        ("group", args.group),
+        ("halo-mib", args.halo_mib),
     ]
     options = [f"--{key} {shlex.quote(str(v))}" for key, v in given if v is not None]
     return " ".join((args.collective, *args.settings, *options))
@@ -182,13 +235,13 @@ def _setting(word: str) -> tuple[str, str]:
     return key, value
 
 
-def _bytes(mib: float) -> float:
+def _bytes(mib: float, option: str) -> float:
     if not (math.isfinite(mib) and 0 < mib <= _MOST_MIB):
         raise BadInput(
             f"no array has {mib:g} MiB",
             rule="a size is above 0 and at most 1 PiB",
-            values=f"--mib {mib:g}",
-            remedy="--mib 64",
+            values=f"{option} {mib:g}",
+            remedy=f"{option} 64",
         )
     return mib * 2**20
 
@@ -202,7 +255,3 @@ def _ranks(ranks: int) -> int:
             remedy="--ranks 64",
         )
     return ranks
-
-
-def _is_two_level(name: str) -> bool:
-    return name.replace("-", "_") in TWO_LEVEL

@@ -29,7 +29,7 @@ class Routes:
         Returns:
             `[F]`, of each flow.
         """
-        return np.bincount(self.flow, values[self.link], self.flows)
+        return np.bincount(self.flow, values[self.link], self.flows).astype(float)
 
     def least(self, values: Reals) -> Reals:
         """Return the least of a property of links on each flow's way, `[F]`."""

@@ -68,13 +68,12 @@ class Network:
                 remedy=f"did you mean {near}?" if near else "maxmin",
             )
 
-    def phase(self, traffic: Traffic, added: float = 0.0, merged: float = 0.0) -> Phase:
+    def phase(self, traffic: Traffic, after: float = 0.0) -> Phase:
         """Simulate messages that start together.
 
         Args:
             traffic: the messages.
-            added: bytes that the busiest device adds to its own at the end.
-            merged: entries that it merges into its own.
+            after: seconds that the busiest device works on what it received.
         """
         if not traffic.size.size:
             return Phase(seconds=0.0, phi=0, messages=0, bytes=0.0)
@@ -83,9 +82,7 @@ class Network:
         shared = self.factors.share * capacity
         last = ends(asked.demand, shared, asked.start, asked.size).max()
         return Phase(
-            seconds=float(last)
-            + added * self.topology.reducing
-            + merged * self.topology.merging,
+            seconds=float(last) + after,
             phi=contention.phi(asked.routes, capacity.size),
             messages=traffic.size.size,
             bytes=float(traffic.size.max()),
@@ -115,7 +112,8 @@ def simulate(
         key = key_of(step)
         if key not in known:
             traffic = traffic_of(table, each, devices)
-            known[key] = network.phase(traffic, added(table, each, algorithm.ranks))
+            busiest = added(table, each, algorithm.ranks) * network.topology.reducing
+            known[key] = network.phase(traffic, busiest)
         phases.append(known[key])
     return Simulation(
         seconds=sum(phase.seconds for phase in phases), phases=tuple(phases)
@@ -142,7 +140,7 @@ def traffic_of(table: Columns, each: float, devices: Numbers) -> Traffic:
     return Traffic(
         sources=devices[np.concatenate([m.sources for m in moves] or none)],
         targets=devices[np.concatenate([m.targets for m in moves] or none)],
-        size=each * np.concatenate([m.counts for m in moves] or none),
+        size=each * np.concatenate([m.counts for m in moves] or none).astype(float),
     )
 
 

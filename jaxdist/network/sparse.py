@@ -24,10 +24,11 @@ from jaxdist.collectives.algorithms.columns import Columns, Part, as_columns
 from jaxdist.collectives.algorithms.steps import Algorithm
 from jaxdist.core.errors import BadInput
 from jaxdist.network.routes import Numbers, Reals
-from jaxdist.network.simulate import Network, Phase, Simulation, placed
-from jaxdist.network.traffic import Traffic
+from jaxdist.network.topology import Topology
 
 _MOST = 1 << 28
+Counts = NDArray[np.int32]
+"""How many ranks' arrays are in something."""
 
 
 FORMS = ("shorter", "entries", "numbers")
@@ -50,6 +51,8 @@ class Entries:
     """How messages that are added are written, one of `FORMS`."""
     copies: str = "shorter"
     """How messages that replace are written."""
+    seed: int | None = None
+    """Of draws of the entries, as random supports have them; None takes the mean."""
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:
@@ -60,7 +63,24 @@ class Entries:
                 remedy="--density 0.01",
             )
 
-    def filled(self, counts: Numbers) -> Reals:
+    def drawn(
+        self, numbers: float, part: Reals, message: Numbers, rng: np.random.Generator
+    ) -> Reals:
+        """Return the entries of each message: expected, or drawn about that.
+
+        Args:
+            numbers: of a chunk.
+            part: `[K]`, the part of each chunk's numbers that are entries.
+            message: `[K]`, the message of each chunk.
+            rng: where they are drawn from.
+        """
+        mean = np.bincount(message, numbers * part).astype(float)
+        if self.seed is None:
+            return mean
+        spread = np.sqrt(np.bincount(message, numbers * part * (1 - part)))
+        return np.maximum(mean + spread * rng.normal(size=mean.size), 0)
+
+    def filled(self, counts: Counts) -> Reals:
         """Return the part of a chunk's numbers that a sum of so many ranks has."""
         return np.asarray(-np.expm1(counts * np.log1p(-min(self.density, 1 - 1e-16))))
 
@@ -74,9 +94,19 @@ class Message:
     size: Reals
     """`[M]`, bytes."""
     entries: Reals
-    """`[M]`, entries that are merged at the target; 0 where numbers are added."""
+    """`[M]`, entries of what the target merges it to; 0 where numbers are added."""
     numbers: Reals
     """`[M]`, numbers that are added at the target; 0 where entries are merged."""
+
+    def after(self, topology: Topology, number: int) -> Reals:
+        """Return the seconds that the target works on each message.
+
+        Args:
+            topology: says how fast devices add and merge.
+            number: bytes of a number.
+        """
+        merging = self.entries * topology.merging
+        return merging + self.numbers * number * topology.reducing
 
 
 def messages(algorithm: Algorithm, size: float, entries: Entries) -> Iterator[Message]:
@@ -100,16 +130,16 @@ def messages(algorithm: Algorithm, size: float, entries: Entries) -> Iterator[Me
         )
     held = np.ones((ranks, chunks), np.int32)
     numbers = size / entries.number / chunks
+    rng = np.random.default_rng(entries.seed)
     for step in algorithm.steps:
         table = as_columns(step.transfers)
         sent = [_sent(part, held) for part in table.parts]
-        yield _message(table, [counts for _, counts in sent], numbers, entries)
-        for part, (spans, counts) in zip(table.parts, sent):
-            target = part.moves.targets[spans.message]
-            if part.moves.adds:
-                np.add.at(held, (target, spans.chunk), counts)
-            else:
-                held[target, spans.chunk] = counts
+        pairs = zip(table.parts, sent)
+        results = [
+            _received(part, spans, counts, held) for part, (spans, counts) in pairs
+        ]
+        counts = [counts for _, counts in sent]
+        yield _message(table, counts, results, numbers, entries, rng)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +150,7 @@ class _Spans:
     """`[K]`, the chunk."""
 
 
-def _sent(part: Part, held: NDArray[np.int32]) -> tuple[_Spans, NDArray[np.int32]]:
+def _sent(part: Part, held: Counts) -> tuple[_Spans, Counts]:
     counts, starts = part.moves.counts, part.starts
     message = np.repeat(np.arange(counts.size), counts)
     before = np.cumsum(counts) - counts
@@ -128,19 +158,47 @@ def _sent(part: Part, held: NDArray[np.int32]) -> tuple[_Spans, NDArray[np.int32
     return _Spans(message, chunk), held[part.moves.sources[message], chunk]
 
 
+def _received(part: Part, spans: _Spans, counts: Counts, held: Counts) -> Counts:
+    """Take in what a part brings; return how many ranks are in each result.
+
+    Of several messages to one target, each is merged to what those before it left.
+    """
+    target = part.moves.targets[spans.message]
+    if not part.moves.adds:
+        held[target, spans.chunk] = counts
+        return counts
+    place = target * held.shape[1] + spans.chunk
+    order = np.argsort(place, kind="stable")
+    first = np.flatnonzero(np.diff(place[order], prepend=-1))
+    total = np.cumsum(counts[order])
+    before = np.repeat(
+        total[first] - counts[order][first], np.diff(first, append=order.size)
+    )
+    results = np.empty_like(counts)
+    results[order] = held.reshape(-1)[place[order]] + total - before
+    np.add.at(held, (target, spans.chunk), counts)
+    return results
+
+
 def _message(
-    table: Columns, sent: list[NDArray[np.int32]], numbers: float, entries: Entries
+    table: Columns,
+    sent: list[Counts],
+    results: list[Counts],
+    numbers: float,
+    entries: Entries,
+    rng: np.random.Generator,
 ) -> Message:
     each = []
-    for part, counts in zip(table.parts, sent):
+    for part, counts, result in zip(table.parts, sent, results):
         moves = part.moves
         message = np.repeat(np.arange(moves.counts.size), moves.counts)
-        filled = numbers * np.bincount(message, entries.filled(counts))
-        whole = numbers * moves.counts
+        filled = entries.drawn(numbers, entries.filled(counts), message, rng)
+        whole = numbers * moves.counts.astype(float)
         sparse = entries.head + filled * (entries.number + entries.index)
         is_dense = _is_dense(sparse, entries.number * whole, moves.adds, entries)
         size = np.where(is_dense, entries.number * whole, sparse)
-        merged = np.where(is_dense | (not moves.adds), 0.0, filled)
+        grown = numbers * np.bincount(message, entries.filled(result))
+        merged = np.where(is_dense | (not moves.adds), 0.0, grown)
         added = np.where(is_dense & moves.adds, whole, 0.0)
         each.append((size, merged, added))
     columns = (np.concatenate(column) for column in zip(*each))
@@ -149,60 +207,10 @@ def _message(
 
 
 def _is_dense(
-    sparse: Reals, dense: Reals, adds: bool, entries: Entries
+    sparse: NDArray[np.floating], dense: Reals, adds: bool, entries: Entries
 ) -> NDArray[np.bool_]:
     match entries.sums if adds else entries.copies:
         case "shorter":
             return np.asarray(sparse >= dense)
         case form:
             return np.full(sparse.shape, form == "numbers")
-
-
-def simulate_sparse(
-    algorithm: Algorithm,
-    size: float,
-    network: Network,
-    entries: Entries,
-    place: Numbers | None = None,
-) -> Simulation:
-    """Simulate a step list on entries.
-
-    Args:
-        algorithm: P ranks.
-        size: bytes of the array that every rank would have without zeros.
-        network: has P devices at least.
-        entries: density and form.
-        place: `[P]`, the device of each rank.
-
-    Raises:
-        BadInput: ranks that do not fit, or a list too large to follow.
-    """
-    devices = placed(algorithm.ranks, network.topology, place)
-    known: dict[object, Phase] = {}
-    phases = []
-    for message in messages(algorithm, size, entries):
-        parts = message.table.parts
-        key = (tuple(id(part.moves) for part in parts), message.size.tobytes())
-        if key not in known:
-            known[key] = _phase(message, network, devices, entries)
-        phases.append(known[key])
-    return Simulation(
-        seconds=sum(phase.seconds for phase in phases), phases=tuple(phases)
-    )
-
-
-def _phase(
-    message: Message, network: Network, devices: Numbers, entries: Entries
-) -> Phase:
-    moves = [part.moves for part in message.table.parts]
-    if not moves:
-        return network.phase(Traffic.none())
-    targets = np.concatenate([m.targets for m in moves])
-    traffic = Traffic(
-        sources=devices[np.concatenate([m.sources for m in moves])],
-        targets=devices[targets],
-        size=message.size,
-    )
-    added = np.bincount(targets, message.numbers * entries.number).max()
-    merged = np.bincount(targets, message.entries).max()
-    return network.phase(traffic, float(added), float(merged))

@@ -53,6 +53,43 @@ def add_arguments(parser: Parser) -> None:
         help="ranks of a host, for lists of two levels (those of the platform)",
     )
     parser.add_argument(
+        "--density",
+        metavar="D",
+        type=float,
+        help="sum entries of sparse arrays, this part of their numbers, with fill-in",
+    )
+    parser.add_argument(
+        "--pace",
+        metavar="RULE",
+        default="steps",
+        help="steps: a step begins when all of the one before have arrived; ranks: "
+        "each rank goes on by itself, as processes do (steps)",
+    )
+    parser.add_argument(
+        "--place",
+        metavar="ORDER",
+        default="in_order",
+        help="devices of the ranks: in_order, dealt, reversed_bits, random:SEED, or "
+        "0,2,1,3 (in_order)",
+    )
+    parser.add_argument(
+        "--group",
+        metavar="G",
+        type=int,
+        help="sum over each G neighbouring ranks, all groups at once",
+    )
+    parser.add_argument(
+        "--halo-mib",
+        metavar="H",
+        type=float,
+        help="beside it, neighbouring ranks exchange this much, both ways",
+    )
+    parser.add_argument(
+        "--mitigate",
+        action="store_true",
+        help="search lists and placements for less contention",
+    )
+    parser.add_argument(
         "--plot", action="store_true", help="draw the time of each step"
     )
     add_json(parser)
@@ -61,7 +98,8 @@ def add_arguments(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     """Simulate and print."""
     from jaxdist.launch.console import console, print_json
-    from jaxdist.launch.simulation import answer, print_answer, tree
+    from jaxdist.launch.simulated import print_answer, tree
+    from jaxdist.launch.simulation import answer
 
     found = answer(args)
     if args.json:

@@ -72,9 +72,10 @@ class Columns(Sequence[Transfer]):
     def __iter__(self) -> Iterator[Transfer]:
         for part in self.parts:
             moves = part.moves
-            each = (moves.sources, moves.targets, part.starts, moves.counts)
-            for numbers in zip(*(column.tolist() for column in each)):
-                yield Transfer(*numbers, moves.adds)
+            ends = zip(moves.sources.tolist(), moves.targets.tolist())
+            chunks = zip(part.starts.tolist(), moves.counts.tolist())
+            for (source, target), (start, count) in zip(ends, chunks):
+                yield Transfer(source, target, start, count, moves.adds)
 
     @overload
     def __getitem__(self, index: int) -> Transfer: ...

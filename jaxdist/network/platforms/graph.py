@@ -1,10 +1,10 @@
 """A graph: vertices joined by cables, and shortest ways between devices.
 
-Of equally short ways the one is taken whose last vertex, in the order of the file, comes
-first; of those, seen from the device with the lower number, the one whose next vertex
-comes first. The way back is the same way. So a message forwards over a device before it
-takes a later switch, as the algorithm of Floyd and Warshall would have it. Under `hash`
-each next vertex is drawn by a hash of both devices instead, as ECMP does.
+Of equally short ways the one is taken whose last vertex, in the order of the file,
+comes first; of those, seen from the device with the lower number, the one whose next
+vertex comes first. The way back is the same way. That is what the algorithm of Floyd
+keeps. Under `hash` each next vertex is drawn by a hash of both devices instead, as ECMP
+does.
 
 Source: Floyd 1962, "Algorithm 97: shortest path", Commun. ACM 5(6) (vertices are tried
 in their order, and a way is kept until a shorter one is found).
@@ -47,7 +47,7 @@ Hop = tuple[int, int]
 
 
 Left = dict[int, tuple[float, int, int]]
-"""By vertex: what is left to a device, in how many hops, and the last vertex between."""
+"""By vertex: what is left to a device, the hops to it, the last vertex between."""
 
 
 class Ways:

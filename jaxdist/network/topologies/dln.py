@@ -63,7 +63,8 @@ def _hops(sources: Numbers, targets: Numbers, switches: int, kinds: int) -> Numb
     down = -_digits(-ahead % switches, switches, kinds)
     shorter = np.abs(up).sum(axis=1) <= np.abs(down).sum(axis=1)
     digits = np.where(shorter[:, None], up, down)
-    at, columns = sources.copy(), []
+    at = sources.copy()
+    columns: list[Numbers] = []
     for kind in (kinds - 1, *reversed(range(kinds))):
         place = len(columns)
         digit, offset = digits[:, place], 1 << kind
@@ -83,7 +84,8 @@ def _digits(distance: Numbers, switches: int, kinds: int) -> Numbers:
         `[F, 1 + K]`, largest power first. The largest offset may be used twice, in a
         loop that is no power of two; in others that is once round, so nothing.
     """
-    rest, columns = distance.copy(), []
+    rest = distance.copy()
+    columns: list[Numbers] = []
     for _ in range(kinds - 1):
         digit = np.where(rest % 2 == 1, 2 - rest % 4, 0)
         columns.append(digit)

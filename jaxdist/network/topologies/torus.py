@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jaxdist.collectives.algorithms.divide import near_square
 from jaxdist.core.errors import BadInput
@@ -77,11 +78,11 @@ def _walk(sources: Numbers, targets: Numbers, box: tuple[int, ...]) -> Numbers:
 
 
 def _link(
-    here: Numbers, up: Numbers, dim: int, stride: int, size: int, dims: int
+    here: Numbers, up: NDArray[np.bool_], dim: int, stride: int, size: int, dims: int
 ) -> Numbers:
     place = here // stride % size
     below = here + ((place - 1) % size - place) * stride
-    owner, back = np.where(up, here, below), ~up.astype(bool)
+    owner, back = np.where(up, here, below), ~up
     if size == 2:  # both ways round are one cable
         owner, back = here - place * stride, place == 1
     return 2 * (owner * dims + dim) + back

@@ -1,0 +1,234 @@
+"""Several collectives at once, each at its own pace, on links that they share.
+
+A message starts when both of its ends have come to its step: when all messages that
+they send or receive in earlier steps of the same collective have arrived. Under
+`steps` a collective has one pace: a step begins when all messages of the one before
+have arrived. Under `ranks` every rank has its own, as processes of MPI have, and a rank
+that is done early begins its next message early.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxdist.collectives.algorithms.columns import as_columns
+from jaxdist.collectives.algorithms.steps import Algorithm
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.network.fluid import PRECISION
+from jaxdist.network.routes import Numbers, Reals
+from jaxdist.network.sharing import Demand, rates
+from jaxdist.network.simulate import Network
+from jaxdist.network.traffic import Traffic, ask
+from jaxdist.network.turns import Turns
+
+PACES = ("steps", "ranks")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Messages:
+    """The messages of one collective, step by step."""
+
+    name: str
+    """What it is, for people."""
+    step: Numbers
+    """`[M]`, ascending from 0."""
+    sources: Numbers
+    """`[M]`, devices that send."""
+    targets: Numbers
+    """`[M]`, devices that receive."""
+    size: Reals
+    """`[M]`, bytes."""
+    after: Reals
+    """`[M]`, seconds that the target works on each, before it goes on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What several collectives take, begun together."""
+
+    seconds: float
+    """Until the last one is done."""
+    each: tuple[float, ...]
+    """Until each is done."""
+    phi: int
+    """Most messages on one link at any time."""
+
+
+def of_list(
+    algorithm: Algorithm, size: float, devices: Numbers, reducing: float = 0.0
+) -> Messages:
+    """Return the messages of a step list.
+
+    Args:
+        algorithm: P ranks.
+        size: bytes of the array.
+        devices: `[P]`, the device of each rank.
+        reducing: seconds a byte that a device takes to add.
+    """
+    each = size / algorithm.chunks
+    rows = [
+        (index, part.moves)
+        for index, step in enumerate(algorithm.steps)
+        for part in as_columns(step.transfers).parts
+    ]
+    none = [np.zeros(0, np.int64)]
+    counts = np.concatenate([m.counts for _, m in rows] or none)
+    adds = np.concatenate([np.full(m.counts.size, m.adds) for _, m in rows] or none)
+    sizes = each * counts.astype(float)
+    return Messages(
+        name=algorithm.name,
+        step=np.concatenate([np.full(m.sources.size, k) for k, m in rows] or none),
+        sources=devices[np.concatenate([m.sources for _, m in rows] or none)],
+        targets=devices[np.concatenate([m.targets for _, m in rows] or none)],
+        size=sizes,
+        after=sizes * adds * reducing,
+    )
+
+
+def halos(devices: Numbers, size: float) -> Messages:
+    """Return what neighbouring ranks exchange, both ways, in one step.
+
+    Args:
+        devices: `[P]`, the device of each rank.
+        size: bytes of each message.
+    """
+    here, there = devices[:-1], devices[1:]
+    many = 2 * here.size
+    return Messages(
+        name="halos",
+        step=np.zeros(many, np.int64),
+        sources=np.concatenate((here, there)),
+        targets=np.concatenate((there, here)),
+        size=np.full(many, float(size)),
+        after=np.zeros(many),
+    )
+
+
+def run_together(
+    collectives: Sequence[Messages], network: Network, pace: str = "ranks"
+) -> Outcome:
+    """Simulate collectives that begin together.
+
+    Args:
+        collectives: they may have devices in common, or none.
+        network: has the devices.
+        pace: `steps` or `ranks`.
+
+    Raises:
+        BadInput: no such pace.
+    """
+    if pace not in PACES:
+        near = did_you_mean(pace, PACES)
+        raise BadInput(
+            f"no pace named {pace}",
+            rule=f"one of {', '.join(PACES)}",
+            remedy=f"did you mean {near}?" if near else "ranks",
+        )
+    run = _Run(collectives, network, pace)
+    while run.goes_on():
+        pass
+    ends = [run.done[run.owner == i].max(initial=0.0) for i in range(len(collectives))]
+    each = tuple(float(end) for end in ends)
+    return Outcome(seconds=max(each, default=0.0), each=each, phi=run.phi)
+
+
+class _Run:
+    """Messages of all collectives on their way."""
+
+    def __init__(
+        self, collectives: Sequence[Messages], network: Network, pace: str
+    ) -> None:
+        sizes = [c.size.size for c in collectives]
+        self.owner = np.repeat(np.arange(len(collectives)), sizes)
+        self.done = np.full(self.owner.size, np.inf)
+        self.phi, self._now = 0, 0.0
+        self._ids, self._start = np.zeros(0, np.int64), np.zeros(0)
+        self._left = np.zeros(0)
+        if not self.owner.size:
+            return
+        step, sources, targets = (
+            np.concatenate([getattr(c, name) for c in collectives])
+            for name in ("step", "sources", "targets")
+        )
+        self._size = np.concatenate([c.size for c in collectives])
+        self._after = np.concatenate([c.after for c in collectives])
+        self._ways = _Ways(network, sources, targets, self._size)
+        self._capacity = network.factors.share * network.topology.capacity
+        ends = (sources, targets) if pace == "ranks" else (0 * sources, 0 * sources)
+        actors = self.owner[:, None] * network.topology.devices + np.stack(ends, axis=1)
+        self._turns = Turns(actors, step)
+        self._begin(self._turns.first())
+
+    def goes_on(self) -> bool:
+        """Go on to the next event; False where there is none."""
+        if not self._ids.size:
+            return False
+        running = self._start <= self._now + PRECISION
+        following = float(self._start[~running].min(initial=np.inf))
+        if not running.any():
+            self._now = following
+            return True
+        demand = self._ways.demand(self._ids[running])
+        rate = rates(demand, self._capacity)
+        ways = demand.use >= 1
+        self.phi = max(self.phi, int(np.bincount(demand.link[ways]).max()))
+        needs = self._left[running] / rate
+        passed = min(float(needs.min()), following - self._now)
+        self._left[running] -= rate * passed
+        self._now += passed
+        over = np.zeros(running.size, bool)
+        over[running] = needs <= passed + PRECISION
+        arrived = self._ids[over]
+        self.done[arrived] = ready = self._now + self._after[arrived]
+        kept = ~over
+        self._ids, self._start = self._ids[kept], self._start[kept]
+        self._left = self._left[kept]
+        self._begin(self._turns.arrived(arrived.tolist(), ready.tolist()))
+        return True
+
+    def _begin(self, starts: dict[int, float]) -> None:
+        if starts:
+            new = np.array(list(starts))
+            self._ids = np.concatenate((self._ids, new))
+            begins = np.array(list(starts.values())) + self._ways.latency(new)
+            self._start = np.concatenate((self._start, begins))
+            self._left = np.concatenate((self._left, self._size[new]))
+
+
+class _Ways:
+    """Ways of messages, one for all that have the same ends and bytes."""
+
+    def __init__(
+        self, network: Network, sources: Numbers, targets: Numbers, size: Reals
+    ) -> None:
+        table = np.stack((sources, targets, size), axis=1)
+        kinds, self._kind = np.unique(table, axis=0, return_inverse=True)
+        traffic = Traffic(
+            sources=kinds[:, 0].astype(np.int64),
+            targets=kinds[:, 1].astype(np.int64),
+            size=kinds[:, 2].astype(float),
+        )
+        topology = network.topology
+        self._asked = ask(topology, traffic, network.factors, network.sharing)
+        flow = self._asked.demand.flow
+        self._first = np.searchsorted(flow, np.arange(len(kinds) + 1))
+
+    def latency(self, ids: Numbers) -> Reals:
+        """Return the seconds until bytes of messages begin to flow."""
+        return self._asked.start[self._kind[ids]]
+
+    def demand(self, ids: Numbers) -> Demand:
+        """Return what messages ask of links."""
+        asked, kinds = self._asked.demand, self._kind[ids]
+        many = self._first[kinds + 1] - self._first[kinds]
+        flow = np.repeat(np.arange(ids.size), many)
+        before = np.cumsum(many) - many
+        rows = np.arange(flow.size) - before[flow] + self._first[kinds][flow]
+        return Demand(
+            flow=flow,
+            link=asked.link[rows],
+            use=asked.use[rows],
+            weight=asked.weight[kinds],
+            most=asked.most[kinds],
+        )

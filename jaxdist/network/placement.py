@@ -1,0 +1,63 @@
+"""Placement: which device each rank has."""
+
+from typing import Final
+
+import numpy as np
+
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.network.routes import Numbers
+from jaxdist.network.topology import Topology
+
+NAMED: Final = ("in_order", "dealt", "reversed_bits", "random")
+
+
+def placement(text: str, ranks: int, topology: Topology) -> Numbers:
+    """Return the device of each rank.
+
+    Args:
+        text: `in_order`: rank r on device r; `dealt`: over switches (or hosts) in turn;
+            `reversed_bits`: neighbours as far from each other as they can be;
+            `random:SEED`; or devices with commas between.
+        ranks: P.
+        topology: has P devices at least.
+
+    Raises:
+        BadInput: no such placement.
+
+    >>> from jaxdist.network.topologies.registry import topology
+    >>> placement("dealt", 6, topology("fat_tree", 6, {"per_leaf": 3})).tolist()
+    [0, 3, 1, 4, 2, 5]
+    """
+    name, _, seed = text.replace("-", "_").partition(":")
+    match name:
+        case "in_order":
+            return np.arange(ranks)
+        case "dealt":
+            return _dealt(ranks, max(topology.per_switch, topology.per_host))
+        case "reversed_bits":
+            return _reversed(ranks)
+        case "random" if seed.isdigit() or not seed:
+            return np.random.default_rng(int(seed or 0)).permutation(ranks)
+    words = text.split(",")
+    if len(words) > 1 and all(word.strip().isdigit() for word in words):
+        return np.array([int(word) for word in words])
+    near = did_you_mean(name, NAMED)
+    raise BadInput(
+        f"no placement named {text}",
+        rule=f"one of {', '.join(NAMED)}, random:SEED, or devices with commas between",
+        values=f"--place {text}",
+        remedy=f"did you mean {near}?" if near else "--place dealt",
+    )
+
+
+def _dealt(ranks: int, width: int) -> Numbers:
+    """Deal ranks out to groups of devices: rank 0 to the first, 1 to the second, ..."""
+    devices = np.arange(ranks)
+    return devices[np.lexsort((devices // width, devices % width))]
+
+
+def _reversed(ranks: int) -> Numbers:
+    bits = max(ranks - 1, 1).bit_length()
+    devices = np.arange(1 << bits)
+    turned = sum(((devices >> bit) & 1) << (bits - 1 - bit) for bit in range(bits))
+    return np.asarray(turned)[np.asarray(turned) < ranks]

@@ -1,0 +1,96 @@
+"""Runs of step lists on entries: alone, step by step, or beside other collectives."""
+
+import numpy as np
+
+from jaxdist.collectives.algorithms.steps import Algorithm
+from jaxdist.network.concurrent import Messages
+from jaxdist.network.routes import Numbers
+from jaxdist.network.simulate import Network, Phase, Simulation, placed
+from jaxdist.network.sparse import Entries, Message, messages
+from jaxdist.network.topology import Topology
+from jaxdist.network.traffic import Traffic
+
+
+def simulate_sparse(
+    algorithm: Algorithm,
+    size: float,
+    network: Network,
+    entries: Entries,
+    place: Numbers | None = None,
+) -> Simulation:
+    """Simulate a step list on entries.
+
+    Args:
+        algorithm: P ranks.
+        size: bytes of the array that every rank would have without zeros.
+        network: has P devices at least.
+        entries: density and form.
+        place: `[P]`, the device of each rank.
+
+    Raises:
+        BadInput: ranks that do not fit, or a list too large to follow.
+    """
+    devices = placed(algorithm.ranks, network.topology, place)
+    known: dict[object, Phase] = {}
+    phases = []
+    for message in messages(algorithm, size, entries):
+        parts = message.table.parts
+        key = (tuple(id(part.moves) for part in parts), message.size.tobytes())
+        if key not in known:
+            known[key] = _phase(message, network, devices, entries)
+        phases.append(known[key])
+    return Simulation(
+        seconds=sum(phase.seconds for phase in phases), phases=tuple(phases)
+    )
+
+
+def _phase(
+    message: Message, network: Network, devices: Numbers, entries: Entries
+) -> Phase:
+    moves = [part.moves for part in message.table.parts]
+    if not moves:
+        return network.phase(Traffic.none())
+    targets = np.concatenate([m.targets for m in moves])
+    traffic = Traffic(
+        sources=devices[np.concatenate([m.sources for m in moves])],
+        targets=devices[targets],
+        size=message.size,
+    )
+    after = message.after(network.topology, entries.number)
+    return network.phase(traffic, float(np.bincount(targets, after).max()))
+
+
+def of_sparse_list(
+    algorithm: Algorithm,
+    size: float,
+    topology: Topology,
+    entries: Entries,
+    place: Numbers | None = None,
+) -> Messages:
+    """Return the messages of a step list on entries, to run beside others.
+
+    Args:
+        algorithm: P ranks.
+        size: bytes of the array that every rank would have without zeros.
+        topology: has P devices at least.
+        entries: density and form.
+        place: `[P]`, the device of each rank.
+    """
+    devices = placed(algorithm.ranks, topology, place)
+    found = list(messages(algorithm, size, entries))
+    moves = [
+        (index, part.moves)
+        for index, message in enumerate(found)
+        for part in message.table.parts
+    ]
+    none = [np.zeros(0, np.int64)]
+    return Messages(
+        name=algorithm.name,
+        step=np.concatenate([np.full(m.sources.size, k) for k, m in moves] or none),
+        sources=devices[np.concatenate([m.sources for _, m in moves] or none)],
+        targets=devices[np.concatenate([m.targets for _, m in moves] or none)],
+        size=np.concatenate([m.size for m in found] or none),
+        after=np.concatenate(
+            [m.after(topology, entries.number) for m in found] or none
+        ),
+    )
