@@ -161,7 +161,7 @@ def _tried(args: Namespace, size: float, network: Network) -> tuple[Candidate, .
                 values=f"{name} {getattr(args, option)}",
                 remedy=f"--mitigate without {name}",
             )
-    swaps = _SWAPS if args.ranks <= 128 else 0
+    swaps = _SWAPS if args.ranks <= 32 else 0
     return tuple(mitigate(args.ranks, size, network, swaps))
 
 

@@ -1,0 +1,125 @@
+"""Published simulations of allreduces beside ours: every row of every table.
+
+    python benchmarks/network_tables.py FOLDER [--pace ranks] [--rows]
+
+FOLDER has CSV files with the columns platform, ranks, bytes or elements, density,
+algorithm, and ms or ms_mean with ms_min and ms_max: numbers of
+github.com/TruongThaoNguyen/allreduce_simulate, commit 45057ad. Platforms are the named
+ones, `smpi` factors, shares by round trip; nothing is fitted to a row.
+"""
+
+import argparse
+import csv
+import itertools
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+
+from jaxdist.network.concurrent import of_list, run_together
+from jaxdist.network.factors import factors
+from jaxdist.network.platforms.read import find
+from jaxdist.network.published import FORMS_OF, PUBLISHED, SPARSE
+from jaxdist.network.simulate import Network, simulate
+from jaxdist.network.sparse import Entries
+from jaxdist.network.sparse_runs import of_sparse_list, simulate_sparse
+
+
+def read(folder):
+    """Yield the rows of all files."""
+    for path in sorted(Path(folder).glob("*.csv")):
+        with path.open(encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                size = float(row.get("bytes") or 4 * int(row["elements"]))
+                ms = float(row.get("ms") or row["ms_mean"])
+                least, most = row.get("ms_min") or ms, row.get("ms_max") or ms
+                yield {
+                    **row,
+                    "table": path.stem,
+                    "size": size,
+                    "ms": ms,
+                    "spread": (float(least), float(most)),
+                }
+
+
+def ours(row, network, pace):
+    """Return our ms for a row."""
+    name, ranks = row["algorithm"], int(row["ranks"])
+    topology = network.topology
+    if name in PUBLISHED:
+        steps = PUBLISHED[name](ranks, 4)
+        if pace == "steps":
+            return 1e3 * simulate(steps, row["size"], network).seconds
+        made = of_list(steps, row["size"], np.arange(ranks), topology.reducing)
+        return 1e3 * run_together([made], network, pace).seconds
+    sums, copies = FORMS_OF[name]
+    seed = 0 if pace == "ranks" else None
+    how = Entries(density=float(row["density"]), sums=sums, copies=copies, seed=seed)
+    steps = SPARSE[name](ranks, 4)
+    if pace == "steps" or name in ("sparse_big", "sparse_small"):
+        return 1e3 * simulate_sparse(steps, row["size"], network, how).seconds
+    made = of_sparse_list(steps, row["size"], topology, how)
+    return 1e3 * run_together([made], network, pace).seconds
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder")
+    parser.add_argument("--pace", default="ranks", choices=("steps", "ranks"))
+    parser.add_argument("--rows", action="store_true", help="print every row")
+    args = parser.parse_args()
+    networks = {
+        name: Network(
+            topology=find(name, 1, {}), factors=factors("smpi"), sharing="rtt"
+        )
+        for name in ("tsubame3", "abci")
+    }
+    begun, rows = time.perf_counter(), list(read(args.folder))
+    for row in rows:
+        row["ours"] = ours(row, networks[row["platform"]], args.pace)
+        row["off"] = row["ours"] / row["ms"] - 1
+        if args.rows:
+            print(
+                f"{row['platform']:9} {row['ranks']:>4} {row['size'] / 2**20:6g} MiB "
+                f"{row.get('density') or '':12} {row['algorithm']:18} "
+                f"{row['ms']:9.3f} {row['ours']:9.3f} {100 * row['off']:+6.2f} %"
+            )
+    for table, some in itertools.groupby(rows, lambda row: row["table"]):
+        say(table, [abs(row["off"]) for row in some])
+    say("all", [abs(row["off"]) for row in rows])
+    orders(rows)
+    print(f"{time.perf_counter() - begun:.1f} s")
+
+
+def say(name, off):
+    middle, worst = statistics.median(off), max(off)
+    print(f"{name}: {len(off)} rows, median {middle:.2%}, max {worst:.2%}")
+
+
+def orders(rows):
+    """Compare the order of algorithms in every setting, pair by pair."""
+    wrong, pairs, settings = [], 0, 0
+
+    def key(row):
+        return tuple(
+            row.get(name) or "" for name in ("table", "ranks", "bytes", "density")
+        )
+
+    for _, some in itertools.groupby(sorted(rows, key=key), key):
+        settings += 1
+        for one, other in itertools.combinations(list(some), 2):
+            pairs += 1
+            if (one["ms"] - other["ms"]) * (one["ours"] - other["ours"]) < 0:
+                wrong.append((one, other))
+    print(f"order: {len(wrong)} of {pairs} pairs in {settings} settings are exchanged")
+    for one, other in wrong:
+        print(
+            f"  {one['table']} {one['ranks']} ranks: {one['algorithm']} {one['ms']} "
+            f"{one['spread']}, {other['algorithm']} {other['ms']} {other['spread']}; "
+            f"ours {one['ours']:.3f} and {other['ours']:.3f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
