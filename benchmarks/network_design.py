@@ -10,8 +10,10 @@ how long simulations take.
 import time
 
 from jaxdist.network.bound import nic_bound
+from jaxdist.network.factors import factors
 from jaxdist.network.lists import step_list
 from jaxdist.network.mitigate import mitigate
+from jaxdist.network.platforms.read import find
 from jaxdist.network.simulate import Network, simulate
 from jaxdist.network.sparse import Entries
 from jaxdist.network.sparse_runs import simulate_sparse
@@ -33,7 +35,7 @@ LISTS = (
     "swing",
     "ring",
 )
-DENSITIES = (1 / 512, 1 / 128, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4)
+DENSITIES = tuple(1 / part for part in (512, 256, 128, 64, 32, 16, 8, 4))
 
 
 def made(name, ranks, settings, sharing="maxmin"):
@@ -63,20 +65,18 @@ def lists():
 
 def sparse():
     """Print hierarchical and flat sparse sums beside dense ones, by density."""
-    settings = {"per_host": 8, "oversubscription": 2}
-    on = made("fat_tree", 256, settings)
-    flat, two = step_list("ring", 256), step_list("two_level_ring", 256, 8)
-    dense = simulate(two, BYTES, on).seconds, simulate(flat, BYTES, on).seconds
-    print("256 ranks in hosts of 8 with NVLink on a fat tree 2:1, ms")
-    print(f"dense: two levels {1e3 * dense[0]:.3f}, flat {1e3 * dense[1]:.3f}")
+    abci, smpi = find("abci", 32, {}), factors("smpi")
+    on = Network(topology=abci, factors=smpi, sharing="rtt")
+    flat, two = step_list("ring", 32), step_list("two_level_ring", 32, 4)
+    dense = simulate(two, 2 * BYTES, on).seconds
+    print(f"ABCI, 32 ranks, 128 MiB: dense in two levels {1e3 * dense:.3f} ms")
     for density in DENSITIES:
         how = Entries(density=density)
-        near = simulate_sparse(two, BYTES, on, how).seconds
-        far = simulate_sparse(flat, BYTES, on, how).seconds
+        near = simulate_sparse(two, 2 * BYTES, on, how).seconds
+        far = simulate_sparse(flat, 2 * BYTES, on, how).seconds
         print(
-            f"density {density:.5f}: two levels {1e3 * near:.3f} "
-            f"({near / dense[0] - 1:+.0%} to dense), flat {1e3 * far:.3f} "
-            f"({near / far - 1:+.0%} of two levels to it)",
+            f"density 1/{1 / density:g}: two levels {1e3 * near:.3f} ms "
+            f"({near / dense - 1:+.1%} to dense, {near / far - 1:+.1%} to flat sparse)",
             flush=True,
         )
 
@@ -88,16 +88,15 @@ def speed():
         ("halving_doubling_far", "fat_tree", 1024, {"oversubscription": 2}),
         ("two_level_ring", "fat_tree", 65536, {}),
         ("two_level_halving", "fat_tree", 65536, {"per_host": 8}),
-        ("two_level_halving", "dragonfly", 65536, {}),
         ("two_level_ring", "torus", 65536, {"dims": "256x256"}),
     ):
-        begun = time.perf_counter()
+        begun, worked = time.perf_counter(), time.process_time()
         on = made(network, ranks, settings)
         hosts = settings.get("per_host") if name.startswith("two") else None
         found = simulate(step_list(name, ranks, hosts), BYTES, on)
-        took = time.perf_counter() - begun
-        ms = 1e3 * found.seconds
-        print(f"{name} on {on.topology.name}, {ranks:,}: {ms:.3f} ms in {took:.2f} s")
+        took, work = time.perf_counter() - begun, time.process_time() - worked
+        ms, where = 1e3 * found.seconds, f"{on.topology.name}, {ranks:,} ranks"
+        print(f"{name} on {where}: {ms:.3f} ms in {took:.1f} s, {work:.1f} s of CPU")
 
 
 if __name__ == "__main__":

@@ -153,6 +153,8 @@ class _Run:
         )
         self._size = np.concatenate([c.size for c in collectives])
         self._after = np.concatenate([c.after for c in collectives])
+        self._targets = targets
+        self._busy: dict[tuple[int, int], float] = {}
         self._ways = _Ways(network, sources, targets, self._size)
         self._capacity = network.factors.share * network.topology.capacity
         ends = (sources, targets) if pace == "ranks" else (0 * sources, 0 * sources)
@@ -180,12 +182,20 @@ class _Run:
         over = np.zeros(running.size, bool)
         over[running] = needs <= passed + PRECISION
         arrived = self._ids[over]
-        self.done[arrived] = ready = self._now + self._after[arrived]
+        ready = [self._worked(message) for message in arrived.tolist()]
+        self.done[arrived] = ready
         kept = ~over
         self._ids, self._start = self._ids[kept], self._start[kept]
         self._left = self._left[kept]
-        self._begin(self._turns.arrived(arrived.tolist(), ready.tolist()))
+        self._begin(self._turns.arrived(arrived.tolist(), ready))
         return True
+
+    def _worked(self, message: int) -> float:
+        """Return when the target has worked on a message, one after another."""
+        place = int(self.owner[message]), int(self._targets[message])
+        begins = max(self._now, self._busy.get(place, 0.0))
+        self._busy[place] = begins + float(self._after[message])
+        return self._busy[place]
 
     def _begin(self, starts: dict[int, float]) -> None:
         if starts:

@@ -85,6 +85,14 @@ def test_work_on_what_arrived_holds_up_the_next_step():
     assert worked.seconds - plain.seconds == pytest.approx(3 * SIZE / 4 * 1e-10)
 
 
+def test_work_on_several_messages_is_done_one_after_another():
+    on, steps = network("star", 4), step_list("parameter_server", 4)
+    plain = simulate(steps, SIZE, on).seconds
+    worked = run_together([of_list(steps, SIZE, np.arange(4), 1e-10)], on)
+    # the server adds three whole arrays, which arrive together
+    assert worked.seconds - plain == pytest.approx(3 * SIZE * 1e-10)
+
+
 def test_a_pace_that_is_none_is_refused():
     with pytest.raises(BadInput, match="did you mean ranks"):
         run_together([], network("star", 2), "rank")
