@@ -65,6 +65,8 @@ def test_of_equally_short_ways_the_first_is_taken_both_ways(platform):
     # each cable has two links, one behind the other, so the way back is the same cables
     assert [link // 2 for link in back] == [link // 2 for link in reversed(there)]
     assert not set(there) & set(back)
+    # sixteen cables of devices, then those of leaf0: the first of them is to spine0
+    assert there[1] // 2 == 16
     spines = {tuple(way(made, a, b))[1:3] for a in range(4) for b in range(4, 8)}
     assert len(spines) == 1
 
