@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 CI = runpy.run_path(str(ROOT / ".ci" / "commands.py"))
 PAGES = CI["pages"]()
 BLOCKS = [block for page in PAGES for block in CI["blocks"](page)]
-LANGUAGES = {"bash", "python", "text", "json"}
+LANGUAGES = {"bash", "python", "text", "json", "yaml"}
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 EXTERNAL = ("http://", "https://", "#", "mailto:")
 
