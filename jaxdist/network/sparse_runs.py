@@ -33,7 +33,9 @@ def simulate_sparse(
     devices = placed(algorithm.ranks, network.topology, place)
     known: dict[object, Phase] = {}
     phases = []
+    tables = []  # kept, since what is gone may leave its id to another
     for message in messages(algorithm, size, entries):
+        tables.append(message.table)
         parts = message.table.parts
         key = (tuple(id(part.moves) for part in parts), message.size.tobytes())
         if key not in known:
