@@ -76,13 +76,25 @@ def add_patience(parser: argparse.ArgumentParser, where: str) -> None:
         "--restarts",
         type=int,
         metavar="N",
-        help=f"{where}start all again where one fails, up to N times (0)",
+        help=f"{where}start all again where one fails, up to N times (0; with a range "
+        "of processes, 10)",
     )
     parser.add_argument(
         "--grace",
         type=float,
         metavar="S",
         help=f"{where}seconds that they have to save, on SIGTERM or Ctrl-C (30)",
+    )
+
+
+def add_back_after(parser: argparse.ArgumentParser, where: str) -> None:
+    """Add when a place that was lost is asked again: `args.back_after`."""
+    parser.add_argument(
+        "--back-after",
+        type=float,
+        metavar="S",
+        help=f"{where}with a range, seconds before a process or host that was lost is "
+        "taken back, twice as many each time (30)",
     )
 
 

@@ -22,6 +22,8 @@ from jaxdist.launch.environment import (
     variables,
     without_cache,
 )
+from jaxdist.launch.fewer import with_fewer
+from jaxdist.launch.joined import planned
 
 FAKE_LIMIT: Final = 64
 """Fake devices that are made without being asked for by number."""
@@ -77,6 +79,8 @@ def prepare_devices(plan: Plan, *, explicit: bool) -> Prepared:
     platform = find_platform(os.environ)
     notes = [platform.unused] if platform.unused else []
     processes = company().count
+    plan, note = _at_hand(plan, processes)
+    notes += [note] if note else []
     wanted = -(-min(plan.mesh.devices, FAKE_LIMIT) // processes)
     fake = wanted if platform.name == "cpu" else None
     early = put(variables(os.environ, fake_devices=fake))
@@ -93,6 +97,16 @@ def prepare_devices(plan: Plan, *, explicit: bool) -> Prepared:
     if processes > 1:
         check_shares(fitted, devices, processes)
     return Prepared(plan=fitted, platform=name, devices=devices, notes=tuple(notes))
+
+
+def _at_hand(plan: Plan, processes: int) -> tuple[Plan, str]:
+    """Return the plan for the processes that are there, and what to say about it."""
+    written = planned(os.environ, processes)
+    if written == processes:
+        return plan, ""
+    small = with_fewer(plan, processes, written)
+    here = f"{processes} of {written} processes are here"
+    return small, f"plan {plan.title} becomes {small.title}: {here}"
 
 
 def find_platform(

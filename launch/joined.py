@@ -18,6 +18,8 @@ RANK: Final = "JAXDIST_RANK"
 """Says which process this is."""
 _HOSTS: Final = "JAXDIST_HOSTS"
 _COORDINATOR: Final = "JAXDIST_COORDINATOR"
+_PLANNED: Final = "JAXDIST_PLANNED"
+"""Says how many processes the plan is written for, where there may be fewer."""
 _CLUSTER: Final = "JAXDIST_CLUSTER"
 """Says which scheduler jax asks for the place of this process: `slurm`."""
 
@@ -77,7 +79,12 @@ def direct(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def place_words(
-    *, rank: int, count: int, coordinator: str, devices: int | None = None
+    *,
+    rank: int,
+    count: int,
+    coordinator: str,
+    devices: int | None = None,
+    planned: int | None = None,
 ) -> dict[str, str]:
     """Return the variables that make a process one of several, on any device.
 
@@ -86,8 +93,10 @@ def place_words(
         count: how many there are.
         coordinator: `address:port` at which process 0 listens.
         devices: fake devices of the process; None leaves them to its command.
+        planned: how many the plan is written for; None: as many as there are.
     """
     each = {} if devices is None else {"JAX_NUM_CPU_DEVICES": str(devices)}
+    each |= {} if planned is None else {_PLANNED: str(planned)}
     mine = {RANK: str(rank), _HOSTS: str(count), _COORDINATOR: coordinator}
     return {**each, **_QUIET, **mine}
 
@@ -141,6 +150,24 @@ def _initialize(
 def was_placed(environ: Mapping[str, str]) -> bool:
     """Tell whether a process with this environment is one of several."""
     return RANK in environ or _CLUSTER in environ
+
+
+def planned(environ: Mapping[str, str], count: int) -> int:
+    """Return for how many processes the plan is written.
+
+    Args:
+        environ: the environment of one of them.
+        count: how many there are.
+
+    >>> planned({"JAXDIST_PLANNED": "4"}, 3), planned({}, 3)
+    (4, 3)
+    """
+    return int(environ.get(_PLANNED, count))
+
+
+def was_planned(environ: Mapping[str, str]) -> bool:
+    """Tell whether a process with this environment may be one of fewer."""
+    return _PLANNED in environ
 
 
 def place() -> tuple[int, int, str]:

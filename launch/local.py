@@ -27,6 +27,8 @@ class Local:
     """Fake devices of each; None leaves that to the command."""
     coordinator: str
     """`address:port` at which process 0 listens."""
+    planned: int | None = None
+    """How many the plan is written for; None: as many as there are."""
 
     def words(self, rank: int) -> dict[str, str]:
         """Return the variables that a process has beyond this one's."""
@@ -35,6 +37,7 @@ class Local:
             count=self.count,
             coordinator=self.coordinator,
             devices=self.devices,
+            planned=self.planned,
         )
         return {**ON_PROCESSOR, **mine}
 
@@ -60,6 +63,7 @@ def local(
     count: int,
     devices: int | None = None,
     port: int | None = None,
+    planned: int | None = None,
 ) -> Local:
     """Return what several processes on this machine would be.
 
@@ -68,6 +72,7 @@ def local(
         count: how many processes.
         devices: fake devices of each; None leaves that to the command.
         port: of loopback, for process 0; None finds one.
+        planned: how many the plan is written for; None: as many as there are.
 
     Raises:
         BadInput: numbers that cannot be, or a port that is taken.
@@ -82,6 +87,7 @@ def local(
         count=count,
         devices=devices,
         coordinator=f"127.0.0.1:{port or free_port()}",
+        planned=planned,
     )
 
 

@@ -19,6 +19,7 @@ from types import FrameType, TracebackType
 from typing import Final, Self, TypeVar
 
 from jaxdist.launch.company import AGAIN, Company
+from jaxdist.launch.mark import tell_launcher
 
 _ASKED: Final = "jaxdist/asked-to-end"
 _REACHED: Final = "jaxdist/reached"
@@ -80,7 +81,10 @@ class Preempted:
         """
         with self._lock:
             self._polls += 1
-            return self._polls >= self._last
+            begins, ends = self._polls == 1, self._polls >= self._last
+        if begins:
+            tell_launcher()
+        return ends
 
     def _hear_signals(self) -> None:
         """Wait for SIGTERM, also while the main thread is busy in a compiler."""

@@ -1,5 +1,6 @@
 """Ssh: a program started over ssh, one process a host."""
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -39,6 +40,8 @@ class Ssh:
     """Fake devices of each; None leaves that to the command."""
     shell: tuple[str, ...] = ("ssh",)
     """Words that begin a remote command line."""
+    planned: int | None = None
+    """How many processes the plan is written for; None: as many as hosts."""
 
     def attempt(self, number: int) -> "Ssh":
         """Return the same at another port: that of before may not be free yet."""
@@ -51,6 +54,7 @@ class Ssh:
             count=len(self.hosts),
             coordinator=f"{name_of(self.hosts[0])}:{self.port}",
             devices=self.devices,
+            planned=self.planned,
         )
         given = {name: environ[name] for name in HANDED_ON if name in environ}
         variables = [f"{name}={text}" for name, text in {**given, **place}.items()]
@@ -119,6 +123,13 @@ def read_hosts(given: str) -> tuple[str, ...]:
     Raises:
         BadInput: none, one that is named twice, or one that is no name.
     """
+    if re.fullmatch(r"\d+(:\d+)?", given.strip()):
+        raise BadInput(
+            f"--hosts {given} names no host",
+            rule="--hosts is a,b,c or a file with a host a line; -n says how many",
+            values=f"--hosts {given}",
+            remedy=f"--hosts hosts.txt -n {given.strip()}",
+        )
     path = Path(given)
     lines = path.read_text().splitlines() if path.is_file() else given.split(",")
     hosts = tuple(filter(None, (line.partition("#")[0].strip() for line in lines)))
@@ -156,13 +167,7 @@ def check_hosts(found: Ssh) -> None:
     Raises:
         BadInput: naming each host where that failed, and what ssh says.
     """
-    if shutil.which(found.shell[0]) is None:
-        raise BadInput(
-            "no ssh here",
-            rule="launch ssh starts processes with ssh",
-            values=f"{found.shell[0]} is not on PATH",
-            remedy="apt-get install openssh-client",
-        )
+    check_ssh(found)
     with ThreadPoolExecutor(len(found.hosts)) as pool:
         said = list(pool.map(lambda rank: _tried(found, rank), range(len(found.hosts))))
     failed = [f"{host}: {why}" for host, why in zip(found.hosts, said) if why]
@@ -176,9 +181,28 @@ def check_hosts(found: Ssh) -> None:
         )
 
 
+def check_ssh(found: Ssh) -> None:
+    """Refuse a machine without ssh.
+
+    Raises:
+        BadInput: naming the command that is not there.
+    """
+    if shutil.which(found.shell[0]) is None:
+        raise BadInput(
+            "no ssh here",
+            rule="launch ssh starts processes with ssh",
+            values=f"{found.shell[0]} is not on PATH",
+            remedy="apt-get install openssh-client",
+        )
+
+
 def _tried(found: Ssh, rank: int) -> str:
     """Return why a host cannot take its process; nothing where it can."""
-    code = _LISTEN.format(found.port) if rank == 0 else ""
+    return why_not(found, rank, _LISTEN.format(found.port) if rank == 0 else "")
+
+
+def why_not(found: Ssh, rank: int, code: str = "") -> str:
+    """Return why a host cannot run a line of Python in the folder; nothing: it can."""
     words = found.remote(rank, shlex.join(["exec", sys.executable, "-S", "-c", code]))
     done = subprocess.run(
         words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import IO, Final
 
@@ -21,6 +21,7 @@ SAVING_S: Final = 30.0
 """Seconds that processes have to save and end where all of them are asked to."""
 _LAST_LINES: Final = 40
 _READ_S: Final = 0.5
+_POLL_S: Final = 0.1
 
 Show = Callable[[int, str, bool], None]
 """Is told the rank, a line, and whether it was written to standard error."""
@@ -77,11 +78,13 @@ def run_streamed(
     grace: float = GRACE_S,
     saving: float = SAVING_S,
     tell: Callable[[Failure], None] = lambda failure: None,
+    recalls: Callable[[], bool] = lambda: False,
 ) -> Failure | None:
     """Run processes at once, show what they write, and wait for all of them.
 
     Whatever ends the call (a failure, Ctrl-C), those that still run are asked to end,
-    and killed with their children some seconds later.
+    and killed with their children some seconds later. Where they are recalled, those
+    that save and ask to be started again count as failed, as in any other case.
 
     Args:
         tasks: what to start; the position is the rank.
@@ -89,6 +92,7 @@ def run_streamed(
         grace: seconds from SIGTERM to SIGKILL after a failure.
         saving: the same where nothing has failed: they may save together.
         tell: is told the first failure, before the others are ended.
+        recalls: whether all are to save and end; asked again and again.
 
     Returns:
         The first process that did not end with 0, if there is one.
@@ -105,7 +109,7 @@ def run_streamed(
             stack.callback(running[-1].kill)
             survivor.watch(running[-1].child.pid)
         try:
-            first = _first_failure(ends, len(running))
+            first = _first_failure(ends, running, recalls, saving)
         except BaseException as end:
             _ask_to_end(running, saving)
             if isinstance(end, Asked):
@@ -175,10 +179,25 @@ class _Streamed:
                         self._show(self.rank, text, error)
 
 
-def _first_failure(ends: "SimpleQueue[_Streamed]", count: int) -> _Streamed | None:
-    """Wait for the end of all, or for the first that fails."""
-    for _ in range(count):
-        ended = ends.get()
+def _first_failure(
+    ends: "SimpleQueue[_Streamed]",
+    running: Sequence[_Streamed],
+    recalls: Callable[[], bool],
+    saving: float,
+) -> _Streamed | None:
+    """Wait for the end of all, or for the first that fails; recall them meanwhile."""
+    left, recalled = len(running), False
+    while left:
+        try:
+            ended = ends.get(timeout=None if recalled else _POLL_S)
+        except Empty:
+            if recalls():
+                recalled = True
+                _ask_to_end(running, saving)
+                for each in running:
+                    each.kill()
+            continue
+        left -= 1
         if ended.child.returncode:
             return ended
     return None

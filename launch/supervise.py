@@ -11,7 +11,7 @@ from typing import Final
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.company import AGAIN
 from jaxdist.launch.merged import Merged, stopped_by_signals, tell
-from jaxdist.launch.streamed import SAVING_S, run_streamed
+from jaxdist.launch.streamed import SAVING_S, Failure, run_streamed
 from jaxdist.launch.together import Task
 
 MOST: Final = 1000
@@ -93,10 +93,23 @@ def run_supervised(attempt: Callable[[int], Sequence[Task]], patience: Patience)
             if failure is None:
                 return 0
             codes.append(failure.exit_code)
-            if len(codes) > patience.restarts or failure.code == _REFUSED:
+            if not waits(codes, failure, patience):
                 return failure.exit_code
-            pause = patience.pause_s(codes)
-            again = f"{len(codes)} of {patience.restarts}"
-            sys.stderr.write(f"restart {again}, in {pause:g} s\n")
-            sys.stderr.flush()
-            time.sleep(pause)
+
+
+def waits(codes: Sequence[int], failure: Failure, patience: Patience) -> bool:
+    """Wait for the time of the next attempt; whether there is one.
+
+    Args:
+        codes: exit codes of the attempts so far.
+        failure: the last one.
+        patience: how often.
+    """
+    if len(codes) > patience.restarts or failure.code == _REFUSED:
+        return False
+    pause = patience.pause_s(codes)
+    again = f"{len(codes)} of {patience.restarts}"
+    sys.stderr.write(f"restart {again}, in {pause:g} s\n")
+    sys.stderr.flush()
+    time.sleep(pause)
+    return True

@@ -88,9 +88,9 @@ class Hosts:
         """Return the address of a host."""
         return f"{_NETWORK}.{rank + 1}"
 
-    def coordinator(self, attempt: int = 0) -> str:
+    def coordinator(self, attempt: int = 0, host: int = 0) -> str:
         """Return where process 0 listens: `address:port`, another each attempt."""
-        return f"{self.address(0)}:{_PORT + attempt}"
+        return f"{self.address(host)}:{_PORT + attempt}"
 
     def run(
         self,
@@ -111,12 +111,18 @@ class Hosts:
         tasks = tasks_for(commands, self.count, self.coordinator(), env or {})
         return run_together(self.inside(tasks), timeout=timeout)
 
-    def inside(self, tasks: Sequence[Task]) -> list[Task]:
-        """Return the same tasks, one on each host."""
+    def inside(
+        self, tasks: Sequence[Task], hosts: Sequence[int] | None = None
+    ) -> list[Task]:
+        """Return the same tasks, one on each host, or on those that are named."""
         return [
-            replace(task, command=(*self._inside(rank), *task.command))
-            for rank, task in enumerate(tasks)
+            replace(task, command=(*self._inside(host), *task.command))
+            for host, task in zip(range(self.count) if hosts is None else hosts, tasks)
         ]
+
+    def words(self, host: int, *words: str) -> tuple[str, ...]:
+        """Return the words that run a command on a host."""
+        return *self._inside(host), *words
 
     def counters(self) -> tuple[Counter, ...]:
         """Read what each host's interface has sent and received."""

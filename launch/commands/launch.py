@@ -4,23 +4,29 @@ import math
 import os
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.arguments import Parser, add_patience, add_program
+from jaxdist.launch.arguments import Parser, add_back_after, add_patience, add_program
 
 if TYPE_CHECKING:
     from jaxdist.launch.local import Local
+    from jaxdist.launch.span import Span
+    from jaxdist.launch.ssh import Ssh
 
 summary = "start a program on several processes, joined by jax.distributed"
 
 _TAKES: Final = {
-    "local": {"-n", "--devices-per-process", "--port", "--restarts", "--grace"},
+    "local": {
+        *("-n", "--devices-per-process", "--port"),
+        *("--restarts", "--grace", "--back-after"),
+    },
     "mpi": {"-n", "--hosts", "--devices-per-process", "--mpirun"},
     "ssh": {
-        *("--hosts", "--devices-per-process", "--port", "--ssh"),
-        *("--restarts", "--grace"),
+        *("--hosts", "-n", "--devices-per-process", "--port", "--ssh"),
+        *("--restarts", "--grace", "--back-after"),
     },
     "slurm": {
         *("--nodes", "--processes-per-node", "--devices-per-process"),
@@ -59,7 +65,12 @@ def add_arguments(parser: Parser) -> None:
     add("run", metavar="RUN", nargs="?", help="status: one run (all in the folder)")
     add("--dir", metavar="FOLDER", help="status: folder of the runs (runs)")
     add("--json", action="store_true", default=None, help="status: print JSON")
-    add("-n", type=int, metavar="N", help="local, mpi: how many processes")
+    add(
+        "-n",
+        metavar="N[:M]",
+        help="local, mpi: how many processes; local, ssh: 2:4 goes on with 2 where "
+        "others are lost, and takes them back (ssh: one a host)",
+    )
     add("--hosts", metavar="LIST", help="ssh, mpi: a,b,c or a file with a host a line")
     add("--ssh", metavar="WORDS", help="ssh: what begins a remote command (ssh)")
     add("--nodes", type=int, metavar="N", help="slurm, k8s: how many nodes")
@@ -105,6 +116,7 @@ def add_arguments(parser: Parser) -> None:
     )
     add("--port", type=int, help="where process 0 listens (local: a free one)")
     add_patience(parser, "local, ssh, k8s: ")
+    add_back_after(parser, "local, ssh: ")
     add(
         "--print",
         action="store_true",
@@ -153,17 +165,41 @@ def check_options(args: Namespace) -> None:
         )
 
 
+def refuse_back_after(given: float | None) -> None:
+    """Refuse when to take places back where none is left out.
+
+    Raises:
+        BadInput: it is given.
+    """
+    if given is not None:
+        raise BadInput(
+            "nothing is left out that could come back",
+            rule="--back-after is for a range of processes",
+            values=f"--back-after {given:g}",
+            remedy="-n 2:4, or without --back-after",
+        )
+
+
 def _field(option: str) -> str:
     return option.lstrip("-").replace("-", "_")
 
 
 def _local(args: Namespace, command: tuple[str, ...]) -> int:
-    from jaxdist.launch.local import local
+    from jaxdist.launch.local import MOST, local
+    from jaxdist.launch.span import read_span
     from jaxdist.launch.supervise import patience, run_supervised
+
+    span = read_span(args.n, MOST)
+    if not span.is_fixed:
+        return _local_elastic(args, command, span)
+    refuse_back_after(args.back_after)
 
     def found() -> "Local":
         return local(
-            command, count=args.n, devices=args.devices_per_process, port=args.port
+            command,
+            count=span.most,
+            devices=args.devices_per_process,
+            port=args.port,
         )
 
     wanted = patience(args.restarts, args.grace)
@@ -173,12 +209,30 @@ def _local(args: Namespace, command: tuple[str, ...]) -> int:
     return run_supervised(lambda _: found().tasks(os.environ), wanted)
 
 
+def _local_elastic(args: Namespace, command: tuple[str, ...], span: "Span") -> int:
+    from jaxdist.launch.able import able_of
+    from jaxdist.launch.elastic import run_asked
+    from jaxdist.launch.grounds import OnThis
+
+    ground = OnThis(
+        command=command,
+        count=span.most,
+        devices=args.devices_per_process,
+        port=args.port,
+    )
+    able = able_of(args.program, span)
+    if args.shows:
+        return _shown(ground.processes(span.most).text())
+    return run_asked(ground, able, args)
+
+
 def _mpi(args: Namespace, command: tuple[str, ...]) -> int:
     from jaxdist.launch.mpi import mpi, run_mpi
+    from jaxdist.launch.span import fixed
 
     found = mpi(
         command,
-        count=args.n,
+        count=fixed(args.n, 100_000, "mpi"),
         hosts=args.hosts,
         devices=args.devices_per_process,
         options=args.mpirun or (),
@@ -200,11 +254,28 @@ def _ssh(args: Namespace, command: tuple[str, ...]) -> int:
         devices=args.devices_per_process,
         shell=args.ssh or "ssh",
     )
+    if args.n is not None:
+        return _ssh_elastic(args, found)
+    refuse_back_after(args.back_after)
     if args.shows:
         return _shown(found.text(os.environ))
     wanted = patience(args.restarts, args.grace)
     check_hosts(found)
     return run_supervised(lambda n: found.attempt(n).tasks(os.environ), wanted)
+
+
+def _ssh_elastic(args: Namespace, found: "Ssh") -> int:
+    from jaxdist.launch.able import able_of
+    from jaxdist.launch.elastic import run_asked
+    from jaxdist.launch.grounds import OverSsh
+    from jaxdist.launch.span import read_span
+
+    span = read_span(args.n, len(found.hosts))
+    able, found = able_of(args.program, span), replace(found, planned=span.most)
+    if args.shows:
+        first = replace(found, hosts=found.hosts[: span.most])
+        return _shown(first.text(os.environ))
+    return run_asked(OverSsh(found=found), able, args)
 
 
 def _slurm(args: Namespace, command: tuple[str, ...]) -> int:

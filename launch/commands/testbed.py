@@ -6,7 +6,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.arguments import Parser, add_patience, add_program
+from jaxdist.launch.arguments import Parser, add_back_after, add_patience, add_program
 
 if TYPE_CHECKING:
     from jaxdist.launch.testbed import Hosts
@@ -60,7 +60,14 @@ def add_arguments(parser: Parser) -> None:
         metavar="N",
         help="run: fake devices of each (the plan's, dealt out)",
     )
+    parser.add_argument(
+        "-n",
+        metavar="N[:M]",
+        help="run: on so many of the hosts; 2:4 goes on with 2 where others are lost, "
+        "and takes them back (all)",
+    )
     add_patience(parser, "run: ")
+    add_back_after(parser, "run: ")
     add_program(parser)
 
 
@@ -116,6 +123,8 @@ def _run(args: Namespace) -> int:
 
     wanted, hosts = patience(args.restarts, args.grace), standing()
     command = command_of(args.program, command_names())
+    if args.n is not None:
+        return _run_elastic(args, command, hosts)
 
     def attempt(number: int) -> "list[Task]":
         each = Local(
@@ -127,6 +136,22 @@ def _run(args: Namespace) -> int:
         return hosts.inside(each.tasks(os.environ))
 
     return run_supervised(attempt, wanted)
+
+
+def _run_elastic(args: Namespace, command: tuple[str, ...], hosts: "Hosts") -> int:
+    from jaxdist.launch.able import able_of
+    from jaxdist.launch.elastic import run_asked
+    from jaxdist.launch.grounds import InBox
+    from jaxdist.launch.span import read_span
+
+    span = read_span(args.n, hosts.count)
+    ground = InBox(
+        hosts=hosts,
+        command=command,
+        planned=span.most,
+        devices=args.devices_per_process,
+    )
+    return run_asked(ground, able_of(args.program, span), args)
 
 
 def _fail(args: Namespace) -> int:

@@ -149,6 +149,33 @@ class TestSsh:
         )
 
 
+class TestElastic:
+    pytestmark = system
+
+    def test_a_host_that_is_not_there_is_left_out(self, words, here, capfd):
+        text = "import os; print(os.environ['JAXDIST_HOSTS'])"
+        hosts = "jaxdist.invalid,localhost,127.0.0.1"
+        how = "--ssh", words, "--hosts", hosts, "-n", "1:3", "--port", str(free_port())
+        assert main(["launch", "ssh", *how, "--", *python(text)]) == 0
+        out, err = capfd.readouterr()
+        assert sorted(out.splitlines()) == ["r00 │ 2", "r01 │ 2"]
+        assert "2 of 3 processes, without jaxdist.invalid" in err
+
+    def test_a_spare_takes_the_place_of_one_that_is_lost(self, words, here, capfd):
+        text = (
+            "import os, pathlib, sys\n"
+            "first = not pathlib.Path('lost').exists()\n"
+            "pathlib.Path('lost').touch() if os.environ['JAXDIST_RANK'] == '0' else 0\n"
+            "os.kill(os.getpid(), 9) if first else print(os.environ['JAXDIST_HOSTS'])"
+        )
+        how = "--ssh", words, "--hosts", "localhost,127.0.0.1", "-n", "1"
+        port = "--port", str(free_port())
+        assert main(["launch", "ssh", *how, *port, "--", *python(text)]) == 0
+        out, err = capfd.readouterr()
+        assert out == "r00 │ 1\n"
+        assert "1 of 1 processes, without localhost" in err
+
+
 class TestHeld:
     def test_it_ends_when_its_input_does(self, tmp_path):
         text = (

@@ -1,0 +1,43 @@
+"""Fewer: what a plan becomes on fewer processes than it is written for.
+
+4 processes   data 8 x tensor 2
+3             data 6 x tensor 2     the same devices a process, and all other axes
+2             data 4 x tensor 2
+
+Batch, rate, order and all other axes stay, so the run stays what it is.
+"""
+
+import math
+from dataclasses import replace
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+
+
+def with_fewer(plan: Plan, count: int, planned: int) -> Plan:
+    """Return the plan for fewer processes, with as many devices each.
+
+    Args:
+        plan: written for `planned` processes.
+        count: how many there are.
+        planned: how many there were to be.
+
+    Raises:
+        BadInput: the axes that deal out the batch have no such part.
+
+    >>> from jaxdist.core.plan import MeshShape
+    >>> with_fewer(Plan(mesh=MeshShape(data=8, tensor=2)), 3, 4).title
+    'data 6 x tensor 2'
+    """
+    mesh = plan.mesh
+    shards, left = divmod(mesh.batch_shards * count, planned)
+    if left:
+        raise BadInput(
+            f"the plan has no layout for {count} of {planned} processes",
+            rule="with fewer processes the axes data and fsdp have a part of their "
+            "devices, and the others all",
+            values=f"{plan.title}: {count} x {mesh.batch_shards} / {planned}",
+            remedy=f"plan.mesh.data={planned * max(1, mesh.data // planned)}",
+        )
+    fsdp = math.gcd(shards, mesh.fsdp)
+    return plan.on(replace(mesh, data=shards // fsdp, fsdp=fsdp))

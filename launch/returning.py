@@ -1,0 +1,56 @@
+"""Returning: the processes of a run are asked to end when more of them can run."""
+
+from collections.abc import Callable
+from signal import SIGTERM
+from threading import Event, Thread
+from types import TracebackType
+from typing import Final, Self
+
+from jaxdist.launch.accused import accused
+from jaxdist.launch.company import AGAIN
+from jaxdist.launch.streamed import Failure
+
+_EVERY_S: Final = 1.0
+_ENDS: Final = (AGAIN, -SIGTERM, 128 + SIGTERM)
+"""Codes of processes that end because they were asked to."""
+
+
+class Returning:
+    """Looks whether more can run, in a thread of its own, as a context.
+
+    Args:
+        more: whether places are there with which more can run; may take seconds.
+        begun: set when there is something to save; before that nobody is asked.
+    """
+
+    def __init__(self, more: Callable[[], bool], begun: Event) -> None:
+        self._more, self._begun = more, begun
+        self._over, self._found = Event(), Event()
+        self._thread = Thread(target=self._looks, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+
+    def __call__(self) -> bool:
+        """Whether more can run."""
+        return self._found.is_set()
+
+    def recalled(self, failure: Failure) -> bool:
+        """Whether a process ended because it was asked to, for more to run."""
+        asked = self() and failure.code in _ENDS
+        return asked and not accused(failure.last)
+
+    def _looks(self) -> None:
+        while not self._over.wait(_EVERY_S):
+            if self._begun.is_set() and self._more():
+                self._found.set()
+                return

@@ -1,0 +1,73 @@
+"""One process of an elastic run: trains digits, and notes the samples of its steps."""
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from jaxdist.launch.company import company
+from jaxdist.launch.devices import prepare_devices
+from jaxdist.launch.joined import join
+from jaxdist.launch.preempted import Preempted
+from jaxdist.launch.resolve import resolve
+
+SLOW_S = 1.0
+"""A step with fewer processes: there is time to take one back before the end."""
+
+
+def main(folder, count, dies_at, ends_at, *words):
+    """Train; rank 1 of `count` processes dies once, in front of a step.
+
+    Args:
+        folder: where traces are, and a file that says that it has died.
+        count: processes of the whole run.
+        dies_at: step, 0 for none.
+        ends_at: last step of this sitting, 0 for that of the run.
+    """
+    rank, folder = join(), Path(folder)
+    resolved = resolve("digits", words)
+    mine, died = company(), folder / "died"
+    whole = mine.count == int(count)
+    with Preempted(mine) as ends:
+        prepared = prepare_devices(resolved.config.plan, explicit=True)
+        from jaxdist.launch.onlooker import Silent
+        from jaxdist.launch.training import train
+
+        def traced(batches, start):
+            trace = folder / f"trace-{start:04}-{mine.count}-{rank}"
+            with trace.open("w", buffering=1) as file:
+                for step, batch in enumerate(batches, start + 1):
+                    if step == int(ends_at or 0) + 1 and step > 1:
+                        return
+                    if step == int(dies_at) and rank == 1 and not died.exists():
+                        died.touch()
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    time.sleep(0 if whole else SLOW_S)
+                    held = {}
+                    for shard in batch["id"].addressable_shards:
+                        held[shard.index[0].start or 0] = shard.data.tolist()
+                    file.write(json.dumps({"step": step, "held": held}) + "\n")
+                    yield batch
+
+        with Silent() as silent:
+            run, _ = train(
+                resolved,
+                prepared,
+                silent,
+                started=time.time(),
+                through=traced,
+                ends=ends,
+            )
+    sys.exit(75 if run.status == "stopped" else 0)
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except Exception:
+        traceback.print_exc()
+        # jax would wait for the others, which wait for this one.
+        sys.exit(company().leave(1))
