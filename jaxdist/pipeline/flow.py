@@ -19,7 +19,7 @@ from jax import lax
 from jaxdist.pipeline.execute import AXIS, Carry, Runner
 from jaxdist.pipeline.once import Row, in_turn, once
 from jaxdist.pipeline.places import side_by_side
-from jaxdist.pipeline.slots import Held
+from jaxdist.pipeline.slots import Held, Slots
 from jaxdist.pipeline.stage import Part, Pipeline
 from jaxdist.pipeline.stream import Stream
 from jaxdist.pipeline.versions import Versions, versions
@@ -59,6 +59,15 @@ class Flow:
     def groups(self) -> list[list[int]]:
         """Devices along the pipe axis that have the same stage."""
         return [list(group) for group in side_by_side(self.stream.replicas).groups]
+
+    def sum_replicas(self, slots: Slots, held: Held) -> Held:
+        """Sum what replicas of a stage have, as far as their stages go.
+
+        A stage that has no replica may be much larger; its numbers stay where they are.
+        """
+        devices = [d for group in self.groups if len(group) > 1 for d in group]
+        add = partial(lax.psum, axis_name=AXIS, axis_index_groups=self.groups)
+        return slots.of_fronts(held, slots.used(devices), add)
 
 
 def run(
@@ -158,7 +167,7 @@ class _Runner(Runner):
         """Return the mean over a round of sums that its replicas have."""
         stream = self.flow.stream
         if max(stream.replicas) > 1:
-            grads = lax.psum(grads, AXIS, axis_index_groups=self.flow.groups)
+            grads = self.flow.sum_replicas(self.flow.pipe.params, grads)
         if max(stream.rounds) == 1:
             return grads
         sizes = zip(stream.rounds, stream.replicas, strict=True)
@@ -179,7 +188,7 @@ def _mean(flow: Flow, stats: Held) -> Held:
         return stats
     count = _own(np.repeat(replicas, replicas))
     with jax.named_scope("statistics_of_replicas"):
-        total = lax.psum(stats, AXIS, axis_index_groups=flow.groups)
+        total = flow.sum_replicas(flow.pipe.stats, stats)
         mean: Held = jax.tree.map(lambda x: x / count.astype(x.dtype), total)
         return mean
 

@@ -14,7 +14,7 @@ have it whole.
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -128,6 +128,44 @@ class Slots:
                     )(rows)
         names = (self.leaves[place].name for place in self.shared)
         return found | {name: named[name] for name in names if name in named}
+
+    def used(self, devices: Iterable[int]) -> tuple[int, ...]:
+        """Return how many numbers of each slot some devices have, 0 where none has any.
+
+        Args:
+            devices: along the pipe axis.
+        """
+        own = tuple(devices)
+        found = ([slot.places[device] for device in own] for slot in self.slots)
+        return tuple(
+            max(
+                (_numbers(self.plan, self.leaves[p]) for p in row if p is not None),
+                default=0,
+            )
+            for row in found
+        )
+
+    def of_fronts(
+        self,
+        held: Held,
+        lengths: Sequence[int],
+        change: Callable[[list[jax.Array]], list[jax.Array]],
+    ) -> Held:
+        """Change the first numbers of each slot, and shared leaves; leave the rest.
+
+        Args:
+            held: a device's part of each array.
+            lengths: how many numbers of each slot, as `used` says.
+            change: is given all at once, and returns as many of the same shapes.
+        """
+        slots, shared = self._apart(held)
+        fronts = [x[..., :n] for x, n in zip(slots, lengths, strict=True) if n]
+        new = iter(change([*fronts, *shared]))
+        slots = [
+            x.at[..., :n].set(next(new)) if n else x
+            for x, n in zip(slots, lengths, strict=True)
+        ]
+        return self._held(slots, dict(zip(self.shared, new, strict=True)))
 
     def own(self, held: Held, device: int) -> dict[int, jax.Array]:
         """Return the leaves of a device, from the slots that it has.

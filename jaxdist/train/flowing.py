@@ -5,7 +5,8 @@ version, and ends so. In between each stage moves its weights as its rounds end.
 Narayanan et al. 2019 (SOSP, arXiv 1806.03377) stop the stream where they evaluate, too.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -14,14 +15,13 @@ import numpy as np
 from jaxdist.core.axes import part_of
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.partition.leaves import Leaf
 from jaxdist.partition.ledger import Reads
 from jaxdist.partition.traffic import Traffic
 from jaxdist.pipeline import flow
 from jaxdist.pipeline.flow import Flow, Move
 from jaxdist.pipeline.places import places_of
 from jaxdist.pipeline.planned import stream, turns
-from jaxdist.pipeline.slots import Held
+from jaxdist.pipeline.slots import Held, Slots
 from jaxdist.train import piped
 from jaxdist.train.hold import Hold, InSlots
 from jaxdist.train.layout import Layout
@@ -57,9 +57,10 @@ def messages(layout: Layout, device: int) -> Iterator[Traffic]:
         return
     places, own = places_of(plan), turns(plan, layout.task.microbatches)[device]
     axes = (part_of("pipe", places.replicas_of(device)),)
+    among = [d for d in range(places.devices) if places.replicas_of(d) > 1]
     sums = {
-        "gradients": own.updates * _bytes(plan, hold.params),
-        "statistics": _bytes(plan, hold.stats),
+        "gradients": own.updates * _bytes(hold.param_slots, among),
+        "statistics": _bytes(hold.stat_slots, among),
     }
     for what, payload in sums.items():
         if places.replicas_of(device) > 1:
@@ -116,10 +117,13 @@ def _refused(plan: Plan, what: str, rule: str, values: str, remedy: str) -> BadI
     )
 
 
-def _bytes(plan: Plan, leaves: tuple[Leaf, ...]) -> int:
-    return sum(
-        int(np.prod(leaf.local(plan))) * np.dtype(leaf.dtype).itemsize
-        for leaf in leaves
+def _bytes(slots: Slots, devices: Sequence[int]) -> int:
+    """Return the bytes of what replicas sum at once."""
+    own = zip(slots.slots, slots.used(devices), strict=True)
+    whole = [slots.leaves[place] for place in slots.shared]
+    return sum(n * np.dtype(slot.leaf.dtype).itemsize for slot, n in own) + sum(
+        math.prod(leaf.local(slots.plan)) * np.dtype(leaf.dtype).itemsize
+        for leaf in whole
     )
 
 
