@@ -11,25 +11,17 @@ it treats each leaf in it. A leaf that stages on several devices use is no slot:
 have it whole.
 """
 
-import itertools
-import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxdist.core.plan import Plan
 from jaxdist.partition.leaves import Leaf
-from jaxdist.pipeline.places import Places
-
-T = TypeVar("T")
-Kind = tuple[bool, str, bool, bool, bool]
-"""Vector, dtype, split over tensor, shared out over fsdp, compressed."""
+from jaxdist.pipeline.parting import joined, merged, numbers, parted, split
 
 
 @partial(
@@ -96,7 +88,7 @@ class Slots:
         for slot, array in zip(self.slots, self._apart(held)[0], strict=True):
             for device, place in enumerate(slot.places):
                 if place is not None:
-                    found[place] = _joined(array[device], self.leaves[place], self.plan)
+                    found[place] = joined(array[device], self.leaves[place], self.plan)
         return [found[place] for place in range(len(self.leaves))]
 
     def pack_rows(self, named: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -124,7 +116,7 @@ class Slots:
                     leaf = self.leaves[place]
                     rows = named[slot.leaf.name][:, device]
                     found[leaf.name] = jax.vmap(
-                        lambda x, leaf=leaf: _joined(x, leaf, self.plan)
+                        lambda x, leaf=leaf: joined(x, leaf, self.plan)
                     )(rows)
         names = (self.leaves[place].name for place in self.shared)
         return found | {name: named[name] for name in names if name in named}
@@ -139,7 +131,7 @@ class Slots:
         found = ([slot.places[device] for device in own] for slot in self.slots)
         return tuple(
             max(
-                (_numbers(self.plan, self.leaves[p]) for p in row if p is not None),
+                (numbers(self.plan, self.leaves[p]) for p in row if p is not None),
                 default=0,
             )
             for row in found
@@ -183,7 +175,7 @@ class Slots:
         for slot, array in zip(self.slots, slots, strict=True):
             place = slot.places[device]
             if place is not None:
-                found[place] = _merged(array[0, :, 0], self.leaves[place], self.plan)
+                found[place] = merged(array[0, :, 0], self.leaves[place], self.plan)
         return found
 
     def put(self, held: Held, device: int, leaves: Mapping[int, jax.Array]) -> Held:
@@ -192,7 +184,7 @@ class Slots:
         for k, slot in enumerate(self.slots):
             place = slot.places[device]
             if place is not None and place in leaves:
-                new = _parted(leaves[place], self.leaves[place], self.plan)
+                new = parted(leaves[place], self.leaves[place], self.plan)
                 slots[k] = slots[k].at[0, :, 0, : new.shape[-1]].set(new)
         for k, place in enumerate(self.shared):
             shared[k] = leaves.get(place, shared[k])
@@ -210,7 +202,7 @@ class Slots:
         for k, slot in enumerate(self.slots):
             place = slot.places[device]
             if place is not None and place in grads:
-                more = _parted(grads[place], self.leaves[place], self.plan)
+                more = parted(grads[place], self.leaves[place], self.plan)
                 more = more.astype(slots[k].dtype)
                 slots[k] = slots[k].at[0, :, 0, : more.shape[-1]].add(more)
         for k, place in enumerate(self.shared):
@@ -241,137 +233,9 @@ class Slots:
         shape = slot.leaf.shape[1:]
         if place is None:
             return jnp.zeros(shape, slot.leaf.dtype)
-        rows = _split(leaves[place], self.leaves[place], self.plan)
+        rows = split(leaves[place], self.leaves[place], self.plan)
         return jnp.pad(rows, ((0, 0), (0, 0), (0, shape[-1] - rows.shape[-1])))
-
-
-def deal_slots(
-    plan: Plan,
-    leaves: Sequence[Leaf],
-    users: Sequence[frozenset[int]],
-    places: Places,
-    sent: Callable[[Leaf], bool] = lambda leaf: False,
-) -> Slots:
-    """Deal the leaves of a network into slots.
-
-    Args:
-        plan: the layout.
-        leaves: how each lies but for the pipe axis.
-        users: stages that use each leaf.
-        places: where stages are; the replicas of one hold the same.
-        sent: whether the gradient of a leaf is compressed.
-    """
-    groups: dict[Any, list[list[int]]] = defaultdict(
-        lambda: [[] for _ in range(plan.mesh.pipe)]
-    )
-    owners = [{places.of_stages[stage] for stage in own} for own in users]
-    devices = [frozenset(itertools.chain(*own)) for own in owners]
-    shared = tuple(place for place, own in enumerate(owners) if len(own) != 1)
-    for place, leaf in enumerate(leaves):
-        for device in () if place in shared else devices[place]:
-            groups[_kind(leaf, sent(leaf))][device].append(place)
-    slots = [
-        _slot(plan, leaves, kind, places)
-        for kind, own in sorted(groups.items())
-        for places in _ranked(plan, leaves, own)
-    ]
-    ordered = sorted(slots, key=lambda slot: slot.vector)
-    named = [
-        replace(slot, leaf=replace(slot.leaf, name=f"{slot.leaf.name}/{k}"))
-        for k, slot in enumerate(ordered)
-    ]
-    return Slots(
-        plan=plan,
-        leaves=tuple(leaves),
-        slots=tuple(named),
-        shared=shared,
-        devices=tuple(devices),
-    )
-
-
-def _kind(leaf: Leaf, sent: bool) -> Kind:
-    """Return what leaves of one slot have in common."""
-    vector = len(leaf.shape) < 2 or "bias" in leaf.name.split("/")
-    split = leaf.tensor is not None, leaf.fsdp is not None
-    return vector, np.dtype(leaf.dtype).name, *split, sent
-
-
-def _ranked(
-    plan: Plan, leaves: Sequence[Leaf], own: Sequence[list[int]]
-) -> list[tuple[int | None, ...]]:
-    """Return the largest leaf of each device, the second largest of each, and so on."""
-    rows = [sorted(p, key=lambda i: -_numbers(plan, leaves[i])) for p in own]
-    return [
-        tuple(row[k] if k < len(row) else None for row in rows)
-        for k in range(max(map(len, rows)))
-    ]
-
-
-def _slot(
-    plan: Plan,
-    leaves: Sequence[Leaf],
-    kind: Kind,
-    places: tuple[int | None, ...],
-) -> Slot:
-    vector, dtype, tensor, fsdp, sent = kind
-    most = max(_numbers(plan, leaves[p]) for p in places if p is not None)
-    parts = plan.mesh.fsdp if fsdp else 1, plan.mesh.tensor if tensor else 1
-    leaf = Leaf(
-        name="vectors" if vector else "matrices",
-        shape=(plan.mesh.pipe, *parts, most),
-        dtype=np.dtype(dtype),
-        tensor=2 if tensor else None,
-        fsdp=1 if fsdp else None,
-        pipe=0,
-        sent=sent,
-    )
-    return Slot(vector=vector, places=places, leaf=leaf)
-
-
-def _numbers(plan: Plan, leaf: Leaf) -> int:
-    """Count the numbers of a leaf on one device."""
-    return math.prod(leaf.local(plan))
 
 
 def _number(k: int) -> str:
     return f"{k:04}"
-
-
-def _split(x: Any, leaf: Leaf, plan: Plan) -> Any:
-    """Part a whole leaf as it lies on devices, [fsdp, tensor, n]."""
-    parts = x[None]
-    for dim, size in ((leaf.tensor, plan.mesh.tensor), (leaf.fsdp, plan.mesh.fsdp)):
-        pieces = (
-            jnp.split(parts, size, axis=dim + parts.ndim - len(leaf.shape))
-            if dim is not None
-            else [parts]
-        )
-        parts = jnp.stack(pieces)
-    return parts.reshape(*parts.shape[:2], -1)
-
-
-def _joined(rows: Any, leaf: Leaf, plan: Plan) -> Any:
-    """Put a whole leaf together from the parts of devices, [fsdp, tensor, n]."""
-    local = leaf.local(plan)
-    x = rows[:, :, : math.prod(local)].reshape(*rows.shape[:2], *local)
-    for dim in (leaf.fsdp, leaf.tensor):
-        pieces = list(x)
-        x = (
-            pieces[0]
-            if dim is None
-            else jnp.concatenate(pieces, axis=dim + x.ndim - 1 - len(local))
-        )
-    return x
-
-
-def _parted(x: jax.Array, leaf: Leaf, plan: Plan) -> jax.Array:
-    """Part a device's gradient as fsdp shares it out, [fsdp, n]."""
-    pieces = jnp.split(x, plan.mesh.fsdp, leaf.fsdp) if leaf.fsdp is not None else [x]
-    return jnp.stack([piece.reshape(-1) for piece in pieces])
-
-
-def _merged(rows: jax.Array, leaf: Leaf, plan: Plan) -> jax.Array:
-    """Put a device's leaf together from what fsdp shares out, [fsdp, n]."""
-    local = leaf.local(plan)
-    pieces = [row[: math.prod(local)].reshape(local) for row in rows]
-    return pieces[0] if leaf.fsdp is None else jnp.concatenate(pieces, leaf.fsdp)

@@ -13,7 +13,7 @@ from jaxdist.core.plan import Plan
 from jaxdist.layers import bind
 from jaxdist.partition.leaves import Leaf
 from jaxdist.partition.reduction import compressor
-from jaxdist.pipeline.slots import deal_slots
+from jaxdist.pipeline.dealing import deal_slots
 from jaxdist.pipeline.stages import Stages, cut, variables_of
 from jaxdist.profile.calls import Call
 from jaxdist.profile.read import read_profile

@@ -7,8 +7,8 @@ import pytest
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.partition.leaves import Leaf
 from jaxdist.partition.norms import axes_of
+from jaxdist.pipeline.dealing import deal_slots
 from jaxdist.pipeline.places import round_the_devices
-from jaxdist.pipeline.slots import deal_slots
 
 PLAN = Plan(mesh=MeshShape(pipe=2, fsdp=2, tensor=2))
 
