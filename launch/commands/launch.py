@@ -1,20 +1,11 @@
 """`jaxdist launch HOW -- PROGRAM`: one program on several processes."""
 
-import math
-import os
 import sys
 from argparse import Namespace
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.arguments import Parser, add_back_after, add_patience, add_program
-
-if TYPE_CHECKING:
-    from jaxdist.launch.local import Local
-    from jaxdist.launch.span import Span
-    from jaxdist.launch.ssh import Ssh
 
 summary = "start a program on several processes, joined by jax.distributed"
 
@@ -128,17 +119,23 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Start the processes, show their lines, and wait; or submit them."""
+    from jaxdist.launch import ways
     from jaxdist.launch.cli import command_names
+    from jaxdist.launch.kubernetes import in_image
     from jaxdist.launch.request import command_of
 
     check_options(args)
     if args.how == "status":
         return _status(args)
     if args.how == "k8s":
-        return _k8s(args)
-    command = command_of(args.program, command_names())
-    ways = {"local": _local, "mpi": _mpi, "ssh": _ssh, "slurm": _slurm}
-    return ways[args.how](args, command)
+        return ways.start_k8s(args, in_image(args.program, command_names()))
+    start = {
+        "local": ways.start_local,
+        "mpi": ways.start_mpi,
+        "ssh": ways.start_ssh,
+        "slurm": ways.start_slurm,
+    }
+    return start[args.how](args, command_of(args.program, command_names()))
 
 
 def check_options(args: Namespace) -> None:
@@ -165,156 +162,8 @@ def check_options(args: Namespace) -> None:
         )
 
 
-def refuse_back_after(given: float | None) -> None:
-    """Refuse when to take places back where none is left out.
-
-    Raises:
-        BadInput: it is given.
-    """
-    if given is not None:
-        raise BadInput(
-            "nothing is left out that could come back",
-            rule="--back-after is for a range of processes",
-            values=f"--back-after {given:g}",
-            remedy="-n 2:4, or without --back-after",
-        )
-
-
 def _field(option: str) -> str:
     return option.lstrip("-").replace("-", "_")
-
-
-def _local(args: Namespace, command: tuple[str, ...]) -> int:
-    from jaxdist.launch.local import MOST, local
-    from jaxdist.launch.span import read_span
-    from jaxdist.launch.supervise import patience, run_supervised
-
-    span = read_span(args.n, MOST)
-    if not span.is_fixed:
-        return _local_elastic(args, command, span)
-    refuse_back_after(args.back_after)
-
-    def found() -> "Local":
-        return local(
-            command,
-            count=span.most,
-            devices=args.devices_per_process,
-            port=args.port,
-        )
-
-    wanted = patience(args.restarts, args.grace)
-    if args.shows:
-        return _shown(found().text())
-    # Each attempt finds itself a port.
-    return run_supervised(lambda _: found().tasks(os.environ), wanted)
-
-
-def _local_elastic(args: Namespace, command: tuple[str, ...], span: "Span") -> int:
-    from jaxdist.launch.able import able_of
-    from jaxdist.launch.elastic import run_asked
-    from jaxdist.launch.grounds import OnThis
-
-    ground = OnThis(
-        command=command,
-        count=span.most,
-        devices=args.devices_per_process,
-        port=args.port,
-    )
-    able = able_of(args.program, span)
-    if args.shows:
-        return _shown(ground.processes(span.most).text())
-    return run_asked(ground, able, args)
-
-
-def _mpi(args: Namespace, command: tuple[str, ...]) -> int:
-    from jaxdist.launch.mpi import mpi, run_mpi
-    from jaxdist.launch.span import fixed
-
-    found = mpi(
-        command,
-        count=fixed(args.n, 100_000, "mpi"),
-        hosts=args.hosts,
-        devices=args.devices_per_process,
-        options=args.mpirun or (),
-    )
-    if args.shows:
-        return _shown(found.text(os.environ))
-    return run_mpi(found, os.environ)
-
-
-def _ssh(args: Namespace, command: tuple[str, ...]) -> int:
-    from jaxdist.launch.ssh import check_hosts, ssh
-    from jaxdist.launch.supervise import patience, run_supervised
-
-    found = ssh(
-        command,
-        args.hosts,
-        folder=Path.cwd(),
-        port=args.port,
-        devices=args.devices_per_process,
-        shell=args.ssh or "ssh",
-    )
-    if args.n is not None:
-        return _ssh_elastic(args, found)
-    refuse_back_after(args.back_after)
-    if args.shows:
-        return _shown(found.text(os.environ))
-    wanted = patience(args.restarts, args.grace)
-    check_hosts(found)
-    return run_supervised(lambda n: found.attempt(n).tasks(os.environ), wanted)
-
-
-def _ssh_elastic(args: Namespace, found: "Ssh") -> int:
-    from jaxdist.launch.able import able_of
-    from jaxdist.launch.elastic import run_asked
-    from jaxdist.launch.grounds import OverSsh
-    from jaxdist.launch.span import read_span
-
-    span = read_span(args.n, len(found.hosts))
-    able, found = able_of(args.program, span), replace(found, planned=span.most)
-    if args.shows:
-        first = replace(found, hosts=found.hosts[: span.most])
-        return _shown(first.text(os.environ))
-    return run_asked(OverSsh(found=found), able, args)
-
-
-def _slurm(args: Namespace, command: tuple[str, ...]) -> int:
-    from jaxdist.launch.slurm import slurm, submit
-
-    each = args.processes_per_node
-    job = slurm(
-        command,
-        nodes=args.nodes,
-        each=1 if each is None else each,
-        devices=args.devices_per_process,
-        requeues=args.requeues,
-        options=args.sbatch or (),
-    )
-    return _shown(job.text() if args.shows else submit(job))
-
-
-def _k8s(args: Namespace) -> int:
-    from jaxdist.launch.cli import command_names
-    from jaxdist.launch.kubernetes import GRACE_S, RESTARTS, JobSet, in_image, submit
-    from jaxdist.launch.supervise import patience
-
-    asked = patience(
-        RESTARTS if args.restarts is None else args.restarts,
-        GRACE_S if args.grace is None else args.grace,
-    )
-    job = JobSet(
-        command=in_image(args.program, command_names()),
-        name=args.name or "jaxdist",
-        nodes=args.nodes,
-        image=args.image,
-        volume=args.volume,
-        gpus=args.gpus_per_node or 0,
-        devices=args.devices_per_process,
-        restarts=asked.restarts,
-        grace_s=math.ceil(asked.saving_s),
-        options=tuple(args.kubectl or ()),
-    )
-    return _shown(job.text() if args.shows else submit(job))
 
 
 def _status(args: Namespace) -> int:
@@ -336,9 +185,4 @@ def _status(args: Namespace) -> int:
         sys.stdout.write(
             f"no runs in {folder}/; start one with: jaxdist train digits\n"
         )
-    return 0
-
-
-def _shown(text: str) -> int:
-    sys.stdout.write(text)
     return 0

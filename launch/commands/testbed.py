@@ -120,11 +120,13 @@ def _run(args: Namespace) -> int:
     from jaxdist.launch.request import command_of
     from jaxdist.launch.standing import standing
     from jaxdist.launch.supervise import patience, run_supervised
+    from jaxdist.launch.ways import refuse_back_after
 
     wanted, hosts = patience(args.restarts, args.grace), standing()
     command = command_of(args.program, command_names())
     if args.n is not None:
         return _run_elastic(args, command, hosts)
+    refuse_back_after(args.back_after)
 
     def attempt(number: int) -> "list[Task]":
         each = Local(

@@ -237,7 +237,7 @@ def test_numbers_that_cannot_be():
         (("slurm",), "--nodes is not"),
         (("local", "--nodes", "2"), "--nodes is given"),
         (("mpi", "-n", "2", "--port", "3000"), "--port is given"),
-        (("ssh", "--hosts", "a", "-n", "2"), "-n is given"),
+        (("ssh", "--hosts", "a", "--nodes", "2"), "--nodes is given"),
     ],
 )
 def test_each_way_takes_its_own_options(words, wrong, capfd):
