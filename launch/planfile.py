@@ -4,6 +4,8 @@ from pathlib import Path
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
+from jaxdist.launch.keys import values
+from jaxdist.launch.values import write_value
 
 
 def plan_words(path: str) -> tuple[str, ...]:
@@ -32,5 +34,4 @@ def plan_words(path: str) -> tuple[str, ...]:
             values=str(error),
             remedy="--plan FILE, for example the plan.json of a run folder",
         ) from error
-    mesh = [f"plan.mesh.{axis}={size}" for axis, size in plan.mesh.items()]
-    return (*mesh, f"plan.idle={','.join(plan.idle)}")
+    return tuple(f"plan.{key}={write_value(x)}" for key, x in values(plan).items())
