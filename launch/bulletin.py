@@ -16,6 +16,7 @@ from threading import Event, Thread
 from types import TracebackType
 from typing import Any, Final, Self
 
+from jaxdist.core.errors import BadInput
 from jaxdist.launch.company import Company
 from jaxdist.launch.lines import read_object
 from jaxdist.launch.runs import write_whole
@@ -80,7 +81,8 @@ class Bulletin:
     ) -> None:
         before = read_news(path)
         self._path, self._places, self._over = path, places, Event()
-        self._writes = mine.leads
+        self._writes, self._accepted = mine.leads, False
+        self._before = path.read_text("utf-8") if path.exists() else None
         self._news: dict[str, Any] = {
             "sitting": 1 if before is None else before.sitting + 1,
             "steps": steps,
@@ -103,9 +105,17 @@ class Bulletin:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self._over.is_set():
+        if self._over.is_set():
+            return
+        if isinstance(error, BadInput) and not self._accepted:
+            self._puts_back()
+        else:
             by_hand = kind is None or kind is KeyboardInterrupt
             self.ends("stopped" if by_hand else "failed")
+
+    def accept(self) -> None:
+        """Note that the run goes on: what refuses it from now on is news of it."""
+        self._accepted = True
 
     def ends(self, state: str) -> None:
         """Write the last news of this sitting."""
@@ -113,6 +123,18 @@ class Bulletin:
         if self._writes:
             self._thread.join(EVERY_S)
             self._write(state)
+
+    def _puts_back(self) -> None:
+        """Leave what there was: who refuses to go on with a run says nothing of it."""
+        self._over.set()
+        if not self._writes:
+            return
+        self._thread.join(EVERY_S)
+        with suppress(OSError):
+            if self._before is None:
+                self._path.unlink(missing_ok=True)
+            else:
+                write_whole(self._path, self._before)
 
     def _again(self) -> None:
         while not self._over.wait(EVERY_S):

@@ -24,7 +24,7 @@ from jaxdist.launch.company import Company, company
 from jaxdist.launch.devices import Prepared
 from jaxdist.launch.job import Job, make_job
 from jaxdist.launch.kept import keep_for
-from jaxdist.launch.lock import read_lock, samples_of, write_lock
+from jaxdist.launch.lock import Data, read_lock, samples_of, write_lock
 from jaxdist.launch.preempted import never, until
 from jaxdist.launch.preflight import check_lowered, check_program
 from jaxdist.launch.provenance import Resolved
@@ -45,6 +45,7 @@ from jaxdist.train.state import TrainState
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
+    from jaxdist.launch.config import Experiment
     from jaxdist.train.checkpoint import Checkpoints
     from jaxdist.train.restore import Restored
 
@@ -120,13 +121,7 @@ def train(
     with mine.in_turn("folder and samples"):
         check_writable(folder.path)
         now = recorded(resolved, prepared, folder)
-        before = read_lock(folder) if folder.exists else None
-        if before is not None:
-            check_resume(before.resolved.config, now.resolved.config)
-        sources = open_data(config.data, wanted(config))
-        samples = samples_of(*sources)
-        if before is not None:
-            check_samples(before.data, samples)
+        sources, samples = _opened(now.resolved.config, folder)
     now = settled(now, sources[0])
     resolved, prepared, config = now.resolved, now.prepared, now.resolved.config
     job = make_job(config, prepared.plan, sources[0])
@@ -158,6 +153,7 @@ def train(
         stack.callback(checkpoints.close)
         begin = _begin(job, checkpoints, recorder, mine)
         check_program(mine, begin[0])
+        news.accept()
         # Only now: a run that cannot go on keeps the values it was trained with.
         write_lock(own, resolved, samples)
         write_whole(own.plan, prepared.plan.to_json())
@@ -195,6 +191,20 @@ def train(
         write_whole(own.summary, run.to_json())
         news.ends(run.status)
     return run, folder
+
+
+def _opened(
+    config: "Experiment", folder: RunFolder
+) -> "tuple[tuple[Source, Source], Data]":
+    """Open the samples of a run; refuse what does not go on with the run of before."""
+    before = read_lock(folder) if folder.exists else None
+    if before is not None:
+        check_resume(before.resolved.config, config)
+    sources = open_data(config.data, wanted(config))
+    samples = samples_of(*sources)
+    if before is not None:
+        check_samples(before.data, samples)
+    return sources, samples
 
 
 def _owed(start: Start, recorder: Recorder) -> bool:
