@@ -35,9 +35,6 @@ class Local:
     def __init__(self, count):
         self.words = ("launch", "local", "-n", count)
 
-    def harm(self, kind, rank):
-        raise NotImplementedError(kind)
-
     def mend(self, rank):
         """Nothing was done to a link."""
 

@@ -124,7 +124,7 @@ def _split(builder: Any, name: str, split: str, image: str) -> Any:
         return builder.as_data_source(
             split, decoders={image: tfds.decode.SkipDecoding()}
         )
-    except NotImplementedError as error:
+    except NotImplementedError as error:  # what TFDS raises of other formats
         form = builder.info.file_format
         raise BadInput(
             f"{name} is prepared in a format without random access",

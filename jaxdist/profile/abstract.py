@@ -22,6 +22,12 @@ class OneKey(nnx.RngStream):
         return self.key[...]
 
 
+class _Streams(nnx.Rngs):
+    """Streams of which one is declared: Flax makes them by name and declares none."""
+
+    default: Any
+
+
 def abstract(
     make: Callable[..., nnx.Module], precision: Precision = "float32"
 ) -> nnx.Module:
@@ -38,10 +44,8 @@ def abstract(
         return x.astype(full) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
     def build() -> nnx.Module:
-        rngs = nnx.Rngs(0)
-        # Flax makes a stream of any name by setattr and declares no field for one, so
-        # an assignment is what mypy refuses.
-        setattr(rngs, "default", OneKey(0, tag="default"))  # noqa: B010
+        rngs = _Streams(0)
+        rngs.default = OneKey(0, tag="default")
         network = make(dtype=narrow, rngs=rngs)
         nnx.update(network, jax.tree.map(cast, nnx.state(network)))
         return network

@@ -104,7 +104,7 @@ def test_a_process_that_stands_still_again_and_again_is_named(tmp_path):
     assert re.match(r"slow: rank 1 .* behind in compute, it stands still, ", line)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux counts what threads wait")
+@pytest.mark.system  # Linux alone says how long threads wait, and ties them to a core
 def test_a_process_that_gets_no_processor_is_named(tmp_path):
     text = """
         if rank == 1:
