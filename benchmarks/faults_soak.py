@@ -16,6 +16,8 @@ ROOM = (0, 50_000)
 BATCH = 64
 RESTART = re.compile(r"^restart \d+ of")
 ENDLESS = 10_000_000
+LINE_S = 5
+"""Seconds in which a line of a process gets through its launcher."""
 KINDS = (*SIGNALS, "disk")
 SAYS = {
     "kill": ("error: process",),
@@ -91,8 +93,7 @@ def one(run, where, kind, rank, chance):
         return slowed(run, where, rank)
     at, filler = time.time(), run.folder.parent / "filler"
     room = chance.choice(ROOM)
-    if kind == "damage":
-        damage(run)
+    damaged = damage(run) if kind == "damage" else None
     if kind == "cut":
         where.harm(kind, rank)
     elif kind != "disk":
@@ -109,7 +110,9 @@ def one(run, where, kind, rank, chance):
         where.mend(rank)
     filler.unlink(missing_ok=True)
     back = run.wait(lambda: run.steps(ended))[0]
-    found = (run.said(words, at) for words in SAYS[kind])
+    said = named(run, kind, at)
+    if said == "nothing" and kind == "damage" and back["step"] != damaged:
+        said = "another checkpoint was complete before the process was killed"
     return {
         "kind": kind,
         "rank": rank,
@@ -117,8 +120,19 @@ def one(run, where, kind, rank, chance):
         "again_s": round(back["time"] - at, 2),
         "from": back["step"],
         "lost": last - back["step"] + 1,
-        "said": next((line for _, line in filter(None, found)), "nothing"),
+        "said": said,
     }
+
+
+def named(run, kind, at):
+    """The line that names a fault; lines may come later than the step they precede."""
+    end = time.monotonic() + LINE_S
+    while time.monotonic() < end:
+        for words in SAYS[kind]:
+            if line := run.said(words, at):
+                return line[1]
+        time.sleep(0.05)
+    return "nothing"
 
 
 def failed(run, at):
@@ -143,17 +157,22 @@ def slowed(run, where, rank):
 
 
 def damage(run):
-    """Change some bytes of the newest checkpoint."""
+    """Change some bytes of the newest checkpoint.
+
+    Returns:
+        The step that would follow it; nothing where there is none yet.
+    """
     folder = run.folder / "checkpoints"
     whole = [path for path in folder.glob("[0-9]*") if path.name.isdigit()]
     newest = max(whole, key=lambda path: int(path.name), default=None)
     if newest is None:
-        return
+        return None
     files = [path for path in newest.rglob("*") if path.is_file()]
     largest = max(files, key=lambda path: path.stat().st_size)
     with largest.open("r+b") as file:
         file.seek(largest.stat().st_size // 2)
         file.write(b"damaged!")
+    return int(newest.name) + 1
 
 
 def fill(filler: Path, leave: int):

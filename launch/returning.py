@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from signal import SIGTERM
-from threading import Event, Thread
-from types import TracebackType
-from typing import Final, Self
+from threading import Event
+from typing import Final
 
 from jaxdist.launch.accused import accused
+from jaxdist.launch.beside import Beside
 from jaxdist.launch.company import AGAIN
 from jaxdist.launch.streamed import Failure
 
@@ -15,7 +15,7 @@ _ENDS: Final = (AGAIN, -SIGTERM, 128 + SIGTERM)
 """Codes of processes that end because they were asked to."""
 
 
-class Returning:
+class Returning(Beside):
     """Looks whether more can run, in a thread of its own, as a context.
 
     Args:
@@ -25,20 +25,8 @@ class Returning:
 
     def __init__(self, more: Callable[[], bool], begun: Event) -> None:
         self._more, self._begun = more, begun
-        self._over, self._found = Event(), Event()
-        self._thread = Thread(target=self._looks, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._over.set()
+        self._found = Event()
+        super().__init__()
 
     def __call__(self) -> bool:
         """Whether more can run."""
@@ -49,8 +37,9 @@ class Returning:
         asked = self() and failure.code in _ENDS
         return asked and not accused(failure.last)
 
-    def _looks(self) -> None:
-        while not self._over.wait(_EVERY_S):
+    def goes_on(self) -> None:
+        """Look for more, until there are some."""
+        while not self.over.wait(_EVERY_S):
             if self._begun.is_set() and self._more():
                 self._found.set()
                 return

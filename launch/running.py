@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread, get_native_id
-from types import TracebackType
-from typing import Final, Self
+from threading import get_native_id
+from typing import Final
+
+from jaxdist.launch.beside import Beside
 
 _TICK_S: Final = 0.05
 _LATE_S: Final = 0.03
@@ -33,26 +34,13 @@ class Ran:
     """It was stopped, or could not run a thread for another reason."""
 
 
-class Running:
+class Running(Beside):
     """Looks at this process from one of its threads, as a context."""
 
     def __init__(self) -> None:
-        self._over, self._stood = Event(), 0.0
-        self._thread = Thread(target=self._ticks, daemon=True)
+        super().__init__()
+        self._stood = 0.0
         self._before = (time.process_time(), delays(), 0.0)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._over.set()
-        self._thread.join(1)
 
     def since_last(self) -> Ran:
         """Return what the process did since this was called before."""
@@ -63,11 +51,11 @@ class Running:
         waited = max(0, *waits, 0) / 1e9
         return Ran(computed=now[0] - ran, waited=waited, stood=now[2] - stood)
 
-    def _ticks(self) -> None:
+    def goes_on(self) -> None:
         """Add up by how much later than asked for this thread wakes."""
         mine = _TASKS / str(get_native_id())
         last, had = time.monotonic(), _delay(mine)
-        while not self._over.wait(_TICK_S):
+        while not self.over.wait(_TICK_S):
             now, has = time.monotonic(), _delay(mine)
             # What this thread waited for a processor, others did as well.
             late = now - last - _TICK_S - (has - had) / 1e9

@@ -68,3 +68,26 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return near[0] if near else None
+
+
+def not_one_of(what: str, name: str, known: Iterable[str], otherwise: str) -> BadInput:
+    """Return the refusal of a name that is none of those that are known.
+
+    Args:
+        what: what is named: `pace`.
+        name: the name that was given.
+        known: those that there are.
+        otherwise: the remedy where none of them is near.
+
+    >>> print(not_one_of("pace", "step", ["steps", "ranks"], "ranks").text())
+    no pace named step
+      rule     one of steps, ranks
+      remedy   did you mean steps?
+    """
+    names = list(known)
+    near = did_you_mean(name, names)
+    return BadInput(
+        f"no {what} named {name}",
+        rule=f"one of {', '.join(names)}",
+        remedy=f"did you mean {near}?" if near else otherwise,
+    )

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxdist.collectives.algorithms.columns import as_columns
 from jaxdist.collectives.algorithms.steps import Algorithm
-from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.errors import not_one_of
 from jaxdist.network.fluid import PRECISION
 from jaxdist.network.routes import Numbers, Reals
 from jaxdist.network.sharing import Demand, rates
@@ -119,12 +119,7 @@ def run_together(
         BadInput: no such pace.
     """
     if pace not in PACES:
-        near = did_you_mean(pace, PACES)
-        raise BadInput(
-            f"no pace named {pace}",
-            rule=f"one of {', '.join(PACES)}",
-            remedy=f"did you mean {near}?" if near else "ranks",
-        )
+        raise not_one_of("pace", pace, PACES, "ranks")
     run = _Run(collectives, network, pace)
     while run.goes_on():
         pass

@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.errors import not_one_of
 from jaxdist.network.routes import Reals
 
 _SIZES: Final = (0, 257, 732, 1426, 3484, 5776, 9376, 15424, 65472)
@@ -105,10 +105,5 @@ def factors(name: str) -> Factors:
     array([ 2.01467, 11.6436 ])
     """
     if name not in FACTORS:
-        near = did_you_mean(name, FACTORS)
-        raise BadInput(
-            f"no factors named {name}",
-            rule=f"one of {', '.join(FACTORS)}",
-            remedy=f"did you mean {near}?" if near else "ideal",
-        )
+        raise not_one_of("factors", name, FACTORS, "ideal")
     return FACTORS[name]

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxdist.collectives.algorithms.columns import Columns, as_columns
 from jaxdist.collectives.algorithms.steps import Algorithm, Step
-from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.errors import BadInput, not_one_of
 from jaxdist.network import contention
 from jaxdist.network.factors import FACTORS, Factors
 from jaxdist.network.fluid import ends
@@ -61,12 +61,7 @@ class Network:
 
     def __post_init__(self) -> None:
         if self.sharing not in SHARINGS:
-            near = did_you_mean(self.sharing, SHARINGS)
-            raise BadInput(
-                f"no sharing named {self.sharing}",
-                rule=f"one of {', '.join(SHARINGS)}",
-                remedy=f"did you mean {near}?" if near else "maxmin",
-            )
+            raise not_one_of("sharing", self.sharing, SHARINGS, "maxmin")
 
     def phase(self, traffic: Traffic, after: float = 0.0) -> Phase:
         """Simulate messages that start together.

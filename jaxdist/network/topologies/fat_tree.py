@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.errors import not_one_of
 from jaxdist.network.routes import Numbers
 from jaxdist.network.topologies.fabric import (
     Cable,
@@ -107,10 +107,4 @@ def mixed(keys: Numbers) -> Numbers:
 
 def _check_routing(routing: str) -> None:
     if routing not in ROUTINGS:
-        near = did_you_mean(routing, ROUTINGS)
-        raise BadInput(
-            f"no routing named {routing}",
-            rule=f"a fat tree is routed by one of {', '.join(ROUTINGS)}",
-            values=f"routing={routing}",
-            remedy=f"did you mean {near}?" if near else "routing=dmodk",
-        )
+        raise not_one_of("routing", routing, ROUTINGS, "routing=dmodk")

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.errors import BadInput, did_you_mean, not_one_of
 from jaxdist.network import quantities
 from jaxdist.network.topologies.dln import dln
 from jaxdist.network.topologies.dragonfly import dragonfly
@@ -185,11 +185,5 @@ def _cable(values: dict[str, Any], prefix: str, default: Cable) -> Cable:
 
 def _is_shared(duplex: str) -> bool:
     if duplex not in DUPLEX:
-        near = did_you_mean(duplex, DUPLEX)
-        raise BadInput(
-            f"no duplex {duplex}",
-            rule=f"duplex is one of {', '.join(DUPLEX)}",
-            values=f"duplex={duplex}",
-            remedy=f"did you mean {near}?" if near else "duplex=full",
-        )
+        raise not_one_of("duplex", duplex, DUPLEX, "duplex=full")
     return duplex == "shared"
