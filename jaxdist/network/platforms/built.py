@@ -5,7 +5,9 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.network.platforms.fields import Tree, check_known, choice, count, flag
+from jaxdist.core.fields import check_fields
+from jaxdist.core.quantities import bandwidth, seconds
+from jaxdist.network.platforms.fields import Tree, choice, count, flag
 from jaxdist.network.platforms.graph import TIES, Graph, Ways
 from jaxdist.network.platforms.parts import (
     DUPLEX,
@@ -17,7 +19,6 @@ from jaxdist.network.platforms.parts import (
     places_of,
     switches_of,
 )
-from jaxdist.network.quantities import bandwidth, seconds
 from jaxdist.network.routes import Numbers
 from jaxdist.network.topology import Topology, Walk
 
@@ -50,7 +51,7 @@ def built(tree: Tree, stem: str) -> Topology:
         BadInput: a field that is not known, a name that is not there, quantities that
             cannot be.
     """
-    check_known(tree, tuple(_TOP), "the platform")
+    check_fields(tree, tuple(_TOP), "the platform")
     words = {key: choice(tree, key, known) for key, known in _TOP.items() if known}
     vertices = [*devices_of(tree), *switches_of(tree)]
     places = places_of(vertices)

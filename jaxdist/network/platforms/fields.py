@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.fields import check_fields
 from jaxdist.network.platforms.expand import filled
 
 Tree = Mapping[str, Any]
@@ -21,28 +22,8 @@ def entries(tree: Tree, key: str, known: tuple[str, ...]) -> list[Tree]:
             remedy="docs/network.md has an example; or topology: fat_tree",
         )
     for entry in many:
-        check_known(entry, known, f"an entry of {key}")
+        check_fields(entry, known, f"an entry of {key}")
     return many
-
-
-def check_known(entry: object, known: tuple[str, ...], where: str) -> None:
-    """Refuse fields that are not known."""
-    if not isinstance(entry, dict):
-        raise BadInput(
-            f"{where} is not a table",
-            rule=f"its fields are {', '.join(known)}",
-            values=f"{entry!r}",
-            remedy="{bandwidth: 12.5GB/s, latency: 0.5us}",
-        )
-    for key in entry:
-        if key not in known:
-            near = did_you_mean(str(key), known)
-            raise BadInput(
-                f"{where} has no field {key}",
-                rule=f"its fields are {', '.join(known)}",
-                values=f"{key}: {entry[key]}",
-                remedy=f"did you mean {near}?" if near else f"without {key}",
-            )
 
 
 def name_of(entry: Tree, key: str, numbers: Mapping[str, int]) -> str:

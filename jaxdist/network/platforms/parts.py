@@ -7,17 +7,17 @@ from typing import Final
 import numpy as np
 
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.fields import check_fields
+from jaxdist.core.quantities import LIGHT, bandwidth, metres, seconds
 from jaxdist.network.platforms.expand import rounds
 from jaxdist.network.platforms.fields import (
     Tree,
-    check_known,
     choice,
     count,
     entries,
     missing,
     name_of,
 )
-from jaxdist.network.quantities import LIGHT, bandwidth, metres, seconds
 
 DUPLEX: Final = ("full", "shared")
 _DEVICE: Final = ("name", "for")
@@ -129,7 +129,7 @@ def _kind(kinds: object, entry: Tree) -> Tree:
             remedy=f"did you mean {near}?" if near else "kinds: {...}",
         )
     found = table[entry["kind"]]
-    check_known(found, _KIND, f"kind {entry['kind']}")
+    check_fields(found, _KIND, f"kind {entry['kind']}")
     return dict(found)
 
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 import yaml
 
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.quantities import bandwidth, seconds
 from jaxdist.network.platforms.built import built
-from jaxdist.network.quantities import bandwidth, seconds
 from jaxdist.network.topologies.registry import FABRICS, settings_of, topology, unknown
 from jaxdist.network.topology import Topology
 

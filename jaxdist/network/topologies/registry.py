@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from jaxdist.core import quantities
 from jaxdist.core.errors import BadInput, did_you_mean, not_one_of
-from jaxdist.network import quantities
 from jaxdist.network.topologies.dln import dln
 from jaxdist.network.topologies.dragonfly import dragonfly
 from jaxdist.network.topologies.fabric import Cable, Fabric

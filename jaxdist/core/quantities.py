@@ -1,4 +1,4 @@
-"""Quantities of networks as people write them: `12.5GB/s`, `100gbit`, `0.5us`."""
+"""Quantities as people write them: `12.5GB/s`, `100gbit`, `0.5us`, `312 TFLOP/s`."""
 
 import math
 import re
@@ -86,6 +86,46 @@ def metres(value: object, where: str) -> float:
     return length
 
 
+def volume(value: object, where: str) -> float:
+    """Read bytes: a number, or text that ends in B with k, M, G, T, Ki, Mi, Gi or Ti.
+
+    Raises:
+        BadInput: no such quantity, or negative.
+
+    >>> volume("80 GB", "memory"), volume("16GiB", "memory")
+    (80000000000.0, 17179869184.0)
+    """
+    found = _read(value, where, _bytes, "16 GB")
+    if not 0 <= found < math.inf:
+        raise BadInput(
+            f"{where}: nothing has {value}",
+            rule="bytes are 0 or above",
+            values=f"{found:g} B",
+            remedy="16 GB",
+        )
+    return found
+
+
+def work_rate(value: object, where: str) -> float:
+    """Read FLOPs a second: a number, or text as `312 TFLOP/s`, `15.7 TFLOPS`.
+
+    Raises:
+        BadInput: no such quantity, not above zero, or beyond 1e18.
+
+    >>> work_rate("15.7 TFLOP/s", "flops")
+    15700000000000.0
+    """
+    rate = _read(value, where, _flops, "312 TFLOP/s")
+    if not 0 < rate <= 1e18:
+        raise BadInput(
+            f"{where}: no device computes {value}",
+            rule="FLOPs a second are above 0 and at most 1e18",
+            values=f"{rate:g} FLOP/s",
+            remedy="312 TFLOP/s",
+        )
+    return rate
+
+
 def _read(value: object, where: str, of_text: object, example: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         number: float | None = float(value)
@@ -112,6 +152,20 @@ def _bytes_a_second(text: str) -> float | None:
     if found:
         scale = {**_PREFIX, **_BINARY}[found[2].lower()]
         return _float(found[1], scale)
+    return _float(text, 1.0)
+
+
+def _bytes(text: str) -> float | None:
+    found = re.fullmatch(_NUMBER + r"((?:[kKMGT]i?)?)B", text)
+    if found:
+        return _float(found[1], {**_PREFIX, **_BINARY}[found[2].lower()])
+    return _float(text, 1.0)
+
+
+def _flops(text: str) -> float | None:
+    found = re.fullmatch(_NUMBER + r"([kKMGTP]?)FLOP(?:S|s|/s)", text)
+    if found:
+        return _float(found[1], {**_PREFIX, "p": 1e15}[found[2].lower()])
     return _float(text, 1.0)
 
 

@@ -1,0 +1,333 @@
+"""A cluster: what computes and what connects, level by level, as plain data."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from itertools import accumulate
+from operator import mul
+from typing import Any, Final
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.fields import check_fields, required
+from jaxdist.core.number import Number
+
+LIGHT: Final = 299_792_458.0
+"""Metres a second, which nothing passes."""
+_SHORTEST: Final = 0.01
+"""Metres of a cable whose length is not given, at least."""
+_FREE: Final = Number(0.0, "assumed: kernels start for nothing")
+_FULL: Final = Number(1.0, "assumed: all that is sent gets through at once")
+_ALIKE: Final = Number(0.0, "assumed: devices are alike")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Share of the peak that kernels of a size reach; straight between the points."""
+
+    points: tuple[tuple[float, float], ...]
+    """(FLOPs of a kernel, share of the peak), FLOPs ascending."""
+    origin: str
+    """Where they are from, as of a `Number`."""
+
+    def __post_init__(self) -> None:
+        sizes = [size for size, _ in self.points]
+        ascends = sizes == sorted(set(sizes)) and bool(sizes) and sizes[0] > 0
+        if not ascends or not all(0 < share <= 1 for _, share in self.points):
+            raise BadInput(
+                "no kernels are that efficient",
+                rule="points are [FLOPs, share of the peak], FLOPs above 0 and "
+                "ascending, shares above 0 and at most 1",
+                values=f"{[list(point) for point in self.points]}",
+                remedy="[[1e6, 0.05], [1e9, 0.6]]",
+            )
+        Number(0, self.origin)
+
+    def at(self, flops: float) -> float:
+        """Return the share that a kernel of so many FLOPs reaches.
+
+        Between two points it is straight over the logarithm of FLOPs; outside it is
+        that of the nearest point.
+
+        >>> Curve(points=((1e6, 0.1), (1e8, 0.5)), origin="given: me").at(1e7)
+        0.3
+        """
+        before = None
+        for size, share in self.points:
+            if flops <= size:
+                if before is None:
+                    return share
+                part = math.log(flops / before[0]) / math.log(size / before[0])
+                return round(before[1] + part * (share - before[1]), 12)
+            before = size, share
+        return self.points[-1][1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """What one device computes and keeps."""
+
+    name: str
+    """As its maker calls it."""
+    flops: Mapping[str, Number]
+    """Peak FLOPs a second by dtype: `float32`, `bfloat16`."""
+    memory: Number
+    """Bytes."""
+    memory_bandwidth: Number
+    """Bytes a second, read or written."""
+    efficiency: Curve
+    """Share of the peak by the FLOPs of a kernel."""
+    launch: Number = _FREE
+    """Seconds that every kernel takes at least."""
+
+    def peak(self, dtype: str) -> Number:
+        """Return the FLOPs a second in a dtype.
+
+        Raises:
+            BadInput: none is known.
+        """
+        if dtype not in self.flops:
+            raise BadInput(
+                f"{self.name} has no FLOP/s for {dtype}",
+                rule=f"those of {', '.join(self.flops)} are known",
+                values=f"dtype = {dtype}",
+                remedy=f"device.flops.{dtype} in the cluster's file",
+            )
+        return self.flops[dtype]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """How units of the level below are connected: devices in a host, say."""
+
+    name: str
+    """What the level makes of them: `host`, `rack`, `cluster`."""
+    size: int
+    """Units of the level below that are together in one of this level."""
+    alpha: Number
+    """Seconds that a message takes without its bytes."""
+    bandwidth: Number
+    """Bytes a second that one unit below sends in all, one way."""
+    ports: int = 1
+    """Links on which a unit below sends them."""
+    port_bandwidth: Number | None = None
+    """Bytes a second of one of these links, as the maker says."""
+    oversubscription: Number = _FULL
+    """Bytes that units may send at once, over those that get through."""
+    length: Number | None = None
+    """Metres of its shortest cable."""
+
+    def __post_init__(self) -> None:
+        _check_level(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Devices, and levels that connect them."""
+
+    name: str
+    """As in `--cluster NAME`."""
+    device: Device
+    """All are alike."""
+    levels: tuple[Level, ...]
+    """Innermost first; their sizes multiply to the devices."""
+    source: str = ""
+    """Where the machine is described."""
+    host_link: Number | None = None
+    """Bytes a second between a device and its host's memory, one way."""
+    host_memory: Number | None = None
+    """Bytes of a host."""
+    input_rate: Number | None = None
+    """Bytes of samples a second that a host makes ready."""
+    jitter: Number = _ALIKE
+    """Share of a step by which the slowest of many devices is later."""
+
+    def __post_init__(self) -> None:
+        if not self.levels:
+            raise BadInput(
+                f"cluster {self.name} has no levels",
+                rule="at least one level says how devices are connected",
+                values="levels: []",
+                remedy="levels: [{name: host, size: 8, ...}]",
+            )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Devices in one unit of each level, innermost first."""
+        return tuple(accumulate((level.size for level in self.levels), mul))
+
+    @property
+    def devices(self) -> int:
+        """All devices."""
+        return self.sizes[-1]
+
+    def level_of(self, devices: int) -> int:
+        """Return the innermost level that so many neighbouring devices are within.
+
+        Args:
+            devices: that stand side by side, the first at a unit's start.
+
+        Raises:
+            BadInput: more than the cluster has.
+        """
+        for place, size in enumerate(self.sizes):
+            if devices <= size:
+                return place
+        raise BadInput(
+            f"{self.name} has too few devices",
+            rule=f"{self.name} has {self.devices:,} devices",
+            values=f"devices = {devices:,}",
+            remedy=f"--devices {self.devices}",
+        )
+
+    def numbers(self) -> Iterator[tuple[str, Number]]:
+        """Yield every number with its path: `levels.host.alpha`."""
+        return _numbers(self, "")
+
+    def with_number(self, path: str, number: Number) -> "Cluster":
+        """Return the cluster with another number at a path of `numbers`.
+
+        Raises:
+            BadInput: no such path.
+        """
+        check_fields({path: number}, [name for name, _ in self.numbers()], self.name)
+        return _replaced(self, path.split("."), number)
+
+    def to_json(self) -> str:
+        """Write the cluster; `from_json` reads the same value back."""
+        return json.dumps(_tree(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Cluster":
+        """Read a cluster that `to_json` wrote.
+
+        Raises:
+            BadInput: a field that no cluster has, or numbers that no machine has.
+        """
+        return cls.from_tree(json.loads(text))
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any]) -> "Cluster":
+        """Make a cluster of plain values in SI units, each number with its origin.
+
+        Raises:
+            BadInput: as `from_json`.
+        """
+        values = _read(cls, tree, "a cluster")
+        required(values["device"], ("efficiency", "flops"), "a device")
+        device = _read(Device, values["device"], "a device")
+        curve = _read(Curve, device["efficiency"], "an efficiency")
+        curve["points"] = tuple((float(a), float(b)) for a, b in curve["points"])
+        device["efficiency"] = Curve(**curve)
+        device["flops"] = {
+            name: _number(value, f"flops.{name}")
+            for name, value in device["flops"].items()
+        }
+        levels = (Level(**_read(Level, level, "a level")) for level in values["levels"])
+        return cls(**values | {"device": Device(**device), "levels": tuple(levels)})
+
+
+def _read(kind: type, tree: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the fields of a table, with its numbers as `Number`."""
+    known = {field.name: field for field in fields(kind)}
+    check_fields(tree, known, where)
+    required(tree, [n for n, f in known.items() if f.default is MISSING], where)
+    numbers = [name for name in tree if "Number" in str(known[name].type)]
+    return dict(tree) | {
+        name: _number(tree[name], f"{where}: {name}")
+        for name in numbers
+        if "Mapping" not in str(known[name].type)
+    }
+
+
+def _number(value: Any, where: str) -> Number | None:
+    """Read what `Number.tree` wrote."""
+    if value is None:
+        return None
+    check_fields(value, ("value", "origin"), where)
+    required(value, ("value", "origin"), where)
+    return Number(**value)
+
+
+def _tree(value: Any) -> Any:
+    """Return plain values, without fields that are not known."""
+    if isinstance(value, Number):
+        return value.tree()
+    if isinstance(value, Mapping):
+        return {key: _tree(one) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return [_tree(one) for one in value]
+    if not is_dataclass(value):
+        return value
+    found = {field.name: getattr(value, field.name) for field in fields(value)}
+    return {key: _tree(one) for key, one in found.items() if one is not None}
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    """Return what lies below a value of a cluster, by name; levels by their own."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple):
+        return {level.name: level for level in value if isinstance(level, Level)}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return {}
+
+
+def _numbers(value: Any, path: str) -> Iterator[tuple[str, Number]]:
+    for name, part in _parts(value).items():
+        here = f"{path}.{name}".strip(".")
+        if isinstance(part, Number):
+            yield here, part
+        else:
+            yield from _numbers(part, here)
+
+
+def _replaced(value: Any, path: list[str], number: Number) -> Any:
+    """Return the value with another number at the path."""
+    if not path:
+        return number
+    first, *rest = path
+    part = _replaced(_parts(value)[first], rest, number)
+    if isinstance(value, Mapping):
+        return {**value, first: part}
+    if isinstance(value, tuple):
+        return tuple(part if level.name == first else level for level in value)
+    return replace(value, **{first: part})
+
+
+def _check_level(level: Level) -> None:
+    """Refuse what no machine is."""
+    where = f"level {level.name}"
+    if level.size < 1 or level.ports < 1:
+        raise BadInput(
+            f"{where} connects nothing",
+            rule="size and ports are whole numbers above 0",
+            values=f"size = {level.size}, ports = {level.ports}",
+            remedy="size: 1",
+        )
+    metres = level.length.value if level.length else _SHORTEST
+    if level.alpha.value < metres / LIGHT:
+        raise BadInput(
+            f"{where} is faster than light",
+            rule=f"alpha is at least length / {LIGHT:,.0f} m/s",
+            values=f"alpha = {level.alpha.value:g} s over {metres:g} m",
+            remedy=f"alpha: {1e9 * metres / LIGHT:.2g} ns, or what was measured",
+        )
+    if level.bandwidth.value == 0 or level.oversubscription.value < 1:
+        raise BadInput(
+            f"{where} lets nothing through, or more than is sent",
+            rule="bandwidth is above 0, oversubscription is 1 or above",
+            values=f"bandwidth = {level.bandwidth.value:g} B/s, "
+            f"oversubscription = {level.oversubscription.value:g}",
+            remedy="oversubscription: 2 where half of it gets through",
+        )
+    most = level.ports * (level.port_bandwidth or level.bandwidth).value
+    if level.bandwidth.value > most * (1 + 1e-9):
+        raise BadInput(
+            f"{where} has more bandwidth than ports",
+            rule="bandwidth is at most ports x port_bandwidth",
+            values=f"{level.bandwidth.value:g} B/s > {level.ports} x "
+            f"{level.port_bandwidth} B/s",
+            remedy=f"bandwidth: {most / 1e9:g} GB/s",
+        )

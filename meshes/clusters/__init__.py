@@ -1,0 +1,1 @@
+"""Clusters by name or from a file: machines as their sources describe them."""

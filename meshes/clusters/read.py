@@ -1,0 +1,200 @@
+"""Reading a cluster: a name, a YAML file as people write it, or what calibrate wrote.
+
+A number is written with its unit, `12.5 GB/s`, and takes the `origin` of its table, of
+the table around it, or else the file's name; `{value: 12.5 GB/s, origin: ...}` gives a
+number one of its own.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from jaxdist.core import quantities
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.fields import check_fields
+
+_HERE: Final = Path(__file__).parent
+_FILES: Final = (".yaml", ".yml", ".json")
+
+
+def names() -> list[str]:
+    """Return the clusters that have a name."""
+    return sorted(path.stem for path in _HERE.glob("*.yaml"))
+
+
+def find(name: str) -> Cluster:
+    """Return the cluster of a name or of a file.
+
+    Args:
+        name: one of `names()`, or a path that ends in .yaml, .yml or .json.
+
+    Raises:
+        BadInput: no such cluster, or a file that describes none.
+
+    >>> find("dgx-a100").levels[0].name
+    'host'
+    """
+    known = names()
+    path = Path(name)
+    if name in known:
+        path = _HERE / f"{name}.yaml"
+    elif path.suffix not in _FILES:
+        near = did_you_mean(name, known)
+        raise BadInput(
+            f"no cluster named {name}",
+            rule=f"one of {', '.join(known)}, or a file: {', '.join(_FILES)}",
+            values=f"--cluster {name}",
+            remedy=f"did you mean {near}?" if near else f"--cluster {known[0]}",
+        )
+    return of_tree(_load(path), path.stem)
+
+
+def of_tree(tree: Mapping[str, Any], stem: str) -> Cluster:
+    """Make a cluster of what a file says.
+
+    Args:
+        tree: as YAML or JSON has it.
+        stem: of the file, for the name and for numbers without an origin.
+    """
+    check_fields(
+        tree, (*_CLUSTER, "name", "source", "origin", "device", "levels"), stem
+    )
+    for key in ("device", "levels"):
+        if not tree.get(key):
+            raise BadInput(
+                f"{stem} has no {key}",
+                rule="a cluster has a device and levels",
+                values=f"it has {', '.join(tree)}",
+                remedy="docs/clusters.md has an example; or --cluster dgx-a100",
+            )
+    origin = tree.get("origin", f"given: {stem}")
+    top = _table({"name": stem, **tree}, _CLUSTER, "cluster", origin)
+    levels = tree["levels"]
+    if not isinstance(levels, list):
+        raise BadInput(
+            f"{stem} has no list of levels",
+            rule="levels are a list, innermost first",
+            values=f"levels: {levels!r}",
+            remedy="levels: [{name: host, size: 8, ...}]",
+        )
+    made = [_table(level, _LEVEL, "a level", origin) for level in levels]
+    device = _table(tree["device"], _DEVICE, "device", origin)
+    return Cluster.from_tree({**top, "device": device, "levels": made})
+
+
+Reader = Callable[[object, str], float]
+
+
+def _plain(value: object, where: str) -> float:
+    """Read a number that has no unit."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise BadInput(
+        f"{where}: {value} is no number",
+        rule=f"{where} has no unit",
+        values=f"{value!r}",
+        remedy=f"{where}: 1.0",
+    )
+
+
+_CLUSTER: Final[Mapping[str, Reader]] = {
+    "host_link": quantities.bandwidth,
+    "host_memory": quantities.volume,
+    "input_rate": quantities.bandwidth,
+    "jitter": _plain,
+}
+_DEVICE: Final[Mapping[str, Reader]] = {
+    "memory": quantities.volume,
+    "memory_bandwidth": quantities.bandwidth,
+    "launch": quantities.seconds,
+}
+_LEVEL: Final[Mapping[str, Reader]] = {
+    "alpha": quantities.seconds,
+    "bandwidth": quantities.bandwidth,
+    "port_bandwidth": quantities.bandwidth,
+    "oversubscription": _plain,
+    "length": quantities.metres,
+}
+
+
+def _table(
+    tree: object, known: Mapping[str, Reader], where: str, origin: str
+) -> dict[str, Any]:
+    """Return a table with its numbers in SI units, each with an origin."""
+    if not isinstance(tree, Mapping):
+        check_fields(tree, known, where)
+        return {}
+    values = dict(tree)
+    own = values.pop("origin", origin)
+    for key, reader in known.items():
+        if key in values:
+            values[key] = _number(values[key], reader, f"{where}.{key}", own)
+    if isinstance(values.get("flops"), Mapping):
+        values["flops"] = {
+            dtype: _number(rate, quantities.work_rate, f"{where}.flops.{dtype}", own)
+            for dtype, rate in values["flops"].items()
+        }
+    if "efficiency" in values:
+        values["efficiency"] = _curve(values["efficiency"], own)
+    if "bandwidth" not in values and "port_bandwidth" in values:
+        ports = int(values.get("ports", 1))
+        port = values["port_bandwidth"]
+        more = f"; times {ports} ports" if ports > 1 else ""
+        values["bandwidth"] = {
+            "value": ports * port["value"],
+            "origin": port["origin"] + more,
+        }
+    return values
+
+
+def _number(value: object, reader: Reader, where: str, origin: str) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        check_fields(value, ("value", "origin"), where)
+        origin = value.get("origin", origin)
+        value = value.get("value")
+    return {"value": reader(value, where), "origin": origin}
+
+
+def _curve(value: object, origin: str) -> dict[str, Any]:
+    """Return an efficiency: one share of the peak, points, or points and an origin."""
+    if isinstance(value, Mapping):
+        return {"origin": origin, **value}
+    if isinstance(value, list):
+        return {"points": value, "origin": origin}
+    return {"points": [[1.0, _plain(value, "efficiency")]], "origin": origin}
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """Read a file as a table.
+
+    Raises:
+        BadInput: no file, or no table in it.
+    """
+    if not path.is_file():
+        near = did_you_mean(str(path), [str(p) for p in path.parent.glob("*.*")])
+        raise BadInput(
+            f"there is no file {path}",
+            rule=f"a cluster is one of {', '.join(names())}, or a file",
+            values=f"--cluster {path}",
+            remedy=f"did you mean {near}?" if near else "--cluster dgx-a100",
+        )
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(
+            f"{path} cannot be read",
+            rule="a cluster is a YAML or JSON file",
+            values=" ".join(str(error).split()),
+            remedy="docs/clusters.md has an example",
+        ) from None
+    if not isinstance(tree, dict):
+        raise BadInput(
+            f"{path} is not a table",
+            rule="a cluster has a device and levels",
+            values=f"{tree!r}"[:80],
+            remedy="docs/clusters.md has an example",
+        )
+    return tree

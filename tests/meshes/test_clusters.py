@@ -1,0 +1,116 @@
+"""Clusters: what is written is read again, and what no machine is is refused."""
+
+import json
+
+import pytest
+
+from jaxdist.core.cluster import Cluster, Curve
+from jaxdist.core.errors import BadInput
+from jaxdist.core.number import Number
+from jaxdist.meshes.clusters.read import find, names, of_tree
+
+SMALL = {
+    "name": "small",
+    "device": {
+        "name": "one",
+        "memory": "16 GB",
+        "memory_bandwidth": "900 GB/s",
+        "flops": {"float32": "15.7 TFLOP/s"},
+        "efficiency": 0.5,
+    },
+    "levels": [
+        {"name": "host", "size": 4, "alpha": "9 us", "bandwidth": "50 GB/s"},
+        {
+            "name": "rack",
+            "size": 8,
+            "alpha": "40 us",
+            "port_bandwidth": "100 gbit",
+            "ports": 2,
+            "origin": "datasheet: EDR",
+        },
+    ],
+}
+
+
+def level(**changed):
+    one = {"name": "host", "size": 4, "alpha": "9 us", "bandwidth": "50 GB/s"}
+    return of_tree({**SMALL, "levels": [{**one, **changed}]}, "small")
+
+
+def test_every_named_cluster_is_read_again_as_it_was_written():
+    for name in names():
+        cluster = find(name)
+        assert Cluster.from_json(cluster.to_json()) == cluster
+        assert cluster.name == name
+        assert all(number.origin for _, number in cluster.numbers())
+
+
+def test_what_cluster_to_json_wrote_is_a_cluster_file_too(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(find("abci").to_json())
+    assert find(str(path)) == find("abci")
+
+
+def test_numbers_have_units_and_the_origin_of_their_table():
+    cluster = of_tree(SMALL, "small")
+    rack = cluster.levels[1]
+    assert rack.bandwidth == Number(25e9, "datasheet: EDR; times 2 ports")
+    assert cluster.device.memory == Number(16e9, "given: small")
+    assert cluster.sizes == (4, 32)
+    assert [cluster.level_of(n) for n in (1, 4, 5, 32)] == [0, 0, 1, 1]
+
+
+def test_a_number_is_replaced_by_its_path():
+    cluster = find("abci")
+    fitted = Number(6.2e9, "fitted: rows of 8 devices")
+    other = cluster.with_number("levels.leaf.bandwidth", fitted)
+    assert dict(other.numbers())["levels.leaf.bandwidth"] == fitted
+    changed = {n for n, v in other.numbers() if dict(cluster.numbers())[n] != v}
+    assert changed == {"levels.leaf.bandwidth"}
+    faster = other.with_number("device.flops.float32", Number(1.0, "given: me"))
+    assert faster.device.peak("float32").value == 1
+    with pytest.raises(BadInput, match=r"did you mean levels\.leaf\.alpha"):
+        cluster.with_number("levels.leaf.alpa", fitted)
+
+
+def test_efficiency_is_straight_over_the_logarithm_and_level_outside():
+    curve = Curve(points=((1e6, 0.1), (1e8, 0.5)), origin="given: me")
+    assert [curve.at(x) for x in (1, 1e6, 1e7, 1e8, 1e12)] == [0.1, 0.1, 0.3, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"alpha": "-1 us"}, "no link takes -1 us"),
+        ({"alpha": "1 ns", "length": "10 m"}, "faster than light"),
+        ({"port_bandwidth": "10 GB/s", "ports": 4}, "more bandwidth than ports"),
+        ({"bandwidth": "50 GHz"}, "no such quantity"),
+        ({"bandwith": "1 GB/s"}, "did you mean bandwidth"),
+        ({"size": 0}, "connects nothing"),
+        ({"oversubscription": 0.5}, "more than is sent"),
+        ({"origin": "somebody"}, "does not say where it is from"),
+    ],
+)
+def test_impossible_levels_are_refused(changed, said):
+    with pytest.raises(BadInput, match=said):
+        level(**changed)
+
+
+def test_unknown_clusters_and_missing_parts_are_refused(tmp_path):
+    with pytest.raises(BadInput, match="did you mean dgx-a100"):
+        find("dgx-a10")
+    with pytest.raises(BadInput, match="there is no file"):
+        find(str(tmp_path / "none.yaml"))
+    with pytest.raises(BadInput, match="has no levels"):
+        of_tree({"device": SMALL["device"]}, "x")
+    device = {k: v for k, v in SMALL["device"].items() if k != "memory"}
+    with pytest.raises(BadInput, match="a device has no memory"):
+        of_tree({**SMALL, "device": device}, "x")
+    with pytest.raises(BadInput, match="too few devices"):
+        of_tree(SMALL, "small").level_of(33)
+    with pytest.raises(BadInput, match="no FLOP/s for int8"):
+        of_tree(SMALL, "small").device.peak("int8")
+    path = tmp_path / "broken.yaml"
+    path.write_text(json.dumps(SMALL)[:-2])
+    with pytest.raises(BadInput, match="cannot be read"):
+        find(str(path))
