@@ -1,0 +1,1 @@
+"""Fit the few free constants of predictions to measured rows, and score the others."""

@@ -1,0 +1,178 @@
+"""Fitting: values of a few bounded constants that explain measured rows best."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from jaxdist.calibrate.measured import Constant, Constants, Format, Row, starts
+from jaxdist.core.errors import BadInput, did_you_mean
+
+MOST: Final = 3
+"""Constants that are fitted unless more are asked for."""
+NOISY: Final = 0.1
+"""Rows whose largest measurement is further above the smallest are not fitted."""
+_SOFT: Final = 0.05
+"""Errors well above this count less than by their square: outliers do not lead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a fit found."""
+
+    values: dict[str, float]
+    """Of all constants of the format, those that were not fitted at their start."""
+    free: tuple[Constant, ...]
+    """Constants that were fitted."""
+    rows: tuple[Row, ...]
+    """Rows they were fitted to."""
+    noisy: tuple[Row, ...]
+    """Rows that were selected and not fitted, since they spread too much."""
+    mape: float
+    """Mean relative error over `rows`, after the fit."""
+    utilisation: dict[str, float]
+    """The baseline: by quantity, the one u that makes ideal / u fit best."""
+
+
+def choose(form: Format, names: Sequence[str] | None, most: int) -> list[Constant]:
+    """Return the constants to fit: those that are named, or the first three.
+
+    Raises:
+        BadInput: there is none of that name, or they are more than `most`.
+    """
+    if names is None:
+        return list(form.constants[:MOST])
+    known = {constant.name: constant for constant in form.constants}
+    for name in names:
+        if name not in known:
+            near = did_you_mean(name, known)
+            raise BadInput(
+                f"{form.name} has no constant {name}",
+                rule=f"its constants are {', '.join(known)}",
+                remedy=f"did you mean {near}?" if near else "one of these",
+            )
+    if len(set(names)) > most:
+        raise BadInput(
+            f"{len(set(names))} constants are many",
+            rule=f"at most {most} are fitted: with more, any model fits any rows",
+            values=", ".join(names),
+            remedy=(f"--constants {','.join(names[:most])}", "--more fits them all"),
+        )
+    return [known[name] for name in dict.fromkeys(names)]
+
+
+def fit(
+    form: Format, rows: Sequence[Row], free: Sequence[Constant], *, noisy: bool = False
+) -> Found:
+    """Fit constants to rows.
+
+    The sum over rows of a soft square of log(predicted / measured) is least; each
+    constant stays within its bounds. Nothing is random.
+
+    Args:
+        form: whose constants they are.
+        rows: measured; none of them may be scored later.
+        free: constants to fit; others keep their start.
+        noisy: fit rows that spread by more than `NOISY`, too.
+
+    Raises:
+        BadInput: fewer rows than constants, or most of them are too noisy.
+    """
+    used, left = _quiet(rows, noisy)
+    if len(used) <= len(free):
+        raise BadInput(
+            f"{len(used)} rows do not fit {len(free)} constants",
+            rule="there are more rows than constants",
+            values=f"{len(used)} rows; {', '.join(one.name for one in free)}",
+            remedy="--constants with fewer names, or --train with more rows",
+        )
+    values = starts(form.constants) | _solve(form, used, free)
+    return Found(
+        values=values,
+        free=tuple(free),
+        rows=tuple(used),
+        noisy=tuple(left),
+        mape=mape([row.predict(values) for row in used], used),
+        utilisation=utilisation(used),
+    )
+
+
+def utilisation(rows: Sequence[Row]) -> dict[str, float]:
+    """Return, by quantity, the one u for which ideal / u has the least mean error.
+
+    The mean of |ideal / (u measured) - 1| is least at a weighted median of the ratios
+    measured / ideal, weighted by ideal / measured.
+    """
+    found = {}
+    for quantity in dict.fromkeys(row.quantity for row in rows):
+        alike = [row for row in rows if row.quantity == quantity]
+        ratios = sorted(row.measured / row.ideal for row in alike)
+        weights = np.cumsum([1 / ratio for ratio in ratios])
+        middle = int(np.searchsorted(weights, weights[-1] / 2))
+        found[quantity] = 1 / ratios[middle]
+    return found
+
+
+def mape(predicted: Sequence[float], rows: Sequence[Row]) -> float:
+    """Return the mean of |predicted - measured| / measured."""
+    errors = [abs(p - row.measured) / row.measured for p, row in zip(predicted, rows)]
+    return float(np.mean(errors))
+
+
+def _quiet(rows: Sequence[Row], noisy: bool) -> tuple[list[Row], list[Row]]:
+    still = [row for row in rows if noisy or (row.spread or 0) <= NOISY]
+    loud = [row for row in rows if not noisy and (row.spread or 0) > NOISY]
+    if 2 * len(loud) > len(rows):
+        worst = max(row.spread or 0 for row in loud)
+        raise BadInput(
+            f"{len(loud)} of {len(rows)} rows are too noisy to fit",
+            rule=f"the largest measurement is at most {NOISY:.0%} above the smallest",
+            values=f"up to {worst:.0%} above it",
+            remedy="measure again, select others with --train, or --noisy",
+        )
+    return still, loud
+
+
+def _solve(
+    form: Format, rows: Sequence[Row], free: Sequence[Constant]
+) -> dict[str, float]:
+    from scipy.optimize import least_squares
+
+    base = starts(form.constants)
+
+    def values(point: Sequence[float]) -> Constants:
+        return base | {c.name: _value(c, float(x)) for c, x in zip(free, point)}
+
+    def errors(point: Sequence[float]) -> list[float]:
+        now = values(point)
+        return [math.log(row.predict(now) / row.measured) for row in rows]
+
+    begin = [_point(constant) for constant in free]
+    tried = [
+        least_squares(
+            errors, start, bounds=(0, 1), loss="soft_l1", f_scale=_SOFT, diff_step=1e-4
+        )
+        for start in (begin, [0.5] * len(free))
+    ]
+    best = min(tried, key=lambda found: float(found.cost))
+    return {c.name: _value(c, float(x)) for c, x in zip(free, best.x)}
+
+
+def _value(constant: Constant, x: float) -> float:
+    """Return the value at x in 0...1: by ratio where the bounds are far apart."""
+    low, high = constant.low, constant.high
+    if low > 0 and high / low > 10:
+        return low * (high / low) ** x
+    return low + x * (high - low)
+
+
+def _point(constant: Constant) -> float:
+    """Return where in 0...1 a constant starts, off its bounds."""
+    low, high, start = constant.low, constant.high, constant.start
+    if low > 0 and high / low > 10:
+        x = math.log(start / low) / math.log(high / low)
+    else:
+        x = (start - low) / (high - low)
+    return min(max(x, 0.01), 0.99)

@@ -1,0 +1,42 @@
+"""Which forms of measured rows there are, and which one a file has."""
+
+from pathlib import Path
+from typing import Final
+
+from jaxdist.calibrate.measured import Format
+from jaxdist.calibrate.table import read_table
+from jaxdist.core.errors import BadInput, did_you_mean
+
+FORMATS: Final[tuple[Format, ...]] = ()
+"""All forms; a file has the first that matches its header."""
+
+
+def format_of(path: Path, name: str | None, forms: tuple[Format, ...]) -> Format:
+    """Return the form of a file.
+
+    Args:
+        path: a CSV file.
+        name: of the form, or None to tell by the header.
+        forms: known forms.
+
+    Raises:
+        BadInput: no form has that name, or that header.
+    """
+    header, _ = read_table(path)
+    names = [form.name for form in forms]
+    for form in forms:
+        if form.name == name or (name is None and form.matches(header)):
+            return form
+    if name is None:
+        raise BadInput(
+            f"{path} has the header of no known form",
+            rule=f"forms are {', '.join(names)}",
+            values=f"columns: {', '.join(header)}",
+            remedy="--format NAME says what it is, and which column is missing",
+        )
+    near = did_you_mean(name, names)
+    raise BadInput(
+        f"no format {name}",
+        rule=f"--format is one of {', '.join(names)}",
+        remedy=f"did you mean {near}?" if near else "leave it out: the header tells",
+    )

@@ -1,0 +1,114 @@
+"""Measured rows: what somebody measured, beside the function that predicts it."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+Constants = Mapping[str, float]
+"""Values of free constants by name."""
+Terms = Mapping[str, float]
+"""A prediction by term; the terms add up to it."""
+
+NOT_THE_ROW: Final = frozenset({"row"})
+"""Columns that number rows and say nothing of what was measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    """One free number of a model, with the bounds that physics gives it."""
+
+    name: str
+    """As `--constants` takes it."""
+    unit: str
+    """Of SI, or 1."""
+    low: float
+    """Least value that can be."""
+    high: float
+    """Largest value that can be."""
+    start: float
+    """Value where nothing was fitted."""
+    origin: str
+    """Where `start` is from: datasheet, measured or given, with a word on it."""
+    means: str = ""
+    """What it is, in a line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One thing that was measured once, and its prediction as a function."""
+
+    label: str
+    """What a person calls it: `64 devices, tensor 8, pipe 2`."""
+    devices: int
+    """That took part."""
+    columns: Mapping[str, str]
+    """All that the file says of it, by the names that `--train` compares."""
+    measured: float
+    """In `unit`."""
+    predict: Callable[[Constants], float]
+    """From the values of all constants of the format; in `unit`."""
+    ideal: float
+    """What it took if all devices worked at their peak: a baseline is ideal / u."""
+    unit: str = "s"
+    """Of `measured`."""
+    quantity: str = "time"
+    """What was measured; each has a baseline of its own."""
+    group: str = ""
+    """Rows that are summed up together in a score."""
+    spread: float | None = None
+    """Largest / smallest measurement - 1, where the file says it."""
+    explain: Callable[[Constants], Terms] | None = None
+    """The prediction by term, where the model has terms."""
+
+    @property
+    def key(self) -> str:
+        """Return a digest of what was measured, the same in any file and order."""
+        told = {
+            name: _plain(value)
+            for name, value in self.columns.items()
+            if name not in NOT_THE_ROW
+        }
+        text = json.dumps(sorted(told.items()), ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Format(Protocol):
+    """A form of CSV files, with the model that predicts its rows."""
+
+    @property
+    def name(self) -> str:
+        """As `--format` takes it."""
+
+    @property
+    def cluster(self) -> str:
+        """Name of the cluster that rows are from unless another is given."""
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        """Free constants; the first three are fitted unless others are named."""
+
+    def matches(self, header: Sequence[str]) -> bool:
+        """Tell whether a header is that of this form."""
+
+    def read(self, path: Path, cluster: Any) -> list[Row]:
+        """Return the rows of a file.
+
+        Raises:
+            BadInput: the file says something that cannot be, with its line.
+        """
+
+
+def starts(constants: Sequence[Constant]) -> dict[str, float]:
+    """Return the values of constants before anything is fitted."""
+    return {constant.name: constant.start for constant in constants}
+
+
+def _plain(value: str) -> str:
+    """Write a number in one way: 16, 16.0 and 1.6e1 are one value."""
+    try:
+        return repr(float(value))
+    except ValueError:
+        return value.strip()

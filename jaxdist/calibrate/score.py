@@ -1,0 +1,121 @@
+"""Scores: predictions of rows that were not fitted, beside what was measured."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxdist.calibrate.fit import utilisation
+from jaxdist.calibrate.fitted import Fitted
+from jaxdist.calibrate.measured import Row
+from jaxdist.core.errors import BadInput
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """One row with its prediction and the baseline's."""
+
+    row: Row
+    predicted: float
+    """In the row's unit."""
+    baseline: float
+    """In the row's unit: ideal / u."""
+
+    @property
+    def error(self) -> float:
+        """Return |predicted - measured| / measured."""
+        return abs(self.predicted - self.row.measured) / self.row.measured
+
+    @property
+    def baseline_error(self) -> float:
+        """Return |baseline - measured| / measured."""
+        return abs(self.baseline - self.row.measured) / self.row.measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Errors of several rows in a few numbers; shares of the measured value."""
+
+    rows: int
+    mean_accuracy: float
+    """Mean of 1 - |predicted - measured| / measured."""
+    mape: float
+    """Mean of |predicted - measured| / measured."""
+    median: float
+    p95: float
+    worst: float
+    baseline_mape: float
+    """The same mean for one constant utilisation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """All rows that were scored."""
+
+    rows: tuple[Scored, ...]
+    left_out: int
+    """Rows of the file that were fitted, and are not scored."""
+    hindsight: bool
+    """The baseline's u is fitted to the scored rows themselves, in its favour."""
+
+    @property
+    def total(self) -> Summary:
+        """Return the errors of all rows."""
+        return summary(self.rows)
+
+    @property
+    def groups(self) -> dict[str, Summary]:
+        """Return the errors by group."""
+        names = dict.fromkeys(one.row.group for one in self.rows)
+        return {
+            name: summary([one for one in self.rows if one.row.group == name])
+            for name in names
+        }
+
+
+def score(rows: Sequence[Row], known: Fitted, *, chosen: bool = False) -> Score:
+    """Predict the rows that were not fitted.
+
+    Args:
+        rows: of one form.
+        known: constants, with the keys of rows that they were fitted to.
+        chosen: the rows were named one by one, so a fitted one among them is refused
+            rather than left out.
+
+    Raises:
+        BadInput: fitted rows were chosen, or there are no others.
+    """
+    seen, fresh = known.parted(rows)
+    if seen and (chosen or len(seen) == len(rows)):
+        raise BadInput(
+            f"{len(seen)} of {len(rows)} rows are those that were fitted",
+            rule="a prediction is never scored on rows its constants were fitted to",
+            values=f"fitted: {known.train}, {len(known.rows)} rows of {known.source}",
+            remedy="score other rows, or fit fewer of them with --train",
+        )
+    u = known.utilisation
+    hindsight = any(row.quantity not in u for row in fresh)
+    u = {**utilisation(fresh), **u}
+    found = tuple(
+        Scored(
+            row=row,
+            predicted=row.predict(known.values),
+            baseline=row.ideal / u[row.quantity],
+        )
+        for row in fresh
+    )
+    return Score(rows=found, left_out=len(seen), hindsight=hindsight)
+
+
+def summary(rows: Sequence[Scored]) -> Summary:
+    """Sum up the errors of rows."""
+    errors = np.array([one.error for one in rows])
+    return Summary(
+        rows=len(rows),
+        mean_accuracy=float(np.mean(1 - errors)),
+        mape=float(np.mean(errors)),
+        median=float(np.median(errors)),
+        p95=float(np.percentile(errors, 95)),
+        worst=float(np.max(errors)),
+        baseline_mape=float(np.mean([one.baseline_error for one in rows])),
+    )

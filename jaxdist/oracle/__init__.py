@@ -1,0 +1,1 @@
+"""Predict what a plan takes: seconds and bytes, by term."""
