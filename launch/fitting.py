@@ -12,6 +12,7 @@ from jaxdist.calibrate.formats.registry import FORMATS, format_of
 from jaxdist.calibrate.measured import Constant, Row
 from jaxdist.calibrate.selection import selection
 from jaxdist.core.units import percent
+from jaxdist.meshes.clusters.read import find
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,7 +51,7 @@ def fit_rows(args: Namespace) -> Made:
     most = len(form.constants) if args.more else MOST
     free = choose(form, names, most)
     cluster = args.cluster or form.cluster
-    rows = form.read(args.measured, cluster)
+    rows = form.read(args.measured, find(cluster))
     found = fit(form, selection(args.train).of(rows), free, noisy=args.noisy)
     known = fitted(form, cluster, found, args.train, args.measured.name)
     write_fitted(known, args.output)

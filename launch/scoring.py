@@ -13,6 +13,7 @@ from jaxdist.calibrate.score import Score, Scored, Summary, score
 from jaxdist.calibrate.selection import selection
 from jaxdist.core.errors import BadInput
 from jaxdist.core.units import percent
+from jaxdist.meshes.clusters.read import find
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,7 +42,7 @@ def score_rows(args: Namespace) -> Asked:
     """
     form = format_of(args.measured, args.format, FORMATS)
     known = _known(args.cluster, form)
-    rows = form.read(args.measured, known.cluster)
+    rows = form.read(args.measured, find(known.cluster))
     chosen = selection(args.rows).of(rows) if args.rows else rows
     return Asked(
         score=score(chosen, known, chosen=bool(args.rows)),

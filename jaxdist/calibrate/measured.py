@@ -5,7 +5,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
+
+from jaxdist.core.cluster import Cluster
 
 Constants = Mapping[str, float]
 """Values of free constants by name."""
@@ -93,7 +95,7 @@ class Format(Protocol):
     def matches(self, header: Sequence[str]) -> bool:
         """Tell whether a header is that of this form."""
 
-    def read(self, path: Path, cluster: Any) -> list[Row]:
+    def read(self, path: Path, cluster: Cluster) -> list[Row]:
         """Return the rows of a file.
 
         Raises:
