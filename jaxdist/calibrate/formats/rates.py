@@ -1,0 +1,71 @@
+"""Free constants of a Transformer's step, and their values as rates of a cluster."""
+
+from typing import Final
+
+from jaxdist.calibrate.measured import Constant, Constants
+from jaxdist.oracle.megatron.speed import Rates
+
+_SHARE: Final = "assumed: what large kernels reach"
+
+CONSTANTS: Final = (
+    Constant(
+        name="matmul",
+        unit="1",
+        low=0.4,
+        high=1.0,
+        start=0.8,
+        origin=_SHARE,
+        means="share of peak FLOP/s in large matmuls",
+    ),
+    Constant(
+        name="memory",
+        unit="1",
+        low=0.3,
+        high=1.0,
+        start=0.7,
+        origin=_SHARE,
+        means="share of the memory's bandwidth",
+    ),
+    Constant(
+        name="issue",
+        unit="s",
+        low=5e-6,
+        high=3e-4,
+        start=5e-5,
+        origin="assumed: several kernels an operation, from Python",
+        means="host's time for an operation",
+    ),
+    Constant(
+        name="network",
+        unit="1",
+        low=0.2,
+        high=1.0,
+        start=0.8,
+        origin="assumed: of links between hosts",
+        means="share of the bandwidth between hosts",
+    ),
+    Constant(
+        name="inside",
+        unit="1",
+        low=0.3,
+        high=1.0,
+        start=0.77,
+        origin="measured: NCCL all-reduce of 256 MiB to 1 GiB on 8 A100, 231 GB/s",
+        means="share of the bandwidth inside a host",
+    ),
+    Constant(
+        name="call",
+        unit="s",
+        low=0.0,
+        high=2e-4,
+        start=3e-5,
+        origin="measured: NCCL all-reduce of 1 MiB on 2 to 8 A100, less its messages",
+        means="time of a collective before its first byte",
+    ),
+)
+"""The first three are fitted unless others are named."""
+
+
+def rates(values: Constants) -> Rates:
+    """Return the values of `CONSTANTS` as rates."""
+    return Rates(**{constant.name: values[constant.name] for constant in CONSTANTS})

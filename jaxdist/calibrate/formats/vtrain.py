@@ -1,0 +1,132 @@
+"""`vtrain`: step times of GPT on A100 clusters, a row a layout.
+
+Columns as in the CSV files of github.com/VIA-Research/vTrain (MIT licence): # GPUs,
+global batch, micro batch, hidden size, attention heads, # layers, sequence length,
+tensor, data and pipeline parallelism, iteration time in ms. The network is GPT-2's with
+50,257 tokens, rows padded to a multiple of 128 t where tensor splits them; layers are
+computed again where a run takes more than one host, unless a column `recompute` says
+none, selective or full. The schedule is 1F1B.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jaxdist.calibrate.formats.rates import CONSTANTS, rates
+from jaxdist.calibrate.measured import Constant, Row
+from jaxdist.calibrate.table import (
+    need_columns,
+    number,
+    plain_name,
+    read_table,
+    whole,
+)
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.errors import BadInput
+from jaxdist.oracle.megatron.model import Layout, Transformer
+from jaxdist.oracle.megatron.step import step
+
+_TIME: Final = "iteration time (ms)"
+_COLUMNS: Final = {
+    "# GPUs": "devices",
+    "global batch": "batch",
+    "micro batch": "microbatch",
+    "hidden size": "hidden",
+    "attention heads": "heads",
+    "# layers": "layers",
+    "sequence length": "sequence",
+    "tensor parallelism": "tensor",
+    "data parallelism": "data",
+    "pipeline parallelism": "pipe",
+}
+_TOKENS: Final = 50_257
+_RECOMPUTE: Final = ("none", "selective", "full")
+
+
+@dataclass(frozen=True)
+class VTrain:
+    """Rows of vTrain, predicted by `jaxdist.oracle.megatron`."""
+
+    name: str = "vtrain"
+    cluster: str = "vtrain-a100"
+    constants: tuple[Constant, ...] = CONSTANTS
+
+    def matches(self, header: Sequence[str]) -> bool:
+        """Tell whether a header has these columns."""
+        return {*_COLUMNS, _TIME} <= set(header)
+
+    def read(self, path: Path, cluster: Cluster) -> list[Row]:
+        """Return the rows of a file.
+
+        Raises:
+            BadInput: a column is missing, a value is no number, or a split does not
+                divide; says in which row.
+        """
+        header, rows = read_table(path)
+        need_columns(header, [*_COLUMNS, _TIME], path)
+        return [
+            _row(row, cluster, f"{path.name}, row {index}")
+            for index, row in enumerate(rows)
+        ]
+
+
+def _row(row: Mapping[str, str], cluster: Cluster, where: str) -> Row:
+    size = {name: whole(row, column, where) for column, name in _COLUMNS.items()}
+    several = size["devices"] > cluster.levels[0].size
+    model, layout = _case(row, size, several, where)
+    ready = step(model, layout, cluster)
+    peak = layout.devices * cluster.device.peak("float16").value
+    again = layout.recompute == "full"
+    axes = ("tensor", "data", "pipe", "microbatch")
+    columns = {plain_name(name): value for name, value in row.items()}
+    columns |= {name: row[column] for column, name in _COLUMNS.items()}
+    return Row(
+        label=f"{size['devices']} devices, hidden {model.hidden}, "
+        + ", ".join(f"{axis} {size[axis]}" for axis in axes),
+        devices=size["devices"],
+        columns=columns,
+        measured=1e-3 * number(row, _TIME, where),
+        predict=lambda values: ready.seconds(rates(values)),
+        ideal=model.flops(layout.batch, again=again) / peak,
+        group="several hosts" if several else "one host",
+        explain=lambda values: ready.terms(rates(values)),
+    )
+
+
+def _case(
+    row: Mapping[str, str], size: Mapping[str, int], several: bool, where: str
+) -> tuple[Transformer, Layout]:
+    again = row.get("recompute") or ("full" if several else "none")
+    if again not in _RECOMPUTE:
+        raise BadInput(
+            f"{where}: recompute is {again}",
+            rule=f"recompute is one of {', '.join(_RECOMPUTE)}",
+            remedy=f"mend or leave out {where}",
+        )
+    tensor, rows = size["tensor"], 128 * size["tensor"]
+    model = Transformer(
+        hidden=size["hidden"],
+        heads=size["heads"],
+        layers=size["layers"],
+        sequence=size["sequence"],
+        vocabulary=_TOKENS if tensor == 1 else -(-_TOKENS // rows) * rows,
+        feedforward=4 * size["hidden"],
+        head_size=size["hidden"] // size["heads"],
+    )
+    layout = Layout(
+        tensor=tensor,
+        data=size["data"],
+        pipe=size["pipe"],
+        batch=size["batch"],
+        microbatch=size["microbatch"],
+        recompute=again,  # type: ignore[arg-type]
+    )
+    if layout.devices != size["devices"]:
+        raise BadInput(
+            f"{where}: {size['devices']} devices are not {layout.devices}",
+            rule="devices = tensor x data x pipe",
+            values=f"{tensor} x {layout.data} x {layout.pipe} = {layout.devices}",
+            remedy=f"mend or leave out {where}",
+        )
+    return model, layout

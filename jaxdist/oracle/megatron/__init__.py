@@ -1,0 +1,1 @@
+"""Transformers as Megatron splits them: seconds and bytes of a step, by term."""
