@@ -14,6 +14,9 @@ MOST: Final = 3
 """Constants that are fitted unless more are asked for."""
 NOISY: Final = 0.1
 """Rows whose largest measurement is further above the smallest are not fitted."""
+_PULL: Final = 0.5
+"""Error that counts as much as a constant at the far end of its bounds: what rows do
+not tell stays where it started."""
 _SOFT: Final = 0.05
 """Errors well above this count less than by their square: outliers do not lead."""
 
@@ -100,19 +103,11 @@ def fit(
 
 
 def utilisation(rows: Sequence[Row]) -> dict[str, float]:
-    """Return, by quantity, the one u for which ideal / u has the least mean error.
-
-    The mean of |ideal / (u measured) - 1| is least at a weighted median of the ratios
-    measured / ideal, weighted by ideal / measured.
-    """
-    found = {}
-    for quantity in dict.fromkeys(row.quantity for row in rows):
-        alike = [row for row in rows if row.quantity == quantity]
-        ratios = sorted(row.measured / row.ideal for row in alike)
-        weights = np.cumsum([1 / ratio for ratio in ratios])
-        middle = int(np.searchsorted(weights, weights[-1] / 2))
-        found[quantity] = 1 / ratios[middle]
-    return found
+    """Return, by quantity, the median of ideal / measured: the baseline's one u."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row.quantity, []).append(row.ideal / row.measured)
+    return {quantity: float(np.median(shares)) for quantity, shares in found.items()}
 
 
 def mape(predicted: Sequence[float], rows: Sequence[Row]) -> float:
@@ -147,7 +142,8 @@ def _solve(
 
     def errors(point: Sequence[float]) -> list[float]:
         now = values(point)
-        return [math.log(row.predict(now) / row.measured) for row in rows]
+        pulls = [_PULL * (x - start) for x, start in zip(point, begin)]
+        return [*(math.log(row.predict(now) / row.measured) for row in rows), *pulls]
 
     begin = [_point(constant) for constant in free]
     tried = [

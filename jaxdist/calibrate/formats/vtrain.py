@@ -24,7 +24,7 @@ from jaxdist.calibrate.table import (
 )
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
-from jaxdist.oracle.megatron.model import Layout, Transformer
+from jaxdist.oracle.megatron.model import Layout, Recompute, Transformer
 from jaxdist.oracle.megatron.step import step
 
 _TIME: Final = "iteration time (ms)"
@@ -41,7 +41,11 @@ _COLUMNS: Final = {
     "pipeline parallelism": "pipe",
 }
 _TOKENS: Final = 50_257
-_RECOMPUTE: Final = ("none", "selective", "full")
+_RECOMPUTE: Final[Mapping[str, Recompute]] = {
+    "none": "none",
+    "selective": "selective",
+    "full": "full",
+}
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ def _case(
         pipe=size["pipe"],
         batch=size["batch"],
         microbatch=size["microbatch"],
-        recompute=again,  # type: ignore[arg-type]
+        recompute=_RECOMPUTE[again],
     )
     if layout.devices != size["devices"]:
         raise BadInput(

@@ -64,7 +64,10 @@ def layer(
     """
     tokens = microbatch * model.sequence
     whole = tokens * model.hidden / (tensor if sequence_parallel else 1)
-    return (*_attention(model, microbatch, tensor, whole), *_wide(model, tokens, tensor, whole))
+    return (
+        *_attention(model, microbatch, tensor, whole),
+        *_wide(model, tokens, tensor, whole),
+    )
 
 
 def head(model: Transformer, microbatch: int, rows: int) -> tuple[Operation, ...]:

@@ -2,11 +2,12 @@
 
 A group of n ranks of which q are in each host, on r = n / q hosts, sums S bytes by
 
-    reduce-scatter and all-gather in the host   2 (q-1)/q S / B_in + 2 (q-1) alpha_in
-    ring over hosts, each rank its part         2 (r-1)/r (S g) / B_out + 2 (r-1) alpha_out
+    reduce-scatter, all-gather in hosts  2 (q-1)/q S / B_in + 2 (q-1) alpha_in
+    ring over hosts, of parts            2 (r-1)/r S g / B_out + 2 (r-1) alpha_out
 
-g groups of as many ranks share a host's links at the same time: g q = devices of a host.
-A group on one host has the first line alone. Patarasuk and Yuan 2009 for the ring.
+g groups of as many ranks share a host's links at the same time: g q = devices of a
+host. A group on one host has the first line alone. A host's links carry S g of the
+parts of its q ranks, since each has S / q. Patarasuk and Yuan 2009 for the ring.
 """
 
 from dataclasses import dataclass

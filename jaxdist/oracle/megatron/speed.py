@@ -9,7 +9,7 @@ of the host for an operation and its kernels. Devices wait for the host where ke
 are short.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,8 +45,6 @@ class Pass:
 
     costs: tuple[tuple[float, float], ...]
     """Of each kernel: to compute, to move."""
-    operations: int
-    """That the host issues."""
     start: float
     """Of each kernel."""
 
@@ -56,9 +54,12 @@ class Pass:
         work = sum(max(c / matmul, m / memory) for c, m in self.costs)
         return work + self.start * len(self.costs)
 
+    def __add__(self, other: "Pass") -> "Pass":
+        return Pass(costs=self.costs + other.costs, start=self.start)
+
     def issued(self, rates: Rates) -> float:
         """Return the seconds in which the host issues them."""
-        return self.operations * rates.issue
+        return len(self.costs) * rates.issue
 
     def seconds(self, rates: Rates) -> float:
         """Return the seconds that it takes, the device's or the host's."""
@@ -67,19 +68,17 @@ class Pass:
 
 def forward(operations: Iterable[Operation], device: Device) -> Pass:
     """Return the forward pass over operations."""
-    return _pass([[one.forward] for one in operations], device)
+    return _pass([one.forward for one in operations], device)
 
 
 def backward(operations: Iterable[Operation], device: Device) -> Pass:
     """Return the backward pass over operations; its kernels are issued one by one."""
-    kernels = [[kernel] for one in operations for kernel in one.backward]
-    return _pass(kernels, device)
+    return _pass([kernel for one in operations for kernel in one.backward], device)
 
 
-def _pass(issued: list[list[Kernel]], device: Device) -> Pass:
+def _pass(kernels: Sequence[Kernel], device: Device) -> Pass:
     return Pass(
-        costs=tuple(_cost(kernel, device) for group in issued for kernel in group),
-        operations=len(issued),
+        costs=tuple(_cost(kernel, device) for kernel in kernels),
         start=device.launch.value,
     )
 

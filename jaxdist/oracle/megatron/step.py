@@ -6,8 +6,8 @@
 
 for m microbatches, p stages of v chunks each: 1F1B, or interleaved, with stages that
 are not alike (Narayanan et al. 2021, arXiv 2104.04473). A layer sums 4 times over
-tensor, 6 times where it is computed again; with sequence parallelism reduce-scatters and
-all-gathers take the place of sums, and the inputs are gathered once more backward.
+tensor, 6 times where it is computed again; with sequence parallelism reduce-scatters
+and all-gathers take the place of sums, and inputs are gathered once more backward.
 """
 
 from dataclasses import dataclass
@@ -113,7 +113,7 @@ class Step:
         return 2 * layout.chunks * send(size, crossing, self.cluster, rates)
 
     def _data(self, rates: Rates) -> float:
-        """Return those of gradients, and of the embedding's at both ends of the pipe."""
+        """Return those of gradients, the embedding's at both ends of the pipe too."""
         layout, per_host = self.layout, self.cluster.levels[0].size
         who = group(layout.data, layout.tensor, per_host)
         took = all_reduce(GRADIENT * self._parameters, who, self.cluster, rates)
@@ -143,15 +143,7 @@ def step(model: Transformer, layout: Layout, cluster: Cluster) -> Step:
         layout.recompute, tuple(one for one in done if one.core)
     )
     ends = embedding(model, b), head(model, b, -(-model.vocabulary // t))
-    both = [(forward(one, device), backward(one, device)) for one in ends]
-    first, last = (
-        Pass(
-            costs=a.costs + z.costs,
-            operations=a.operations + z.operations,
-            start=a.start,
-        )
-        for a, z in both
-    )
+    first, last = (forward(one, device) + backward(one, device) for one in ends)
     return Step(
         model=model,
         layout=layout,

@@ -1,0 +1,50 @@
+"""A format of two constants, whose rows are made of known ones."""
+
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import pytest
+
+from jaxdist.calibrate.measured import Constant, Row
+
+RATE = Constant(
+    name="rate", unit="1/s", low=0.1, high=100, start=1, origin="given: toy"
+)
+WAIT = Constant(name="wait", unit="s", low=0, high=5, start=1, origin="given: toy")
+MORE = tuple(replace(WAIT, name=name) for name in ("a", "b"))
+
+
+@dataclass(frozen=True)
+class Toy:
+    name: str = "toy"
+    cluster: str = "cpu-fake"
+    constants: tuple[Constant, ...] = (RATE, WAIT, *MORE)
+
+    def matches(self, header):
+        return "work" in header
+
+    def read(self, path, cluster):
+        raise NotImplementedError
+
+
+def row(work, measured, spread=None, **columns):
+    return Row(
+        label=f"work {work}",
+        devices=int(work),
+        columns={"devices": str(work), **columns},
+        measured=measured,
+        predict=lambda values: work / values["rate"] + values["wait"],
+        ideal=work,
+        spread=spread,
+    )
+
+
+def rows(rate=4.0, wait=0.5, works=(1, 2, 4, 8, 16, 32)):
+    return [row(work, work / rate + wait, kind="ab"[work > 4]) for work in works]
+
+
+@pytest.fixture
+def toy():
+    return SimpleNamespace(
+        form=Toy(), free=Toy().constants[:2], Format=Toy, row=row, rows=rows
+    )

@@ -1,0 +1,61 @@
+"""Scores: rows that were fitted are never scored, whatever file they come in."""
+
+import pytest
+
+from jaxdist.calibrate.fit import fit
+from jaxdist.calibrate.fitted import fitted, read_fitted, unfitted, write_fitted
+from jaxdist.calibrate.score import score
+from jaxdist.core.errors import BadInput
+
+
+@pytest.fixture
+def known(toy, tmp_path):
+    found = fit(toy.form, toy.rows()[:4], toy.form.constants[:2])
+    made = fitted(toy.form, "cpu-fake", found, "devices<=8", "toy.csv")
+    write_fitted(made, tmp_path / "fitted.json")
+    read = read_fitted(tmp_path / "fitted.json", toy.form)
+    assert read == made
+    return read
+
+
+def test_fitted_rows_are_left_out_and_the_others_scored(toy, known):
+    found = score(toy.rows(), known)
+    assert [one.row.devices for one in found.rows] == [16, 32]
+    assert found.left_out == 4
+    total = found.total
+    assert total.mean_accuracy == pytest.approx(1 - total.mape)
+    assert total.mape < 0.02 < total.baseline_mape
+    assert not found.hindsight
+
+
+def test_rows_that_were_all_fitted_are_refused_with_their_count(toy, known):
+    with pytest.raises(BadInput, match="4 of 4 rows are those that were fitted"):
+        score(toy.rows()[:4], known)
+
+
+def test_a_fitted_row_that_is_asked_for_is_refused(toy, known):
+    with pytest.raises(BadInput, match="1 of 3 rows"):
+        score(toy.rows()[3:], known, chosen=True)
+
+
+def test_a_row_is_known_again_in_another_order_and_another_way_of_writing(toy, known):
+    first = toy.rows()[0]
+    again = toy.row(1, first.measured, **{"kind": "a", "row": "17"})
+    assert again.key == first.key
+    assert toy.row(1.0, first.measured, kind="a").key == first.key
+    assert toy.row(1, first.measured, kind="b").key != first.key
+    assert known.parted([again])[0] == [again]
+
+
+def test_a_baseline_without_training_rows_is_fitted_in_its_favour(toy):
+    found = score(toy.rows(), unfitted(toy.form, "cpu-fake"))
+    assert found.hindsight
+    assert found.left_out == 0
+
+
+def test_constants_of_another_format_are_refused(toy, known, tmp_path):
+    with pytest.raises(BadInput, match="fitted to rows of the form toy"):
+        read_fitted(tmp_path / "fitted.json", toy.Format(name="other"))
+    (tmp_path / "bad.json").write_text('{"format": "toy"}')
+    with pytest.raises(BadInput, match="no fitted constants"):
+        read_fitted(tmp_path / "bad.json", toy.form)

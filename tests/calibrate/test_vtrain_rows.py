@@ -1,0 +1,81 @@
+"""Rows of vTrain: predictions by physics, held out by size and by chance."""
+
+from pathlib import Path
+
+import pytest
+
+from jaxdist.calibrate.fit import fit
+from jaxdist.calibrate.fitted import fitted
+from jaxdist.calibrate.formats.vtrain import VTrain
+from jaxdist.calibrate.measured import starts
+from jaxdist.calibrate.score import score
+from jaxdist.calibrate.selection import selection
+from jaxdist.core.errors import BadInput
+from jaxdist.meshes.clusters.read import find
+
+DATA = Path(__file__).parent / "data" / "vtrain"
+FORM = VTrain()
+CLUSTER = find(FORM.cluster)
+ONE, SEVERAL = "single_node_calibration.csv", "multi_node_calibration.csv"
+
+
+def rows(name):
+    return FORM.read(DATA / name, CLUSTER)
+
+
+@pytest.mark.parametrize(
+    ("file", "train", "most"),
+    [
+        (ONE, "row % 24 == 0", 0.08),
+        (ONE, "devices <= 4", 0.09),
+        (ONE, "hidden == 1024", 0.10),
+        (SEVERAL, "row % 2 == 0", 0.12),
+        (SEVERAL, "row % 2 == 1", 0.12),
+        (SEVERAL, "devices <= 256", 0.12),
+        (SEVERAL, "hidden <= 8192", 0.08),
+    ],
+)
+def test_rows_that_were_not_fitted_are_predicted(file, train, most):
+    every = rows(file)
+    found = fit(FORM, selection(train).of(every), FORM.constants[:3])
+    total = score(every, fitted(FORM, FORM.cluster, found, train, file)).total
+    assert total.mape <= most
+    assert total.mape < 0.7 * total.baseline_mape
+
+
+@pytest.mark.parametrize(
+    ("file", "row", "terms"),
+    [
+        (SEVERAL, 0, {"forward", "recompute", "all-reduce, data"}),
+        (SEVERAL, 36, {"bubble", "send, pipe", "all-reduce, tensor"}),
+        (ONE, 8, {"forward", "backward", "wait for the host"}),
+    ],
+)
+def test_the_terms_of_a_row_add_up_to_its_prediction(file, row, terms):
+    one = rows(file)[row]
+    values = starts(FORM.constants)
+    found = one.explain(values)
+    assert sum(found.values()) == pytest.approx(one.predict(values))
+    assert min(found.values()) >= 0
+    assert all(found[name] > 0 for name in terms)
+
+
+def test_predictions_of_given_constants_stay_as_they_were():
+    values = starts(FORM.constants) | {"matmul": 0.8, "memory": 0.6, "issue": 9e-5}
+    several, one = rows(SEVERAL), rows(ONE)
+    found = [r.predict(values) for r in (several[0], several[14], several[30], one[0])]
+    assert found == pytest.approx([3.705237, 13.410965, 56.013174, 0.3578447], rel=1e-6)
+
+
+def test_a_row_that_cannot_be_is_refused_by_its_number(tmp_path):
+    text = (DATA / ONE).read_text().splitlines()
+    for name, line, said in (
+        ("devices", text[1].replace(",2,16,8,", ",4,16,8,", 1), "4 devices are not 2"),
+        ("number", text[1] + "x", "iteration time .ms. is .*x"),
+        ("batch", text[1].replace(",16,8,", ",17,8,", 1), "no whole microbatches"),
+        ("layers", text[1].replace(",24,", ",23,", 1), "23 layers"),
+    ):
+        path = tmp_path / f"{name}.csv"
+        path.write_text("\n".join([text[0], line]))
+        with pytest.raises(BadInput, match=said):
+            FORM.read(path, CLUSTER)

@@ -1,0 +1,55 @@
+"""Memory of a Transformer: the equations of Korthikanti et al. 2022."""
+
+import pytest
+
+from jaxdist.oracle.megatron.memory import in_flight, layer_activations, memory_terms
+from jaxdist.oracle.megatron.model import Layout, Transformer
+
+MODEL = Transformer(
+    hidden=6144,
+    heads=64,
+    layers=48,
+    sequence=2048,
+    vocabulary=51200,
+    feedforward=4 * 6144,
+    head_size=96,
+)
+S, B, H, A, T = 2048, 4, 6144, 64, 8
+
+
+def layout(**changes):
+    usual = dict(tensor=T, data=1, pipe=1, batch=8 * B, microbatch=B)
+    return Layout(**usual | changes)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "parallel", "terms"),
+    [
+        ("none", False, 10 + 24 / T + 5 * A * S / (H * T)),
+        ("none", True, 34 / T + 5 * A * S / (H * T)),
+        ("selective", False, 10 + 24 / T),
+        ("selective", True, 34 / T),
+        ("full", False, 2),
+    ],
+)
+def test_activations_of_a_layer(recompute, parallel, terms):
+    how = layout(recompute=recompute, sequence_parallel=parallel)
+    assert layer_activations(MODEL, how) == pytest.approx(S * B * H * terms, rel=1e-12)
+
+
+def test_the_first_stage_has_as_many_microbatches_as_stages_in_flight():
+    assert in_flight(MODEL, layout()) == 48
+    assert in_flight(MODEL, layout(pipe=8)) == 48
+    dealt = layout(pipe=8, chunks=3, batch=64 * B)
+    assert in_flight(MODEL, dealt) == pytest.approx(48 * (1 + 7 / 24))
+    assert in_flight(MODEL, layout(pipe=8, chunks=3)) == 48  # all eight of them
+    assert in_flight(MODEL, layout(pipe=16)) == 8 * 3  # no more than there are
+
+
+def test_a_parameter_is_eighteen_bytes():
+    found = memory_terms(MODEL, layout(), ends=False)
+    states = sum(found[name] for name in ("parameters", "gradients", "optimizer"))
+    assert states == 18 * 48 * MODEL.layer_parameters(T)
+    ends = memory_terms(MODEL, layout())
+    more = 18 * MODEL.embedding_parameters(T)
+    assert sum(ends.values()) - sum(found.values()) == pytest.approx(more)
