@@ -2,24 +2,33 @@
 
     python benchmarks/oracle_rows.py FOLDER [--worst]
 
-FOLDER has vtrain/ and calculon/ as of github.com/VIA-Research/vTrain (commit f8dda847)
-and github.com/calculon-ai/calculon (caa4b11f). Each line fits three constants to the
-rows of a selection, and scores all other rows of the file.
+FOLDER has vtrain/ and calculon/ with rows and tables of github.com/VIA-Research/vTrain
+(commit f8dda847) and github.com/calculon-ai/calculon (caa4b11f). A line fits the first
+three constants of the format to the rows of a selection, and scores all others.
 """
 
 import argparse
+import csv
 import time
 from pathlib import Path
 
+import numpy as np
+
 from jaxdist.calibrate.fit import MOST, fit
-from jaxdist.calibrate.fitted import fitted
+from jaxdist.calibrate.fitted import fitted, unfitted
+from jaxdist.calibrate.formats.rates import CONSTANTS, rates
 from jaxdist.calibrate.formats.registry import FORMATS, format_of
+from jaxdist.calibrate.measured import starts
 from jaxdist.calibrate.score import score
 from jaxdist.calibrate.selection import selection
 from jaxdist.meshes.clusters.read import find
+from jaxdist.oracle.megatron.links import Group, all_reduce
 
+ONE = "vtrain/single_node_calibration.csv"
+SEVERAL = "vtrain/multi_node_calibration.csv"
+MEGATRON = "calculon/measured.csv"
 SPLITS = {
-    "vtrain/single_node_calibration.csv": (
+    ONE: (
         "devices<=2",
         "devices<=4",
         "hidden==1024",
@@ -31,7 +40,7 @@ SPLITS = {
         "row % 4 == 2",
         "row % 20 == 0",
     ),
-    "vtrain/multi_node_calibration.csv": (
+    SEVERAL: (
         "devices<=256",
         "devices>=512",
         "hidden<=8192",
@@ -39,16 +48,57 @@ SPLITS = {
         "row % 2 == 1",
         "row % 9 == 0",
     ),
+    MEGATRON: (
+        "model == megatron-22B",
+        "model == gpt3-175B",
+        "mode == full",
+        "mode == seqsel",
+    ),
 }
 
 
-def held_out(path, text, name=None):
-    """Fit to the rows of a selection, and return the score of the others."""
-    form = format_of(path, name, FORMATS)
-    rows = form.read(path, find(form.cluster))
+def rows_of(path):
+    form = format_of(path, None, FORMATS)
+    return form, form.read(path, find(form.cluster))
+
+
+def learn(form, rows, text, name):
     found = fit(form, selection(text).of(rows), form.constants[:MOST])
-    known = fitted(form, form.cluster, found, text, path.name)
-    return score(rows, known), found
+    return fitted(form, form.cluster, found, text, name)
+
+
+def line(title, found, known, worst):
+    """Print one score; of Megatron's points the times alone."""
+    one = found.groups.get("iteration_time", found.total)
+    shares = (one.mape, one.median, one.p95, one.worst, one.baseline_mape)
+    numbers = " ".join(f"{100 * share:7.2f}" for share in shares)
+    values = " ".join(f"{c['name']} {c['value']:.3g}" for c in known.constants)
+    print(f"{title:24} {len(known.rows):5} {one.rows:6} {numbers}  {values}")
+    for row in sorted(found.rows, key=lambda r: -r.error)[: 8 * worst]:
+        print(f"    {row.row.label:70} {row.row.measured:.4g} {row.predicted:.4g}")
+
+
+def memory(rows, form):
+    """Print the errors of Megatron's published memory, which has no constants."""
+    for name, one in score(rows, unfitted(form, form.cluster)).groups.items():
+        if name != "iteration_time":
+            print(
+                f"{name:24} {one.rows:12} {100 * one.mape:7.2f} {100 * one.worst:7.2f}"
+            )
+
+
+def tables(folder):
+    """Print the errors of sums in a host, beside NCCL's times."""
+    now, cluster = rates(starts(CONSTANTS)), find("vtrain-a100")
+    print("\nNCCL in a host, 1 MiB to 1 GiB: mean error by devices")
+    for ranks in range(2, 9):
+        path = folder / f"vtrain/all_reduce/a100/AR_GPU{ranks}_1M_1024M_LUT"
+        who, errors = Group(inside=ranks, hosts=1, beside=1), []
+        for row in list(csv.reader(path.open()))[1:]:
+            ours = all_reduce(float(row[0]), who, cluster, now)
+            errors.append(abs(ours / (1e-9 * float(row[3])) - 1))
+        print(f"  {ranks}: {100 * np.mean(errors):.1f} %", end="")
+    print()
 
 
 def main():
@@ -58,21 +108,22 @@ def main():
     args = parser.parse_args()
     begun = time.perf_counter()
     for file, texts in SPLITS.items():
-        print(f"\n{file}\n{'fitted':24} rows  scored  MAPE  median   p95  baseline")
+        form, rows = rows_of(args.folder / file)
+        heads = "rows  scored    MAPE  median     p95   worst  baseline"
+        print(f"\n{file}\n{'fitted':24}  {heads}")
+        plain = unfitted(form, form.cluster)
+        line("nothing", score(rows, plain), plain, args.worst)
         for text in texts:
-            found, made = held_out(args.folder / file, text)
-            one = found.total
-            shares = [one.mape, one.median, one.p95, one.baseline_mape]
-            values = " ".join(f"{c.name} {made.values[c.name]:.3g}" for c in made.free)
-            print(
-                f"{text:24} {len(made.rows):4} {one.rows:7} "
-                + " ".join(f"{100 * share:6.2f}" for share in shares)
-                + f"    {values}"
-            )
-            for row in sorted(found.rows, key=lambda r: -r.error)[: 8 * args.worst]:
-                print(
-                    f"    {row.row.label:70} {row.row.measured:.4g} {row.predicted:.4g}"
-                )
+            known = learn(form, rows, text, file)
+            line(text, score(rows, known), known, args.worst)
+    memory(rows, form)
+    form, small = rows_of(args.folder / ONE)
+    print("\nfitted to all rows of one host, scored on several")
+    known = learn(form, small, "devices<=8", ONE)
+    line(
+        "devices<=8", score(rows_of(args.folder / SEVERAL)[1], known), known, args.worst
+    )
+    tables(args.folder)
     print(f"\n{time.perf_counter() - begun:.1f} s")
 
 

@@ -43,7 +43,7 @@ class Row:
     """One thing that was measured once, and its prediction as a function."""
 
     label: str
-    """What a person calls it: `64 devices, tensor 8, pipe 2`."""
+    """What a person calls it: `hidden 1024, tensor 8, pipe 2`."""
     devices: int
     """That took part."""
     columns: Mapping[str, str]

@@ -82,12 +82,11 @@ def _row(row: Mapping[str, str], cluster: Cluster, where: str) -> Row:
     ready = step(model, layout, cluster)
     peak = layout.devices * cluster.device.peak("float16").value
     again = layout.recompute == "full"
-    axes = ("tensor", "data", "pipe", "microbatch")
+    told = ("hidden", "layers", "tensor", "data", "pipe", "microbatch")
     columns = {plain_name(name): value for name, value in row.items()}
     columns |= {name: row[column] for column, name in _COLUMNS.items()}
     return Row(
-        label=f"{size['devices']} devices, hidden {model.hidden}, "
-        + ", ".join(f"{axis} {size[axis]}" for axis in axes),
+        label=", ".join(f"{name} {size[name]}" for name in told),
         devices=size["devices"],
         columns=columns,
         measured=1e-3 * number(row, _TIME, where),
