@@ -77,6 +77,9 @@ def print_score(out: "Console", asked: Asked) -> None:
     left = f", {found.left_out:,} fitted ones left out" * bool(found.left_out)
     out.print(f"{asked.file}: {len(found.rows):,} rows scored{left}\n", soft_wrap=True)
     out.print(f"  accuracy {percent(found.total.mean_accuracy)} mean")
+    if found.total.covered is not None:
+        held = percent(found.total.covered)
+        out.print(f"  interval of 90 % holds {held} of the rows")
     out.print(f"  constants {_origin(asked.known)}", soft_wrap=True)
     which = "these rows, in its favour" if found.hindsight else "the rows fitted"
     out.print(f"  baseline one utilisation, fitted to {which}\n", soft_wrap=True)
@@ -140,6 +143,7 @@ def _leaf(one: Scored) -> dict[str, Any]:
         "unit": row.unit,
         "measured": row.measured,
         "predicted": one.predicted,
+        "interval": one.interval,
         "baseline": one.baseline,
         "error": one.error,
     }
@@ -165,12 +169,15 @@ def _shares(one: Summary) -> list[str]:
 def _print_worst(out: "Console", found: Score) -> None:
     from jaxdist.launch.console import print_table, table
 
-    heads = ("predicted", "measured", "accurate")
-    rows = table("worst rows", *heads, "unit", right=heads)
-    for one in sorted(found.rows, key=lambda one: -one.error)[:_WORST]:
+    worst = sorted(found.rows, key=lambda one: -one.error)[:_WORST]
+    units = {one.row.unit for one in worst}
+    unit = f", {units.pop()}" if len(units) == 1 else ""
+    heads = f"predicted{unit}", f"measured{unit}", "accurate"
+    rows = table("worst rows", *heads, *["unit"] * (not unit), right=heads)
+    for one in worst:
         accurate = percent(max(1 - one.error, 0))
         numbers = f"{one.predicted:.4g}", f"{one.row.measured:.4g}"
-        rows.add_row(one.row.label, *numbers, accurate, one.row.unit)
+        rows.add_row(one.row.label, *numbers, accurate, *[one.row.unit] * (not unit))
     print_table(out, rows)
 
 

@@ -35,6 +35,8 @@ class Fitted:
     """Over these rows."""
     utilisation: dict[str, float] = field(default_factory=dict)
     """The baseline of the same rows, by quantity."""
+    interval: dict[str, float] = field(default_factory=dict)
+    """Share of a prediction by which 9 of 10 of these rows are off at most."""
     kind: str = _KIND
 
     def parted(self, rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
@@ -66,6 +68,7 @@ def fitted(form: Format, cluster: str, found: Found, train: str, source: str) ->
         rows=tuple(row.key for row in found.rows),
         mape=found.mape,
         utilisation=found.utilisation,
+        interval=found.interval,
     )
 
 

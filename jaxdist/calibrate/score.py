@@ -20,11 +20,19 @@ class Scored:
     """In the row's unit."""
     baseline: float
     """In the row's unit: ideal / u."""
+    interval: float | None = None
+    """Half of the 90 % interval, in the row's unit; None where nothing was fitted."""
 
     @property
     def error(self) -> float:
         """Return |predicted - measured| / measured."""
         return abs(self.predicted - self.row.measured) / self.row.measured
+
+    @property
+    def covered(self) -> bool | None:
+        """Tell whether the interval holds what was measured."""
+        off = abs(self.predicted - self.row.measured)
+        return None if self.interval is None else off <= self.interval
 
     @property
     def baseline_error(self) -> float:
@@ -46,6 +54,8 @@ class Summary:
     worst: float
     baseline_mape: float
     """The same mean for one constant utilisation."""
+    covered: float | None
+    """Share of the rows that have an interval, and are within it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,20 +106,14 @@ def score(rows: Sequence[Row], known: Fitted, *, chosen: bool = False) -> Score:
     u = known.utilisation
     hindsight = any(row.quantity not in u for row in fresh)
     u = {**utilisation(fresh), **u}
-    found = tuple(
-        Scored(
-            row=row,
-            predicted=row.predict(known.values),
-            baseline=row.ideal / u[row.quantity],
-        )
-        for row in fresh
-    )
+    found = tuple(_scored(row, known, u[row.quantity]) for row in fresh)
     return Score(rows=found, left_out=len(seen), hindsight=hindsight)
 
 
 def summary(rows: Sequence[Scored]) -> Summary:
     """Sum up the errors of rows."""
     errors = np.array([one.error for one in rows])
+    covered = [one.covered for one in rows if one.covered is not None]
     return Summary(
         rows=len(rows),
         mean_accuracy=float(np.mean(1 - errors)),
@@ -118,4 +122,15 @@ def summary(rows: Sequence[Scored]) -> Summary:
         p95=float(np.percentile(errors, 95)),
         worst=float(np.max(errors)),
         baseline_mape=float(np.mean([one.baseline_error for one in rows])),
+        covered=float(np.mean(covered)) if covered else None,
+    )
+
+
+def _scored(row: Row, known: Fitted, utilised: float) -> Scored:
+    predicted, share = row.predict(known.values), known.interval.get(row.quantity)
+    return Scored(
+        row=row,
+        predicted=predicted,
+        baseline=row.ideal / utilised,
+        interval=None if share is None else share * predicted,
     )

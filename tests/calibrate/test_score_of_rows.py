@@ -28,6 +28,22 @@ def test_fitted_rows_are_left_out_and_the_others_scored(toy, known):
     assert not found.hindsight
 
 
+def test_an_interval_is_what_nine_of_ten_fitted_rows_were_off_by(toy):
+    made = [toy.row(n, n / 4 + 0.5 + 0.1 * (n % 2)) for n in range(1, 41)]
+    found = fit(toy.form, made, toy.form.constants[:2])
+    known = fitted(toy.form, "cpu-fake", found, "all", "toy.csv")
+    off = [abs(one.measured / one.predict(found.values) - 1) for one in made]
+    share = known.interval["time"]
+    assert sum(one <= share for one in off) == 36
+    near, far = (
+        toy.row(8.5, 2.6 * factor) for factor in (1 + share / 2, 1 + 3 * share)
+    )
+    scored = score([near, far], known)
+    assert [one.covered for one in scored.rows] == [True, False]
+    assert scored.total.covered == 0.5
+    assert scored.rows[0].interval == pytest.approx(share * scored.rows[0].predicted)
+
+
 def test_rows_that_were_all_fitted_are_refused_with_their_count(toy, known):
     with pytest.raises(BadInput, match="4 of 4 rows are those that were fitted"):
         score(toy.rows()[:4], known)
@@ -50,6 +66,7 @@ def test_a_row_is_known_again_in_another_order_and_another_way_of_writing(toy, k
 def test_a_baseline_without_training_rows_is_fitted_in_its_favour(toy):
     found = score(toy.rows(), unfitted(toy.form, "cpu-fake"))
     assert found.hindsight
+    assert found.total.covered is None
     assert found.left_out == 0
 
 

@@ -82,7 +82,7 @@ def _row(row: Mapping[str, str], cluster: Cluster, where: str) -> Row:
     ready = step(model, layout, cluster)
     peak = layout.devices * cluster.device.peak("float16").value
     again = layout.recompute == "full"
-    told = ("hidden", "layers", "tensor", "data", "pipe", "microbatch")
+    told = ("hidden", "tensor", "data", "pipe", "microbatch")
     columns = {plain_name(name): value for name, value in row.items()}
     columns |= {name: row[column] for column, name in _COLUMNS.items()}
     return Row(

@@ -47,8 +47,23 @@ class Step:
 
     def terms(self, rates: Rates) -> dict[str, float]:
         """Return what the step takes by term, on the device that works longest."""
-        layout, m = self.layout, self.layout.microbatches
-        layers = self.model.layers / layout.pipe
+        m, layers = self.layout.microbatches, self._layers(rates)
+        even = sum(layers.values())
+        stages = [even] * self.layout.pipe
+        for stage, end in zip((0, -1), self.ends):
+            stages[stage] += end.seconds(rates) + self._sum(self._activation, rates)
+        worst = max(stages)
+        memory = self.cluster.device.memory_bandwidth.value * rates.memory
+        return {name: m * value for name, value in layers.items()} | {
+            "embedding, head": m * (worst - even),
+            "bubble": (sum(stages) - worst) / self.layout.chunks,
+            "all-reduce, data": self._data(rates),
+            "update": self._parameters * UPDATE / memory,
+        }
+
+    def _layers(self, rates: Rates) -> dict[str, float]:
+        """Return a stage's layers by term, for one microbatch."""
+        layers = self.model.layers / self.layout.pipe
         passes = {
             "forward": self.forward,
             "recompute": self.again,
@@ -56,23 +71,10 @@ class Step:
         }
         parts = {name: layers * one.busy(rates) for name, one in passes.items()}
         issued = layers * sum(one.issued(rates) for one in passes.values())
-        parts["wait for the host"] = max(0.0, issued - sum(parts.values()))
-        parts["all-reduce, tensor"] = layers * self._tensor(rates)
-        parts["send, pipe"] = self._sends(rates)
-        even = sum(parts.values())
-        first, last = (end.seconds(rates) for end in self.ends)
-        token = self._sum(self._activation, rates)
-        stages = [even] * layout.pipe
-        stages[0] += first + token
-        stages[-1] += last + token
-        worst = max(stages)
-        return {name: m * value for name, value in parts.items()} | {
-            "embedding, head": m * (worst - even),
-            "bubble": (sum(stages) - worst) / layout.chunks,
-            "all-reduce, data": self._data(rates),
-            "update": self._parameters
-            * UPDATE
-            / (self.cluster.device.memory_bandwidth.value * rates.memory),
+        return parts | {
+            "wait for the host": max(0.0, issued - sum(parts.values())),
+            "all-reduce, tensor": layers * self._tensor(rates),
+            "send, pipe": self._sends(rates),
         }
 
     @property
