@@ -60,6 +60,9 @@ class Row:
     """What was measured; each has a baseline of its own."""
     group: str = ""
     """Rows that are summed up together in a score."""
+    known_by: tuple[str, ...] = ()
+    """Columns that tell it from other rows, also with others beside them; all of them
+    where none is named."""
     spread: float | None = None
     """Largest / smallest measurement - 1, where the file says it."""
     explain: Callable[[Constants], Terms] | None = None
@@ -71,7 +74,7 @@ class Row:
         told = {
             name: _plain(value)
             for name, value in self.columns.items()
-            if name not in NOT_THE_ROW
+            if (name in self.known_by or not self.known_by) and name not in NOT_THE_ROW
         }
         text = json.dumps(sorted(told.items()), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -67,6 +67,15 @@ def test_predictions_of_given_constants_stay_as_they_were():
     assert found == pytest.approx([3.705237, 13.410965, 56.013174, 0.3578447], rel=1e-6)
 
 
+def test_a_row_is_known_again_beside_more_columns(tmp_path):
+    head, *lines = (DATA / ONE).read_text().splitlines()
+    more = "\n".join([f"{head},note", *(f"{line},mine" for line in lines)])
+    (tmp_path / "more.csv").write_text("\ufeff" + more, encoding="utf-8")
+    again = FORM.read(tmp_path / "more.csv", CLUSTER)
+    assert [row.key for row in again] == [row.key for row in rows(ONE)]
+    assert len({row.key for row in again}) == len(again) == 120
+
+
 def test_a_row_that_cannot_be_is_refused_by_its_number(tmp_path):
     text = (DATA / ONE).read_text().splitlines()
     for name, line, said in (

@@ -92,6 +92,7 @@ def _row(row: Mapping[str, str], folder: Path, cluster: Cluster, where: str) -> 
         unit=row["unit"],
         quantity=quantity,
         group=quantity,
+        known_by=("model", "mode", "quantity", "measured", "execution"),
         explain=explain,
     )
 

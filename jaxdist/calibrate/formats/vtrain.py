@@ -92,6 +92,7 @@ def _row(row: Mapping[str, str], cluster: Cluster, where: str) -> Row:
         measured=1e-3 * number(row, _TIME, where),
         predict=lambda values: ready.seconds(rates(values)),
         ideal=model.flops(layout.batch, again=again) / peak,
+        known_by=(*_COLUMNS.values(), plain_name(_TIME)),
         group="several hosts" if several else "one host",
         explain=lambda values: ready.terms(rates(values)),
     )
