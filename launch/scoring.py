@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jaxdist.calibrate.fitted import Fitted, is_fitted, read_fitted, unfitted
 from jaxdist.calibrate.formats.registry import FORMATS, format_of
 from jaxdist.calibrate.measured import Format, Row
+from jaxdist.calibrate.ranking import ranking
 from jaxdist.calibrate.score import Score, Scored, Summary, score
 from jaxdist.calibrate.selection import selection
 from jaxdist.core.errors import BadInput
@@ -56,6 +57,8 @@ def tree(asked: Asked) -> dict[str, Any]:
     """Return a score as one object; errors are shares, times seconds."""
     found = asked.score
     more = {} if asked.one is None else {"terms": terms(asked.one, asked.known)}
+    if ranks := ranking(found.rows):
+        more["ranking"] = {**asdict(ranks), "accuracy": ranks.accuracy}
     return {
         **asdict(found.total),
         "groups": {name: asdict(one) for name, one in found.groups.items()},
@@ -80,6 +83,10 @@ def print_score(out: "Console", asked: Asked) -> None:
     if found.total.covered is not None:
         held = percent(found.total.covered)
         out.print(f"  interval of 90 % holds {held} of the rows")
+    if ranks := ranking(found.rows):
+        pairs = f"{ranks.pairs_right} of {ranks.pairs} pairs in order"
+        wholly = f"{ranks.right} of {ranks.contests} rankings right"
+        out.print(f"  ranking {percent(ranks.accuracy)}: {pairs}, {wholly}")
     out.print(f"  constants {_origin(asked.known)}", soft_wrap=True)
     which = "these rows, in its favour" if found.hindsight else "the rows fitted"
     out.print(f"  baseline one utilisation, fitted to {which}\n", soft_wrap=True)

@@ -63,6 +63,8 @@ class Row:
     known_by: tuple[str, ...] = ()
     """Columns that tell it from other rows, also with others beside them; all of them
     where none is named."""
+    contest: str = ""
+    """Rows that are ranked against each other; nothing where they are not."""
     spread: float | None = None
     """Largest / smallest measurement - 1, where the file says it."""
     explain: Callable[[Constants], Terms] | None = None

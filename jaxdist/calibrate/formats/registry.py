@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.calibrate.formats.calculon import Calculon
+from jaxdist.calibrate.formats.paradl import ParaDL
 from jaxdist.calibrate.formats.vtrain import VTrain
 from jaxdist.calibrate.measured import Format
 from jaxdist.calibrate.table import read_table
 from jaxdist.core.errors import BadInput, did_you_mean
 
-FORMATS: Final[tuple[Format, ...]] = (VTrain(), Calculon())
+FORMATS: Final[tuple[Format, ...]] = (VTrain(), Calculon(), ParaDL())
 """All forms; a file has the first that matches its header."""
 
 

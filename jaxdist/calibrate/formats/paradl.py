@@ -1,0 +1,188 @@
+"""ParaDL's rows: seconds of an iteration by run, and of an epoch by strategy.
+
+Two headers have this form. Runs: one row a run, of which the preferred ones are read.
+Rankings: one row a strategy, `meas_total_s` for an epoch without input and update; rows
+of one network on as many devices are ranked against each other.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jaxdist.calibrate.measured import Constant, Constants, Row
+from jaxdist.calibrate.table import need_columns, number, plain_name, read_table, whole
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.errors import BadInput
+from jaxdist.oracle.paradl.case import Case, Split, split_of
+from jaxdist.oracle.paradl.networks import Workload, workload
+from jaxdist.oracle.paradl.step import Shares, step, with_input
+from jaxdist.oracle.paradl.system import System, system_of
+
+_RUN: Final = (
+    "strategy",
+    "model",
+    "gpus",
+    "group_size",
+    "batch_per_group",
+    "median_s_per_iter",
+)
+_RANKED: Final = ("model", "gpus", "strategy", "meas_total_s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParaDL:
+    """Rows in ParaDL's strategies, predicted by its equations with our corrections."""
+
+    name: str = "paradl"
+    cluster: str = "abci"
+    constants: tuple[Constant, ...] = (
+        Constant(
+            name="reduce",
+            unit="1",
+            low=0.3,
+            high=1.0,
+            start=0.5,
+            origin="assumed: half of a link",
+            means="share of a link's bandwidth that sums of gradients get",
+        ),
+        Constant(
+            name="staging",
+            unit="1",
+            low=0.2,
+            high=2.0,
+            start=1.0,
+            origin="datasheet: all of PCIe 3.0 x16",
+            means="share of a host's link that copies through hosts get",
+        ),
+    )
+
+    def matches(self, header: Sequence[str]) -> bool:
+        """Tell whether a header is that of runs or of rankings."""
+        return set(_RUN) <= set(header) or set(_RANKED) <= set(header)
+
+    def read(self, path: Path, cluster: Cluster) -> list[Row]:
+        """Return the rows of a file; runs on one device are profiles, not rows.
+
+        Raises:
+            BadInput: the file says something that cannot be, with its line.
+        """
+        system = system_of(cluster)
+        header, lines = read_table(path)
+        ranked = "meas_total_s" in header
+        need_columns(header, _RANKED if ranked else _RUN, path)
+        make = _ranked if ranked else _run
+        named = [(f"line {n} of {path.name}", line) for n, line in enumerate(lines, 2)]
+        found = [make(line, system, where) for where, line in named if _counts(line)]
+        rows = [row for row in found if row is not None]
+        if not rows:
+            raise BadInput(
+                f"{path.name} has no rows to predict",
+                rule="runs on one device are profiles; others need preferred = 1",
+                values=f"{len(lines)} lines",
+                remedy="rows with gpus above 1",
+            )
+        return rows
+
+
+def _counts(line: Mapping[str, str]) -> bool:
+    """Tell whether a line is the longest run of its setting."""
+    return line.get("preferred", "1") not in ("0", "0.0")
+
+
+def _run(line: Mapping[str, str], system: System, where: str) -> Row | None:
+    net, devices = workload(line["model"]), whole(line, "gpus", where)
+    if devices == 1 and net.seconds.origin.startswith("measured"):
+        return None
+    grouped, split = split_of(line["strategy"])
+    group = whole(line, "group_size", where)
+    case = Case(
+        workload=net,
+        split=split,
+        devices=devices,
+        group=group if grouped else devices if split else 1,
+        batch=number(line, "batch_per_group", where),
+        through="hosts",
+        segments=group if split == "layer" else 1,
+    )
+
+    def terms(values: Constants) -> dict[str, float]:
+        shares = _shares(values)
+        return with_input(case, system, shares, step(case, system, shares))
+
+    low, high = line.get("min_s_per_iter"), line.get("max_s_per_iter")
+    spread = None
+    if low and high:
+        spread = number(line, "max_s_per_iter", where) / number(
+            line, "min_s_per_iter", where
+        )
+    return Row(
+        label=f"{net.name} {line['strategy']}, {devices} devices, batch {case.total:g}",
+        devices=devices,
+        columns=_columns(line, devices),
+        measured=number(line, "median_s_per_iter", where),
+        predict=lambda values: sum(terms(values).values()),
+        explain=terms,
+        ideal=_ideal(net, case.total, system) / devices,
+        quantity="iteration",
+        group=f"{net.name}, {line['strategy']}",
+        spread=None if spread is None else spread - 1,
+    )
+
+
+def _ranked(line: Mapping[str, str], system: System, where: str) -> Row:
+    net, devices = workload(line["model"]), whole(line, "gpus", where)
+    grouped, split = split_of(line["strategy"])
+    group = min(system.host, devices) if grouped and split else devices if split else 1
+    case = Case(
+        workload=net,
+        split=split,
+        devices=devices,
+        group=group,
+        batch=_batch(net, grouped, split, group),
+        segments=group if split == "layer" else 1,
+    )
+    steps = net.samples / case.total
+
+    def terms(values: Constants) -> dict[str, float]:
+        told = step(case, system, _shares(values))
+        return {name: s * steps for name, s in told.items() if name != "update"}
+
+    return Row(
+        label=f"{net.name} {line['strategy']}, {devices} devices, an epoch",
+        devices=devices,
+        columns=_columns(line, devices),
+        measured=number(line, "meas_total_s", where),
+        predict=lambda values: sum(terms(values).values()),
+        explain=terms,
+        ideal=_ideal(net, net.samples, system) / devices,
+        quantity="epoch",
+        group=f"{net.name}, {line['strategy']}",
+        contest=f"{net.name}, {devices} devices",
+    )
+
+
+def _batch(net: Workload, grouped: bool, split: Split, group: int) -> float:
+    """Return the samples of a group where rows do not say.
+
+    Where samples are split each device has as many as it would alone; where features
+    are split all devices of a group see the batch of one.
+    """
+    if split == "spatial" and grouped:
+        return net.batch * group
+    return max(net.batch, 1.0) if split else net.batch
+
+
+def _ideal(net: Workload, samples: float, system: System) -> float:
+    """Return the seconds of samples on one device at its peak."""
+    flops = 3 * sum(layer.flops for layer in net.layers())
+    return samples * flops / system.peak.value
+
+
+def _columns(line: Mapping[str, str], devices: int) -> dict[str, str]:
+    told = {plain_name(name): value for name, value in line.items()}
+    return {**told, "devices": str(devices)}
+
+
+def _shares(values: Constants) -> Shares:
+    return Shares(reduce=values["reduce"], staging=values["staging"])

@@ -1,0 +1,122 @@
+"""ParaDL's rows: two constants of runs on 8 GPUs and fewer predict all others."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from jaxdist.calibrate.fit import fit
+from jaxdist.calibrate.fitted import fitted
+from jaxdist.calibrate.formats.paradl import ParaDL
+from jaxdist.calibrate.formats.registry import FORMATS, format_of
+from jaxdist.calibrate.ranking import ranking
+from jaxdist.calibrate.score import Scored, score
+from jaxdist.calibrate.selection import selection
+from jaxdist.core.errors import BadInput
+from jaxdist.meshes.clusters.read import find
+
+HERE = Path(__file__).parent
+RUNS, RANKED = HERE / "paradl_runs.csv", HERE / "paradl_ranking.csv"
+FORM = ParaDL()
+
+
+def read(path):
+    return FORM.read(path, find("abci"))
+
+
+def fitted_to(text):
+    rows = read(RUNS)
+    found = fit(FORM, selection(text).of(rows), FORM.constants)
+    return fitted(FORM, "abci", found, text, RUNS.name)
+
+
+@pytest.fixture(scope="module")
+def small():
+    return fitted_to("devices<=8")
+
+
+def test_no_more_than_two_constants_are_fitted(small):
+    assert [one["name"] for one in small.constants] == ["reduce", "staging"]
+    assert small.values["reduce"] == pytest.approx(0.475, abs=0.01)
+    assert small.values["staging"] == pytest.approx(0.92, abs=0.02)
+
+
+def test_runs_on_more_gpus_are_predicted(small):
+    found = score(read(RUNS), small)
+    assert found.left_out == 7
+    assert found.total.mean_accuracy > 0.96
+    groups = found.groups
+    assert groups["resnet50, data"].mean_accuracy > 0.94
+    assert groups["resnet50, data+spatial"].mean_accuracy > 0.97
+    assert groups["resnet50, data+filter"].mean_accuracy > 0.97
+
+
+def test_strategies_and_models_that_were_not_fitted_are_predicted():
+    groups = score(read(RUNS), fitted_to("strategy != data")).groups
+    assert groups["vgg16, data"].mean_accuracy > 0.96
+    groups = score(read(RUNS), fitted_to("strategy in (data, data+filter)")).groups
+    assert groups["resnet50, data+spatial"].mean_accuracy > 0.96
+
+
+def test_the_ranking_is_right_with_constants_of_other_rows(small):
+    found = score(read(RANKED), small)
+    ranks = ranking(found.rows)
+    assert found.left_out == 0
+    # ParaDL's own predictions of these rows are 73 % accurate.
+    assert found.total.mean_accuracy > 0.86
+    assert (ranks.right, ranks.contests) == (4, 4)
+    assert (ranks.pairs_right, ranks.pairs) == (14, 14)
+
+
+def test_pairs_that_are_predicted_alike_or_turned_are_not_in_order(small):
+    rows = [row for row in read(RANKED) if row.devices == 64]
+    told = [Scored(row=row, predicted=row.measured, baseline=1.0) for row in rows]
+    right = ranking(told)
+    assert (right.pairs_right, right.right) == (6, 1)
+    turned = [Scored(row=row, predicted=-row.measured, baseline=1.0) for row in rows]
+    assert ranking(turned).accuracy == 0
+    alike = [Scored(row=row, predicted=1.0, baseline=1.0) for row in rows]
+    assert ranking(alike).pairs_right == 0
+    assert ranking(score(read(RUNS), small).rows) is None
+
+
+def test_predictions_add_up_from_terms_and_stay_what_they_were(small):
+    rows = {row.label: row for row in read(RUNS)}
+    row = rows["resnet50 data+spatial, 32 devices, batch 2048"]
+    values = {"reduce": 0.5, "staging": 0.9}
+    assert row.predict(values) == pytest.approx(sum(row.explain(values).values()))
+    assert row.predict(values) == pytest.approx(0.88032, rel=1e-4)
+    assert {"update", "scatter"} <= set(row.explain(values))
+    ranked = read(RANKED)[0].explain(values)
+    assert not {"update", "scatter", "input"} & set(ranked)
+    vgg = rows["vgg16 data, 8 devices, batch 256"]
+    assert vgg.predict(values) == pytest.approx(0.45283, rel=1e-4)
+
+
+def test_runs_on_one_device_are_profiles_and_not_rows():
+    with RUNS.open() as file:
+        lines = list(csv.DictReader(file))
+    single = [line for line in lines if line["gpus"] == "1"]
+    assert len(single) == 2
+    assert len(read(RUNS)) == len(lines) - len(single)
+    assert min(row.devices for row in read(RUNS)) == 2
+
+
+def test_both_headers_are_told_from_others(tmp_path):
+    for path in (RUNS, RANKED):
+        assert format_of(path, None, FORMATS).name == "paradl"
+    other = tmp_path / "other.csv"
+    other.write_text("model,gpus\nvgg16,8\n")
+    with pytest.raises(BadInput, match="no known form"):
+        format_of(other, None, FORMATS)
+
+
+def test_a_row_that_cannot_be_is_refused_with_its_line(tmp_path):
+    text = RANKED.read_text().splitlines()
+    broken = tmp_path / "ranking.csv"
+    broken.write_text("\n".join([*text[:3], text[3].replace("32", "-32", 1)]))
+    with pytest.raises(BadInput, match="line 4 of ranking"):
+        read(broken)
+    broken.write_text("\n".join([text[0], text[1].replace("resnet50", "resnet5")]))
+    with pytest.raises(BadInput, match="no layers of resnet5"):
+        read(broken)

@@ -1,0 +1,174 @@
+"""The terms of ParaDL's strategies: sizes, closed forms, slices, input, memory."""
+
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import pytest
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.number import Number
+from jaxdist.meshes.clusters.read import find
+from jaxdist.oracle.paradl.case import Case, split_of
+from jaxdist.oracle.paradl.memory import memory
+from jaxdist.oracle.paradl.networks import workload
+from jaxdist.oracle.paradl.slices import Part, compute
+from jaxdist.oracle.paradl.stages import cut
+from jaxdist.oracle.paradl.step import Shares, step, with_input
+from jaxdist.oracle.paradl.supply import Reading, stall
+from jaxdist.oracle.paradl.system import system_of
+
+ABCI = system_of(find("abci"))
+SHARES = Shares(reduce=0.5, staging=0.9)
+
+
+def case(model, split, devices, group, batch, **more):
+    return Case(
+        workload=workload(model),
+        split=split,
+        devices=devices,
+        group=group,
+        batch=batch,
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "weights"),
+    [
+        # ParaDL's tool counts as many; its ResNet50 has no shortcuts and no norms.
+        ("vgg16", 169_801_408),
+        ("alexnet", 62_367_776),
+        ("cosmoflow", 2_128_064),
+        ("resnet50", 22_734_016 + 2_768_896 + 53_120),
+    ],
+)
+def test_networks_have_the_weights_of_those_that_were_trained(model, weights):
+    assert case(model, "", 1, 1, 1).weights == weights
+
+
+def test_flops_and_halos_of_a_network_are_those_of_its_shapes():
+    layers = workload("vgg16").layers()
+    assert sum(layer.flops for layer in layers) == pytest.approx(32.589e9, rel=1e-4)
+    # A row of 226 x 3 in and one of 226 x 64 of slopes back; no halo where 2 x 2
+    # windows do not overlap.
+    assert layers[0].halo == 226 * 3 + 226 * 64
+    assert [layer.halo for layer in layers if layer.kind == "pool"] == [0] * 5
+
+
+def test_data_parallel_is_compute_and_a_ring():
+    found = step(case("vgg16", "", 64, 1, 32), ABCI, SHARES)
+    ring = 2 * 63 * (40.31e-6 + 4 * 169_801_408 / 64 / (0.5 * 12.5e9))
+    assert found["gradients"] == pytest.approx(ring)
+    assert sum(found.values()) == pytest.approx(0.26209 + ring, rel=1e-4)
+
+
+def test_positions_share_out_the_time_and_features_do_not():
+    layers, serial = workload("resnet50").layers(), 2.9e-3
+    whole = compute(layers, serial, 64, Part(), ABCI)
+    spatial = compute(layers, serial, 64, Part(positions=4), ABCI)
+    features = compute(layers, serial, 64, Part(features=4), ABCI)
+    more = compute(layers, serial, 64, Part(features=32), ABCI)
+    assert sum(whole.values()) == pytest.approx(64 * serial)
+    assert spatial["norm"] == pytest.approx(whole["norm"] / 4)
+    assert spatial["conv"] == pytest.approx(whole["conv"] / 4, rel=0.1)
+    assert features["norm"] == whole["norm"]
+    # 53 convolutions are called, and 4 devices do not compute 4 times as fast.
+    assert features["conv"] > whole["conv"] / 4 + 53e-3
+    assert sum(more.values()) > 0.4 * sum(features.values())
+
+
+def test_channels_cost_more_passes_than_filters():
+    told = {
+        split: step(case("vgg16", split, 32, 32, 32), ABCI, SHARES)["gathers"]
+        for split in ("filter", "channel")
+    }
+    outputs = 4 * 32 * 13_939_200
+    convs = 13 * 40.31e-6
+    assert told["filter"] == pytest.approx(2 * 31 * (convs + outputs / 32 / 12.5e9))
+    assert told["channel"] > 1.1 * told["filter"]
+
+
+def test_activations_through_hosts_take_longer_than_between_devices():
+    direct = step(case("resnet50", "filter", 8, 4, 64), ABCI, SHARES)
+    staged = step(case("resnet50", "filter", 8, 4, 64, through="hosts"), ABCI, SHARES)
+    assert staged["gathers"] > 20 * direct["gathers"]
+    assert {n: s for n, s in staged.items() if n != "gathers"} == {
+        n: s for n, s in direct.items() if n != "gathers"
+    }
+
+
+def test_sums_between_groups_are_crowded_beyond_a_leaf_switch():
+    near = step(case("resnet50", "spatial", 68, 4, 64), ABCI, SHARES)
+    far = step(case("resnet50", "spatial", 72, 4, 64), ABCI, SHARES)
+    ratio = far["gradients between groups"] / near["gradients between groups"]
+    assert ratio == pytest.approx(2, rel=0.05)
+    assert far["halos"] == near["halos"]
+
+
+def test_overlap_hides_gradients_behind_the_backward_pass():
+    hiding = replace(ABCI, overlap=Number(1.0, "given: a test"))
+    one = case("vgg16", "", 64, 1, 32)
+    plain, hidden = step(one, ABCI, SHARES), step(one, hiding, SHARES)
+    work = sum(s for name, s in plain.items() if name.startswith("compute"))
+    assert hidden["gradients"] == pytest.approx(plain["gradients"] - work * 2 / 3)
+
+
+def test_a_step_waits_for_samples_only_where_they_take_longer():
+    few, many = (Reading(batch=64, total=64 * n) for n in (8, 512))
+    assert stall(few, 0.18, 0.2, ABCI) == 0
+    late = 64 / 400 + 64 * 511 / 42e3
+    assert stall(many, 0.18, 0.2, ABCI) == pytest.approx(late - 0.2)
+    one = case("resnet50", "", 512, 1, 64)
+    told = with_input(one, ABCI, SHARES, step(one, ABCI, SHARES))
+    assert sum(told.values()) == pytest.approx(late)
+
+
+def test_stages_are_the_best_of_all_cuts():
+    seconds = [5.0, 1.0, 2.0, 7.0, 3.0, 3.0, 4.0, 1.0]
+    for stages in (1, 2, 3, 5, 8):
+        ways = []
+        for inner in combinations(range(1, len(seconds)), stages - 1):
+            ends = (0, *inner, len(seconds))
+            ways.append(max(sum(seconds[a:b]) for a, b in pairwise(ends)))
+        found = cut(seconds, stages)
+        assert [part.stop for part in found[:-1]] == [part.start for part in found[1:]]
+        assert max(sum(seconds[p.start : p.stop]) for p in found) == min(ways)
+
+
+def test_segments_fill_a_pipeline():
+    told = [
+        step(case("vgg16", "layer", 4, 4, 32, segments=n), ABCI, SHARES)
+        for n in (1, 16)
+    ]
+    assert told[0]["bubble"] == pytest.approx(3 * told[0]["compute, stages"])
+    assert told[1]["bubble"] == pytest.approx(3 / 16 * told[1]["compute, stages"])
+    # 2 (p + S - 2) messages of the widest cut, some 1 to 13 MB for 2 samples.
+    hops = told[1]["messages"] / (2 * (4 + 16 - 2))
+    sizes = {4 * 2 * layer.outputs for layer in workload("vgg16").layers()}
+    assert any(hops == pytest.approx(9e-6 + size / 50e9) for size in sizes)
+
+
+def test_memory_counts_activations_once_and_the_optimizer():
+    told = memory(case("vgg16", "", 8, 1, 32), ABCI)
+    outputs = sum(layer.outputs for layer in workload("vgg16").layers())
+    assert told["activations"] == 4 * 32 * outputs
+    assert told["parameters"] == told["optimizer"] == 4 * 169_801_408
+    spatial = memory(case("vgg16", "spatial", 8, 4, 32), ABCI)
+    assert spatial["activations"] == told["activations"] / 4
+    convs = 14_710_464
+    features = memory(case("vgg16", "filter", 8, 4, 32), ABCI)
+    assert features["parameters"] == 4 * (169_801_408 - convs * 3 / 4)
+    assert memory(case("vgg16", "", 1, 1, 32), ABCI)["buffers"] == 0
+
+
+def test_strategies_are_read_in_any_order_and_unknown_ones_refused():
+    assert split_of("data") == (True, "")
+    assert split_of("filter+data") == split_of("data+filter") == (True, "filter")
+    assert split_of("pipeline") == (False, "layer")
+    with pytest.raises(BadInput, match="spatail") as refused:
+        split_of("spatail")
+    assert "spatial" in str(refused.value.remedy)
+    with pytest.raises(BadInput, match="groups of 4"):
+        case("vgg16", "spatial", 6, 4, 32)
+    with pytest.raises(BadInput, match="no layers of resnet51"):
+        workload("resnet51")
