@@ -15,8 +15,8 @@ from jaxdist.calibrate.selection import selection
 from jaxdist.core.errors import BadInput
 from jaxdist.meshes.clusters.read import find
 
-HERE = Path(__file__).parent
-RUNS, RANKED = HERE / "paradl_runs.csv", HERE / "paradl_ranking.csv"
+HERE = Path(__file__).parent / "data" / "paradl"
+RUNS, RANKED = HERE / "runs.csv", HERE / "ranking.csv"
 FORM = ParaDL()
 
 

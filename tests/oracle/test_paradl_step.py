@@ -123,6 +123,20 @@ def test_a_step_waits_for_samples_only_where_they_take_longer():
     assert sum(told.values()) == pytest.approx(late)
 
 
+def test_images_are_handed_out_in_a_group_and_volumes_are_not():
+    images, volume = (
+        case("resnet50", "spatial", 4, 4, 64),
+        case("cosmoflow", "spatial", 4, 4, 1),
+    )
+    told = [
+        with_input(one, ABCI, SHARES, {"compute, conv": 1.0})
+        for one in (images, volume)
+    ]
+    size = 4 * 64 * 3 * 226 * 226
+    assert told[0]["scatter"] == pytest.approx(size * 3 / 4 * 3 * 2 / (0.9 * 16e9))
+    assert told[1]["scatter"] == 0
+
+
 def test_stages_are_the_best_of_all_cuts():
     seconds = [5.0, 1.0, 2.0, 7.0, 3.0, 3.0, 4.0, 1.0]
     for stages in (1, 2, 3, 5, 8):

@@ -7,7 +7,7 @@ other device: three copies, one after the other, on links that others use as wel
             2 h d b * 3 phi / (share * link), phi = 2 p
     gather  passes (p - 1) / p * y d b * 3 phi / (share * link), phi = 2
     tail    as a gather of the last outputs with positions, there and back
-    input   as a gather of the samples, which one device of a group reads for all
+    scatter as a gather of the images, which one device of a group reads for all
 
 phi is the contention that ParaDL's tool has for the two patterns.
 """
@@ -67,7 +67,12 @@ def tail(
 def scatter(
     layers: Sequence[CnnLayer], devices: int, batch: float, system: System, share: float
 ) -> float:
-    """Return the seconds in which one device of a group hands samples to the others."""
+    """Return the seconds in which one device of a group hands samples to the others.
+
+    An image is decoded as a whole; of a volume each device reads its own part.
+    """
+    if len(layers[0].grid_in) > 2:
+        return 0.0
     size = system.element * batch * layers[0].inputs
     return _once(size, devices, system, share)
 

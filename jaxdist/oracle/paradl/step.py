@@ -50,7 +50,7 @@ def with_input(
     case: Case, system: System, shares: Shares, terms: Mapping[str, float]
 ) -> dict[str, float]:
     """Return the terms of a step, with its samples handed out and waited for."""
-    if case.split and case.group > 1:
+    if case.split not in ("", "layer") and case.group > 1:
         among = case.layers, case.group, case.batch, system
         terms = {**terms, "scatter": scatter(*among, shares.staging)}
     reading = Reading(batch=case.batch, total=case.total)
