@@ -97,6 +97,12 @@ def test_activations_through_hosts_take_longer_than_between_devices():
     }
 
 
+def test_what_is_gathered_is_copied_three_times_there_and_back():
+    told = step(case("vgg16", "filter", 8, 4, 32), ABCI, SHARES)
+    outputs = 4 * 32 * 13_939_200
+    assert told["copies"] == pytest.approx(12 * outputs / (0.88 * 900e9))
+
+
 def test_sums_between_groups_are_crowded_beyond_a_leaf_switch():
     near = step(case("resnet50", "spatial", 68, 4, 64), ABCI, SHARES)
     far = step(case("resnet50", "spatial", 72, 4, 64), ABCI, SHARES)

@@ -19,6 +19,7 @@ from jaxdist.oracle.paradl.networks import Workload, workload
 from jaxdist.oracle.paradl.step import Shares, step, with_input
 from jaxdist.oracle.paradl.system import System, system_of
 
+_DEVICE: Final = "V100"
 _RUN: Final = (
     "strategy",
     "model",
@@ -68,6 +69,13 @@ class ParaDL:
             BadInput: the file says something that cannot be, with its line.
         """
         system = system_of(cluster)
+        if _DEVICE not in cluster.device.name:
+            raise BadInput(
+                f"rows of {path.name} are not of {cluster.name}",
+                rule=f"seconds of a sample are profiles of one {_DEVICE}",
+                values=f"its devices: {cluster.device.name}",
+                remedy=f"--cluster {self.cluster}, or what `calibrate fit` wrote",
+            )
         header, lines = read_table(path)
         ranked = "meas_total_s" in header
         need_columns(header, _RANKED if ranked else _RUN, path)

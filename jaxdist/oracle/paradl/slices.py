@@ -21,6 +21,10 @@ from jaxdist.oracle.paradl.system import System
 _PASSES: Final[Mapping[str, int]] = {"norm": 8, "relu": 5, "add": 3, "pool": 5}
 """Times that a layer without weights passes over its elements, there and back."""
 
+_COPIED: Final = 3 * 2 * 2
+"""Passes over gathered outputs: packed, unpacked, put together; read and written; in
+the forward pass and in the backward one."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
@@ -69,6 +73,12 @@ def seconds_of_layers(
         scale * _roof(layer, batch, part, system) + called.get(layer.kind, 0.0)
         for layer in layers
     ]
+
+
+def copies(layers: Sequence[CnnLayer], batch: float, system: System) -> float:
+    """Return the seconds in which a device copies what it gathers of these layers."""
+    size = system.element * batch * sum(layer.outputs for layer in layers)
+    return _COPIED * size / system.memory.value
 
 
 def update(layers: Sequence[CnnLayer], part: Part, system: System) -> float:

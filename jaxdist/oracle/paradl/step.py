@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from jaxdist.oracle.paradl.case import Case
 from jaxdist.oracle.paradl.rings import passes
-from jaxdist.oracle.paradl.slices import compute, update
+from jaxdist.oracle.paradl.slices import compute, copies, update
 from jaxdist.oracle.paradl.stages import piped
 from jaxdist.oracle.paradl.staging import gathers, halos, scatter, tail
 from jaxdist.oracle.paradl.supply import Reading, stall
@@ -70,8 +70,9 @@ def _activations(case: Case, system: System, shares: Shares) -> dict[str, float]
             "tail": tail(case.layers, *among, shares.staging),
         }
     layers = case.split_layers
+    told = {"copies": copies(layers, case.batch, system)}
     if case.through == "hosts":
-        return {"gathers": gathers(layers, *among, shares.staging)}
+        return told | {"gathers": gathers(layers, *among, shares.staging)}
     # Outputs are gathered and their gradients scattered; by channel outputs are summed
     # as a whole, since what follows reads all of them, and gradients are gathered.
     times = 3 if case.split == "channel" else 2
@@ -79,7 +80,7 @@ def _activations(case: Case, system: System, shares: Shares) -> dict[str, float]
     each = system.element * case.batch
     sizes = (each * layer.outputs for layer in layers)
     moved = (passes(case.group, size, reach, times=times) for size in sizes)
-    return {"gathers": sum(moved)}
+    return told | {"gathers": sum(moved)}
 
 
 def _gradients(
