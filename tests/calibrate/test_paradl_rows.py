@@ -102,6 +102,13 @@ def test_runs_on_one_device_are_profiles_and_not_rows():
     assert min(row.devices for row in read(RUNS)) == 2
 
 
+def test_a_run_is_known_again_without_columns_that_are_not_read(small, tmp_path):
+    lines = [line.split(",") for line in RUNS.read_text().splitlines()]
+    fewer = tmp_path / "fewer.csv"
+    fewer.write_text("\n".join(",".join(line[1:]) for line in lines))
+    assert score(read(fewer), small).left_out == 7
+
+
 def test_both_headers_are_told_from_others(tmp_path):
     for path in (RUNS, RANKED):
         assert format_of(path, None, FORMATS).name == "paradl"

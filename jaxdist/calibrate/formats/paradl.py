@@ -133,6 +133,7 @@ def _run(line: Mapping[str, str], system: System, where: str) -> Row | None:
         explain=terms,
         ideal=_ideal(net, case.total, system) / devices,
         quantity="iteration",
+        known_by=_RUN,
         group=f"{net.name}, {line['strategy']}",
         spread=None if spread is None else spread - 1,
     )
@@ -165,6 +166,7 @@ def _ranked(line: Mapping[str, str], system: System, where: str) -> Row:
         explain=terms,
         ideal=_ideal(net, net.samples, system) / devices,
         quantity="epoch",
+        known_by=_RANKED,
         group=f"{net.name}, {line['strategy']}",
         contest=f"{net.name}, {devices} devices",
     )
