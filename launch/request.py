@@ -4,8 +4,12 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
+
+TOGETHER: Final = ("train", "calibrate")
+"""Commands that several processes do together."""
 
 
 def command_of(program: Sequence[str], commands: Sequence[str]) -> tuple[str, ...]:
@@ -26,16 +30,16 @@ def command_of(program: Sequence[str], commands: Sequence[str]) -> tuple[str, ..
             remedy="jaxdist launch local -n 4 -- train digits",
         )
     name = program[0]
-    if name == "train":
+    if name in TOGETHER:
         return (sys.executable, "-m", "jaxdist.launch", *program)
     if name in commands:
         raise BadInput(
             f"jaxdist {name} is the work of one process",
-            rule="train is the command that several processes do together",
+            rule=f"several processes do {' or '.join(TOGETHER)} together",
             remedy=f"jaxdist {shlex.join(program)}",
         )
     if shutil.which(name) is None:
-        near = did_you_mean(name, ["train", "python"])
+        near = did_you_mean(name, [*TOGETHER, "python"])
         raise BadInput(
             f"no program {name}",
             rule="behind -- stands train, or a program that is on PATH",

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxdist.calibrate.ways import measure
 from jaxdist.collectives.auto import choose
 from jaxdist.collectives.link import Link
 from jaxdist.collectives.via import METHODS, set_up
@@ -15,7 +16,6 @@ from jaxdist.launch.devices import Prepared
 from jaxdist.launch.job import make_job
 from jaxdist.launch.keys import with_values
 from jaxdist.launch.lock import read_lock
-from jaxdist.launch.measure import measure
 from jaxdist.launch.provenance import Resolved
 from jaxdist.launch.runs import RunFolder
 from jaxdist.partition.reduction import AXIS, plan_reduction

@@ -1,24 +1,36 @@
-"""`jaxdist calibrate fit`: fit the free constants of predictions to measured rows."""
+"""`jaxdist calibrate`: measure this machine, or fit constants to measured rows."""
 
 from argparse import Namespace
 from pathlib import Path
 
+from jaxdist.core.errors import BadInput
 from jaxdist.launch.arguments import Parser, add_json
 
-summary = "fit the constants of predictions to measured rows"
+summary = "measure this machine as a cluster, or fit constants to measured rows"
 
 
 def add_arguments(parser: Parser) -> None:
-    """Take `fit`, measured rows, which of them to fit, and a file for the constants."""
+    """Take what to measure; or `fit`, measured rows, and which of them to fit."""
     parser.add_argument(
-        "action", choices=("fit",), help="fit: to rows that were measured elsewhere"
+        "words",
+        metavar="fit FILE.csv",
+        nargs="*",
+        default=(),
+        help="fit constants to rows that were measured elsewhere; without, measure",
     )
-    parser.add_argument("measured", metavar="FILE.csv", type=Path, help="measured rows")
+    parser.add_argument(
+        "--devices",
+        metavar="N",
+        type=int,
+        help="devices that are measured together (one a process)",
+    )
+    parser.add_argument(
+        "--dtype", default="float32", help="of the numbers of kernels (float32)"
+    )
     parser.add_argument(
         "--train",
         metavar="SELECTION",
-        required=True,
-        help="rows to fit: 'devices<=8', 'row %% 3 == 0', 'model in (a, b) and "
+        help="fit: rows to fit: 'devices<=8', 'row %% 3 == 0', 'model in (a, b) and "
         "batch==64'; the others are left to be scored",
     )
     parser.add_argument(
@@ -26,8 +38,7 @@ def add_arguments(parser: Parser) -> None:
         "--output",
         metavar="FILE",
         type=Path,
-        default=Path("fitted.json"),
-        help="for the constants (fitted.json)",
+        help="for the cluster (cluster.json), or for the constants (fitted.json)",
     )
     parser.add_argument(
         "--format", metavar="NAME", help="form of the rows (told by the header)"
@@ -52,10 +63,51 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Fit, write and print."""
+    """Measure or fit, write and print."""
+    if not args.words:
+        return _measure(args)
+    if args.words[0] != "fit" or len(args.words) != 2:
+        raise BadInput(
+            f"calibrate has no {' '.join(args.words)}",
+            rule="jaxdist calibrate measures this machine, jaxdist calibrate fit "
+            "FILE.csv fits constants to rows",
+            values=" ".join(args.words),
+            remedy=(
+                "jaxdist calibrate -o cluster.json",
+                "jaxdist calibrate fit FILE.csv",
+            ),
+        )
+    if args.train is None:
+        raise BadInput(
+            "nothing says which rows to fit",
+            rule="rows that are fitted are not scored later",
+            values="no --train",
+            remedy="--train 'devices<=8'",
+        )
+    return _fit(args)
+
+
+def _measure(args: Namespace) -> int:
+    from jaxdist.launch.calibrating import calibrate, print_calibrated
+    from jaxdist.launch.console import console, print_json
+
+    args.output = args.output or Path("cluster.json")
+    made = calibrate(args)
+    if not made.leads:
+        return 0
+    if args.json:
+        print_json(made.tree())
+    else:
+        print_calibrated(console(), made)
+    return 0
+
+
+def _fit(args: Namespace) -> int:
     from jaxdist.launch.console import console, print_json
     from jaxdist.launch.fitting import fit_rows, print_fit
 
+    args.output = args.output or Path("fitted.json")
+    args.measured = Path(args.words[1])
     made = fit_rows(args)
     if args.json:
         print_json(made.tree())

@@ -1,26 +1,43 @@
-"""`jaxdist oracle score`: predictions beside what was measured, row by row."""
+"""`jaxdist oracle`: predict a step by term, or score predictions on measured rows."""
 
+import shlex
 from argparse import Namespace
 from pathlib import Path
 
+from jaxdist.core.errors import BadInput
 from jaxdist.launch.arguments import Parser, add_json
 
-summary = "score predictions on measured rows that were not fitted"
+summary = "predict the time and memory of a step, or score predictions"
 
 
 def add_arguments(parser: Parser) -> None:
-    """Take `score`, measured rows, and the constants or the cluster to predict with."""
+    """Take what to do, what of, and the constants or the cluster to predict with."""
     parser.add_argument(
-        "action", choices=("score",), help="score: predict measured rows"
+        "action",
+        choices=("predict", "score"),
+        help="predict: the step of an experiment; score: predict measured rows",
     )
-    parser.add_argument("measured", metavar="FILE.csv", type=Path, help="measured rows")
+    parser.add_argument(
+        "subject",
+        metavar="EXPERIMENT|FILE.csv",
+        help="a name of `jaxdist experiments`, or measured rows",
+    )
+    parser.add_argument(
+        "overrides",
+        metavar="key.sub=value",
+        nargs="*",
+        default=(),
+        help="of the experiment; `jaxdist config EXPERIMENT` lists the keys",
+    )
     parser.add_argument(
         "--cluster",
-        metavar="FILE|NAME",
-        help="what `jaxdist calibrate fit` wrote, or a cluster with nothing fitted",
+        metavar="NAME|FILE",
+        help="predict: a name or a file of docs/clusters.md; score: the same, or what "
+        "`jaxdist calibrate fit` wrote",
     )
+    parser.add_argument("--plan", metavar="FILE", help="predict: the plan of this file")
     parser.add_argument(
-        "--format", metavar="NAME", help="form of the rows (told by the header)"
+        "--format", metavar="NAME", help="score: form of the rows (told by the header)"
     )
     parser.add_argument(
         "--rows",
@@ -31,19 +48,62 @@ def add_arguments(parser: Parser) -> None:
         "--explain",
         metavar="N",
         type=int,
-        help="print the terms of one row: its number in the file, from 0",
+        help="score: print the terms of one row: its number in the file, from 0",
     )
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
-    """Score and print."""
+    """Predict or score, and print."""
+    return _predict(args) if args.action == "predict" else _score(args)
+
+
+def _predict(args: Namespace) -> int:
+    from jaxdist.launch.console import console, print_json
+    from jaxdist.launch.predicting import predicted, print_prediction
+
+    _refuse(args, "predict", ("format", "rows", "explain"))
+    if args.cluster is None:
+        raise BadInput(
+            "nothing says on which machine",
+            rule="a prediction is for a cluster",
+            values=f"jaxdist oracle predict {args.subject}, no --cluster",
+            remedy=(
+                "--cluster abci",
+                "jaxdist calibrate -o cluster.json measures yours",
+            ),
+        )
+    resolved, found = predicted(args)
+    if args.json:
+        print_json({"experiment": resolved.source, **found.tree()})
+    else:
+        plan = ("--plan", args.plan) if args.plan else ()
+        words = (args.subject, *args.overrides, *plan, "--cluster", args.cluster)
+        print_prediction(console(), resolved, found, shlex.join(words))
+    return 0
+
+
+def _score(args: Namespace) -> int:
     from jaxdist.launch.console import console, print_json
     from jaxdist.launch.scoring import print_score, score_rows, tree
 
+    _refuse(args, "score", ("overrides", "plan"))
+    args.measured = Path(args.subject)
     asked = score_rows(args)
     if args.json:
         print_json(tree(asked))
     else:
         print_score(console(), asked)
     return 0
+
+
+def _refuse(args: Namespace, action: str, names: tuple[str, ...]) -> None:
+    """Refuse what is for the other action."""
+    for name in names:
+        if getattr(args, name) not in (None, (), []):
+            raise BadInput(
+                f"oracle {action} takes no {name}",
+                rule="options belong to predict or to score, as --help says",
+                values=f"{name} = {getattr(args, name)}",
+                remedy=f"jaxdist oracle {action} {args.subject} without it",
+            )

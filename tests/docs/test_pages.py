@@ -65,8 +65,17 @@ def read(words):
     args = parser.read(words[1:])
     if words[0] == "profile":
         find_specimen(args.model, args.overrides)
-    elif hasattr(args, "overrides") and ".py" not in args.experiment:
-        resolve(args.experiment, args.overrides)
+    elif (name := experiment_of(words[0], args)) and ".py" not in name:
+        resolve(name, args.overrides)
+
+
+def experiment_of(command, args):
+    """The experiment that a command is about; None where it is about something else."""
+    if command == "oracle":
+        return args.subject if args.action == "predict" else None
+    if command == "plan":
+        return None if args.what == "stages" else args.what
+    return args.experiment if hasattr(args, "overrides") else None
 
 
 @pytest.mark.parametrize("block", of("python"), ids=named)

@@ -6,11 +6,11 @@ import jax
 import pytest
 from jax.sharding import AxisType
 
+from jaxdist.calibrate.ways import measure
 from jaxdist.collectives.auto import Auto
 from jaxdist.collectives.via import METHODS
 from jaxdist.launch.joined import Loopback
 from jaxdist.launch.lock import read_lock
-from jaxdist.launch.measure import measure
 from jaxdist.launch.runs import RunFolder
 
 pytestmark = pytest.mark.timeout(300)
@@ -19,7 +19,7 @@ WORKER = """
 import jax
 from jaxdist.collectives.via import METHODS
 from jaxdist.launch.joined import join
-from jaxdist.launch.measure import measure
+from jaxdist.calibrate.ways import measure
 
 join()
 mesh = jax.make_mesh((jax.process_count(),), ("data",))

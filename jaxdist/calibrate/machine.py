@@ -1,0 +1,115 @@
+"""A machine as it was measured: a cluster whose every number says so."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxdist.calibrate import kernels, links
+from jaxdist.core.cluster import Cluster, Curve, Device, Level
+from jaxdist.core.errors import BadInput
+from jaxdist.core.number import Number
+
+NOISY: Final = 0.35
+"""Spread of the timings of a link above which it is not taken for measured."""
+_SOON: Final = 5e9
+"""FLOPs of the largest kernel that is timed on a CPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What calibrate found."""
+
+    cluster: Cluster
+    """All of it, as the oracle reads it."""
+    points: tuple[kernels.Point, ...]
+    """Kernels that were timed."""
+    timings: tuple[links.Timing, ...]
+    """Sums that were timed; none on one device."""
+    spread: float
+    """How far the timings of sums are from the line through them, on average."""
+
+
+def measured(
+    mesh: Mesh, *, name: str, dtype: str, memory: int, when: str, noisy: bool = False
+) -> Machine:
+    """Measure the devices of a mesh and what connects them, all at once.
+
+    Args:
+        mesh: all devices lie along its data axis.
+        name: of the cluster.
+        dtype: of the numbers that are computed with.
+        memory: bytes of a device.
+        when: a date, for the origins.
+        noisy: take a link as it is, however much it spreads.
+
+    Raises:
+        BadInput: sums that spread so much that no line goes through them.
+    """
+    devices = mesh.shape["data"]
+    origin = f"measured: jaxdist calibrate, {devices} devices at once, {when}"
+    points = kernels.kernels(mesh, dtype, _SOON)
+    peak, curve = efficiency(points, origin)
+    timed = links.timings(mesh, "data") if devices > 1 else ()
+    line = links.wire(timed, devices) if timed else _NOTHING
+    if line.spread > NOISY and not noisy:
+        raise _too_noisy(line, timed)
+    device = Device(
+        name=f"{mesh.devices.flat[0].device_kind}, {devices} at once",
+        flops={dtype: Number(peak, origin)},
+        memory=Number(memory, "given: by the system"),
+        memory_bandwidth=Number(kernels.passing(mesh), origin),
+        efficiency=curve,
+        launch=Number(kernels.starting(mesh), origin),
+    )
+    level = Level(
+        name="data",
+        size=devices,
+        alpha=Number(max(line.alpha, 1e-9), f"{origin}, spread {line.spread:.0%}"),
+        bandwidth=Number(line.bandwidth, f"{origin}, spread {line.spread:.0%}"),
+    )
+    return Machine(
+        cluster=Cluster(name=name, device=device, levels=(level,), source=origin),
+        points=points,
+        timings=timed,
+        spread=line.spread,
+    )
+
+
+def efficiency(points: Sequence[kernels.Point], origin: str) -> tuple[float, Curve]:
+    """Return the peak and the share of it that kernels of a size reach.
+
+    The peak is what the fastest kernel reaches; a point of the curve is the mean of
+    those whose FLOPs begin with the same power of four.
+    """
+    rates = np.array([point.flops / point.seconds for point in points])
+    sizes = np.array([point.flops for point in points])
+    bins = np.floor(np.log(sizes) / np.log(4))
+    peak = float(rates.max())
+    curve = tuple(
+        (
+            float(np.exp(np.log(sizes[bins == place]).mean())),
+            min(1.0, float(np.exp(np.log(rates[bins == place]).mean()) / peak)),
+        )
+        for place in sorted(set(bins.tolist()))
+    )
+    return peak, Curve(points=curve, origin=origin)
+
+
+_NOTHING: Final = links.Wire(alpha=1e-9, bandwidth=1e15, spread=0.0)
+"""What connects a device with itself."""
+
+
+def _too_noisy(line: links.Wire, timed: Sequence[links.Timing]) -> BadInput:
+    slow = ", ".join(f"{t.payload:,} B: {1e3 * t.seconds:.2f} ms" for t in timed)
+    return BadInput(
+        "the sums spread too much to calibrate on",
+        rule=f"timings lie within {NOISY:.0%} of a line through them, on average",
+        values=f"{line.spread:.0%}: {slow}",
+        remedy=(
+            "again on a machine that does nothing else",
+            "--noisy takes it as it is",
+        ),
+    )

@@ -1,0 +1,109 @@
+"""Together: calls timed on all devices of a mesh at once, in every process alike.
+
+All devices come to one number for each time, that of the slowest, so whatever is
+decided by it is decided alike.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import jax
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+Call = Callable[[], Any]
+
+_FIRST: Final = 5
+"""Rounds that tell how many there is time for."""
+
+
+def quartiles(
+    mesh: Mesh, calls: Sequence[Call], *, budget_s: float, most: int
+) -> list[float]:
+    """Return the seconds of each call: of the slowest device, the first quartile.
+
+    What else the machine does makes a call slower and never faster.
+
+    Args:
+        mesh: the devices that meet before every call.
+        calls: each was made once before, so that it is compiled.
+        budget_s: seconds for each, about.
+        most: times that each is made at most.
+    """
+    first = rounds(mesh, calls, _FIRST)
+    wanted = int(budget_s * len(calls) / first.sum(axis=0).mean())
+    more = rounds(mesh, calls, max(0, min(wanted, most) - _FIRST))
+    both = np.concatenate([first, more], axis=1)
+    found: list[float] = np.quantile(both, 0.25, axis=1).tolist()
+    return found
+
+
+def rounds(mesh: Mesh, calls: Sequence[Call], count: int) -> np.ndarray:
+    """Make all calls so many times: the seconds of the slowest, [calls, count]."""
+    meet = slowest(mesh, np.zeros(1, np.float32))
+    seconds = np.zeros((len(calls), count), np.float32)
+    for turn in range(count):
+        for place, call in enumerate(calls):
+            meet()
+            start = time.perf_counter()
+            jax.block_until_ready(call())
+            seconds[place, turn] = time.perf_counter() - start
+    return slowest(mesh, seconds)()
+
+
+def slowest(mesh: Mesh, own: np.ndarray) -> Callable[[], np.ndarray]:
+    """Return a call that gives the largest of all processes' numbers to each."""
+    every = mesh.axis_names
+    x = spread(mesh, own[None], *every)
+    largest = jax.jit(
+        jax.shard_map(
+            lambda row: lax.pmax(row, every),
+            mesh=mesh,
+            in_specs=P(every),
+            out_specs=P(),
+            check_vma=False,
+        )
+    )
+
+    def call() -> np.ndarray:
+        return np.asarray(largest(x).addressable_shards[0].data)[0]
+
+    return call
+
+
+def spread(mesh: Mesh, each: np.ndarray, *axes: Any) -> jax.Array:
+    """Give every device along the axes the same block of its own."""
+    devices = int(np.prod([mesh.shape[axis] for axis in axes]))
+    shape = (devices * len(each), *each.shape[1:])
+    place = NamedSharding(mesh, P(axes))
+    return jax.make_array_from_callback(shape, place, lambda _: each)
+
+
+def on_all(mesh: Mesh, function: Callable[..., Any], *own: np.ndarray) -> Call:
+    """Return a call of a function on every device's own arrays, made once already.
+
+    Args:
+        mesh: of the devices.
+        function: called inside one `shard_map` over every axis.
+        own: what each device has, the same on all.
+    """
+    every = mesh.axis_names
+    given = [spread(mesh, each[None], *every) for each in own]
+
+    def local(*rows: jax.Array) -> jax.Array:
+        return function(*(row[0] for row in rows))[None]
+
+    call = jax.jit(
+        jax.shard_map(
+            local,
+            mesh=mesh,
+            in_specs=P(every),
+            out_specs=P(every),
+            check_vma=False,
+        )
+    )
+    jax.block_until_ready(call(*given))
+    return lambda: call(*given)

@@ -1,0 +1,46 @@
+"""A case: what is predicted, one training step of a network under a plan."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jaxdist.core.plan import Plan
+from jaxdist.core.profile import Layer, Profile
+from jaxdist.partition.ledger import Ledger
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A step as the rooms below describe it; nothing in it was measured."""
+
+    profile: Profile
+    """The network on the whole global batch."""
+    plan: Plan
+    """The layout."""
+    ledgers: tuple[Ledger, ...]
+    """What devices move and do: one, or one for each along the pipe axis."""
+    microbatches: int = 1
+    """Into how many parts a step divides its batch."""
+    stages: tuple[tuple[str, ...], ...] = ()
+    """Blocks of each stage; empty where the network is not cut."""
+    dtype: str = "float32"
+    """Of the activations."""
+    held: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of the state on one device, by term: exact, from its shapes."""
+    batch_bytes: int = 0
+    """Bytes of the samples of a global batch."""
+
+    @property
+    def shards(self) -> int:
+        """Devices that share out the positions of one microbatch's samples."""
+        return self.plan.batch_shards * self.plan.mesh.spatial_shards
+
+    def layers_of(self, stage: int) -> tuple[Layer, ...]:
+        """Return the layers of a stage; those of no block are in the last one."""
+        if not self.stages:
+            return self.profile.layers
+        own, last = self.stages[stage], stage == len(self.stages) - 1
+        return tuple(
+            layer
+            for layer in self.profile.layers
+            if layer.block in own or (last and not layer.block)
+        )

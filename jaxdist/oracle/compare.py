@@ -1,0 +1,189 @@
+"""Comparing: what was predicted of a run beside what was measured, term by term."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.errors import BadInput
+from jaxdist.core.number import Number
+from jaxdist.core.run import Run
+from jaxdist.oracle.predict import Prediction
+
+OWN: Final = ("compute", "bubble", "update")
+"""Terms of a device alone; the others are of the links, and of the input."""
+_SPEEDS: Final = ("device.flops", "device.memory_bandwidth", "device.launch")
+_LEAST: Final = 0.05
+_MOST: Final = 20.0
+"""Factors between which a recalibration stays."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """One number of a run."""
+
+    name: str
+    """`step`, `input`, `memory`, or a term of the prediction."""
+    unit: str
+    """`s` or `B`."""
+    predicted: float
+    """What the oracle said."""
+    measured: float | None
+    """What was seen; None where a run does not tell it apart."""
+
+    @property
+    def accurate(self) -> float | None:
+        """1 - |predicted - measured| / measured, not below 0."""
+        if not self.measured:
+            return None
+        return max(0.0, 1 - abs(self.predicted - self.measured) / self.measured)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """A run beside its prediction."""
+
+    run: str
+    """Name of the run, and what tells it from others of that name."""
+    prediction: Prediction
+    """What was said of it."""
+    step: Term
+    """The whole step."""
+    terms: tuple[Term, ...]
+    """Its parts, the longest first, then the memory."""
+    inside: bool
+    """Whether the measured step lies in the interval."""
+
+    @property
+    def cause(self) -> str:
+        """What the miss of the step rests on most, in words."""
+        own = sum(self.prediction.terms_s.get(name, 0.0) for name in OWN)
+        longest = max(self.prediction.terms_s.items(), key=lambda pair: pair[1])[0]
+        of = _SPEEDS if 2 * own > self.prediction.step_s else ("levels",)
+        guessed = [
+            path
+            for path, origin in self.prediction.origins.items()
+            if path.startswith(of) and not origin.startswith(("measured", "fitted"))
+        ]
+        if not guessed:
+            return f"{longest} is the longest term, and its numbers were measured"
+        return f"{longest} rests on {', '.join(guessed)}, which nobody measured"
+
+
+def identity(run: Run) -> str:
+    """Name a run by what it is and measured: `digits@1f0c9d3e`."""
+    return f"{run.name}@{hashlib.sha256(run.to_json().encode()).hexdigest()[:8]}"
+
+
+def check_unseen(run: Run, cluster: Cluster) -> None:
+    """Refuse a run that the cluster's numbers were fitted to: it proves nothing.
+
+    Raises:
+        BadInput: it was.
+    """
+    name = identity(run)
+    for path, number in cluster.numbers():
+        if name in number.origin:
+            raise BadInput(
+                f"{run.name} is what the cluster was fitted to",
+                rule="a prediction is never tested on what it was fitted on",
+                values=f"{path} is {number.origin.partition(';')[0]}",
+                remedy=("another run", "the cluster as it was before"),
+            )
+
+
+def compare(run: Run, prediction: Prediction) -> Compared:
+    """Set a run beside its prediction.
+
+    Args:
+        run: as `summary.json` has it.
+        prediction: of the same plan.
+    """
+    step = Term(
+        name="step", unit="s", predicted=prediction.step_s, measured=run.step_s or None
+    )
+    waited = run.phases_s.get("input", 0.0) / max(1, run.steps)
+    parts = [
+        Term(
+            name=name,
+            unit="s",
+            predicted=took,
+            measured=waited if name == "input" else None,
+        )
+        for name, took in ({"input": 0.0} | prediction.terms_s).items()
+    ]
+    parts.sort(key=lambda term: -term.predicted)
+    memory = Term(
+        name="memory",
+        unit="B",
+        predicted=prediction.memory_bytes,
+        measured=run.memory_bytes or None,
+    )
+    low, high = prediction.interval_s
+    return Compared(
+        run=identity(run),
+        prediction=prediction,
+        step=step,
+        terms=(*parts, memory),
+        inside=low <= run.step_s <= high,
+    )
+
+
+def recalibrated(cluster: Cluster, seen: Sequence[Compared]) -> Cluster:
+    """Return the cluster with speeds that explain what was measured.
+
+    Two factors are fitted, one of devices and one of links, to measured steps with the
+    same relative weight: step = a (compute + bubble + update) + b (the others). Runs of
+    one kind do not tell them apart: then they have the same factor.
+
+    Args:
+        cluster: what the predictions were made with.
+        seen: runs beside them.
+    """
+    own, moved = _factors(seen)
+    device = cluster.device
+    why = f"jaxdist compare, runs {', '.join(one.run for one in seen)}"
+
+    def faster(number: Number, factor: float) -> Number:
+        return Number(number.value / factor, f"fitted: {why}; was {number}")
+
+    made = replace(
+        device,
+        flops={dtype: faster(rate, own) for dtype, rate in device.flops.items()},
+        memory_bandwidth=faster(device.memory_bandwidth, own),
+        launch=faster(device.launch, 1 / own),
+    )
+    levels = tuple(
+        replace(
+            level,
+            alpha=faster(level.alpha, 1 / moved),
+            bandwidth=faster(level.bandwidth, moved),
+            port_bandwidth=None,
+        )
+        for level in cluster.levels
+    )
+    return replace(cluster, device=made, levels=levels)
+
+
+def _factors(seen: Sequence[Compared]) -> tuple[float, float]:
+    from scipy.optimize import nnls
+
+    rows = []
+    for one in seen:
+        took = one.step.measured or one.step.predicted
+        own = sum(one.prediction.terms_s.get(name, 0.0) for name in OWN)
+        rows.append((own / took, (one.step.predicted - own) / took))
+    sides = np.array(rows)
+    shares = sides[:, 0] / sides.sum(axis=1)
+    if len(rows) < 2 or np.ptp(shares) < 0.1:
+        both = float(np.median(1 / sides.sum(axis=1)))
+        return both, both
+    own, moved = nnls(sides, np.ones(len(rows)))[0]
+    return _bounded(own), _bounded(moved)
+
+
+def _bounded(factor: float) -> float:
+    return float(min(max(factor, _LEAST), _MOST))

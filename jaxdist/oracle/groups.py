@@ -1,0 +1,91 @@
+"""Groups: the devices of some mesh axes, and the links of a cluster they share.
+
+Devices stand in the order of the mesh, the innermost axis side by side, and fill one
+unit of a level after the other: a host, then the next one.
+
+    stride(axis) = product of the sizes of the axes inside it
+    span(axes)   = stride * size of the outermost: devices from the first to the last
+    level(axes)  = the innermost level with a unit of at least `span` devices
+    rate(axes)   = least over levels up to that one of
+                   bandwidth of a unit below / rings that leave it / oversubscription
+
+As many rings leave a unit as the group's devices in it fit times into the unit.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from jaxdist.core.axes import AXES, part_size
+from jaxdist.core.cluster import Cluster, Level
+from jaxdist.core.plan import MeshShape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Devices that take part in a collective together, and what they have for it."""
+
+    size: int
+    """Devices of one group."""
+    level: str
+    """Name of the level whose links the slowest step crosses."""
+    alpha: float
+    """Seconds that a message takes without its bytes."""
+    rate: float
+    """Bytes a second that one device of the group sends, all groups at once."""
+
+
+def group_of(cluster: Cluster, mesh: MeshShape, axes: Iterable[str]) -> Group:
+    """Return the group of some axes.
+
+    Args:
+        cluster: machines.
+        mesh: devices along each axis.
+        axes: names of axes, or of parts of them.
+
+    Raises:
+        BadInput: the cluster has fewer devices than the mesh.
+    """
+    places = [_place(mesh, name) for name in axes]
+    span = max((stride * size for stride, size in places), default=1)
+    size = math.prod(size for _, size in places)
+    crossed = cluster.levels[: cluster.level_of(span) + 1]
+    units = (1, *cluster.sizes)
+    rates = (
+        _rate(level, unit, min(unit, mesh.devices), places)
+        for level, unit in zip(crossed, units, strict=False)
+    )
+    return Group(
+        size=size,
+        level=crossed[-1].name,
+        alpha=crossed[-1].alpha.value,
+        rate=min(rates),
+    )
+
+
+def _rate(
+    level: Level, unit: int, devices: int, places: Sequence[tuple[int, int]]
+) -> float:
+    """Return the bytes a second that one ring has of a level's links.
+
+    Args:
+        level: whose links.
+        unit: devices in a unit below it.
+        devices: those of them that the mesh uses.
+        places: stride and size of the ring's axes.
+    """
+    inside = math.prod(_inside(unit, *place) for place in places)
+    rings = max(1, devices // inside)
+    return level.bandwidth.value / rings / level.oversubscription.value
+
+
+def _place(mesh: MeshShape, name: str) -> tuple[int, int]:
+    """Return the stride and the size of an axis, or of the inner part of one."""
+    axis = name.partition("[")[0]
+    inner = AXES[AXES.index(axis) + 1 :]
+    return mesh.size(*inner), part_size(name) or mesh.size(axis)
+
+
+def _inside(unit: int, stride: int, size: int) -> int:
+    """Return the devices of an axis that lie in the same unit."""
+    return min(size, max(1, unit // stride))

@@ -1,0 +1,171 @@
+"""Predicting: the seconds and the bytes of a step by term, and where they are from."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.errors import BadInput
+from jaxdist.core.number import Number
+from jaxdist.core.plan import Plan
+from jaxdist.oracle.case import Case
+from jaxdist.oracle.keeps import kept
+from jaxdist.oracle.prices import priced
+from jaxdist.oracle.replay import replayed
+from jaxdist.oracle.work import stage_seconds
+
+_PASSES: Final = 5
+"""Passes of an update over the parameters: value, slope and momentum are read, value
+and momentum written."""
+_UNSURE: Final = {"measured": 0.1, "fitted": 0.1}
+"""Half the width of the interval, as a share, by the origin of what decides."""
+_GUESSED: Final = 0.4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What a step takes on a cluster."""
+
+    plan: str
+    """Title of the layout."""
+    cluster: str
+    """Name of the machine."""
+    terms_s: dict[str, float]
+    """Seconds by term; their sum is the step's."""
+    memory: dict[str, int]
+    """Bytes of a device by term."""
+    room: int
+    """Bytes that a device has."""
+    batch: int
+    """Samples of a step."""
+    unsure: float
+    """Share by which the step may be shorter or longer, nine times in ten."""
+    origins: dict[str, str]
+    """Where each number is from that was used, by its path in the cluster."""
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        return sum(self.terms_s.values())
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """Seconds between which nine of ten steps should be."""
+        return self.step_s * (1 - self.unsure), self.step_s * (1 + self.unsure)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of a device."""
+        return sum(self.memory.values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether a device has room for it."""
+        return self.memory_bytes <= self.room
+
+    def tree(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        return {
+            "plan": self.plan,
+            "cluster": self.cluster,
+            "step_s": self.step_s,
+            "interval_s": list(self.interval_s),
+            "samples_per_s": self.batch / self.step_s,
+            "terms_s": self.terms_s,
+            "memory_bytes": self.memory_bytes,
+            "memory_by_term": self.memory,
+            "fits": self.fits,
+            "room_bytes": self.room,
+            "origins": self.origins,
+        }
+
+
+def predict(case: Case, cluster: Cluster) -> Prediction:
+    """Predict the step of a case.
+
+    Args:
+        case: network, layout and traffic.
+        cluster: machines; every number of it says where it is from.
+
+    Raises:
+        BadInput: more devices than the cluster has, or no speed for the dtype.
+    """
+    check_devices(case.plan, cluster)
+    terms = computed(case, cluster) | moved(case, cluster)
+    terms["update"] = _update(case, cluster)
+    late = _input(case, cluster) - sum(terms.values())
+    terms["input"] = max(0.0, late)
+    return Prediction(
+        plan=case.plan.title,
+        cluster=cluster.name,
+        terms_s={term: s for term, s in terms.items() if s},
+        memory=kept(case, cluster.device),
+        room=round(cluster.device.memory.value),
+        batch=case.profile.batch,
+        unsure=_unsure(case, cluster),
+        origins={path: number.origin for path, number in cluster.numbers()},
+    )
+
+
+def check_devices(plan: Plan, cluster: Cluster) -> None:
+    """Refuse a plan that a cluster has too few devices for.
+
+    Raises:
+        BadInput: with the numbers.
+    """
+    if plan.mesh.devices > cluster.devices:
+        raise BadInput(
+            "the plan needs more devices than the cluster has",
+            rule="the product of plan.mesh is at most the devices of the cluster",
+            values=f"{plan.title} has {plan.mesh.devices:,}, "
+            f"{cluster.name} {cluster.devices:,}",
+            remedy="a smaller plan.mesh, or a larger cluster",
+        )
+
+
+def computed(case: Case, cluster: Cluster) -> dict[str, float]:
+    """Return the seconds of computing and of waiting for other stages."""
+    stages = stage_seconds(case, cluster.device)
+    busy, bubble = replayed(case.plan, case.microbatches, stages)
+    late = 1 + cluster.jitter.value
+    return {"compute": late * busy, "bubble": late * bubble}
+
+
+def moved(case: Case, cluster: Cluster) -> dict[str, float]:
+    """Return the seconds of collectives, on the device that needs longest."""
+    found = []
+    for ledger in case.ledgers:
+        total: defaultdict[str, float] = defaultdict(float)
+        mesh = case.plan.mesh
+        for term, took in priced(ledger, cluster, mesh, case.microbatches).items():
+            total[term] += took
+        found.append(dict(total))
+    return max(found, key=lambda terms: sum(terms.values()))
+
+
+def _update(case: Case, cluster: Cluster) -> float:
+    """Return the seconds of moving the parameters: they pass through memory."""
+    passed = _PASSES * case.held.get("parameters", case.profile.parameter_bytes)
+    return passed / cluster.device.memory_bandwidth.value
+
+
+def _input(case: Case, cluster: Cluster) -> float:
+    """Return the seconds in which hosts make the samples of a step ready."""
+    if cluster.input_rate is None:
+        return 0.0
+    per_host = cluster.levels[0].size
+    hosts = max(1, case.plan.mesh.devices // per_host)
+    return case.batch_bytes / hosts / cluster.input_rate.value
+
+
+def _unsure(case: Case, cluster: Cluster) -> float:
+    """Return half the width of the interval: as sure as the least sure that decides."""
+    measured = any(layer.seconds_forward for layer in case.profile.layers)
+    deciding: list[Number] = [] if measured else [cluster.device.peak(case.dtype)]
+    curve = cluster.device.efficiency
+    origins = [number.origin for number in deciding]
+    origins += [] if measured else [curve.origin]
+    if case.plan.mesh.devices > 1:
+        origins += [level.bandwidth.origin for level in cluster.levels]
+    kinds = [origin.partition(":")[0] for origin in origins]
+    return max((_UNSURE.get(kind, _GUESSED) for kind in kinds), default=_GUESSED)

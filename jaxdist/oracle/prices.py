@@ -1,0 +1,79 @@
+"""Prices: what the rows of a ledger take on a cluster's links.
+
+    seconds = messages(kind, p) alpha + sent(kind, payload, p) / rate
+
+`sent` are the bytes that a device of the group sends, those of the meter's formulas.
+Messages are those of recursive halving and doubling, 2 ceil(log2 p) for an all-reduce;
+of p - 1 partners for an all-to-all. A ring sends as many bytes and more messages, so
+this is what a library reaches that chooses by size.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+
+from jaxdist.collectives.hlo import wire_bytes
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.plan import MeshShape
+from jaxdist.oracle.groups import Group, group_of
+from jaxdist.partition.ledger import Ledger
+from jaxdist.partition.traffic import Traffic
+
+
+def seconds(kind: str, payload: float, times: int, group: Group) -> float:
+    """Return what collectives of one kind take.
+
+    Args:
+        kind: as the compiler names it: `all-reduce`.
+        payload: bytes of their results on one device, all of them together.
+        times: how many there are.
+        group: who takes part.
+    """
+    if group.size == 1:
+        return 0.0
+    sent = wire_bytes(kind, round(payload), group.size)
+    return times * messages(kind, group.size) * group.alpha + sent / group.rate
+
+
+def messages(kind: str, devices: int) -> int:
+    """Return how many messages follow one another in a collective.
+
+    >>> messages("all-reduce", 6), messages("collective-permute", 6)
+    (6, 1)
+    """
+    rounds = math.ceil(math.log2(devices)) if devices > 1 else 0
+    return {
+        "all-reduce": 2 * rounds,
+        "all-gather": rounds,
+        "reduce-scatter": rounds,
+        "all-to-all": devices - 1,
+        "collective-permute": 1,
+    }[kind]
+
+
+def priced(
+    ledger: Ledger, cluster: Cluster, mesh: MeshShape, microbatches: int
+) -> dict[str, float]:
+    """Return the seconds of a ledger's rows, by `what, axes`.
+
+    Syncs of an outer loop count by the step. A layer's row counts once a microbatch;
+    rows of one layer, kind and axes move together.
+    """
+    total: defaultdict[str, float] = defaultdict(float)
+    every = ledger.plan.outer.every or 1
+    joint = [row for sync in ledger.syncs for row in sync.rows]
+    for part, share in ((ledger.rows, 1.0), (joint, 1 / every)):
+        for row, times in _merged(part, microbatches):
+            group = group_of(cluster, mesh, row.axes)
+            took = seconds(row.kind, row.payload, times, group)
+            total[f"{row.what}, {' x '.join(row.axes)}"] += share * took
+    return dict(total)
+
+
+def _merged(
+    rows: Iterable[Traffic], microbatches: int
+) -> Iterable[tuple[Traffic, int]]:
+    """Yield rows with how many collectives they stand for."""
+    for row in rows:
+        once = row.layer.startswith(("reduce_gradients", "outer_step", "lengths"))
+        yield row, 1 if once else microbatches

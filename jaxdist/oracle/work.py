@@ -1,0 +1,118 @@
+"""Work: the seconds that a device computes, by layer, on the slice it really gets.
+
+    share(l)   = FLOPs that the ledger gives the device / FLOPs of the whole layer; of a
+                 layer without a kernel 1 / (devices that share out the samples)
+    measured   seconds(l) share e(F) / e(share F)
+    otherwise  max(share F / (peak e(share F)), share M / memory bandwidth) + launch
+
+F are the FLOPs of one kernel of the layer, M the bytes that it reads and writes, e the
+device's efficiency by the FLOPs of a kernel: half a layer takes more than half the time
+(correction 5 to ParaDL, arXiv 2104.09075).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from jaxdist.core.cluster import Device
+from jaxdist.core.profile import Layer
+from jaxdist.oracle.case import Case
+from jaxdist.partition.ledger import Ledger
+from jaxdist.pipeline.places import places_of
+from jaxdist.pipeline.planned import turns
+
+_READ_BACK: Final = 3
+"""Times that a backward pass passes over a layer's output: its slope, its value, and
+the slope that it writes."""
+_READ_ON: Final = 2
+"""Times that a forward pass does: it reads its input and writes its output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """Seconds of one microbatch on one device."""
+
+    forward: float
+    backward: float
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(
+            forward=self.forward + other.forward,
+            backward=self.backward + other.backward,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """A device, and the part of each layer that is its own."""
+
+    case: Case
+    """What it takes part in."""
+    device: Device
+    """How fast it is."""
+    ledger: Ledger
+    """What it does."""
+    microbatches: int
+    """Those that it works on in a step."""
+
+    def share(self, layer: Layer) -> float:
+        """Return the part of a layer's work on the batch in one microbatch."""
+        planned = self.ledger.work.get(layer.name)
+        if not planned or not layer.flops:
+            return 1 / (self.case.shards * self.case.microbatches)
+        return planned / layer.flops / self.microbatches
+
+    def spent(self, layer: Layer) -> Spent:
+        """Return the seconds of a layer in one microbatch."""
+        share = self.share(layer)
+        made = share * layer.output_bytes + layer.parameter_bytes
+        again = self.case.plan.remat
+        forward = self._pass(
+            layer.seconds_forward, layer.flops_forward, share, _READ_ON * made, 1
+        )
+        backward = self._pass(
+            layer.seconds_backward, layer.flops_backward, share, _READ_BACK * made, 2
+        )
+        return Spent(forward=forward, backward=backward + again * forward)
+
+    def _pass(
+        self,
+        measured: float | None,
+        flops: int,
+        share: float,
+        moved: float,
+        kernels: int,
+    ) -> float:
+        """Return the seconds of one direction."""
+        curve, own = self.device.efficiency, share * flops / kernels
+        if measured is not None:
+            slower = curve.at(flops / kernels) / curve.at(own) if own else 1.0
+            return measured * share * slower
+        if not flops and not moved:
+            return 0.0
+        peak = self.device.peak(self.case.dtype).value
+        computed = kernels * own / (peak * curve.at(own)) if own else 0.0
+        passed = moved / self.device.memory_bandwidth.value
+        return max(computed, passed) + kernels * self.device.launch.value
+
+
+def stage_seconds(case: Case, device: Device) -> tuple[Spent, ...]:
+    """Return the seconds of each stage in one microbatch; one without stages.
+
+    Raises:
+        BadInput: the device has no speed for the dtype.
+    """
+    places, taken = places_of(case.plan), turns(case.plan, case.microbatches)
+    found = []
+    for stage in range(max(1, len(case.stages))):
+        place = places.of_stages[stage][0]
+        worker = Worker(
+            case=case,
+            device=device,
+            ledger=case.ledgers[place],
+            microbatches=taken[place].micro,
+        )
+        whole = Spent(forward=0.0, backward=0.0)
+        for layer in case.layers_of(stage):
+            whole += worker.spent(layer)
+        found.append(whole)
+    return tuple(found)

@@ -1,0 +1,39 @@
+"""`jaxdist compare RUN`: what was predicted of a run beside what was measured."""
+
+from argparse import Namespace
+
+from jaxdist.launch.arguments import Parser, add_folder, add_json
+
+summary = "set what was predicted of runs beside what they measured"
+
+
+def add_arguments(parser: Parser) -> None:
+    """Take runs, a cluster, and where to write a better one."""
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="+", help="a run inside the folder, or a path"
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="NAME|FILE",
+        help="what they ran on: a name or a file of docs/clusters.md",
+    )
+    parser.add_argument(
+        "--recalibrate",
+        metavar="FILE",
+        help="write the cluster with speeds that explain these runs",
+    )
+    add_folder(parser)
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    """Compare and print."""
+    from jaxdist.launch.comparing import compare_runs, print_compared
+    from jaxdist.launch.console import console, print_json
+
+    found = compare_runs(args)
+    if args.json:
+        print_json(found.tree())
+    else:
+        print_compared(console(), found, args)
+    return 0

@@ -1,0 +1,153 @@
+"""Described: an experiment's step under a plan, for the oracle; nothing is computed.
+
+The mesh has no devices, so a layout for 1,024 of them is described on a laptop.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType
+
+from jaxdist.core.axes import AXES
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.core.profile import Profile
+from jaxdist.input.registry import open_data
+from jaxdist.launch.config import Experiment
+from jaxdist.launch.job import make_recipe, make_task, network_of
+from jaxdist.launch.samples import batch_shapes, fitted, wanted
+from jaxdist.launch.specimen import bind_noise
+from jaxdist.models.registry import objective_for
+from jaxdist.oracle.case import Case
+from jaxdist.profile.read import read_profile
+from jaxdist.train.laying import lay_out
+from jaxdist.train.layout import Layout, Shapes
+from jaxdist.train.objective import cast
+from jaxdist.train.state import TrainState
+
+if TYPE_CHECKING:
+    from jaxdist.train.task import Task
+
+
+class Subject:
+    """An experiment whose step is described under one plan after another.
+
+    Args:
+        config: checked settings; of its plan nothing is used.
+
+    Raises:
+        BadInput: data that the network cannot be trained on.
+    """
+
+    def __init__(self, config: Experiment) -> None:
+        # Nothing is computed: leave accelerators to those who use them.
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_enable_x64", config.precision == "float64")
+        self.config, self.shapes = _sized(config)
+        self.task: Task = make_task(
+            self.config, make_recipe(self.config), lambda count: 0.0 * count
+        )
+        self.profile = self._profile()
+
+    @property
+    def dtype(self) -> str:
+        """Of the activations."""
+        return np.dtype(self.task.dtype).name
+
+    def case(self, plan: Plan) -> Case:
+        """Describe the step under a plan.
+
+        Raises:
+            BadInput: the network or the batch cannot be split that way.
+        """
+        layout = self.layout(plan)
+        stages = layout.pipe.stages.blocks if layout.pipe else ()
+        return Case(
+            profile=self.profile,
+            plan=plan,
+            ledgers=layout.ledgers,
+            microbatches=self.task.microbatches,
+            stages=stages,
+            dtype=self.dtype,
+            held=held(layout),
+            batch_bytes=sum(map(_bytes, self.shapes.values())),
+        )
+
+    def layout(self, plan: Plan) -> Layout:
+        """Lay the step out on a mesh without devices."""
+        sizes = tuple(size for _, size in plan.mesh.items())
+        mesh: Any = AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+        return lay_out(self.task, plan, mesh, self.shapes)
+
+    def _profile(self) -> Profile:
+        """Read the network on the global batch."""
+        task, batch = self.task, self.config.data.batch
+        inputs = cast(task.objective.arguments(self.shapes), task.dtype)
+        return read_profile(
+            network_of(task),
+            inputs,
+            name=self.config.model.name,
+            prepare=lambda network: bind_noise(network, batch),
+        )
+
+
+def held(layout: Layout) -> dict[str, int]:
+    """Return the bytes of the state on one device, by term: exact."""
+    parts: Mapping[str, Any] = {
+        "parameters": layout.state.params,
+        "statistics": layout.state.stats,
+        "optimizer": layout.state.opt,
+        "averages": layout.state.average,
+        "residuals": layout.state.feedback,
+        "replicas": layout.state.replicas,
+    }
+    state: TrainState = layout.state
+    found = {
+        term: sum(_own(leaf, layout.plan) for leaf in jax.tree.leaves(tree))
+        for term, tree in parts.items()
+    }
+    found["statistics"] += _own(state.step, layout.plan)
+    return {term: size for term, size in found.items() if size}
+
+
+def _own(leaf: jax.ShapeDtypeStruct, plan: Plan) -> int:
+    """Return the bytes of an array that lie on one device."""
+    sharding: Any = leaf.sharding
+    axes = [
+        name
+        for names in sharding.spec
+        for name in ((names,) if isinstance(names, str) else names or ())
+    ]
+    return _bytes(leaf) // plan.mesh.size(*axes)
+
+
+def _bytes(array: jax.ShapeDtypeStruct) -> int:
+    return int(np.prod(array.shape, dtype=np.int64)) * array.dtype.itemsize
+
+
+def _sized(config: Experiment) -> tuple[Experiment, Shapes]:
+    """Return the shapes of a batch: of the data, or, without it, of the network's own.
+
+    A plan is described before anybody has copied a data set to the machine.
+    """
+    objective = objective_for(config.model)
+    try:
+        train, _ = open_data(config.data, wanted(config))
+    except BadInput:
+        fields = wanted(config)
+        if set(objective.dtypes) - set(fields):
+            raise
+        known = {key: fields[key].shape for key in objective.dtypes}
+    else:
+        config = replace(config, model=fitted(config, train))
+        read = batch_shapes(config, objective, train)
+        known = {key: read[key].shape[1:] for key in objective.dtypes}
+    batch = config.data.batch
+    dtypes = {**objective.dtypes, "id": "int32"}
+    return config, {
+        key: jax.ShapeDtypeStruct((batch, *known.get(key, ())), np.dtype(dtype))
+        for key, dtype in dtypes.items()
+    }

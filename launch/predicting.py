@@ -1,0 +1,68 @@
+"""Predicting: an experiment's step on a cluster, by term."""
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from jaxdist.launch.planfile import plan_words
+from jaxdist.launch.resolve import resolve
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from jaxdist.launch.provenance import Resolved
+    from jaxdist.oracle.predict import Prediction
+
+
+def predicted(args: Namespace) -> "tuple[Resolved, Prediction]":
+    """Predict what was asked for.
+
+    Raises:
+        BadInput: no such experiment, plan or cluster, or they do not go together.
+    """
+    words = [*(plan_words(args.plan) if args.plan else ()), *args.overrides]
+    resolved = resolve(args.subject, words)
+
+    from jaxdist.launch.described import Subject
+    from jaxdist.meshes.clusters.read import find
+    from jaxdist.oracle.predict import check_devices, predict
+
+    cluster = find(args.cluster)
+    check_devices(resolved.config.plan, cluster)
+    case = Subject(resolved.config).case(resolved.config.plan)
+    return resolved, predict(case, cluster)
+
+
+def print_prediction(
+    out: "Console", resolved: "Resolved", found: "Prediction", words: str
+) -> None:
+    """Print seconds by term, then bytes by term, then what they rest on."""
+    from jaxdist.core.units import duration, percent, size
+    from jaxdist.launch.console import print_next, print_table, table
+
+    devices = resolved.config.plan.mesh.devices
+    out.print(
+        f"{resolved.source} on {found.cluster}    {found.plan}    {devices:,} devices, "
+        f"global batch {found.batch:,}"
+    )
+    out.print(
+        f"  step     {duration(found.step_s)} ± {percent(found.unsure, 0)}, "
+        f"{found.batch / found.step_s:,.0f} samples/s"
+    )
+    fits = "fits" if found.fits else "does not fit"
+    out.print(
+        f"  memory   {size(found.memory_bytes)} of {size(found.room)} a device: {fits}"
+    )
+    out.print()
+    seconds = table("term", "ms a step", "share", right=("ms a step", "share"))
+    for term, took in sorted(found.terms_s.items(), key=lambda pair: -pair[1]):
+        share = percent(took / found.step_s)
+        seconds.add_row(term, f"{1e3 * took:,.3f}", share)
+    print_table(out, seconds)
+    kept = table("kept on a device", "bytes", right=("bytes",))
+    for term, held in sorted(found.memory.items(), key=lambda pair: -pair[1]):
+        kept.add_row(term, size(held))
+    print_table(out, kept)
+    guessed = [p for p, origin in found.origins.items() if origin.startswith("assumed")]
+    if guessed:
+        out.print(f"  assumed  {', '.join(guessed)}\n", soft_wrap=True)
+    print_next(out, f"jaxdist oracle predict {words} --json")

@@ -1,0 +1,96 @@
+"""Runs beside their predictions: accuracy, and clusters fitted to what was measured."""
+
+import statistics
+from dataclasses import replace
+
+import pytest
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.number import Number
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.run import Run
+from jaxdist.launch.described import Subject
+from jaxdist.launch.resolve import resolve
+from jaxdist.meshes.clusters.read import find
+from jaxdist.oracle.compare import check_unseen, compare, recalibrated
+from jaxdist.oracle.predict import predict
+
+MESHES = (
+    MeshShape(data=4),
+    MeshShape(),
+    MeshShape(data=2, spatial_h=2),
+    MeshShape(fsdp=4),
+    MeshShape(data=2, tensor=2),
+    MeshShape(spatial_h=4),
+    MeshShape(data=2),
+)
+
+
+@pytest.fixture(scope="module")
+def cases():
+    words = ("plan.mesh.data=4", "plan.mesh.spatial_h=1")
+    subject = Subject(resolve("digits", words).config)
+    return [subject.case(Plan(mesh=mesh)) for mesh in MESHES]
+
+
+def ran(name, seconds, **more):
+    return Run(name=name, experiment="digits", step_s=seconds, steps=10, **more)
+
+
+def wrong(cluster):
+    """Devices three times as fast as they are, links half as fast."""
+    device = cluster.device
+    flops = {d: Number(3 * r.value, "given: wrong") for d, r in device.flops.items()}
+    (level,) = cluster.levels
+    slow = replace(
+        level,
+        bandwidth=Number(level.bandwidth.value / 2, "given: wrong"),
+        alpha=Number(level.alpha.value * 2, "given: wrong"),
+    )
+    return replace(cluster, device=replace(device, flops=flops), levels=(slow,))
+
+
+def error(cluster, case, truth):
+    return abs(predict(case, cluster).step_s / truth - 1)
+
+
+def test_one_recalibration_halves_the_error_of_runs_it_has_not_seen(cases):
+    cluster = find("testbed")
+    truths = [predict(case, cluster).step_s for case in cases]
+    false = wrong(cluster)
+    seen = [
+        compare(ran(f"r{place}", truths[place]), predict(cases[place], false))
+        for place in (0, 1, 2)
+    ]
+    better = recalibrated(false, seen)
+    others = list(zip(cases[3:], truths[3:], strict=True))
+    before = statistics.median(error(false, case, truth) for case, truth in others)
+    after = statistics.median(error(better, case, truth) for case, truth in others)
+    assert after < before / 2
+
+
+def test_one_run_makes_all_as_much_slower(cases):
+    cluster = find("testbed")
+    said = predict(cases[0], cluster)
+    better = recalibrated(cluster, [compare(ran("a", 2 * said.step_s), said)])
+    assert predict(cases[0], better).step_s == pytest.approx(2 * said.step_s)
+
+
+def test_a_run_is_not_compared_with_what_was_fitted_to_it(cases):
+    cluster = find("testbed")
+    run = ran("a", 1.0)
+    better = recalibrated(cluster, [compare(run, predict(cases[0], cluster))])
+    with pytest.raises(BadInput, match="never tested on what it was fitted on"):
+        check_unseen(run, better)
+    check_unseen(ran("a", 1.5), better)  # another run of the same name
+
+
+def test_accuracy_and_the_interval_are_those_of_the_step(cases):
+    said = predict(cases[0], find("testbed"))
+    found = compare(ran("a", said.step_s / 0.8, memory_bytes=10**7), said)
+    assert found.step.accurate == pytest.approx(0.8)
+    assert found.inside
+    assert found.terms[-1].measured == 10**7
+    off = compare(ran("a", 10 * said.step_s), said)
+    assert not off.inside
+    assert "nobody measured" in off.cause

@@ -1,0 +1,58 @@
+"""Groups of mesh axes on levels: whose links they cross, and how many share them."""
+
+import pytest
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import MeshShape
+from jaxdist.meshes.clusters.read import of_tree
+from jaxdist.oracle.groups import group_of
+
+DEVICE = {
+    "name": "one",
+    "memory": "16 GB",
+    "memory_bandwidth": "900 GB/s",
+    "flops": {"float32": "10 TFLOP/s"},
+    "efficiency": 0.5,
+}
+LEVELS = [
+    {"name": "host", "size": 4, "alpha": "1 us", "bandwidth": "100 GB/s"},
+    {"name": "rack", "size": 8, "alpha": "10 us", "bandwidth": "20 GB/s"},
+    {
+        **{"name": "room", "size": 2, "alpha": "20 us", "bandwidth": "120 GB/s"},
+        "oversubscription": 2,
+    },
+]
+CLUSTER = of_tree({"device": DEVICE, "levels": LEVELS}, "mine")
+
+
+@pytest.mark.parametrize(
+    ("mesh", "axes", "size", "level", "gigabytes"),
+    [
+        (MeshShape(data=16, tensor=4), ["tensor"], 4, "host", 100),
+        # Four rings leave a host, one for each of its devices.
+        (MeshShape(data=8, tensor=4), ["data"], 8, "rack", 5),
+        # One ring over all leaves a host once.
+        (MeshShape(data=32), ["data"], 32, "rack", 20),
+        (MeshShape(data=8, tensor=4), ["data", "tensor"], 32, "rack", 20),
+        # Half a host each: two rings.
+        (MeshShape(data=8, spatial_h=2, tensor=2), ["data", "tensor"], 16, "rack", 10),
+        # Over racks: a rack's own links, of which half gets through, and its hosts'.
+        (MeshShape(data=64), ["data"], 64, "room", 20),
+        (MeshShape(data=2, tensor=32), ["data"], 2, "room", 120 / 32 / 2),
+        (MeshShape(data=8, tensor=4), ["data[2]"], 2, "rack", 5),
+        (MeshShape(data=2), ["data"], 2, "host", 100),
+    ],
+)
+def test_a_group_has_its_part_of_the_slowest_links_it_crosses(
+    mesh, axes, size, level, gigabytes
+):
+    group = group_of(CLUSTER, mesh, axes)
+    assert (group.size, group.level) == (size, level)
+    assert group.rate == pytest.approx(1e9 * gigabytes)
+    alphas = {"host": 1e-6, "rack": 1e-5, "room": 2e-5}
+    assert group.alpha == pytest.approx(alphas[level])
+
+
+def test_more_devices_than_there_are_is_refused():
+    with pytest.raises(BadInput, match="too few devices"):
+        group_of(CLUSTER, MeshShape(data=65), ["data"])

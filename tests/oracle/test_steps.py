@@ -1,0 +1,170 @@
+"""Predicted steps: terms that follow from the ledger, the table and the shapes."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from jaxdist.collectives.hlo import wire_bytes
+from jaxdist.core.cluster import Curve
+from jaxdist.core.errors import BadInput
+from jaxdist.core.number import Number
+from jaxdist.core.pipe import Pipe
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.input.registry import open_data
+from jaxdist.launch.described import Subject, held
+from jaxdist.launch.job import make_job
+from jaxdist.launch.resolve import resolve
+from jaxdist.launch.samples import wanted
+from jaxdist.meshes.clusters.read import find
+from jaxdist.oracle.groups import Group
+from jaxdist.oracle.predict import predict
+from jaxdist.oracle.prices import messages, seconds
+from jaxdist.oracle.replay import replayed
+from jaxdist.oracle.work import Spent, stage_seconds
+
+FLAT = Curve(points=((1.0, 0.5),), origin="given: a test")
+
+
+def flat(cluster, **changed):
+    """The cluster, every kernel at half of the peak and started for nothing."""
+    given = Number(0.0, "given: a test")
+    device = replace(cluster.device, efficiency=FLAT, launch=given, **changed)
+    return replace(cluster, device=device)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    words = ("plan.mesh.data=4", "plan.mesh.spatial_h=1", "optim.accumulate=4")
+    return Subject(resolve("digits", words).config)
+
+
+@pytest.fixture(scope="module")
+def measured(digits):
+    """The same, each layer with seconds of a test: FLOPs at 1e9 a second."""
+    layers = tuple(
+        replace(
+            layer,
+            seconds_forward=layer.flops_forward / 1e9,
+            seconds_backward=layer.flops_backward / 1e9,
+        )
+        for layer in digits.profile.layers
+    )
+    return replace(digits.profile, layers=layers)
+
+
+def test_a_sum_takes_its_messages_and_its_bytes():
+    group = Group(size=4, level="net", alpha=1e-3, rate=1e6)
+    sent = wire_bytes("all-reduce", 8000, 4)
+    assert seconds("all-reduce", 8000, 3, group) == 3 * 4 * 1e-3 + sent / 1e6
+    assert seconds("all-reduce", 8000, 3, replace(group, size=1)) == 0
+    assert [messages("all-to-all", p) for p in (1, 2, 8)] == [0, 1, 7]
+
+
+def test_measured_seconds_are_divided_as_the_ledger_divides_the_work(digits, measured):
+    """Four devices do a quarter each; rows that are split repeat those of halos."""
+    device = flat(find("testbed")).device
+
+    def whole(mesh):
+        case = replace(digits.case(Plan(mesh=mesh)), profile=measured)
+        (one,) = stage_seconds(case, device)
+        return case.microbatches * (one.forward + one.backward)
+
+    alone = whole(MeshShape())
+    assert whole(MeshShape(data=4)) == pytest.approx(alone / 4)
+    rows = whole(MeshShape(spatial_h=4))
+    assert alone / 4 < rows < alone / 2
+
+
+def test_a_slice_of_a_kernel_takes_more_than_its_share(digits, measured):
+    """Correction 5: seconds go as work over the efficiency of its size."""
+    case = replace(digits.case(Plan(mesh=MeshShape(data=4))), profile=measured)
+    cluster = flat(find("testbed"))
+    curve = Curve(points=((1.0, 0.01), (1e9, 1.0)), origin="given: a test")
+    steep = replace(cluster.device, efficiency=curve)
+    (even,), (uneven,) = stage_seconds(case, cluster.device), stage_seconds(case, steep)
+    assert uneven.forward > 1.1 * even.forward
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("micro", [4, 8])
+def test_even_stages_take_the_closed_form(schedule, micro):
+    """(m + P - 1) (f + b), of which m (f + b) is work."""
+    plan = Plan(mesh=MeshShape(pipe=4), pipe=Pipe(schedule=schedule))
+    busy, bubble = replayed(plan, micro, [Spent(forward=1.0, backward=1.0)] * 4)
+    assert busy == 2 * micro
+    assert busy + bubble == 2 * (micro + 3)
+
+
+def test_the_slowest_stage_is_the_one_that_is_busy():
+    plan = Plan(mesh=MeshShape(pipe=2))
+    stages = [Spent(forward=1.0, backward=2.0), Spent(forward=3.0, backward=6.0)]
+    busy, bubble = replayed(plan, 4, stages)
+    assert busy == 4 * 9
+    assert bubble > 0
+
+
+def test_sums_of_gradients_cost_what_the_ledger_says(digits):
+    plan = Plan(mesh=MeshShape(data=4))
+    cluster = find("testbed")
+    found = predict(digits.case(plan), cluster)
+    (row,) = (
+        row
+        for row in digits.layout(plan).ledger.rows
+        if row.what == "all-reduce" and row.axes == ("data",) and row.payload > 1000
+    )
+    level = cluster.levels[0]
+    sent = wire_bytes("all-reduce", row.payload, 4)
+    least = 4 * level.alpha.value + sent / level.bandwidth.value
+    assert found.terms_s["all-reduce, data"] == pytest.approx(least, rel=0.2)
+    assert found.step_s == pytest.approx(sum(found.terms_s.values()))
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        MeshShape(data=4),
+        MeshShape(fsdp=4),
+        MeshShape(data=2, tensor=2),
+        MeshShape(pipe=2, data=2),
+    ],
+)
+def test_bytes_of_the_state_are_those_on_real_devices(digits, mesh):
+    """Exact: what every device holds of arrays that lie there."""
+    plan = Plan(mesh=mesh)
+    config = digits.config
+    job = make_job(config, plan, open_data(config.data, wanted(config))[0])
+    real = jax.eval_shape(job.layout.first_state)
+    places = jax.tree.map(lambda x: x.sharding, job.layout.state)
+    there = sum(
+        int(np.prod(place.shard_shape(x.shape))) * x.dtype.itemsize
+        for x, place in zip(jax.tree.leaves(real), jax.tree.leaves(places), strict=True)
+    )
+    assert sum(held(digits.layout(plan)).values()) == there
+
+
+def test_a_thousand_devices_are_described_without_any(digits):
+    config = replace(digits.config, data=replace(digits.config.data, batch=4096))
+    plan = Plan(mesh=MeshShape(data=1024))
+    found = predict(Subject(config).case(plan), find("abci"))
+    assert found.fits
+    assert found.origins["levels.host.alpha"].startswith("published")
+
+
+def test_what_a_cluster_cannot_do_is_refused(digits):
+    with pytest.raises(BadInput, match="needs more devices"):
+        predict(digits.case(Plan(mesh=MeshShape(data=8))), find("testbed"))
+    case = replace(digits.case(Plan()), dtype="int8")
+    with pytest.raises(BadInput, match="no FLOP/s for int8"):
+        predict(case, find("testbed"))
+
+
+def test_slow_input_is_a_term_of_its_own(digits):
+    case = digits.case(Plan(mesh=MeshShape(data=4)))
+    cluster = find("testbed")
+    before = predict(case, cluster)
+    rate = Number(case.batch_bytes / (before.step_s + 1.0), "given: a test")
+    slow = predict(case, replace(cluster, input_rate=rate))
+    assert "input" not in before.terms_s
+    assert slow.terms_s["input"] == pytest.approx(1.0)
