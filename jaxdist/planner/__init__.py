@@ -1,0 +1,1 @@
+"""Planner: chooses how a network is split, and says why."""

@@ -1,0 +1,175 @@
+"""Stages as they are asked for: words and files of `jaxdist plan stages`, read."""
+
+import math
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.plan import Plan
+from jaxdist.core.profile import Profile
+from jaxdist.core.quantities import bandwidth, volume, work_rate
+from jaxdist.planner.forms import FORMS, Form
+from jaxdist.planner.graph import Graph
+from jaxdist.planner.memory import MODELS, Memory
+from jaxdist.planner.pipedream_file import read_pipedream
+from jaxdist.planner.profiled import of_profile, read_profile
+from jaxdist.planner.stages import Answer, Question, partition
+from jaxdist.planner.tiers import Tier, tiers
+from jaxdist.planner.to_plan import plan_of
+
+_CUTS: Final = ("order", "any")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """An answer with what it is of."""
+
+    answer: Answer
+    """The stages."""
+    profile: Profile | None
+    """What they are stages of, where it is ours."""
+    seconds: float
+    """That the search took."""
+
+    @property
+    def plan(self) -> Plan | None:
+        """What `jaxdist train` runs, where the network is ours."""
+        return plan_of(self.answer) if self.profile else None
+
+
+def find_stages(args: Namespace) -> Found:
+    """Read what was asked for, and search.
+
+    Raises:
+        BadInput: something of it cannot be.
+    """
+    graph, profile = read_source(args.profile, args.flops_rate)
+    asked = Question(
+        graph=graph,
+        tiers=_tiers(args),
+        form=_form(args),
+        memory=_memory(args),
+        straight=args.straight,
+        cuts="any" if _one_of("--cuts", args.cuts, _CUTS) == "any" else "order",
+    )
+    if args.output and profile is None:
+        raise BadInput(
+            f"{args.profile} is no network that could be trained here",
+            rule="-o writes a plan for `jaxdist train`, whose cuts are blocks of ours",
+            values=f"--profile {args.profile}, PipeDream's format",
+            remedy=(
+                "--json has the stages",
+                "jaxdist profile vgg16 --json > vgg16.json; --profile vgg16.json",
+            ),
+        )
+    begun = time.perf_counter()
+    found = partition(asked)
+    return Found(answer=found, profile=profile, seconds=time.perf_counter() - begun)
+
+
+def read_source(path: str | None, rate: str | None) -> tuple[Graph, Profile | None]:
+    """Read a profile of either kind; the second is None for PipeDream's.
+
+    Args:
+        path: of the file.
+        rate: FLOP/s for blocks without measured seconds.
+
+    Raises:
+        BadInput: there is none, or it is no profile.
+    """
+    if path is None:
+        raise BadInput(
+            "no profile to cut into stages",
+            rule="stages are cut from what each layer costs",
+            remedy=(
+                "--profile graph.txt, as PipeDream's profiler writes it",
+                "jaxdist profile vgg16 --json > vgg16.json; --profile vgg16.json",
+            ),
+        )
+    text = _text(Path(path))
+    name = Path(path).name
+    if not text.lstrip().startswith(("{", "[")):
+        if rate is not None:
+            raise BadInput(
+                "PipeDream's profiles have seconds, and no FLOPs",
+                rule="--flops-rate is for blocks of our profiles that nobody measured",
+                values=f"--flops-rate {rate}, --profile {path}",
+                remedy="no --flops-rate",
+            )
+        return read_pipedream(text, name), None
+    profile = read_profile(text, name)
+    done = None if rate is None else work_rate(rate, "--flops-rate")
+    return of_profile(profile, name, done), profile
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        here = [str(p) for p in path.parent.glob("*") if p.is_file()]
+        near = did_you_mean(str(path), here)
+        raise BadInput(
+            f"no file {path}",
+            values=f"looked in {path.parent.resolve()}",
+            remedy=f"did you mean {near}?" if near else "--profile FILE that exists",
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(
+            f"{path} cannot be read",
+            rule="a profile is a text file",
+            values=str(error),
+            remedy="--profile graph.txt",
+        ) from error
+
+
+def _tiers(args: Namespace) -> tuple[Tier, ...]:
+    if args.bandwidth is None:
+        raise BadInput(
+            "no bandwidth between devices",
+            rule="stages are planned for links of a bandwidth",
+            remedy="--bandwidth 10gbit",
+        )
+    rates = [bandwidth(word, "--bandwidth") for word in args.bandwidth.split(",")]
+    return tiers(args.workers, args.levels or (), rates)
+
+
+def _form(args: Namespace) -> Form:
+    named = FORMS[_one_of("--form", args.form or "max", tuple(FORMS))]
+    if args.overlap is None:
+        return named
+    if args.form is None:
+        return Form(overlap=args.overlap)
+    raise BadInput(
+        "a form has an overlap of its own",
+        rule="--form max is --overlap 1, and --form sum is --overlap 0",
+        values=f"--form {args.form} --overlap {args.overlap:g}",
+        remedy=(f"--overlap {args.overlap:g}", f"--form {args.form}"),
+    )
+
+
+def _memory(args: Namespace) -> Memory:
+    model = _one_of("--memory-model", args.memory_model or MODELS[0], MODELS)
+    if args.memory is None and args.memory_model:
+        raise BadInput(
+            "no memory to count against",
+            rule="--memory-model says how bytes are counted against --memory",
+            values=f"--memory-model {args.memory_model}, no --memory",
+            remedy="--memory 16GB",
+        )
+    limit = math.inf if args.memory is None else volume(args.memory, "--memory")
+    return Memory(limit=limit, model="upstream" if model == "upstream" else "in-flight")
+
+
+def _one_of(option: str, word: str, known: Sequence[str]) -> str:
+    if word in known:
+        return word
+    near = did_you_mean(word, known)
+    raise BadInput(
+        f"no {option} {word}",
+        rule=f"{option} is one of {', '.join(known)}",
+        remedy=f"did you mean {near}?" if near else f"{option} {known[0]}",
+    )

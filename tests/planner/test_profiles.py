@@ -1,0 +1,189 @@
+"""Profiles of both kinds: what is read, and what is refused, with the node's name."""
+
+import json
+
+import pytest
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.profile import Block, Layer, Profile
+from jaxdist.planner.pipedream_file import read_pipedream
+from jaxdist.planner.profiled import of_profile, read_profile
+
+LINE = (
+    "node{n} -- {label} -- forward_compute_time={f}, backward_compute_time={b}, "
+    "activation_size={a}, parameter_size={p}"
+)
+
+
+def line(n, label="Conv2d(3, 64, kernel_size=(3, 3))", f=1.0, b=2.0, a=8.0, p=4.0):
+    return LINE.format(n=n, label=label, f=f, b=b, a=a, p=p)
+
+
+def file(*lines, edges=()):
+    return "\n".join([*lines, *(f"\tnode{a} -- node{b}" for a, b in edges)])
+
+
+CHAIN = file(line(1), line(2), line(3), edges=[(1, 2), (2, 3)])
+
+
+def test_times_are_milliseconds_and_sizes_bytes():
+    (node, *_) = read_pipedream(CHAIN, "g").nodes
+    assert (node.forward, node.backward) == (0.001, 0.002)
+    assert (node.output, node.parameters, node.kept) == (8, 4, 8)
+
+
+def test_a_tuple_of_outputs_adds_up():
+    text = file(line(1, a="[6.0; 1.0; 2.0]"), line(2), edges=[(1, 2)])
+    assert read_pipedream(text, "g").nodes[0].output == 9
+
+
+@pytest.mark.parametrize(
+    ("label", "kept"),
+    [("ReLU(inplace)", 0), ("ReLU(inplace=True)", 0), ("ReLU(inplace=False)", 8)],
+)
+def test_what_is_done_in_place_is_kept_once(label, kept):
+    assert read_pipedream(file(line(1, label)), "g").nodes[0].kept == kept
+
+
+def test_inputs_are_left_out_and_other_sources_are_not():
+    text = file(
+        line(1, "Input0", f=9),
+        line(2, "hidden", f=0, b=0, a=0, p=0),
+        line(10, "InputMixer(8)"),
+        line(9),
+        edges=[(1, 10), (2, 9), (10, 9)],
+    )
+    graph = read_pipedream(text, "g")
+    assert [n.name for n in graph.nodes] == ["node2", "node10", "node9"]
+    assert [graph.nodes[i].name for i in graph.order] == ["node2", "node10", "node9"]
+
+
+def test_lines_may_be_in_any_order_and_end_anyhow():
+    turned = "\r\n".join(["", *reversed(CHAIN.splitlines()), "  "])
+    with_stages = CHAIN.replace("parameter_size=4.0", "parameter_size=4.0 -- stage_id=3")
+    for text in (turned, with_stages, "\ufeff" + CHAIN):
+        graph = read_pipedream(text, "g")
+        assert [graph.nodes[i].name for i in graph.order] == ["node1", "node2", "node3"]
+        assert graph.is_chain
+
+
+def test_the_least_number_comes_first():
+    text = file(line(10), line(9), line(2), edges=[(10, 2)])
+    graph = read_pipedream(text, "g")
+    assert [graph.nodes[i].name for i in graph.order] == ["node9", "node10", "node2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "says"),
+    [
+        (file(line(1), line(2), edges=[(1, 2), (2, 1)]), "node1", "cycle"),
+        (file(line(1), line(2), edges=[(1, 2), (2, 2)]), "node2", "cycle"),
+        (
+            file(line(1), *map(line, (2, 3, 4)), edges=[(1, 2), (2, 3), (3, 4), (4, 3)]),
+            "node3",
+            "-> node4",
+        ),
+        (file(line(1), line(1)), "node1", "two nodes"),
+        (file(line(1), line(2), edges=[(1, 3)]), "node3", "did you mean"),
+        (file(line(1).replace("activation_size=8.0, ", "")), "node1", "activation_size"),
+        (file(line(1).replace("activation_size", "activaton_size")), "node1", "activaton"),
+        (file(line(1), line(2, p="many")), "node2", "parameter_size=many"),
+        (file(line(1), line(2, a="[1; ]")), "node2", "activation_size"),
+        (file(line(1), line(2, f="nan")), "node2", "forward"),
+        (file(line(1), line(2, a=-8)), "node2", "output"),
+        (file(line(1), line(2, f=0, b=0)), "node2", "takes no time"),
+        (file(line(1, f=0, b=0, p=0)), "node1", "takes no time"),
+        (file(line(1), "node2"), "line 2", "neither"),
+        ("", "g", "no node"),
+        (file(line(1, "Input")), "g", "no node"),
+    ],
+)
+def test_a_bad_file_is_refused_by_name(text, names, says):
+    with pytest.raises(BadInput) as refused:
+        read_pipedream(text, "g")
+    assert names in str(refused.value)
+    assert says in str(refused.value)
+
+
+BLOCKS = tuple(
+    Block(
+        name=name,
+        kind="Block",
+        block=name,
+        parameter_bytes=4,
+        flops_forward=100,
+        flops_backward=200,
+        output_bytes=8,
+        cut_after=name != "stem",
+    )
+    for name in ("stem", "body", "head")
+)
+LAYERS = tuple(
+    Layer(name=f"{b.name}.{i}", kind="Conv", block=b.name, output_bytes=8)
+    for b in BLOCKS
+    for i in range(2)
+)
+
+
+def profile(blocks=BLOCKS, layers=LAYERS, note=""):
+    return Profile(
+        model="net", inputs=("float32[8,4]",), batch=8, layers=layers, blocks=blocks, note=note
+    )
+
+
+def test_blocks_without_seconds_do_their_flops_at_a_rate():
+    graph = of_profile(read_profile(profile().to_json(), "p"), "p", rate=100.0)
+    assert [(n.forward, n.backward) for n in graph.nodes] == [(1.0, 2.0)] * 3
+    assert [n.kept for n in graph.nodes] == [16] * 3
+    assert [n.cut_after for n in graph.nodes] == [False, True, True]
+    assert graph.origin == "FLOPs at 100 FLOP/s"
+    with pytest.raises(BadInput, match="stem was not measured"):
+        of_profile(profile(), "p")
+
+
+def test_measured_seconds_come_first_of_the_block_or_of_its_layers():
+    from dataclasses import replace
+
+    blocks = (
+        replace(BLOCKS[0], seconds_forward=5.0, seconds_backward=6.0),
+        *BLOCKS[1:],
+    )
+    layers = tuple(
+        replace(row, seconds_forward=1.5, seconds_backward=2.5)
+        if row.block == "body"
+        else row
+        for row in LAYERS
+    )
+    graph = of_profile(profile(blocks, layers), "p", rate=100.0)
+    times = [(n.forward, n.backward) for n in graph.nodes]
+    assert times == [(5.0, 6.0), (3.0, 5.0), (1.0, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda b: b.pop("output_bytes"), "body has no output_bytes"),
+        (lambda b: b.update(output_bytes=None), "body has no number for output_bytes"),
+        (lambda b: b.update(parameter_bytes=-1), "body has no parameters of -1"),
+        (lambda b: b.update(seconds_forward=0.0, seconds_backward=0), "takes no time"),
+        (lambda b: b.update(seconds_forward="fast"), "no number for seconds_forward"),
+        (lambda b: b.update(outputs=3), "is no profile"),
+        (lambda b: b.update(name="stem"), "two nodes stem"),
+    ],
+)
+def test_a_bad_block_is_refused_by_name(change, says):
+    tree = profile().tree()
+    change(tree["blocks"][1])
+    with pytest.raises(BadInput, match=says):
+        of_profile(read_profile(json.dumps(tree), "p"), "p", rate=1.0)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"blocks": 3}', '{"blocks": [1]}'])
+def test_what_is_no_profile_is_said_to_be_none(text):
+    with pytest.raises(BadInput, match="is no profile"):
+        read_profile(text, "p")
+
+
+def test_a_network_that_is_no_chain_is_refused_with_its_reason():
+    with pytest.raises(BadInput, match="none: it branches"):
+        of_profile(profile(blocks=(), note="none: it branches"), "p", rate=1.0)
