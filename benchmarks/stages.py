@@ -3,8 +3,8 @@
     taskset -c 0 python benchmarks/stages.py
 
 A residual network of 350 nodes and a translation network like GNMT with eight layers on
-either side (96 nodes), both made here; PipeDream's own graphs from its files. The best of
-three searches in a fresh table, graphs read before.
+either side (96 nodes), both made here; PipeDream's own graphs from its files. The best
+of three searches, each from the graph on.
 """
 
 import argparse
@@ -48,14 +48,12 @@ class Made:
         return name
 
     def graph(self):
-        return Graph(
-            source=self.name, nodes=tuple(self.nodes), edges=tuple(self.edges)
-        )
+        return Graph(source=self.name, nodes=tuple(self.nodes), edges=tuple(self.edges))
 
 
 def residual(nodes=350):
     """Blocks of three convolutions with norms, each beside a shortcut."""
-    made = Made("residual, 350 nodes")
+    made = Made("residual")
     last = made.add(ms=4, mb=200, weights=0.1)
     while len(made.nodes) < nodes - 3:
         place = len(made.nodes) / nodes
@@ -75,7 +73,7 @@ def residual(nodes=350):
 
 def translation(layers=8):
     """LSTMs with shortcuts on either side, and attention that all of the right read."""
-    made = Made("translation, 96 nodes")
+    made = Made("translation")
     lengths, hidden = (made.add(mb=0) for _ in range(2))
     last = made.add(ms=7, weights=132)
     last = made.add(made.add(last, lengths, ms=9, mb=12.6, weights=67), ms=0.3, mb=12.6)
@@ -83,7 +81,7 @@ def translation(layers=8):
         cell = made.add(last, ms=7, mb=6.5, weights=50 if layer == 0 else 34)
         out, _ = made.add(cell), made.add(cell, mb=0.1)
         last = made.add(made.add(out, *[last] * (layer > 0)), ms=0.2)
-    words = made.add(ms=0.4, weights=132)
+    words = made.add(made.add(ms=0.4, weights=132), ms=0.1)
     attention = made.add(words, last, lengths, hidden, ms=12, mb=13, weights=60)
     first, context = made.add(attention), made.add(attention)
     last = made.add(made.add(first, ms=0.2), context)

@@ -22,7 +22,7 @@ FIELDS: Final = (
     "activation_size",
     "parameter_size",
 )
-_BETWEEN: Final = re.compile(r"\s+--\s+")
+_BETWEEN: Final = " -- "
 _PAIR: Final = re.compile(r"([A-Za-z_]+)\s*=\s*(\[[^\]]*\]|[^,]*)")
 _IN_PLACE: Final = re.compile(r"\binplace\b(?!\s*=\s*False)")
 _MILLI: Final = 1e-3
@@ -73,7 +73,7 @@ def _lines(text: str) -> list[_Line]:
     found = []
     for number, line in enumerate(text.lstrip("\ufeff").splitlines(), start=1):
         if line.strip():
-            parts = tuple(_BETWEEN.split(line.strip()))
+            parts = tuple(part.strip() for part in line.split(_BETWEEN))
             found.append(_Line(number=number, text=line.strip(), parts=parts))
     return found
 

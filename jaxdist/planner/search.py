@@ -78,6 +78,15 @@ class Search:
         """Stages of the best plan on the outermost tier; there is one."""
         return self._unfold(len(self.tiers), 0, len(self.places) - 1, _NOTHING)
 
+    @property
+    def of_fewer(self) -> Floats:
+        """Seconds with 1, 2, ... components of the outermost tier, the rest idle.
+
+        Only where memory is not limited: else each is of a plan with others behind it.
+        """
+        table = self._table(len(self.tiers), _NOTHING)
+        return np.array([row[0, -1] for row in table])
+
     @cached_property
     def _seconds(self) -> Floats:
         return self.places.between(self.places.seconds, math.inf)

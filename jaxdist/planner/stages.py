@@ -92,6 +92,8 @@ class Answer:
     """Sent for a minibatch by all devices."""
     bytes_of_data_parallel: float
     """The same with all nodes on all devices."""
+    fewer: tuple[int, float] | None
+    """Fewer devices that are faster, and their seconds; None where all are best."""
     places: int
     """Places that cuts were looked for at, both ends included."""
 
@@ -159,8 +161,21 @@ def _answer(asked: Question, search: Search, small: Condensed) -> Answer:
         bytes_of_data_parallel=sum(
             2 * (size - 1) / size * float(places.parameters[-1]) for size in own
         ),
+        fewer=_fewer(search),
         places=len(places),
     )
+
+
+def _fewer(search: Search) -> tuple[int, float] | None:
+    """Say how many devices were better: the recurrences put all of them to use."""
+    if search.memory.counts:
+        return None
+    times, groups = search.of_fewer, search.tiers[:-1]
+    best = int(np.argmin(times))
+    if times[best] >= search.seconds * (1 - 1e-9):
+        return None
+    devices = math.prod(tier.size for tier in groups) * (best + 1)
+    return devices, float(times[best])
 
 
 Around = tuple[int, int, int]

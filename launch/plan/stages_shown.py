@@ -45,6 +45,8 @@ def tree(found: Found) -> dict[str, Any]:
         "speedup_over_data_parallel": answer.seconds_of_data_parallel / answer.seconds,
         "bytes": answer.bytes,
         "bytes_over_data_parallel": answer.bytes_over_data_parallel,
+        "faster_with_fewer": answer.fewer,
+        "noam": answer.stages[0].in_flight,
         "in_flight": [stage.in_flight for stage in answer.stages],
         "memory_bytes": [stage.memory for stage in answer.stages],
         "stages": [asdict(stage) for stage in answer.stages],
@@ -93,6 +95,10 @@ def _facts(found: Found) -> Iterator[tuple[str, str]]:
         f"{duration(answer.seconds)} a minibatch, {one:.2f} times one device, "
         f"{all_:.2f} times data parallel; predicted, overlap {asked.form.overlap:g}",
     )
+    if answer.fewer:
+        devices, seconds = answer.fewer
+        many = f"{count(devices)} devices are" if devices > 1 else "one device is"
+        yield "fewer", f"{many} faster: {duration(seconds)}"
     part = answer.bytes_over_data_parallel
     beside = f", {part:.3f} of data parallel's" if part is not None else ""
     yield "bytes", f"{size(answer.bytes)} a minibatch, all devices{beside}"
@@ -115,12 +121,11 @@ def _table(answer: Answer, this: str, bar: str) -> "Table":
     held = Column(round(max(stage.memory for stage in answer.stages)), "B")
     times = f"time, {unit}", "compute", "cut"
     heads = ("devices", *times, "in flight", f"memory, {held.unit}")
-    rows = table("", "stage", "nodes", *heads, "", right=("stage", *heads))
+    rows = table("stage", "nodes", *heads, "", right=("stage", *heads))
     for number, stage in enumerate(answer.stages):
         slow = max(stage.seconds, stage.cut) >= answer.seconds * (1 - 1e-9)
         rows.add_row(
-            this if slow else "",
-            str(number),
+            f"{this} {number}" if slow else str(number),
             _nodes(stage),
             str(stage.replicas),
             f"{stage.seconds / step:,.1f}",

@@ -215,11 +215,16 @@ def brute_graph(layers, edges, devices, rate, overlap):
                         worst, stage_time(compute, weights, m, rate, overlap, False)
                     )
                     if number:
-                        before = frozenset(i for i, k in enumerate(chosen) if k < number)
+                        before = frozenset(
+                            i for i, k in enumerate(chosen) if k < number
+                        )
                         share = overlap + (1 - overlap) / m
                         worst = max(worst, 2 * crossing(before) * share / rate)
                 best = min(best, worst)
-                if all(any(layers[i]["time"] or layers[i]["weights"] for i in own) for own in sets):
+                if all(
+                    any(layers[i]["time"] or layers[i]["weights"] for i in own)
+                    for own in sets
+                ):
                     working = min(working, worst)
     return best, working
 

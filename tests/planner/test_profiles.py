@@ -60,7 +60,9 @@ def test_inputs_are_left_out_and_other_sources_are_not():
 
 def test_lines_may_be_in_any_order_and_end_anyhow():
     turned = "\r\n".join(["", *reversed(CHAIN.splitlines()), "  "])
-    with_stages = CHAIN.replace("parameter_size=4.0", "parameter_size=4.0 -- stage_id=3")
+    with_stages = CHAIN.replace(
+        "parameter_size=4.0", "parameter_size=4.0 -- stage_id=3"
+    )
     for text in (turned, with_stages, "\ufeff" + CHAIN):
         graph = read_pipedream(text, "g")
         assert [graph.nodes[i].name for i in graph.order] == ["node1", "node2", "node3"]
@@ -79,14 +81,24 @@ def test_the_least_number_comes_first():
         (file(line(1), line(2), edges=[(1, 2), (2, 1)]), "node1", "cycle"),
         (file(line(1), line(2), edges=[(1, 2), (2, 2)]), "node2", "cycle"),
         (
-            file(line(1), *map(line, (2, 3, 4)), edges=[(1, 2), (2, 3), (3, 4), (4, 3)]),
+            file(
+                line(1), *map(line, (2, 3, 4)), edges=[(1, 2), (2, 3), (3, 4), (4, 3)]
+            ),
             "node3",
             "-> node4",
         ),
         (file(line(1), line(1)), "node1", "two nodes"),
         (file(line(1), line(2), edges=[(1, 3)]), "node3", "did you mean"),
-        (file(line(1).replace("activation_size=8.0, ", "")), "node1", "activation_size"),
-        (file(line(1).replace("activation_size", "activaton_size")), "node1", "activaton"),
+        (
+            file(line(1).replace("activation_size=8.0, ", "")),
+            "node1",
+            "activation_size",
+        ),
+        (
+            file(line(1).replace("activation_size", "activaton_size")),
+            "node1",
+            "activaton",
+        ),
         (file(line(1), line(2, p="many")), "node2", "parameter_size=many"),
         (file(line(1), line(2, a="[1; ]")), "node2", "activation_size"),
         (file(line(1), line(2, f="nan")), "node2", "forward"),
@@ -127,7 +139,12 @@ LAYERS = tuple(
 
 def profile(blocks=BLOCKS, layers=LAYERS, note=""):
     return Profile(
-        model="net", inputs=("float32[8,4]",), batch=8, layers=layers, blocks=blocks, note=note
+        model="net",
+        inputs=("float32[8,4]",),
+        batch=8,
+        layers=layers,
+        blocks=blocks,
+        note=note,
     )
 
 
