@@ -5,7 +5,7 @@ what one place has more than another; the bytes that cross a place are those of 
 nodes before it that somebody behind it reads, each once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,8 +19,10 @@ Floats = NDArray[np.float64]
 
 MOST_SETS: Final = 60_000
 """Sets of nodes that are walked through at most, cut at or not."""
-MOST_PLACES: Final = 4_000
-"""Places that a search takes: it needs memory for each pair of them."""
+MOST_PLACES: Final = {False: 4_000, True: 1_500}
+"""Places that a search takes on one tier of devices, and on several: with them it looks
+at each three places.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,12 +74,15 @@ def ordered(graph: Graph) -> Places:
     return _places(graph, members)
 
 
-def all_sets(graph: Graph, useful: Callable[[Places], NDArray[np.bool_]]) -> Places:
+def all_sets(
+    graph: Graph, useful: Callable[[Places], NDArray[np.bool_]], *, nested: bool
+) -> Places:
     """Return every set of nodes that is a place, the ones without a use left out.
 
     Args:
         graph: any; the number of places grows with its branches, steeply.
         useful: which of some places may be in the answer.
+        nested: whether there are several tiers of devices.
 
     Raises:
         BadInput: there are too many.
@@ -86,30 +91,42 @@ def all_sets(graph: Graph, useful: Callable[[Places], NDArray[np.bool_]]) -> Pla
     keep = useful(every)
     keep[[0, -1]] = True
     members = [m for m, use in zip(every.members, keep) if use]
-    if len(members) > MOST_PLACES:
-        raise _too_many(graph, len(members), MOST_PLACES)
+    if len(members) > MOST_PLACES[nested]:
+        raise _too_many(graph, len(members), MOST_PLACES[nested])
     within = _within(members, len(graph.nodes))
     return replace(_places(graph, members), within=within)
 
 
 def _sets(graph: Graph) -> list[int]:
     """Walk from no node to all, one more at a time."""
+    readers = _readers(graph)
     needs = [0] * len(graph.nodes)
-    for maker, readers in enumerate(_readers(graph)):
-        for reader in readers:
+    for maker, own in enumerate(readers):
+        for reader in own:
             needs[reader] |= 1 << maker
-    level, found = {0}, [0]
+    start = sum(1 << node for node, need in enumerate(needs) if not need)
+    level, found = {0: start}, [0]
     for _ in graph.nodes:
-        level = {
-            before | 1 << node
-            for before in level
-            for node, need in enumerate(needs)
-            if not before >> node & 1 and not need & ~before
-        }
+        following: dict[int, int] = {}
+        for before, ready in level.items():
+            for node in _members(ready):
+                after = before | 1 << node
+                if after not in following:
+                    opened = [r for r in readers[node] if not needs[r] & ~after]
+                    more = sum(1 << reader for reader in set(opened))
+                    following[after] = ready & ~(1 << node) | more
+            if len(found) + len(following) > MOST_SETS:
+                raise _too_many(graph, len(found) + len(following), MOST_SETS)
+        level = following
         found += sorted(level)
-        if len(found) > MOST_SETS:
-            raise _too_many(graph, len(found), MOST_SETS)
     return found
+
+
+def _members(bits: int) -> Iterator[int]:
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
 
 
 def _readers(graph: Graph) -> list[list[int]]:

@@ -135,7 +135,11 @@ def partition(asked: Question) -> Answer:
 
 def _around_any(asked: Question, graph: Graph, bound: float) -> Places:
     """Return the places that a plan faster than one of `bound` seconds may have."""
-    return all_sets(graph, lambda all_: useful(all_, asked.tiers, asked.form, bound))
+    return all_sets(
+        graph,
+        lambda found: useful(found, asked.tiers, asked.form, bound),
+        nested=len(asked.tiers) > 1,
+    )
 
 
 def _search(asked: Question, places: Places) -> Search:

@@ -151,9 +151,8 @@ def _nodes(stage: Stage) -> str:
 
 def _next(found: Found, args: Namespace) -> Iterator[str]:
     """Yield the training of what was written, another overlap, or wider cuts."""
-    if args.output:
-        micro = microbatches_of(found.answer)
-        yield f"jaxdist train EXPERIMENT --plan {args.output} optim.accumulate={micro}"
+    if args.output and found.profile:
+        yield f"jaxdist train EXPERIMENT --plan {args.output}{_batch(found)}"
     same = f"jaxdist plan stages {_words(args)}"
     if not found.answer.question.graph.is_chain and args.cuts == "order":
         yield f"{same} --cuts any"
@@ -161,6 +160,16 @@ def _next(found: Found, args: Namespace) -> Iterator[str]:
         yield f"{same} --overlap 0"
     if found.profile and not args.output:
         yield f"{same} -o plan.json"
+
+
+def _batch(found: Found) -> str:
+    """Say the batch of a step whose microbatches are the minibatches of the profile."""
+    assert found.profile
+    one, answer = found.profile.batch, found.answer
+    if len(answer.stages) == 1:
+        return f" data.batch={one * answer.replicas[0]}"
+    micro = microbatches_of(answer)
+    return f" optim.accumulate={micro} data.batch={one * micro}"
 
 
 def _words(args: Namespace) -> str:

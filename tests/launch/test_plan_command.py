@@ -7,6 +7,9 @@ import pytest
 
 from jaxdist.core.plan import Plan
 from jaxdist.launch.cli import main
+from jaxdist.launch.planfile import plan_words
+from jaxdist.launch.resolve import resolve
+from jaxdist.pipeline.planned import timetable
 
 FILES = Path(__file__).parents[1] / "planner" / "pipedream"
 VGG = ("--profile", str(FILES / "vgg16.txt"))
@@ -84,7 +87,11 @@ def test_a_plan_of_ours_is_written_and_read_again(answer, digits, tmp_path):
     assert plan.pipe.replicas == (2, 1)
     assert plan.pipe.cuts == ("block3",)
     assert plan.pipe.schedule == "pipedream"
-    assert f"jaxdist train EXPERIMENT --plan {path} optim.accumulate=" in out
+    words = out.split(f"train EXPERIMENT --plan {path} ")[1].splitlines()[0].split()
+    assert words == ["optim.accumulate=12", "data.batch=96"]
+    resolved = resolve("digits", (*plan_words(str(path)), *words))
+    assert resolved.config.plan == plan
+    assert timetable(plan, 12).ticks
 
 
 def test_one_stage_is_data_parallelism(answer, digits, tmp_path):

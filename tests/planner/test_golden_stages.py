@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxdist.pipeline.pipedream import most_in_flight
 from jaxdist.planner.forms import FORMS
 from jaxdist.planner.memory import Memory
 from jaxdist.planner.pipedream_file import read_pipedream
@@ -76,6 +77,13 @@ def test_straight_pipelines_have_a_device_a_stage():
     found = ask("vgg16", 4, 1.25e9, straight=True, form=FORMS["sum"])
     assert found.replicas == (1, 1, 1, 1)
     assert [stage.in_flight for stage in found.stages] == [4, 3, 2, 1]
+
+
+@pytest.mark.parametrize("model", ["vgg16", "resnet50", "gnmt"])
+def test_in_flight_is_what_the_executor_holds(model):
+    found = ask(model, 16, 1.25e9, form=FORMS["sum"])
+    held = [most_in_flight(found.replicas, k) for k in range(len(found.stages))]
+    assert [stage.in_flight for stage in found.stages] == held
 
 
 def test_bytes_are_those_of_rings_and_cuts():
