@@ -3,6 +3,7 @@
 import argparse
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from jaxdist.core.errors import BadInput, did_you_mean
@@ -63,6 +64,21 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object, and nothing else"
     )
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a file to be written whose folder is not there.
+
+    Raises:
+        BadInput: says the same file here.
+    """
+    if not path.parent.is_dir():
+        raise BadInput(
+            f"no folder {path.parent}",
+            rule="a file is written into a folder that exists",
+            values=f"-o {path}",
+            remedy=f"-o {path.name}",
+        )
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:

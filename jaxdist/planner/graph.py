@@ -120,7 +120,7 @@ def _check_names(graph: Graph) -> None:
             f"{graph.source} has no node that computes",
             rule="a profile has at least one node besides its inputs",
             values=f"{graph.source}: 0 nodes",
-            remedy="jaxdist profile resnet50 --json writes a profile of ours",
+            remedy="jaxdist profile resnet50 -o resnet50.json",
         )
     seen = set()
     for node in graph.nodes:

@@ -177,6 +177,6 @@ def _too_many(graph: Graph, found: int, most: int) -> BadInput:
         f"{graph.source} has too many places to be cut at",
         rule=f"--cuts any looks at each set of nodes that may come first, {most:,} at "
         "most",
-        values=f"more than {found - 1:,} of {len(graph.nodes)} nodes",
+        values=f"{found:,} or more, of {len(graph.nodes)} nodes",
         remedy="--cuts order, between neighbours in one order of the nodes",
     )

@@ -15,7 +15,7 @@ _SECONDS: Final = ("seconds_forward", "seconds_backward")
 
 
 def read_profile(text: str, source: str) -> Profile:
-    """Read a profile that `jaxdist profile NAME --json` wrote.
+    """Read a profile that `jaxdist profile NAME -o FILE` wrote.
 
     Args:
         text: of the file.
@@ -34,10 +34,10 @@ def read_profile(text: str, source: str) -> Profile:
             raise
         raise BadInput(
             f"{source} is no profile",
-            rule="a profile is what `jaxdist profile NAME --json` prints, or a "
-            "graph.txt of PipeDream",
+            rule="a profile is what `jaxdist profile NAME -o FILE` writes, or "
+            "a graph.txt of PipeDream",
             values=f"{type(error).__name__}: {error}",
-            remedy=f"jaxdist profile resnet50 --json > {source}",
+            remedy=f"jaxdist profile resnet50 -o {source}",
         ) from error
 
 

@@ -3,8 +3,7 @@
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
-from jaxdist.core.errors import BadInput
-from jaxdist.launch.arguments import Parser, add_json
+from jaxdist.launch.arguments import Parser, add_json, check_folder
 
 summary = "choose stages and replicas for a network, by PipeDream's recurrences"
 
@@ -38,7 +37,7 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.plan.stages_shown import print_stages, tree
 
     if args.output:
-        _check_folder(args.output)
+        check_folder(args.output)
     found = find_stages(args)
     if args.output and found.plan:
         args.output.write_text(found.plan.to_json(), encoding="utf-8")
@@ -54,8 +53,8 @@ def _add_question(parser: Parser) -> None:
     add(
         "--profile",
         metavar="FILE",
-        help="graph.txt of PipeDream's profiler, or what `jaxdist profile NAME --json` "
-        "prints; of one minibatch",
+        help="of one minibatch: graph.txt of PipeDream's profiler, or what "
+        "`jaxdist profile NAME -o FILE` writes",
     )
     add("--workers", metavar="N", type=int, help="devices in all")
     add(
@@ -117,13 +116,3 @@ def _numbers(text: str) -> tuple[int, ...]:
         return tuple(int(word) for word in text.split(","))
     except ValueError:
         raise ArgumentTypeError(f"not numbers with commas: {text}") from None
-
-
-def _check_folder(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise BadInput(
-            f"no folder {path.parent}",
-            rule="the plan is written into a folder that exists",
-            values=f"-o {path}",
-            remedy=f"-o {path.name}",
-        )

@@ -2,9 +2,10 @@
 
 from argparse import Namespace
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxdist.launch.arguments import Parser, add_json
+from jaxdist.launch.arguments import Parser, add_json, check_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,15 +32,26 @@ def add_arguments(parser: Parser) -> None:
         "experiment's data), precision (float32), and the model. keys of "
         "`jaxdist config EXPERIMENT`",
     )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="write the JSON as well, for `jaxdist plan stages --profile FILE`",
+    )
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
-    """Read the profile and print it."""
+    """Read the profile, write it where that was asked for, and print it."""
     from jaxdist.launch.console import console, print_json
     from jaxdist.launch.specimen import find_specimen, profile_of
 
+    if args.output:
+        check_folder(args.output)
     profile = profile_of(*find_specimen(args.model, args.overrides))
+    if args.output:
+        args.output.write_text(profile.to_json(), encoding="utf-8")
     if args.json:
         print_json(profile.tree())
     else:
@@ -56,7 +68,7 @@ def _print(out: "Console", profile: "Profile", words: str) -> None:
     out.print()
     print_table(out, _table(profile))
     out.print(f"  cuts     {_cuts(profile)}\n", soft_wrap=True)
-    print_next(out, f"jaxdist profile {words} --json")
+    print_next(out, f"jaxdist profile {words} -o {profile.model}.json")
 
 
 def _facts(profile: "Profile") -> Iterable[str]:

@@ -63,7 +63,7 @@ def find_stages(args: Namespace) -> Found:
             values=f"--profile {args.profile}, PipeDream's format",
             remedy=(
                 "--json has the stages",
-                "jaxdist profile vgg16 --json > vgg16.json; --profile vgg16.json",
+                "jaxdist profile vgg16 -o vgg16.json; --profile vgg16.json",
             ),
         )
     begun = time.perf_counter()
@@ -87,7 +87,7 @@ def read_source(path: str | None, rate: str | None) -> tuple[Graph, Profile | No
             rule="stages are cut from what each layer costs",
             remedy=(
                 "--profile graph.txt, as PipeDream's profiler writes it",
-                "jaxdist profile vgg16 --json > vgg16.json; --profile vgg16.json",
+                "jaxdist profile vgg16 -o vgg16.json; --profile vgg16.json",
             ),
         )
     text = _text(Path(path))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_BAR: Final = 10
+_BAR: Final = 6
 _SCALES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
@@ -133,7 +133,7 @@ def _table(answer: Answer, this: str, bar: str) -> "Table":
             f"{stage.cut / step:,.1f}" if number else "",
             str(stage.in_flight),
             held.say(round(stage.memory)),
-            bar * math.ceil(_BAR * stage.seconds / answer.seconds),
+            bar * math.ceil(_BAR * stage.seconds / answer.seconds - 1e-9),
         )
     return rows
 
