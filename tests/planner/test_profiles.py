@@ -49,13 +49,15 @@ def test_inputs_are_left_out_and_other_sources_are_not():
     text = file(
         line(1, "Input0", f=9),
         line(2, "hidden", f=0, b=0, a=0, p=0),
+        line(3, "MyInput"),
         line(10, "InputMixer(8)"),
         line(9),
         edges=[(1, 10), (2, 9), (10, 9)],
     )
     graph = read_pipedream(text, "g")
-    assert [n.name for n in graph.nodes] == ["node2", "node10", "node9"]
-    assert [graph.nodes[i].name for i in graph.order] == ["node2", "node10", "node9"]
+    assert [n.name for n in graph.nodes] == ["node2", "node3", "node10", "node9"]
+    order = [graph.nodes[i].name for i in graph.order]
+    assert order == ["node2", "node3", "node10", "node9"]
 
 
 def test_lines_may_be_in_any_order_and_end_anyhow():
