@@ -173,11 +173,11 @@ def _check_times(graph: Graph) -> None:
 def untimed(source: str, node: Node, more: int = 0) -> BadInput:
     """Return the refusal of a node that was not timed, and of more like it.
 
-    A reshape may well take no time at all, but not what has parameters.
+    A reshape may well take no time at all, but not a layer.
     """
     return BadInput(
         f"{source}: {node.name} takes no time",
-        rule="a node with parameters takes time, and so does a network",
+        rule="a layer takes time, and so does a network",
         values=f"{node.name} ({node.label or 'no text'}): 0 s forward, 0 s backward"
         + f"; {more} more like it" * bool(more),
         remedy=f"profile {node.name} again",

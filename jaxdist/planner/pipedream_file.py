@@ -25,6 +25,10 @@ FIELDS: Final = (
 _BETWEEN: Final = " -- "
 _PAIR: Final = re.compile(r"([A-Za-z_]+)\s*=\s*(\[[^\]]*\]|[^,]*)")
 _IN_PLACE: Final = re.compile(r"\binplace\b(?!\s*=\s*False)")
+_COMPUTES: Final = re.compile(
+    r"\w*(Conv|Linear|LSTM|GRU|RNN|Norm|Pool|ReLU|Embedding|Attention|Softmax|Tanh)"
+)
+"""Layers that never take no time; views, additions and dropout may in these files."""
 _MILLI: Final = 1e-3
 
 
@@ -50,7 +54,7 @@ def read_pipedream(text: str, source: str) -> Graph:
 
     Raises:
         BadInput: a line that is neither node nor edge, a size or time that is missing
-            or no number, parameters that take no time, or what `Graph` refuses.
+            or no number, a layer that takes no time, or what `Graph` refuses.
     """
     lines = list(_lines(text))
     nodes = [_node(line, source) for line in lines if len(line.parts) >= 3]
@@ -62,11 +66,15 @@ def read_pipedream(text: str, source: str) -> Graph:
         if node.name not in read and node.label.startswith("Input")
     }
     kept = tuple(node for node in nodes if node.name not in inputs)
-    idle = [node for node in kept if node.parameters and not node.seconds]
+    idle = [node for node in kept if not node.seconds and _computes(node)]
     if idle:
         raise untimed(source, idle[0], len(idle) - 1)
     inner = dict.fromkeys(edge for edge in edges if edge[0] not in inputs)
     return Graph(source=source, nodes=kept, edges=tuple(inner))
+
+
+def _computes(node: Node) -> bool:
+    return bool(node.parameters or _COMPUTES.match(node.label))
 
 
 def _lines(text: str) -> list[_Line]:

@@ -107,6 +107,8 @@ def test_the_least_number_comes_first():
         (file(line(1), line(2, a=-8)), "node2", "output"),
         (file(line(1), line(2, f=0, b=0)), "node2", "takes no time"),
         (file(line(1, f=0, b=0, p=0)), "node1", "takes no time"),
+        (file(line(1), line(2, "ReLU(inplace)", f=0, b=0, p=0)), "node2", "no time"),
+        (file(line(1, "View(-1)", f=0, b=0, p=0)), "node1", "takes no time"),
         (file(line(1), "node2"), "line 2", "neither"),
         ("", "g", "no node"),
         (file(line(1, "Input")), "g", "no node"),
