@@ -57,8 +57,8 @@ def read_pipedream(text: str, source: str) -> Graph:
             or no number, a layer that takes no time, or what `Graph` refuses.
     """
     lines = list(_lines(text))
-    nodes = [_node(line, source) for line in lines if len(line.parts) >= 3]
-    edges = [_edge(line, source) for line in lines if len(line.parts) < 3]
+    nodes = [_node(line, source) for line in lines if _is_node(line)]
+    edges = [_edge(line, source) for line in lines if not _is_node(line)]
     read = {reader for _, reader in edges}
     inputs = {
         node.name
@@ -86,6 +86,10 @@ def _lines(text: str) -> list[_Line]:
     return found
 
 
+def _is_node(line: _Line) -> bool:
+    return len(line.parts) >= 3 or "_time=" in line.parts[-1]
+
+
 def _edge(line: _Line, source: str) -> tuple[str, str]:
     if len(line.parts) == 2 and all(line.parts) and "=" not in line.parts[1]:
         return line.parts[0], line.parts[1]
@@ -100,8 +104,8 @@ def _edge(line: _Line, source: str) -> tuple[str, str]:
 
 
 def _node(line: _Line, source: str) -> Node:
-    name, label = line.parts[0], line.parts[1]
-    values = dict(_PAIR.findall(line.parts[2]))
+    name, label = line.parts[0], line.parts[1] if len(line.parts) > 2 else ""
+    values = dict(_PAIR.findall(line.parts[min(2, len(line.parts) - 1)]))
     for field in FIELDS:
         if field not in values:
             raise _missing(line, source, field, values)
@@ -128,7 +132,7 @@ def _missing(
     return BadInput(
         f"{source}, line {line.number}: {line.parts[0]} has no {field}",
         rule=f"a node has {', '.join(FIELDS)}",
-        values=f"{line.parts[0]} -- {line.parts[1]} -- {line.parts[2]}"[:90],
+        values=line.text[:90],
         remedy=f"{field} instead of {near}" if near else f"{field}=...",
     )
 

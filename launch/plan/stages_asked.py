@@ -115,7 +115,9 @@ def _text(path: Path) -> str:
         raise BadInput(
             f"no file {path}",
             values=f"looked in {path.parent.resolve()}",
-            remedy=f"did you mean {near}?" if near else "--profile FILE that exists",
+            remedy=f"did you mean {near}?"
+            if near
+            else f"jaxdist profile {path.stem} -o {path.stem}.json, for a network of ours",
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(

@@ -65,7 +65,8 @@ def test_lines_may_be_in_any_order_and_end_anyhow():
     with_stages = CHAIN.replace(
         "parameter_size=4.0", "parameter_size=4.0 -- stage_id=3"
     )
-    for text in (turned, with_stages, "\ufeff" + CHAIN):
+    without_text = CHAIN.replace("Conv2d(3, 64, kernel_size=(3, 3)) -- ", "")
+    for text in (turned, with_stages, without_text, "\ufeff" + CHAIN):
         graph = read_pipedream(text, "g")
         assert [graph.nodes[i].name for i in graph.order] == ["node1", "node2", "node3"]
         assert graph.is_chain
