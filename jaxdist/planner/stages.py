@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from jaxdist.planner.condense import Condensed, condensed, whole
+from jaxdist.planner.effort import check_effort
 from jaxdist.planner.forms import FORMS, Form
 from jaxdist.planner.graph import Graph
 from jaxdist.planner.infeasible import infeasible
@@ -120,9 +121,11 @@ def partition(asked: Question) -> Answer:
     """Return the stages whose slowest is fastest.
 
     Raises:
-        BadInput: none fits, or there are too many places to look at.
+        BadInput: none fits, or there is too much to look at.
     """
-    search, small = _search(asked, ordered(asked.graph)), whole(asked.graph)
+    places, small = ordered(asked.graph), whole(asked.graph)
+    check_effort(len(places), asked.tiers)
+    search = _search(asked, places)
     if asked.cuts == "any" and not asked.graph.is_chain:
         fewer = condensed(asked.graph, keeps=asked.memory.counts)
         wider = _search(asked, _around_any(asked, fewer.graph, search.seconds))

@@ -117,7 +117,7 @@ def _text(path: Path) -> str:
             values=f"looked in {path.parent.resolve()}",
             remedy=f"did you mean {near}?"
             if near
-            else f"jaxdist profile {path.stem} -o {path.stem}.json, for a network of ours",
+            else f"of a network of ours: jaxdist profile {path.stem} -o FILE",
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(

@@ -131,6 +131,7 @@ ON = ("--workers", "8", "--bandwidth", "10gbit")
         ((*VGG, *ON, "-o", "plan.json"), "-o writes a plan"),
         ((*VGG, *ON, "-o", "none/plan.json"), "no folder none"),
         ((*VGG, "--workers", "64", "--bandwidth", "1e9", "--straight"), "--workers 40"),
+        ((*VGG, "--workers", "30000", "--bandwidth", "1e9"), "--levels 8,64"),
         ((*VGG, *ON, "--worker", "8"), "did you mean --workers?"),
     ],
 )
