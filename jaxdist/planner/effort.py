@@ -41,8 +41,8 @@ def effort(places: int, tiers: Sequence[Tier]) -> float:
     """Return about how many seconds a search takes where memory is not limited.
 
     >>> from jaxdist.planner.tiers import Tier
-    >>> round(effort(351, [Tier(size=16, bandwidth=1.0)]), 2)
-    0.02
+    >>> round(effort(351, [Tier(size=16, bandwidth=1.0)]), 3)
+    0.025
     """
     *inner, outer = (tier.size**2 / 2 for tier in tiers)
     cells = outer * places**2 + sum(inner) * places**3 / 6
