@@ -18,6 +18,7 @@ from jaxdist.planner.forms import Form
 from jaxdist.planner.graph import Graph
 from jaxdist.planner.pipedream_file import read_pipedream
 from jaxdist.planner.profiled import of_profile
+from jaxdist.planner.speed import at_rate
 from jaxdist.planner.stages import Question, partition
 from jaxdist.planner.tiers import tiers
 
@@ -92,12 +93,12 @@ def inception():
     like = profile("resnet50", BATCH)
     rate = like.flops / (V100["resnet50"] * BATCH)
     print(f"FLOP/s of a V100 on ResNet-50: {rate / 1e12:.2f}e12")
-    return of_profile(profile("inception_v3", BATCH), "inception_v3", rate)
+    return of_profile(profile("inception_v3", BATCH), "inception_v3", at_rate(rate))
 
 
 def s2vt():
     """Our LSTMs and words, for clips of 80 frames' features that were made before."""
-    whole = of_profile(profile("s2vt", 80), "s2vt", 1e12)
+    whole = of_profile(profile("s2vt", 80), "s2vt", at_rate(1e12))
     nodes = whole.nodes[1:]
     names = [node.name for node in nodes]
     return Graph(source="s2vt", nodes=nodes, edges=tuple(itertools.pairwise(names)))

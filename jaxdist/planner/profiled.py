@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.profile import Block, Layer, Profile
-from jaxdist.core.units import size
 from jaxdist.planner.graph import Graph, Node
+from jaxdist.planner.speed import Speed
 
 _NEEDED: Final = ("output_bytes", "parameter_bytes", "flops_forward", "flops_backward")
 _SECONDS: Final = ("seconds_forward", "seconds_backward")
@@ -65,20 +65,20 @@ def _check(block: Mapping[str, Any], source: str) -> None:
             )
 
 
-def of_profile(profile: Profile, source: str, rate: float | None = None) -> Graph:
+def of_profile(profile: Profile, source: str, speed: Speed | None = None) -> Graph:
     """Return the blocks of a profile as a chain.
 
-    A block takes the seconds measured of it, or of all its layers; without them its
-    FLOPs at a rate.
+    A block takes the seconds measured of it, or of all its layers; without them those
+    of its layers at a speed.
 
     Args:
         profile: of a minibatch.
         source: its name, for errors.
-        rate: FLOP/s, for blocks that nobody measured.
+        speed: for blocks that nobody measured.
 
     Raises:
         BadInput: the network is no chain, or a block was not measured and there is no
-            rate, or it was measured and takes no time.
+            speed, or it was measured and takes no time.
     """
     if not profile.blocks:
         raise BadInput(
@@ -87,34 +87,24 @@ def of_profile(profile: Profile, source: str, rate: float | None = None) -> Grap
             values=f"{source}: {profile.note or 'no blocks'}",
             remedy="a network with chain(), as docs/your_model.md has it",
         )
-    nodes = tuple(_node(block, profile, source, rate) for block in profile.blocks)
+    nodes = tuple(_node(block, profile, source, speed) for block in profile.blocks)
     names = [node.name for node in nodes]
     return Graph(
         source=source,
         nodes=nodes,
         edges=tuple(itertools.pairwise(names)),
-        origin=_origin(profile, rate),
+        origin=_origin(profile, speed),
     )
 
 
-def _origin(profile: Profile, rate: float | None) -> str:
-    """Say where the times are from."""
-    measured = sum(_of(block, profile) is not None for block in profile.blocks)
-    if measured == len(profile.blocks) or rate is None:
-        return "measured"
-    flops = f"FLOPs at {size(rate, 'FLOP/s')}"
-    return f"{flops}, {measured} blocks measured" if measured else flops
-
-
-def _of(block: Block, profile: Profile) -> tuple[float, float] | None:
-    """Return what was measured of a block, or of all its layers."""
-    layers = [row for row in profile.layers if row.block == block.name]
-    return _measured([block]) or _measured(layers)
-
-
-def _node(block: Block, profile: Profile, source: str, rate: float | None) -> Node:
-    layers = [row for row in profile.layers if row.block == block.name]
-    forward, backward = _seconds(block, _of(block, profile), source, rate)
+def _node(block: Block, profile: Profile, source: str, speed: Speed | None) -> Node:
+    layers = _layers(block, profile)
+    own = _measured([block]) or _measured(layers)
+    if own is not None and block.flops and not any(own):
+        raise _idle(block, source)
+    if own is None and speed is None:
+        raise _unmeasured(block, source)
+    forward, backward = own or _predicted(_parts(block, layers), speed)
     return Node(
         name=block.name,
         label=block.kind,
@@ -127,30 +117,29 @@ def _node(block: Block, profile: Profile, source: str, rate: float | None) -> No
     )
 
 
-def _seconds(
-    block: Block, own: tuple[float, float] | None, source: str, rate: float | None
-) -> tuple[float, float]:
-    if own is not None and (any(own) or not block.flops):
-        return own
-    if own is not None:
-        raise _idle(block, source)
-    if rate is None:
-        raise BadInput(
-            f"{source}: {block.name} was not measured",
-            rule="a block has measured seconds, or its FLOPs are done at a rate",
-            values=f"{block.name}: {block.flops:,} FLOP, no seconds",
-            remedy="--flops-rate 10e12, the FLOP/s of a device",
-        )
-    return block.flops_forward / rate, block.flops_backward / rate
+def _layers(block: Block, profile: Profile) -> list[Layer]:
+    return [row for row in profile.layers if row.block == block.name]
 
 
-def _idle(block: Block, source: str) -> BadInput:
-    return BadInput(
-        f"{source}: {block.name} takes no time",
-        rule="a block that has FLOPs takes time",
-        values=f"{block.name}: {block.flops:,} FLOP in 0 s",
-        remedy=f"measure {block.name} again",
+def _parts(block: Block, layers: Sequence[Layer]) -> Sequence[Layer]:
+    """Return the layers of a block, or itself where they do not say what it does."""
+    return layers if sum(row.flops for row in layers) == block.flops else [block]
+
+
+def _origin(profile: Profile, speed: Speed | None) -> str:
+    """Say where the times are from."""
+    measured = sum(
+        (_measured([block]) or _measured(_layers(block, profile))) is not None
+        for block in profile.blocks
     )
+    if measured == len(profile.blocks) or speed is None:
+        return "measured"
+    return speed.origin + f", {measured} blocks measured" * bool(measured)
+
+
+def _predicted(rows: Sequence[Layer], speed: Speed | None) -> tuple[float, float]:
+    each = [speed.seconds(row) for row in rows] if speed else []
+    return sum(forward for forward, _ in each), sum(backward for _, backward in each)
 
 
 def _measured(rows: Sequence[Layer]) -> tuple[float, float] | None:
@@ -160,3 +149,24 @@ def _measured(rows: Sequence[Layer]) -> tuple[float, float] | None:
     if not rows or None in forward or None in backward:
         return None
     return sum(s or 0.0 for s in forward), sum(s or 0.0 for s in backward)
+
+
+def _unmeasured(block: Block, source: str) -> BadInput:
+    return BadInput(
+        f"{source}: {block.name} was not measured",
+        rule="a block has measured seconds, or those of a device",
+        values=f"{block.name}: {block.flops:,} FLOP, no seconds",
+        remedy=(
+            "--flops-rate 10e12, the FLOP/s of a device",
+            "--cluster NAME, and what the oracle predicts for its device",
+        ),
+    )
+
+
+def _idle(block: Block, source: str) -> BadInput:
+    return BadInput(
+        f"{source}: {block.name} takes no time",
+        rule="a block that has FLOPs takes time",
+        values=f"{block.name}: {block.flops:,} FLOP in 0 s",
+        remedy=f"measure {block.name} again",
+    )

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jaxdist.core.cluster import Cluster, Level
 from jaxdist.core.errors import BadInput
 
 
@@ -49,6 +50,40 @@ def tiers(
     given = tuple(bandwidths) * (len(sizes) if len(bandwidths) == 1 else 1)
     _check_bandwidths(sizes, given)
     return tuple(Tier(size=n, bandwidth=b) for n, b in zip(sizes, given))
+
+
+def tiers_of(cluster: Cluster, workers: int | None) -> tuple[Tier, ...]:
+    """Return the tiers of neighbouring devices of a cluster, innermost first.
+
+    Args:
+        cluster: its levels, and what gets through where all send at once.
+        workers: devices; None for all.
+
+    Raises:
+        BadInput: more than there are, or units of a level that are not full.
+    """
+    rest = cluster.devices if workers is None else workers
+    cluster.level_of(rest)
+    found, full = [], 1
+    for level in cluster.levels:
+        if rest > level.size and rest % level.size:
+            raise _not_full(cluster, level, rest * full, full)
+        rate = level.bandwidth.value / level.oversubscription.value
+        found.append(Tier(size=min(rest, level.size), bandwidth=rate))
+        rest, full = -(-rest // level.size), full * level.size
+    return tuple(tier for tier in found if tier.size > 1) or (found[0],)
+
+
+def _not_full(cluster: Cluster, level: Level, workers: int, below: int) -> BadInput:
+    unit = below * level.size
+    near = [n for n in (workers // unit * unit, -(-workers // unit) * unit) if n]
+    return BadInput(
+        f"{workers} devices do not fill units of {level.name}",
+        rule=f"{cluster.name} has {unit} devices in each {level.name}, and a plan of "
+        "levels takes whole ones",
+        values=f"--workers {workers}",
+        remedy=[f"--workers {count}" for count in near],
+    )
 
 
 def _check_product(workers: int | None, sizes: Sequence[int]) -> None:

@@ -69,7 +69,17 @@ def _add_question(parser: Parser) -> None:
         help="of a link: 1.25e9 bytes a second, 10gbit, 12.5GB/s; with --levels one "
         "for each, innermost first",
     )
-    add("--memory", metavar="M", help="bytes of a device: 16e9, 16GB, 16GiB (no limit)")
+    add(
+        "--cluster",
+        metavar="NAME|FILE",
+        help="links, memory and speed of a cluster of docs/clusters.md, instead of "
+        "--bandwidth and --levels",
+    )
+    add(
+        "--memory",
+        metavar="M",
+        help="bytes of a device: 16e9, 16GB, 16GiB (the cluster's; else no limit)",
+    )
     add(
         "--straight",
         action="store_true",

@@ -8,17 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import Profile
 from jaxdist.core.quantities import bandwidth, volume, work_rate
+from jaxdist.meshes.clusters.read import find
 from jaxdist.planner.forms import FORMS, Form
 from jaxdist.planner.graph import Graph
 from jaxdist.planner.memory import MODELS, Memory
 from jaxdist.planner.pipedream_file import read_pipedream
 from jaxdist.planner.profiled import of_profile, read_profile
+from jaxdist.planner.speed import Speed, at_rate, on_device
 from jaxdist.planner.stages import Answer, Question, partition
-from jaxdist.planner.tiers import Tier, tiers
+from jaxdist.planner.tiers import Tier, tiers, tiers_of
 from jaxdist.planner.to_plan import plan_of
 
 _CUTS: Final = ("order", "any")
@@ -32,6 +35,8 @@ class Found:
     """The stages."""
     profile: Profile | None
     """What they are stages of, where it is ours."""
+    origins: dict[str, str]
+    """Where its numbers are from."""
     seconds: float
     """That the search took."""
 
@@ -47,12 +52,13 @@ def find_stages(args: Namespace) -> Found:
     Raises:
         BadInput: something of it cannot be.
     """
-    graph, profile = read_source(args.profile, args.flops_rate)
+    cluster = _cluster(args)
+    graph, profile = _source(args, cluster)
     asked = Question(
         graph=graph,
-        tiers=_tiers(args),
+        tiers=tiers_of(cluster, args.workers) if cluster else _tiers(args),
         form=_form(args),
-        memory=_memory(args),
+        memory=_memory(args, cluster),
         straight=args.straight,
         cuts="any" if _one_of("--cuts", args.cuts, _CUTS) == "any" else "order",
     )
@@ -68,20 +74,21 @@ def find_stages(args: Namespace) -> Found:
         )
     begun = time.perf_counter()
     found = partition(asked)
-    return Found(answer=found, profile=profile, seconds=time.perf_counter() - begun)
+    return Found(
+        answer=found,
+        profile=profile,
+        origins=_origins(args, cluster, graph),
+        seconds=time.perf_counter() - begun,
+    )
 
 
-def read_source(path: str | None, rate: str | None) -> tuple[Graph, Profile | None]:
+def _source(args: Namespace, cluster: Cluster | None) -> tuple[Graph, Profile | None]:
     """Read a profile of either kind; the second is None for PipeDream's.
-
-    Args:
-        path: of the file.
-        rate: FLOP/s for blocks without measured seconds.
 
     Raises:
         BadInput: there is none, or it is no profile.
     """
-    if path is None:
+    if args.profile is None:
         raise BadInput(
             "no profile to cut into stages",
             rule="stages are cut from what each layer costs",
@@ -90,20 +97,54 @@ def read_source(path: str | None, rate: str | None) -> tuple[Graph, Profile | No
                 "jaxdist profile vgg16 -o vgg16.json; --profile vgg16.json",
             ),
         )
-    text = _text(Path(path))
-    name = Path(path).name
-    if not text.lstrip().startswith(("{", "[")):
-        if rate is not None:
+    text, rate = _text(Path(args.profile)), args.flops_rate
+    name = Path(args.profile).name
+    if text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
+        profile = read_profile(text, name)
+        return of_profile(profile, name, _speed(rate, cluster, profile)), profile
+    if rate is not None:
+        raise BadInput(
+            "PipeDream's profiles have seconds, and no FLOPs",
+            rule="--flops-rate is for blocks of our profiles that nobody measured",
+            values=f"--flops-rate {rate}, --profile {args.profile}",
+            remedy="no --flops-rate",
+        )
+    return read_pipedream(text, name), None
+
+
+def _speed(rate: str | None, cluster: Cluster | None, profile: Profile) -> Speed | None:
+    if rate is not None:
+        return at_rate(work_rate(rate, "--flops-rate"))
+    return on_device(cluster.device, profile) if cluster else None
+
+
+def _cluster(args: Namespace) -> Cluster | None:
+    """Return the cluster, if there is one that says all of links and devices."""
+    if args.cluster is None:
+        return None
+    for name in ("bandwidth", "levels", "flops_rate"):
+        value = getattr(args, name)
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
             raise BadInput(
-                "PipeDream's profiles have seconds, and no FLOPs",
-                rule="--flops-rate is for blocks of our profiles that nobody measured",
-                values=f"--flops-rate {rate}, --profile {path}",
-                remedy="no --flops-rate",
+                f"--cluster and {option} contradict each other",
+                rule="a cluster says its links, its levels and how fast a device is",
+                values=f"--cluster {args.cluster} {option} {value}",
+                remedy=(f"no {option}", "no --cluster"),
             )
-        return read_pipedream(text, name), None
-    profile = read_profile(text, name)
-    done = None if rate is None else work_rate(rate, "--flops-rate")
-    return of_profile(profile, name, done), profile
+    return find(args.cluster)
+
+
+def _origins(args: Namespace, cluster: Cluster | None, graph: Graph) -> dict[str, str]:
+    """Say where times, links and memory are from."""
+    found = {"times": graph.origin, "links": "given"}
+    if args.memory is not None:
+        found["memory"] = "given"
+    if cluster:
+        links = (level.bandwidth.origin for level in cluster.levels)
+        found["links"] = "; ".join(dict.fromkeys(links))
+        found.setdefault("memory", cluster.device.memory.origin)
+    return found
 
 
 def _text(path: Path) -> str:
@@ -133,7 +174,7 @@ def _tiers(args: Namespace) -> tuple[Tier, ...]:
         raise BadInput(
             "no bandwidth between devices",
             rule="stages are planned for links of a bandwidth",
-            remedy="--bandwidth 10gbit",
+            remedy=("--bandwidth 10gbit", "--cluster NAME, as in docs/clusters.md"),
         )
     rates = [bandwidth(word, "--bandwidth") for word in args.bandwidth.split(",")]
     return tiers(args.workers, args.levels or (), rates)
@@ -153,16 +194,18 @@ def _form(args: Namespace) -> Form:
     )
 
 
-def _memory(args: Namespace) -> Memory:
+def _memory(args: Namespace, cluster: Cluster | None) -> Memory:
     model = _one_of("--memory-model", args.memory_model or MODELS[0], MODELS)
-    if args.memory is None and args.memory_model:
+    if args.memory is None and cluster is None and args.memory_model:
         raise BadInput(
             "no memory to count against",
             rule="--memory-model says how bytes are counted against --memory",
             values=f"--memory-model {args.memory_model}, no --memory",
             remedy="--memory 16GB",
         )
-    limit = math.inf if args.memory is None else volume(args.memory, "--memory")
+    limit = cluster.device.memory.value if cluster else math.inf
+    if args.memory is not None:
+        limit = volume(args.memory, "--memory")
     return Memory(limit=limit, model="upstream" if model == "upstream" else "in-flight")
 
 

@@ -26,7 +26,7 @@ def tree(found: Found) -> dict[str, Any]:
     limit = asked.memory.limit
     return {
         "profile": asked.graph.source,
-        "times": asked.graph.origin,
+        "origins": found.origins,
         "workers": asked.devices,
         "levels": [tier.size for tier in asked.tiers],
         "bandwidth": [tier.bandwidth for tier in asked.tiers],
@@ -109,8 +109,10 @@ def _facts(found: Found) -> Iterator[tuple[str, str]]:
     yield (
         "search",
         f"{duration(found.seconds)}, {count(len(asked.graph.nodes))} nodes, "
-        f"{count(answer.places)} places to cut; times {asked.graph.origin}",
+        f"{count(answer.places)} places to cut",
     )
+    said = (f"{name} {origin}" for name, origin in found.origins.items())
+    yield "from", "; ".join(said)
 
 
 def _table(answer: Answer, this: str, bar: str) -> "Table":
@@ -178,6 +180,7 @@ def _words(args: Namespace) -> str:
         ("workers", args.workers),
         ("levels", ",".join(map(str, args.levels)) if args.levels else None),
         ("bandwidth", args.bandwidth),
+        ("cluster", args.cluster),
         ("memory", args.memory),
         ("memory-model", args.memory_model),
         ("overlap", args.overlap),

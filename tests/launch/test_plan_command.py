@@ -104,6 +104,20 @@ def test_one_stage_is_data_parallelism(answer, digits, tmp_path):
 ON = ("--workers", "8", "--bandwidth", "10gbit")
 
 
+def test_a_cluster_says_links_memory_and_speed(answer, digits):
+    on = ("--cluster", "pipedream-b", "--workers", "8", "--json")
+    found = json.loads(answer(*VGG, *on)[1])
+    assert (found["config"], found["bandwidth"]) == ("7-1", [1.25e9])
+    assert found["memory_limit"] == 16e9
+    assert found["origins"]["times"] == "measured"
+    assert found["origins"]["links"].startswith("published: PipeDream")
+    ours = json.loads(answer(*digits[:2], *on)[1])
+    times = "predicted for V100-SXM2-16GB in float32"
+    assert ours["origins"]["times"] == times
+    assert 0 < ours["seconds"] < 1e-3
+    assert answer(*VGG, *on[:2], *on[-1:])[0] == 0  # all 16
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -132,6 +146,10 @@ ON = ("--workers", "8", "--bandwidth", "10gbit")
         ((*VGG, *ON, "-o", "none/plan.json"), "no folder none"),
         ((*VGG, "--workers", "64", "--bandwidth", "1e9", "--straight"), "--workers 40"),
         ((*VGG, "--workers", "30000", "--bandwidth", "1e9"), "--levels 8,64"),
+        ((*VGG, *ON, "--cluster", "pipedream-b"), "no --bandwidth"),
+        ((*VGG, "--cluster", "pipedream-c"), "did you mean pipedream-"),
+        ((*VGG, "--cluster", "pipedream-b", "--workers", "17"), "16 devices"),
+        ((*VGG, "--cluster", "dgx-a100", "--workers", "12"), "--workers 16"),
         ((*VGG, *ON, "--worker", "8"), "did you mean --workers?"),
     ],
 )

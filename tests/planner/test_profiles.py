@@ -8,6 +8,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.profile import Block, Layer, Profile
 from jaxdist.planner.pipedream_file import read_pipedream
 from jaxdist.planner.profiled import of_profile, read_profile
+from jaxdist.planner.speed import at_rate
 
 LINE = (
     "node{n} -- {label} -- forward_compute_time={f}, backward_compute_time={b}, "
@@ -154,7 +155,7 @@ def profile(blocks=BLOCKS, layers=LAYERS, note=""):
 
 
 def test_blocks_without_seconds_do_their_flops_at_a_rate():
-    graph = of_profile(read_profile(profile().to_json(), "p"), "p", rate=100.0)
+    graph = of_profile(read_profile(profile().to_json(), "p"), "p", at_rate(100.0))
     assert [(n.forward, n.backward) for n in graph.nodes] == [(1.0, 2.0)] * 3
     assert [n.kept for n in graph.nodes] == [16] * 3
     assert [n.cut_after for n in graph.nodes] == [False, True, True]
@@ -176,7 +177,7 @@ def test_measured_seconds_come_first_of_the_block_or_of_its_layers():
         else row
         for row in LAYERS
     )
-    graph = of_profile(profile(blocks, layers), "p", rate=100.0)
+    graph = of_profile(profile(blocks, layers), "p", at_rate(100.0))
     times = [(n.forward, n.backward) for n in graph.nodes]
     assert times == [(5.0, 6.0), (3.0, 5.0), (1.0, 2.0)]
 
@@ -197,7 +198,7 @@ def test_a_bad_block_is_refused_by_name(change, says):
     tree = profile().tree()
     change(tree["blocks"][1])
     with pytest.raises(BadInput, match=says):
-        of_profile(read_profile(json.dumps(tree), "p"), "p", rate=1.0)
+        of_profile(read_profile(json.dumps(tree), "p"), "p", at_rate(1.0))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"blocks": 3}', '{"blocks": [1]}'])
@@ -208,4 +209,4 @@ def test_what_is_no_profile_is_said_to_be_none(text):
 
 def test_a_network_that_is_no_chain_is_refused_with_its_reason():
     with pytest.raises(BadInput, match="none: it branches"):
-        of_profile(profile(blocks=(), note="none: it branches"), "p", rate=1.0)
+        of_profile(profile(blocks=(), note="none: it branches"), "p", at_rate(1.0))
