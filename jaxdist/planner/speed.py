@@ -8,9 +8,6 @@ from jaxdist.core.cluster import Device
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import Layer, Profile
 from jaxdist.core.units import size
-from jaxdist.oracle.case import Case
-from jaxdist.oracle.work import Worker
-from jaxdist.partition.ledger import Ledger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +39,10 @@ def on_device(device: Device, profile: Profile) -> Speed:
         device: peak, efficiency by the FLOPs of a kernel, memory bandwidth, launch.
         profile: its inputs say the dtype.
     """
+    from jaxdist.oracle.case import Case  # jax, which other questions do without
+    from jaxdist.oracle.work import Worker
+    from jaxdist.partition.ledger import Ledger
+
     plan = Plan()
     ledger = Ledger(plan=plan, rows=())
     dtype = _dtype(profile)
