@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxdist.launch.specimen import find_specimen, profile_of
+from jaxdist.planner.answer import Question
 from jaxdist.planner.forms import Form
 from jaxdist.planner.graph import Graph
 from jaxdist.planner.pipedream_file import read_pipedream
 from jaxdist.planner.profiled import of_profile
 from jaxdist.planner.speed import at_rate
-from jaxdist.planner.stages import Question, partition
+from jaxdist.planner.stages import partition
 from jaxdist.planner.tiers import tiers
 
 FILE = Path(__file__).parents[1] / "tests/planner/pipedream/vgg16.txt"

@@ -12,11 +12,12 @@ import random
 import time
 from pathlib import Path
 
+from jaxdist.planner.answer import Question
 from jaxdist.planner.forms import FORMS
 from jaxdist.planner.graph import Graph, Node
 from jaxdist.planner.memory import Memory
 from jaxdist.planner.pipedream_file import read_pipedream
-from jaxdist.planner.stages import Question, partition
+from jaxdist.planner.stages import partition
 from jaxdist.planner.tiers import tiers
 
 FILES = Path(__file__).parents[1] / "tests/planner/pipedream"

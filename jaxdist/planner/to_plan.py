@@ -4,7 +4,7 @@ import math
 
 from jaxdist.core.pipe import Pipe
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.planner.stages import Answer
+from jaxdist.planner.answer import Answer
 
 
 def plan_of(found: Answer) -> Plan:

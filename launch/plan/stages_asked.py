@@ -14,13 +14,14 @@ from jaxdist.core.plan import Plan
 from jaxdist.core.profile import Profile
 from jaxdist.core.quantities import bandwidth, volume, work_rate
 from jaxdist.meshes.clusters.read import find
+from jaxdist.planner.answer import Answer, Question
 from jaxdist.planner.forms import FORMS, Form
 from jaxdist.planner.graph import Graph
 from jaxdist.planner.memory import MODELS, Memory
 from jaxdist.planner.pipedream_file import read_pipedream
 from jaxdist.planner.profiled import of_profile, read_profile
 from jaxdist.planner.speed import Speed, at_rate, on_device
-from jaxdist.planner.stages import Answer, Question, partition
+from jaxdist.planner.stages import partition
 from jaxdist.planner.tiers import Tier, tiers, tiers_of
 from jaxdist.planner.to_plan import plan_of
 

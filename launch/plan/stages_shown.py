@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jaxdist.core.units import count, duration, size
 from jaxdist.launch.plan.stages_asked import Found
-from jaxdist.planner.stages import Answer, Stage
+from jaxdist.planner.answer import Answer, Stage
 from jaxdist.planner.to_plan import microbatches_of
 
 if TYPE_CHECKING:

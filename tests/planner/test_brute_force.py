@@ -8,10 +8,11 @@ from functools import cache
 import pytest
 
 from jaxdist.core.errors import BadInput
+from jaxdist.planner.answer import Question
 from jaxdist.planner.forms import Form
 from jaxdist.planner.graph import Graph, Node
 from jaxdist.planner.memory import Memory
-from jaxdist.planner.stages import Question, partition
+from jaxdist.planner.stages import partition
 from jaxdist.planner.tiers import Tier
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from jaxdist.pipeline.pipedream import most_in_flight
+from jaxdist.planner.answer import Question
 from jaxdist.planner.forms import FORMS
 from jaxdist.planner.memory import Memory
 from jaxdist.planner.pipedream_file import read_pipedream
-from jaxdist.planner.stages import Question, partition
+from jaxdist.planner.stages import partition
 from jaxdist.planner.tiers import tiers
 
 FILES = Path(__file__).parent / "pipedream"
