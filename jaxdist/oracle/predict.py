@@ -1,6 +1,5 @@
 """Predicting: the seconds and the bytes of a step by term, and where they are from."""
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -133,13 +132,7 @@ def computed(case: Case, cluster: Cluster) -> dict[str, float]:
 
 def moved(case: Case, cluster: Cluster) -> dict[str, float]:
     """Return the seconds of collectives, on the device that needs longest."""
-    found = []
-    for ledger in case.ledgers:
-        total: defaultdict[str, float] = defaultdict(float)
-        mesh = case.plan.mesh
-        for term, took in priced(ledger, cluster, mesh, case.microbatches).items():
-            total[term] += took
-        found.append(dict(total))
+    found = [priced(ledger, cluster, case.plan.mesh) for ledger in case.ledgers]
     return max(found, key=lambda terms: sum(terms.values()))
 
 

@@ -10,14 +10,12 @@ this is what a library reaches that chooses by size.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
 
 from jaxdist.collectives.hlo import wire_bytes
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import MeshShape
 from jaxdist.oracle.groups import Group, group_of
 from jaxdist.partition.ledger import Ledger
-from jaxdist.partition.traffic import Traffic
 
 
 def seconds(kind: str, payload: float, times: int, group: Group) -> float:
@@ -51,29 +49,17 @@ def messages(kind: str, devices: int) -> int:
     }[kind]
 
 
-def priced(
-    ledger: Ledger, cluster: Cluster, mesh: MeshShape, microbatches: int
-) -> dict[str, float]:
+def priced(ledger: Ledger, cluster: Cluster, mesh: MeshShape) -> dict[str, float]:
     """Return the seconds of a ledger's rows, by `what, axes`.
 
-    Syncs of an outer loop count by the step. A layer's row counts once a microbatch;
-    rows of one layer, kind and axes move together.
+    Syncs of an outer loop count by the step.
     """
     total: defaultdict[str, float] = defaultdict(float)
     every = ledger.plan.outer.every or 1
     joint = [row for sync in ledger.syncs for row in sync.rows]
-    for part, share in ((ledger.rows, 1.0), (joint, 1 / every)):
-        for row, times in _merged(part, microbatches):
+    for rows, share in ((ledger.rows, 1.0), (joint, 1 / every)):
+        for row in rows:
             group = group_of(cluster, mesh, row.axes)
-            took = seconds(row.kind, row.payload, times, group)
+            took = seconds(row.kind, row.payload, row.arrays, group)
             total[f"{row.what}, {' x '.join(row.axes)}"] += share * took
     return dict(total)
-
-
-def _merged(
-    rows: Iterable[Traffic], microbatches: int
-) -> Iterable[tuple[Traffic, int]]:
-    """Yield rows with how many collectives they stand for."""
-    for row in rows:
-        once = row.layer.startswith(("reduce_gradients", "outer_step", "lengths"))
-        yield row, 1 if once else microbatches

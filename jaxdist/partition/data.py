@@ -120,10 +120,13 @@ def gradients(
         updates: times that parameters move in a step; the loss is summed once.
     """
     sums: Counter[tuple[str, ...]] = Counter()
+    arrays: Counter[tuple[str, ...]] = Counter()
     for leaf, over in zip(leaves, exactly, strict=True):
         size = math.prod(leaf.local(plan)) * np.dtype(leaf.dtype).itemsize
         sums[over] += updates * size
+        arrays[over] += updates
     sums[plan.sum_axes] += max(4, *(np.dtype(leaf.dtype).itemsize for leaf in leaves))
+    arrays[plan.sum_axes] += 1
     for axes, payload in sums.items():
         if axes:
             yield Traffic(
@@ -132,6 +135,7 @@ def gradients(
                 axes=axes,
                 payload=payload,
                 layer="reduce_gradients",
+                arrays=arrays[axes],
             )
 
 
@@ -141,16 +145,17 @@ def statistics(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traf
         norm, width = call.layer, call.shape[-1] * wide(call.dtype).itemsize
         width //= plan.mesh.tensor if roles.get(call.path) == "inner" else 1
         batch_axes = neighbours(plan, _replicas(plan, norm))
-        parts = [((*batch_axes, *real_axes(plan, SPATIAL_AXES)), 4 * width)]
+        parts = [((*batch_axes, *real_axes(plan, SPATIAL_AXES)), 4)]
         if norm.statistics == "replica":
             # One running average for all replicas, forward alone.
-            parts.append((real_axes(plan, BATCH_AXES), 2 * width))
-        for axes, payload in parts:
+            parts.append((real_axes(plan, BATCH_AXES), 2))
+        for axes, arrays in parts:
             if axes:
                 yield Traffic(
                     what="statistics",
                     kind="all-reduce",
                     axes=axes,
-                    payload=payload,
+                    payload=arrays * width,
                     layer=call.path,
+                    arrays=arrays,
                 )

@@ -70,6 +70,7 @@ def parameters(
             axes=(AXIS,),
             payload=times_read * sizes[AXIS] * message,
             layer=name,
+            arrays=times_read,
         )
         way = scatter if matrix and isinstance(scatter, Scatters) else None
         for kind, payload in _scattered(way, part, wide(sent).itemsize, sizes):

@@ -142,7 +142,7 @@ def write_ledger(
             sums.gather,
         ),
         *norms.lengths(plan, reads.leaves, reads.lengths, reads.totals, updates),
-        *(replace(row, payload=times * row.payload) for row in layers),
+        *(_repeated(row, times) for row in layers),
     )
     work = {
         path: flops
@@ -155,6 +155,11 @@ def write_ledger(
         work={path: times * flops for path, flops in work.items()},
         syncs=syncs,
     )
+
+
+def _repeated(row: Traffic, times: int) -> Traffic:
+    """Return what a layer moves in so many microbatches."""
+    return replace(row, payload=times * row.payload, arrays=times * row.arrays)
 
 
 def _talk(part: reach.Range, roles: Roles) -> Iterator[Traffic]:

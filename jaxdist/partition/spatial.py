@@ -50,17 +50,18 @@ def halos(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
         known.update(forward)
         backward = _backward(plan, call, roles)
         for axis in _split(plan, call.shape).values():
-            numbers = sum(f.numbers for f in (*forward, *backward) if f.axis == axis)
+            fetched = [f.numbers for f in (*forward, *backward) if f.axis == axis]
             # Among stages each edge is gathered by the whole axis: `layers.halo`.
             staged = plan.mesh.size(PIPE) > 1
             yield Traffic(
                 what="halo",
                 kind="all-gather" if staged else "collective-permute",
                 axes=(axis,),
-                payload=numbers
+                payload=sum(fetched)
                 * (plan.mesh.size(axis) if staged else 1)
                 * np.dtype(call.dtype).itemsize,
                 layer=call.path,
+                arrays=len(fetched),
             )
 
 
@@ -86,6 +87,7 @@ def means(plan: Plan, calls: Sequence[Call]) -> Iterator[Traffic]:
                 axes=axes,
                 payload=2 * features * wide(call.dtype).itemsize,
                 layer=call.path,
+                arrays=2,
             )
 
 
@@ -111,6 +113,7 @@ def gathers(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic
                     axes=(axis,),
                     payload=payload,
                     layer=call.path,
+                    arrays=2 if kind == "all-to-all" else 1,
                 )
 
 

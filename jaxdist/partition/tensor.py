@@ -106,13 +106,16 @@ def outputs(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic
         numbers, kept = _numbers(plan, call), np.dtype(call.dtype).itemsize
         numbers //= call.out_shape[-1] if role == "logits" else 1
         full = wide(call.dtype).itemsize
-        for kind, payload in _kinds(role, numbers, kept, full, plan.mesh.tensor):
+        for kind, payload, arrays in _kinds(
+            role, numbers, kept, full, plan.mesh.tensor
+        ):
             yield Traffic(
                 what=_WORDS.get(role or "", ""),
                 kind=kind,
                 axes=(AXIS,),
                 payload=payload,
                 layer=call.path,
+                arrays=arrays,
             )
 
 
@@ -140,16 +143,17 @@ def own_channels(plan: Plan, roles: Roles, call: Call) -> Call:
 
 def _kinds(
     role: Role | None, numbers: int, kept: int, full: int, devices: int
-) -> tuple[tuple[str, int], ...]:
+) -> tuple[tuple[str, int, int], ...]:
+    """Return kind, bytes and arrays of what a role moves."""
     part = numbers // devices
     if role in ("filter", "gather"):
-        return (("all-gather", numbers * kept), ("reduce-scatter", part * full))
+        return (("all-gather", numbers * kept, 1), ("reduce-scatter", part * full, 1))
     if role in ("scatter", "lookup"):
-        return (("all-gather", numbers * full), ("reduce-scatter", part * full))
+        return (("all-gather", numbers * full, 1), ("reduce-scatter", part * full, 1))
     if role in ("channel", "row", "vocabulary"):
-        return (("all-reduce", 2 * numbers * full),)
+        return (("all-reduce", 2 * numbers * full, 2),)
     if role == "logits":
-        return (("all-reduce", 5 * numbers * full),)
+        return (("all-reduce", 5 * numbers * full, 5),)
     return ()
 
 

@@ -21,6 +21,8 @@ class Traffic:
     """Bytes of the results on one device in one step."""
     layer: str
     """Path of the layer that asks for it."""
+    arrays: int = 1
+    """Arrays that are moved one after another in one step."""
 
 
 def real_axes(plan: Plan, axes: Iterable[str]) -> tuple[str, ...]:

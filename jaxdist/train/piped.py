@@ -101,6 +101,7 @@ def messages(layout: Layout) -> Iterator[Traffic]:
             axes=("pipe",),
             payload=ticks * hops * size(lengths),
             layer="between_stages",
+            arrays=ticks * hops,
         )
 
 

@@ -1,5 +1,6 @@
 """Predicted steps: terms that follow from the ledger, the table and the shapes."""
 
+from collections import Counter
 from dataclasses import replace
 
 import jax
@@ -17,12 +18,15 @@ from jaxdist.launch.described import Subject, held
 from jaxdist.launch.job import make_job
 from jaxdist.launch.resolve import resolve
 from jaxdist.launch.samples import wanted
+from jaxdist.meshes.build import build_mesh
 from jaxdist.meshes.clusters.read import find
 from jaxdist.oracle.groups import Group
 from jaxdist.oracle.predict import predict
 from jaxdist.oracle.prices import messages, seconds
 from jaxdist.oracle.replay import replayed
 from jaxdist.oracle.work import Spent, stage_seconds
+from jaxdist.train.laying import lay_out
+from jaxdist.train.program import compile_program
 
 FLAT = Curve(points=((1.0, 0.5),), origin="given: a test")
 
@@ -116,7 +120,7 @@ def test_sums_of_gradients_cost_what_the_ledger_says(digits):
     )
     level = cluster.levels[0]
     sent = wire_bytes("all-reduce", row.payload, 4)
-    least = 4 * level.alpha.value + sent / level.bandwidth.value
+    least = 4 * row.arrays * level.alpha.value + sent / level.bandwidth.value
     assert found.terms_s["all-reduce, data"] == pytest.approx(least, rel=0.2)
     assert found.step_s == pytest.approx(sum(found.terms_s.values()))
 
@@ -168,3 +172,28 @@ def test_slow_input_is_a_term_of_its_own(digits):
     slow = predict(case, replace(cluster, input_rate=rate))
     assert "input" not in before.terms_s
     assert slow.terms_s["input"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan.mesh.data=4", "plan.mesh.spatial_h=1"),
+        ("plan.mesh.data=2", "plan.mesh.spatial_h=2"),
+        ("plan.mesh.data=1", "plan.mesh.spatial_h=1", "plan.mesh.fsdp=4"),
+    ],
+)
+def test_the_ledger_knows_how_many_arrays_layers_move(words):
+    """As the compiled step has them, but for gradients, which it moves together."""
+    subject = Subject(resolve("digits", words).config)
+    plan = subject.config.plan
+    layout = lay_out(subject.task, plan, build_mesh(plan), subject.shapes)
+    compiled, planned = Counter(), Counter()
+    for move in compile_program(layout).moves:
+        compiled[move.kind, move.axes] += move.trips
+    for row in layout.ledger.rows:
+        together = row.layer == "reduce_gradients"
+        planned[row.kind, row.axes] += 1 if together else row.arrays
+    sums = ("all-reduce", plan.sum_axes)
+    loss = {sums: compiled[sums] - planned[sums]}
+    assert loss[sums] in (-1, 0)  # the loss may go with the gradients
+    assert {**planned, sums: 0} == {**compiled, sums: 0}
