@@ -1,22 +1,45 @@
-"""`jaxdist plan stages`: a network cut into stages for a number of devices."""
+"""`jaxdist plan`: layouts of an experiment ranked, or a network cut into stages."""
 
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
+from typing import Final
 
+from jaxdist.core.errors import BadInput
 from jaxdist.launch.arguments import Parser, add_json, check_folder
 
-summary = "choose stages and replicas for a network, by PipeDream's recurrences"
+_OF_STAGES: Final = (
+    *("profile", "workers", "levels", "bandwidth", "straight", "overlap", "form"),
+    "flops_rate",
+)
+"""Options that are for stages alone, and have no value unless they are given."""
+
+summary = "rank the layouts of an experiment on a cluster, or cut it into stages"
 
 
 def add_arguments(parser: Parser) -> None:
-    """Take `stages`, a profile, devices and links."""
+    """Take an experiment, a cluster and devices; or `stages`, a profile and links."""
     parser.usage = (
-        "jaxdist plan stages --profile FILE --workers N --bandwidth B [options]"
+        "jaxdist plan EXPERIMENT [key=value ...] --cluster NAME|FILE --devices N\n"
+        "       jaxdist plan stages --profile FILE --workers N --bandwidth B [options]"
     )
     parser.add_argument(
         "what",
-        choices=("stages",),
-        help="stages: where to cut a network, and how many devices each stage has",
+        metavar="EXPERIMENT|stages",
+        help="a name of `jaxdist experiments`: its layouts by predicted time; stages: "
+        "where to cut a network, and how many devices each stage has",
+    )
+    parser.add_argument(
+        "overrides",
+        metavar="key.sub=value",
+        nargs="*",
+        default=(),
+        help="of the experiment; `jaxdist config EXPERIMENT` lists the keys",
+    )
+    parser.add_argument(
+        "--devices", metavar="N", type=int, help="of the cluster, for an experiment"
+    )
+    parser.add_argument(
+        "--top", metavar="N", type=int, help="layouts that are shown (10)"
     )
     _add_question(parser)
     _add_costs(parser)
@@ -32,12 +55,36 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Search, write and print."""
+    if args.output:
+        check_folder(args.output)
+    if args.what == "stages":
+        _refuse(args, "stages", ("overrides", "devices", "top"))
+        return _stages(args)
+    _refuse(args, args.what, _OF_STAGES)
+    return _layouts(args)
+
+
+def _layouts(args: Namespace) -> int:
+    from jaxdist.launch.console import console, print_json
+    from jaxdist.launch.plan.layouts_asked import rank_layouts
+    from jaxdist.launch.plan.layouts_shown import print_layouts, tree
+
+    args.top = 10 if args.top is None else args.top
+    found = rank_layouts(args)
+    if args.output:
+        args.output.write_text(found.ranking.plans[0].plan.to_json(), encoding="utf-8")
+    if args.json:
+        print_json(tree(found, args.top))
+    else:
+        print_layouts(console(), found, args)
+    return 0
+
+
+def _stages(args: Namespace) -> int:
     from jaxdist.launch.console import console, print_json
     from jaxdist.launch.plan.stages_asked import find_stages
     from jaxdist.launch.plan.stages_shown import print_stages, tree
 
-    if args.output:
-        check_folder(args.output)
     found = find_stages(args)
     if args.output and found.plan:
         args.output.write_text(found.plan.to_json(), encoding="utf-8")
@@ -46,6 +93,19 @@ def run(args: Namespace) -> int:
     else:
         print_stages(console(), found, args)
     return 0
+
+
+def _refuse(args: Namespace, what: str, names: tuple[str, ...]) -> None:
+    """Refuse options of the other kind of plan."""
+    for name in names:
+        if getattr(args, name) not in (None, (), [], False):
+            raise BadInput(
+                f"plan {what} takes no {name.replace('_', '-')}",
+                rule="an experiment has --cluster and --devices, stages have --profile "
+                "and --workers, as --help says",
+                values=f"{name} = {getattr(args, name)}",
+                remedy=f"jaxdist plan {what} without it",
+            )
 
 
 def _add_question(parser: Parser) -> None:

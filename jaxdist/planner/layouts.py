@@ -1,0 +1,47 @@
+"""Layouts: the meshes of a number of devices, as plans that could be tried."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Final
+
+from jaxdist.core.plan import MeshShape, Plan
+
+AXES: Final = ("pipe", "data", "fsdp", "spatial_h", "tensor")
+"""Axes over which devices are dealt out, outermost first."""
+
+
+def layouts(plan: Plan, devices: int, axes: Sequence[str] = AXES) -> Iterator[Plan]:
+    """Yield a plan for every way to deal devices out over axes.
+
+    Args:
+        plan: what stays as it is: the reduction, the shuffle, the schedule.
+        devices: the product of the sizes.
+        axes: that may have more than one device.
+
+    >>> [p.title for p in layouts(Plan(), 2, ("data", "tensor"))]
+    ['tensor 2', 'data 2']
+    """
+    for sizes in _products(devices, len(axes)):
+        mesh = MeshShape(**dict(zip(axes, sizes, strict=True)))
+        yield replace(plan.on(mesh), mesh=mesh)
+
+
+def alone(plan: Plan, devices: int, axes: Sequence[str] = AXES) -> Iterator[Plan]:
+    """Yield the layouts that everybody asks about: all devices along one axis."""
+    for axis in axes:
+        mesh = MeshShape(**{axis: devices})
+        yield replace(plan.on(mesh), mesh=mesh)
+
+
+@cache
+def _products(number: int, count: int) -> tuple[tuple[int, ...], ...]:
+    """Return every way to write a number as a product of so many factors."""
+    if count == 1:
+        return ((number,),)
+    return tuple(
+        (first, *rest)
+        for first in range(1, number + 1)
+        if number % first == 0
+        for rest in _products(number // first, count - 1)
+    )

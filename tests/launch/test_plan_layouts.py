@@ -1,0 +1,42 @@
+"""`jaxdist plan EXPERIMENT`: ranked layouts, the plan it writes, and refusals."""
+
+import json
+
+import pytest
+
+from jaxdist.core.plan import Plan
+from jaxdist.launch.cli import main
+
+
+def test_the_first_layout_is_the_plan_that_is_written(capsys, tmp_path):
+    path = tmp_path / "plan.json"
+    words = ("digits", "--cluster", "testbed", "--devices", "4", "--top", "3")
+    assert main(["plan", *words, "--json", "-o", str(path)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["plans"]) == 3
+    first = found["plans"][0]
+    assert Plan.from_json(path.read_text()) == Plan.from_json(json.dumps(first["plan"]))
+    assert first["step_s"] == pytest.approx(sum(first["terms_s"].values()))
+    assert first["memory_bytes"] > 0
+    assert found["search_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["digits", "--devices", "4"], "on which machine"),
+        (["digits", "--cluster", "testbed"], "on how many devices"),
+        (["digits", "--cluster", "testbed", "--devices", "5"], "too few devices"),
+        (["digits", "--cluster", "testbed", "--devices", "0"], "no devices"),
+        (["digitz", "--cluster", "testbed", "--devices", "4"], "did you mean digits"),
+        (["digits", "--workers", "4"], "takes no workers"),
+        (["stages", "--devices", "4"], "takes no devices"),
+        (
+            ["digits", "--cluster", "testbed", "--devices", "4", "--memory", "1kB"],
+            "no layout can be run",
+        ),
+    ],
+)
+def test_questions_without_an_answer_are_refused(capsys, words, said):
+    assert main(["plan", *words]) == 2
+    assert said in capsys.readouterr().err
