@@ -81,6 +81,18 @@ def check_folder(path: Path) -> None:
         )
 
 
+def add_what_if(parser: argparse.ArgumentParser) -> None:
+    """Add numbers of the cluster to change: `args.what_if`."""
+    parser.add_argument(
+        "--what-if",
+        metavar="PATH=VALUE",
+        action="append",
+        default=[],
+        help="another number of the cluster: levels.net.bandwidth=1gbit, "
+        "device.memory=80GB; may be given again",
+    )
+
+
 def add_program(parser: argparse.ArgumentParser) -> None:
     """Add `-- PROGRAM ...`, words of a command of its own: `args.program`."""
     parser.set_defaults(program=())

@@ -24,9 +24,10 @@ def predicted(args: Namespace) -> "tuple[Resolved, Prediction]":
 
     from jaxdist.launch.described import Subject
     from jaxdist.meshes.clusters.read import find
+    from jaxdist.meshes.clusters.what_if import changed
     from jaxdist.oracle.predict import check_devices, predict
 
-    cluster = find(args.cluster)
+    cluster = changed(find(args.cluster), args.what_if)
     check_devices(resolved.config.plan, cluster)
     case = Subject(resolved.config).case(resolved.config.plan)
     return resolved, predict(case, cluster)

@@ -87,7 +87,7 @@ def _score(args: Namespace) -> int:
     from jaxdist.launch.console import console, print_json
     from jaxdist.launch.scoring import print_score, score_rows, tree
 
-    _refuse(args, "score", ("overrides", "plan"))
+    _refuse(args, "score", ("overrides", "plan", "what_if"))
     args.measured = Path(args.subject)
     asked = score_rows(args)
     if args.json:

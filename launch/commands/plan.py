@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.arguments import Parser, add_json, check_folder
+from jaxdist.launch.arguments import Parser, add_json, add_what_if, check_folder
 
 _OF_STAGES: Final = (
     *("profile", "workers", "levels", "bandwidth", "straight", "overlap", "form"),
@@ -38,6 +38,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--devices", metavar="N", type=int, help="of the cluster, for an experiment"
     )
+    add_what_if(parser)
     parser.add_argument(
         "--top", metavar="N", type=int, help="layouts that are shown (10)"
     )
@@ -58,7 +59,7 @@ def run(args: Namespace) -> int:
     if args.output:
         check_folder(args.output)
     if args.what == "stages":
-        _refuse(args, "stages", ("overrides", "devices", "top"))
+        _refuse(args, "stages", ("overrides", "devices", "top", "what_if"))
         return _stages(args)
     _refuse(args, args.what, _OF_STAGES)
     return _layouts(args)

@@ -48,10 +48,11 @@ def rank_layouts(args: Namespace) -> Ranked:
 
     from jaxdist.launch.described import Subject
     from jaxdist.meshes.clusters.read import find
+    from jaxdist.meshes.clusters.what_if import changed
     from jaxdist.planner.layouts import AXES, alone, layouts
     from jaxdist.planner.ranking import rank
 
-    cluster = find(args.cluster)
+    cluster = changed(find(args.cluster), args.what_if)
     cluster.level_of(max(1, args.devices))
     if args.devices < 1:
         raise BadInput(

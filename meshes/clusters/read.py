@@ -120,6 +120,13 @@ _LEVEL: Final[Mapping[str, Reader]] = {
 }
 
 
+def reader_of(path: str) -> Reader:
+    """Return what reads the number at a path of a cluster: its name says its unit."""
+    name = path.rpartition(".")[2]
+    known = {**_CLUSTER, **_DEVICE, **_LEVEL}
+    return known.get(name, quantities.work_rate)
+
+
 def _table(
     tree: object, known: Mapping[str, Reader], where: str, origin: str
 ) -> dict[str, Any]:

@@ -21,6 +21,23 @@ def test_the_first_layout_is_the_plan_that_is_written(capsys, tmp_path):
     assert found["search_seconds"] > 0
 
 
+def test_a_faster_link_is_asked_about_and_named(capsys):
+    words = ("digits", "--cluster", "testbed", "--devices", "2", "--json")
+    steps = []
+    for more in ((), ("--what-if", "levels.net.bandwidth=10gbit")):
+        assert main(["plan", *words, *more]) == 0
+        steps.append(json.loads(capsys.readouterr().out)["plans"][0])
+    assert steps[1]["step_s"] < steps[0]["step_s"]
+    assert "what if" in steps[1]["origins"]["levels.net.bandwidth"]
+    for word, said in (
+        ("levels.net.bandwith=1gbit", "did you mean levels.net.bandwidth"),
+        ("levels.net.bandwidth=1GHz", "no such quantity"),
+        ("levels.net.bandwidth", "changes nothing"),
+    ):
+        assert main(["plan", *words[:5], "--what-if", word]) == 2
+        assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

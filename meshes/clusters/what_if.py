@@ -1,0 +1,49 @@
+"""What if: a cluster with some of its numbers changed, as people write them."""
+
+from collections.abc import Iterable
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.errors import BadInput
+from jaxdist.core.fields import check_fields
+from jaxdist.core.number import Number
+from jaxdist.meshes.clusters.read import reader_of
+
+
+def changed(cluster: Cluster, words: Iterable[str]) -> Cluster:
+    """Return the cluster with other numbers.
+
+    Args:
+        cluster: as it is.
+        words: `levels.rack.bandwidth=100gbit`: a path of `Cluster.numbers`, and a
+            value with its unit.
+
+    Raises:
+        BadInput: no such number, or a value that it cannot have.
+
+    >>> from jaxdist.meshes.clusters.read import find
+    >>> other = changed(find("testbed"), ["levels.net.bandwidth=1gbit"])
+    >>> print(other.levels[0].bandwidth)
+    1.25e+08 (given: what if levels.net.bandwidth=1gbit)
+    """
+    for word in words:
+        path, equals, text = word.partition("=")
+        if not equals:
+            raise BadInput(
+                f"{word} changes nothing",
+                rule="a number has a path and a value",
+                values=f"--what-if {word}",
+                remedy="--what-if levels.net.bandwidth=1gbit",
+            )
+        check_fields(
+            {path: text}, [name for name, _ in cluster.numbers()], cluster.name
+        )
+        value = reader_of(path)(_number_or_text(text), path)
+        cluster = cluster.with_number(path, Number(value, f"given: what if {word}"))
+    return cluster
+
+
+def _number_or_text(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
