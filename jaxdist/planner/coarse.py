@@ -10,7 +10,8 @@ It orders layouts before they are described, which takes a thousand times as lon
 it leaves out of the best so many is not looked at: that is the bound of the search.
 """
 
-import math
+from dataclasses import dataclass
+from typing import Final
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import Plan
@@ -18,9 +19,53 @@ from jaxdist.core.profile import Profile
 from jaxdist.oracle.groups import group_of
 from jaxdist.oracle.prices import seconds
 
+_PASSES: Final = 5
+"""Times that a step passes over what layers make."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What the estimate knows of a network on a global batch."""
+
+    flops: int
+    """Forward and backward."""
+    parameters: int
+    """Bytes of the parameters."""
+    made: int
+    """Bytes that layers make."""
+    handed: int
+    """Bytes that blocks hand on, all together."""
+    largest: int
+    """Bytes that the largest of them hands on."""
+    kernels: int
+    """Layers that compute."""
+    layers: int
+    """All layers."""
+    blocks: int
+    """Blocks of the chain."""
+    rows: float
+    """Rows of an image, taken for a square of what a sample makes."""
+
+
+def totals(profile: Profile) -> Totals:
+    """Add a profile up."""
+    handed = [block.output_bytes for block in profile.blocks]
+    made = profile.output_bytes
+    return Totals(
+        flops=profile.flops,
+        parameters=profile.parameter_bytes,
+        made=made,
+        handed=sum(handed) or made,
+        largest=max(handed, default=0),
+        kernels=max(1, sum(layer.flops > 0 for layer in profile.layers)),
+        layers=len(profile.layers),
+        blocks=len(profile.blocks),
+        rows=max(1.0, made / max(1, profile.batch)) ** 0.5,
+    )
+
 
 def estimate(
-    profile: Profile, plan: Plan, cluster: Cluster, microbatches: int, dtype: str
+    network: Totals, plan: Plan, cluster: Cluster, microbatches: int, dtype: str
 ) -> float:
     """Return seconds a step, to order layouts by.
 
@@ -28,38 +73,51 @@ def estimate(
         BadInput: the cluster is too small, or has no speed for the dtype.
     """
     mesh, device = plan.mesh, cluster.device
-    layers = max(1, sum(layer.flops > 0 for layer in profile.layers))
-    own = profile.flops / mesh.devices
-    kernel = own / layers / 3 / microbatches
+    devices = mesh.devices
+    own = network.flops / devices
+    kernel = own / network.kernels / 3 / microbatches
     rate = device.peak(dtype).value * device.efficiency.at(max(kernel, 1.0))
     bubble = (microbatches + mesh.pipe - 1) / microbatches
-    passed = 5 * profile.output_bytes / mesh.devices / device.memory_bandwidth.value
-    return max(own / rate, passed) * bubble + _moved(profile, plan, cluster)
+    passed = _PASSES * network.made / devices / device.memory_bandwidth.value
+    return max(own / rate, passed) * bubble + _moved(network, plan, cluster)
 
 
-def _moved(profile: Profile, plan: Plan, cluster: Cluster) -> float:
+def _moved(network: Totals, plan: Plan, cluster: Cluster) -> float:
     mesh = plan.mesh
-    held = profile.parameter_bytes / mesh.tensor / mesh.pipe
-    between = max((b.output_bytes for b in profile.blocks), default=0)
-    handed = sum(b.output_bytes for b in profile.blocks) or profile.output_bytes
+    held = network.parameters / mesh.tensor / mesh.pipe
     samples = mesh.batch_shards * mesh.spatial_shards
-    total = 0.0
-    sums = [a for a in ("data", "spatial_h") if mesh.size(a) > 1]
-    if sums:
-        group = group_of(cluster, mesh, sums)
-        total += seconds("all-reduce", held / mesh.fsdp, 1, group)
-    if mesh.fsdp > 1:
-        group = group_of(cluster, mesh, ["fsdp"])
-        total += 3 * seconds("all-gather", held, len(profile.layers), group)
-    if mesh.tensor > 1:
-        group = group_of(cluster, mesh, ["tensor"])
-        total += 4 * seconds("all-reduce", handed / samples, len(profile.blocks), group)
-    if mesh.spatial_h > 1:
-        group = group_of(cluster, mesh, ["spatial_h"])
-        rows = math.sqrt(max(1.0, profile.output_bytes / max(1, profile.batch)))
-        halos = 2 * profile.output_bytes / samples / rows
-        total += seconds("collective-permute", halos, 2 * len(profile.layers), group)
-    if mesh.pipe > 1:
-        group = group_of(cluster, mesh, ["pipe"])
-        total += 2 * seconds("collective-permute", between / samples, mesh.pipe, group)
-    return total
+    sums = tuple(a for a in ("data", "spatial_h") if mesh.size(a) > 1)
+    asked = (
+        ("all-reduce", held / mesh.fsdp, 1, 1, sums),
+        ("all-gather", held, network.layers, 3, _along(mesh.fsdp, "fsdp")),
+        (
+            "all-reduce",
+            network.handed / samples,
+            network.blocks,
+            4,
+            _along(mesh.tensor, "tensor"),
+        ),
+        (
+            "collective-permute",
+            2 * network.made / samples / network.rows,
+            2 * network.layers,
+            1,
+            _along(mesh.spatial_h, "spatial_h"),
+        ),
+        (
+            "collective-permute",
+            network.largest / samples,
+            mesh.pipe,
+            2,
+            _along(mesh.pipe, "pipe"),
+        ),
+    )
+    return sum(
+        times * seconds(kind, payload, arrays, group_of(cluster, mesh, axes))
+        for kind, payload, arrays, times, axes in asked
+        if axes
+    )
+
+
+def _along(devices: int, axis: str) -> tuple[str, ...]:
+    return (axis,) if devices > 1 else ()

@@ -11,7 +11,7 @@ from jaxdist.core.profile import Profile
 from jaxdist.core.units import percent, size
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.predict import Prediction, predict
-from jaxdist.planner.coarse import estimate
+from jaxdist.planner.coarse import estimate, totals
 
 DESCRIBED: Final = 24
 """Layouts that are described in full, besides those of one axis alone."""
@@ -83,9 +83,10 @@ def rank(
     """
     every = {plan.title: plan for plan in candidates}
     asked = {plan.title: plan for plan in known}
+    network = totals(profile)
     order = sorted(
         every.values(),
-        key=lambda plan: estimate(profile, plan, cluster, microbatches, dtype),
+        key=lambda plan: estimate(network, plan, cluster, microbatches, dtype),
     )
     chosen = {plan.title: plan for plan in order[:DESCRIBED]} | asked
     most = room or cluster.device.memory.value
