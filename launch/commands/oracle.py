@@ -35,6 +35,7 @@ def add_arguments(parser: Parser) -> None:
         help="predict: a name or a file of docs/clusters.md; score: the same, or what "
         "`jaxdist calibrate fit` wrote",
     )
+    add_what_if(parser)
     parser.add_argument("--plan", metavar="FILE", help="predict: the plan of this file")
     parser.add_argument(
         "--format", metavar="NAME", help="score: form of the rows (told by the header)"
