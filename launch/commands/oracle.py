@@ -5,7 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.arguments import Parser, add_json
+from jaxdist.launch.arguments import Parser, add_json, add_what_if
 
 summary = "predict the time and memory of a step, or score predictions"
 
