@@ -16,7 +16,7 @@ from jaxdist.oracle.work import stage_seconds
 _PASSES: Final = 5
 """Passes of an update over the parameters: value, slope and momentum are read, value
 and momentum written."""
-_UNSURE: Final = {"measured": 0.1, "fitted": 0.1}
+_UNSURE: Final = {"measured": 0.2, "fitted": 0.2}
 """Half the width of the interval, as a share, by the origin of what decides."""
 _GUESSED: Final = 0.4
 
