@@ -70,7 +70,7 @@ def compare_runs(args: Namespace) -> Beside:
         run, plan = _record(folder), _plan(folder)
         check_unseen(run, cluster)
         check_devices(plan, cluster)
-        case = Subject(read_lock(folder).resolved.config).case(plan)
+        case = Subject(read_lock(folder).resolved.config).traced(plan)
         seen.append(compare(run, predict(case, cluster)))
     if args.recalibrate:
         better = recalibrated(cluster, seen)

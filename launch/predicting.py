@@ -29,7 +29,7 @@ def predicted(args: Namespace) -> "tuple[Resolved, Prediction]":
 
     cluster = changed(find(args.cluster), args.what_if)
     check_devices(resolved.config.plan, cluster)
-    case = Subject(resolved.config).case(resolved.config.plan)
+    case = Subject(resolved.config).traced(resolved.config.plan)
     return resolved, predict(case, cluster)
 
 

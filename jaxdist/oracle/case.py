@@ -29,6 +29,10 @@ class Case:
     batch_bytes: int = 0
     """Bytes of the samples of a global batch."""
 
+    traced: Mapping[str, int] = field(default_factory=dict)
+    """Bytes beside the state on one device, by term, from the step's traced program;
+    empty where it was not traced."""
+
     @property
     def shards(self) -> int:
         """Devices that share out the positions of one microbatch's samples."""

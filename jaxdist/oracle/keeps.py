@@ -6,6 +6,9 @@ activations   sum over layers of share output_bytes, once for every microbatch i
               flight; with remat those between blocks, and one block whole
 batch         the device's samples, kept through the step
 buffers       the largest array that a collective makes
+
+Where the step was traced, the state, the batch and what the program has at most beside
+them (`jaxdist/profile/heap.py`).
 """
 
 from collections.abc import Mapping
@@ -25,6 +28,8 @@ def kept(case: Case, device: Device) -> dict[str, int]:
         case: the step.
         device: any: its speed is not used.
     """
+    if case.traced:
+        return {**case.held, **case.traced}
     found = [_on(case, device, place) for place in range(len(case.ledgers))]
     return max(found, key=lambda terms: sum(terms.values()))
 

@@ -19,6 +19,8 @@ and momentum written."""
 _UNSURE: Final = {"measured": 0.2, "fitted": 0.2}
 """Half the width of the interval, as a share, by the origin of what decides."""
 _GUESSED: Final = 0.4
+_MARGIN: Final = 0.35
+"""Share by which temporaries may be more than traced: the most seen is 0.28."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +60,14 @@ class Prediction:
         return sum(self.memory.values())
 
     @property
+    def safe_bytes(self) -> int:
+        """Bytes of a device with a margin for what the prediction may lack."""
+        return self.memory_bytes + round(_MARGIN * self.memory.get("temporaries", 0))
+
+    @property
     def fits(self) -> bool:
-        """Whether a device has room for it."""
-        return self.memory_bytes <= self.room
+        """Whether a device has room for it, with the margin."""
+        return self.safe_bytes <= self.room
 
     def tree(self) -> dict[str, Any]:
         """Return all of it as plain values."""

@@ -15,6 +15,8 @@ from jaxdist.planner.coarse import estimate, totals
 
 DESCRIBED: Final = 24
 """Layouts that are described in full, besides those of one axis alone."""
+_SAFE: Final = 8
+"""A step never needed this many times what its layers say: the most seen is 4.8."""
 _NEAR: Final = 0.02
 """Layouts this close to the best of those with fewer axes are not better."""
 
@@ -65,6 +67,7 @@ def rank(
     microbatches: int,
     dtype: str,
     room: float | None = None,
+    trace: Callable[[Plan], Case] | None = None,
 ) -> Ranking:
     """Rank layouts.
 
@@ -77,6 +80,8 @@ def rank(
         microbatches: of a step.
         dtype: of the activations.
         room: bytes of a device; the device's own where not given.
+        trace: gives a layout's case with what its traced program keeps; asked for the
+            first of the ranking where memory may be short.
 
     Raises:
         BadInput: none of them can be run.
@@ -106,6 +111,9 @@ def rank(
     if not found:
         raise _none(refused, most)
     found.sort(key=lambda one: one.prediction.step_s)
+    _confirm(found, refused, trace, cluster, most)
+    if not found:
+        raise _none(refused, most)
     return Ranking(
         plans=tuple(found),
         lost=tuple(_losses(asked, found, refused)),
@@ -123,6 +131,25 @@ def _described(
         again = replace(plan, remat=True)
         return Ranked(plan=again, prediction=predict(describe(again), cluster))
     return Ranked(plan=plan, prediction=prediction)
+
+
+def _confirm(
+    found: list[Ranked],
+    refused: dict[str, str],
+    trace: Callable[[Plan], Case] | None,
+    cluster: Cluster,
+    most: float,
+) -> None:
+    """Strike layouts from the top until the first is one whose program fits."""
+    while trace and found and _SAFE * found[0].prediction.memory_bytes > most:
+        plan = found[0].plan
+        prediction = predict(trace(plan), cluster)
+        if prediction.safe_bytes <= most:
+            found[0] = Ranked(plan=plan, prediction=prediction)
+            return
+        over = prediction.safe_bytes - most
+        refused[plan.title] = f"out of memory by {size(over)}, traced"
+        del found[0]
 
 
 def _losses(

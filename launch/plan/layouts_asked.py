@@ -82,6 +82,7 @@ def rank_layouts(args: Namespace) -> Ranked:
         microbatches=subject.task.microbatches,
         dtype=subject.dtype,
         room=volume(args.memory, "--memory") if args.memory else None,
+        trace=subject.traced,
     )
     return Ranked(
         resolved=resolved,

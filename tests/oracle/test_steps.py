@@ -148,6 +148,27 @@ def test_bytes_of_the_state_are_those_on_real_devices(digits, mesh):
     assert sum(held(digits.layout(plan)).values()) == there
 
 
+def test_bytes_of_a_traced_step_are_those_of_the_compiler():
+    """On a mesh without devices, within 5 % of temp + arguments + outputs - alias."""
+    plan = Plan(mesh=MeshShape(data=2, fsdp=2))
+    words = ("plan.mesh.data=4", "plan.mesh.spatial_h=1")
+    digits = Subject(resolve("digits", words).config)
+    found = predict(digits.traced(plan), find("testbed"))
+    layout = lay_out(digits.task, plan, build_mesh(plan), digits.shapes)
+    needed = compile_program(layout).memory_bytes
+    assert found.memory_bytes == pytest.approx(needed, rel=0.05)
+    assert found.memory_bytes < needed < found.safe_bytes
+    assert found.memory["parameters"] == held(digits.layout(plan))["parameters"]
+
+
+def test_no_room_is_said_to_be_enough_without_the_margin(digits):
+    cluster = find("testbed")
+    found = predict(digits.traced(Plan()), cluster)
+    assert found.fits
+    assert not replace(found, room=found.memory_bytes).fits
+    assert replace(found, room=found.safe_bytes).fits
+
+
 def test_a_thousand_devices_are_described_without_any(digits):
     config = replace(digits.config, data=replace(digits.config.data, batch=4096))
     plan = Plan(mesh=MeshShape(data=1024))

@@ -1,0 +1,184 @@
+"""Flat programs: a traced program as operations on arrays, calls in place, none twice.
+
+What stands twice is there once, as after a compiler's common-subexpression elimination,
+and barriers are looked through: XLA's CPU backend drops them before that pass, so what
+`remat` computes again is not computed again there.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+
+Value = tuple[int, int]
+"""An array: the number of the operation that makes it, and which of its results."""
+
+LOOPS: Final = ("scan", "while", "cond")
+_SAME: Final = ("name", "stop_gradient", "pvary", "sharding_constraint")
+_CALLS: Final = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+_NOT_CALLS: Final = (
+    "reduce",
+    "reduce_window",
+    "scatter",
+    "scatter-add",
+    "sort",
+    "custom_root",
+    "custom_linear_solve",
+)
+
+
+@dataclass(frozen=True)
+class Array:
+    """The kind of an array."""
+
+    shape: tuple[int, ...]
+    """Its dims."""
+    dtype: str
+    """Of its elements."""
+    nbytes: int
+    """Its size."""
+
+
+@dataclass(kw_only=True)
+class Op:
+    """An operation."""
+
+    name: str
+    """Of the primitive; `arg`, `const` and `lit` are what is there before."""
+    ins: list[Value]
+    """What it reads."""
+    outs: tuple[Array, ...]
+    """What it makes."""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the primitive."""
+    inner: tuple["Flat", ...] = ()
+    """The programs of a loop or of a conditional."""
+
+
+@dataclass(kw_only=True)
+class Flat:
+    """A program."""
+
+    ops: list[Op]
+    """In an order in which they can be done."""
+    args: tuple[Value, ...]
+    """What it is called on."""
+    outs: tuple[Value, ...]
+    """What it returns."""
+
+    def array(self, value: Value) -> Array:
+        """Return the kind of a value."""
+        return self.ops[value[0]].outs[value[1]]
+
+    def add(self, name: str, ins: Sequence[Value], *outs: Array) -> int:
+        """Append an operation and return its number."""
+        self.ops.append(Op(name=name, ins=list(ins), outs=outs))
+        return len(self.ops) - 1
+
+
+def flattened(jaxpr: Jaxpr) -> Flat:
+    """Flatten a traced program.
+
+    Args:
+        jaxpr: with all of its arguments.
+    """
+    return _Flattening().whole(jaxpr)
+
+
+class _Flattening:
+    """One flattening: the operations so far, and which of them are the same."""
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+        self.known: dict[Any, int] = {}
+
+    def whole(self, jaxpr: Jaxpr) -> Flat:
+        env = {v: self._new("const", [], [v.aval])[0] for v in jaxpr.constvars}
+        args = tuple(self._new("arg", [], [v.aval])[0] for v in jaxpr.invars)
+        outs = self._inlined(jaxpr, env | dict(zip(jaxpr.invars, args, strict=True)))
+        return Flat(ops=self.ops, args=args, outs=tuple(outs))
+
+    def _inlined(self, jaxpr: Jaxpr, env: dict[Any, Value]) -> list[Value]:
+        """Add the operations of a program and return its results."""
+        for eqn in jaxpr.eqns:
+            found = self._done(eqn, [self._read(v, env) for v in eqn.invars])
+            env.update(zip(eqn.outvars, found, strict=True))
+        return [self._read(v, env) for v in jaxpr.outvars]
+
+    def _read(self, var: Any, env: Mapping[Any, Value]) -> Value:
+        if isinstance(var, Literal):
+            known = {"value": var.val}
+            return self._once("lit", [], [var.aval], known)[0]
+        return env[var]
+
+    def _done(self, eqn: JaxprEqn, ins: list[Value]) -> Sequence[Value]:
+        """Add an operation and return its results."""
+        name, outs = eqn.primitive.name, [v.aval for v in eqn.outvars]
+        if name in _SAME or name == "optimization_barrier":
+            return ins
+        if name in LOOPS:
+            inner = tuple(flattened(_open(one)) for one in _bodies(eqn))
+            return self._new(name, ins, outs, eqn.params, inner)
+        called = next((eqn.params[k] for k in _CALLS if k in eqn.params), None)
+        if called is None or name in _NOT_CALLS:
+            return self._once(name, ins, outs, eqn.params)
+        body = _open(called)
+        env = {v: self._new("const", [], [v.aval])[0] for v in body.constvars}
+        return self._inlined(body, env | dict(zip(body.invars, ins, strict=True)))
+
+    def _once(
+        self, name: str, ins: list[Value], outs: list[Any], params: Mapping[str, Any]
+    ) -> list[Value]:
+        """Add an operation, or return the one that is the same."""
+        settings = tuple(
+            (key, _named(params[key])) for key in sorted(params) if key != "sharding"
+        )
+        same = name, tuple(ins), settings, tuple(map(str, outs))
+        if same in self.known:
+            number = self.known[same]
+            return [(number, k) for k in range(len(outs))]
+        found = self._new(name, ins, outs, params)
+        if found:
+            self.known[same] = found[0][0]
+        return found
+
+    def _new(
+        self,
+        name: str,
+        ins: list[Value],
+        outs: list[Any],
+        params: Mapping[str, Any] | None = None,
+        inner: tuple[Flat, ...] = (),
+    ) -> list[Value]:
+        made = tuple(map(_array, outs))
+        op = Op(name=name, ins=ins, outs=made, params=params or {}, inner=inner)
+        self.ops.append(op)
+        return [(len(self.ops) - 1, k) for k in range(len(made))]
+
+
+def _bodies(eqn: JaxprEqn) -> list[Any]:
+    if eqn.primitive.name == "cond":
+        return list(eqn.params["branches"])
+    return [eqn.params["jaxpr" if eqn.primitive.name == "scan" else "body_jaxpr"]]
+
+
+def _open(program: Any) -> Jaxpr:
+    found: Jaxpr = program.jaxpr if isinstance(program, ClosedJaxpr) else program
+    return found
+
+
+def _named(setting: Any) -> Any:
+    """Return a setting in words, or, of one that has none, which object it is."""
+    words = repr(setting)
+    return id(setting) if "0x" in words or len(words) > 400 else words
+
+
+def _array(aval: Any) -> Array:
+    shape = tuple(aval.shape)
+    size = 1
+    for dim in shape:
+        size *= dim
+    width = 8 if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended) else None
+    return Array(shape, str(aval.dtype), size * (width or aval.dtype.itemsize))
