@@ -20,7 +20,7 @@ _UNSURE: Final = {"measured": 0.2, "fitted": 0.2}
 """Half the width of the interval, as a share, by the origin of what decides."""
 _GUESSED: Final = 0.4
 _MARGIN: Final = 0.35
-"""Share by which temporaries may be more than traced: the most seen is 0.28."""
+"""Share by which temporaries may be more than traced: the most seen is 0.29."""
 
 
 @dataclass(frozen=True, kw_only=True)

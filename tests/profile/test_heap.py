@@ -103,3 +103,12 @@ def test_sums_that_do_not_wait_for_each_other_are_one():
     (whole,) = jax.make_jaxpr(step)(*inputs).jaxpr.eqns
     found = temporaries(whole.params["jaxpr"], [(k, k) for k in range(4)])
     assert found == pytest.approx(of_compiler(step, *inputs, donated=0), rel=0.06)
+
+
+def test_what_is_read_after_it_may_be_written_over_is_copied():
+    def step(weights, x):
+        return weights + 1, jnp.tanh(x @ weights)
+
+    inputs = jnp.ones((256, 256)), jnp.ones((8, 256))
+    found = temporaries(jax.make_jaxpr(step)(*inputs).jaxpr, [(0, 0)])
+    assert found == pytest.approx(of_compiler(step, *inputs, donated=0), rel=0.1)
