@@ -1,4 +1,4 @@
-"""`jaxdist calibrate`: measure this machine, or fit constants to measured rows."""
+"""`jaxdist calibrate`: measure a machine, read what others measured, or fit rows."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -6,17 +6,18 @@ from pathlib import Path
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.arguments import Parser, add_json
 
-summary = "measure this machine as a cluster, or fit constants to measured rows"
+summary = "measure this machine, read nccl-tests or OSU, or fit measured rows"
 
 
 def add_arguments(parser: Parser) -> None:
-    """Take what to measure; or `fit`, measured rows, and which of them to fit."""
+    """Take what to measure; or `read`, or `fit`, and files that were measured."""
     parser.add_argument(
         "words",
-        metavar="fit FILE.csv",
+        metavar="fit FILE.csv | read FILE",
         nargs="*",
         default=(),
-        help="fit constants to rows that were measured elsewhere; without, measure",
+        help="fit constants to rows that were measured elsewhere; read what nccl-tests "
+        "or OSU printed; without, measure",
     )
     parser.add_argument(
         "--devices",
@@ -46,7 +47,19 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--cluster",
         metavar="NAME|FILE",
-        help="that they were measured on (the one of the format)",
+        help="that they were measured on (the one of the format); read: the one whose "
+        "level is replaced",
+    )
+    parser.add_argument(
+        "--level", metavar="NAME", help="read: of the cluster (that the ranks span)"
+    )
+    parser.add_argument(
+        "--ranks", metavar="N", type=int, help="read: where OSU does not print them"
+    )
+    parser.add_argument(
+        "--program",
+        metavar="NAME",
+        help="read: which it was, where the text does not say or has several",
     )
     parser.add_argument(
         "--constants",
@@ -57,23 +70,27 @@ def add_arguments(parser: Parser) -> None:
         "--more", action="store_true", help="fit more than three constants"
     )
     parser.add_argument(
-        "--noisy", action="store_true", help="fit rows that spread a lot as well"
+        "--noisy", action="store_true", help="take what spreads a lot as well"
     )
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
-    """Measure or fit, write and print."""
+    """Measure, read or fit, write and print."""
     if not args.words:
         return _measure(args)
+    if args.words[0] == "read" and len(args.words) > 1:
+        return _read(args)
     if args.words[0] != "fit" or len(args.words) != 2:
         raise BadInput(
             f"calibrate has no {' '.join(args.words)}",
-            rule="jaxdist calibrate measures this machine, jaxdist calibrate fit "
-            "FILE.csv fits constants to rows",
+            rule="jaxdist calibrate measures this machine, calibrate read FILE takes "
+            "what nccl-tests or OSU measured, calibrate fit FILE.csv fits constants to "
+            "rows",
             values=" ".join(args.words),
             remedy=(
                 "jaxdist calibrate -o cluster.json",
+                "jaxdist calibrate read FILE --cluster dgx-h100",
                 "jaxdist calibrate fit FILE.csv",
             ),
         )
@@ -99,6 +116,20 @@ def _measure(args: Namespace) -> int:
         print_json(made.tree())
     else:
         print_calibrated(console(), made)
+    return 0
+
+
+def _read(args: Namespace) -> int:
+    from jaxdist.launch.console import console, print_json
+    from jaxdist.launch.reading import print_read, read_level
+
+    args.output = args.output or Path("cluster.json")
+    args.files = [Path(word) for word in args.words[1:]]
+    made = read_level(args)
+    if args.json:
+        print_json(made.tree())
+    else:
+        print_read(console(), made)
     return 0
 
 

@@ -1,0 +1,1 @@
+"""What benchmarks of links print, read as timings: nccl-tests and OSU."""
