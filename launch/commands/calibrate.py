@@ -4,7 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.arguments import Parser, add_json
+from jaxdist.launch.arguments import Parser, add_json, check_folder
 
 summary = "measure this machine, read nccl-tests or OSU, or fit measured rows"
 
@@ -109,6 +109,7 @@ def _measure(args: Namespace) -> int:
     from jaxdist.launch.console import console, print_json
 
     args.output = args.output or Path("cluster.json")
+    check_folder(args.output)
     made = calibrate(args)
     if not made.leads:
         return 0

@@ -1,8 +1,9 @@
 """`jaxdist compare RUN`: what was predicted of a run beside what was measured."""
 
 from argparse import Namespace
+from pathlib import Path
 
-from jaxdist.launch.arguments import Parser, add_folder, add_json
+from jaxdist.launch.arguments import Parser, add_folder, add_json, check_folder
 
 summary = "set what was predicted of runs beside what they measured"
 
@@ -31,6 +32,8 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.comparing import compare_runs, print_compared
     from jaxdist.launch.console import console, print_json
 
+    if args.recalibrate:
+        check_folder(Path(args.recalibrate))
     found = compare_runs(args)
     if args.json:
         print_json(found.tree())

@@ -38,3 +38,8 @@ def test_what_cannot_be_predicted_is_refused(capsys, tmp_path):
 def test_words_that_calibrate_does_not_know_are_refused(capsys):
     assert "has no fitt" in refused(capsys, "calibrate", "fitt", "rows.csv")
     assert "which rows to fit" in refused(capsys, "calibrate", "fit", "rows.csv")
+
+
+def test_a_cluster_is_not_measured_for_a_folder_that_is_not_there(capsys, tmp_path):
+    said = refused(capsys, "calibrate", "-o", str(tmp_path / "none" / "mine.json"))
+    assert "none" in said
