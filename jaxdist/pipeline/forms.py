@@ -31,6 +31,8 @@ class Form:
     """Shape of each leaf."""
     dtypes: tuple[str, ...]
     """Dtype of each leaf."""
+    keys: tuple[bool, ...]
+    """Whether each leaf is random keys, which travel as their numbers."""
 
     @property
     def lengths(self) -> Lengths:
@@ -43,15 +45,14 @@ class Form:
     @property
     def shaped(self) -> Any:
         """Return the tree with shapes for arrays."""
-        leaves = zip(self.shapes, self.dtypes, strict=True)
-        structs = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves]
-        return jax.tree.unflatten(self.tree, structs)
+        vectors = {d: jax.ShapeDtypeStruct((n,), d) for d, n in self.lengths.items()}
+        return jax.eval_shape(self.unpack, vectors)
 
     def pack(self, tree: Any, lengths: Lengths) -> Vectors:
         """Write a tree of this form into vectors of so many numbers."""
         parts: dict[str, list[jax.Array]] = {dtype: [] for dtype in lengths}
         for leaf, dtype in zip(jax.tree.leaves(tree), self.dtypes, strict=True):
-            parts[dtype].append(leaf.reshape(-1))
+            parts[dtype].append(_numbers(leaf).reshape(-1))
         own = self.lengths
         for dtype, length in lengths.items():
             parts[dtype].append(jnp.zeros(length - own.get(dtype, 0), dtype))
@@ -61,9 +62,12 @@ class Form:
         """Read a tree of this form from vectors."""
         start: Counter[str] = Counter()
         leaves = []
-        for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
+        for shape, dtype, is_key in zip(
+            self.shapes, self.dtypes, self.keys, strict=True
+        ):
             at, size = start[dtype], math.prod(shape)
-            leaves.append(vectors[dtype][at : at + size].reshape(shape))
+            leaf = vectors[dtype][at : at + size].reshape(shape)
+            leaves.append(jax.random.wrap_key_data(leaf) if is_key else leaf)
             start[dtype] += size
         return jax.tree.unflatten(self.tree, leaves)
 
@@ -71,11 +75,25 @@ class Form:
 def form_of(tree: Any) -> Form:
     """Return the form of a tree of arrays or shapes."""
     leaves, structure = jax.tree.flatten(tree)
+    numbers = jax.eval_shape(lambda: [_numbers(x) for x in map(_like, leaves)])
     return Form(
         tree=structure,
-        shapes=tuple(tuple(x.shape) for x in leaves),
-        dtypes=tuple(np.dtype(x.dtype).name for x in leaves),
+        shapes=tuple(tuple(x.shape) for x in numbers),
+        dtypes=tuple(np.dtype(x.dtype).name for x in numbers),
+        keys=tuple(_is_key(x) for x in leaves),
     )
+
+
+def _like(x: Any) -> jax.Array:
+    return jnp.empty(x.shape, x.dtype)
+
+
+def _is_key(x: Any) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
+
+
+def _numbers(leaf: jax.Array) -> jax.Array:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
 def longest(forms: Iterable[Form]) -> Lengths:

@@ -1,0 +1,26 @@
+"""Forms: a tree goes into vectors and comes back, random keys among its leaves."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdist.pipeline.forms import form_of, longest
+
+
+def test_a_tree_comes_back_from_vectors_that_are_longer_than_it_needs():
+    tree = {
+        "x": jnp.arange(6.0).reshape(2, 3),
+        "keys": jax.random.split(jax.random.key(3), 2),
+        "mask": jnp.array([True, False]),
+    }
+    form = form_of(tree)
+    larger = form_of({**tree, "x": jnp.zeros((5, 5))})
+    lengths = longest([form, larger])
+    back = form.unpack(form.pack(tree, lengths))
+    assert np.array_equal(back["x"], tree["x"])
+    assert np.array_equal(back["mask"], tree["mask"])
+    draws = [jax.random.uniform(each["keys"][1], (3,)) for each in (back, tree)]
+    assert np.array_equal(*draws)
+    shaped = {name: (x.shape, x.dtype) for name, x in form.shaped.items()}
+    assert shaped == {name: (x.shape, x.dtype) for name, x in tree.items()}
+    assert form_of(form.shaped) == form
