@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 __version__: Final = "0.1.0"
 
 _HOMES: Final = {
+    "Cluster": "jaxdist.core.cluster",
     "MeshShape": "jaxdist.core.plan",
     "Plan": "jaxdist.core.plan",
     "Profile": "jaxdist.core.profile",
@@ -20,6 +21,7 @@ _HOMES: Final = {
 }
 
 if TYPE_CHECKING:
+    from jaxdist.core.cluster import Cluster as Cluster
     from jaxdist.core.plan import MeshShape as MeshShape
     from jaxdist.core.plan import Plan as Plan
     from jaxdist.core.profile import Profile as Profile

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from jaxdist.calibrate.outputs.level import Fit, fitted_level, with_level
 from jaxdist.calibrate.outputs.read import read_outputs
 from jaxdist.calibrate.outputs.spanned import spanned
-from jaxdist.core.cluster import Cluster, Level
+from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
+from jaxdist.core.level import Level
 from jaxdist.launch.runs import write_whole
 from jaxdist.meshes.clusters.read import find
 

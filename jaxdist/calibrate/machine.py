@@ -8,8 +8,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxdist.calibrate import kernels, links
-from jaxdist.core.cluster import Cluster, Curve, Device, Level
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.device import Curve, Device
 from jaxdist.core.errors import BadInput
+from jaxdist.core.level import Level
 from jaxdist.core.number import Number
 
 NOISY: Final = 0.35

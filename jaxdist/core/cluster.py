@@ -1,124 +1,19 @@
 """A cluster: what computes and what connects, level by level, as plain data."""
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from itertools import accumulate
 from operator import mul
 from typing import Any, Final
 
+from jaxdist.core.device import Curve, Device
 from jaxdist.core.errors import BadInput
 from jaxdist.core.fields import check_fields, required
+from jaxdist.core.level import Level
 from jaxdist.core.number import Number
 
-LIGHT: Final = 299_792_458.0
-"""Metres a second, which nothing passes."""
-_SHORTEST: Final = 0.01
-"""Metres of a cable whose length is not given, at least."""
-_FREE: Final = Number(0.0, "assumed: kernels start for nothing")
-_FULL: Final = Number(1.0, "assumed: all that is sent gets through at once")
 _ALIKE: Final = Number(0.0, "assumed: devices are alike")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Curve:
-    """Share of the peak that kernels of a size reach; straight between the points."""
-
-    points: tuple[tuple[float, float], ...]
-    """(FLOPs of a kernel, share of the peak), FLOPs ascending."""
-    origin: str
-    """Where they are from, as of a `Number`."""
-
-    def __post_init__(self) -> None:
-        sizes = [size for size, _ in self.points]
-        ascends = sizes == sorted(set(sizes)) and bool(sizes) and sizes[0] > 0
-        if not ascends or not all(0 < share <= 1 for _, share in self.points):
-            raise BadInput(
-                "no kernels are that efficient",
-                rule="points are [FLOPs, share of the peak], FLOPs above 0 and "
-                "ascending, shares above 0 and at most 1",
-                values=f"{[list(point) for point in self.points]}",
-                remedy="[[1e6, 0.05], [1e9, 0.6]]",
-            )
-        Number(0, self.origin)
-
-    def at(self, flops: float) -> float:
-        """Return the share that a kernel of so many FLOPs reaches.
-
-        Between two points it is straight over the logarithm of FLOPs; outside it is
-        that of the nearest point.
-
-        >>> Curve(points=((1e6, 0.1), (1e8, 0.5)), origin="given: me").at(1e7)
-        0.3
-        """
-        before = None
-        for size, share in self.points:
-            if flops <= size:
-                if before is None:
-                    return share
-                part = math.log(flops / before[0]) / math.log(size / before[0])
-                return round(before[1] + part * (share - before[1]), 12)
-            before = size, share
-        return self.points[-1][1]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Device:
-    """What one device computes and keeps."""
-
-    name: str
-    """As its maker calls it."""
-    flops: Mapping[str, Number]
-    """Peak FLOPs a second by dtype: `float32`, `bfloat16`."""
-    memory: Number
-    """Bytes."""
-    memory_bandwidth: Number
-    """Bytes a second, read or written."""
-    efficiency: Curve
-    """Share of the peak by the FLOPs of a kernel."""
-    launch: Number = _FREE
-    """Seconds that every kernel takes at least."""
-
-    def peak(self, dtype: str) -> Number:
-        """Return the FLOPs a second in a dtype.
-
-        Raises:
-            BadInput: none is known.
-        """
-        if dtype not in self.flops:
-            raise BadInput(
-                f"{self.name} has no FLOP/s for {dtype}",
-                rule=f"those of {', '.join(self.flops)} are known",
-                values=f"dtype = {dtype}",
-                remedy=f"device.flops.{dtype} in the cluster's file",
-            )
-        return self.flops[dtype]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Level:
-    """How units of the level below are connected: devices in a host, say."""
-
-    name: str
-    """What the level makes of them: `host`, `rack`, `cluster`."""
-    size: int
-    """Units of the level below that are together in one of this level."""
-    alpha: Number
-    """Seconds that a message takes without its bytes."""
-    bandwidth: Number
-    """Bytes a second that one unit below sends in all, one way."""
-    ports: int = 1
-    """Links on which a unit below sends them."""
-    port_bandwidth: Number | None = None
-    """Bytes a second of one of these links, as the maker says."""
-    oversubscription: Number = _FULL
-    """Bytes that units may send at once, over those that get through."""
-    length: Number | None = None
-    """Metres of its shortest cable."""
-
-    def __post_init__(self) -> None:
-        _check_level(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,40 +189,3 @@ def _replaced(value: Any, path: list[str], number: Number) -> Any:
     if isinstance(value, tuple):
         return tuple(part if level.name == first else level for level in value)
     return replace(value, **{first: part})
-
-
-def _check_level(level: Level) -> None:
-    """Refuse what no machine is."""
-    where = f"level {level.name}"
-    if level.size < 1 or level.ports < 1:
-        raise BadInput(
-            f"{where} connects nothing",
-            rule="size and ports are whole numbers above 0",
-            values=f"size = {level.size}, ports = {level.ports}",
-            remedy="size: 1",
-        )
-    metres = level.length.value if level.length else _SHORTEST
-    if level.alpha.value < metres / LIGHT:
-        raise BadInput(
-            f"{where} is faster than light",
-            rule=f"alpha is at least length / {LIGHT:,.0f} m/s",
-            values=f"alpha = {level.alpha.value:g} s over {metres:g} m",
-            remedy=f"alpha: {1e9 * metres / LIGHT:.2g} ns, or what was measured",
-        )
-    if level.bandwidth.value == 0 or level.oversubscription.value < 1:
-        raise BadInput(
-            f"{where} lets nothing through, or more than is sent",
-            rule="bandwidth is above 0, oversubscription is 1 or above",
-            values=f"bandwidth = {level.bandwidth.value:g} B/s, "
-            f"oversubscription = {level.oversubscription.value:g}",
-            remedy="oversubscription: 2 where half of it gets through",
-        )
-    most = level.ports * (level.port_bandwidth or level.bandwidth).value
-    if level.bandwidth.value > most * (1 + 1e-9):
-        raise BadInput(
-            f"{where} has more bandwidth than ports",
-            rule="bandwidth is at most ports x port_bandwidth",
-            values=f"{level.bandwidth.value:g} B/s > {level.ports} x "
-            f"{level.port_bandwidth} B/s",
-            remedy=f"bandwidth: {most / 1e9:g} GB/s",
-        )

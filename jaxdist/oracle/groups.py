@@ -17,7 +17,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jaxdist.core.axes import AXES, part_size
-from jaxdist.core.cluster import Cluster, Level
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.level import Level
 from jaxdist.core.plan import MeshShape
 
 

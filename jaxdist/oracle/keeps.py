@@ -13,7 +13,7 @@ them (`jaxdist/profile/heap.py`).
 
 from collections.abc import Mapping
 
-from jaxdist.core.cluster import Device
+from jaxdist.core.device import Device
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.work import Worker
 from jaxdist.pipeline.places import places_of

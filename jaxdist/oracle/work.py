@@ -13,7 +13,7 @@ device's efficiency by the FLOPs of a kernel: half a layer takes more than half 
 from dataclasses import dataclass
 from typing import Final
 
-from jaxdist.core.cluster import Device
+from jaxdist.core.device import Device
 from jaxdist.core.profile import Layer
 from jaxdist.oracle.case import Case
 from jaxdist.partition.ledger import Ledger

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from jaxdist.core.cluster import Device
+from jaxdist.core.device import Device
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import Layer, Profile
 from jaxdist.core.units import size

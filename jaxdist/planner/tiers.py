@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxdist.core.cluster import Cluster, Level
+from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
+from jaxdist.core.level import Level
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from jaxdist.core.cluster import Cluster, Curve
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.device import Curve
 from jaxdist.core.errors import BadInput
 from jaxdist.core.number import Number
 from jaxdist.meshes.clusters.read import find, names, of_tree

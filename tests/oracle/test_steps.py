@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxdist.collectives.hlo import wire_bytes
-from jaxdist.core.cluster import Curve
+from jaxdist.core.device import Curve
 from jaxdist.core.errors import BadInput
 from jaxdist.core.number import Number
 from jaxdist.core.pipe import Pipe

@@ -15,8 +15,9 @@ from jaxdist.calibrate.links import Wire, wire
 from jaxdist.calibrate.machine import NOISY
 from jaxdist.calibrate.outputs.printed import Printed
 from jaxdist.calibrate.outputs.switch import Switch, switch_of
-from jaxdist.core.cluster import Cluster, Level
+from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
+from jaxdist.core.level import Level
 from jaxdist.core.number import Number
 
 _SHORTEST: Final = 1e-9

@@ -12,7 +12,8 @@ parts of its q ranks, since each has S / q. Patarasuk and Yuan 2009 for the ring
 
 from dataclasses import dataclass
 
-from jaxdist.core.cluster import Cluster, Level
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.level import Level
 from jaxdist.oracle.megatron.speed import Rates
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from jaxdist.core.cluster import Device
+from jaxdist.core.device import Device
 from jaxdist.oracle.megatron.kernels import Kernel, Operation
 
 ODD: Final = 0.5

@@ -1,0 +1,86 @@
+"""A device: what it computes, keeps and moves, and how fast kernels of a size are."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.number import Number
+
+_FREE: Final = Number(0.0, "assumed: kernels start for nothing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Share of the peak that kernels of a size reach; straight between the points."""
+
+    points: tuple[tuple[float, float], ...]
+    """(FLOPs of a kernel, share of the peak), FLOPs ascending."""
+    origin: str
+    """Where they are from, as of a `Number`."""
+
+    def __post_init__(self) -> None:
+        sizes = [size for size, _ in self.points]
+        ascends = sizes == sorted(set(sizes)) and bool(sizes) and sizes[0] > 0
+        if not ascends or not all(0 < share <= 1 for _, share in self.points):
+            raise BadInput(
+                "no kernels are that efficient",
+                rule="points are [FLOPs, share of the peak], FLOPs above 0 and "
+                "ascending, shares above 0 and at most 1",
+                values=f"{[list(point) for point in self.points]}",
+                remedy="[[1e6, 0.05], [1e9, 0.6]]",
+            )
+        Number(0, self.origin)
+
+    def at(self, flops: float) -> float:
+        """Return the share that a kernel of so many FLOPs reaches.
+
+        Between two points it is straight over the logarithm of FLOPs; outside it is
+        that of the nearest point.
+
+        >>> Curve(points=((1e6, 0.1), (1e8, 0.5)), origin="given: me").at(1e7)
+        0.3
+        """
+        before = None
+        for size, share in self.points:
+            if flops <= size:
+                if before is None:
+                    return share
+                part = math.log(flops / before[0]) / math.log(size / before[0])
+                return round(before[1] + part * (share - before[1]), 12)
+            before = size, share
+        return self.points[-1][1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """What one device computes and keeps."""
+
+    name: str
+    """As its maker calls it."""
+    flops: Mapping[str, Number]
+    """Peak FLOPs a second by dtype: `float32`, `bfloat16`."""
+    memory: Number
+    """Bytes."""
+    memory_bandwidth: Number
+    """Bytes a second, read or written."""
+    efficiency: Curve
+    """Share of the peak by the FLOPs of a kernel."""
+    launch: Number = _FREE
+    """Seconds that every kernel takes at least."""
+
+    def peak(self, dtype: str) -> Number:
+        """Return the FLOPs a second in a dtype.
+
+        Raises:
+            BadInput: none is known.
+        """
+        if dtype not in self.flops:
+            raise BadInput(
+                f"{self.name} has no FLOP/s for {dtype}",
+                rule=f"those of {', '.join(self.flops)} are known",
+                values=f"dtype = {dtype}",
+                remedy=f"device.flops.{dtype} in the cluster's file",
+            )
+        return self.flops[dtype]
