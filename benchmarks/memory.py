@@ -1,117 +1,130 @@
-"""Predicted bytes of a device beside the compiler's own, over networks and layouts.
+"""Memory a device needs for a step, split by split: the plan's account and XLA's.
 
-    python benchmarks/memory.py [--only NAME]
+    python benchmarks/memory.py --json
 
-Every step is compiled for 8 fake devices; nothing is run. A line a pair: bytes of the
-state (exact), the total, and temp + arguments + outputs - alias of XLA; then the mean,
-the 95th percentile and the worst of the errors.
+Compiles one training step of a small Transformer (AdamW) for each split and sets beside
+each other what the plan says a device holds of parameters and optimizer, and what
+`memory_analysis()` of the compiled step says: the state it is given, and what lives
+between (activations, gradients, parameters put together).
+
+XLA's CPU backend by default orders a program for concurrency, which here starts all
+gathers at once. Accelerators order it for memory; the flag below does so here.
 """
 
 import argparse
 import json
+import math
 import os
+from typing import Any
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
-
-import numpy as np
-
-from jaxdist.core.errors import BadInput
-from jaxdist.core.plan import Plan
-from jaxdist.launch.described import Subject
-from jaxdist.launch.resolve import resolve
-from jaxdist.meshes.build import build_mesh
-from jaxdist.meshes.clusters.read import find
-from jaxdist.oracle.predict import predict
-from jaxdist.train.laying import lay_out
-from jaxdist.train.program import compile_program
-
-TINY = ("data.name=synthetic", "data.samples=64", "data.batch=32", "model.size=tiny")
-SUBJECTS = {
-    "digits": ("digits",),
-    "resnet50": ("resnet50", *TINY),
-    "vgg16": ("vgg16", *TINY),
-    "googlenet": ("googlenet", *TINY),
-    "alexnet": ("alexnet", *TINY),
-    "cosmoflow": ("cosmoflow", *TINY),
-    "captions": ("captions",),
-    "characters": ("characters",),
-}
-PLANS = (
-    (),
-    ("plan.mesh.data=4",),
-    ("plan.mesh.data=2", "plan.mesh.spatial_h=2"),
-    ("plan.mesh.data=2", "plan.mesh.tensor=2"),
-    ("plan.mesh.fsdp=4",),
-    ("plan.mesh.data=2", "plan.mesh.fsdp=2", "plan.remat=true"),
-    ("plan.mesh.pipe=2", "plan.mesh.data=2", "optim.accumulate=4"),
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
+os.environ["XLA_FLAGS"] = " ".join(
     (
-        "plan.mesh.pipe=2",
-        "plan.mesh.data=1",
-        "optim.accumulate=4",
-        "plan.pipe.schedule=gpipe",
-    ),
-    ("plan.mesh.data=4", "plan.reduce.via=int8"),
-)
-ALONE = ("plan.mesh.data=1", "plan.mesh.spatial_h=1")
-
-
-def pairs(only):
-    for name, (experiment, *words) in SUBJECTS.items():
-        if only and name != only:
-            continue
-        for plan in PLANS:
-            try:
-                yield name, resolve(experiment, (*words, *ALONE, *plan)).config
-            except BadInput as error:
-                yield name, str(error).splitlines()[0]
-
-
-def compiled(subject: Subject, plan: Plan):
-    layout = lay_out(subject.task, plan, build_mesh(plan), subject.shapes)
-    return compile_program(layout).memory_bytes
-
-
-def main():
-    args = argparse.ArgumentParser()
-    args.add_argument("--only")
-    cluster, errors = find("testbed"), []
-    for name, config in pairs(args.parse_args().only):
-        row = {"network": name}
-        try:
-            if isinstance(config, str):
-                raise BadInput(config)
-            subject = Subject(config)
-            found = predict(subject.traced(config.plan), cluster)
-            measured = compiled(subject, config.plan)
-        except BadInput as error:
-            print(json.dumps(row | {"refused": str(error).splitlines()[0]}), flush=True)
-            continue
-        errors.append(found.memory_bytes / measured - 1)
-        print(
-            json.dumps(
-                row
-                | {
-                    "plan": config.plan.title,
-                    "remat": config.plan.remat,
-                    "predicted": found.memory_bytes,
-                    "compiled": measured,
-                    "error": round(errors[-1], 4),
-                    "terms": found.memory,
-                }
-            ),
-            flush=True,
-        )
-    sizes = np.abs(errors)
-    print(
-        json.dumps(
-            {
-                "pairs": len(errors),
-                "mean": float(sizes.mean()),
-                "p95": float(np.percentile(sizes, 95)),
-                "worst": max(errors, key=abs),
-            }
-        )
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_cpu_enable_concurrency_optimized_scheduler=false",
     )
+)
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.reduce import Reduce
+from jaxdist.meshes.build import build_mesh
+from jaxdist.models.config import ModelConfig
+from jaxdist.models.registry import model_factory, objective_for
+from jaxdist.train.laying import lay_out
+from jaxdist.train.layout import Layout
+from jaxdist.train.step import train_step
+from jaxdist.train.task import Task
+
+SPLITS = {
+    "one device": Plan(),
+    "data 4": Plan(mesh=MeshShape(data=4)),
+    "data 4, sparse 1 %": Plan(mesh=MeshShape(data=4), reduce=Reduce(via="sparse")),
+    "fsdp 4, zero 1": Plan(mesh=MeshShape(fsdp=4), zero=1),
+    "fsdp 4, zero 3": Plan(mesh=MeshShape(fsdp=4)),
+    "fsdp 8, zero 3": Plan(mesh=MeshShape(fsdp=8)),
+    "tensor 4, pairs": Plan(mesh=MeshShape(tensor=4)),
+    "tensor 4, sequence": Plan(mesh=MeshShape(tensor=4), weights="sequence"),
+    "tensor 4, filter": Plan(mesh=MeshShape(tensor=4), weights="filter"),
+    "tensor 4, channel": Plan(mesh=MeshShape(tensor=4), weights="channel"),
+    "fsdp 4 x tensor 2, zero 3": Plan(mesh=MeshShape(fsdp=4, tensor=2)),
+}
+MODEL = ModelConfig(
+    name="llama",
+    vocabulary=256,
+    context=64,
+    depth=8,
+    heads=8,
+    kv_heads=8,
+    embed=512,
+    hidden=2048,
+)
+BATCH = 8
+
+
+def make_task() -> Task:
+    """Return the network with AdamW: two numbers of state a parameter."""
+    return Task(
+        model=model_factory(MODEL),
+        optimizer=optax.adamw(1e-3),
+        objective=objective_for(MODEL),
+    )
+
+
+def planned(layout: Layout) -> tuple[int, int]:
+    """Bytes of parameters and of optimizer state that the plan gives a device."""
+    held = [leaf.local(layout.plan, shared=layout.joins) for leaf in layout.leaves]
+    worked = [leaf.local(layout.plan) for leaf in layout.leaves]
+    size = np.dtype(np.float32).itemsize
+    total = (sum(math.prod(shape) for shape in shapes) for shapes in (held, worked))
+    params, opt = total
+    return params * size, 2 * opt * size
+
+
+def measure(task: Task, plan: Plan) -> dict[str, Any]:
+    """Compile a step and read XLA's account of its memory."""
+    tokens = jax.ShapeDtypeStruct((BATCH, MODEL.context or 64), jnp.int32)
+    ids = jax.ShapeDtypeStruct((BATCH,), jnp.int32)
+    shapes = {"tokens": tokens, "target": tokens, "id": ids}
+    mesh = build_mesh(plan, jax.devices()[: plan.mesh.devices])
+    layout = lay_out(task, plan, mesh, shapes)
+    batch = {
+        key: jax.ShapeDtypeStruct(shapes[key].shape, shapes[key].dtype, sharding=place)
+        for key, place in layout.batch(shapes).items()
+    }
+    step = jax.jit(train_step(layout), donate_argnums=0)
+    sizes = step.lower(layout.state, batch).compile().memory_analysis()
+    params, opt = planned(layout)
+    given = sum(
+        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+        for x in batch.values()
+    )
+    return {
+        "parameters": params,
+        "optimizer": opt,
+        "state": sizes.argument_size_in_bytes - given,
+        "between": sizes.temp_size_in_bytes,
+    }
+
+
+def main() -> None:
+    """Print a row for each split."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    json_asked = parser.parse_args().json
+    task = make_task()
+    rows = {name: measure(task, plan) for name, plan in SPLITS.items()}
+    if json_asked:
+        print(json.dumps(rows, indent=2))
+        return
+    print(f"{'MB':28}" + "".join(f"{key:>12}" for key in rows["data 4"]))
+    for name, row in rows.items():
+        print(f"{name:28}" + "".join(f"{value / 1e6:>12.1f}" for value in row.values()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,118 @@
+"""Predicted bytes of a device beside the compiler's own, over networks and layouts.
+
+    python benchmarks/memory_predicted.py [--only NAME]
+
+Every step is compiled for 8 fake devices; nothing is run. A line a pair: bytes of the
+state (exact), the total, and temp + arguments + outputs - alias of XLA; then the mean,
+the 95th percentile and the worst of the errors.
+"""
+
+import argparse
+import json
+import os
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+
+import numpy as np
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.launch.described import Subject
+from jaxdist.launch.resolve import resolve
+from jaxdist.meshes.build import build_mesh
+from jaxdist.meshes.clusters.read import find
+from jaxdist.oracle.predict import predict
+from jaxdist.train.laying import lay_out
+from jaxdist.train.program import compile_program
+
+TINY = ("data.name=synthetic", "data.samples=64", "data.batch=32", "model.size=tiny")
+SUBJECTS = {
+    "digits": ("digits",),
+    "resnet50": ("resnet50", *TINY),
+    "vgg16": ("vgg16", *TINY),
+    "googlenet": ("googlenet", *TINY),
+    "alexnet": ("alexnet", *TINY),
+    "cosmoflow": ("cosmoflow", *TINY),
+    "captions": ("captions",),
+    "characters": ("characters",),
+}
+PLANS = (
+    (),
+    ("plan.mesh.data=4",),
+    ("plan.mesh.data=2", "plan.mesh.spatial_h=2"),
+    ("plan.mesh.data=2", "plan.mesh.tensor=2"),
+    ("plan.mesh.fsdp=4",),
+    ("plan.mesh.data=2", "plan.mesh.fsdp=2", "plan.remat=true"),
+    ("plan.mesh.pipe=2", "plan.mesh.data=2", "optim.accumulate=4"),
+    (
+        "plan.mesh.pipe=2",
+        "plan.mesh.data=1",
+        "optim.accumulate=4",
+        "plan.pipe.schedule=gpipe",
+    ),
+    ("plan.mesh.data=4", "plan.reduce.via=int8"),
+)
+ALONE = ("plan.mesh.data=1", "plan.mesh.spatial_h=1")
+
+
+def pairs(only):
+    for name, (experiment, *words) in SUBJECTS.items():
+        if only and name != only:
+            continue
+        for plan in PLANS:
+            try:
+                yield name, resolve(experiment, (*words, *ALONE, *plan)).config
+            except BadInput as error:
+                yield name, str(error).splitlines()[0]
+
+
+def compiled(subject: Subject, plan: Plan):
+    layout = lay_out(subject.task, plan, build_mesh(plan), subject.shapes)
+    return compile_program(layout).memory_bytes
+
+
+def main():
+    args = argparse.ArgumentParser()
+    args.add_argument("--only")
+    cluster, errors = find("testbed"), []
+    for name, config in pairs(args.parse_args().only):
+        row = {"network": name}
+        try:
+            if isinstance(config, str):
+                raise BadInput(config)
+            subject = Subject(config)
+            found = predict(subject.traced(config.plan), cluster)
+            measured = compiled(subject, config.plan)
+        except BadInput as error:
+            print(json.dumps(row | {"refused": str(error).splitlines()[0]}), flush=True)
+            continue
+        errors.append(found.memory_bytes / measured - 1)
+        print(
+            json.dumps(
+                row
+                | {
+                    "plan": config.plan.title,
+                    "remat": config.plan.remat,
+                    "predicted": found.memory_bytes,
+                    "compiled": measured,
+                    "error": round(errors[-1], 4),
+                    "terms": found.memory,
+                }
+            ),
+            flush=True,
+        )
+    sizes = np.abs(errors)
+    print(
+        json.dumps(
+            {
+                "pairs": len(errors),
+                "mean": float(sizes.mean()),
+                "p95": float(np.percentile(sizes, 95)),
+                "worst": max(errors, key=abs),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
