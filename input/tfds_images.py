@@ -124,7 +124,9 @@ def _split(builder: Any, name: str, split: str, image: str) -> Any:
         return builder.as_data_source(
             split, decoders={image: tfds.decode.SkipDecoding()}
         )
-    except NotImplementedError as error:  # what TFDS raises of other formats
+    except NotImplementedError as error:
+        # TFDS itself raises this of every format without random access; it is told
+        # here with the command that prepares the data set in another one.
         form = builder.info.file_format
         raise BadInput(
             f"{name} is prepared in a format without random access",

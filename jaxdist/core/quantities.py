@@ -2,6 +2,8 @@
 
 import math
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.core.errors import BadInput
@@ -15,6 +17,50 @@ _MOST: Final = 1e16
 """Bytes a second above which a link is taken for a slip of the unit."""
 LIGHT: Final = 299_792_458.0
 """Metres a second, which nothing passes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
+    """A kind of quantity: how it is written, and which of them there are."""
+
+    of_text: Callable[[str], float | None]
+    """Reads text; None where it is no such quantity."""
+    example: str
+    """One, or several, as people write them."""
+    within: Callable[[float], bool]
+    """Whether there is one of that size."""
+    rule: str
+    """The same in words."""
+    nobody: str
+    """What is said of one that there is not, `{}` being it."""
+    unit: str
+    """Of the number."""
+
+    def read(self, value: object, where: str) -> float:
+        """Return the number in SI units.
+
+        Raises:
+            BadInput: no such quantity, or none that there is.
+        """
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            number: float | None = float(value)
+        else:
+            number = self.of_text(str(value).strip())
+        if number is None or math.isnan(number):
+            raise BadInput(
+                f"{where}: {value} is no such quantity",
+                rule="a number and its unit, as in " + self.example,
+                values=f"{value!r}",
+                remedy=self.example,
+            )
+        if not self.within(number):
+            raise BadInput(
+                f"{where}: {self.nobody.format(value)}",
+                rule=self.rule,
+                values=f"{number:g} {self.unit}",
+                remedy=self.example.partition(" or ")[0],
+            )
+        return number
 
 
 def bandwidth(value: object, where: str) -> float:
@@ -31,15 +77,7 @@ def bandwidth(value: object, where: str) -> float:
     >>> bandwidth("100 Gbit/s", "nic"), bandwidth("12.5GB/s", "nic"), bandwidth(5, "")
     (12500000000.0, 12500000000.0, 5.0)
     """
-    rate = _read(value, where, _bytes_a_second, "12.5GB/s or 100gbit")
-    if not 0 < rate <= _MOST:
-        raise BadInput(
-            f"{where}: no link has {value}",
-            rule="a bandwidth is above 0 and at most 10 PB/s",
-            values=f"{rate:g} B/s",
-            remedy="12.5GB/s",
-        )
-    return rate
+    return _BANDWIDTH.read(value, where)
 
 
 def seconds(value: object, where: str) -> float:
@@ -55,15 +93,7 @@ def seconds(value: object, where: str) -> float:
     >>> seconds("26 ns", "cable"), seconds(0, "cable")
     (2.6e-08, 0.0)
     """
-    time = _read(value, where, _seconds, "0.5us")
-    if not 0 <= time <= 60:
-        raise BadInput(
-            f"{where}: no link takes {value}",
-            rule="a latency is between 0 and a minute",
-            values=f"{time:g} s",
-            remedy="0.5us",
-        )
-    return time
+    return _TIME.read(value, where)
 
 
 def metres(value: object, where: str) -> float:
@@ -75,15 +105,7 @@ def metres(value: object, where: str) -> float:
     >>> metres("1.5 km", "cable")
     1500.0
     """
-    length = _read(value, where, _metres, "3m")
-    if not 0 <= length < math.inf:
-        raise BadInput(
-            f"{where}: no cable is {value} long",
-            rule="a length is 0 or above",
-            values=f"{length:g} m",
-            remedy="3m",
-        )
-    return length
+    return _LENGTH.read(value, where)
 
 
 def volume(value: object, where: str) -> float:
@@ -95,15 +117,7 @@ def volume(value: object, where: str) -> float:
     >>> volume("80 GB", "memory"), volume("16GiB", "memory")
     (80000000000.0, 17179869184.0)
     """
-    found = _read(value, where, _bytes, "16 GB")
-    if not 0 <= found < math.inf:
-        raise BadInput(
-            f"{where}: nothing has {value}",
-            rule="bytes are 0 or above",
-            values=f"{found:g} B",
-            remedy="16 GB",
-        )
-    return found
+    return _VOLUME.read(value, where)
 
 
 def work_rate(value: object, where: str) -> float:
@@ -115,31 +129,7 @@ def work_rate(value: object, where: str) -> float:
     >>> work_rate("15.7 TFLOP/s", "flops")
     15700000000000.0
     """
-    rate = _read(value, where, _flops, "312 TFLOP/s")
-    if not 0 < rate <= 1e18:
-        raise BadInput(
-            f"{where}: no device computes {value}",
-            rule="FLOPs a second are above 0 and at most 1e18",
-            values=f"{rate:g} FLOP/s",
-            remedy="312 TFLOP/s",
-        )
-    return rate
-
-
-def _read(value: object, where: str, of_text: object, example: str) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        number: float | None = float(value)
-    else:
-        assert callable(of_text)
-        number = of_text(str(value).strip())
-    if number is None or math.isnan(number):
-        raise BadInput(
-            f"{where}: {value} is no such quantity",
-            rule="a number and its unit, as in " + example,
-            values=f"{value!r}",
-            remedy=example,
-        )
-    return number
+    return _WORK_RATE.read(value, where)
 
 
 def _bytes_a_second(text: str) -> float | None:
@@ -184,3 +174,45 @@ def _float(text: str, scale: float) -> float | None:
         return float(text) * scale
     except ValueError:
         return None
+
+
+_BANDWIDTH: Final = _Kind(
+    of_text=_bytes_a_second,
+    example="12.5GB/s or 100gbit",
+    within=lambda rate: 0 < rate <= _MOST,
+    rule="a bandwidth is above 0 and at most 10 PB/s",
+    nobody="no link has {}",
+    unit="B/s",
+)
+_TIME: Final = _Kind(
+    of_text=_seconds,
+    example="0.5us",
+    within=lambda time: 0 <= time <= 60,
+    rule="a latency is between 0 and a minute",
+    nobody="no link takes {}",
+    unit="s",
+)
+_LENGTH: Final = _Kind(
+    of_text=_metres,
+    example="3m",
+    within=lambda length: 0 <= length < math.inf,
+    rule="a length is 0 or above",
+    nobody="no cable is {} long",
+    unit="m",
+)
+_VOLUME: Final = _Kind(
+    of_text=_bytes,
+    example="16 GB",
+    within=lambda size: 0 <= size < math.inf,
+    rule="bytes are 0 or above",
+    nobody="nothing has {}",
+    unit="B",
+)
+_WORK_RATE: Final = _Kind(
+    of_text=_flops,
+    example="312 TFLOP/s",
+    within=lambda rate: 0 < rate <= 1e18,
+    rule="FLOPs a second are above 0 and at most 1e18",
+    nobody="no device computes {}",
+    unit="FLOP/s",
+)

@@ -24,7 +24,7 @@ class Toy:
         return "work" in header
 
     def read(self, path, cluster):
-        raise NotImplementedError
+        return rows()
 
 
 def row(work, measured, spread=None, **columns):
