@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from jaxdist.core import quantities
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.fields import check_fields
+from jaxdist.core.yaml_file import read_table
 
 _HERE: Final = Path(__file__).parent
 _FILES: Final = (".yaml", ".yml", ".json")
@@ -49,7 +48,14 @@ def find(name: str) -> Cluster:
             values=f"--cluster {name}",
             remedy=f"did you mean {near}?" if near else f"--cluster {known[0]}",
         )
-    return of_tree(_load(path), path.stem)
+    tree = read_table(
+        path,
+        what="a cluster",
+        holds="a device and levels",
+        option="--cluster",
+        page="docs/clusters.md",
+    )
+    return of_tree(tree, path.stem)
 
 
 def of_tree(tree: Mapping[str, Any], stem: str) -> Cluster:
@@ -172,36 +178,3 @@ def _curve(value: object, origin: str) -> dict[str, Any]:
     if isinstance(value, list):
         return {"points": value, "origin": origin}
     return {"points": [[1.0, _plain(value, "efficiency")]], "origin": origin}
-
-
-def _load(path: Path) -> dict[str, Any]:
-    """Read a file as a table.
-
-    Raises:
-        BadInput: no file, or no table in it.
-    """
-    if not path.is_file():
-        near = did_you_mean(str(path), [str(p) for p in path.parent.glob("*.*")])
-        raise BadInput(
-            f"there is no file {path}",
-            rule=f"a cluster is one of {', '.join(names())}, or a file",
-            values=f"--cluster {path}",
-            remedy=f"did you mean {near}?" if near else "--cluster dgx-a100",
-        )
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadInput(
-            f"{path} cannot be read",
-            rule="a cluster is a YAML or JSON file",
-            values=" ".join(str(error).split()),
-            remedy="docs/clusters.md has an example",
-        ) from None
-    if not isinstance(tree, dict):
-        raise BadInput(
-            f"{path} is not a table",
-            rule="a cluster has a device and levels",
-            values=f"{tree!r}"[:80],
-            remedy="docs/clusters.md has an example",
-        )
-    return tree

@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.quantities import bandwidth, seconds
+from jaxdist.core.yaml_file import read_table
 from jaxdist.network.platforms.built import built
 from jaxdist.network.topologies.registry import FABRICS, settings_of, topology, unknown
 from jaxdist.network.topology import Topology
@@ -55,32 +54,14 @@ def load(path: Path) -> dict[str, Any]:
     Raises:
         BadInput: no file, or no table in it.
     """
-    if not path.is_file():
-        here = [str(found) for found in path.parent.glob("*.y*ml")]
-        near = did_you_mean(str(path), here)
-        raise BadInput(
-            f"no file {path}",
-            rule="a platform is a name or a file that exists",
-            values=f"--topology {path}",
-            remedy=f"did you mean {near}?" if near else f"one of {', '.join(NAMED)}",
-        )
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadInput(
-            f"{path} cannot be read",
-            rule="a platform is a YAML file",
-            values=" ".join(str(error).split()),
-            remedy="docs/network.md has an example",
-        ) from error
-    if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
-        raise BadInput(
-            f"{path} is not a table",
-            rule="a platform file is a table: topology, or devices and cables",
-            values=f"{type(tree).__name__}",
-            remedy="topology: fat_tree",
-        )
-    return tree
+    found: dict[str, Any] = read_table(
+        path,
+        what="a platform",
+        holds="topology, or devices and cables",
+        option="--topology",
+        page="docs/network.md",
+    )
+    return found
 
 
 def _by_name(
