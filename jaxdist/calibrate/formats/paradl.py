@@ -5,10 +5,10 @@ Rankings: one row a strategy, `meas_total_s` for an epoch without input and upda
 of one network on as many devices are ranked against each other.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from jaxdist.calibrate.measured import Constant, Constants, Row
 from jaxdist.calibrate.table import need_columns, number, plain_name, read_table, whole
@@ -124,17 +124,15 @@ def _run(line: Mapping[str, str], system: System, where: str) -> Row | None:
         spread = number(line, "max_s_per_iter", where) / number(
             line, "min_s_per_iter", where
         )
-    return Row(
-        label=f"{net.name} {line['strategy']}, {devices} devices, batch {case.total:g}",
-        devices=devices,
-        columns=_columns(line, devices),
+    return _row(
+        line,
+        case,
+        terms,
+        label=f"batch {case.total:g}",
         measured=number(line, "median_s_per_iter", where),
-        predict=lambda values: sum(terms(values).values()),
-        explain=terms,
         ideal=_ideal(net, case.total, system) / devices,
         quantity="iteration",
         known_by=_RUN,
-        group=f"{net.name}, {line['strategy']}",
         spread=None if spread is None else spread - 1,
     )
 
@@ -157,18 +155,37 @@ def _ranked(line: Mapping[str, str], system: System, where: str) -> Row:
         told = step(case, system, _shares(values))
         return {name: s * steps for name, s in told.items() if name != "update"}
 
-    return Row(
-        label=f"{net.name} {line['strategy']}, {devices} devices, an epoch",
-        devices=devices,
-        columns=_columns(line, devices),
+    return _row(
+        line,
+        case,
+        terms,
+        label="an epoch",
         measured=number(line, "meas_total_s", where),
-        predict=lambda values: sum(terms(values).values()),
-        explain=terms,
         ideal=_ideal(net, net.samples, system) / devices,
         quantity="epoch",
         known_by=_RANKED,
-        group=f"{net.name}, {line['strategy']}",
         contest=f"{net.name}, {devices} devices",
+    )
+
+
+def _row(
+    line: Mapping[str, str],
+    case: Case,
+    terms: Callable[[Constants], dict[str, float]],
+    *,
+    label: str,
+    **of_its_form: Any,
+) -> Row:
+    """Return a row of either form, predicted by the sum of its terms."""
+    name, split = case.workload.name, line["strategy"]
+    return Row(
+        label=f"{name} {split}, {case.devices} devices, {label}",
+        devices=case.devices,
+        columns=_columns(line, case.devices),
+        predict=lambda values: sum(terms(values).values()),
+        explain=terms,
+        group=f"{name}, {split}",
+        **of_its_form,
     )
 
 
