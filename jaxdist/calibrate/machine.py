@@ -1,18 +1,21 @@
 """A machine as it was measured: a cluster whose every number says so."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from jax.sharding import Mesh
 
 from jaxdist.calibrate import kernels, links
+from jaxdist.calibrate.chains import Chained, chained
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.device import Curve, Device
 from jaxdist.core.errors import BadInput
 from jaxdist.core.level import Level
+from jaxdist.core.line import Line
 from jaxdist.core.number import Number
+from jaxdist.oracle.prices import messages
 
 NOISY: Final = 0.35
 """Spread of the timings of a link above which it is not taken for measured."""
@@ -54,7 +57,8 @@ def measured(
     origin = f"measured: jaxdist calibrate, {devices} devices at once, {when}"
     points = kernels.kernels(mesh, dtype, _SOON)
     peak, curve = efficiency(points, origin)
-    timed = links.timings(mesh, "data") if devices > 1 else ()
+    chains = chained(mesh) if devices > 1 else ()
+    timed = next((c.timings for c in chains if (c.kind, c.devices) == _whole(mesh)), ())
     line = links.wire(timed, devices) if timed else _NOTHING
     if line.spread > NOISY and not noisy:
         raise _too_noisy(line, timed)
@@ -69,9 +73,10 @@ def measured(
     level = Level(
         name="data",
         size=devices,
-        alpha=Number(max(line.alpha, 1e-9), f"{origin}, spread {line.spread:.0%}"),
+        alpha=Number(max(line.alpha, _LEAST), f"{origin}, spread {line.spread:.0%}"),
         bandwidth=Number(line.bandwidth, f"{origin}, spread {line.spread:.0%}"),
     )
+    level = replace(level, lines=tuple(_line(c, level, origin) for c in chains))
     return Machine(
         cluster=Cluster(name=name, device=device, levels=(level,), source=origin),
         points=points,
@@ -100,8 +105,28 @@ def efficiency(points: Sequence[kernels.Point], origin: str) -> tuple[float, Cur
     return peak, Curve(points=curve, origin=origin)
 
 
-_NOTHING: Final = links.Wire(alpha=1e-9, bandwidth=1e15, spread=0.0)
+_LEAST: Final = 1e-9
+"""Seconds of a message that is too short to be told."""
+_NOTHING: Final = links.Wire(alpha=_LEAST, bandwidth=1e15, spread=0.0)
 """What connects a device with itself."""
+
+
+def _whole(mesh: Mesh) -> tuple[str, int]:
+    """Name the collective that a level's own numbers are of."""
+    return "all-reduce", mesh.devices.size
+
+
+def _line(chain: Chained, level: Level, origin: str) -> Line:
+    """Return what a kind of collective takes, beside the level's numbers."""
+    found = links.wire(chain.timings, chain.devices)
+    started = found.alpha * messages(chain.kind, chain.devices)
+    said = f"{origin}, spread {found.spread:.0%}"
+    return Line(
+        kind=chain.kind,
+        devices=chain.devices,
+        messages=Number(started / level.alpha.value, said),
+        share=Number(level.bandwidth.value / found.bandwidth, said),
+    )
 
 
 def _too_noisy(line: links.Wire, timed: Sequence[links.Timing]) -> BadInput:

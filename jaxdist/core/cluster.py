@@ -11,6 +11,7 @@ from jaxdist.core.device import Curve, Device
 from jaxdist.core.errors import BadInput
 from jaxdist.core.fields import check_fields, required
 from jaxdist.core.level import Level
+from jaxdist.core.line import Line
 from jaxdist.core.number import Number
 
 _ALIKE: Final = Number(0.0, "assumed: devices are alike")
@@ -118,8 +119,14 @@ class Cluster:
             name: _number(value, f"flops.{name}")
             for name, value in device["flops"].items()
         }
-        levels = (Level(**_read(Level, level, "a level")) for level in values["levels"])
-        return cls(**values | {"device": Device(**device), "levels": tuple(levels)})
+        levels = tuple(map(_level, values["levels"]))
+        return cls(**values | {"device": Device(**device), "levels": levels})
+
+
+def _level(tree: Mapping[str, Any]) -> Level:
+    values = _read(Level, tree, "a level")
+    lines = (Line(**_read(Line, one, "a line")) for one in values.get("lines", ()))
+    return Level(**values | {"lines": tuple(lines)})
 
 
 def _read(kind: type, tree: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -159,11 +166,11 @@ def _tree(value: Any) -> Any:
 
 
 def _parts(value: Any) -> dict[str, Any]:
-    """Return what lies below a value of a cluster, by name; levels by their own."""
+    """Return what lies below a value of a cluster; levels and lines by their names."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, tuple):
-        return {level.name: level for level in value if isinstance(level, Level)}
+        return {one.name: one for one in value if isinstance(one, Level | Line)}
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     return {}
@@ -187,5 +194,5 @@ def _replaced(value: Any, path: list[str], number: Number) -> Any:
     if isinstance(value, Mapping):
         return {**value, first: part}
     if isinstance(value, tuple):
-        return tuple(part if level.name == first else level for level in value)
+        return tuple(part if one.name == first else one for one in value)
     return replace(value, **{first: part})

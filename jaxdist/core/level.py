@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.line import Line
 from jaxdist.core.number import Number
 
 LIGHT: Final = 299_792_458.0
@@ -33,6 +34,8 @@ class Level:
     """Bytes that units may send at once, over those that get through."""
     length: Number | None = None
     """Metres of its shortest cable."""
+    lines: tuple[Line, ...] = ()
+    """Collectives that were measured; others are what alpha and bandwidth make them."""
 
     def __post_init__(self) -> None:
         _check_level(self)

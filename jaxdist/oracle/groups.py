@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from jaxdist.core.axes import AXES, part_size
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.level import Level
+from jaxdist.core.line import Line
 from jaxdist.core.plan import MeshShape
 
 
@@ -34,6 +35,12 @@ class Group:
     """Seconds that a message takes without its bytes."""
     rate: float
     """Bytes a second that one device of the group sends, all groups at once."""
+    lines: tuple[Line, ...] = ()
+    """What was measured of collectives among as many devices."""
+
+    def line(self, kind: str) -> Line | None:
+        """Return what was measured of a kind of collective."""
+        return next((line for line in self.lines if line.kind == kind), None)
 
 
 def group_of(cluster: Cluster, mesh: MeshShape, axes: Iterable[str]) -> Group:
@@ -61,6 +68,7 @@ def group_of(cluster: Cluster, mesh: MeshShape, axes: Iterable[str]) -> Group:
         level=crossed[-1].name,
         alpha=crossed[-1].alpha.value,
         rate=min(rates),
+        lines=tuple(line for line in crossed[-1].lines if line.devices == size),
     )
 
 

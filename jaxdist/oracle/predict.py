@@ -9,6 +9,7 @@ from jaxdist.core.number import Number
 from jaxdist.core.plan import Plan
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.keeps import kept
+from jaxdist.oracle.passing import sending
 from jaxdist.oracle.prices import priced
 from jaxdist.oracle.replay import replayed
 from jaxdist.oracle.work import stage_seconds
@@ -139,7 +140,10 @@ def computed(case: Case, cluster: Cluster) -> dict[str, float]:
 
 def moved(case: Case, cluster: Cluster) -> dict[str, float]:
     """Return the seconds of collectives, on the device that needs longest."""
-    found = [priced(ledger, cluster, case.plan.mesh) for ledger in case.ledgers]
+    found = [
+        priced(sending(ledger, case.plan, device), cluster, case.plan.mesh)
+        for device, ledger in enumerate(case.ledgers)
+    ]
     return max(found, key=lambda terms: sum(terms.values()))
 
 

@@ -1,11 +1,12 @@
 """Prices: what the rows of a ledger take on a cluster's links.
 
-    seconds = messages(kind, p) alpha + sent(kind, payload, p) / rate
+    seconds = messages(kind, p) alpha + share(kind, p) sent(kind, payload, p) / rate
 
 `sent` are the bytes that a device of the group sends, those of the meter's formulas.
 Messages are those of recursive halving and doubling, 2 ceil(log2 p) for an all-reduce;
 of p - 1 partners for an all-to-all. A ring sends as many bytes and more messages, so
-this is what a library reaches that chooses by size.
+this is what a library reaches that chooses by size; its share is 1. Where collectives
+of the kind were measured among p devices, messages and share are what was found.
 """
 
 import math
@@ -29,8 +30,10 @@ def seconds(kind: str, payload: float, times: int, group: Group) -> float:
     """
     if group.size == 1:
         return 0.0
-    sent = wire_bytes(kind, round(payload), group.size)
-    return times * messages(kind, group.size) * group.alpha + sent / group.rate
+    sent, line = wire_bytes(kind, round(payload), group.size), group.line(kind)
+    count = line.messages.value if line else messages(kind, group.size)
+    share = line.share.value if line else 1.0
+    return times * count * group.alpha + share * sent / group.rate
 
 
 def messages(kind: str, devices: int) -> int:

@@ -113,6 +113,9 @@ def gradients(
 ) -> Iterator[Traffic]:
     """Yield the exact sums of gradients and loss.
 
+    Scalars and vectors that are summed over the same axes travel as one array
+    (`jaxdist.collectives.reduce.sum_shares`).
+
     Args:
         plan: the layout.
         leaves: all parameters.
@@ -121,12 +124,18 @@ def gradients(
     """
     sums: Counter[tuple[str, ...]] = Counter()
     arrays: Counter[tuple[str, ...]] = Counter()
+    width = max(4, *(np.dtype(leaf.dtype).itemsize for leaf in leaves))
+    short = {(plan.sum_axes, np.dtype(f"float{8 * width}")): 1}  # the loss
     for leaf, over in zip(leaves, exactly, strict=True):
         size = math.prod(leaf.local(plan)) * np.dtype(leaf.dtype).itemsize
         sums[over] += updates * size
-        arrays[over] += updates
-    sums[plan.sum_axes] += max(4, *(np.dtype(leaf.dtype).itemsize for leaf in leaves))
-    arrays[plan.sum_axes] += 1
+        if len(leaf.shape) < 2:
+            short[over, np.dtype(leaf.dtype)] = updates
+        else:
+            arrays[over] += updates
+    sums[plan.sum_axes] += width
+    for (over, _), times in short.items():
+        arrays[over] += times
     for axes, payload in sums.items():
         if axes:
             yield Traffic(

@@ -124,12 +124,13 @@ _LEVEL: Final[Mapping[str, Reader]] = {
     "oversubscription": _plain,
     "length": quantities.metres,
 }
+_LINE: Final[Mapping[str, Reader]] = {"messages": _plain, "share": _plain}
 
 
 def reader_of(path: str) -> Reader:
     """Return what reads the number at a path of a cluster: its name says its unit."""
     name = path.rpartition(".")[2]
-    known = {**_CLUSTER, **_DEVICE, **_LEVEL}
+    known = {**_CLUSTER, **_DEVICE, **_LEVEL, **_LINE}
     return known.get(name, quantities.work_rate)
 
 
@@ -150,6 +151,10 @@ def _table(
             dtype: _number(rate, quantities.work_rate, f"{where}.flops.{dtype}", own)
             for dtype, rate in values["flops"].items()
         }
+    if isinstance(values.get("lines"), list):
+        values["lines"] = [
+            _table(line, _LINE, f"{where}.lines", own) for line in values["lines"]
+        ]
     if "efficiency" in values:
         values["efficiency"] = _curve(values["efficiency"], own)
     if "bandwidth" not in values and "port_bandwidth" in values:

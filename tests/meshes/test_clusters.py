@@ -52,6 +52,26 @@ def test_what_cluster_to_json_wrote_is_a_cluster_file_too(tmp_path):
     assert find(str(path)) == find("abci")
 
 
+LINE = {"kind": "all-gather", "devices": 4, "messages": 6.5, "share": 1.2}
+
+
+def test_lines_of_a_level_are_written_read_and_asked_about(tmp_path):
+    cluster = level(lines=[LINE], origin="measured: here")
+    (line,) = cluster.levels[0].lines
+    assert line.share == Number(1.2, "measured: here")
+    path = tmp_path / "lines.json"
+    path.write_text(cluster.to_json())
+    assert find(str(path)) == cluster
+    other = cluster.with_number(
+        "levels.host.lines.all-gather/4.share", Number(2, "given: me")
+    )
+    assert other.levels[0].lines[0].share.value == 2
+    with pytest.raises(BadInput, match="no field pieces"):
+        level(lines=[{**LINE, "pieces": 3}])
+    with pytest.raises(BadInput, match="at least two"):
+        level(lines=[{**LINE, "devices": 1}])
+
+
 def test_numbers_have_units_and_the_origin_of_their_table():
     cluster = of_tree(SMALL, "small")
     rack = cluster.levels[1]

@@ -6,6 +6,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape
 from jaxdist.meshes.clusters.read import of_tree
 from jaxdist.oracle.groups import group_of
+from jaxdist.oracle.prices import seconds
 
 DEVICE = {
     "name": "one",
@@ -51,6 +52,19 @@ def test_a_group_has_its_part_of_the_slowest_links_it_crosses(
     assert group.rate == pytest.approx(1e9 * gigabytes)
     alphas = {"host": 1e-6, "rack": 1e-5, "room": 2e-5}
     assert group.alpha == pytest.approx(alphas[level])
+
+
+def test_what_was_measured_goes_with_its_kind_its_group_and_its_level():
+    line = {"kind": "all-gather", "devices": 8, "messages": 6, "share": 1.2}
+    rack = {**LEVELS[1], "lines": [line]}
+    cluster = of_tree({"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine")
+    over_racks = group_of(cluster, MeshShape(data=8, tensor=4), ["data"])
+    assert over_racks.line("all-gather").devices == 8
+    assert over_racks.line("all-reduce") is None
+    inside = group_of(cluster, MeshShape(data=4), ["data"])
+    assert inside.line("all-gather") is None
+    moved = seconds("all-gather", 8000, 3, over_racks)
+    assert moved == pytest.approx(3 * 6 * 1e-5 + 1.2 * 7000 / over_racks.rate)
 
 
 def test_more_devices_than_there_are_is_refused():

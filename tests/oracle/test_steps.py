@@ -1,5 +1,6 @@
 """Predicted steps: terms that follow from the ledger, the table and the shapes."""
 
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -7,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxdist.collectives.hlo import wire_bytes
+from jaxdist.collectives.hlo import KINDS, wire_bytes
 from jaxdist.core.device import Curve
 from jaxdist.core.errors import BadInput
 from jaxdist.core.number import Number
@@ -21,6 +22,7 @@ from jaxdist.launch.samples import wanted
 from jaxdist.meshes.build import build_mesh
 from jaxdist.meshes.clusters.read import find
 from jaxdist.oracle.groups import Group
+from jaxdist.oracle.passing import sending
 from jaxdist.oracle.predict import predict
 from jaxdist.oracle.prices import messages, seconds
 from jaxdist.oracle.replay import replayed
@@ -201,20 +203,37 @@ def test_slow_input_is_a_term_of_its_own(digits):
         ("plan.mesh.data=4", "plan.mesh.spatial_h=1"),
         ("plan.mesh.data=2", "plan.mesh.spatial_h=2"),
         ("plan.mesh.data=1", "plan.mesh.spatial_h=1", "plan.mesh.fsdp=4"),
+        ("plan.mesh.data=2", "plan.mesh.spatial_h=1", "plan.mesh.tensor=2"),
     ],
 )
 def test_the_ledger_knows_how_many_arrays_layers_move(words):
-    """As the compiled step has them, but for gradients, which it moves together."""
+    """As many as collectives of the compiled step have operands."""
     subject = Subject(resolve("digits", words).config)
     plan = subject.config.plan
     layout = lay_out(subject.task, plan, build_mesh(plan), subject.shapes)
+    text = compile_program(layout).step.as_text()
     compiled, planned = Counter(), Counter()
-    for move in compile_program(layout).moves:
-        compiled[move.kind, move.axes] += move.trips
+    for kind, operands in re.findall(rf" ({'|'.join(KINDS)})\(([^)]*)\)", text):
+        compiled[kind] += operands.count("%")
     for row in layout.ledger.rows:
-        together = row.layer == "reduce_gradients"
-        planned[row.kind, row.axes] += 1 if together else row.arrays
-    sums = ("all-reduce", plan.sum_axes)
-    loss = {sums: compiled[sums] - planned[sums]}
-    assert loss[sums] in (-1, 0)  # the loss may go with the gradients
-    assert {**planned, sums: 0} == {**compiled, sums: 0}
+        planned[row.kind] += row.arrays
+    assert planned == compiled
+
+
+def test_what_stages_hand_on_and_back_goes_over_a_link_at_once():
+    """Of two stages one sends activations, the other gradients; between, both."""
+    words = ("plan.mesh.data=1", "plan.mesh.spatial_h=1", "optim.accumulate=4")
+    for pipe, busiest in ((2, 1), (4, 2)):
+        asked = (*words, f"plan.mesh.pipe={pipe}")
+        subject = Subject(resolve("digits", asked).config)
+        case = subject.case(subject.config.plan)
+        handed = [
+            sum(
+                row.payload > 0
+                for row in sending(ledger, case.plan, device).rows
+                if row.layer == "between_stages"
+            )
+            for device, ledger in enumerate(case.ledgers)
+        ]
+        assert handed[0] == handed[-1] == 1
+        assert max(handed) == busiest

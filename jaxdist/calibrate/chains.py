@@ -1,0 +1,146 @@
+"""Chains: collectives timed as they come in a step, each behind a kernel.
+
+    seconds = (a program of k + n kernels, each with a collective behind it
+               - one of k - the same without collectives) / n
+
+One collective alone, after devices have met, takes half of that where processes share
+processors: they come to it together, and awake. That they begin a program one after
+the other is in both, and falls out.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh
+
+from jaxdist.calibrate.links import Timing
+from jaxdist.calibrate.together import on_all, rounds
+
+SIZES: Final = (1 << 10, 1 << 15, 1 << 19, 1 << 21)
+"""Bytes of what a device has."""
+_SMALL: Final = 1 << 16
+_SOME: Final = (3, 11)
+"""Collectives in two chains of small ones; large ones take their time by themselves."""
+_FEW: Final = (1, 3)
+_ROUNDS: Final = (9, 5)
+"""Of small and of large ones."""
+_SIDE: Final = 128
+"""Rows and columns of the product before each."""
+_LITTLE: Final = 1e-9
+"""Makes what follows depend on what was before, and changes nothing."""
+_GROUP: Final = "group"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chained:
+    """A kind of collective in groups of one size, timed."""
+
+    kind: str
+    """As the compiler names it."""
+    devices: int
+    """Of a group; all groups at once."""
+    timings: tuple[Timing, ...]
+    """By the size of its result."""
+
+
+def chained(mesh: Mesh) -> tuple[Chained, ...]:
+    """Time every kind of collective, in groups of every size that divides the devices.
+
+    Args:
+        mesh: its devices stand in groups side by side.
+    """
+    count = mesh.devices.size
+    sizes = [size for size in range(2, count + 1) if count % size == 0]
+    return tuple(
+        Chained(kind=kind, devices=size, timings=tuple(_timings(mesh, kind, size)))
+        for size in sizes
+        for kind in _KINDS
+    )
+
+
+def _timings(mesh: Mesh, kind: str, devices: int) -> Iterator[Timing]:
+    grouped = Mesh(mesh.devices.reshape(-1, devices), ("others", _GROUP))
+    for size in SIZES:
+        small = size <= _SMALL
+        links, times = (_SOME, _ROUNDS[0]) if small else (_FEW, _ROUNDS[1])
+        calls = [
+            on_all(grouped, partial(_chain, each, count), *_own(size, devices))
+            for each in (_KINDS[kind], _alone)
+            for count in links
+        ]
+        few, some, *kernels = np.median(rounds(grouped, calls, times), axis=1)
+        more = (some - few) - (kernels[1] - kernels[0])
+        seconds = float(max(more, 0.05 * some)) / (links[1] - links[0])
+        yield Timing(kind=kind, payload=_result(kind, size, devices), seconds=seconds)
+
+
+Collective = Callable[[jax.Array], jax.Array]
+
+
+def _chain(
+    collective: Collective, links: int, square: jax.Array, x: jax.Array
+) -> jax.Array:
+    """Return the last of products and collectives that each need the one before."""
+    work = square
+    for _ in range(links):
+        work = jnp.tanh(work @ square)
+        x = collective(x + _LITTLE * work[0, 0])
+        work = work + _LITTLE * x[0]
+    return x[:1] + work[0, :1]
+
+
+def _own(size: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return what a device has: a square, and a vector that divides over a group."""
+    length = math.ceil(size / 4 / devices) * devices
+    square = np.full((_SIDE, _SIDE), 1 / _SIDE, np.float32)
+    return square, np.ones(length, np.float32)
+
+
+def _result(kind: str, size: int, devices: int) -> int:
+    """Return the bytes of a collective's result on one device."""
+    whole = 4 * len(_own(size, devices)[1])
+    return whole // devices if kind == "reduce-scatter" else whole
+
+
+def _alone(x: jax.Array) -> jax.Array:
+    return x
+
+
+def _reduced(x: jax.Array) -> jax.Array:
+    return lax.psum(x, _GROUP) / lax.axis_size(_GROUP)
+
+
+def _gathered(x: jax.Array) -> jax.Array:
+    own = x[: len(x) // lax.axis_size(_GROUP)]
+    return lax.all_gather(own, _GROUP, tiled=True)
+
+
+def _scattered(x: jax.Array) -> jax.Array:
+    own = lax.psum_scatter(x, _GROUP, tiled=True) / lax.axis_size(_GROUP)
+    return x.at[: len(own)].set(own)
+
+
+def _exchanged(x: jax.Array) -> jax.Array:
+    rows = x.reshape(lax.axis_size(_GROUP), -1)
+    return lax.all_to_all(rows, _GROUP, 0, 0).reshape(-1)
+
+
+def _passed(x: jax.Array) -> jax.Array:
+    size = lax.axis_size(_GROUP)
+    return lax.ppermute(x, _GROUP, [(one, (one + 1) % size) for one in range(size)])
+
+
+_KINDS: Final[Mapping[str, Collective]] = {
+    "all-reduce": _reduced,
+    "all-gather": _gathered,
+    "reduce-scatter": _scattered,
+    "all-to-all": _exchanged,
+    "collective-permute": _passed,
+}
