@@ -1,27 +1,31 @@
 """Predicted steps beside executed ones, on the hosts of a testbed.
 
-    python benchmarks/predicted.py --rates 200mbit --rounds 2
-    python benchmarks/predicted.py --rates 100mbit,1gbit --models digits,vgg16
+    python benchmarks/predicted.py --rates 100mbit,200mbit,1gbit
+    python benchmarks/predicted.py --rates 200mbit --models digits --plans data,fsdp
 
-As root. For each rate four hosts are calibrated together; then every plan is run in
-turn, in rounds, and the median of a plan's step times is set beside what was predicted
-before. The floor is one round predicting another. Nothing is fitted to the runs.
+As root. For each rate four hosts are calibrated together, and every plan is predicted;
+then the compiled steps of all plans are run in turn, in rounds, and the median over the
+rounds is set beside the prediction. The floor is how well one round predicts that
+median. Nothing is fitted to the steps.
 """
 
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from scipy.stats import spearmanr
 
-from jaxdist.launch import standing
-from jaxdist.launch.iproute import check_machine
+from jaxdist.launch.described import Subject
+from jaxdist.launch.resolve import resolve
+from jaxdist.launch.testbed import Hosts
+from jaxdist.meshes.clusters.read import find
+from jaxdist.oracle.predict import predict
 
 HOSTS = 4
+WORKER = Path(__file__).with_name("predicted_worker.py")
 SYNTHETIC = ("data.name=synthetic", "data.samples=640", "data.batch=64")
 MODELS = {
     "digits": (),
@@ -36,63 +40,60 @@ PLANS = {
     "data+tensor": {"data": 2, "tensor": 2},
     "data+fsdp": {"data": 2, "fsdp": 2},
     "1f1b": {"pipe": 2, "data": 2},
+    "4 stages": {"pipe": 4},
+    "int8": {"data": 4},
 }
+MORE = {
+    "1f1b": ("optim.accumulate=4",),
+    "4 stages": ("optim.accumulate=4",),
+    "int8": ("plan.reduce.via=int8",),
+}
+"""Overrides beside the mesh."""
 
 
 def words(plan, name):
     """Overrides of a plan."""
     sizes = {"data": 1, "spatial_h": 1} | PLANS[plan]
-    more = ["optim.accumulate=4"] if "pipe" in PLANS[plan] else []
-    return [*(f"plan.mesh.{a}={n}" for a, n in sizes.items()), *more, *MODELS[name]]
+    mesh = (f"plan.mesh.{a}={n}" for a, n in sizes.items())
+    return [*mesh, *MORE.get(plan, ()), *MODELS[name]]
 
 
-def call(*what, inside=False):
-    """Call a command of ours, on all hosts or here; return what it printed."""
-    start = (sys.executable, "-m", "jaxdist.launch")
-    on = ("testbed", "run", "--devices-per-process", "1", "--") if inside else ()
-    done = subprocess.run(
-        [*start, *on, *map(str, what)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise SystemExit(done.stdout[-2000:] + done.stderr[-2000:])
-    return done.stdout
+def predicted(cluster, asked):
+    """Return what the oracle says of each plan, without a device."""
+    machine, found = find(str(cluster)), {}
+    for model, plan in asked:
+        config = resolve(model, words(plan, model)).config
+        case = Subject(config).case(config.plan)
+        found[model, plan] = predict(case, machine).tree()
+    return found
 
 
-def predicted(cluster, plan, name):
-    told = call(
-        *("oracle", "predict", name, *words(plan, name)),
-        *("--cluster", cluster, "--json"),
-    )
-    return json.loads(told)
+def executed(hosts, asked, args, cache):
+    """Run all plans in turn, in rounds; return the seconds of a step, [plan][round]."""
+    plans = [(model, words(plan, model)) for model, plan in asked]
+    given = {"plans": plans, "rounds": args.rounds, "steps": args.steps}
+    command = [sys.executable, str(WORKER), json.dumps(given)]
+    done = hosts.run(command, timeout=args.timeout, env=cache)
+    return json.loads(done[0].out.splitlines()[-1])
 
 
-def executed(folder, plan, name, number, steps):
-    """Run a plan, and return the median seconds of its steps."""
-    run = f"{name}-{plan}-{number}".replace("+", "-")
-    epochs = f"epochs={steps}"
-    call(
-        *("train", name, *words(plan, name), epochs),
-        *(f"run.dir={folder}", f"run.name={run}", "checkpoint.every_epochs=1000"),
-        inside=True,
-    )
-    return json.loads((folder / run / "summary.json").read_text())["step_s"]
-
-
-def study(folder, rate, args):
-    """Predict, run, and yield a row a plan."""
+def study(hosts, folder, rate, args):
+    """Calibrate, predict, run, and yield a row a plan."""
+    hosts.shape(None if rate == "none" else rate)
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(folder),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
     cluster = folder / f"{rate}.json"
-    call("calibrate", "-o", cluster, "--noisy", inside=True)
+    measure = [sys.executable, "-m", "jaxdist.launch", "calibrate", "--noisy"]
+    hosts.run([*measure, "-o", str(cluster)], timeout=args.timeout, env=cache)
     asked = [(m, p) for m in args.models.split(",") for p in args.plans.split(",")]
-    said = {(m, p): predicted(cluster, p, m) for m, p in asked}
-    seen = {key: [] for key in asked}
-    for number in range(args.rounds):
-        for model, plan in asked:
-            run = f"{rate}-{number}"
-            took = executed(folder, plan, model, run, args.epochs)
-            seen[model, plan].append(took)
-    for (model, plan), times in seen.items():
+    said = predicted(cluster, asked)
+    rounds = executed(hosts, asked, args, cache)
+    for (model, plan), times in zip(asked, rounds, strict=True):
         took, step = statistics.median(times), said[model, plan]["step_s"]
         low, high = said[model, plan]["interval_s"]
+        floor = [1 - abs(one - took) / took for one in times]
         yield {
             "rate": rate,
             "model": model,
@@ -101,7 +102,7 @@ def study(folder, rate, args):
             "measured_ms": round(1e3 * took, 1),
             "accuracy": round(max(0.0, 1 - abs(step - took) / took), 3),
             "inside": low <= took <= high,
-            "floor": round(1 - abs(times[0] - times[-1]) / times[-1], 3),
+            "floor": round(statistics.mean(floor), 3),
             "terms_ms": {
                 k: round(1e3 * v, 1) for k, v in said[model, plan]["terms_s"].items()
             },
@@ -113,20 +114,16 @@ def main():
     parser.add_argument("--rates", default="200mbit")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--plans", default=",".join(PLANS))
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--epochs", type=float, default=1.5)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=6, help="of a round")
+    parser.add_argument("--timeout", type=float, default=900, help="s a rate")
     args = parser.parse_args()
-    check_machine()
     rows = []
-    with tempfile.TemporaryDirectory() as folder:
+    with Hosts(HOSTS) as hosts, tempfile.TemporaryDirectory() as folder:
         for rate in args.rates.split(","):
-            standing.up(HOSTS, rate)
-            try:
-                for row in study(Path(folder), rate, args):
-                    rows.append(row)
-                    print(json.dumps(row), flush=True)
-            finally:
-                standing.down()
+            for row in study(hosts, Path(folder), rate, args):
+                rows.append(row)
+                print(json.dumps(row), flush=True)
     print(json.dumps(summary(rows)))
 
 
