@@ -1,21 +1,22 @@
 """Comparing: runs read back, predicted, and set beside what they measured."""
 
+import json
 from argparse import Namespace
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.measured import Measured
 from jaxdist.core.plan import Plan
 from jaxdist.core.run import Run
 from jaxdist.launch.lock import read_lock
-from jaxdist.launch.runs import RunFolder, find_run, write_whole
+from jaxdist.launch.runs import RunFolder, find_run, is_writable, write_whole
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from jaxdist.core.cluster import Cluster
     from jaxdist.oracle.compare import Compared
+    from jaxdist.oracle.term import Term
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,18 +32,44 @@ class Beside:
         """Return them as one object, seconds and bytes."""
         return {
             "cluster": self.cluster.name,
-            "runs": [
-                {
-                    "run": one.run,
-                    "plan": one.prediction.plan,
-                    "step": asdict(one.step) | {"accurate": one.step.accurate},
-                    "inside_interval": one.inside,
-                    "terms": [asdict(t) | {"accurate": t.accurate} for t in one.terms],
-                    "likely_cause": one.cause,
-                }
-                for one in self.seen
-            ],
+            "runs": [_tree(one) for one in self.seen],
         }
+
+
+def _tree(one: "Compared") -> dict[str, Any]:
+    return {
+        "run": one.run,
+        "plan": one.prediction.plan,
+        "step": _numbers(one.step),
+        "interval_s": list(one.prediction.interval_s),
+        "inside_interval": one.inside,
+        "terms": [_numbers(term) for term in one.terms],
+        "layers": [_numbers(layer) for layer in one.layers],
+        "memory_by_term": one.prediction.memory,
+        "likely_cause": one.cause,
+        "misses": [
+            {
+                "term": miss.term.name,
+                "seconds": miss.seconds,
+                "likely_cause": miss.cause,
+                "remedy": miss.remedy,
+            }
+            for miss in one.misses
+        ],
+        "watched": None if one.measured is None else _watched(one.measured),
+    }
+
+
+def _numbers(term: "Term") -> dict[str, Any]:
+    return asdict(term) | {"accurate": term.accurate}
+
+
+def _watched(measured: "Measured") -> dict[str, Any]:
+    found = asdict(measured)
+    for device, one in zip(found["devices"], measured.devices, strict=True):
+        del device["layers_s"]
+        device["step_s"] = one.step_s
+    return found
 
 
 def compare_runs(args: Namespace) -> Beside:
@@ -54,6 +81,7 @@ def compare_runs(args: Namespace) -> Beside:
     from jaxdist.launch.described import Subject
     from jaxdist.meshes.clusters.read import find
     from jaxdist.oracle.compare import check_unseen, compare, recalibrated
+    from jaxdist.oracle.layers import layer_seconds
     from jaxdist.oracle.predict import check_devices, predict
 
     if args.cluster is None:
@@ -64,18 +92,37 @@ def compare_runs(args: Namespace) -> Beside:
             remedy=("--cluster testbed", "jaxdist calibrate measures yours"),
         )
     cluster = find(args.cluster)
-    seen = []
+    folders, seen = [], []
     for name in args.runs:
         folder = find_run(name, folder=args.dir)
         run, plan = _record(folder), _plan(folder)
         check_unseen(run, cluster)
         check_devices(plan, cluster)
         case = Subject(read_lock(folder).resolved.config).traced(plan)
-        seen.append(compare(run, predict(case, cluster)))
+        layers = layer_seconds(case, cluster)
+        seen.append(compare(run, predict(case, cluster), _measured(folder), layers))
+        folders.append(folder)
     if args.recalibrate:
         better = recalibrated(cluster, seen)
         write_whole(Path(args.recalibrate), better.to_json())
+    for folder, one in zip(folders, seen, strict=True):
+        _keep(folder, {"cluster": cluster.name, **_tree(one)})
     return Beside(cluster=cluster, seen=tuple(seen))
+
+
+def _keep(folder: RunFolder, found: dict[str, Any]) -> None:
+    """Write a comparison into the run's folder and its report, where that may be."""
+    from jaxdist.launch.report import write_report
+
+    if is_writable(folder.path):
+        write_whole(folder.compared, json.dumps(found, indent=2) + "\n")
+        write_report(folder.path)
+
+
+def _measured(folder: RunFolder) -> Measured | None:
+    if not folder.measured.is_file():
+        return None
+    return Measured.from_json(folder.measured.read_text(encoding="utf-8"))
 
 
 def _record(folder: RunFolder) -> Run:
@@ -99,52 +146,3 @@ def _record(folder: RunFolder) -> Run:
 
 def _plan(folder: RunFolder) -> Plan:
     return Plan.from_json(folder.plan.read_text(encoding="utf-8"))
-
-
-def print_compared(out: "Console", found: Beside, args: Namespace) -> None:
-    """Print each run: its step, then term by term."""
-    from jaxdist.core.units import percent, size
-    from jaxdist.launch.console import print_next, print_table, table
-
-    for one in found.seen:
-        step = one.step
-        assert step.measured is not None
-        name = one.run.partition("@")[0]
-        out.print(f"{name}    {one.prediction.plan} on {found.cluster.name}")
-        where = "inside" if one.inside else "outside"
-        out.print(
-            f"  the step took {1e3 * step.measured:,.1f} ms, predicted "
-            f"{1e3 * step.predicted:,.1f} ± "
-            f"{1e3 * step.predicted * one.prediction.unsure:,.1f} ms: "
-            f"{percent(step.accurate or 0.0)} accurate, {where} the interval\n"
-        )
-        heads = ("predicted", "measured", "differ", "accurate")
-        rows = table("ms a step", *heads, right=heads)
-        for term in (*one.terms[:-1], step, one.terms[-1]):
-            in_bytes = term.unit == "B"
-
-            def said(value: float | None, in_bytes: bool = in_bytes) -> str:
-                if value is None:
-                    return ""
-                return size(value) if in_bytes else f"{1e3 * value:,.2f}"
-
-            seen = term.measured
-            rows.add_row(
-                term.name,
-                said(term.predicted),
-                said(term.measured),
-                "" if seen is None else said(seen - term.predicted),
-                "" if term.accurate is None else percent(term.accurate),
-            )
-        print_table(out, rows)
-        if not one.inside:
-            out.print(f"  likely cause   {one.cause}", soft_wrap=True)
-    if args.recalibrate:
-        out.print(f"  written  {args.recalibrate}, fitted to {len(found.seen)} runs")
-    else:
-        runs = " ".join(args.runs)
-        print_next(
-            out,
-            f"jaxdist compare {runs} --cluster {args.cluster} "
-            "--recalibrate better.json",
-        )

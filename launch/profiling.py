@@ -58,7 +58,7 @@ def profiled(
     try:
         for step, batch in enumerate(batches, start=start + 1):
             if step == window[0]:
-                jax.profiler.start_trace(str(folder))
+                jax.profiler.start_trace(str(folder), profiler_options=_options())
                 tracing = True
             if step == window[1] + 1 and tracing:
                 jax.profiler.stop_trace()
@@ -67,3 +67,12 @@ def profiled(
     finally:
         if tracing:
             jax.profiler.stop_trace()
+
+
+def _options() -> "jax.profiler.ProfileOptions":
+    """Leave calls of Python out: to watch each makes a step several times longer."""
+    import jax
+
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    return options

@@ -60,6 +60,21 @@ class RunFolder:
         return self.path / "summary.json"
 
     @property
+    def traces(self) -> Path:
+        """Folder of what the profiler saw."""
+        return self.path / "profile"
+
+    @property
+    def measured(self) -> Path:
+        """Where the profiled steps went, by term and by layer."""
+        return self.path / "measured.json"
+
+    @property
+    def compared(self) -> Path:
+        """The run beside its prediction, as it was last compared."""
+        return self.path / "compared.json"
+
+    @property
     def report(self) -> Path:
         """The run as one page."""
         return self.path / "report.html"

@@ -25,6 +25,7 @@ from jaxdist.launch.devices import Prepared
 from jaxdist.launch.job import Job, make_job
 from jaxdist.launch.kept import keep_for
 from jaxdist.launch.lock import Data, read_lock, samples_of, write_lock
+from jaxdist.launch.measuring import write_measured
 from jaxdist.launch.preempted import never, until
 from jaxdist.launch.preflight import check_lowered, check_program
 from jaxdist.launch.provenance import Resolved
@@ -189,6 +190,7 @@ def train(
             exchange={} if feed.kept is None else feed.kept.counts(),
         )
         write_whole(own.summary, run.to_json())
+        write_measured(start.program, own.traces, started, own.measured)
         news.ends(run.status)
     return run, folder
 

@@ -34,7 +34,7 @@ KINDS: Final = (
 _BITS: Final = {"pred": 8, "c64": 64, "c128": 128}
 _SHAPE: Final = re.compile(r"\b(pred|[suc]\d+|bf16|f\d+\w*)\[([\d,]*)\]")
 _LINE: Final = re.compile(
-    r"^\s*(?:ROOT\s+)?%?[\w.\-]+ = (?P<type>.+?) (?P<kind>"
+    r"^\s*(?:ROOT\s+)?%?(?P<op>[\w.\-]+) = (?P<type>.+?) (?P<kind>"
     + "|".join(KINDS)
     + r")(?P<start>-start)?\((?P<rest>.*)$"
 )
@@ -66,6 +66,8 @@ class Move:
     """Names of the loops around it, outermost first."""
     uneven: bool = False
     """Whether some groups have more devices than others; `group` is the largest."""
+    op: str = ""
+    """Name of the instruction in the program, as a profiler's trace has it."""
 
     @property
     def wire(self) -> int:
@@ -125,6 +127,7 @@ def _read(line: Line, mesh: Mapping[str, int], sources: Sources) -> Iterator[Mov
         source=sources.of(line.text),
         loops=line.loops,
         uneven=uneven,
+        op=found["op"],
     )
 
 

@@ -1,7 +1,7 @@
 """Comparing: what was predicted of a run beside what was measured, term by term."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -9,9 +9,12 @@ import numpy as np
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
+from jaxdist.core.measured import BETWEEN, OTHER, Measured, Pair
 from jaxdist.core.number import Number
 from jaxdist.core.run import Run
+from jaxdist.oracle.misses import Miss, misses
 from jaxdist.oracle.predict import Prediction
+from jaxdist.oracle.term import Term
 
 OWN: Final = ("compute", "bubble", "update")
 """Terms of a device alone; the others are of the links, and of the input."""
@@ -19,27 +22,6 @@ _SPEEDS: Final = ("device.flops", "device.memory_bandwidth", "device.launch")
 _LEAST: Final = 0.05
 _MOST: Final = 20.0
 """Factors between which a recalibration stays."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Term:
-    """One number of a run."""
-
-    name: str
-    """`step`, `input`, `memory`, or a term of the prediction."""
-    unit: str
-    """`s` or `B`."""
-    predicted: float
-    """What the oracle said."""
-    measured: float | None
-    """What was seen; None where a run does not tell it apart."""
-
-    @property
-    def accurate(self) -> float | None:
-        """1 - |predicted - measured| / measured, not below 0."""
-        if not self.measured:
-            return None
-        return max(0.0, 1 - abs(self.predicted - self.measured) / self.measured)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +38,18 @@ class Compared:
     """Its parts, the longest first, then the memory."""
     inside: bool
     """Whether the measured step lies in the interval."""
+    layers: tuple[Term, ...] = ()
+    """Computing by layer, those that miss most first; empty where nobody watched."""
+    measured: Measured | None = None
+    """Where its devices spent the steps that a profiler watched."""
+
+    @property
+    def misses(self) -> tuple[Miss, ...]:
+        """The two terms that miss by most; none where nobody watched."""
+        if self.measured is None:
+            return ()
+        origins = self.prediction.origins
+        return misses(self.terms, self.layers, self.measured, origins)
 
     @property
     def cause(self) -> str:
@@ -95,27 +89,44 @@ def check_unseen(run: Run, cluster: Cluster) -> None:
             )
 
 
-def compare(run: Run, prediction: Prediction) -> Compared:
+def compare(
+    run: Run,
+    prediction: Prediction,
+    measured: Measured | None = None,
+    layers: Mapping[str, Pair] | None = None,
+) -> Compared:
     """Set a run beside its prediction.
+
+    Steps that a profiler watches are slower than others, so of them the shares count:
+    each term is its share of the run's median step.
 
     Args:
         run: as `summary.json` has it.
         prediction: of the same plan.
+        measured: where the watched steps went.
+        layers: predicted seconds of each layer in a step.
     """
     step = Term(
         name="step", unit="s", predicted=prediction.step_s, measured=run.step_s or None
     )
     waited = run.phases_s.get("input", 0.0) / max(1, run.steps)
+    seen: dict[str, float] = {"input": waited}
+    slower = 1.0
+    if measured is not None:
+        slower = measured.busiest.step_s / run.step_s
+        seen = _of_step(measured, slower, waited)
+    said = {"input": 0.0} | prediction.terms_s
+    missing = 0.0 if measured is not None else None
     parts = [
         Term(
             name=name,
             unit="s",
-            predicted=took,
-            measured=waited if name == "input" else None,
+            predicted=said.get(name, 0.0),
+            measured=seen.get(name, missing),
         )
-        for name, took in ({"input": 0.0} | prediction.terms_s).items()
+        for name in {**said, **seen}
     ]
-    parts.sort(key=lambda term: -term.predicted)
+    parts.sort(key=lambda term: -max(term.predicted, term.measured or 0.0))
     memory = Term(
         name="memory",
         unit="B",
@@ -129,7 +140,38 @@ def compare(run: Run, prediction: Prediction) -> Compared:
         step=step,
         terms=(*parts, memory),
         inside=low <= run.step_s <= high,
+        layers=() if measured is None else _by_layer(measured, slower, layers or {}),
+        measured=measured,
     )
+
+
+def _of_step(measured: Measured, slower: float, waited: float) -> dict[str, float]:
+    """Return the terms of the busiest device, as parts of the median step.
+
+    Between steps nothing runs: for as long as the host waited for samples that is the
+    input's, the rest is nobody's.
+    """
+    terms = {name: s / slower for name, s in measured.busiest.terms_s.items()}
+    between = terms.pop(BETWEEN, 0.0)
+    terms["input"] = min(between, waited)
+    terms[OTHER] = terms.get(OTHER, 0.0) + between - terms["input"]
+    return terms
+
+
+def _by_layer(
+    measured: Measured, slower: float, said: Mapping[str, Pair]
+) -> tuple[Term, ...]:
+    names = {n: None for one in measured.devices for n in one.layers_s}
+    found = [
+        Term(
+            name=name,
+            unit="s",
+            predicted=said.get(name, Pair()).both,
+            measured=measured.layer(name).both / slower,
+        )
+        for name in {**said, **names}
+    ]
+    return tuple(sorted(found, key=lambda term: -term.off))
 
 
 def recalibrated(cluster: Cluster, seen: Sequence[Compared]) -> Cluster:

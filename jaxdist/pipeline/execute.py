@@ -204,11 +204,11 @@ class Runner:
         ups = self.pipe.tables.hops
         downs = [[(b, a) for a, b in hop] for hop in ups]
         with jax.named_scope("between_stages"):
-            return replace(
-                carry,
-                up=tuple(_permuted(carry.up[0], hop) for hop in ups),
-                down=tuple(_permuted(carry.down[0], hop) for hop in downs),
-            )
+            with jax.named_scope("activations"):
+                up = tuple(_permuted(carry.up[0], hop) for hop in ups)
+            with jax.named_scope("gradients"):
+                down = tuple(_permuted(carry.down[0], hop) for hop in downs)
+        return replace(carry, up=up, down=down)
 
     def _forward(self, trace: Trace, row: Row, carry: Carry) -> Carry:
         stage, last = trace.stage, trace is self.traces[-1]

@@ -13,7 +13,7 @@ it. One rule for every leaf and every split.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +41,9 @@ from jaxdist.train.outer import alone, outer_step
 from jaxdist.train.remake import mark, remade
 from jaxdist.train.state import TrainState
 from jaxdist.train.trust import leaves_in, masked, own_squares
+
+UPDATE: Final = "update"
+"""Scope of what moves the parameters, as a compiled program has it."""
 
 
 def train_step(
@@ -231,9 +234,9 @@ def _moved(layout: Layout, before: Any, opt: Any, grads: Any) -> tuple[Any, Any]
     move = optax.with_extra_args_support(layout.task.optimizer)
     squares = functools.partial(_squares, layout)
     total = functools.partial(_total, layout)
-    with jax.numpy_dtype_promotion("standard"):
+    with jax.numpy_dtype_promotion("standard"), jax.named_scope(UPDATE):
         updates, opt = move.update(grads, opt, params, squares=squares, total=total)
-    params = optax.apply_updates(params, updates)
+        params = optax.apply_updates(params, updates)
     if apart:
         leaves = join(jax.tree.leaves(params), layout.shared_dims, fsdp.AXIS)
         params = jax.tree.unflatten(tree, leaves)

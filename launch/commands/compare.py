@@ -23,13 +23,17 @@ def add_arguments(parser: Parser) -> None:
         metavar="FILE",
         help="write the cluster with speeds that explain these runs",
     )
+    parser.add_argument(
+        "--layers", action="store_true", help="show every layer, not the worst alone"
+    )
     add_folder(parser)
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
     """Compare and print."""
-    from jaxdist.launch.comparing import compare_runs, print_compared
+    from jaxdist.launch.compared import print_compared
+    from jaxdist.launch.comparing import compare_runs
     from jaxdist.launch.console import console, print_json
 
     if args.recalibrate:

@@ -64,7 +64,7 @@ def run(args: Namespace) -> int:
         from jaxdist.launch.profiling import profiled
         from jaxdist.launch.training import run_folder, train
 
-        trace = run_folder(resolved).path / "profile"
+        trace = run_folder(resolved).traces
         shown = Terminal(quiet=args.json) if mine.leads else Silent()
         with shown as onlooker:
             record, folder = train(

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.measured import Measured, Pair, Watched
 from jaxdist.core.number import Number
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.run import Run
@@ -13,6 +14,7 @@ from jaxdist.launch.described import Subject
 from jaxdist.launch.resolve import resolve
 from jaxdist.meshes.clusters.read import find
 from jaxdist.oracle.compare import check_unseen, compare, recalibrated
+from jaxdist.oracle.layers import layer_seconds
 from jaxdist.oracle.predict import predict
 
 MESHES = (
@@ -94,3 +96,51 @@ def test_accuracy_and_the_interval_are_those_of_the_step(cases):
     off = compare(ran("a", 10 * said.step_s), said)
     assert not off.inside
     assert "nobody measured" in off.cause
+
+
+def seen(terms, layers=(), cores=8):
+    one = Watched(device=0, steps=3, terms_s=terms, layers_s=dict(layers))
+    return Measured(cores=cores, processes=1, devices=(one,))
+
+
+def test_measured_terms_are_shares_of_the_median_step(cases):
+    said = predict(cases[0], find("testbed"))
+    watched = seen({"compute": 0.3, "all-reduce, data": 0.5, "between steps": 0.2})
+    run = ran("a", 0.5, phases_s={"input": 0.6})
+    found = compare(run, said, watched)
+    measured = {t.name: t.measured for t in found.terms if t.unit == "s"}
+    assert measured["compute"] == pytest.approx(0.15)
+    assert measured["all-reduce, data"] == pytest.approx(0.25)
+    assert measured["input"] == pytest.approx(0.06)  # it waited for 0.6 s in 10 steps
+    assert measured["other"] == pytest.approx(0.04)
+    assert sum(measured.values()) == pytest.approx(run.step_s)
+    assert set(said.terms_s) < set(measured)
+
+
+def test_the_two_largest_misses_are_named_with_a_cause(cases):
+    said = predict(cases[0], find("testbed"))
+    terms = said.terms_s | {"compute": said.terms_s["compute"] + 7, "waiting": 9.0}
+    layers = {"stem.conv": Pair(forward=3.0), "head.dense": Pair(forward=1.0)}
+    watched = seen(terms, layers, cores=8)
+    found = compare(ran("a", watched.busiest.step_s), said, watched)
+    first, second = found.misses
+    assert (first.term.name, second.term.name) == ("waiting", "compute")
+    assert first.seconds == pytest.approx(9.0)
+    assert "different times" in first.cause
+    assert "most of it in stem.conv" in second.cause
+    assert [layer.name for layer in found.layers] == ["stem.conv", "head.dense"]
+    crowded = compare(ran("a", 1.0), said, seen(terms, cores=0))
+    assert "share 0 cores" in crowded.misses[0].cause
+
+
+def test_a_run_that_nobody_watched_misses_nothing_by_term(cases):
+    said = predict(cases[0], find("testbed"))
+    found = compare(ran("a", 1.0), said)
+    assert (found.misses, found.layers) == ((), ())
+
+
+def test_layers_add_up_to_computing(cases):
+    cluster = find("testbed")
+    for case in cases[:2]:
+        total = sum(pair.both for pair in layer_seconds(case, cluster).values())
+        assert total == pytest.approx(predict(case, cluster).terms_s["compute"])

@@ -1,0 +1,87 @@
+"""Measured: where devices spent the steps that a profiler watched, as plain data."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+COMPUTE: Final = "compute"
+UPDATE: Final = "update"
+WAITING: Final = "waiting"
+"""Term of the time in which a collective waits for devices that are not there yet."""
+BUBBLE: Final = "bubble"
+"""The same where the collective hands on what a stage of a pipeline made."""
+BETWEEN: Final = "between steps"
+"""Term of the time in which no program runs."""
+OTHER: Final = "other"
+"""Term of the time in a step in which no operation runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Seconds of a layer in a step."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+
+    @property
+    def both(self) -> float:
+        """Of both directions."""
+        return self.forward + self.backward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """A device in the steps that were watched; each number is of one step."""
+
+    device: int
+    """Its place among the devices of the process."""
+    steps: int
+    """Steps that were watched from their beginning to the next."""
+    terms_s: Mapping[str, float]
+    """Seconds by term, `collective, axes` for what moves; they add up to the step."""
+    layers_s: Mapping[str, Pair] = field(default_factory=dict)
+    """Seconds of computing, by layer; the name is empty where no layer is known."""
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step, the profiler's own included."""
+        return sum(self.terms_s.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """`measured.json` of a run folder: what its first process saw of its devices."""
+
+    cores: int
+    """Cores that the process may use."""
+    processes: int
+    """Processes of the run; the other ones' devices were not watched."""
+    devices: tuple[Watched, ...]
+    """In their order."""
+
+    @property
+    def busiest(self) -> Watched:
+        """The device that computes longest: a step takes as long as its terms."""
+        return max(self.devices, key=lambda one: one.terms_s.get(COMPUTE, 0.0))
+
+    def layer(self, name: str) -> Pair:
+        """Return a layer's seconds, on the device where it takes longest."""
+        found = (one.layers_s.get(name, Pair()) for one in self.devices)
+        return max(found, key=lambda pair: pair.both)
+
+    def to_json(self) -> str:
+        """Write the record; `from_json` reads the same value back."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Measured":
+        """Read a record that `to_json` wrote."""
+        tree = json.loads(text)
+        devices = tuple(
+            Watched(
+                **one | {"layers_s": {k: Pair(**v) for k, v in one["layers_s"].items()}}
+            )
+            for one in tree["devices"]
+        )
+        return cls(**tree | {"devices": devices})

@@ -1,0 +1,74 @@
+"""Spans: which operation ran when on which device, from a profiler's trace."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+WAITS: Final = re.compile(r"Wait: pending_threads")
+"""What a collective of one process does until the last of its devices is there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """One operation of a compiled program, once, on one device."""
+
+    device: int
+    """Place of the device."""
+    run: int
+    """Which run of the program it belongs to."""
+    op: str
+    """Name of the instruction."""
+    start: float
+    """Nanoseconds."""
+    end: float
+    """Nanoseconds."""
+    waits: bool = False
+    """Whether it is the part of a collective in which others are waited for."""
+
+
+def read_spans(path: Path, module: str) -> tuple[Span, ...]:
+    """Read the operations of one program from a trace.
+
+    A profiler that does not say of an operation which run of the program and which
+    device it is of, as that of graphics processors, gives none.
+
+    Args:
+        path: an `xplane.pb` that `jax.profiler` wrote.
+        module: name of the program.
+    """
+    from jax.profiler import ProfileData
+
+    planes = ProfileData.from_file(str(path)).planes
+    lines = (line for plane in planes for line in plane.lines)
+    return tuple(span for line in lines for span in _of_line(line.events, module))
+
+
+def _of_line(events: Iterable[Any], module: str) -> Iterator[Span]:
+    """Yield what a thread did; a wait is of the operation that it lies in."""
+    inside: Span | None = None
+    for event in sorted(events, key=lambda e: (e.start_ns, -e.duration_ns)):
+        start, end = event.start_ns, event.start_ns + event.duration_ns
+        if WAITS.match(event.name):
+            if inside is not None and start < inside.end:
+                yield Span(
+                    device=inside.device,
+                    run=inside.run,
+                    op=inside.op,
+                    start=start,
+                    end=min(end, inside.end),
+                    waits=True,
+                )
+            continue
+        about = dict(event.stats)
+        if about.get("hlo_module") != module or "run_id" not in about:
+            continue
+        inside = Span(
+            device=int(about.get("device_ordinal", 0)),
+            run=int(about["run_id"]),
+            op=str(about["hlo_op"]),
+            start=start,
+            end=end,
+        )
+        yield inside

@@ -1,0 +1,109 @@
+"""Measuring: what the trace of some steps says of a run's terms, kept in its folder."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import jax
+
+from jaxdist.collectives.trips import NAME, computations
+from jaxdist.core.measured import BUBBLE, COMPUTE, UPDATE, WAITING, Measured
+from jaxdist.launch.job import network_of
+from jaxdist.launch.runs import write_whole
+from jaxdist.launch.scale.place import own_cores
+from jaxdist.pipeline.flow import UPDATE as UPDATE_OF_STAGES
+from jaxdist.profile.scopes import modules
+from jaxdist.profile.spans import read_spans
+from jaxdist.profile.watched import Part, watched
+from jaxdist.train.step import UPDATE as UPDATE_OF_STEP
+
+if TYPE_CHECKING:
+    from jaxdist.collectives.hlo import Move
+    from jaxdist.train.layout import Layout
+    from jaxdist.train.program import Program
+
+_OPERATION: Final = re.compile(r"^\s*(?:ROOT\s+)?%?([\w.\-]+) = .+? ([\w\-]+)\(")
+_HOLDERS: Final = frozenset(("while", "call", "conditional", "parameter", "constant"))
+"""Instructions that run others, or nothing."""
+_UPDATES: Final = frozenset((UPDATE_OF_STEP, UPDATE_OF_STAGES))
+
+
+def write_measured(program: "Program", traces: Path, since: float, to: Path) -> bool:
+    """Write what the newest trace says of the steps in it.
+
+    Args:
+        program: what ran.
+        traces: folder of the profiler.
+        since: Unix seconds; an older trace is of another sitting.
+        to: file of the record.
+
+    Returns:
+        Whether there was a trace with a whole step in it.
+    """
+    found = [p for p in traces.rglob("*.xplane.pb") if p.stat().st_mtime >= since]
+    if not found:
+        return False
+    text = program.step.as_text() or ""
+    newest = max(found, key=lambda path: path.stat().st_mtime)
+    spans = read_spans(newest, text.partition("HloModule ")[2].partition(",")[0])
+    devices = watched(spans, parts_of(program))
+    if devices:
+        cores = own_cores()
+        record = Measured(cores=cores, processes=jax.process_count(), devices=devices)
+        write_whole(to, record.to_json())
+    return bool(devices)
+
+
+def parts_of(program: "Program") -> dict[str, Part]:
+    """Tell of each instruction of a compiled step what it is a part of."""
+    layers = frozenset(modules(network_of(program.layout.task)))
+    text = program.step.as_text() or ""
+    found = dict(_computing(text, layers))
+    moves = ((move.op, _moving(move, program.layout)) for move in program.moves)
+    return found | dict(moves)
+
+
+def _computing(text: str, layers: frozenset[str]) -> Iterator[tuple[str, Part]]:
+    lines = (line for part in computations(text).values() for line in part)
+    for line in lines:
+        said = _OPERATION.match(line)
+        if said is None or said[2] in _HOLDERS:
+            continue
+        name = NAME.search(line)
+        scopes = re.split(r"[/():]+", name[1]) if name else []
+        if _UPDATES.intersection(scopes):
+            yield said[1], Part(term=UPDATE)
+            continue
+        inside = [scope for scope in scopes if scope in layers]
+        yield (
+            said[1],
+            Part(
+                term=COMPUTE,
+                layer=inside[-1] if inside else "",
+                backward="transpose" in scopes,
+            ),
+        )
+
+
+def _moving(move: "Move", layout: "Layout") -> Part:
+    """Name a collective as its plan does; of several, by its scopes."""
+    scopes = re.split(r"[/():]+", move.name)
+    rows = [
+        row
+        for ledger in layout.ledgers
+        for row in ledger.rows
+        if (row.kind, row.axes) == (move.kind, move.axes)
+    ]
+    best = max(
+        rows,
+        key=lambda row: (
+            move.name.count(row.layer),
+            scopes.count(row.what),
+            row.payload,
+        ),
+        default=None,
+    )
+    what = best.what if best else move.kind
+    term = f"{what}, {' x '.join(move.axes) or 'unknown devices'}"
+    return Part(term=term, waits=BUBBLE if "pipe" in move.axes else WAITING)
