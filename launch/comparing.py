@@ -57,6 +57,24 @@ def _tree(one: "Compared") -> dict[str, Any]:
             for miss in one.misses
         ],
         "watched": None if one.measured is None else _watched(one.measured),
+        "pipeline": _pipeline(one),
+    }
+
+
+def _pipeline(one: "Compared") -> dict[str, Any] | None:
+    """Return the work of stages in time, by place along the pipe axis."""
+    if not one.planned:
+        return None
+    found: dict[int, list[dict[str, Any]]] = {}
+    inner = len(one.measured.devices) // len(one.planned) if one.measured else 0
+    for device in one.measured.devices if one.measured and inner else ():
+        cells = [asdict(cell) for cell in device.lane]
+        for cell in cells:
+            cell |= {end: cell[end] / one.slower for end in ("start", "end")}
+        found.setdefault(device.device // inner % len(one.planned), cells)
+    return {
+        "planned": [[asdict(cell) for cell in lane] for lane in one.planned],
+        "measured": [found.get(place, []) for place in range(len(one.planned))],
     }
 
 
@@ -67,7 +85,7 @@ def _numbers(term: "Term") -> dict[str, Any]:
 def _watched(measured: "Measured") -> dict[str, Any]:
     found = asdict(measured)
     for device, one in zip(found["devices"], measured.devices, strict=True):
-        del device["layers_s"]
+        del device["layers_s"], device["lane"]
         device["step_s"] = one.step_s
     return found
 
@@ -81,6 +99,7 @@ def compare_runs(args: Namespace) -> Beside:
     from jaxdist.launch.described import Subject
     from jaxdist.meshes.clusters.read import find
     from jaxdist.oracle.compare import check_unseen, compare, recalibrated
+    from jaxdist.oracle.lanes import planned_lanes
     from jaxdist.oracle.layers import layer_seconds
     from jaxdist.oracle.predict import check_devices, predict
 
@@ -99,8 +118,15 @@ def compare_runs(args: Namespace) -> Beside:
         check_unseen(run, cluster)
         check_devices(plan, cluster)
         case = Subject(read_lock(folder).resolved.config).traced(plan)
-        layers = layer_seconds(case, cluster)
-        seen.append(compare(run, predict(case, cluster), _measured(folder), layers))
+        seen.append(
+            compare(
+                run,
+                predict(case, cluster),
+                _measured(folder),
+                layer_seconds(case, cluster),
+                planned_lanes(case, cluster),
+            )
+        )
         folders.append(folder)
     if args.recalibrate:
         better = recalibrated(cluster, seen)

@@ -13,9 +13,10 @@ from jaxdist.launch.job import network_of
 from jaxdist.launch.runs import write_whole
 from jaxdist.launch.scale.place import own_cores
 from jaxdist.pipeline.flow import UPDATE as UPDATE_OF_STAGES
+from jaxdist.profile.part import Part
 from jaxdist.profile.scopes import modules
 from jaxdist.profile.spans import read_spans
-from jaxdist.profile.watched import Part, watched
+from jaxdist.profile.watched import watched
 from jaxdist.train.step import UPDATE as UPDATE_OF_STEP
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from jaxdist.train.program import Program
 
 _OPERATION: Final = re.compile(r"^\s*(?:ROOT\s+)?%?([\w.\-]+) = .+? ([\w\-]+)\(")
+_STAGE: Final = re.compile(r"\bstage(\d+)\.(forward|backward|weights)/while/body/")
+"""Scope of a stage's work where it is done; outside the loop it is asked about."""
 _HOLDERS: Final = frozenset(("while", "call", "conditional", "parameter", "constant"))
 """Instructions that run others, or nothing."""
 _UPDATES: Final = frozenset((UPDATE_OF_STEP, UPDATE_OF_STAGES))
@@ -82,6 +85,7 @@ def _computing(text: str, layers: frozenset[str]) -> Iterator[tuple[str, Part]]:
                 term=COMPUTE,
                 layer=inside[-1] if inside else "",
                 backward="transpose" in scopes,
+                of_stage=_of_stage(name[1] if name else ""),
             ),
         )
 
@@ -107,3 +111,8 @@ def _moving(move: "Move", layout: "Layout") -> Part:
     what = best.what if best else move.kind
     term = f"{what}, {' x '.join(move.axes) or 'unknown devices'}"
     return Part(term=term, waits=BUBBLE if "pipe" in move.axes else WAITING)
+
+
+def _of_stage(name: str) -> tuple[str, int] | None:
+    found = _STAGE.search(name)
+    return (found[2], int(found[1])) if found else None

@@ -31,6 +31,22 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One piece of work of a stage on one microbatch, in a step."""
+
+    kind: str
+    """`forward`, `backward` or `weights`."""
+    stage: int
+    """Stage of the pipeline, from 0."""
+    micro: int
+    """Microbatch, from 0; of those that the device works on."""
+    start: float
+    """Seconds from the beginning of the step."""
+    end: float
+    """Seconds from the beginning of the step."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Watched:
     """A device in the steps that were watched; each number is of one step."""
 
@@ -42,6 +58,8 @@ class Watched:
     """Seconds by term, `collective, axes` for what moves; they add up to the step."""
     layers_s: Mapping[str, Pair] = field(default_factory=dict)
     """Seconds of computing, by layer; the name is empty where no layer is known."""
+    lane: tuple[Cell, ...] = ()
+    """What it did for stages in one of the steps, the median; empty without stages."""
 
     @property
     def step_s(self) -> float:
@@ -80,7 +98,9 @@ class Measured:
         tree = json.loads(text)
         devices = tuple(
             Watched(
-                **one | {"layers_s": {k: Pair(**v) for k, v in one["layers_s"].items()}}
+                **one
+                | {"layers_s": {k: Pair(**v) for k, v in one["layers_s"].items()}}
+                | {"lane": tuple(Cell(**cell) for cell in one.get("lane", ()))}
             )
             for one in tree["devices"]
         )

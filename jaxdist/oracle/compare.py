@@ -12,6 +12,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.measured import BETWEEN, OTHER, Measured, Pair
 from jaxdist.core.number import Number
 from jaxdist.core.run import Run
+from jaxdist.oracle.lanes import Lanes
 from jaxdist.oracle.misses import Miss, misses
 from jaxdist.oracle.predict import Prediction
 from jaxdist.oracle.term import Term
@@ -42,6 +43,10 @@ class Compared:
     """Computing by layer, those that miss most first; empty where nobody watched."""
     measured: Measured | None = None
     """Where its devices spent the steps that a profiler watched."""
+    slower: float = 1.0
+    """A watched step over the median step."""
+    planned: Lanes = ()
+    """Work of stages in time, as predicted; empty where the network is not cut."""
 
     @property
     def misses(self) -> tuple[Miss, ...]:
@@ -94,6 +99,7 @@ def compare(
     prediction: Prediction,
     measured: Measured | None = None,
     layers: Mapping[str, Pair] | None = None,
+    planned: Lanes = (),
 ) -> Compared:
     """Set a run beside its prediction.
 
@@ -105,6 +111,7 @@ def compare(
         prediction: of the same plan.
         measured: where the watched steps went.
         layers: predicted seconds of each layer in a step.
+        planned: predicted work of stages in time.
     """
     step = Term(
         name="step", unit="s", predicted=prediction.step_s, measured=run.step_s or None
@@ -142,6 +149,8 @@ def compare(
         inside=low <= run.step_s <= high,
         layers=() if measured is None else _by_layer(measured, slower, layers or {}),
         measured=measured,
+        slower=slower,
+        planned=planned,
     )
 
 

@@ -97,11 +97,12 @@ def _layer(layer: Term) -> str:
 
 def _guessed(term: str, origins: Mapping[str, str]) -> list[str]:
     of = _SPEEDS.get(term, ("levels",))
-    return [
-        path
+    found = (
+        ".".join(path.split(".")[: 3 if path.startswith("levels") else 2])
         for path, origin in origins.items()
         if path.startswith(of) and not origin.startswith(_SURE)
-    ]
+    )
+    return list(dict.fromkeys(found))
 
 
 def _remedy(term: Term, measured: Measured) -> str:

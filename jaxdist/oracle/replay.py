@@ -33,7 +33,7 @@ def replayed(
     has_weights = any(w and w.kind == "weights" for row in ticks for w in row)
 
     def took(work: Work | None) -> float:
-        return 0.0 if work is None else _seconds(work, stages, has_weights)
+        return 0.0 if work is None else work_seconds(work, stages, has_weights)
 
     busiest = max(map(sum, zip(*([took(w) for w in row] for row in ticks))))
     return busiest, _length(ticks, stages, has_weights) - busiest
@@ -41,12 +41,12 @@ def replayed(
 
 def _length(ticks: Ticks, stages: Sequence[Spent], has_weights: bool) -> float:
     return sum(
-        max(_seconds(w, stages, has_weights) if w else 0.0 for w in row)
+        max(work_seconds(w, stages, has_weights) if w else 0.0 for w in row)
         for row in ticks
     )
 
 
-def _seconds(work: Work, stages: Sequence[Spent], has_weights: bool) -> float:
+def work_seconds(work: Work, stages: Sequence[Spent], has_weights: bool) -> float:
     """Return what one work takes; gradients of weights are half of a backward pass."""
     stage = stages[work.stage]
     if work.kind == "forward":

@@ -13,23 +13,11 @@ from statistics import median
 from typing import Final
 
 from jaxdist.core.measured import BETWEEN, COMPUTE, OTHER, Pair, Watched
+from jaxdist.profile.lane import lane, length
+from jaxdist.profile.part import Part
 from jaxdist.profile.spans import Span
 
 _NS: Final = 1e-9
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """What an instruction of a program is a part of."""
-
-    term: str
-    """`compute`, `update` or `collective, axes`."""
-    waits: str = ""
-    """Term of the time that a collective waits for others; empty: it computes."""
-    layer: str = ""
-    """Path of the layer that it computes; empty where none is known."""
-    backward: bool = False
-    """Whether it belongs to the backward pass."""
 
 
 @dataclass(frozen=True, order=True)
@@ -88,6 +76,7 @@ def _of_device(
         steps=steps,
         terms_s=dict(sorted(terms.items(), key=lambda pair: -pair[1])),
         layers_s={n: Pair(forward=f, backward=b) for n, (f, b) in layers.items()},
+        lane=lane(sorted(runs, key=length)[steps // 2], parts),
     )
 
 

@@ -25,6 +25,8 @@ class Segment:
     """What is written in it or behind it."""
     half: bool = False
     """Whether it was read from the compiled program: half tone."""
+    hollow: bool = False
+    """Whether it was predicted."""
 
 
 def stack(title: str, segments: Sequence[Segment]) -> Markup:
@@ -75,12 +77,16 @@ def _rect(segment: Segment, x: float, width: float, *, y: int, height: int) -> M
     return tag(
         "rect",
         tag("title", segment.title),
-        class_=f"m t-{segment.fill}{' half' if segment.half else ''}",
+        class_=f"{_tone(segment)} t-{segment.fill}",
         x=percent(x),
         y=y,
         width=percent(width),
         height=height,
     )
+
+
+def _tone(segment: Segment) -> str:
+    return "p" if segment.hollow else "m half" if segment.half else "m"
 
 
 def _inside(segment: Segment, x: float) -> Markup:

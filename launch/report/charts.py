@@ -14,7 +14,7 @@ from jaxdist.launch.report.svg import ticks
 from jaxdist.launch.tables import phases_by_size
 
 _TIMES: Final = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
-_SIZES: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+SIZES: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def bytes_by_collective(run: Run) -> Bars | None:
         )
         for name, sent in terms
     ]
-    return _bars(marks, _SIZES, "bytes a step and device")
+    return _bars(marks, SIZES, "bytes a step and device")
 
 
 def _bars(

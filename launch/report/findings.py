@@ -10,6 +10,7 @@ from jaxdist.launch.opening import many
 from jaxdist.launch.report.learning import first_not_finite, training_loss
 from jaxdist.launch.report.read import Record
 from jaxdist.launch.tables import phases_by_size
+from jaxdist.pipeline.planned import timetable
 
 
 def learning(record: Record) -> Markup:
@@ -76,6 +77,52 @@ def memory(record: Record) -> Markup:
     text = "The compiled step needs <b>{}</b> on each of {}."
     devices = many(record.run.devices, "device")
     return Markup(text).format(size(record.run.memory_bytes), devices)
+
+
+def predicted(record: Record) -> Markup:
+    """Say how well the step was predicted, or how to have it compared."""
+    found = record.compared
+    if not found:
+        text = "Not compared: <code>jaxdist compare {} --cluster NAME</code>."
+        return Markup(text).format(record.run.name)
+    step, inside = found["step"], "inside" if found["inside_interval"] else "outside"
+    text = (
+        "The step took <b>{}</b>, predicted <b>{}</b> on {}: {} accurate, {} the "
+        "interval of {} to {}."
+    )
+    return Markup(text).format(
+        duration(step["measured"]),
+        duration(step["predicted"]),
+        found["cluster"],
+        percent(step["accurate"] or 0.0),
+        inside,
+        *map(duration, found["interval_s"]),
+    )
+
+
+def pipeline(record: Record) -> Markup:
+    """Say what the pipeline of a plan is, and how much of it nobody works."""
+    plan = record.plan
+    if plan is None or plan.stages == 1:
+        return Markup("No pipeline in this plan.")
+    micro = record.value("optim.accumulate")
+    if not isinstance(micro, int):
+        return Markup("{} stages; their microbatches were not recorded.").format(
+            plan.stages
+        )
+    table = timetable(plan, micro)
+    text = "{}, {} stages, {}: {} ticks, <b>{}</b> of them idle as planned."
+    found = Markup(text).format(
+        plan.pipe.schedule,
+        plan.stages,
+        "1 microbatch" if micro == 1 else f"{micro} microbatches",
+        count(table.length),
+        percent(table.idle),
+    )
+    if not record.compared:
+        more = " In seconds: <code>jaxdist compare {} --cluster NAME</code>."
+        found += Markup(more).format(record.run.name)
+    return found
 
 
 def checkpoints(record: Record) -> Markup:

@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxdist.core.units import count, duration
 from jaxdist.core.words import ORIGINS
-from jaxdist.launch.report import charts, findings, learning, mesh
+from jaxdist.launch.report import beside, charts, findings, learning, mesh, timeline
 from jaxdist.launch.report.facts import facts, tiles, utc
 from jaxdist.launch.report.paper import fill, part
 from jaxdist.launch.report.read import Record
@@ -43,7 +43,8 @@ def _shown(record: Record) -> dict[str, Any]:
         "wall_time": charts.wall_time(run),
         "phases": charts.time_by_phase(run),
         "traffic": charts.bytes_by_collective(run),
-        "piped": plan is not None and plan.mesh.pipe > 1,
+        "beside": beside.beside(record),
+        "pipeline": timeline.pipeline(record),
         "saved": findings.saved(record),
         "values": _values(record),
         "origins": [who for who in ORIGINS if who in _setters(record)],

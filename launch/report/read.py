@@ -45,6 +45,8 @@ class Record:
     """The command that started it."""
     unreadable: int
     """Lines that were cut off."""
+    compared: Row | None = None
+    """The run beside its prediction; None where it was not compared as it is now."""
 
     def value(self, key: str, default: Any = None) -> Any:
         """Look up a configuration value."""
@@ -76,9 +78,10 @@ def read_record(folder: Path) -> Record:
     plan = _plan(read_object(folder / "plan.json"), (summary or {}).get("plan"))
     seen = {} if summary else _estimate(train, tests, ended, values)
     seen |= {"devices": plan.mesh.devices} if plan else {}
+    run = _run(folder, lock, seen | (summary or {}))
     return Record(
         folder=folder,
-        run=_run(folder, lock, seen | (summary or {})),
+        run=run,
         summarised=summary is not None,
         plan=plan,
         train=train,
@@ -89,7 +92,15 @@ def read_record(folder: Path) -> Record:
         packages={k: str(v) for k, v in (lock.get("packages") or {}).items()},
         command=_command(lock, values),
         unreadable=metrics.unreadable + spans.unreadable,
+        compared=_compared(read_object(folder / "compared.json"), run),
     )
+
+
+def _compared(found: Row | None, run: Run) -> Row | None:
+    """Leave out a comparison from before the run went on."""
+    if not found or (found.get("step") or {}).get("measured") != run.step_s:
+        return None
+    return found
 
 
 def _run(folder: Path, lock: Row, found: Row) -> Run:

@@ -3,8 +3,9 @@
 import pytest
 
 from jaxdist.core.measured import Measured, Pair
+from jaxdist.profile.part import Part
 from jaxdist.profile.spans import Span
-from jaxdist.profile.watched import Part, watched
+from jaxdist.profile.watched import watched
 
 PARTS = {
     "conv": Part(term="compute", layer="a"),
@@ -76,6 +77,24 @@ def test_operations_at_once_share_their_time():
     (one,) = watched([span("conv", 0, 4), span("other", 2, 4)], parts)
     assert one.layers_s["a"].forward == pytest.approx(3e-3)
     assert one.layers_s["b"].forward == pytest.approx(1e-3)
+
+
+def test_work_for_stages_is_told_apart_by_what_is_handed_on():
+    parts = {
+        "f": Part(term="compute", of_stage=("forward", 0)),
+        "g": Part(term="compute", of_stage=("forward", 0)),
+        "b": Part(term="compute", of_stage=("backward", 0)),
+        "send": Part(term="activations, pipe", waits="bubble"),
+    }
+    ran = ("f", 0, 1), ("g", 1, 2), ("send", 2, 3), ("f", 3, 5), ("b", 5, 9)
+    (one,) = watched([span(op, a, b) for op, a, b in ran], parts)
+    assert [(c.kind, c.micro) for c in one.lane] == [
+        ("forward", 0),
+        ("forward", 1),
+        ("backward", 0),
+    ]
+    assert [c.start for c in one.lane] == pytest.approx([0.0, 3e-3, 5e-3])
+    assert [c.end for c in one.lane] == pytest.approx([2e-3, 5e-3, 9e-3])
 
 
 def test_what_was_measured_is_read_back_as_it_was_written():

@@ -70,7 +70,7 @@ def test_the_numbers_of_the_run_are_on_the_page(sample):
         "2026-03-14 08:00:00 to 08:00:35 UTC",
         "jaxdist train digits optim.lr=0.1",
         "548 kB",
-        "No prediction in this plan.",
+        "Not compared: jaxdist compare digits --cluster NAME.",
         "No pipeline in this plan.",
         "20 values: 12 by default, 7 by the experiment, 1 on the command line.",
     ):
@@ -223,7 +223,7 @@ def test_stages_are_drawn_side_by_side(sample):
     assert "pipe 4 x data 2 x spatial_h 2" in prose
     assert "data 2 across, spatial_h 2 down, pipe 4 side by side" in prose
     assert "stage 3" in prose
-    assert "No timeline was recorded." in prose
+    assert "4 stages; their microbatches were not recorded." in prose
 
 
 def test_a_wide_mesh_is_cut_and_says_so(sample):

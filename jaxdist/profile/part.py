@@ -1,0 +1,19 @@
+"""A part: what an instruction of a compiled step is there for."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What an instruction of a program is a part of."""
+
+    term: str
+    """`compute`, `update` or `collective, axes`."""
+    waits: str = ""
+    """Term of the time that a collective waits for others; empty: it computes."""
+    layer: str = ""
+    """Path of the layer that it computes; empty where none is known."""
+    backward: bool = False
+    """Whether it belongs to the backward pass."""
+    of_stage: tuple[str, int] | None = None
+    """Kind of the work and stage that it belongs to, where there are stages."""
