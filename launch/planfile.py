@@ -22,6 +22,7 @@ def plan_words(path: str) -> tuple[str, ...]:
     except OSError as error:
         raise BadInput(
             f"{path} cannot be read",
+            rule="a plan is a file, as jaxdist plan -o writes it",
             values=error.strerror or str(error),
             remedy="--plan FILE, for example the plan.json of a run folder",
         ) from error

@@ -3,6 +3,7 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from jaxdist.launch.made_for import check_made_for
 from jaxdist.launch.planfile import plan_words
 from jaxdist.launch.resolve import resolve
 
@@ -21,6 +22,8 @@ def predicted(args: Namespace) -> "tuple[Resolved, Prediction]":
     """
     words = [*(plan_words(args.plan) if args.plan else ()), *args.overrides]
     resolved = resolve(args.subject, words)
+    if args.plan:
+        check_made_for(args.plan, resolved)
 
     from jaxdist.launch.described import Subject
     from jaxdist.meshes.clusters.read import find

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES, part_size
 from jaxdist.core.errors import BadInput, did_you_mean
@@ -12,6 +12,9 @@ from jaxdist.core.outer import Outer
 from jaxdist.core.pipe import Pipe
 from jaxdist.core.reduce import Reduce
 from jaxdist.core.shuffle import Shuffle
+
+MADE_FOR: Final = "made_for"
+"""Key of a plan file that says what it was made for; no part of the plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,14 +222,17 @@ class Plan:
     def from_json(cls, text: str) -> "Plan":
         """Read a plan that `to_json` wrote.
 
+        What a file says it was made for is no part of the plan.
+
         Raises:
             BadInput: a field that no plan has.
         """
-        tree = json.loads(text)
+        tree = _object("a plan", json.loads(text))
+        tree = {key: value for key, value in tree.items() if key != MADE_FOR}
         return cls(
             **_known(cls, tree)
             | {
-                "mesh": MeshShape(**_known(MeshShape, tree.get("mesh", {}))),
+                "mesh": MeshShape(**_sizes(tree.get("mesh", {}))),
                 "shuffle": Shuffle(**_known(Shuffle, tree.get("shuffle", {}))),
                 "pipe": Pipe(**_tuples(_known(Pipe, tree.get("pipe", {})))),
                 "reduce": Reduce(**_tuples(_known(Reduce, tree.get("reduce", {})))),
@@ -260,8 +266,34 @@ def _tuples(tree: Mapping[str, Any]) -> dict[str, Any]:
 def _known(owner: type, tree: Mapping[str, Any]) -> dict[str, Any]:
     """Pass the fields through, or name the one that `owner` does not have."""
     names = [f.name for f in fields(owner)]
-    for key in tree:
+    for key in _object(f"a plan's {owner.__name__}", tree):
         if key not in names:
             near = did_you_mean(key, names) or ", ".join(names)
             raise BadInput(f"no plan field {key}", remedy=f"did you mean {near}?")
     return dict(tree)
+
+
+def _object(what: str, tree: Any) -> dict[str, Any]:
+    """Refuse what is no object of JSON."""
+    if not isinstance(tree, dict):
+        raise BadInput(
+            f"{what} is no {type(tree).__name__}",
+            rule="a plan is an object of JSON, as a run folder's plan.json is",
+            values=json.dumps(tree)[:60],
+            remedy="jaxdist plan digits --cluster testbed --devices 4 -o plan.json",
+        )
+    return tree
+
+
+def _sizes(tree: Any) -> dict[str, int]:
+    """Refuse sizes of a mesh that are no numbers."""
+    known = _known(MeshShape, tree)
+    for axis, size in known.items():
+        if type(size) is not int:
+            raise BadInput(
+                f"plan.mesh.{axis} is no number of devices",
+                rule="the size of an axis is a whole number",
+                values=f"plan.mesh.{axis} = {json.dumps(size)}",
+                remedy=f"plan.mesh.{axis}=2",
+            )
+    return known

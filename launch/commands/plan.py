@@ -67,13 +67,16 @@ def run(args: Namespace) -> int:
 
 def _layouts(args: Namespace) -> int:
     from jaxdist.launch.console import console, print_json
+    from jaxdist.launch.made_for import written_for
     from jaxdist.launch.plan.layouts_asked import rank_layouts
     from jaxdist.launch.plan.layouts_shown import print_layouts, tree
 
     args.top = 10 if args.top is None else args.top
     found = rank_layouts(args)
     if args.output:
-        args.output.write_text(found.ranking.plans[0].plan.to_json(), encoding="utf-8")
+        plan = found.ranking.plans[0].plan
+        text = written_for(plan, found.resolved, found.cluster)
+        args.output.write_text(text, encoding="utf-8")
     if args.json:
         print_json(tree(found, args.top))
     else:

@@ -38,6 +38,7 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.company import AGAIN, company
     from jaxdist.launch.devices import prepare_devices
     from jaxdist.launch.joined import WATCHED_S, join, was_placed
+    from jaxdist.launch.made_for import check_made_for
     from jaxdist.launch.planfile import plan_words
     from jaxdist.launch.preempted import Preempted
     from jaxdist.launch.preflight import check_devices, check_settings
@@ -53,6 +54,8 @@ def run(args: Namespace) -> int:
             window = read_window(args.profile) if mine.leads else None
             words = [*(plan_words(args.plan) if args.plan else ()), *args.overrides]
             resolved = resolve(args.experiment, words)
+            if args.plan:
+                check_made_for(args.plan, resolved)
         check_settings(mine, resolved.config)
         explicit = resolved.plan_is_explicit
         prepared = prepare_devices(resolved.config.plan, explicit=explicit)

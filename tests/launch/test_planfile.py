@@ -1,5 +1,7 @@
 """A plan file stands for every setting of the plan, none left out."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from jaxdist.core.errors import BadInput
@@ -8,6 +10,8 @@ from jaxdist.core.pipe import Pipe
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.reduce import Reduce
 from jaxdist.core.shuffle import Shuffle
+from jaxdist.launch.cli import main
+from jaxdist.launch.made_for import check_made_for, written_for
 from jaxdist.launch.planfile import plan_words
 from jaxdist.launch.resolve import resolve
 
@@ -51,6 +55,53 @@ def test_what_is_no_plan_is_refused(tmp_path):
     path = tmp_path / "plan.json"
     with pytest.raises(BadInput, match="cannot be read"):
         plan_words(str(path))
-    path.write_text("[1")
-    with pytest.raises(BadInput, match="is no plan"):
-        plan_words(str(path))
+    for text, said in (
+        ("[1", "is no plan"),
+        ("[1]", "a plan is no list"),
+        ('{"mesh": 2}', "a plan's MeshShape is no int"),
+        ('{"mesh": {"data": "two"}}', "plan.mesh.data is no number of devices"),
+        ('{"mesh": {"dta": 2}}', "no plan field dta"),
+    ):
+        path.write_text(text)
+        with pytest.raises(BadInput, match=said):
+            plan_words(str(path))
+
+
+MACHINE = SimpleNamespace(name="mine")
+
+
+def made(tmp_path, *words):
+    path = tmp_path / "plan.json"
+    path.write_text(written_for(Plan(), resolve("digits", list(words)), MACHINE))
+    return path
+
+
+def test_a_plan_file_says_what_it_is_for_and_is_the_same_plan(tmp_path):
+    path = made(tmp_path, "data.batch=32")
+    assert Plan.from_json(path.read_text()) == Plan()
+    check_made_for(str(path), resolve("digits", ["data.batch=32", "optim.lr=1"]))
+    path.write_text(Plan().to_json())  # another file says nothing of it
+    check_made_for(str(path), resolve("digits", ["data.batch=64"]))
+
+
+def test_a_plan_of_another_network_or_batch_says_what_changed(tmp_path):
+    path = made(tmp_path, "data.batch=32")
+    with pytest.raises(BadInput) as error:
+        check_made_for(str(path), resolve("digits", ["data.batch=64"]))
+    assert error.value.values == "data.batch = 64, the plan's 32"
+    assert "data.batch=32" in error.value.remedy
+    with pytest.raises(BadInput, match=r"model.name = vgg16, the plan's resnet8"):
+        check_made_for(str(path), resolve("vgg16", ["data.batch=32"]))
+
+
+def test_a_plan_of_another_version_says_which(tmp_path):
+    path = made(tmp_path)
+    path.write_text(path.read_text().replace('"0.', '"99.', 1))
+    with pytest.raises(BadInput, match=r"made by 99\."):
+        check_made_for(str(path), resolve("digits", []))
+
+
+def test_a_training_with_a_plan_of_something_else_is_refused(tmp_path, capsys):
+    path = made(tmp_path)
+    assert main(["train", "digits", "--plan", str(path), "data.batch=8"]) == 2
+    assert "made for something else" in capsys.readouterr().err

@@ -1,0 +1,76 @@
+"""Made for: the network, batch and version that a plan file was searched for."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import jaxdist
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import MADE_FOR, Plan
+from jaxdist.launch.keys import values
+from jaxdist.launch.values import write_value
+
+if TYPE_CHECKING:
+    from jaxdist.core.cluster import Cluster
+    from jaxdist.launch.provenance import Resolved
+
+_COUNTS: Final = ("model.", "data.batch", "data.context", "precision")
+"""Beginnings of the keys that a step's time and memory follow from."""
+_SHOWN: Final = 4
+
+
+def written_for(plan: Plan, resolved: "Resolved", cluster: "Cluster") -> str:
+    """Return the text of a plan file that says what it is for.
+
+    Args:
+        plan: what was found.
+        resolved: the experiment it was found for.
+        cluster: the machines.
+    """
+    about = {
+        "version": jaxdist.__version__,
+        "cluster": cluster.name,
+        "settings": _settings(resolved),
+    }
+    return json.dumps({**json.loads(plan.to_json()), MADE_FOR: about}, indent=2) + "\n"
+
+
+def check_made_for(path: str, resolved: "Resolved") -> None:
+    """Refuse a plan file that was made for something else.
+
+    Args:
+        path: a plan file; one that does not say what it is for goes with anything.
+        resolved: what it shall be used for.
+
+    Raises:
+        BadInput: another version, or other settings; says which.
+    """
+    about = json.loads(Path(path).read_text(encoding="utf-8")).get(MADE_FOR)
+    if not isinstance(about, dict):
+        return
+    again = f"jaxdist plan {resolved.source} --cluster {about.get('cluster')} -o {path}"
+    version = about.get("version")
+    if version != jaxdist.__version__:
+        raise BadInput(
+            f"{path} was made by another version",
+            rule="a plan is run by the version that predicted it",
+            values=f"made by {version}, this is {jaxdist.__version__}",
+            remedy=(again, f"or without {MADE_FOR} in the file"),
+        )
+    then, now = about.get("settings") or {}, _settings(resolved)
+    other = [key for key in now if key in then and then[key] != now[key]]
+    if other:
+        differ = [f"{key} = {now[key]}, the plan's {then[key]}" for key in other]
+        more = [f"and {len(other) - _SHOWN} others"] if len(other) > _SHOWN else []
+        typed = " ".join(f"{key}={then[key]}" for key in other[:_SHOWN])
+        raise BadInput(
+            f"{path} was made for something else",
+            rule="a plan is run with the network and the batch that it was made for",
+            values="; ".join([*differ[:_SHOWN], *more]),
+            remedy=(again,) if more else (typed, again),
+        )
+
+
+def _settings(resolved: "Resolved") -> dict[str, Any]:
+    found = values(resolved.config).items()
+    return {k: write_value(x) for k, x in found if k.startswith(_COUNTS)}
