@@ -23,6 +23,7 @@ from jaxdist.launch.specimen import bind_noise
 from jaxdist.models.registry import objective_for
 from jaxdist.oracle.case import Case
 from jaxdist.profile.read import read_profile
+from jaxdist.profile.readings import Readings
 from jaxdist.train.laying import lay_out
 from jaxdist.train.layout import Layout, Shapes
 from jaxdist.train.objective import cast
@@ -52,6 +53,7 @@ class Subject:
             self.config, make_recipe(self.config), lambda count: 0.0 * count
         )
         self.profile = self._profile()
+        self.readings = Readings()
 
     @property
     def dtype(self) -> str:
@@ -96,7 +98,7 @@ class Subject:
         """Lay the step out on a mesh without devices."""
         sizes = tuple(size for _, size in plan.mesh.items())
         mesh: Any = AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES))
-        return lay_out(self.task, plan, mesh, self.shapes)
+        return lay_out(self.task, plan, mesh, self.shapes, self.readings)
 
     def _profile(self) -> Profile:
         """Read the network on the global batch."""

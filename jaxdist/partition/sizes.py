@@ -27,6 +27,7 @@ from jaxdist.layers.split import Rows, Split
 from jaxdist.partition import reach
 from jaxdist.partition.strides import Stop, has_rows, is_windowed, read_stops
 from jaxdist.profile.calls import Call, read_calls
+from jaxdist.profile.readings import Readings
 
 Shape = tuple[int, ...]
 
@@ -61,6 +62,7 @@ def fit(
     graph: nnx.GraphDef[nnx.Module],
     state: Sequence[Any],
     *inputs: jax.ShapeDtypeStruct,
+    readings: Readings | None = None,
 ) -> tuple[tuple[Call, ...], Sizes]:
     """Size the blocks of a network's arrays.
 
@@ -70,6 +72,7 @@ def fit(
         state: shapes of its parameters and statistics.
         inputs: shapes and dtypes of what it is called on, global batch first; its
             images are the first.
+        readings: of the same network, for other layouts.
 
     Returns:
         The network's calls, with the shapes that their arrays have on the devices, and
@@ -80,13 +83,15 @@ def fit(
             of different sizes, branches of different strides meet, or the split cannot
             end where the plan says.
     """
-    until = plan.spatial_until
-    calls = read_calls(
-        graph,
-        state,
-        *inputs,
-        prepare=lambda network: bind(
-            network, until=until, gather=reach.gather_of(plan)
+    until, gather = plan.spatial_until, reach.gather_of(plan)
+    readings, key = readings or Readings(), (until, gather, inputs)
+    calls = readings.once(
+        ("calls", *key),
+        lambda: read_calls(
+            graph,
+            state,
+            *inputs,
+            prepare=lambda network: bind(network, until=until, gather=gather),
         ),
     )
     split, whole = reach.part(calls, until)
@@ -98,7 +103,10 @@ def fit(
         return calls, Sizes(splits=splits)
     splits |= {path: Split(rows=rows) for path, rows in _real_rows(rowed).items()}
     real = inputs[0].shape[-1 - len(axes) : -1]
-    stops = read_stops(graph, state, inputs, split, splits, until)
+    stops = readings.once(
+        ("stops", len(axes), *key),
+        lambda: read_stops(graph, state, inputs, split, splits, until),
+    )
     for dim, axis in enumerate(axes):
         _check(stops, dim, real[dim], axis, counts[dim])
     image = tuple(

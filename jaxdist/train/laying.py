@@ -18,6 +18,7 @@ from jaxdist.partition.reduction import plan_reduction
 from jaxdist.partition.sizes import fit
 from jaxdist.pipeline.planned import turns
 from jaxdist.profile.again import read_again
+from jaxdist.profile.readings import Readings
 from jaxdist.train import flowing, outer, piped, remake
 from jaxdist.train.hold import Hold, Plain
 from jaxdist.train.layout import Layout, Shapes
@@ -28,7 +29,13 @@ from jaxdist.train.task import Task
 from jaxdist.train.trust import asked_squares
 
 
-def lay_out(task: Task, plan: Plan, mesh: Mesh, shapes: Shapes) -> Layout:
+def lay_out(
+    task: Task,
+    plan: Plan,
+    mesh: Mesh,
+    shapes: Shapes,
+    readings: Readings | None = None,
+) -> Layout:
     """Lay a task out, or refuse what its network or batch cannot take.
 
     Args:
@@ -36,10 +43,12 @@ def lay_out(task: Task, plan: Plan, mesh: Mesh, shapes: Shapes) -> Layout:
         plan: how it is to be split.
         mesh: the plan's axes on devices.
         shapes: a global training batch: the objective's keys and `id [B]`.
+        readings: of the same network and batch, where it is laid out many times.
 
     Raises:
         BadInput: naming the layer or the batch, the numbers and what works.
     """
+    readings = readings or Readings()
     inputs = cast(task.objective.arguments(shapes), task.dtype)
     image, _ = task.objective.inputs[0]
     uses.check(plan, task.objective.axes(image, inputs[0].ndim))
@@ -48,22 +57,26 @@ def lay_out(task: Task, plan: Plan, mesh: Mesh, shapes: Shapes) -> Layout:
     outer.check(plan, state)
     parts = task.microbatches * plan.replicas
     inputs = jax.tree.map(lambda x: _part(x, parts), inputs)
-    calls, fitted = fit(plan, task.graph, (state.params, state.stats), *inputs)
+    calls, fitted = fit(
+        plan, task.graph, (state.params, state.stats), *inputs, readings=readings
+    )
     data.check_groups(plan, calls)
-    network = nnx.merge(task.graph, state.params, state.stats)
+    network = readings.once(
+        "network", lambda: nnx.merge(task.graph, state.params, state.stats)
+    )
     if plan.remat:
         remake.check(network)
     roles = tensor.assign(plan, calls, network)
     own = [
-        leaves_of(plan, roles, named_leaves(tree))
-        for tree in (state.params, state.stats)
+        leaves_of(plan, roles, readings.once(kind, partial(named_leaves, tree)))
+        for kind, tree in (("params", state.params), ("stats", state.stats))
     ]
     hold: Hold = Plain(params=own[0], stats=own[1])
     stages = None
     if plan.stages > 1:
-        stages = staged(plan, network, inputs)
+        stages = staged(plan, network, inputs, readings)
         hold = in_slots(plan, stages, network, state, (own[0], own[1]))
-    reads = _reads(task, plan, hold, shapes)
+    reads = _reads(task, plan, hold, shapes, readings)
     if stages is not None:
         flowing.check(plan, hold, reads)
     reduction = plan_reduction(plan, reads.leaves)
@@ -85,7 +98,7 @@ def lay_out(task: Task, plan: Plan, mesh: Mesh, shapes: Shapes) -> Layout:
     )
     if stages is None:
         return replace(layout, ledgers=(write(times=task.microbatches),))
-    handed = tuple(piped.messages(layout))
+    handed = tuple(piped.messages(layout, readings))
     return replace(
         layout,
         ledgers=tuple(
@@ -99,10 +112,15 @@ def lay_out(task: Task, plan: Plan, mesh: Mesh, shapes: Shapes) -> Layout:
     )
 
 
-def _reads(task: Task, plan: Plan, hold: Hold, shapes: Shapes) -> Reads:
+def _reads(
+    task: Task, plan: Plan, hold: Hold, shapes: Shapes, readings: Readings
+) -> Reads:
     """Say how the parameters lie and which of them the backward pass reads."""
     abstract = jax.eval_shape(hold.hold, task.state)
-    asked, totals = asked_squares(task.optimizer, abstract.params, abstract.opt)
+    asked, totals = readings.once(
+        ("squares", *_form(abstract.params), *_form(abstract.opt)),
+        lambda: asked_squares(task.optimizer, abstract.params, abstract.opt),
+    )
     if not isinstance(hold, Plain):
         # Stages put their parameters together once, before the first microbatch.
         again = (False,) * len(hold.params)
@@ -111,7 +129,7 @@ def _reads(task: Task, plan: Plan, hold: Hold, shapes: Shapes) -> Reads:
         )
     return Reads(
         leaves=hold.params,
-        again=_again(task, plan, hold, shapes),
+        again=_again(task, plan, hold, shapes, readings),
         dtype=task.dtype,
         lengths=asked,
         totals=totals,
@@ -119,11 +137,19 @@ def _reads(task: Task, plan: Plan, hold: Hold, shapes: Shapes) -> Reads:
     )
 
 
-def _again(task: Task, plan: Plan, hold: Plain, shapes: Shapes) -> tuple[bool, ...]:
+def _again(
+    task: Task, plan: Plan, hold: Plain, shapes: Shapes, readings: Readings
+) -> tuple[bool, ...]:
     """Tell which parameters are put together once more for the backward pass."""
     leaves = hold.params
     if plan.zero != 3 or all(leaf.fsdp is None for leaf in leaves):
         return (False,) * len(leaves)
+    return readings.once(
+        ("again", plan.remat), lambda: _read_again(task, plan.remat, shapes)
+    )
+
+
+def _read_again(task: Task, remat: bool, shapes: Shapes) -> tuple[bool, ...]:
     values, tree = jax.tree.flatten(task.state.params)
     values = [cast(x, task.dtype) if x.ndim > 1 else x for x in values]
 
@@ -132,14 +158,20 @@ def _again(task: Task, plan: Plan, hold: Plain, shapes: Shapes) -> tuple[bool, .
         model = nnx.merge(task.graph, params, stats, copy=True)
         model.train()
         bind(model, jax.random.key(0), batch["id"])
-        if plan.remat:
+        if remat:
             remake.mark(model)
         outputs = model(*cast(task.objective.arguments(batch), task.dtype))
         return task.objective.losses(outputs, batch).mean()
 
-    loss = remake.remade(loss) if plan.remat else loss
+    loss = remake.remade(loss) if remat else loss
     reads = read_again(loss, values, task.state.stats, dict(shapes))
     return tuple(read and x.ndim > 1 for read, x in zip(reads, values, strict=True))
+
+
+def _form(tree: Any) -> tuple[Any, ...]:
+    """Return a tree of shapes as a key."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, *((x.shape, x.dtype) for x in leaves)
 
 
 def _part(x: jax.ShapeDtypeStruct, parts: int) -> jax.ShapeDtypeStruct:

@@ -1,12 +1,13 @@
 """Piped: gradients and scores of a layout whose network is cut into stages."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
 
 from jaxdist.collectives.shards import join
+from jaxdist.core.axes import BATCH_AXES
 from jaxdist.partition import fsdp
 from jaxdist.partition.traffic import Traffic
 from jaxdist.pipeline import execute
@@ -18,6 +19,7 @@ from jaxdist.pipeline.stages import outputs
 from jaxdist.pipeline.stages import run as run_blocks
 from jaxdist.pipeline.tables import tables
 from jaxdist.pipeline.work import Ticks
+from jaxdist.profile.readings import Readings
 from jaxdist.train.accumulate import cut
 from jaxdist.train.dealt import scored
 from jaxdist.train.held import inputs_of, model_of, stats_of
@@ -26,6 +28,9 @@ from jaxdist.train.layout import Layout
 from jaxdist.train.objective import Batch
 from jaxdist.train.remake import mark, remade
 from jaxdist.train.state import TrainState
+
+_NOT_HANDED: Final = ("replica", "pipe", *BATCH_AXES)
+"""Axes whose sizes change nothing but the samples of a microbatch."""
 
 Last = Callable[[Any, Batch], Any]
 """From a network's outputs and what they are scored against to what a stage returns."""
@@ -78,11 +83,40 @@ def shares(layout: Layout) -> int:
     return plan.mesh.size(*(axis for axis in plan.sum_axes if axis != "pipe"))
 
 
-def messages(layout: Layout) -> Iterator[Traffic]:
+def messages(layout: Layout, readings: Readings) -> Iterator[Traffic]:
     """Yield what stages hand to their neighbours in a training step.
 
     Each tick moves as much, whether something new is in it or not.
+
+    Args:
+        layout: its network is cut into stages.
+        readings: of the network, for other layouts.
     """
+    lengths = readings.once(("handed", *_handed_on(layout)), lambda: _handed(layout))
+    ticks = timetable(layout.plan, layout.task.microbatches).length
+    hops = len(hold(layout).stages.places.hops())
+    for what, each in zip(("activations", "gradients"), lengths, strict=True):
+        yield Traffic(
+            what=what,
+            kind="collective-permute",
+            axes=("pipe",),
+            payload=ticks * hops * size(each),
+            layer="between_stages",
+            arrays=ticks * hops,
+        )
+
+
+def _handed_on(layout: Layout) -> tuple[Hashable, ...]:
+    """Return what the lengths of handed vectors depend on, besides the network."""
+    plan, micro = layout.plan, layout.task.microbatches
+    split = tuple(size for axis, size in plan.mesh.items() if axis not in _NOT_HANDED)
+    batch = next(iter(layout.shapes.values())).shape[0] // plan.batch_shards // micro
+    ends = plan.spatial_until, plan.spatial_then
+    return batch, split, plan.weights, ends, hold(layout).stages.blocks
+
+
+def _handed(layout: Layout) -> tuple[Lengths, Lengths]:
+    """Trace the stages and return how long the vectors between them are."""
     found: list[tuple[Lengths, Lengths]] = []
 
     def local(state: TrainState, batch: Batch) -> None:
@@ -92,17 +126,7 @@ def messages(layout: Layout) -> Iterator[Traffic]:
 
     batch: Any = layout.padded(layout.shapes)
     jax.eval_shape(layout.map(local, layout.specs, batch, None), layout.state, batch)
-    ticks = timetable(layout.plan, layout.task.microbatches).length
-    hops = len(hold(layout).stages.places.hops())
-    for what, lengths in zip(("activations", "gradients"), found[0], strict=True):
-        yield Traffic(
-            what=what,
-            kind="collective-permute",
-            axes=("pipe",),
-            payload=ticks * hops * size(lengths),
-            layer="between_stages",
-            arrays=ticks * hops,
-        )
+    return found[0]
 
 
 def training(layout: Layout, state: TrainState, batch: Batch) -> tuple[Pipeline, Batch]:

@@ -17,6 +17,7 @@ from jaxdist.pipeline.dealing import deal_slots
 from jaxdist.pipeline.stages import Stages, cut, variables_of
 from jaxdist.profile.calls import Call
 from jaxdist.profile.read import read_profile
+from jaxdist.profile.readings import Readings
 from jaxdist.train.hold import InSlots
 from jaxdist.train.state import TrainState
 
@@ -31,13 +32,14 @@ _OF_LEAVES: Final = MappingProxyType(
 """Ways that see where a leaf ends, and why."""
 
 
-def staged(plan: Plan, network: Any, inputs: Inputs) -> Stages:
+def staged(plan: Plan, network: Any, inputs: Inputs, readings: Readings) -> Stages:
     """Cut a network into the stages of a plan.
 
     Args:
         plan: the layout.
         network: on shapes alone.
         inputs: what it is called on.
+        readings: of the network, for other layouts.
 
     Raises:
         BadInput: it cannot be cut so, or not together with what else the plan asks for.
@@ -48,7 +50,7 @@ def staged(plan: Plan, network: Any, inputs: Inputs) -> Stages:
         profile = read_profile(network, inputs, prepare=_silent(inputs))
         return {block.name: block.flops for block in profile.blocks}
 
-    return cut(plan, network, work)
+    return cut(plan, network, lambda: readings.once(("work", *inputs), work))
 
 
 def in_slots(
@@ -68,8 +70,10 @@ def in_slots(
         leaves: how parameters lie but for the pipe axis, and statistics.
     """
     kinds = leaves[0], [replace(leaf, fsdp=None) for leaf in leaves[1]]
+    own = _own_variables(stages, network)
     users = [
-        tuple(users_of(stages, network, leaf.name) for leaf in kind) for kind in kinds
+        tuple(_users(own, _variable(network, leaf.name)) for leaf in kind)
+        for kind in kinds
     ]
     slots = [
         deal_slots(plan, kind, used, stages.places, sent)
@@ -83,22 +87,6 @@ def in_slots(
         stat_slots=slots[1],
         users=(users[0], users[1]),
         trees=(jax.tree.structure(state.params), jax.tree.structure(state.stats)),
-    )
-
-
-def users_of(stages: Stages, network: Any, name: str) -> frozenset[int]:
-    """Return the stages that use a leaf.
-
-    Args:
-        stages: the network's.
-        network: on shapes alone.
-        name: path of the leaf, with slashes.
-    """
-    variable = _variable(network, name)
-    return frozenset(
-        number
-        for number, blocks in enumerate(stages.blocks)
-        if any(id(variable) in variables_of(x) for x in _modules(network, blocks))
     )
 
 
@@ -118,6 +106,19 @@ def own_calls(
         stage = max(stage, stages.stage_of(after.get(first, first)))
         if stage in stages.places.stages_of(device):
             yield call
+
+
+def _own_variables(stages: Stages, network: Any) -> list[set[int]]:
+    """Return the ids of the variables that each stage uses."""
+    return [
+        {each for module in _modules(network, blocks) for each in variables_of(module)}
+        for blocks in stages.blocks
+    ]
+
+
+def _users(own: Sequence[set[int]], variable: Any) -> frozenset[int]:
+    """Return the stages that use a variable."""
+    return frozenset(k for k, ids in enumerate(own) if id(variable) in ids)
 
 
 def _modules(network: Any, blocks: Sequence[str]) -> Iterator[Any]:
