@@ -132,3 +132,15 @@ class Experiment:
                 values=f"seed = {self.seed}",
                 remedy="seed=0",
             )
+        if self.plan.microbatches not in (0, self.optim.accumulate):
+            raise BadInput(
+                "the plan is for another number of microbatches",
+                rule="optim.accumulate is the plan's number of microbatches, where the "
+                "plan has one",
+                values=f"plan.microbatches = {self.plan.microbatches}, "
+                f"optim.accumulate = {self.optim.accumulate}",
+                remedy=(
+                    f"optim.accumulate={self.plan.microbatches}",
+                    "plan.microbatches=0",
+                ),
+            )

@@ -38,7 +38,8 @@ class Subject:
     """An experiment whose step is described under one plan after another.
 
     Args:
-        config: checked settings; of its plan nothing is used.
+        config: checked settings; of its plan nothing is used. A plan that says nothing
+            of microbatches has those of its optimizer.
 
     Raises:
         BadInput: data that the network cannot be trained on.
@@ -87,7 +88,7 @@ class Subject:
             profile=self.profile,
             plan=plan,
             ledgers=layout.ledgers,
-            microbatches=self.task.microbatches,
+            microbatches=layout.task.microbatches,
             stages=stages,
             dtype=self.dtype,
             held=held(layout),
@@ -98,7 +99,9 @@ class Subject:
         """Lay the step out on a mesh without devices."""
         sizes = tuple(size for _, size in plan.mesh.items())
         mesh: Any = AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES))
-        return lay_out(self.task, plan, mesh, self.shapes, self.readings)
+        micro = plan.microbatches or self.task.microbatches
+        task = self.task.in_parts(micro)
+        return lay_out(task, plan, mesh, self.shapes, self.readings)
 
     def _profile(self) -> Profile:
         """Read the network on the global batch."""

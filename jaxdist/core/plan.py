@@ -100,6 +100,8 @@ class Plan:
     """What devices that shared images do behind that block: repeat the same work, or
     exchange rows for samples and have samples of their own.
     """
+    microbatches: int = 0
+    """Parts of a batch whose gradients are added up in a step; 0 leaves that open."""
     remat: bool = False
     """Whether the inside of each block is computed again backward, not kept."""
     pipe: Pipe = field(default_factory=Pipe)
@@ -125,6 +127,14 @@ class Plan:
                 remedy=("plan.mesh.spatial_h=2", "plan.spatial_until="),
             )
         _check_replicas(self)
+        if self.microbatches < 0:
+            raise BadInput(
+                "a plan has no such number of microbatches",
+                rule="plan.microbatches is a number of parts, or 0, which leaves it to "
+                "optim.accumulate",
+                values=f"plan.microbatches = {self.microbatches}",
+                remedy="plan.microbatches=0",
+            )
         if self.spatial_then == "samples" and not self.spatial_until:
             raise BadInput(
                 "rows are exchanged for samples nowhere",

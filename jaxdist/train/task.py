@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -35,6 +35,15 @@ class Task:
     """Dtype of activations; None leaves that of the inputs."""
     param_dtype: Any = jnp.float32
     """Dtype of parameters, statistics and optimizer state."""
+
+    def in_parts(self, microbatches: int) -> "Task":
+        """Return the task with another number of microbatches.
+
+        What is known of its network stays known.
+        """
+        one = replace(self, microbatches=microbatches)
+        vars(one).update(graph=self.graph, state=self.state)
+        return one
 
     def network(self) -> nnx.Module:
         """Build the network with its first weights, a function of the seed alone."""

@@ -22,6 +22,8 @@ PLANS = (
     Plan(mesh=MeshShape(pipe=2, spatial_h=2)),
     Plan(mesh=MeshShape(pipe=2, data=2), pipe=Pipe(cuts=("block1",))),
     Plan(mesh=MeshShape(pipe=2, tensor=2), remat=True),
+    Plan(mesh=MeshShape(data=2, fsdp=2), microbatches=8),
+    Plan(mesh=MeshShape(pipe=2, data=2), microbatches=4, pipe=Pipe(schedule="gpipe")),
 )
 
 

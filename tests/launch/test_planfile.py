@@ -22,6 +22,7 @@ PLANS = {
         pipe=Pipe(cuts=("block2",), schedule="gpipe"),
         reduce=Reduce(via="top_k", density=0.05, warm_up=3),
         remat=True,
+        microbatches=4,
     ),
     "replicas of stages": Plan(
         mesh=MeshShape(pipe=3), pipe=Pipe(schedule="pipedream", replicas=(2, 1))
@@ -48,7 +49,17 @@ def test_a_plan_file_is_every_value_of_the_plan(plan, tmp_path):
     path = tmp_path / "plan.json"
     path.write_text(plan.to_json())
     words = plan_words(str(path))
-    assert resolve("digits", list(words)).config.plan == plan
+    config = resolve("digits", list(words)).config
+    assert config.plan == plan
+    assert config.optim.accumulate == (plan.microbatches or 1)
+
+
+def test_microbatches_that_a_plan_does_not_have_are_refused(tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text(Plan(microbatches=4).to_json())
+    with pytest.raises(BadInput, match="another number of microbatches") as caught:
+        resolve("digits", [*plan_words(str(path)), "optim.accumulate=2"])
+    assert "optim.accumulate=4" in caught.value.remedy
 
 
 def test_what_is_no_plan_is_refused(tmp_path):
