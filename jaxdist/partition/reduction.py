@@ -154,6 +154,7 @@ def compressed(
                 axes=payload.axes,
                 payload=payload.size,
                 layer=f"{BUCKETS}{number}",
+                arrays=payload.arrays,
             )
 
 

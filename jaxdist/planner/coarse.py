@@ -1,123 +1,197 @@
-"""Coarse: a first estimate of a layout, from the totals of a profile alone.
+"""Coarse: a first estimate of every plan of a space at once, and of its memory.
 
-    compute   FLOPs / (devices peak e(FLOPs of a layer on a device)), times the ticks
-              of a pipeline over those with work: (m + P - 1) / m
-    sums      gradients over the devices that have the same parameters; with fsdp three
-              passes over the parameters; with tensor four sums of what blocks hand on
-    halos     edge rows of what the layers make, twice
+    compute   the oracle's seconds of each block, read off a table by the part of it
+              that a device has, summed to stages of equal FLOPs; the longest counts
+    ticks     of a schedule: m + P - 1 with forward and as many with backward passes for
+              gpipe; 2 (m + P - 1) for 1f1b, of which P alone have no backward pass
+    moved     what a small layout of each axis by itself moves (`samples.py`), scaled:
+              sums of gradients and gathers with the parameters of a device, sums and
+              edges of layers with its samples, messages with the microbatches
+    bytes     state and gradients with the parameters of a device, what layers make with
+              its samples, times the microbatches in flight
 
-It orders layouts before they are described, which takes a thousand times as long. What
+It orders plans before they are described, which takes ten thousand times as long. What
 it leaves out of the best so many is not looked at: that is the bound of the search.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
+import numpy as np
+
+from jaxdist.core.axes import SPATIAL_AXES
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.plan import Plan
-from jaxdist.core.profile import Profile
+from jaxdist.core.plan import MeshShape
 from jaxdist.oracle.groups import group_of
 from jaxdist.oracle.prices import seconds
+from jaxdist.planner.pieces import Pieces
+from jaxdist.planner.samples import Samples
+from jaxdist.planner.space import Column, Space
 
+_LARGE: Final = 1 << 24
+"""Bytes by which the price of a byte is found."""
 _PASSES: Final = 5
-"""Times that a step passes over what layers make."""
+"""Times that an update passes over the parameters."""
+_SHARE: Final = {
+    "bf16": 0.5,
+    "fp8": 0.254,
+    "int8": 0.254,
+    "int4": 0.129,
+    "sign": 0.04,
+    "random_k": 0.01,
+    "top_k": 0.04,
+    "sparse": 0.02,
+    "aligned": 0.02,
+    "power": 0.02,
+}
+"""About the part of the bytes that a way sends (docs/compression.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Totals:
-    """What the estimate knows of a network on a global batch."""
+class Coarse:
+    """The estimate of a space's plans."""
 
-    flops: int
-    """Forward and backward."""
-    parameters: int
-    """Bytes of the parameters."""
-    made: int
-    """Bytes that layers make."""
-    handed: int
-    """Bytes that blocks hand on, all together."""
-    largest: int
-    """Bytes that the largest of them hands on."""
-    kernels: int
-    """Layers that compute."""
-    layers: int
-    """All layers."""
-    blocks: int
-    """Blocks of the chain."""
-    rows: float
-    """Rows of an image, taken for a square of what a sample makes."""
+    space: Space
+    """The plans."""
+    cluster: Cluster
+    """The machines."""
+    pieces: Pieces
+    """What blocks take and keep."""
+    samples: Samples
+    """What the axes move, each by itself."""
+
+    @cached_property
+    def seconds(self) -> Column:
+        """Seconds a step, to order plans by."""
+        total: Column = self._computed + self._moved + self._updated
+        return total
+
+    @cached_property
+    def bytes(self) -> Column:
+        """Bytes of a device, about."""
+        state = self.samples.state + 1
+        read = self.samples.batch / self.space.sizes("replica", "data", "fsdp")
+        total: Column = state * self._held + self._activations + read
+        return total
+
+    @cached_property
+    def _stages(self) -> Column:
+        return self.space.sizes("pipe") * self.space.chunks
+
+    @cached_property
+    def _names(self) -> Column:
+        names = np.array([name for name, _ in self.space.choices.orders])
+        found: Column = names[self.space.order]
+        return found
+
+    @cached_property
+    def _parts(self) -> Column:
+        """Into how many parts the samples are divided, microbatches included."""
+        shards = self.space.sizes("replica", "data", "fsdp", *SPATIAL_AXES)
+        parts: Column = shards * self.space.micro
+        return parts
+
+    @cached_property
+    def _ticks(self) -> tuple[Column, Column]:
+        """Ticks of forward passes alone, and those with backward passes."""
+        pipe, micro = self.space.sizes("pipe"), self.space.micro
+        long = micro * self.space.chunks + pipe - 1
+        apart = (self._names == "gpipe") | (pipe == 1)
+        ahead = np.where(apart, long, np.minimum(pipe * self.space.chunks, long))
+        return ahead, 2 * long - ahead
+
+    @cached_property
+    def _computed(self) -> Column:
+        found = self.pieces.longest(
+            self._parts, self.space.sizes("tensor"), self._stages
+        )
+        ahead, back = self._ticks
+        again = found.forward * self.space.remat
+        total: Column = ahead * found.forward + back * (found.backward + again)
+        return total
+
+    @cached_property
+    def _whole(self) -> Column:
+        """Bytes of the parameters of a device before fsdp shares them out."""
+        most = self.pieces.parameters(self._stages)
+        split = self.samples.split
+        return most * (1 - split + split / self.space.sizes("tensor"))
+
+    @cached_property
+    def _held(self) -> Column:
+        held: Column = self._whole / self.space.sizes("fsdp")
+        return held
+
+    @cached_property
+    def _updated(self) -> Column:
+        return _PASSES * self._held / self.cluster.device.memory_bandwidth.value
+
+    @cached_property
+    def _activations(self) -> Column:
+        made = self.pieces.made(self._parts, self._stages, self.space.remat)
+        pipe, micro = self.space.sizes("pipe"), self.space.micro
+        order, chunks = self._names, self.space.chunks
+        flying = np.where(
+            order == "gpipe", micro, np.minimum(micro, pipe * chunks + pipe - 1)
+        )
+        flying = np.where(order == "1f1b", np.minimum(micro, pipe), flying)
+        return made * np.where(pipe == 1, 1, flying)
+
+    @cached_property
+    def _moved(self) -> Column:
+        space, micro = self.space, self.space.micro
+        pipe, tensor = space.sizes("pipe"), space.sizes("tensor")
+        batch = space.sizes("replica", "data", "fsdp")
+        shards = batch * space.sizes(*SPATIAL_AXES)
+        once = np.where(pipe == 1, micro, 1)
+        own = self._whole / self.samples.parameters
+        found, by = self.samples, self._priced
+        sends = np.array([_SHARE.get(way, 1.0) for way in space.choices.ways])
+        way = sends[space.way]
+        total = by("all-reduce", "data", *SPATIAL_AXES)(
+            found.sums.arrays / pipe, way * self._held
+        )
+        total += by("all-gather", "fsdp")(
+            once * found.gathers.arrays / pipe, once * found.gathers.payload * own
+        )
+        total += by("reduce-scatter", "fsdp")(found.scatters.arrays / pipe, self._held)
+        total += by("all-reduce", "data", "fsdp", *SPATIAL_AXES)(
+            micro * found.statistics.arrays / pipe,
+            micro * found.statistics.payload / pipe,
+        )
+        for kind, moved in found.tensor.items():
+            each = tensor if kind == "reduce-scatter" else 1
+            total += by(kind, "tensor")(
+                micro * moved.arrays / pipe, moved.payload / shards / pipe / each
+            )
+        for axis, edges in found.edges.items():
+            total += by("collective-permute", axis)(
+                micro * edges.arrays / pipe, edges.payload / batch / pipe
+            )
+        return total + self._handed(shards)
+
+    def _handed(self, shards: Column) -> Column:
+        """Return the seconds of what stages hand on, both ways in every tick."""
+        ticks = self._ticks[0] + self._ticks[1]
+        hop = self.pieces.handed(self._stages) / shards / self.space.micro
+        return self._priced("collective-permute", "pipe")(2 * ticks, 2 * ticks * hop)
+
+    def _priced(self, kind: str, *axes: str) -> Callable[[Column, Column], Column]:
+        """Return the seconds of so many arrays and bytes of each plan."""
+        each = [_price(kind, self.cluster, mesh, axes) for mesh in self.space.meshes]
+        start, slope = np.array(each).T[:, self.space.mesh]
+        return lambda arrays, payload: arrays * start + payload * slope
 
 
-def totals(profile: Profile) -> Totals:
-    """Add a profile up."""
-    handed = [block.output_bytes for block in profile.blocks]
-    made = profile.output_bytes
-    return Totals(
-        flops=profile.flops,
-        parameters=profile.parameter_bytes,
-        made=made,
-        handed=sum(handed) or made,
-        largest=max(handed, default=0),
-        kernels=max(1, sum(layer.flops > 0 for layer in profile.layers)),
-        layers=len(profile.layers),
-        blocks=len(profile.blocks),
-        rows=max(1.0, made / max(1, profile.batch)) ** 0.5,
-    )
-
-
-def estimate(
-    network: Totals, plan: Plan, cluster: Cluster, microbatches: int, dtype: str
-) -> float:
-    """Return seconds a step, to order layouts by.
-
-    Raises:
-        BadInput: the cluster is too small, or has no speed for the dtype.
-    """
-    mesh, device = plan.mesh, cluster.device
-    devices = mesh.devices
-    own = network.flops / devices
-    kernel = own / network.kernels / 3 / microbatches
-    rate = device.peak(dtype).value * device.efficiency.at(max(kernel, 1.0))
-    bubble = (microbatches + mesh.pipe - 1) / microbatches
-    passed = _PASSES * network.made / devices / device.memory_bandwidth.value
-    return max(own / rate, passed) * bubble + _moved(network, plan, cluster)
-
-
-def _moved(network: Totals, plan: Plan, cluster: Cluster) -> float:
-    mesh = plan.mesh
-    held = network.parameters / mesh.tensor / mesh.pipe
-    samples = mesh.batch_shards * mesh.spatial_shards
-    sums = tuple(a for a in ("data", "spatial_h") if mesh.size(a) > 1)
-    asked = (
-        ("all-reduce", held / mesh.fsdp, 1, 1, sums),
-        ("all-gather", held, network.layers, 3, _along(mesh.fsdp, "fsdp")),
-        (
-            "all-reduce",
-            network.handed / samples,
-            network.blocks,
-            4,
-            _along(mesh.tensor, "tensor"),
-        ),
-        (
-            "collective-permute",
-            2 * network.made / samples / network.rows,
-            2 * network.layers,
-            1,
-            _along(mesh.spatial_h, "spatial_h"),
-        ),
-        (
-            "collective-permute",
-            network.largest / samples,
-            mesh.pipe,
-            2,
-            _along(mesh.pipe, "pipe"),
-        ),
-    )
-    return sum(
-        times * seconds(kind, payload, arrays, group_of(cluster, mesh, axes))
-        for kind, payload, arrays, times, axes in asked
-        if axes
-    )
-
-
-def _along(devices: int, axis: str) -> tuple[str, ...]:
-    return (axis,) if devices > 1 else ()
+def _price(
+    kind: str, cluster: Cluster, mesh: MeshShape, axes: tuple[str, ...]
+) -> tuple[float, float]:
+    """Return the seconds of an array without bytes, and of a byte."""
+    along = tuple(axis for axis in axes if mesh.size(axis) > 1)
+    if not along:
+        return 0.0, 0.0
+    group = group_of(cluster, mesh, along)
+    start = seconds(kind, 0, 1, group)
+    return start, (seconds(kind, _LARGE, 1, group) - start) / _LARGE

@@ -7,7 +7,7 @@ from typing import Final
 
 from jaxdist.core.plan import MeshShape, Plan
 
-AXES: Final = ("pipe", "data", "fsdp", "spatial_h", "tensor")
+AXES: Final = ("pipe", "data", "fsdp", "spatial_h", "spatial_w", "tensor")
 """Axes over which devices are dealt out, outermost first."""
 
 
@@ -22,7 +22,7 @@ def layouts(plan: Plan, devices: int, axes: Sequence[str] = AXES) -> Iterator[Pl
     >>> [p.title for p in layouts(Plan(), 2, ("data", "tensor"))]
     ['tensor 2', 'data 2']
     """
-    for sizes in _products(devices, len(axes)):
+    for sizes in _products(devices, len(axes)) if axes else [()] * (devices == 1):
         mesh = MeshShape(**dict(zip(axes, sizes, strict=True)))
         yield replace(plan.on(mesh), mesh=mesh)
 

@@ -42,6 +42,20 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--top", metavar="N", type=int, help="layouts that are shown (10)"
     )
+    parser.add_argument(
+        "--lossy",
+        metavar="WAY[,WAY]",
+        help="ways of summing that lose something, to choose from as well: int8, "
+        "power, ... of docs/compression.md; all",
+    )
+    parser.add_argument(
+        "--explain",
+        metavar="N",
+        type=int,
+        nargs="?",
+        const=1,
+        help="show the arithmetic of the Nth plan (1)",
+    )
     _add_question(parser)
     _add_costs(parser)
     parser.add_argument(
@@ -59,7 +73,11 @@ def run(args: Namespace) -> int:
     if args.output:
         check_folder(args.output)
     if args.what == "stages":
-        _refuse(args, "stages", ("overrides", "devices", "top", "what_if"))
+        _refuse(
+            args,
+            "stages",
+            ("overrides", "devices", "top", "what_if", "lossy", "explain"),
+        )
         return _stages(args)
     _refuse(args, args.what, _OF_STAGES)
     return _layouts(args)
@@ -78,7 +96,7 @@ def _layouts(args: Namespace) -> int:
         text = written_for(plan, found.resolved, found.cluster)
         args.output.write_text(text, encoding="utf-8")
     if args.json:
-        print_json(tree(found, args.top))
+        print_json(tree(found, args.top, args.explain))
     else:
         print_layouts(console(), found, args)
     return 0

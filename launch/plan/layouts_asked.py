@@ -2,15 +2,17 @@
 
 import time
 from argparse import Namespace
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.quantities import volume
+from jaxdist.launch.plan.question import Question, lossy
 from jaxdist.launch.resolve import resolve
 
 if TYPE_CHECKING:
     from jaxdist.core.cluster import Cluster
+    from jaxdist.launch.described import Subject
     from jaxdist.launch.provenance import Resolved
     from jaxdist.planner.ranking import Ranking
 
@@ -29,6 +31,8 @@ class Ranked:
     """What was found."""
     seconds: float
     """That the search took."""
+    subject: "Subject"
+    """The network, described."""
 
 
 def rank_layouts(args: Namespace) -> Ranked:
@@ -49,10 +53,41 @@ def rank_layouts(args: Namespace) -> Ranked:
     from jaxdist.launch.described import Subject
     from jaxdist.meshes.clusters.read import find
     from jaxdist.meshes.clusters.what_if import changed
-    from jaxdist.planner.layouts import AXES, alone, layouts
     from jaxdist.planner.ranking import rank
 
     cluster = changed(find(args.cluster), args.what_if)
+    _check(args, cluster)
+    begun = time.perf_counter()
+    subject = Subject(resolved.config)
+    question = Question(
+        resolved=resolved, subject=subject, cluster=cluster, devices=args.devices
+    )
+    found = rank(
+        question.coarse(lossy(args.lossy)),
+        question.known(),
+        subject.case,
+        room=volume(args.memory, "--memory") if args.memory else None,
+        trace=subject.traced,
+    )
+    if (args.explain or 1) > len(found.plans):
+        raise BadInput(
+            "there are fewer plans than that",
+            rule="--explain is the place of a plan that can be run",
+            values=f"--explain {args.explain}, {len(found.plans)} plans",
+            remedy=f"--explain {len(found.plans)}",
+        )
+    return Ranked(
+        resolved=resolved,
+        cluster=cluster,
+        devices=args.devices,
+        ranking=found,
+        seconds=time.perf_counter() - begun,
+        subject=subject,
+    )
+
+
+def _check(args: Namespace, cluster: "Cluster") -> None:
+    """Refuse numbers that leave nothing to search."""
     cluster.level_of(max(1, args.devices))
     if args.devices < 1:
         raise BadInput(
@@ -61,8 +96,13 @@ def rank_layouts(args: Namespace) -> Ranked:
             values=f"--devices {args.devices}",
             remedy="--devices 8",
         )
-    begun = time.perf_counter()
-    subject = Subject(resolved.config)
+    if args.explain is not None and args.explain < 1:
+        raise BadInput(
+            "no plan is at that place",
+            rule="--explain is the place of a plan, from 1",
+            values=f"--explain {args.explain}",
+            remedy="--explain 1",
+        )
     if args.top < 1:
         raise BadInput(
             "no layouts would be shown",
@@ -70,24 +110,3 @@ def rank_layouts(args: Namespace) -> Ranked:
             values=f"--top {args.top}",
             remedy="--top 10",
         )
-    base = replace(resolved.config.plan, spatial_until="", spatial_then="repeat")
-    rows = "image" in subject.shapes
-    axes = tuple(axis for axis in AXES if rows or not axis.startswith("spatial"))
-    found = rank(
-        layouts(base, args.devices, axes),
-        alone(base, args.devices, axes),
-        subject.case,
-        cluster,
-        profile=subject.profile,
-        microbatches=subject.task.microbatches,
-        dtype=subject.dtype,
-        room=volume(args.memory, "--memory") if args.memory else None,
-        trace=subject.traced,
-    )
-    return Ranked(
-        resolved=resolved,
-        cluster=cluster,
-        devices=args.devices,
-        ranking=found,
-        seconds=time.perf_counter() - begun,
-    )

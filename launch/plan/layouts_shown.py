@@ -14,9 +14,16 @@ if TYPE_CHECKING:
 _MOVED_NOT = ("compute", "bubble", "update", "input")
 
 
-def tree(found: Ranked, top: int) -> dict[str, Any]:
-    """Return a ranking as one object, seconds and bytes."""
-    return {
+def tree(found: Ranked, top: int, explain: int | None = None) -> dict[str, Any]:
+    """Return a ranking as one object, seconds and bytes.
+
+    Args:
+        found: the ranking.
+        top: plans that are in it.
+        explain: place of the plan whose arithmetic is, from 1.
+    """
+    made = {"explained": _explained(found, explain)} if explain else {}
+    return made | {
         "experiment": found.resolved.source,
         "cluster": found.cluster.name,
         "devices": found.devices,
@@ -38,6 +45,7 @@ def print_layouts(out: "Console", found: Ranked, args: Namespace) -> None:
     """Print the best layouts by term, then why well-known ones are not among them."""
     from jaxdist.core.units import duration, size
     from jaxdist.launch.console import print_next, print_table, table
+    from jaxdist.planner.space import label
 
     ranking, best = found.ranking, found.ranking.plans[0].prediction
     out.print(
@@ -45,13 +53,13 @@ def print_layouts(out: "Console", found: Ranked, args: Namespace) -> None:
         f"{found.cluster.devices:,} devices, global batch {best.batch:,}"
     )
     out.print(
-        f"  {ranking.counted:,} layouts ordered, {ranking.described} described, in "
+        f"  {ranking.counted:,} plans ordered, {ranking.described} described, in "
         f"{duration(found.seconds)}\n"
     )
     heads = ("step, ms", "compute", "comm", "bubble", "update", "memory")
-    rows = table("", "layout", *heads, right=heads)
+    rows = table("", "plan", *heads, right=heads)
     for place, one in enumerate(ranking.plans[: args.top], 1):
-        title = one.plan.title + ", remat" * one.plan.remat
+        title = label(one.plan)
         made = one.prediction
         rows.add_row(f"{place}", title, *_numbers(made), size(made.memory_bytes))
     print_table(out, rows)
@@ -70,8 +78,10 @@ def print_layouts(out: "Console", found: Ranked, args: Namespace) -> None:
             took = "no" if each.step_s is None else f"{1e3 * each.step_s:,.1f}"
             lost.add_row(each.title, took, each.why)
         print_table(out, lost)
-    words = f"{args.what} --cluster {args.cluster} --devices {found.devices}"
-    print_next(out, f"jaxdist plan {words} -o plan.json")
+    if args.explain:
+        _print_explained(out, found, args.explain)
+    words = " ".join((args.what, *args.overrides, f"--cluster {args.cluster}"))
+    print_next(out, f"jaxdist plan {words} --devices {found.devices} -o plan.json")
 
 
 def _numbers(made: "Prediction") -> tuple[str, ...]:
@@ -85,3 +95,37 @@ def _numbers(made: "Prediction") -> tuple[str, ...]:
     )
     step = f"{1e3 * made.step_s:,.1f} ± {1e3 * made.step_s * made.unsure:,.1f}"
     return step, *(f"{1e3 * part:,.1f}" for part in parts)
+
+
+def _print_explained(out: "Console", found: Ranked, place: int) -> None:
+    """Print the arithmetic of one of the plans."""
+    from jaxdist.core.units import duration, size
+    from jaxdist.launch.console import print_table, table
+    from jaxdist.planner.space import label
+
+    made = _explained(found, place)
+    out.print(f"\n  {label(found.ranking.plans[place - 1].plan)}: how it is reckoned")
+    for column, show in (("seconds", duration), ("bytes", size)):
+        rows = table("term", "arithmetic", column, right=(column,))
+        for term in made[column]:
+            rows.add_row(term["term"], term["arithmetic"], show(term["value"]))
+        print_table(out, rows)
+
+
+def _explained(found: Ranked, place: int) -> dict[str, Any]:
+    """Return the terms of the plan at a place, from 1."""
+    from jaxdist.planner.explain import bytes_of, seconds_of
+
+    one = found.ranking.plans[place - 1]
+    case = found.subject.case(one.plan)
+    terms = {
+        "seconds": seconds_of(case, found.cluster, one.prediction),
+        "bytes": bytes_of(one.prediction),
+    }
+    return {
+        name: [
+            {"term": each.name, "arithmetic": each.formula, "value": each.value}
+            for each in own
+        ]
+        for name, own in terms.items()
+    }

@@ -6,6 +6,9 @@ import pytest
 
 from jaxdist.core.plan import Plan
 from jaxdist.launch.cli import main
+from jaxdist.launch.plan.question import LOSSY
+from jaxdist.launch.planfile import plan_words
+from jaxdist.launch.resolve import resolve
 
 
 def test_the_first_layout_is_the_plan_that_is_written(capsys, tmp_path):
@@ -23,7 +26,8 @@ def test_the_first_layout_is_the_plan_that_is_written(capsys, tmp_path):
 
 def test_a_layout_that_only_layers_say_fits_is_not_the_first(capsys):
     """Where memory is short the first one is traced, and struck if it needs more."""
-    words = ("digits", "--cluster", "testbed", "--devices", "2", "--json")
+    words = ("digits", "optim.accumulate=1", "plan.remat=false", "--json")
+    words = (*words, "--cluster", "testbed", "--devices", "2")
     firsts = []
     for more in ((), ("--memory", "20MB")):
         assert main(["plan", *words, *more]) == 0
@@ -61,13 +65,59 @@ def test_a_faster_link_is_asked_about_and_named(capsys):
         (["digits", "--cluster", "testbed", "--devices", "0"], "no devices"),
         (["digitz", "--cluster", "testbed", "--devices", "4"], "did you mean digits"),
         (["digits", "--workers", "4"], "takes no workers"),
+        (
+            ["digits", "plan.mesh.data=8", "--cluster", "testbed", "--devices", "4"],
+            "no part of the devices",
+        ),
+        (
+            ["digits", "--lossy", "int9", "--cluster", "testbed", "--devices", "4"],
+            "did you mean int8",
+        ),
+        (
+            ["digits", "--lossy", "ring", "--cluster", "testbed", "--devices", "4"],
+            "ring loses nothing",
+        ),
+        (
+            ["digits", "--explain", "0", "--cluster", "testbed", "--devices", "4"],
+            "no plan is at that place",
+        ),
         (["stages", "--devices", "4"], "takes no devices"),
         (
             ["digits", "--cluster", "testbed", "--devices", "4", "--memory", "1kB"],
-            "no layout can be run",
+            "the smallest needs",
         ),
     ],
 )
 def test_questions_without_an_answer_are_refused(capsys, words, said):
     assert main(["plan", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_what_was_planned_is_what_a_plan_file_says(capsys, tmp_path):
+    """Microbatches, schedule, remat and a packed sum are in the file, or refused."""
+    path = tmp_path / "plan.json"
+    asked = ("plan.mesh.pipe=2", "plan.pipe.schedule=gpipe", "plan.remat=true")
+    words = ("digits", *asked, "--lossy", "int8", "--cluster", "testbed")
+    words = (*words, "--devices", "4", "-o", str(path), "--json", "--explain")
+    assert main(["plan", *words]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    plan = Plan.from_json(path.read_text())
+    assert (plan.mesh.pipe, plan.mesh.devices, plan.remat) == (2, 4, True)
+    assert plan.pipe.schedule == "gpipe"
+    assert plan.reduce.via == "int8"
+    config = resolve("digits", plan_words(str(path))).config
+    assert config.plan == plan
+    assert config.optim.accumulate == plan.microbatches > 1
+    terms = {each["term"]: each["value"] for each in shown["explained"]["seconds"]}
+    assert terms["compute"] == shown["plans"][0]["terms_s"]["compute"]
+    told = ["--plan", str(path), "optim.accumulate=1"]
+    assert main(["train", "digits", *told]) == 2
+    assert f"optim.accumulate={plan.microbatches}" in capsys.readouterr().err
+
+
+def test_nothing_is_packed_that_was_not_asked_for(capsys):
+    words = ("digits", "optim.accumulate=1", "--cluster", "testbed", "--devices", "4")
+    slow = ("--what-if", "levels.net.bandwidth=1mbit", "--json")
+    assert main(["plan", *words, *slow]) == 0
+    plans = json.loads(capsys.readouterr().out)["plans"]
+    assert {one["plan"]["reduce"]["via"] for one in plans}.isdisjoint(LOSSY)

@@ -12,6 +12,7 @@ from jax import lax
 from jaxdist.collectives.algorithms.registry import ALGORITHMS
 from jaxdist.collectives.compress.method import Axes, Flat, Payload, devices_along
 from jaxdist.collectives.execute import run
+from jaxdist.collectives.permutes import permutes
 from jaxdist.collectives.step_bytes import payload
 
 
@@ -43,5 +44,9 @@ class Listed(Flat):
     ) -> Iterator[Payload]:
         """Yield the permutes."""
         steps = ALGORITHMS[self.algorithm](devices_along(sizes))
-        size = payload(steps, numbers, itemsize)
-        yield Payload(kind="collective-permute", axes=tuple(sizes), size=size)
+        yield Payload(
+            kind="collective-permute",
+            axes=tuple(sizes),
+            size=payload(steps, numbers, itemsize),
+            arrays=sum(map(len, permutes(steps))),
+        )

@@ -38,6 +38,8 @@ class Payload:
     """Axes it runs over, outermost first."""
     size: int
     """Bytes of its results on one device."""
+    arrays: int = 1
+    """How many follow one another: the permutes of a step list."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,177 @@
+"""Explain: the arithmetic of a prediction, to be checked by hand."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.units import duration, size
+from jaxdist.oracle.case import Case
+from jaxdist.oracle.groups import Group, group_of
+from jaxdist.oracle.predict import Prediction
+from jaxdist.oracle.prices import seconds
+from jaxdist.oracle.work import Worker, stage_seconds
+from jaxdist.partition.ledger import Ledger
+from jaxdist.pipeline.places import places_of
+from jaxdist.pipeline.planned import timetable, turns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """One line of an account."""
+
+    name: str
+    """What takes time or memory."""
+    formula: str
+    """How it is reckoned, with its numbers."""
+    value: float
+    """What comes of it: seconds, or bytes."""
+
+
+def seconds_of(case: Case, cluster: Cluster, made: Prediction) -> Iterator[Term]:
+    """Yield the terms of a step; the indented ones are parts of what follows them.
+
+    Args:
+        case: the step.
+        cluster: the machines.
+        made: what was predicted for it.
+    """
+    yield from _blocks(case, cluster)
+    yield from _ticks(case, cluster, made)
+    ledger = _busiest(case, cluster)
+    for term, took in made.terms_s.items():
+        if ", " in term:
+            yield from _rows(ledger, term, cluster)
+            yield Term(name=term, formula="all of these", value=took)
+    if "update" in made.terms_s:
+        yield _update(case, cluster, made)
+    if "input" in made.terms_s:
+        late = "samples / input rate of the hosts, less all of the above"
+        yield Term(name="input", formula=late, value=made.terms_s["input"])
+
+
+def bytes_of(made: Prediction) -> Iterator[Term]:
+    """Yield the terms of the memory of a device."""
+    for term, held in made.memory.items():
+        yield Term(name=term, formula=_KEPT.get(term, ""), value=held)
+
+
+_KEPT = {
+    "parameters": "shapes of a device's shards",
+    "statistics": "shapes of a device's shards",
+    "optimizer": "shapes of a device's shards",
+    "residuals": "shapes of a device's shards",
+    "gradients": "as many as parameters",
+    "activations": "what layers make of a microbatch x microbatches in flight",
+    "batch": "the samples of a device",
+    "buffers": "the largest array of a collective",
+    "temporaries": "the fullest moment of the traced step",
+}
+
+
+def _blocks(case: Case, cluster: Cluster) -> Iterator[Term]:
+    """Yield what each block computes in one microbatch, on a device that has it."""
+    device, dtype = cluster.device, case.dtype
+    peak = device.peak(dtype).value
+    taken = turns(case.plan, case.microbatches)
+    for stage in range(max(1, len(case.stages))):
+        place = places_of(case.plan).of_stages[stage][0]
+        worker = Worker(
+            case=case,
+            device=device,
+            ledger=case.ledgers[place],
+            microbatches=taken[place].micro,
+        )
+        flops: defaultdict[str, float] = defaultdict(float)
+        took: defaultdict[str, float] = defaultdict(float)
+        for layer in case.layers_of(stage):
+            spent = worker.spent(layer)
+            flops[layer.block] += worker.share(layer) * layer.flops
+            took[layer.block] += spent.forward + spent.backward
+        for block, work in flops.items():
+            share = work / peak / took[block] if took[block] else 0.0
+            where = f"stage {stage}, " if case.stages else ""
+            yield Term(
+                name=f"  {where}{block or 'the rest'}",
+                formula=f"{work / 1e9:,.4g} GFLOP / ({peak / 1e12:,.4g} TFLOP/s x "
+                f"{share:.3f} reached)",
+                value=took[block],
+            )
+
+
+def _ticks(case: Case, cluster: Cluster, made: Prediction) -> Iterator[Term]:
+    stages = stage_seconds(case, cluster.device)
+    most = max(one.forward + one.backward for one in stages)
+    late, micro = 1 + cluster.jitter.value, case.microbatches
+    of = "the longest stage" if len(stages) > 1 else "all blocks"
+    yield Term(
+        name="compute",
+        formula=f"{micro} microbatches x {duration(most)} of {of} x {late:.3g} jitter",
+        value=made.terms_s["compute"],
+    )
+    if "bubble" in made.terms_s:
+        count = timetable(case.plan, micro).length
+        yield Term(
+            name="bubble",
+            formula=f"{count} ticks of {case.plan.pipe.schedule}, each as long as its "
+            "longest work, less compute",
+            value=made.terms_s["bubble"],
+        )
+
+
+def _busiest(case: Case, cluster: Cluster) -> Ledger:
+    """Return the ledger of the device whose collectives take longest."""
+    mesh = case.plan.mesh
+
+    def took(ledger: Ledger) -> float:
+        return sum(
+            seconds(
+                row.kind, row.payload, row.arrays, group_of(cluster, mesh, row.axes)
+            )
+            for row in ledger.rows
+        )
+
+    return max(case.ledgers, key=took)
+
+
+def _rows(ledger: Ledger, term: str, cluster: Cluster) -> Iterator[Term]:
+    """Yield the collectives of a term, by kind, with what a message and a byte take."""
+    found: defaultdict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(
+        lambda: [0, 0]
+    )
+    for row in ledger.rows:
+        if f"{row.what}, {' x '.join(row.axes)}" == term:
+            total = found[row.kind, row.axes]
+            total[0] += row.arrays
+            total[1] += row.payload
+    for (kind, axes), (arrays, payload) in found.items():
+        group = group_of(cluster, ledger.plan.mesh, axes)
+        yield Term(
+            name=f"  {kind}",
+            formula=_priced(kind, arrays, payload, group),
+            value=seconds(kind, payload, arrays, group),
+        )
+
+
+def _priced(kind: str, arrays: int, payload: int, group: Group) -> str:
+    """Write the price of some collectives as start and bytes."""
+    start = seconds(kind, 0, arrays, group)
+    moved = seconds(kind, payload, arrays, group) - start
+    sent = moved * group.rate
+    return (
+        f"{arrays} arrays: {round(start / group.alpha) if group.alpha else 0} messages "
+        f"x {duration(group.alpha)} + {size(round(sent))} sent of {size(payload)} / "
+        f"{size(round(group.rate))}/s over {group.level}, {group.size} devices"
+    )
+
+
+def _update(case: Case, cluster: Cluster, made: Prediction) -> Term:
+    held = case.held.get("parameters", case.profile.parameter_bytes)
+    rate = cluster.device.memory_bandwidth.value
+    passes = made.terms_s["update"] * rate / held
+    return Term(
+        name="update",
+        formula=f"{passes:.3g} passes x {size(held)} of parameters / "
+        f"{size(round(rate))}/s of memory",
+        value=made.terms_s["update"],
+    )

@@ -1,0 +1,123 @@
+"""A heap of plans that were described: those that fit, and why others do not."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.core.units import size
+from jaxdist.oracle.case import Case
+from jaxdist.oracle.predict import Prediction, predict
+from jaxdist.planner.space import label
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranked:
+    """A plan that could be run."""
+
+    plan: Plan
+    """As `jaxdist train --plan` takes it."""
+    prediction: Prediction
+    """What it takes."""
+
+
+@dataclass(kw_only=True)
+class Heap:
+    """Plans as they are described, one after the other."""
+
+    describe: Callable[[Plan], Case]
+    """Gives a plan's case; it may refuse."""
+    cluster: Cluster
+    """The machines."""
+    most: float
+    """Bytes of a device."""
+    found: dict[str, Ranked] = field(default_factory=dict)
+    """Those that fit, by label."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Why others cannot be run."""
+    short: dict[str, float] = field(default_factory=dict)
+    """Bytes that those lack which do not fit."""
+    described: int = 0
+    """How many were."""
+
+    def describe_in_full(self, plan: Plan) -> bool:
+        """Describe a plan that was not, and tell whether it can be run."""
+        title = label(plan)
+        if title in self.found or title in self.refused:
+            return title in self.found
+        self.described += 1
+        try:
+            prediction = predict(self.describe(plan), self.cluster)
+        except BadInput as error:
+            self.refused[title] = error.what
+            return False
+        return self._fits(plan, prediction, prediction.memory_bytes, "")
+
+    def again(self, title: str, plan: Plan) -> None:
+        """Try a plan that does not fit with the insides of blocks computed again."""
+        if title in self.short and not plan.remat:
+            self.describe_in_full(replace(plan, remat=True))
+
+    def is_safe(self, plan: Plan, case: Case) -> bool:
+        """Put the prediction of a traced step in a plan's place, or strike the plan."""
+        prediction = predict(case, self.cluster)
+        return self._fits(plan, prediction, prediction.safe_bytes, ", traced")
+
+    def sorted(self) -> list[Ranked]:
+        """Return the plans that can be run, the fastest first."""
+        return sorted(self.found.values(), key=lambda one: one.prediction.step_s)
+
+    def drop_slower(self, ways: Sequence[str]) -> None:
+        """Keep one of the plans that differ in nothing but a way to sum exactly."""
+        kept: set[str] = set()
+        for one in self.sorted():
+            if one.plan.reduce.via not in ways:
+                continue
+            same = label(replace(one.plan, reduce=one.plan.reduce.by("exact")))
+            if same in kept:
+                del self.found[label(one.plan)]
+            kept.add(same)
+
+    def _fits(self, plan: Plan, made: Prediction, needed: int, how: str) -> bool:
+        title, over = label(plan), needed - self.most
+        if over <= 0:
+            self.found[title] = Ranked(plan=plan, prediction=made)
+            return True
+        self.found.pop(title, None)
+        self.refused[title] = f"out of memory by {size(over)}{how}"
+        self.short[title] = over
+        return False
+
+
+def none_of(refused: dict[str, str], short: dict[str, float], most: float) -> BadInput:
+    """Say that nothing can be run, with the smallest violation and what lifts it."""
+    if not short:
+        few = "; ".join(f"{title}: {why}" for title, why in [*refused.items()][:4])
+        return BadInput(
+            "no layout can be run",
+            rule="a layout splits the network and its batch over all the devices",
+            values=few,
+            remedy="another data.batch, or another number of --devices",
+        )
+    nearest = min(short, key=lambda title: short[title])
+    needed = most + short[nearest]
+    return BadInput(
+        "no layout can be run",
+        rule=f"a layout splits the network and its batch, and fits into {size(most)}",
+        values=f"the smallest needs {size(needed)}: {nearest} is {refused[nearest]}",
+        remedy=f"--memory {_rounded(needed)}, more --devices, or a smaller data.batch",
+    )
+
+
+def _rounded(needed: float) -> str:
+    """Write bytes with two digits, rounded up, as `--memory` reads them.
+
+    >>> _rounded(20_400_001), _rounded(999)
+    ('21MB', '1000B')
+    """
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)):
+        if needed >= 10 * scale:
+            step = 10.0 ** (len(str(int(needed / scale))) - 2)
+            return f"{-(-needed // (scale * step)) * step:.0f}{unit}"
+    return f"{needed:.0f}B"

@@ -1,0 +1,53 @@
+"""A shortlist: which plans of an estimated space are worth describing in full."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from jaxdist.core.plan import Plan
+from jaxdist.core.reduce import Via
+from jaxdist.planner.coarse import Coarse
+from jaxdist.planner.space import Column, Space
+
+LAYOUTS: Final = 20
+"""Layouts whose best settings are described."""
+SETTINGS: Final = 6
+"""Settings of a layout that came out well, which are described beside its best."""
+EXACT: Final[tuple[Via, ...]] = (
+    "ring",
+    "halving_doubling",
+    "recursive_doubling",
+)
+"""Ways to sum that lose nothing, and are steps of our own."""
+_ROUGH: Final = 1.5
+"""A plan is left to the last if it seems to need so many times the memory there is."""
+
+
+def shortlist(coarse: Coarse, most: float) -> Column:
+    """Return the rows of a space by their estimate; what seems too large comes last.
+
+    Args:
+        coarse: the space, estimated.
+        most: bytes of a device.
+    """
+    over = np.maximum(coarse.bytes / most / _ROUGH, 1.0)
+    tidy = coarse.space.micro + 1000 * coarse.space.remat
+    return np.lexsort((tidy, coarse.seconds, np.where(over > 1, over, 0)))
+
+
+def first_of(order: Column, space: Space) -> list[int]:
+    """Return the best row of each of the best layouts, the best first."""
+    _, first = np.unique(space.mesh[order], return_index=True)
+    return [int(order[place]) for place in np.sort(first)[:LAYOUTS]]
+
+
+def variants(plan: Plan, order: Column, space: Space) -> Iterator[Plan]:
+    """Yield other settings of a plan's layout, the best first."""
+    place = space.meshes.index(plan.mesh)
+    own = order[space.mesh[order] == place]
+    yield from (space.plan(int(row)) for row in own[:SETTINGS])
+    if plan.mesh.data > 1 and plan.reduce.via == "exact" and not plan.pipe.flows:
+        for way in EXACT if space.choices.ways[0] == "exact" else ():
+            yield replace(plan, reduce=plan.reduce.by(way))

@@ -1,0 +1,191 @@
+"""The space of a search: meshes times settings, as columns of whole numbers.
+
+A hundred thousand plans are rows of a few arrays; a plan is made of a row only where it
+is described or run.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.core.axes import BATCH_AXES
+from jaxdist.core.pipe import Order, Pipe
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.reduce import Via
+from jaxdist.planner.layouts import AXES, layouts
+
+Column = NDArray[Any]
+
+ORDERS: Final[tuple[tuple[Order, int], ...]] = (
+    ("1f1b", 1),
+    ("gpipe", 1),
+    ("interleaved", 2),
+)
+"""Orders of stages that leave the gradient as it is, and chunks of a device."""
+
+NOT_STAGED: Final = ("sign", "power")
+"""Ways of summing that do not go with stages."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What a search may choose."""
+
+    axes: tuple[str, ...] = AXES
+    """Axes that may have more than one device."""
+    microbatches: tuple[int, ...] = (1,)
+    """Numbers of parts of a batch."""
+    orders: tuple[tuple[Order, int], ...] = ORDERS[:1]
+    """Schedules of a pipeline, and stages of each device."""
+    remat: tuple[bool, ...] = (False,)
+    """Whether insides of blocks are computed again."""
+    ways: tuple[Via, ...] = ("exact",)
+    """Ways of summing along the data axis."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """Plans that could be tried, each a row of the columns."""
+
+    base: Plan
+    """What stays as it is."""
+    choices: Choices
+    """What is chosen from."""
+    meshes: tuple[MeshShape, ...]
+    """Ways to deal devices out over axes."""
+    mesh: Column
+    """Place in `meshes`."""
+    micro: Column
+    """Microbatches."""
+    order: Column
+    """Place in `choices.orders`."""
+    remat: Column
+    """0 or 1."""
+    way: Column
+    """Place in `choices.ways`."""
+
+    def __len__(self) -> int:
+        return len(self.mesh)
+
+    def sizes(self, *axes: str) -> Column:
+        """Return the devices along these axes together, of every row."""
+        per_mesh = np.array([mesh.size(*axes) for mesh in self.meshes])
+        return per_mesh[self.mesh]
+
+    @property
+    def chunks(self) -> Column:
+        """Stages of each device, of every row."""
+        return np.array([chunks for _, chunks in self.choices.orders])[self.order]
+
+    def plan(self, row: int) -> Plan:
+        """Return the plan of a row."""
+        mesh = self.meshes[self.mesh[row]]
+        schedule, chunks = self.choices.orders[self.order[row]]
+        one = replace(
+            self.base.on(mesh),
+            mesh=mesh,
+            microbatches=int(self.micro[row]),
+            remat=bool(self.remat[row]),
+            reduce=self.base.reduce.by(self.choices.ways[self.way[row]]),
+        )
+        if mesh.pipe == 1:
+            return replace(one, pipe=Pipe())
+        return replace(one, pipe=replace(one.pipe, schedule=schedule, chunks=chunks))
+
+
+def space_of(
+    base: Plan,
+    devices: int,
+    choices: Choices,
+    *,
+    batch: int,
+    blocks: int,
+    pinned: Mapping[str, int] = MappingProxyType({}),
+) -> Space:
+    """List what could be tried, but for what cannot be run at a glance.
+
+    Args:
+        base: what stays as it is: the shuffle, how the fsdp axis shares.
+        devices: the product of the axes of every mesh.
+        choices: what may be chosen.
+        batch: samples of a global batch, which every microbatch divides.
+        blocks: blocks of the network: a stage has one at least.
+        pinned: devices of axes that are not chosen.
+    """
+    free = devices // math.prod(pinned.values())
+    meshes = tuple(
+        replace(plan.mesh, **pinned) for plan in layouts(base, free, choices.axes)
+    )
+    columns = np.meshgrid(
+        np.arange(len(meshes)),
+        np.array(choices.microbatches),
+        np.arange(len(choices.orders)),
+        np.arange(len(choices.remat)),
+        np.arange(len(choices.ways)),
+        indexing="ij",
+    )
+    mesh, micro, order, remat, way = (column.ravel() for column in columns)
+    every = Space(
+        base=base,
+        choices=choices,
+        meshes=meshes,
+        mesh=mesh,
+        micro=micro,
+        order=order,
+        remat=np.array(choices.remat, int)[remat],
+        way=way,
+    )
+    return of_rows(every, np.flatnonzero(_possible(every, batch, blocks)))
+
+
+def of_rows(space: Space, rows: Column | Sequence[int]) -> Space:
+    """Return a space of some of the rows."""
+    names = ("mesh", "micro", "order", "remat", "way")
+    return replace(space, **{name: getattr(space, name)[rows] for name in names})
+
+
+def _possible(space: Space, batch: int, blocks: int) -> Column:
+    """Tell which rows divide the batch and the network."""
+    pipe, stages = space.sizes("pipe"), space.sizes("pipe") * space.chunks
+    chunked, first = space.chunks > 1, space.order == 0
+    parts = space.sizes("replica", *BATCH_AXES) * space.micro
+    summed = space.sizes("data") > 1
+    unstaged = np.isin(space.way, _places(space, NOT_STAGED))
+    possible: Column = (
+        (batch % parts == 0)
+        & np.where(pipe == 1, first, stages <= blocks)
+        & ~(chunked & (space.micro % pipe != 0))
+        & (summed | (space.way == 0))
+        & ~(unstaged & (pipe > 1))
+    )
+    return possible
+
+
+def _places(space: Space, ways: Sequence[str]) -> list[int]:
+    return [place for place, way in enumerate(space.choices.ways) if way in ways]
+
+
+def label(plan: Plan) -> str:
+    """Name a plan by its layout and by what else was chosen for it.
+
+    >>> label(Plan(mesh=MeshShape(data=2, pipe=2), microbatches=8, remat=True))
+    'pipe 2 x data 2, 8 microbatches, 1f1b, remat'
+    """
+    return ", ".join((plan.title, *_settings(plan)))
+
+
+def _settings(plan: Plan) -> Iterator[str]:
+    if plan.microbatches > 1:
+        yield f"{plan.microbatches} microbatches"
+    if plan.stages > 1:
+        chunks = f" x {plan.pipe.chunks}" if plan.pipe.chunks > 1 else ""
+        yield f"{plan.pipe.schedule}{chunks}"
+    if plan.remat:
+        yield "remat"
+    if plan.reduce.via != "exact":
+        yield plan.reduce.via

@@ -1,0 +1,162 @@
+"""A question: what may be chosen for an experiment, and what was said and stays."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, get_args
+
+from jaxdist.core.axes import AXES as EVERY
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.plan import Plan
+from jaxdist.core.reduce import Via
+
+if TYPE_CHECKING:
+    from jaxdist.core.cluster import Cluster
+    from jaxdist.launch.described import Subject
+    from jaxdist.launch.provenance import Resolved
+    from jaxdist.planner.coarse import Coarse
+    from jaxdist.planner.space import Choices
+
+LOSSY: Final[tuple[Via, ...]] = (
+    *("bf16", "fp8", "int8", "int4", "sign"),
+    *("random_k", "top_k", "sparse", "aligned", "power"),
+)
+"""Ways of summing that lose something in a step."""
+
+_MOST: Final = 256
+"""Microbatches that are tried at most."""
+
+
+def lossy(words: str | None) -> tuple[Via, ...]:
+    """Read the ways that `--lossy` names.
+
+    Raises:
+        BadInput: there is no such way, or it loses nothing.
+    """
+    if words == "all":
+        return LOSSY
+    asked = tuple(word for word in (words or "").split(",") if word)
+    for word in asked:
+        if word not in LOSSY:
+            near = did_you_mean(word, LOSSY)
+            known = word in get_args(Via)
+            raise BadInput(
+                f"{word} loses nothing" if known else f"no way of summing {word}",
+                rule=f"--lossy takes all, or some of {', '.join(LOSSY)}",
+                values=f"--lossy {words}",
+                remedy=f"did you mean {near}?" if near else "--lossy int8",
+            )
+    return tuple(way for way in LOSSY if way in asked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """An experiment on some devices of a cluster."""
+
+    resolved: "Resolved"
+    """What was typed stays as it is, the rest may be chosen."""
+    subject: "Subject"
+    """Its network."""
+    cluster: "Cluster"
+    """The machines."""
+    devices: int
+    """How many of them."""
+
+    @cached_property
+    def base(self) -> Plan:
+        """What no search changes."""
+        plan = self.resolved.config.plan
+        return replace(plan, spatial_until="", spatial_then="repeat")
+
+    @cached_property
+    def pinned(self) -> dict[str, int]:
+        """Axes whose devices were typed.
+
+        Raises:
+            BadInput: they are no part of the devices.
+        """
+        typed = self.resolved.set_by("command line")
+        mesh = self.resolved.config.plan.mesh
+        found = {a: mesh.size(a) for a in EVERY if f"plan.mesh.{a}" in typed}
+        if self.devices % math.prod(found.values()):
+            said = ", ".join(f"plan.mesh.{a} = {n}" for a, n in found.items())
+            fits = math.gcd(self.devices, math.prod(found.values()))
+            raise BadInput(
+                "the axes that were typed are no part of the devices",
+                rule="--devices is a multiple of the product of the plan.mesh.* typed",
+                values=f"{said}; --devices {self.devices}",
+                remedy=(
+                    f"--devices {math.prod(found.values())}",
+                    *(f"plan.mesh.{a}={fits}" for a in [*found] if len(found) == 1),
+                ),
+            )
+        return found
+
+    def coarse(self, lossy: tuple[Via, ...]) -> "Coarse":
+        """Return the space of the search, estimated.
+
+        Args:
+            lossy: ways of summing that may be chosen beside the exact one.
+        """
+        from jaxdist.planner.coarse import Coarse
+        from jaxdist.planner.pieces import Pieces
+        from jaxdist.planner.samples import sample
+        from jaxdist.planner.space import space_of
+
+        subject, profile = self.subject, self.subject.profile
+        pieces = Pieces(
+            profile=profile, device=self.cluster.device, dtype=subject.dtype
+        )
+        axes = tuple(axis for axis in self._axes if axis not in self.pinned)
+        samples = sample(
+            self.base,
+            self.devices,
+            (*axes, *self.pinned),
+            subject.case,
+            profile.parameter_bytes,
+        )
+        choices = self._choices(tuple(a for a in axes if a in samples.axes), lossy)
+        space = space_of(
+            self.base,
+            self.devices,
+            choices,
+            batch=profile.batch,
+            blocks=max(1, len(profile.blocks)),
+            pinned=self.pinned,
+        )
+        return Coarse(space=space, cluster=self.cluster, pieces=pieces, samples=samples)
+
+    def known(self) -> list[Plan]:
+        """Return the layouts that everybody asks about, with as many microbatches."""
+        from jaxdist.planner.layouts import alone
+
+        micro = self.subject.task.microbatches
+        axes = () if self.pinned else tuple(a for a in self._axes if a != "spatial_w")
+        return [
+            replace(plan, microbatches=micro)
+            for plan in alone(self.base, self.devices, axes)
+        ]
+
+    @property
+    def _axes(self) -> tuple[str, ...]:
+        from jaxdist.planner.layouts import AXES
+
+        images = "image" in self.subject.shapes
+        return tuple(a for a in AXES if images or not a.startswith("spatial"))
+
+    def _choices(self, axes: tuple[str, ...], lossy: tuple[Via, ...]) -> "Choices":
+        from jaxdist.planner.space import ORDERS, Choices
+
+        typed, plan = self.resolved.set_by("command line"), self.base
+        pipe, batch = plan.pipe, self.subject.profile.batch
+        parts = [n for n in range(1, min(batch, _MOST) + 1) if batch % n == 0]
+        given = {"optim.accumulate", "plan.microbatches"} & {*typed}
+        own = {"plan.pipe.schedule", "plan.pipe.chunks", "plan.pipe.cuts"} & {*typed}
+        exact: tuple[Via, ...] = (plan.reduce.via,)
+        return Choices(
+            axes=axes,
+            microbatches=(self.subject.task.microbatches,) if given else (*parts,),
+            orders=((pipe.schedule, pipe.chunks),) if own else ORDERS,
+            remat=(plan.remat,) if "plan.remat" in typed else (False, True),
+            ways=exact if "plan.reduce.via" in typed else (*exact, *lossy),
+        )
