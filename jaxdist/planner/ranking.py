@@ -13,7 +13,7 @@ from jaxdist.planner.heap import Heap, Ranked, none_of
 from jaxdist.planner.shortlist import EXACT, first_of, shortlist, variants
 from jaxdist.planner.space import label
 
-REFINED: Final = 4
+REFINED: Final = 3
 """Plans whose other settings are described as well."""
 _SAFE: Final = 8
 """A step never needed this many times what its layers say: the most seen is 5.0."""

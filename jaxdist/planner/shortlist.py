@@ -11,9 +11,9 @@ from jaxdist.core.reduce import Via
 from jaxdist.planner.coarse import Coarse
 from jaxdist.planner.space import Column, Space
 
-LAYOUTS: Final = 20
+LAYOUTS: Final = 12
 """Layouts whose best settings are described."""
-SETTINGS: Final = 6
+SETTINGS: Final = 4
 """Settings of a layout that came out well, which are described beside its best."""
 EXACT: Final[tuple[Via, ...]] = (
     "ring",
