@@ -8,8 +8,9 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.units import duration, size
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.groups import Group, group_of
+from jaxdist.oracle.passing import sending
 from jaxdist.oracle.predict import Prediction
-from jaxdist.oracle.prices import seconds
+from jaxdist.oracle.prices import priced, seconds
 from jaxdist.oracle.work import Worker, stage_seconds
 from jaxdist.partition.ledger import Ledger
 from jaxdist.pipeline.places import places_of
@@ -121,17 +122,8 @@ def _ticks(case: Case, cluster: Cluster, made: Prediction) -> Iterator[Term]:
 
 def _busiest(case: Case, cluster: Cluster) -> Ledger:
     """Return the ledger of the device whose collectives take longest."""
-    mesh = case.plan.mesh
-
-    def took(ledger: Ledger) -> float:
-        return sum(
-            seconds(
-                row.kind, row.payload, row.arrays, group_of(cluster, mesh, row.axes)
-            )
-            for row in ledger.rows
-        )
-
-    return max(case.ledgers, key=took)
+    own = (sending(one, case.plan, at) for at, one in enumerate(case.ledgers))
+    return max(own, key=lambda one: sum(priced(one, cluster, case.plan.mesh).values()))
 
 
 def _rows(ledger: Ledger, term: str, cluster: Cluster) -> Iterator[Term]:
