@@ -173,10 +173,15 @@ class Coarse:
         return total + self._handed(shards)
 
     def _handed(self, shards: Column) -> Column:
-        """Return the seconds of what stages hand on, both ways in every tick."""
+        """Return the seconds of what stages hand on in every tick.
+
+        Of two stages one sends activations alone, and one gradients alone.
+        """
         ticks = self._ticks[0] + self._ticks[1]
         hop = self.pieces.handed(self._stages) / shards / self.space.micro
-        return self._priced("collective-permute", "pipe")(2 * ticks, 2 * ticks * hop)
+        ways = np.where(self._stages == 2, 1, 2)
+        priced = self._priced("collective-permute", "pipe")
+        return priced(2 * ticks, ways * ticks * hop)
 
     def _priced(self, kind: str, *axes: str) -> Callable[[Column, Column], Column]:
         """Return the seconds of so many arrays and bytes of each plan."""
