@@ -63,7 +63,9 @@ class Prepared:
         return f"{used} device{'s' * (used > 1)} ({kind})"
 
 
-def prepare_devices(plan: Plan, *, explicit: bool) -> Prepared:
+def prepare_devices(
+    plan: Plan, *, explicit: bool, written: int | None = None
+) -> Prepared:
     """Set the environment of jax for a plan, count the devices, and fit the plan.
 
     Call it before anything imports jax. On a machine without an accelerator jax is
@@ -72,6 +74,7 @@ def prepare_devices(plan: Plan, *, explicit: bool) -> Prepared:
     Args:
         plan: the layout to run.
         explicit: it was asked for, so it must not change.
+        written: processes that it is written for; None: as the environment says.
 
     Raises:
         BadInput: an explicit plan that does not fit.
@@ -79,7 +82,7 @@ def prepare_devices(plan: Plan, *, explicit: bool) -> Prepared:
     platform = find_platform(os.environ)
     notes = [platform.unused] if platform.unused else []
     processes = company().count
-    plan, note = _at_hand(plan, processes)
+    plan, note = _at_hand(plan, processes, written or planned(os.environ, processes))
     notes += [note] if note else []
     wanted = -(-min(plan.mesh.devices, FAKE_LIMIT) // processes)
     fake = wanted if platform.name == "cpu" else None
@@ -99,9 +102,8 @@ def prepare_devices(plan: Plan, *, explicit: bool) -> Prepared:
     return Prepared(plan=fitted, platform=name, devices=devices, notes=tuple(notes))
 
 
-def _at_hand(plan: Plan, processes: int) -> tuple[Plan, str]:
+def _at_hand(plan: Plan, processes: int, written: int) -> tuple[Plan, str]:
     """Return the plan for the processes that are there, and what to say about it."""
-    written = planned(os.environ, processes)
     if written == processes:
         return plan, ""
     small = with_fewer(plan, processes, written)

@@ -143,7 +143,11 @@ class _Run:
                 tell=lambda failure: self._failed(failure, len(tasks), returning),
                 recalls=returning,
             )
-        return failure, failure is not None and returning.recalled(failure)
+        if failure is None:
+            return None, False
+        adapts = shown.adapts.is_set() and failure.code == AGAIN
+        again = adapts and not accused(failure.last)
+        return failure, again or returning.recalled(failure)
 
     def loses(self, on: Sequence[int], failure: Failure) -> None:
         """Find out which places were lost, and let them rest."""

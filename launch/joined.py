@@ -165,6 +165,11 @@ def planned(environ: Mapping[str, str], count: int) -> int:
     return int(environ.get(_PLANNED, count))
 
 
+def is_launched(environ: Mapping[str, str]) -> bool:
+    """Tell whether a launcher of ours started this process, and reads its lines."""
+    return RANK in environ
+
+
 def was_planned(environ: Mapping[str, str]) -> bool:
     """Tell whether a process with this environment may be one of fewer."""
     return _PLANNED in environ

@@ -11,8 +11,6 @@ from jaxdist.launch.values import write_value
 def plan_words(path: str) -> tuple[str, ...]:
     """Return the overrides that a plan file stands for.
 
-    Microbatches that it decides are those of the optimizer as well.
-
     Args:
         path: a `plan.json`.
 
@@ -37,7 +35,15 @@ def plan_words(path: str) -> tuple[str, ...]:
             values=str(error),
             remedy="--plan FILE, for example the plan.json of a run folder",
         ) from error
-    words = (f"plan.{key}={write_value(x)}" for key, x in values(plan).items())
+    return words_of(plan)
+
+
+def words_of(plan: Plan) -> tuple[str, ...]:
+    """Return the overrides that a plan stands for.
+
+    Microbatches that it decides are those of the optimizer as well.
+    """
+    words = tuple(f"plan.{key}={write_value(x)}" for key, x in values(plan).items())
     if plan.microbatches:
         return *words, f"optim.accumulate={plan.microbatches}"
-    return tuple(words)
+    return words

@@ -91,9 +91,10 @@ class Preempted:
         with os.fdopen(self._read, "rb", buffering=0) as heard:
             while number := heard.read(1):
                 if number[0] == signal.SIGTERM:
-                    self._ask()
+                    self.ask()
 
-    def _ask(self) -> None:
+    def ask(self) -> None:
+        """Ask all processes to end, as a signal does."""
         with self._lock:
             polls = self._polls
         if not polls:

@@ -3,8 +3,12 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxdist.core.errors import BadInput, did_you_mean
+
+if TYPE_CHECKING:
+    from jaxdist.launch.config import Experiment
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,16 @@ class RunFolder:
     def slow(self) -> Path:
         """A line each time that a process was slower than the others."""
         return self.path / "slow.jsonl"
+
+    @property
+    def drift(self) -> Path:
+        """A line each time that steps drifted, a reason was found, or a plan."""
+        return self.path / "drift.jsonl"
+
+    @property
+    def adapted(self) -> Path:
+        """The plan that the run has changed to, where it has."""
+        return self.path / "adapted.json"
 
     @property
     def status(self) -> Path:
@@ -93,6 +107,11 @@ class RunFolder:
     def exists(self) -> bool:
         """Whether a run was started here."""
         return self.lock.is_file()
+
+
+def folder_of(config: "Experiment") -> RunFolder:
+    """Return the folder that a configuration's run has."""
+    return RunFolder(Path(config.run.dir) / (config.run.name or config.name))
 
 
 def find_run(name_or_path: str, *, folder: str | Path = "runs") -> RunFolder:

@@ -5,11 +5,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
+from itertools import count, takewhile
 from typing import Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.company import AGAIN
+from jaxdist.launch.mark import Marked
 from jaxdist.launch.merged import Merged, stopped_by_signals, tell
 from jaxdist.launch.streamed import SAVING_S, Failure, run_streamed
 from jaxdist.launch.together import Task
@@ -82,19 +83,23 @@ def run_supervised(attempt: Callable[[int], Sequence[Task]], patience: Patience)
     """
     codes: list[int] = []
     with stopped_by_signals():
-        while True:
-            tasks = attempt(len(codes))
+        for number in count():
+            tasks = attempt(number)
+            shown = Marked(Merged(len(tasks)))
             failure = run_streamed(
                 tasks,
-                Merged(len(tasks)),
+                shown,
                 saving=patience.saving_s,
                 tell=partial(tell, count=len(tasks)),
             )
             if failure is None:
                 return 0
+            if failure.code == AGAIN and shown.adapts.is_set():
+                continue  # no failure: it goes on under another plan
             codes.append(failure.exit_code)
             if not waits(codes, failure, patience):
                 return failure.exit_code
+    raise AssertionError("attempts are counted without end")
 
 
 def waits(codes: Sequence[int], failure: Failure, patience: Patience) -> bool:

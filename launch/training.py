@@ -29,7 +29,7 @@ from jaxdist.launch.measuring import write_measured
 from jaxdist.launch.preempted import never, until
 from jaxdist.launch.preflight import check_lowered, check_program
 from jaxdist.launch.provenance import Resolved
-from jaxdist.launch.runs import RunFolder, check_writable, write_whole
+from jaxdist.launch.runs import RunFolder, check_writable, folder_of, write_whole
 from jaxdist.launch.samples import wanted
 from jaxdist.launch.settle import recorded, settled
 from jaxdist.launch.shuffling import shuffle_line
@@ -223,8 +223,7 @@ def _aside(stack: ExitStack) -> RunFolder:
 
 def run_folder(resolved: Resolved) -> RunFolder:
     """Return the folder that a configuration's run has."""
-    config = resolved.config
-    return RunFolder(Path(config.run.dir) / (config.run.name or config.name))
+    return folder_of(resolved.config)
 
 
 def open_checkpoints(folder: RunFolder, keep: int) -> "Checkpoints":

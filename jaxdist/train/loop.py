@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -54,6 +54,17 @@ class Watcher(Protocol):
 
     def tested(self, *, step: int, score: Score) -> None:
         """See an evaluation."""
+
+
+@runtime_checkable
+class Pausing(Protocol):
+    """A watcher that does something between two steps, with the devices at rest."""
+
+    def due(self, step: int) -> bool:
+        """Whether it does so before this step; asked before each, alike in all."""
+
+    def pause(self) -> None:
+        """Do it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +143,7 @@ def fit(
         evaluate: scores a state on the held-out samples.
         saver: keeps states.
         recorder: writes what happens.
-        watcher: is shown what happens.
+        watcher: is shown what happens; one that is `Pausing` is asked before each step.
         rates: learning rates of an array of steps, from 0.
     """
     start = int(state.step)
@@ -142,6 +153,8 @@ def fit(
     if course.owed and start < course.steps:
         score = _test(evaluate, state, course, recorder, watcher)
     for step in range(start + 1, course.steps + 1):
+        if isinstance(watcher, Pausing) and watcher.due(step):
+            ledger.pause(watcher)
         batch = _next(feed, ledger, recorder, step)
         if batch is None:
             break
@@ -249,6 +262,13 @@ class _Ticker:
         ):
             while self._pending:
                 self._finish()
+
+    def pause(self, watcher: Pausing) -> None:
+        """Let a watcher do what it does with the devices at rest; no step counts it."""
+        if self._pending:
+            self.drain()
+        watcher.pause()
+        self.restart_clock(True)
 
     def restart_clock(self, interrupted: bool) -> None:
         """Start timing the next step from now where something else came between."""

@@ -26,6 +26,17 @@ def add_arguments(parser: Parser) -> None:
         metavar="steps=A:B",
         help="write a jax.profiler trace of steps A to B into the run folder",
     )
+    parser.add_argument(
+        "--cluster",
+        metavar="NAME|FILE",
+        help="the machine it runs on: predict the step, and say why it drifts",
+    )
+    parser.add_argument(
+        "--adapt",
+        action="store_true",
+        help="with --cluster: where a link or host has changed, save, plan again, and "
+        "go on under the new plan",
+    )
     add_json(parser)
 
 
@@ -36,9 +47,9 @@ def run(args: Namespace) -> int:
     started = psutil.Process().create_time()
 
     from jaxdist.launch.company import AGAIN, company
-    from jaxdist.launch.devices import prepare_devices
     from jaxdist.launch.joined import WATCHED_S, join, was_placed
     from jaxdist.launch.made_for import check_made_for
+    from jaxdist.launch.machine import adapted, machine_of, prepare_on
     from jaxdist.launch.planfile import plan_words
     from jaxdist.launch.preempted import Preempted
     from jaxdist.launch.preflight import check_devices, check_settings
@@ -56,20 +67,27 @@ def run(args: Namespace) -> int:
             resolved = resolve(args.experiment, words)
             if args.plan:
                 check_made_for(args.plan, resolved)
+            machine = machine_of(args.cluster, resolved, mine.count, adapts=args.adapt)
+            resolved = adapted(resolved, words, machine)
         check_settings(mine, resolved.config)
-        explicit = resolved.plan_is_explicit
-        prepared = prepare_devices(resolved.config.plan, explicit=explicit)
+        prepared = prepare_on(machine, resolved)
 
         check_devices(mine, prepared)
 
         # From here on jax is imported: it sees the devices that were just prepared.
+        from jaxdist.launch.adapting import looked_at
         from jaxdist.launch.onlooker import Silent, Terminal
         from jaxdist.launch.profiling import profiled
         from jaxdist.launch.training import run_folder, train
 
         trace = run_folder(resolved).traces
         shown = Terminal(quiet=args.json) if mine.leads else Silent()
-        with shown as onlooker:
+        with (
+            shown as terminal,
+            looked_at(
+                machine, terminal, mine, started=started, ends=ends.ask
+            ) as onlooker,
+        ):
             record, folder = train(
                 resolved,
                 prepared,
