@@ -98,7 +98,7 @@ class Lookout:
                 self._weighs(self._sought, step, costs_s)
             return
         if self._machine.fewer and self._first is not None and self._goes is not None:
-            self._fewer(self._machine.fewer, step_s)
+            self._fewer(self._machine.fewer)
             return
         left = self._start.job.course.steps - step
         drift = self._pace.seen(step, step_s)
@@ -134,17 +134,17 @@ class Lookout:
         mesh = self._start.job.layout.plan.mesh
         if self._goes is None:
             words = " ".join(f"--what-if {w}" for w in reason.words(self._cluster))
-            of = f"{self._start.resolved.source} --cluster {self._cluster.name}"
+            of = f"{self._start.resolved.source} --cluster {self._machine.name}"
             self._note(f"  try    jaxdist plan {of} --devices {mesh.devices} {words}")
             return
         self._seeks(reason, now, present_s, drift.seconds)
 
-    def _fewer(self, why: str, step_s: float) -> None:
+    def _fewer(self, why: str) -> None:
         """Search for the plan of as many processes as are here."""
         self._machine = replace(self._machine, fewer="")
         self._note(f"adapt: {why}; predicted {1e3 * self.predicted_s:,.0f} ms a step")
         reason = Reason(texts=(why,), changes={})
-        self._seeks(reason, self._cluster, self.predicted_s, step_s)
+        self._seeks(reason, self._cluster, self.predicted_s, self.predicted_s)
 
     def _seeks(
         self, reason: Reason, now: Cluster, present_s: float, step_s: float

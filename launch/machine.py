@@ -21,8 +21,10 @@ from jaxdist.oracle.predict import check_devices
 class Machine:
     """Where a run is."""
 
+    name: str
+    """The cluster as it was typed."""
     given: Cluster
-    """As it was given."""
+    """The same, read."""
     adapts: bool
     """Whether the run may change its plan."""
     earlier: Adapted | None
@@ -68,7 +70,7 @@ def machine_of(
     written = planned(os.environ, processes)
     less = f"{processes} of {written} processes are here"
     fewer = less if processes < written and earlier is None else ""
-    return Machine(given=given, adapts=adapts, earlier=earlier, fewer=fewer)
+    return Machine(name=name, given=given, adapts=adapts, earlier=earlier, fewer=fewer)
 
 
 def adapted(

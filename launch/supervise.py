@@ -82,9 +82,10 @@ def run_supervised(attempt: Callable[[int], Sequence[Task]], patience: Patience)
         0, or the exit code of the process that failed first in the last attempt.
     """
     codes: list[int] = []
+    numbers = count()
     with stopped_by_signals():
-        for number in count():
-            tasks = attempt(number)
+        while True:
+            tasks = attempt(next(numbers))
             shown = Marked(Merged(len(tasks)))
             failure = run_streamed(
                 tasks,
@@ -99,7 +100,6 @@ def run_supervised(attempt: Callable[[int], Sequence[Task]], patience: Patience)
             codes.append(failure.exit_code)
             if not waits(codes, failure, patience):
                 return failure.exit_code
-    raise AssertionError("attempts are counted without end")
 
 
 def waits(codes: Sequence[int], failure: Failure, patience: Patience) -> bool:
