@@ -7,11 +7,14 @@ step 60   another plan is 1.9 times as fast: all save and end, to go on under it
 """
 
 import json
+import shlex
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from jaxdist.core.cluster import Cluster
@@ -19,9 +22,10 @@ from jaxdist.core.errors import Failed
 from jaxdist.launch.adapted import Adapted, digest
 from jaxdist.launch.laid import case_of
 from jaxdist.launch.machine import Machine
-from jaxdist.launch.pace import Drift, Pace
+from jaxdist.launch.pace import IN_A_ROW, Drift, Pace
+from jaxdist.launch.provenance import Resolved
 from jaxdist.launch.reasons import Reason, reason_for
-from jaxdist.launch.searching import Search
+from jaxdist.launch.searching import Search, typed
 from jaxdist.launch.sounding import Sounding
 from jaxdist.launch.weighing import goes_on, weighed
 from jaxdist.oracle.predict import predict
@@ -45,8 +49,6 @@ class _Sought:
     """The numbers since then."""
     present_s: float
     """What is predicted with them of the present plan."""
-    step_s: float
-    """What its steps take, measured."""
 
 
 class Lookout:
@@ -75,7 +77,7 @@ class Lookout:
         self._asks, self._note, self._path, self._goes = asks, note, path, goes
         self._case = case_of(start.job)
         self.predicted_s = predict(self._case, self._cluster).step_s
-        self._pace = Pace()
+        self._pace, self._recent = Pace(), deque[float](maxlen=IN_A_ROW)
         self._drift: Drift | None = None
         self._first: Sounding | None = None
         self._sought: _Sought | None = None
@@ -93,12 +95,13 @@ class Lookout:
             step_s: seconds that it took.
             costs_s: seconds from the start of the command to the first step.
         """
+        self._recent.append(step_s)
         if self._sought is not None:
             if self._sought.search.over:
                 self._weighs(self._sought, step, costs_s)
             return
         if self._machine.fewer and self._first is not None and self._goes is not None:
-            self._fewer(self._machine.fewer)
+            self._fewer(self._machine.fewer, step)
             return
         left = self._start.job.course.steps - step
         drift = self._pace.seen(step, step_s)
@@ -116,11 +119,14 @@ class Lookout:
             return
         each = self._start.job.layout.plan.mesh.devices // len(found.hosts)
         reason = reason_for(self._first, found, self._cluster, each)
+        if reason is None:
+            self._pace.doubts()
+            if drift.times < 1:
+                return  # nobody asks why a run is quicker
         predicted = f"predicted {1e3 * self.predicted_s:,.0f} ms"
         self._note(f"drift: {drift.text} ({predicted})")
         if reason is None:
             self._note("  links and devices are as they were at the start")
-            self._pace.doubts()
         else:
             self._names(reason, drift)
 
@@ -133,22 +139,22 @@ class Lookout:
         self._writes("reason", step=drift.step, why=reason.text, predicted=present_s)
         mesh = self._start.job.layout.plan.mesh
         if self._goes is None:
-            words = " ".join(f"--what-if {w}" for w in reason.words(self._cluster))
-            of = f"{self._start.resolved.source} --cluster {self._machine.name}"
-            self._note(f"  try    jaxdist plan {of} --devices {mesh.devices} {words}")
+            now_words = (f"--what-if {w}" for w in reason.words(self._cluster))
+            on = f"--cluster {self._machine.name} --devices {mesh.devices}"
+            of = " ".join((on, *now_words))
+            self._note(f"  try    jaxdist plan {_asked(self._start.resolved)} {of}")
             return
-        self._seeks(reason, now, present_s, drift.seconds)
+        self._seeks(reason, now, present_s)
 
-    def _fewer(self, why: str) -> None:
+    def _fewer(self, why: str, step: int) -> None:
         """Search for the plan of as many processes as are here."""
         self._machine = replace(self._machine, fewer="")
         self._note(f"adapt: {why}; predicted {1e3 * self.predicted_s:,.0f} ms a step")
         reason = Reason(texts=(why,), changes={})
-        self._seeks(reason, self._cluster, self.predicted_s, self.predicted_s)
+        self._writes("reason", step=step, why=why, predicted=self.predicted_s)
+        self._seeks(reason, self._cluster, self.predicted_s)
 
-    def _seeks(
-        self, reason: Reason, now: Cluster, present_s: float, step_s: float
-    ) -> None:
+    def _seeks(self, reason: Reason, now: Cluster, present_s: float) -> None:
         """Search, beside the training."""
         start = self._start
         config, plan = start.resolved.config, start.job.layout.plan
@@ -160,7 +166,6 @@ class Lookout:
             reason=reason,
             cluster=now,
             present_s=present_s,
-            step_s=step_s,
         )
 
     def _weighs(self, sought: "_Sought", step: int, costs_s: float) -> None:
@@ -178,7 +183,7 @@ class Lookout:
         choice = weighed(
             (present.title, sought.present_s),
             (found.plan.title, found.step_s),
-            step_s=sought.step_s,
+            step_s=median(self._recent),
             left=self._start.job.course.steps - step,
             costs_s=costs_s,
         )
@@ -200,3 +205,9 @@ class Lookout:
         row = {"kind": kind, **values, "time": time.time()}
         with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+
+
+def _asked(resolved: Resolved) -> str:
+    """Write an experiment with its overrides, but for those that a plan decides."""
+    words = [w for w in typed(resolved) if not w.startswith(("run.", "plan.mesh."))]
+    return shlex.join((resolved.source, *words))

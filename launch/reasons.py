@@ -48,9 +48,7 @@ class Reason:
     def words(self, cluster: Cluster) -> tuple[str, ...]:
         """Return the same for `--what-if`."""
         now = dict(self.applied(cluster).numbers())
-        return tuple(
-            f"{path}={now[path].value:.3g}{_unit(path)}" for path in self.changes
-        )
+        return tuple(f"{path}={_written(path, now[path])}" for path in self.changes)
 
 
 def reason_for(
@@ -139,8 +137,10 @@ def _named(rank: int, hosts: Sequence[str]) -> str:
     return f"rank {rank} ({hosts[rank]})" if len({*hosts}) > 1 else f"rank {rank}"
 
 
-def _unit(path: str) -> str:
-    return "FLOP/s" if ".flops." in path else "B/s"
+def _written(path: str, number: Number) -> str:
+    """Write a rate as `--what-if` reads it."""
+    unit = "FLOP" if ".flops." in path else "B"
+    return f"{size(number.value, unit)}/s".replace(" ", "")
 
 
 def _without_ports(cluster: Cluster, paths: Mapping[str, float]) -> Cluster:

@@ -57,7 +57,7 @@ class Search:
         takes: Callable[[Plan], bool],
     ) -> None:
         self._cluster, self._takes = cluster, takes
-        self._words = (resolved.source, *_typed(resolved), "--devices", str(devices))
+        self._words = (resolved.source, *typed(resolved), "--devices", str(devices))
         self._stack = ExitStack()
 
     def __enter__(self) -> "Search":
@@ -108,7 +108,7 @@ class Search:
         raise Failed("no plan was found under which this run could go on")
 
 
-def _typed(resolved: Resolved) -> list[str]:
+def typed(resolved: Resolved) -> list[str]:
     """Return the words that make the same configuration of its experiment."""
     from jaxdist.launch.keys import values
 
