@@ -25,7 +25,7 @@ from jaxdist.launch.machine import Machine
 from jaxdist.launch.pace import IN_A_ROW, Drift, Pace
 from jaxdist.launch.provenance import Resolved
 from jaxdist.launch.reasons import Reason, reason_for
-from jaxdist.launch.searching import Search, typed
+from jaxdist.launch.searching import Search, asked
 from jaxdist.launch.sounding import Sounding
 from jaxdist.launch.weighing import goes_on, weighed
 from jaxdist.oracle.predict import predict
@@ -209,5 +209,5 @@ class Lookout:
 
 def _asked(resolved: Resolved) -> str:
     """Write an experiment with its overrides, but for those that a plan decides."""
-    words = [w for w in typed(resolved) if not w.startswith(("run.", "plan.mesh."))]
+    words = [w for w in asked(resolved) if not w.startswith("run.")]
     return shlex.join((resolved.source, *words))

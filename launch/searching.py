@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _OWN: Final = ("JAXDIST_", "JAX_", "XLA_")
 """Beginnings of variables by which a process of a run is what it is."""
 _MOST: Final = "1000"
+_LAYOUT: Final = ("plan.mesh.", "plan.pipe.", "plan.remat", "plan.microbatches")
+"""Beginnings of settings that a search may choose, whoever set them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,7 @@ class Search:
         takes: Callable[[Plan], bool],
     ) -> None:
         self._cluster, self._takes = cluster, takes
-        self._words = (resolved.source, *typed(resolved), "--devices", str(devices))
+        self._words = (resolved.source, *asked(resolved), "--devices", str(devices))
         self._stack = ExitStack()
 
     def __enter__(self) -> "Search":
@@ -108,12 +110,22 @@ class Search:
         raise Failed("no plan was found under which this run could go on")
 
 
-def typed(resolved: Resolved) -> list[str]:
-    """Return the words that make the same configuration of its experiment."""
+def asked(resolved: Resolved) -> list[str]:
+    """Return the words that ask for plans of the same experiment.
+
+    What was typed of the layout is what may change. Microbatches stay as they are: with
+    others, batch norms would see other samples together.
+    """
     from jaxdist.launch.keys import values
 
     now = values(resolved.config)
-    return [f"{key}={write_value(now[key])}" for key in resolved.set_by("command line")]
+    kept = [key for key in resolved.set_by("command line") if not _is_layout(key)]
+    kept = [*dict.fromkeys((*kept, "optim.accumulate"))]
+    return [f"{key}={write_value(now[key])}" for key in kept]
+
+
+def _is_layout(key: str) -> bool:
+    return key.startswith(_LAYOUT)
 
 
 def _plain(environ: Mapping[str, str]) -> dict[str, str]:
