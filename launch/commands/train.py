@@ -48,8 +48,8 @@ def run(args: Namespace) -> int:
 
     from jaxdist.launch.company import AGAIN, company
     from jaxdist.launch.joined import WATCHED_S, join, was_placed
-    from jaxdist.launch.made_for import check_made_for
     from jaxdist.launch.machine import adapted, machine_of, prepare_on
+    from jaxdist.launch.made_for import check_made_for
     from jaxdist.launch.planfile import plan_words
     from jaxdist.launch.preempted import Preempted
     from jaxdist.launch.preflight import check_devices, check_settings
