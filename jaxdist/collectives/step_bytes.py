@@ -4,8 +4,10 @@ They differ where a rank sends nothing in a permute: a program is one for all de
 and shows the message on each of them.
 """
 
+from collections.abc import Sequence
+
 from jaxdist.collectives.algorithms.steps import Algorithm
-from jaxdist.collectives.permutes import permutes
+from jaxdist.collectives.permutes import Permutes, permutes
 
 
 def chunk_size(algorithm: Algorithm, size: int) -> int:
@@ -55,5 +57,19 @@ def payload(algorithm: Algorithm, size: int, itemsize: int) -> int:
         size: numbers in the array.
         itemsize: bytes of a number.
     """
-    chunks = sum(p.count for step in permutes(algorithm) for p in step)
+    return in_permutes(algorithm, permutes(algorithm), size, itemsize)
+
+
+def in_permutes(
+    algorithm: Algorithm, steps: Sequence[Permutes], size: int, itemsize: int
+) -> int:
+    """Return the same where the permutes of the list are at hand.
+
+    Args:
+        algorithm: the step list.
+        steps: its permutes.
+        size: numbers in the array.
+        itemsize: bytes of a number.
+    """
+    chunks = sum(permute.count for step in steps for permute in step)
     return itemsize * chunks * chunk_size(algorithm, size)

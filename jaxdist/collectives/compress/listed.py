@@ -3,6 +3,7 @@
 permutes   those of the list (`jaxdist.collectives.algorithms`)
 """
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -10,10 +11,11 @@ import jax
 from jax import lax
 
 from jaxdist.collectives.algorithms.registry import ALGORITHMS
+from jaxdist.collectives.algorithms.steps import Algorithm
 from jaxdist.collectives.compress.method import Axes, Flat, Payload, devices_along
 from jaxdist.collectives.execute import run
-from jaxdist.collectives.permutes import permutes
-from jaxdist.collectives.step_bytes import payload
+from jaxdist.collectives.permutes import Permutes, permutes
+from jaxdist.collectives.step_bytes import in_permutes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +45,17 @@ class Listed(Flat):
         self, numbers: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield the permutes."""
-        steps = ALGORITHMS[self.algorithm](devices_along(sizes))
+        algorithm, steps = _list(self.algorithm, devices_along(sizes))
         yield Payload(
             kind="collective-permute",
             axes=tuple(sizes),
-            size=payload(steps, numbers, itemsize),
-            arrays=sum(map(len, permutes(steps))),
+            size=in_permutes(algorithm, steps, numbers, itemsize),
+            arrays=sum(map(len, steps)),
         )
+
+
+@functools.cache
+def _list(name: str, devices: int) -> tuple[Algorithm, tuple[Permutes, ...]]:
+    """Return a step list and its permutes: of 256 devices they take a second."""
+    algorithm = ALGORITHMS[name](devices)
+    return algorithm, permutes(algorithm)
