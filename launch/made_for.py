@@ -35,15 +35,18 @@ def written_for(plan: Plan, resolved: "Resolved", cluster: "Cluster") -> str:
     return json.dumps({**json.loads(plan.to_json()), MADE_FOR: about}, indent=2) + "\n"
 
 
-def check_made_for(path: str, resolved: "Resolved") -> None:
+def check_made_for(
+    path: str, resolved: "Resolved", cluster: "Cluster | None" = None
+) -> None:
     """Refuse a plan file that was made for something else.
 
     Args:
         path: a plan file; one that does not say what it is for goes with anything.
         resolved: what it shall be used for.
+        cluster: where; None where nobody has said it.
 
     Raises:
-        BadInput: another version, or other settings; says which.
+        BadInput: another version, cluster, or other settings; says which.
     """
     about = json.loads(Path(path).read_text(encoding="utf-8")).get(MADE_FOR)
     if not isinstance(about, dict):
@@ -56,6 +59,17 @@ def check_made_for(path: str, resolved: "Resolved") -> None:
             rule="a plan is run by the version that predicted it",
             values=f"made by {version}, this is {jaxdist.__version__}",
             remedy=(again, f"or without {MADE_FOR} in the file"),
+        )
+    made_on = about.get("cluster")
+    if cluster is not None and made_on not in (None, cluster.name):
+        raise BadInput(
+            f"{path} was made for another cluster",
+            rule="a plan is run on the machine that it was searched for",
+            values=f"made for {made_on}, --cluster {cluster.name}",
+            remedy=(
+                f"--cluster {made_on}",
+                f"jaxdist plan {resolved.source} --cluster {cluster.name} -o {path}",
+            ),
         )
     then, now = about.get("settings") or {}, _settings(resolved)
     other = [key for key in now if key in then and then[key] != now[key]]

@@ -65,9 +65,9 @@ def run(args: Namespace) -> int:
             window = read_window(args.profile) if mine.leads else None
             words = [*(plan_words(args.plan) if args.plan else ()), *args.overrides]
             resolved = resolve(args.experiment, words)
-            if args.plan:
-                check_made_for(args.plan, resolved)
             machine = machine_of(args.cluster, resolved, mine.count, adapts=args.adapt)
+            if args.plan:
+                check_made_for(args.plan, resolved, machine.given if machine else None)
             resolved = adapted(resolved, words, machine)
         check_settings(mine, resolved.config)
         prepared = prepare_on(machine, resolved)

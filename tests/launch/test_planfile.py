@@ -14,6 +14,7 @@ from jaxdist.launch.cli import main
 from jaxdist.launch.made_for import check_made_for, written_for
 from jaxdist.launch.planfile import plan_words
 from jaxdist.launch.resolve import resolve
+from jaxdist.meshes.clusters.read import find
 
 PLANS = {
     "the default": Plan(),
@@ -110,6 +111,16 @@ def test_a_plan_of_another_version_says_which(tmp_path):
     path.write_text(path.read_text().replace('"0.', '"99.', 1))
     with pytest.raises(BadInput, match=r"made by 99\."):
         check_made_for(str(path), resolve("digits", []))
+
+
+def test_a_plan_of_another_cluster_is_refused_where_the_cluster_is_known(tmp_path):
+    path = made(tmp_path)
+    given = resolve("digits", [])
+    with pytest.raises(BadInput, match="another cluster") as error:
+        check_made_for(str(path), given, find("abci"))
+    assert f"--cluster {MACHINE.name}" in error.value.remedy
+    check_made_for(str(path), given, MACHINE)
+    check_made_for(str(path), given)
 
 
 def test_a_training_with_a_plan_of_something_else_is_refused(tmp_path, capsys):
