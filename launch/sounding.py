@@ -80,7 +80,7 @@ def rounds(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
         pairs = sorted((min(pair), max(pair)) for pair in met)
         found.append(tuple(pair for pair in pairs if pair[1] < count))
         circle = [circle[0], circle[-1], *circle[1:-1]]
-    return tuple(found)
+    return tuple(filter(None, found))
 
 
 def gathered(owns: Sequence[Own], size: int) -> Sounding:
