@@ -63,6 +63,8 @@ def test_what_was_measured_goes_with_its_kind_its_group_and_its_level():
     assert over_racks.line("all-reduce") is None
     inside = group_of(cluster, MeshShape(data=4), ["data"])
     assert inside.line("all-gather") is None
+    of_four = group_of(cluster, MeshShape(data=4, tensor=8), ["data"])
+    assert (of_four.level, of_four.line("all-gather")) == ("rack", None)
     moved = seconds("all-gather", 8000, 3, over_racks)
     assert moved == pytest.approx(3 * 6 * 1e-5 + 1.2 * 7000 / over_racks.rate)
 
