@@ -6,9 +6,10 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-v
 # Processes that share the tests; each holds 16 fake devices and about 1 GB.
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS)
-# Laws compile hundreds of programs and run each once: plain machine code, which is made
-# in a sixth of the time. The programs are the same.
-LAWS := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false" $(PYTEST)
+# Tests compile hundreds of programs and run each a few times: plain machine code, which
+# is made in a sixth of the time. The programs are the same; those that people get are
+# run by the commands of the pages, and by laws that start processes.
+PLAIN := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 .PHONY: train test laws laws-all system-tests system-packages commands check format env env-dev clean
 
@@ -16,17 +17,17 @@ train: env
 	$(BIN)/jaxdist train digits
 
 test: env-dev
-	$(PYTEST) -m "not laws and not slow and not system"
+	$(PLAIN) $(PYTEST) -m "not laws and not slow and not system"
 
 # What must hold for every layout; laws-all has the full matrix.
 laws: env-dev
-	$(LAWS) -m "laws and not slow" tests/laws
+	$(PLAIN) $(PYTEST) -m "laws and not slow" tests/laws
 
 laws-all: env-dev
-	$(LAWS) -m laws tests/laws
+	$(PLAIN) $(PYTEST) -m laws tests/laws
 
-# Tests that mount file systems, shape networks, or start sshd, SLURM and Open MPI: as
-# root, on Linux.
+# Tests that mount file systems, shape networks, or start sshd, SLURM, Open MPI and
+# Chromium: as root, on Linux.
 system-tests: env-dev system-packages
 	$(BIN)/pytest -m system tests
 
@@ -39,6 +40,7 @@ system-packages:
 	command -v sbatch >/dev/null && test -x /usr/sbin/slurmctld || \
 	  missing="$$missing slurm-client slurmctld slurmd"; \
 	command -v mpirun >/dev/null || missing="$$missing openmpi-bin"; \
+	command -v chromium >/dev/null || missing="$$missing chromium"; \
 	test -z "$$missing" || { \
 	  test "$$(id -u)" = 0 || { echo "install $$missing, or run as root"; exit 1; }; \
 	  apt-get update --quiet && apt-get install --quiet --yes $$missing; }

@@ -30,7 +30,8 @@ from jaxdist.input.feed import train_feed
 from jaxdist.input.registry import open_data
 from jaxdist.launch.experiments.digits import digits
 from jaxdist.launch.job import make_job
-from jaxdist.train.loop import Course, fit
+from jaxdist.train.course import Course
+from jaxdist.train.loop import fit
 from jaxdist.train.metrics import Recorder
 from jaxdist.train.program import compile_program, initial_state
 

@@ -1,8 +1,12 @@
-"""How long a search for a plan takes: ordering by estimate, and describing in full.
+"""How long a search for a plan takes: whole commands, and ordering by estimate.
 
-python benchmarks/plans.py
+python benchmarks/plans.py [commands]
 """
 
+import json
+import resource
+import subprocess
+import sys
 import time
 
 from jaxdist.core.plan import MeshShape, Plan
@@ -13,8 +17,27 @@ from jaxdist.meshes.clusters.read import find
 from jaxdist.oracle.predict import predict
 from jaxdist.planner.shortlist import shortlist
 
+GPT3 = (
+    *("gpt2_small", "model.depth=96", "model.embed=12288", "model.heads=96"),
+    *("model.context=2048", "data.context=2048", "model.vocabulary=51200"),
+    *("data.name=synthetic", "data.batch=1536", "precision=bfloat16"),
+)
+"""GPT-3 175B (Brown et al. 2020, table 2.1), as Megatron trains it."""
+
+COMMANDS = (
+    (*GPT3, "--cluster", "dgx-a100", "--devices", "1024"),
+    (
+        *("resnet152", "data.name=synthetic", "data.batch=8192"),
+        *("--cluster", "abci", "--devices", "256"),
+    ),
+)
+
 
 def main():
+    for words in COMMANDS:
+        command(words)
+    if sys.argv[1:] == ["commands"]:
+        return
     begun = time.perf_counter()
     resolved = resolve("resnet152", ("data.batch=32768",))
     subject = Subject(resolved.config)
@@ -28,6 +51,27 @@ def main():
     for devices in (64, 256, 1024):
         order(subject, resolved, devices, ())
     order(subject, resolved, 1024, ("int8", "sparse"))
+
+
+def command(words):
+    """Print how long a whole `jaxdist plan` takes, its start included."""
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    told = subprocess.run(
+        [sys.executable, "-m", "jaxdist.launch", "plan", *words, "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    took = time.perf_counter() - begun
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    core = sum(getattr(after, k) - getattr(before, k) for k in ("ru_utime", "ru_stime"))
+    found = json.loads(told.stdout)
+    best = found["plans"][0]
+    print(
+        f"{words[0]} on {words[-1]}: {took:.1f} s, {core:.1f} s of a core; "
+        f"{found['layouts']:,} ordered, {found['described']} described; "
+        f"{best['plan']['mesh']}, {best['step_s']:.2f} s a step"
+    )
 
 
 def order(subject, resolved, devices, lossy):

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from jaxdist.launch import standing
 from jaxdist.launch.links import bits_per_second
-from jaxdist.launch.testbed import FILES, Hosts
+from jaxdist.launch.spaces import FILES
+from jaxdist.launch.testbed import Hosts
 
 RATE = "200mbit"
 FOLDERS = (FILES, Path("/run/netns"))
@@ -90,7 +91,7 @@ def there():
         subprocess.run(each, capture_output=True, text=True, check=True).stdout
         for each in words
     ]
-    files = [p for folder in FOLDERS for p in folder.rglob(f"{standing.NAME}*")]
+    files = [p for folder in FOLDERS for p in folder.rglob("jaxdist-testbed*")]
     return standing.there(), said, files
 
 

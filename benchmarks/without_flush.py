@@ -32,9 +32,9 @@ from jaxdist.input.config import DataConfig
 from jaxdist.input.feed import train_feed
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config import Experiment
+from jaxdist.launch.evaluation import evaluator
 from jaxdist.launch.job import make_job
 from jaxdist.launch.samples import wanted
-from jaxdist.launch.training import evaluator
 from jaxdist.layers import Linear
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.parts import Chain

@@ -97,14 +97,12 @@ def forecast(shuffle: PartialShuffle, labels: Labels | None = None) -> Quality:
 def class_distance(shuffle: PartialShuffle, labels: Labels, epoch: int) -> float:
     """Measure the class distance of the partitions of an epoch: 0 to 1."""
     whole = np.bincount(labels) / len(labels)
-    return float(
-        np.mean(
-            [
-                abs(_parts(labels[shuffle.ids(epoch, w)], len(whole)) - whole).sum() / 2
-                for w in range(shuffle.partitions)
-            ]
-        )
-    )
+    held = shuffle.located(epoch, np.arange(shuffle.samples)).partition
+    shape = shuffle.partitions, len(whole)
+    both = np.bincount(held * shape[1] + labels, minlength=math.prod(shape))
+    parts = both.reshape(shape)
+    parts = parts / parts.sum(axis=1, keepdims=True)
+    return float(abs(parts - whole).sum(axis=1).mean() / 2)
 
 
 def home_fraction(shuffle: PartialShuffle, epoch: int) -> float:
@@ -112,7 +110,3 @@ def home_fraction(shuffle: PartialShuffle, epoch: int) -> float:
     ids = np.arange(shuffle.samples)
     first, now = (shuffle.located(e, ids).partition for e in (0, epoch))
     return float((first == now).mean())
-
-
-def _parts(labels: Labels, classes: int) -> NDArray[np.float64]:
-    return np.bincount(labels, minlength=classes) / len(labels)

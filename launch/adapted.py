@@ -47,7 +47,7 @@ class Adapted:
     @property
     def text(self) -> str:
         """The same for a person."""
-        return f"plan {self.now.title}, adapted after step {self.step:,}: {self.why}"
+        return f"plan {self.now.label}, adapted after step {self.step:,}: {self.why}"
 
 
 def digest(cluster: Cluster) -> str:

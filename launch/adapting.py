@@ -16,8 +16,8 @@ from jaxdist.launch.runs import RunFolder
 from jaxdist.launch.sounding import Sounder, size_for
 
 if TYPE_CHECKING:
-    from jaxdist.launch.training import Onlooker, Start
-    from jaxdist.train.loop import Score
+    from jaxdist.launch.start import Onlooker, Start
+    from jaxdist.train.parties import Score
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.launch.company import Company
 from jaxdist.launch.lines import read_object
 from jaxdist.launch.runs import write_whole
-from jaxdist.launch.watch import Said
+from jaxdist.launch.verdict import Said
 
 EVERY_S: Final = 2.0
 """Seconds from one writing to the next."""

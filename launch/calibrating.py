@@ -11,7 +11,8 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.company import company
 from jaxdist.launch.devices import Prepared, prepare_devices
-from jaxdist.launch.joined import WATCHED_S, join, was_placed
+from jaxdist.launch.joined import WATCHED_S, join
+from jaxdist.launch.placed import was_placed
 from jaxdist.launch.runs import write_whole
 
 if TYPE_CHECKING:

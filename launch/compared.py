@@ -1,11 +1,14 @@
 """Compared: runs beside their predictions, as `jaxdist compare` prints them."""
 
+import shlex
 from argparse import Namespace
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from jaxdist.core.units import duration, percent, size
 from jaxdist.launch.console import print_next, print_table, table
 from jaxdist.launch.opening import many
+from jaxdist.launch.runs import find_run, run_names
 from jaxdist.launch.tables import bar
 
 if TYPE_CHECKING:
@@ -28,12 +31,17 @@ def print_compared(out: "Console", found: "Beside", args: Namespace) -> None:
     """Print each run: its step, term by term, by layer, and what missed most."""
     for one in found.seen:
         _print_run(out, one, found.cluster.name, every=args.layers)
-    runs = " ".join(args.runs)
+    same = f"jaxdist compare {shlex.join(args.runs)} --cluster {args.cluster}"
     if args.recalibrate:
-        out.print(f"  written  {args.recalibrate}, fitted to {len(found.seen)} runs")
-        print_next(out, f"jaxdist compare RUN --cluster {args.recalibrate}")
+        fitted = many(len(found.seen), "run")
+        out.print(f"  written  {args.recalibrate}, fitted to {fitted}")
+        seen = {find_run(name, folder=args.dir).name for name in args.runs}
+        others = [name for name in run_names(args.dir) if name not in seen]
+        better = quote(str(args.recalibrate))
+        # What it was fitted to proves nothing, and is refused.
+        if others:
+            print_next(out, f"jaxdist compare {quote(others[0])} --cluster {better}")
         return
-    same = f"jaxdist compare {runs} --cluster {args.cluster}"
     print_next(out, f"{same} --layers", f"{same} --recalibrate better.json")
 
 

@@ -1,6 +1,7 @@
 """Comparing: runs read back, predicted, and set beside what they measured."""
 
 import json
+import shlex
 from argparse import Namespace
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -58,6 +59,15 @@ def _tree(one: "Compared") -> dict[str, Any]:
         ],
         "watched": None if one.measured is None else _watched(one.measured),
         "pipeline": _pipeline(one),
+        "links": {
+            axes: {
+                "devices": group.size,
+                "level": group.level,
+                "bytes_per_s": group.rate,
+                "alpha_s": group.alpha,
+            }
+            for axes, group in one.links.items()
+        },
     }
 
 
@@ -99,6 +109,7 @@ def compare_runs(args: Namespace) -> Beside:
     from jaxdist.launch.described import Subject
     from jaxdist.meshes.clusters.read import find
     from jaxdist.oracle.compare import check_unseen, compare, recalibrated
+    from jaxdist.oracle.crossed import links_of
     from jaxdist.oracle.lanes import planned_lanes
     from jaxdist.oracle.layers import layer_seconds
     from jaxdist.oracle.predict import check_devices, predict
@@ -125,6 +136,8 @@ def compare_runs(args: Namespace) -> Beside:
                 _measured(folder),
                 layer_seconds(case, cluster),
                 planned_lanes(case, cluster),
+                links_of(case, cluster),
+                shlex.join((name, "--cluster", args.cluster)),
             )
         )
         folders.append(folder)

@@ -3,9 +3,8 @@
 The mesh has no devices, so a layout for 1,024 of them is described on a laptop.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import jax
 import numpy as np
@@ -27,11 +26,14 @@ from jaxdist.profile.readings import Readings
 from jaxdist.train.laying import lay_out
 from jaxdist.train.layout import Layout, Shapes
 from jaxdist.train.objective import cast
-from jaxdist.train.state import TrainState
 from jaxdist.train.temporaries import arguments, step_temporaries
 
 if TYPE_CHECKING:
     from jaxdist.train.task import Task
+
+
+_TRACED: Final = 1000
+"""Layers of a network whose step is traced soon: ResNet-152 has about 500."""
 
 
 class Subject:
@@ -69,10 +71,19 @@ class Subject:
         """
         return self._case(self.layout(plan), plan)
 
+    def soon_traced(self, plan: Plan) -> Case | None:
+        """Describe the step as `traced`, or nothing where that takes minutes.
+
+        Raises:
+            BadInput: as `case`.
+        """
+        return self.traced(plan) if len(self.profile.layers) <= _TRACED else None
+
     def traced(self, plan: Plan) -> Case:
         """Describe the step under a plan, with what its program keeps at most.
 
-        It takes as long as tracing the step: 0.5 to 3 s.
+        It takes as long as tracing the step: 0.5 to 8 s, and minutes where it has a
+        thousand layers.
 
         Raises:
             BadInput: as `case`.
@@ -117,29 +128,35 @@ class Subject:
 
 def held(layout: Layout) -> dict[str, int]:
     """Return the bytes of the state on one device, by term: exact."""
-    parts: Mapping[str, Any] = {
-        "parameters": layout.state.params,
-        "statistics": layout.state.stats,
-        "optimizer": layout.state.opt,
-        "averages": layout.state.average,
-        "residuals": layout.state.feedback,
-        "replicas": layout.state.replicas,
+    state, specs = layout.shaped, layout.specs
+    fields = {
+        "parameters": "params",
+        "statistics": "stats",
+        "optimizer": "opt",
+        "averages": "average",
+        "residuals": "feedback",
+        "replicas": "replicas",
     }
-    state: TrainState = layout.state
     found = {
-        term: sum(_own(leaf, layout.plan) for leaf in jax.tree.leaves(tree))
-        for term, tree in parts.items()
+        term: sum(
+            _own(leaf, spec, layout.plan)
+            for leaf, spec in zip(
+                jax.tree.leaves(getattr(state, name)),
+                jax.tree.leaves(getattr(specs, name)),
+                strict=True,
+            )
+        )
+        for term, name in fields.items()
     }
-    found["statistics"] += _own(state.step, layout.plan)
+    found["statistics"] += _own(state.step, specs.step, layout.plan)
     return {term: size for term, size in found.items() if size}
 
 
-def _own(leaf: jax.ShapeDtypeStruct, plan: Plan) -> int:
+def _own(leaf: jax.ShapeDtypeStruct, spec: Any, plan: Plan) -> int:
     """Return the bytes of an array that lie on one device."""
-    sharding: Any = leaf.sharding
     axes = [
         name
-        for names in sharding.spec
+        for names in spec
         for name in ((names,) if isinstance(names, str) else names or ())
     ]
     return _bytes(leaf) // plan.mesh.size(*axes)

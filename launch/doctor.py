@@ -10,9 +10,9 @@ from typing import Final, Literal
 
 from jaxdist.core import units
 from jaxdist.core.plan import Plan
-from jaxdist.launch.devices import find_platform
 from jaxdist.launch.environment import cache_folder, cache_is_on
 from jaxdist.launch.lock import PACKAGES
+from jaxdist.launch.platform import find_platform
 from jaxdist.launch.probe import Seen, expected_devices, probe
 from jaxdist.launch.requirements import in_range, installed, package_of, requirements
 from jaxdist.launch.runs import is_writable, nearest_existing

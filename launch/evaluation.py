@@ -1,17 +1,49 @@
-"""Evaluating a run that was trained: one of its checkpoints on the held-out samples."""
+"""Evaluating: a job, or a checkpoint of a run that was trained, on held-out samples."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
 from jaxdist.core.plan import Plan
+from jaxdist.input.feed import eval_feed
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.job import make_job
+from jaxdist.launch.job import Job, make_job
+from jaxdist.launch.preempted import never
 from jaxdist.launch.runs import RunFolder
 from jaxdist.launch.samples import wanted
-from jaxdist.launch.training import evaluator, open_checkpoints
+from jaxdist.launch.saving import open_checkpoints
+from jaxdist.train.evaluate import Evaluator
+
+if TYPE_CHECKING:
+    from jaxdist.input.sources import Source
+
+
+def evaluator(job: Job, test: "Source", ends: Callable[[], bool] = never) -> Evaluator:
+    """Return the evaluation of a job on its held-out samples.
+
+    Args:
+        job: what was trained.
+        test: the held-out samples.
+        ends: whether to end here, and from then on; asked after every batch.
+    """
+    shapes = job.test_shapes
+    shardings = job.layout.batch(shapes)
+    size = shapes["id"].shape[0]
+    return Evaluator(
+        layout=job.layout,
+        shapes=shapes,
+        ends=ends,
+        batches=lambda: eval_feed(
+            test,
+            size,
+            shardings,
+            shapes=job.layout.padded(shapes),
+            dtypes=job.layout.task.objective.dtypes,
+        ),
+    )
 
 
 def evaluate(

@@ -44,22 +44,32 @@ class Goodput:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sitting:
+    """One time that a run was started, Unix seconds and steps."""
+
+    start: float
+    """Beginning of its first phase."""
+    end: float
+    """End of the last one that ended."""
+    first: int | None
+    """The first step that it made, from 1; None where it made none."""
+    last: int | None
+    """The last one."""
+    lost: int
+    """Of its steps, those that a later sitting made again."""
+
+
 def goodput(spans: Sequence[Row]) -> Goodput:
     """Add up the phases of a run.
 
     Args:
         spans: rows of `spans.jsonl`, in their order.
     """
-    sittings = [[row for row in one if "seconds" in row] for one in _sittings(spans)]
-    sittings = [one for one in sittings if one]
+    sittings = _ended(spans)
     if not sittings:
         return Goodput(sittings=0, wall_s=0.0)
-    last = {
-        row["step"]: number
-        for number, one in enumerate(sittings)
-        for row in one
-        if row["name"] == "compute"
-    }
+    last = _made_last(sittings)
     parts: dict[str, float] = defaultdict(float)
     for number, one in enumerate(sittings):
         for row in one:
@@ -69,6 +79,44 @@ def goodput(spans: Sequence[Row]) -> Goodput:
         parts["restart"] += max(0.0, after[0]["start"] - _end(before))
     wall = _end(sittings[-1]) - sittings[0][0]["start"]
     return Goodput(sittings=len(sittings), wall_s=wall, parts_s=dict(parts))
+
+
+def sittings(spans: Sequence[Row]) -> tuple[Sitting, ...]:
+    """Return the sittings of a run, in their order.
+
+    Args:
+        spans: rows of `spans.jsonl`, in their order.
+    """
+    found = _ended(spans)
+    last = _made_last(found)
+    return tuple(_sitting(one, number, last) for number, one in enumerate(found))
+
+
+def _sitting(rows: Sequence[Row], number: int, last: Mapping[int, int]) -> Sitting:
+    steps = [row["step"] for row in rows if row["name"] == "compute"]
+    return Sitting(
+        start=rows[0]["start"],
+        end=_end(rows),
+        first=min(steps, default=None),
+        last=max(steps, default=None),
+        lost=sum(last[step] > number for step in steps),
+    )
+
+
+def _ended(spans: Sequence[Row]) -> list[list[Row]]:
+    """Return the phases that ended, by sitting."""
+    found = ([row for row in one if "seconds" in row] for one in _sittings(spans))
+    return [one for one in found if one]
+
+
+def _made_last(sittings: Sequence[Sequence[Row]]) -> dict[int, int]:
+    """Return the number of the sitting that made a step last, by step."""
+    return {
+        row["step"]: number
+        for number, one in enumerate(sittings)
+        for row in one
+        if row["name"] == "compute"
+    }
 
 
 def _sittings(spans: Sequence[Row]) -> Iterator[list[Row]]:

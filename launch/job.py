@@ -18,9 +18,9 @@ from jaxdist.meshes.build import build_mesh
 from jaxdist.models.registry import is_own, objective_for
 from jaxdist.partition.positions import check_layers, check_positions
 from jaxdist.pipeline.planned import updates
+from jaxdist.train.course import Course
 from jaxdist.train.laying import lay_out
 from jaxdist.train.layout import Layout
-from jaxdist.train.loop import Course
 from jaxdist.train.objective import cast
 from jaxdist.train.recipe import Recipe
 from jaxdist.train.schedules import learning_rate, optimizer

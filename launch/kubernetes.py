@@ -19,7 +19,7 @@ from typing import Any, Final
 import yaml
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.joined import RANK, START, place_words
+from jaxdist.launch.placed import RANK, START, place_words
 from jaxdist.launch.request import check_number, command_of
 
 JOB: Final = "hosts"

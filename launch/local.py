@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.joined import ON_PROCESSOR, direct, free_port, place_words
+from jaxdist.launch.joined import free_port
+from jaxdist.launch.placed import ON_PROCESSOR, direct, place_words
 from jaxdist.launch.request import check_number
 from jaxdist.launch.together import Task
 

@@ -31,7 +31,7 @@ from jaxdist.launch.weighing import goes_on, weighed
 from jaxdist.oracle.predict import predict
 
 if TYPE_CHECKING:
-    from jaxdist.launch.training import Start
+    from jaxdist.launch.start import Start
 
 _LEAST: Final = 10
 """Steps before the end of a run in which nothing is asked any more."""
@@ -181,8 +181,8 @@ class Lookout:
             self._stack.close()
         present = self._start.job.layout.plan
         choice = weighed(
-            (present.title, sought.present_s),
-            (found.plan.title, found.step_s),
+            (present.label, sought.present_s),
+            (found.plan.label, found.step_s),
             step_s=median(self._recent),
             left=self._start.job.course.steps - step,
             costs_s=costs_s,

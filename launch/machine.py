@@ -8,7 +8,7 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.adapted import Adapted, read_adapted
 from jaxdist.launch.devices import Prepared, prepare_devices
-from jaxdist.launch.joined import planned
+from jaxdist.launch.placed import planned
 from jaxdist.launch.planfile import words_of
 from jaxdist.launch.provenance import Resolved
 from jaxdist.launch.resolve import resolve

@@ -12,6 +12,8 @@ from jaxdist.launch.values import write_value
 
 if TYPE_CHECKING:
     from jaxdist.core.cluster import Cluster
+    from jaxdist.core.profile import Profile
+    from jaxdist.launch.config import Experiment
     from jaxdist.launch.provenance import Resolved
 
 _COUNTS: Final = ("model.", "data.batch", "data.context", "precision")
@@ -35,6 +37,34 @@ def written_for(plan: Plan, resolved: "Resolved", cluster: "Cluster") -> str:
     return json.dumps({**json.loads(plan.to_json()), MADE_FOR: about}, indent=2) + "\n"
 
 
+def written_for_profile(
+    plan: Plan, profile: "Profile", path: str, cluster: "Cluster | None"
+) -> str:
+    """Return the text of a plan file that was made from a profile.
+
+    A minibatch of a profile is a microbatch of the run: how many a step has is left to
+    the run.
+
+    Args:
+        plan: what was found.
+        profile: what it was found for.
+        path: file of the profile.
+        cluster: the machines; None where bandwidths were given.
+    """
+    dtype = profile.inputs[0].partition("[")[0]
+    about: dict[str, Any] = {
+        "version": jaxdist.__version__,
+        "profile": path,
+        "settings": {"model.name": profile.model},
+    }
+    about |= {} if cluster is None else {"cluster": cluster.name}
+    if dtype.startswith(("float", "bfloat")):
+        about["settings"]["precision"] = dtype
+    if plan.stages > 1:
+        about["microbatch"] = profile.batch
+    return json.dumps({**json.loads(plan.to_json()), MADE_FOR: about}, indent=2) + "\n"
+
+
 def check_made_for(
     path: str, resolved: "Resolved", cluster: "Cluster | None" = None
 ) -> None:
@@ -51,7 +81,7 @@ def check_made_for(
     about = json.loads(Path(path).read_text(encoding="utf-8")).get(MADE_FOR)
     if not isinstance(about, dict):
         return
-    again = f"jaxdist plan {resolved.source} --cluster {about.get('cluster')} -o {path}"
+    again = _again(about, resolved, path)
     version = about.get("version")
     if version != jaxdist.__version__:
         raise BadInput(
@@ -71,6 +101,7 @@ def check_made_for(
                 f"jaxdist plan {resolved.source} --cluster {cluster.name} -o {path}",
             ),
         )
+    _check_microbatch(path, about, resolved.config, again)
     then, now = about.get("settings") or {}, _settings(resolved)
     other = [key for key in now if key in then and then[key] != now[key]]
     if other:
@@ -83,6 +114,33 @@ def check_made_for(
             values="; ".join([*differ[:_SHOWN], *more]),
             remedy=(again,) if more else (typed, again),
         )
+
+
+def _again(about: dict[str, Any], resolved: "Resolved", path: str) -> str:
+    """Return the command that makes the plan for what it shall be used for."""
+    if "profile" in about:
+        return f"jaxdist plan stages --profile {about['profile']} ... -o {path}"
+    return f"jaxdist plan {resolved.source} --cluster {about.get('cluster')} -o {path}"
+
+
+def _check_microbatch(
+    path: str, about: dict[str, Any], config: "Experiment", again: str
+) -> None:
+    """Refuse stages whose times are of another number of samples.
+
+    Raises:
+        BadInput: with both.
+    """
+    then, count = about.get("microbatch"), config.optim.accumulate
+    if then is None or config.data.batch == then * count:
+        return
+    raise BadInput(
+        f"{path} was made for another microbatch",
+        rule="stages are cut from the times of a minibatch of the profile, which is "
+        "data.batch / optim.accumulate samples of the run",
+        values=f"{config.data.batch} / {count} samples, the profile's {then}",
+        remedy=(f"data.batch={then * count}", again),
+    )
 
 
 def _settings(resolved: "Resolved") -> dict[str, Any]:

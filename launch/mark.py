@@ -9,7 +9,7 @@ from collections.abc import Callable
 from threading import Event
 from typing import Final
 
-from jaxdist.launch.joined import is_launched, place, was_planned
+from jaxdist.launch.placed import is_launched, place, was_planned
 
 _TRAINS: Final = "\x1etrains"
 _ADAPTS: Final = "\x1eadapts"

@@ -15,8 +15,8 @@ from jaxdist.launch.opening import Opening, many
 from jaxdist.launch.progress import Progress
 from jaxdist.launch.schedule import read_schedule
 from jaxdist.launch.shuffling import shuffle_line
-from jaxdist.launch.training import Start
-from jaxdist.train.loop import Score
+from jaxdist.launch.start import Start
+from jaxdist.train.parties import Score
 from jaxdist.train.program import Program
 
 _SMOOTH: Final = 0.1

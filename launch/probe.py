@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.core.plan import Plan
-from jaxdist.launch.devices import find_platform, gpu_files
 from jaxdist.launch.environment import fixed_fake_devices, variables
+from jaxdist.launch.platform import find_platform, gpu_files
 
 SECONDS: Final = 120
 """How long jax may take to start; a hung driver takes for ever."""

@@ -74,6 +74,11 @@ class RunFolder:
         return self.path / "summary.json"
 
     @property
+    def mixed(self) -> Path:
+        """How well its samples were mixed, where each epoch exchanged a part."""
+        return self.path / "shuffle.json"
+
+    @property
     def traces(self) -> Path:
         """Folder of what the profiler saw."""
         return self.path / "profile"

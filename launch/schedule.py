@@ -9,7 +9,7 @@ import numpy as np
 from jaxdist.core.plan import Plan
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.job import make_course, make_recipe, make_task
-from jaxdist.train.loop import Course
+from jaxdist.train.course import Course
 from jaxdist.train.schedules import (
     PER_SAMPLES,
     OptimConfig,

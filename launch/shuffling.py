@@ -1,6 +1,7 @@
 """Shuffling: what an experiment's exchange of samples comes to, before it trains."""
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,12 +9,17 @@ from numpy.typing import NDArray
 from jaxdist.core.shuffle import Shuffle
 from jaxdist.core.units import percent
 from jaxdist.input.partial import PartialOrder, order_of
-from jaxdist.input.quality import Quality, forecast
+from jaxdist.input.quality import Quality, class_distance, forecast, home_fraction
 from jaxdist.launch.config import Experiment
 
 if TYPE_CHECKING:
     from jaxdist.input.order import Order
     from jaxdist.input.sources import Source
+
+_READ: Final = 20_000
+"""Samples up to which labels are read to measure an order: a pass over the data."""
+_TRACED: Final = 1_000_000
+"""Samples times epochs up to which an order is traced back: seconds."""
 
 
 def quality_of(
@@ -63,3 +69,51 @@ def shuffle_line(order: "Order", epochs: float) -> str:
         f"{shuffle.exchanged:,} of {shuffle.slots:,} samples of "
         f"{shuffle.partitions:,} partitions an epoch; {home} at home after {epochs:g}"
     )
+
+
+def mixed(order: "Order", source: "Source", epochs: float) -> dict[str, Any] | None:
+    """Measure how well an order has mixed samples, beside what was forecast of it.
+
+    Args:
+        order: of a run.
+        source: its training samples.
+        epochs: that it has made.
+
+    Returns:
+        Plain values; None where each epoch draws from all samples.
+    """
+    if not isinstance(order, PartialOrder):
+        return None
+    shuffle, count = order.shuffle, len(source)
+    labels = labels_of(source) if count <= _READ else None
+    quality = forecast(shuffle, labels)
+    rows = [
+        {
+            "epoch": epoch,
+            "home": home_fraction(shuffle, epoch),
+            "home_forecast": quality.home(epoch),
+            "distance": None
+            if labels is None
+            else class_distance(shuffle, labels, epoch),
+            "distance_forecast": quality.distance(epoch),
+        }
+        for epoch in _doubling(max(0, math.ceil(epochs) - 1))
+        if epoch * count <= _TRACED
+    ]
+    return {
+        "partitions": shuffle.partitions,
+        "slots": shuffle.slots,
+        "exchanged": shuffle.exchanged,
+        "floor": quality.floor,
+        "measured": rows,
+    }
+
+
+def _doubling(last: int) -> list[int]:
+    """Return 0, 1, 2, 4, ... and the last one.
+
+    >>> _doubling(6), _doubling(0)
+    ([0, 1, 2, 4, 6], [0])
+    """
+    powers = [1 << n for n in range(last.bit_length())]
+    return sorted({0, *(power for power in powers if power < last), last})

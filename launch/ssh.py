@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.joined import place_words
+from jaxdist.launch.placed import place_words
 from jaxdist.launch.request import check_number
 from jaxdist.launch.together import Task
 

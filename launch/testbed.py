@@ -4,27 +4,19 @@ Each host has an interface of its own, so a queue and counters of its own. The s
 a bridge in another namespace, so nothing of this touches the machine's own network.
 """
 
-import os
-import re
-import secrets
-import shutil
-import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 from jaxdist.launch.iproute import attempt, check_delays, check_machine, do
 from jaxdist.launch.joined import checked_count, tasks_for
 from jaxdist.launch.links import Counter, bucket, counter, lag
+from jaxdist.launch.spaces import own_name, remove, sweep, write_names
 from jaxdist.launch.together import Finished, Task, run_together
 
-_PREFIX: Final = "jaxdist"
 _NETWORK: Final = "10.77.0"
 _PORT: Final = 29500
-FILES: Final = Path("/etc/netns")
-"""Folder of what a host has in place of files in /etc, a folder a host."""
 
 
 class Hosts:
@@ -60,7 +52,7 @@ class Hosts:
         self.rate, self.frames = rate, frames
         _shaping(rate)
         self._lag = None if delay is None else lag(delay)
-        self.name = name or _own_name()
+        self.name = name or own_name()
         check_machine()
 
     def __enter__(self) -> "Hosts":
@@ -187,7 +179,7 @@ class Hosts:
     def _make(self) -> None:
         switch = self._switch
         if self._lag is not None:
-            check_delays(f"{_own_name()}-delay")
+            check_delays(f"{own_name()}-delay")
         do("ip", "netns", "add", switch)
         do("ip", "-n", switch, "link", "add", "name", "switch", "type", "bridge")
         do("ip", "-n", switch, "link", "set", "dev", "switch", "up")
@@ -199,7 +191,7 @@ class Hosts:
         """Make one host and its cable."""
         host, port, switch = self.space(rank), f"p{rank}", self._switch
         do("ip", "netns", "add", host)
-        _write_names(host, self.address(rank))
+        write_names(host, self.address(rank))
         ends = ("type", "veth", "peer", "name", port, "netns", switch)
         do("ip", "link", "add", "name", "eth0", "netns", host, *ends)
         at = ("ip", "-n", host)
@@ -212,29 +204,6 @@ class Hosts:
         do("ip", "-n", switch, *plug, "up")
 
 
-def remove(name: str) -> list[str]:
-    """Remove what has names that begin so, and end what runs there.
-
-    Returns:
-        The names, of hosts and of their switch.
-    """
-    found = sorted(each for each in known() if each.startswith(f"{name}-"))
-    _remove(found)
-    return found
-
-
-def sweep() -> list[str]:
-    """Remove the hosts of processes that are gone, and return their names."""
-    names = [(name, re.match(rf"{_PREFIX}-(\d+)-", name)) for name in known()]
-    dead = [name for name, own in names if own and not Path("/proc", own[1]).exists()]
-    _remove(dead)
-    return dead
-
-
-def _own_name() -> str:
-    return f"{_PREFIX}-{os.getpid()}-{secrets.token_hex(2)}"
-
-
 def _queue(end: tuple[str, str], *words: str) -> None:
     """Give an interface a queue in place of the one that it has there."""
     space, link = end
@@ -243,35 +212,3 @@ def _queue(end: tuple[str, str], *words: str) -> None:
 
 def _shaping(rate: str | None) -> tuple[str, ...]:
     return ("noqueue",) if rate is None else bucket(rate)
-
-
-def _write_names(host: str, address: str) -> None:
-    """Let a machine's name be the host's own address: there gloo listens."""
-    folder = FILES / host
-    folder.mkdir(parents=True, exist_ok=True)
-    names = f"127.0.0.1 localhost\n{address} {socket.gethostname()}\n"
-    (folder / "hosts").write_text(names)
-
-
-def _namespaces() -> list[str]:
-    return [line.split()[0] for line in do("ip", "netns", "list").splitlines() if line]
-
-
-def known() -> set[str]:
-    """Name all hosts that left a namespace or a file of names."""
-    files = (path.name for path in FILES.iterdir()) if FILES.exists() else ()
-    return {*_namespaces(), *files}
-
-
-def _remove(names: Iterable[str]) -> None:
-    """Remove hosts; what somebody else has removed in the meantime is no error."""
-    names = set(names)
-    for name in names & set(_namespaces()):
-        running = attempt("ip", "netns", "pids", name).stdout.split()
-        if running:
-            attempt("kill", "-KILL", *running)
-        attempt("ip", "netns", "delete", name)
-    for name in names:
-        shutil.rmtree(FILES / name, ignore_errors=True)
-    for name in names & set(_namespaces()):
-        do("ip", "netns", "delete", name)

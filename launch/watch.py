@@ -1,9 +1,8 @@
 """Watch: a step that does not end is noticed, with the process that is stuck named.
 
 The threads of a process go on while it waits in a collective. One says, again and
-again, where the process is; one looks at how long it has been there. All processes of
-a run go through the same places in the same order, so whoever is behind is stuck; and
-whoever says nothing any more is stopped, or its host is gone.
+again, where the process is; one looks at how long it has been there, and asks who is
+behind (`jaxdist.launch.verdict`).
 """
 
 import faulthandler
@@ -14,7 +13,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from jaxdist.launch.company import AGAIN, Company
+from jaxdist.launch.verdict import Said, Verdict, silence, verdict, waits
 
 STEPS: Final = 20
 """Median steps that a step may take, where that is longer than the limit in seconds."""
@@ -50,29 +50,6 @@ class Place:
     """Phase of the step; empty between phases."""
     since: float = 0.0
     """When it came there, on its own monotonic clock."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Said:
-    """What a process has said of itself."""
-
-    number: int
-    """Of its place."""
-    step: int
-    """Step of the run."""
-    phase: str
-    """Phase of the step."""
-    beat: int
-    """How often it has spoken."""
-    line: str
-    """Line of the source at which its main thread is."""
-    host: str = ""
-    """Name of its machine."""
-
-    @property
-    def where(self) -> str:
-        """The place in words."""
-        return f"step {self.step}, {self.phase or 'between phases'}"
 
 
 def limit_s(phase: str, floor_s: float, steps_s: Sequence[float]) -> float:
@@ -176,7 +153,7 @@ class Watch:
             waited = now - self._place.since
             if mine.leads:
                 others = {rank: heard.get(rank, own) for rank in silent}
-                text = f"{_silence(others)}; {_waits(0, own, waited)}"
+                text = f"{silence(others)}; {waits(0, own, waited)}"
                 self._ends(Verdict(text=text, speaker=0))
             self._ends(verdict({}, {}, mine, own, waited))
 
@@ -192,7 +169,7 @@ class Watch:
         own = place_of(place)
         self._ends(verdict(before, after, self._mine, own, waited))
 
-    def _ends(self, found: "Verdict") -> None:
+    def _ends(self, found: Verdict) -> None:
         """Write what all threads do, say who is stuck, and leave."""
         path = self._stacks / f"r{self._mine.rank:02}.txt"
         with suppress(OSError):
@@ -253,73 +230,6 @@ def place_of(place: Place, beat: int = 0) -> Said:
         line=_line_of_main(),
         host=socket.gethostname(),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """Which process is stuck."""
-
-    text: str
-    """For a person."""
-    speaker: int
-    """The process that says it."""
-
-
-def verdict(
-    before: Mapping[int, Said],
-    after: Mapping[int, Said],
-    mine: Company,
-    own: Said,
-    waited_s: float,
-) -> Verdict:
-    """Say which process is stuck.
-
-    Args:
-        before: what each process had said when one of them was too late.
-        after: the same a few beats later; nothing where process 0 did not answer.
-        mine: the process that asks, among those of its run.
-        own: where it is.
-        waited_s: seconds that it has been there.
-    """
-    rank = mine.rank
-    waits = _waits(rank, own, waited_s)
-    if not after:
-        return Verdict(text=_alone(own, waited_s, rank), speaker=1 if rank else 0)
-    silent = [r for r in range(mine.count) if before.get(r) == after.get(r)]
-    speaker = min(set(after) - set(silent), default=rank)
-    if silent:
-        said = _silence({r: after.get(r) for r in silent})
-        return Verdict(text=f"{said}; {waits}", speaker=speaker)
-    least = min(said.number for said in after.values())
-    behind = [r for r, said in after.items() if said.number == least]
-    if len(behind) < len(after):
-        where = "; ".join(
-            f"rank {r} in {after[r].where}, at {after[r].line}" for r in behind
-        )
-        return Verdict(text=f"stuck: {where}; {waits}", speaker=speaker)
-    text = f"stuck: no rank is behind, all are in {own.where}, for {waited_s:.0f} s"
-    return Verdict(text=f"{text}, at {own.line}", speaker=speaker)
-
-
-def _waits(rank: int, own: Said, waited_s: float) -> str:
-    return f"rank {rank} waits in {own.where}, for {waited_s:.0f} s"
-
-
-def _silence(silent: Mapping[int, Said | None]) -> str:
-    last = "; ".join(f"rank {r}, last in {_where(said)}" for r, said in silent.items())
-    return f"stuck: {last}: it says nothing any more, is stopped or gone"
-
-
-def _where(said: Said | None) -> str:
-    return "no step" if said is None else said.where
-
-
-def _alone(own: Said, waited_s: float, rank: int) -> str:
-    """Say what a process knows that hears nobody."""
-    where = f"rank {rank} in {own.where}, for {waited_s:.0f} s, at {own.line}"
-    if rank == 0:
-        return f"stuck: {where}"
-    return f"stuck: rank 0 says nothing any more, is stopped or gone; {where}"
 
 
 def _line_of_main() -> str:

@@ -22,9 +22,9 @@ class Weighed:
     """Two plans beside each other."""
 
     stays: str
-    """Title of the present plan."""
+    """Label of the present plan."""
     other: str
-    """Title of the other one."""
+    """Label of the other one."""
     gain: float
     """Times as fast as the present one the other is predicted to be."""
     saved_s: float
@@ -64,7 +64,7 @@ def weighed(
     """Hold two plans against each other.
 
     Args:
-        present: title, and predicted seconds of a step as things are now.
+        present: label, and predicted seconds of a step as things are now.
         other: the same of another plan.
         step_s: seconds that a step takes now, measured.
         left: steps that are to be done.

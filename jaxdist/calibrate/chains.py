@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 from jaxdist.calibrate.links import Timing
 from jaxdist.calibrate.together import on_all, rounds
 
-SIZES: Final = (1 << 10, 1 << 15, 1 << 19, 1 << 21)
+SIZES: Final = (1 << 10, 1 << 13, 1 << 15, 1 << 17, 1 << 19, 1 << 21)
 """Bytes of what a device has."""
 _SMALL: Final = 1 << 16
 _SOME: Final = (3, 11)

@@ -6,7 +6,7 @@ fitted over sizes with the same relative weight, alpha and 1 / bandwidth not neg
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,15 +48,27 @@ def wire(timed: Sequence[Timing], devices: int) -> Wire:
     from scipy.optimize import nnls
 
     took = np.array([each.seconds for each in timed])
-    sent = [wire_bytes(each.kind, each.payload, devices) for each in timed]
-    count = [messages(each.kind, devices) for each in timed]
-    sides = np.stack([count, sent], axis=1) / took[:, None]
+    sides = _sides(timed, devices) / took[:, None]
     scale = sides.max(axis=0)
     (alpha, beta), _ = nnls(sides / scale, np.ones(len(took)))
     alpha, beta = alpha / scale[0], beta / scale[1]
-    line = alpha * np.array(count) + beta * np.array(sent)
-    return Wire(
-        alpha=float(alpha),
-        bandwidth=float(1 / max(beta, 1e-15)),
-        spread=float(np.mean(np.abs(line - took) / took)),
-    )
+    found = Wire(alpha=float(alpha), bandwidth=float(1 / max(beta, 1e-15)), spread=0.0)
+    line = seconds(found, timed, devices)
+    return replace(found, spread=float(np.mean(np.abs(line - took) / took)))
+
+
+def seconds(wire: Wire, timed: Sequence[Timing], devices: int) -> np.ndarray:
+    """Return what a line says that collectives take, in seconds."""
+    found: np.ndarray = _sides(timed, devices) @ (wire.alpha, 1 / wire.bandwidth)
+    return found
+
+
+def sent(timed: Sequence[Timing], devices: int) -> list[int]:
+    """Return the bytes that a device sends in each."""
+    return [wire_bytes(each.kind, each.payload, devices) for each in timed]
+
+
+def _sides(timed: Sequence[Timing], devices: int) -> np.ndarray:
+    """Return messages and bytes of each."""
+    count = [messages(each.kind, devices) for each in timed]
+    return np.array([count, sent(timed, devices)], float).T

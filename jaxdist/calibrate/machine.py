@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from jaxdist.calibrate import kernels, links
 from jaxdist.calibrate.chains import Chained, chained
+from jaxdist.calibrate.packing import packing
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.device import Curve, Device
 from jaxdist.core.errors import BadInput
@@ -76,9 +77,12 @@ def measured(
         alpha=Number(max(line.alpha, _LEAST), f"{origin}, spread {line.spread:.0%}"),
         bandwidth=Number(line.bandwidth, f"{origin}, spread {line.spread:.0%}"),
     )
-    level = replace(level, lines=tuple(_line(c, level, origin) for c in chains))
+    level = replace(level, lines=tuple(line_of(c, level, origin) for c in chains))
+    cluster = Cluster(name=name, device=device, levels=(level,), source=origin)
+    if devices > 1:
+        device = replace(device, packing=packing(mesh, cluster, origin))
     return Machine(
-        cluster=Cluster(name=name, device=device, levels=(level,), source=origin),
+        cluster=replace(cluster, device=device),
         points=points,
         timings=timed,
         spread=line.spread,
@@ -116,9 +120,11 @@ def _whole(mesh: Mesh) -> tuple[str, int]:
     return "all-reduce", mesh.devices.size
 
 
-def _line(chain: Chained, level: Level, origin: str) -> Line:
+def line_of(chain: Chained, level: Level, origin: str) -> Line:
     """Return what a kind of collective takes, beside the level's numbers."""
     found = links.wire(chain.timings, chain.devices)
+    straight = links.seconds(found, chain.timings, chain.devices)
+    sent = links.sent(chain.timings, chain.devices)
     started = found.alpha * messages(chain.kind, chain.devices)
     said = f"{origin}, spread {found.spread:.0%}"
     return Line(
@@ -126,6 +132,10 @@ def _line(chain: Chained, level: Level, origin: str) -> Line:
         devices=chain.devices,
         messages=Number(started / level.alpha.value, said),
         share=Number(level.bandwidth.value / found.bandwidth, said),
+        bend=tuple(
+            (float(size), timing.seconds / float(line))
+            for size, timing, line in zip(sent, chain.timings, straight, strict=True)
+        ),
     )
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from itertools import accumulate
 from operator import mul
 from typing import Any, Final
@@ -115,31 +115,41 @@ class Cluster:
         curve = _read(Curve, device["efficiency"], "an efficiency")
         curve["points"] = tuple((float(a), float(b)) for a, b in curve["points"])
         device["efficiency"] = Curve(**curve)
-        device["flops"] = {
-            name: _number(value, f"flops.{name}")
-            for name, value in device["flops"].items()
-        }
+        for table in ("flops", "packing"):
+            device[table] = {
+                name: _number(value, f"{table}.{name}")
+                for name, value in device.get(table, {}).items()
+            }
         levels = tuple(map(_level, values["levels"]))
         return cls(**values | {"device": Device(**device), "levels": levels})
 
 
 def _level(tree: Mapping[str, Any]) -> Level:
     values = _read(Level, tree, "a level")
-    lines = (Line(**_read(Line, one, "a line")) for one in values.get("lines", ()))
-    return Level(**values | {"lines": tuple(lines)})
+    return Level(**values | {"lines": tuple(map(_line, values.get("lines", ())))})
+
+
+def _line(tree: Mapping[str, Any]) -> Line:
+    values = _read(Line, tree, "a line")
+    bend = tuple((float(a), float(b)) for a, b in values.get("bend", ()))
+    return Line(**values | {"bend": bend})
 
 
 def _read(kind: type, tree: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the fields of a table, with its numbers as `Number`."""
     known = {field.name: field for field in fields(kind)}
     check_fields(tree, known, where)
-    required(tree, [n for n, f in known.items() if f.default is MISSING], where)
+    required(tree, [n for n, f in known.items() if _is_needed(f)], where)
     numbers = [name for name in tree if "Number" in str(known[name].type)]
     return dict(tree) | {
         name: _number(tree[name], f"{where}: {name}")
         for name in numbers
         if "Mapping" not in str(known[name].type)
     }
+
+
+def _is_needed(known: Field[Any]) -> bool:
+    return known.default is MISSING and known.default_factory is MISSING
 
 
 def _number(value: Any, where: str) -> Number | None:

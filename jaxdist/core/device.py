@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from jaxdist.core.errors import BadInput
@@ -69,6 +70,8 @@ class Device:
     """Share of the peak by the FLOPs of a kernel."""
     launch: Number = _FREE
     """Seconds that every kernel takes at least."""
+    packing: Mapping[str, Number] = field(default_factory=lambda: MappingProxyType({}))
+    """Seconds a number that lossy ways of summing compute, by their names."""
 
     def peak(self, dtype: str) -> Number:
         """Return the FLOPs a second in a dtype.

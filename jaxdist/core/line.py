@@ -1,15 +1,20 @@
 """A line: what one kind of collective takes among so many, as a level measured it.
 
-    seconds = messages x alpha + share x sent / bandwidth
+    seconds = (messages x alpha + share x sent / bandwidth) x bend(sent)
 
 alpha and bandwidth are the level's own, so that asking about another link asks about
-all of its lines.
+all of its lines. No collective is straight: a library changes its algorithm with the
+size, and a shaped link lets the first bytes pass. How far timings lie from the line is
+its bend, by the bytes that a device sends in one collective.
 """
 
+import math
 from dataclasses import dataclass
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.number import Number
+
+Points = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +29,18 @@ class Line:
     """As many times the level's alpha pass before and between its bytes."""
     share: Number
     """Seconds of its bytes, over those at the level's bandwidth."""
+    bend: Points = ()
+    """(bytes that a device sends, seconds over those of the line), bytes ascending."""
 
     def __post_init__(self) -> None:
+        sizes = [size for size, _ in self.bend]
+        if sizes != sorted(set(sizes)) or any(min(point) <= 0 for point in self.bend):
+            raise BadInput(
+                f"a line of {self.kind} that bends nowhere",
+                rule="bend is [bytes, times as long], above 0, bytes ascending",
+                values=f"{[list(point) for point in self.bend]}",
+                remedy="[[1e3, 1.0], [1e6, 1.2]]",
+            )
         if self.devices < 2:
             raise BadInput(
                 f"a line of {self.kind} among {self.devices}",
@@ -33,6 +48,30 @@ class Line:
                 values=f"devices = {self.devices}",
                 remedy="devices: 2",
             )
+
+    def times(self, sent: float) -> float:
+        """Return how many times as long as the line one collective takes.
+
+        Between two points it is straight over the logarithm of the bytes; outside it
+        is that of the nearest point.
+
+        >>> some = Number(1.0, "given: me")
+        >>> bent = ((1e4, 1.0), (1e6, 2.0))
+        >>> line = Line(
+        ...     kind="all-gather", devices=4, messages=some, share=some, bend=bent
+        ... )
+        >>> line.times(1e5), line.times(1e9)
+        (1.5, 2.0)
+        """
+        before = None
+        for size, times in self.bend:
+            if sent <= size:
+                if before is None:
+                    return times
+                part = math.log(sent / before[0]) / math.log(size / before[0])
+                return before[1] + part * (times - before[1])
+            before = size, times
+        return before[1] if before else 1.0
 
     @property
     def name(self) -> str:

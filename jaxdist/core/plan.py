@@ -1,81 +1,21 @@
 """A plan: how the training of a network is split over devices, as plain data."""
 
 import json
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Final, Literal
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Final, Literal
 
-from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES, part_size
+from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.mesh import MeshShape, sizes
 from jaxdist.core.outer import Outer
 from jaxdist.core.pipe import Pipe
+from jaxdist.core.plan_fields import as_object, known, tuples
 from jaxdist.core.reduce import Reduce
 from jaxdist.core.shuffle import Shuffle
 
 MADE_FOR: Final = "made_for"
 """Key of a plan file that says what it was made for; no part of the plan."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeshShape:
-    """How many devices each axis of the mesh has, outermost first."""
-
-    replica: int = 1
-    """Independent copies that average their weights now and then."""
-    pipe: int = 1
-    """Stages of a pipeline."""
-    data: int = 1
-    """Shards of the global batch."""
-    fsdp: int = 1
-    """Shards of the batch that also share out parameters and optimizer state."""
-    spatial_d: int = 1
-    """Slices of every sample in depth."""
-    spatial_h: int = 1
-    """Slices of every sample in height (rows)."""
-    spatial_w: int = 1
-    """Slices of every sample in width (columns)."""
-    tensor: int = 1
-    """Shards of each weight: filters, channels, heads."""
-
-    def __post_init__(self) -> None:
-        for name, size in self.items():
-            if size < 1:
-                raise BadInput(
-                    f"mesh axis {name} has no devices",
-                    rule="every mesh axis has at least one device",
-                    values=f"plan.mesh.{name} = {size}",
-                    remedy=f"plan.mesh.{name}=1",
-                )
-
-    def items(self) -> Iterator[tuple[str, int]]:
-        """Yield (axis, devices along it), outermost first."""
-        return ((name, getattr(self, name)) for name in AXES)
-
-    @property
-    def devices(self) -> int:
-        """Devices in the whole mesh."""
-        return math.prod(size for _, size in self.items())
-
-    def size(self, *axes: str) -> int:
-        """Devices along these axes, or parts of axes, together.
-
-        >>> MeshShape(data=4, spatial_h=2).size("data", "fsdp")
-        4
-        >>> MeshShape(data=4, spatial_h=2).size("data[2]", "spatial_h")
-        4
-        """
-        return math.prod(part_size(name) or getattr(self, name) for name in axes)
-
-    @property
-    def batch_shards(self) -> int:
-        """Into how many parts the samples of a replica are divided."""
-        return self.size(*BATCH_AXES)
-
-    @property
-    def spatial_shards(self) -> int:
-        """Into how many parts one sample is divided."""
-        return self.size(*SPATIAL_AXES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +116,31 @@ class Plan:
         return (" x ".join(named) or "data 1") + end
 
     @property
+    def label(self) -> str:
+        """The title and what else was chosen: tells plans of one mesh apart.
+
+        >>> from jaxdist.core.pipe import Pipe
+        >>> Plan(mesh=MeshShape(data=2, pipe=2), microbatches=8, remat=True).label
+        'pipe 2 x data 2, 8 microbatches, 1f1b, remat'
+        """
+        return ", ".join((self.title, *self._settings()))
+
+    def _settings(self) -> Iterator[str]:
+        if self.microbatches > 1:
+            yield f"{self.microbatches} microbatches"
+        if self.stages > 1:
+            chunks = f" x {self.pipe.chunks}" if self.pipe.chunks > 1 else ""
+            yield f"{self.pipe.schedule}{chunks}"
+        if self.pipe.cuts:
+            yield "own cuts"
+        if self.mesh.fsdp > 1 and self.zero != 3:
+            yield f"zero {self.zero}"
+        if self.remat:
+            yield "remat"
+        if self.reduce.via != "exact":
+            yield self.reduce.via
+
+    @property
     def replicas(self) -> int:
         """Copies of the network that train on their own between outer steps.
 
@@ -237,16 +202,16 @@ class Plan:
         Raises:
             BadInput: a field that no plan has.
         """
-        tree = _object("a plan", json.loads(text))
+        tree = as_object("a plan", json.loads(text))
         tree = {key: value for key, value in tree.items() if key != MADE_FOR}
         return cls(
-            **_known(cls, tree)
+            **known(cls, tree)
             | {
-                "mesh": MeshShape(**_sizes(tree.get("mesh", {}))),
-                "shuffle": Shuffle(**_known(Shuffle, tree.get("shuffle", {}))),
-                "pipe": Pipe(**_tuples(_known(Pipe, tree.get("pipe", {})))),
-                "reduce": Reduce(**_tuples(_known(Reduce, tree.get("reduce", {})))),
-                "outer": Outer(**_known(Outer, tree.get("outer", {}))),
+                "mesh": MeshShape(**sizes(tree.get("mesh", {}))),
+                "shuffle": Shuffle(**known(Shuffle, tree.get("shuffle", {}))),
+                "pipe": Pipe(**tuples(known(Pipe, tree.get("pipe", {})))),
+                "reduce": Reduce(**tuples(known(Reduce, tree.get("reduce", {})))),
+                "outer": Outer(**known(Outer, tree.get("outer", {}))),
                 "idle": tuple(tree.get("idle", ())),
             }
         )
@@ -266,44 +231,3 @@ def _check_replicas(plan: Plan) -> None:
             remedy=f"plan.pipe.replicas={','.join(map(str, own))} "
             f"plan.mesh.pipe={sum(own)}",
         )
-
-
-def _tuples(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with the lists of JSON as tuples."""
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in tree.items()}
-
-
-def _known(owner: type, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Pass the fields through, or name the one that `owner` does not have."""
-    names = [f.name for f in fields(owner)]
-    for key in _object(f"a plan's {owner.__name__}", tree):
-        if key not in names:
-            near = did_you_mean(key, names) or ", ".join(names)
-            raise BadInput(f"no plan field {key}", remedy=f"did you mean {near}?")
-    return dict(tree)
-
-
-def _object(what: str, tree: Any) -> dict[str, Any]:
-    """Refuse what is no object of JSON."""
-    if not isinstance(tree, dict):
-        raise BadInput(
-            f"{what} is no {type(tree).__name__}",
-            rule="a plan is an object of JSON, as a run folder's plan.json is",
-            values=json.dumps(tree)[:60],
-            remedy="jaxdist plan digits --cluster testbed --devices 4 -o plan.json",
-        )
-    return tree
-
-
-def _sizes(tree: Any) -> dict[str, int]:
-    """Refuse sizes of a mesh that are no numbers."""
-    known = _known(MeshShape, tree)
-    for axis, size in known.items():
-        if type(size) is not int:
-            raise BadInput(
-                f"plan.mesh.{axis} is no number of devices",
-                rule="the size of an axis is a whole number",
-                values=f"plan.mesh.{axis} = {json.dumps(size)}",
-                remedy=f"plan.mesh.{axis}=2",
-            )
-    return known

@@ -33,6 +33,8 @@ class Layer:
     """FLOPs that the backward pass adds, recomputation included."""
     output_bytes: int = 0
     """Bytes of the activations it makes for the batch, over all its uses."""
+    inner_bytes: int = 0
+    """Bytes inside of it that its backward pass reads: the weights of attention."""
     seconds_forward: float | None = None
     """Measured seconds of the forward pass; None until measured."""
     seconds_backward: float | None = None

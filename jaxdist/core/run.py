@@ -1,7 +1,7 @@
 """A run record: what happened in one training run, as plain data."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -62,7 +62,11 @@ class Run:
     phases_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds by phase, this sitting; the sum is `wall_s`."""
     bytes_by_collective: Mapping[str, int] = field(default_factory=dict)
-    """Bytes each device sends a step, by `collective, axis`."""
+    """Bytes each device sends a step, by `collective, axis`: the plan's ledger."""
+    collectives: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    """The same by the compiled step: `kind`, `axes`, `count`, payload bytes by the
+    `ledger` and in the `program`, and `wire`, what a device sends of it at least.
+    """
     memory_bytes: int = 0
     """Memory a device needs for the step: arguments, outputs and temporaries."""
     resumed_at: int | None = None

@@ -4,8 +4,10 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from jaxdist.core.dtypes import wide
+from jaxdist.core.made import INNER
 
 
 def causal_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
@@ -33,6 +35,9 @@ def causal_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.
         "btkgd,bskd->bkgts", grouped, key, preferred_element_type=full
     ) / math.sqrt(features)
     seen = jnp.tril(jnp.ones((count, count), bool))
-    weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf)).astype(value.dtype)
+    spread = checkpoint_name(jax.nn.softmax(jnp.where(seen, scores, -jnp.inf)), INNER)
+    weights = spread.astype(value.dtype)
+    if weights.dtype != spread.dtype:
+        weights = checkpoint_name(weights, INNER)
     read = jnp.einsum("bkgts,bskd->btkgd", weights, value)
     return read.reshape(samples, count, heads, features)

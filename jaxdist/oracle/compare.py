@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -12,6 +12,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.measured import BETWEEN, OTHER, Measured, Pair
 from jaxdist.core.number import Number
 from jaxdist.core.run import Run
+from jaxdist.oracle.groups import Group
 from jaxdist.oracle.lanes import Lanes
 from jaxdist.oracle.misses import Miss, misses
 from jaxdist.oracle.predict import Prediction
@@ -23,6 +24,11 @@ _SPEEDS: Final = ("device.flops", "device.memory_bandwidth", "device.launch")
 _LEAST: Final = 0.05
 _MOST: Final = 20.0
 """Factors between which a recalibration stays."""
+_APART: Final = 0.1
+"""Least difference of shares by which two factors are told apart."""
+_INPUT: Final = "input"
+_LITTLE: Final = 0.02
+"""Part of a step that is too little to say how fast something is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +53,10 @@ class Compared:
     """A watched step over the median step."""
     planned: Lanes = ()
     """Work of stages in time, as predicted; empty where the network is not cut."""
+    links: Mapping[str, Group] = field(default_factory=dict)
+    """What each set of axes that something moves along has of the cluster's links."""
+    asked: str = ""
+    """Run and cluster as they were typed; empty: their names."""
 
     @property
     def misses(self) -> tuple[Miss, ...]:
@@ -54,7 +64,14 @@ class Compared:
         if self.measured is None:
             return ()
         origins = self.prediction.origins
-        return misses(self.terms, self.layers, self.measured, origins)
+        return misses(self.terms, self.layers, self.measured, origins, self.recalibrate)
+
+    @property
+    def recalibrate(self) -> str:
+        """The command that folds the run into the cluster."""
+        name, on = self.run.partition("@")[0], self.prediction.cluster
+        asked = self.asked or f"{name} --cluster {on}"
+        return f"jaxdist compare {asked} --recalibrate better.json"
 
     @property
     def cause(self) -> str:
@@ -100,6 +117,8 @@ def compare(
     measured: Measured | None = None,
     layers: Mapping[str, Pair] | None = None,
     planned: Lanes = (),
+    links: Mapping[str, Group] | None = None,
+    asked: str = "",
 ) -> Compared:
     """Set a run beside its prediction.
 
@@ -112,6 +131,8 @@ def compare(
         measured: where the watched steps went.
         layers: predicted seconds of each layer in a step.
         planned: predicted work of stages in time.
+        links: of each set of axes that something moves along.
+        asked: run and cluster as they were typed.
     """
     step = Term(
         name="step", unit="s", predicted=prediction.step_s, measured=run.step_s or None
@@ -151,6 +172,8 @@ def compare(
         measured=measured,
         slower=slower,
         planned=planned,
+        links=links or {},
+        asked=asked,
     )
 
 
@@ -186,9 +209,14 @@ def _by_layer(
 def recalibrated(cluster: Cluster, seen: Sequence[Compared]) -> Cluster:
     """Return the cluster with speeds that explain what was measured.
 
-    Two factors are fitted, one of devices and one of links, to measured steps with the
-    same relative weight: step = a (compute + bubble + update) + b (the others). Runs of
-    one kind do not tell them apart: then they have the same factor.
+    Two factors are fitted, a of devices and b of links, with the same relative weight:
+
+        a (compute + bubble + update) + b (the others) = step
+
+    A run that was watched has both parts measured, so one is enough. What waits for
+    others is of the links, as it is where links are calibrated; what nobody does is of
+    the devices, which start late; the wait for input is of neither. Runs that were not
+    watched, of one kind, do not tell them apart: then they have the same factor.
 
     Args:
         cluster: what the predictions were made with.
@@ -222,18 +250,35 @@ def recalibrated(cluster: Cluster, seen: Sequence[Compared]) -> Cluster:
 def _factors(seen: Sequence[Compared]) -> tuple[float, float]:
     from scipy.optimize import nnls
 
-    rows = []
-    for one in seen:
-        took = one.step.measured or one.step.predicted
-        own = sum(one.prediction.terms_s.get(name, 0.0) for name in OWN)
-        rows.append((own / took, (one.step.predicted - own) / took))
-    sides = np.array(rows)
-    shares = sides[:, 0] / sides.sum(axis=1)
-    if len(rows) < 2 or np.ptp(shares) < 0.1:
-        both = float(np.median(1 / sides.sum(axis=1)))
+    rows = np.array([row for one in seen for row in _parts(one)])
+    parts, took = rows[:, :2], rows[:, 2]
+    shares = parts[:, 0] / parts.sum(axis=1)
+    if np.ptp(shares) < _APART:
+        both = float(np.median(took / parts.sum(axis=1)))
         return both, both
-    own, moved = nnls(sides, np.ones(len(rows)))[0]
+    own, moved = nnls(parts, took)[0]
     return _bounded(own), _bounded(moved)
+
+
+def _parts(one: Compared) -> list[tuple[float, float, float]]:
+    """Return what was predicted of devices and of links, and what they took together.
+
+    All are parts of the measured step. A run that was watched has a row for each of the
+    two, unless there is too little of one to tell.
+    """
+    step = one.step.measured or one.step.predicted
+    said = one.prediction.terms_s
+    own = sum(said.get(name, 0.0) for name in OWN)
+    whole = [(own / step, (one.step.predicted - own) / step, 1.0)]
+    if one.measured is None:
+        return whole
+    seen = {t.name: (t.measured or 0.0) / step for t in one.terms if t.unit == "s"}
+    waited = seen.pop(_INPUT, 0.0)
+    late = sum(s for name, s in seen.items() if name not in (*OWN, OTHER))
+    moved = one.step.predicted - own - said.get(_INPUT, 0.0)
+    if min(late, 1 - late - waited, moved / one.step.predicted) < _LITTLE:
+        return whole
+    return [(own / step, 0.0, 1 - late - waited), (0.0, moved / step, late)]
 
 
 def _bounded(factor: float) -> float:

@@ -2,8 +2,9 @@
 
 state         exact: what the layout's shapes say
 gradients     as many bytes as the parameters that a device works with
-activations   sum over layers of share output_bytes, once for every microbatch in
-              flight; with remat those between blocks, and one block whole
+activations   sum over layers of share (output_bytes + inner_bytes), once for every
+              microbatch in flight; with remat those between blocks and what the tensor
+              axis brought, and one block whole, once
 batch         the device's samples, kept through the step
 buffers       the largest array that a collective makes
 
@@ -11,7 +12,7 @@ Where the step was traced, the state, the batch and what the program has at most
 them (`jaxdist/profile/heap.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Container
 
 from jaxdist.core.device import Device
 from jaxdist.oracle.case import Case
@@ -51,24 +52,36 @@ def _on(case: Case, device: Device, place: int) -> dict[str, int]:
 
 def _activations(case: Case, worker: Worker, place: int) -> int:
     """Return the bytes of what forward passes leave for backward passes."""
-    total = 0.0
+    kept, once = 0.0, 0.0
     for stage in places_of(case.plan).stages_of(place) if case.stages else (0,):
         blocks: dict[str, float] = {}
         for layer in case.layers_of(stage):
-            size = worker.share(layer) * layer.output_bytes
+            size = worker.share(layer) * (layer.output_bytes + layer.inner_bytes)
             blocks[layer.block] = blocks.get(layer.block, 0.0) + size
-        total += _remade(case, blocks) if case.plan.remat else sum(blocks.values())
-    return round(total * _in_flight(case, place))
+        if case.plan.remat:
+            kept += _between(case, blocks)
+            once = max(once, max(blocks.values(), default=0.0))
+        else:
+            kept += sum(blocks.values())
+    brought = _brought(case, place) / worker.microbatches if case.plan.remat else 0.0
+    return round((kept + brought) * _in_flight(case, place) + once)
 
 
-def _remade(case: Case, blocks: Mapping[str, float]) -> float:
-    """Return what is kept where the insides of blocks are computed again."""
-    between = sum(
-        block.output_bytes / (case.shards * case.microbatches)
-        for block in case.profile.blocks
-        if block.name in blocks
-    )
-    return between + max(blocks.values(), default=0.0)
+def _between(case: Case, blocks: Container[str]) -> float:
+    """Return the bytes that blocks hand on, of one microbatch; the last hands none."""
+    parts = case.shards * case.microbatches
+    own = (x for x in case.profile.blocks if x.name in blocks and x.cut_after)
+    return sum(x.output_bytes for x in own) / parts
+
+
+def _brought(case: Case, place: int) -> float:
+    """Return the bytes that collectives of the tensor axis brought forward, in a step.
+
+    They are not computed again: that would move them again. Of sums half are backward.
+    """
+    rows = [row for row in case.ledgers[place].rows if row.axes == ("tensor",)]
+    sums = sum(row.payload for row in rows if row.kind == "all-reduce")
+    return sums / 2 + sum(row.payload for row in rows if row.kind == "all-gather")
 
 
 def _in_flight(case: Case, place: int) -> int:
@@ -83,4 +96,4 @@ def _in_flight(case: Case, place: int) -> int:
 
 def _buffers(case: Case, place: int) -> int:
     rows = case.ledgers[place].rows
-    return max((row.payload for row in rows), default=0)
+    return max((row.payload // max(1, row.arrays) for row in rows), default=0)

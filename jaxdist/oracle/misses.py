@@ -12,7 +12,6 @@ _SPEEDS: Final = {
     COMPUTE: ("device.flops", "device.efficiency", "device.launch"),
     UPDATE: ("device.memory_bandwidth",),
 }
-_RECALIBRATE: Final = "jaxdist compare RUN --cluster C --recalibrate FILE"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +36,7 @@ def misses(
     layers: Sequence[Term],
     measured: Measured,
     origins: Mapping[str, str],
+    recalibrate: str,
     most: int = 2,
 ) -> tuple[Miss, ...]:
     """Return the terms that miss by most seconds, the worst first.
@@ -46,6 +46,7 @@ def misses(
         layers: of computing, those that miss most first.
         measured: what the devices did.
         origins: where each number of the cluster is from, by its path.
+        recalibrate: the command that folds the run into the cluster.
         most: how many.
     """
     known = [one for one in terms if one.unit == "s" and one.measured is not None]
@@ -54,7 +55,7 @@ def misses(
         Miss(
             term=one,
             cause=_cause(one, layers, measured, origins),
-            remedy=_remedy(one, measured),
+            remedy=_remedy(one, measured) or recalibrate,
         )
         for one in worst
         if one.off
@@ -106,6 +107,7 @@ def _guessed(term: str, origins: Mapping[str, str]) -> list[str]:
 
 
 def _remedy(term: Term, measured: Measured) -> str:
+    """Say what mends the run; nothing where the prediction is to be mended."""
     crowded = len(measured.devices) > measured.cores
     if term.name in (WAITING, BUBBLE, OTHER) and crowded:
         return f"at most {measured.cores} devices in a process of this machine"
@@ -113,4 +115,4 @@ def _remedy(term: Term, measured: Measured) -> str:
         return "data.readers=4, or data that is kept"
     if term.name == BUBBLE:
         return "plan.pipe.cuts where measured stages are equal, or more microbatches"
-    return _RECALIBRATE
+    return ""

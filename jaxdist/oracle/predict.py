@@ -25,6 +25,13 @@ _MARGIN: Final = 0.35
 """Share by which temporaries may be more than traced: the most seen is 0.29."""
 
 
+_EXACT: Final = (
+    *("parameters", "statistics", "optimizer", "averages"),
+    *("residuals", "replicas", "gradients", "batch"),
+)
+"""Terms of memory that are counted and not estimated."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
     """What a step takes on a cluster."""
@@ -67,6 +74,12 @@ class Prediction:
         return self.memory_bytes + round(_MARGIN * self.memory.get("temporaries", 0))
 
     @property
+    def roomy_bytes(self) -> int:
+        """Bytes of a device with the same margin for all that is not exact."""
+        exact = sum(self.memory.get(term, 0) for term in _EXACT)
+        return self.memory_bytes + round(_MARGIN * (self.memory_bytes - exact))
+
+    @property
     def fits(self) -> bool:
         """Whether a device has room for it, with the margin."""
         return self.safe_bytes <= self.room
@@ -100,6 +113,7 @@ def predict(case: Case, cluster: Cluster) -> Prediction:
     """
     check_devices(case.plan, cluster)
     terms = computed(case, cluster) | moved(case, cluster)
+    terms["packing"] = _packing(case, cluster)
     terms["update"] = _update(case, cluster)
     late = _input(case, cluster) - sum(terms.values())
     terms["input"] = max(0.0, late)
@@ -146,6 +160,15 @@ def moved(case: Case, cluster: Cluster) -> dict[str, float]:
         for device, ledger in enumerate(case.ledgers)
     ]
     return max(found, key=lambda terms: sum(terms.values()))
+
+
+def _packing(case: Case, cluster: Cluster) -> float:
+    """Return the seconds in which gradients are packed and unpacked, where measured."""
+    known = cluster.device.packing
+    return max(
+        sum(r.packed * known[r.what].value for r in ledger.rows if r.what in known)
+        for ledger in case.ledgers
+    )
 
 
 def _update(case: Case, cluster: Cluster) -> float:

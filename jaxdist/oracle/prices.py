@@ -2,11 +2,12 @@
 
     seconds = messages(kind, p) alpha + share(kind, p) sent(kind, payload, p) / rate
 
-`sent` are the bytes that a device of the group sends, those of the meter's formulas.
-Messages are those of recursive halving and doubling, 2 ceil(log2 p) for an all-reduce;
-of p - 1 partners for an all-to-all. A ring sends as many bytes and more messages, so
-this is what a library reaches that chooses by size; its share is 1. Where collectives
-of the kind were measured among p devices, messages and share are what was found.
+for each array. `sent` are the bytes that a device of the group sends, those of the
+meter's formulas. Messages are those of recursive halving and doubling, 2 ceil(log2 p)
+for an all-reduce; of p - 1 partners for an all-to-all. A ring sends as many bytes and
+more messages, so this is what a library reaches that chooses by size; its share is 1.
+Where collectives of the kind were measured among p devices, messages and share are what
+was found, and how far collectives of that size lay from such a line.
 """
 
 import math
@@ -31,9 +32,11 @@ def seconds(kind: str, payload: float, times: int, group: Group) -> float:
     if group.size == 1:
         return 0.0
     sent, line = wire_bytes(kind, round(payload), group.size), group.line(kind)
-    count = line.messages.value if line else messages(kind, group.size)
-    share = line.share.value if line else 1.0
-    return times * count * group.alpha + share * sent / group.rate
+    if line is None or not times:
+        return times * messages(kind, group.size) * group.alpha + sent / group.rate
+    straight = times * line.messages.value * group.alpha
+    straight += line.share.value * sent / group.rate
+    return straight * line.times(sent / times)
 
 
 def messages(kind: str, devices: int) -> int:

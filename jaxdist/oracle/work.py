@@ -1,7 +1,8 @@
 """Work: the seconds that a device computes, by layer, on the slice it really gets.
 
     share(l)   = FLOPs that the ledger gives the device / FLOPs of the whole layer; of a
-                 layer without a kernel 1 / (devices that share out the samples)
+                 module with several split layers, attention, as they; of others
+                 1 / (devices that share out the samples)
     measured   seconds(l) share e(F) / e(share F)
     otherwise  max(share F / (peak e(share F)), share M / memory bandwidth) + launch
 
@@ -10,7 +11,9 @@ device's efficiency by the FLOPs of a kernel: half a layer takes more than half 
 (correction 5 to ParaDL, arXiv 2104.09075).
 """
 
+from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from jaxdist.core.device import Device
@@ -57,9 +60,26 @@ class Worker:
     def share(self, layer: Layer) -> float:
         """Return the part of a layer's work on the batch in one microbatch."""
         planned = self.ledger.work.get(layer.name)
-        if not planned or not layer.flops:
-            return 1 / (self.case.shards * self.case.microbatches)
-        return planned / layer.flops / self.microbatches
+        if planned and layer.flops:
+            return planned / layer.flops / self.microbatches
+        if self.case.plan.mesh.tensor > 1 and layer.name in self._around:
+            return self._around[layer.name] / self.microbatches
+        return 1 / (self.case.shards * self.case.microbatches)
+
+    @cached_property
+    def _around(self) -> dict[str, float]:
+        """Return the part of their layers that is done here, of modules with several.
+
+        What attention does between its layers is dealt out with them, head by head.
+        """
+        planned, whole, count = Counter[str](), Counter[str](), Counter[str]()
+        for layer in self.case.profile.layers:
+            if work := self.ledger.work.get(layer.name):
+                module = layer.name.rpartition(".")[0]
+                planned[module] += work
+                whole[module] += layer.flops
+                count[module] += 1
+        return {m: planned[m] / whole[m] for m, n in count.items() if m and n > 1}
 
     def spent(self, layer: Layer) -> Spent:
         """Return the seconds of a layer in one microbatch."""

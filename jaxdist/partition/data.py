@@ -13,6 +13,7 @@ Traffic a step (G parameters' bytes, C channels of a norm):
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -111,7 +112,7 @@ def gradients(
     exactly: Sequence[tuple[str, ...]],
     updates: int = 1,
 ) -> Iterator[Traffic]:
-    """Yield the exact sums of gradients and loss.
+    """Yield the exact sums of gradients and loss, a row for arrays of a size.
 
     Scalars and vectors that are summed over the same axes travel as one array
     (`jaxdist.collectives.reduce.sum_shares`).
@@ -122,30 +123,35 @@ def gradients(
         exactly: axes over which the gradient of each is summed.
         updates: times that parameters move in a step; the loss is summed once.
     """
-    sums: Counter[tuple[str, ...]] = Counter()
-    arrays: Counter[tuple[str, ...]] = Counter()
     width = max(4, *(np.dtype(leaf.dtype).itemsize for leaf in leaves))
-    short = {(plan.sum_axes, np.dtype(f"float{8 * width}")): 1}  # the loss
+    loss = plan.sum_axes, np.dtype(f"float{8 * width}")
+    alone: Counter[tuple[tuple[str, ...], int]] = Counter()
+    short: Counter[tuple[tuple[str, ...], np.dtype[Any]]] = Counter({loss: width})
+    times = {loss: 1}
     for leaf, over in zip(leaves, exactly, strict=True):
         size = math.prod(leaf.local(plan)) * np.dtype(leaf.dtype).itemsize
-        sums[over] += updates * size
         if len(leaf.shape) < 2:
-            short[over, np.dtype(leaf.dtype)] = updates
+            vectors = over, np.dtype(leaf.dtype)
+            short[vectors] += updates * size
+            times[vectors] = updates
         else:
-            arrays[over] += updates
-    sums[plan.sum_axes] += width
-    for (over, _), times in short.items():
-        arrays[over] += times
-    for axes, payload in sums.items():
-        if axes:
-            yield Traffic(
-                what="all-reduce",
-                kind="all-reduce",
-                axes=axes,
-                payload=payload,
-                layer="reduce_gradients",
-                arrays=arrays[axes],
-            )
+            alone[over, size] += updates
+    for (over, size), arrays in alone.items():
+        yield from _sum(over, arrays * size, arrays)
+    for vectors, payload in short.items():
+        yield from _sum(vectors[0], payload, times[vectors])
+
+
+def _sum(axes: tuple[str, ...], payload: int, arrays: int) -> Iterator[Traffic]:
+    if axes:
+        yield Traffic(
+            what="all-reduce",
+            kind="all-reduce",
+            axes=axes,
+            payload=payload,
+            layer="reduce_gradients",
+            arrays=arrays,
+        )
 
 
 def statistics(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:

@@ -53,14 +53,14 @@ def parameters(
     """
     sizes = {AXIS: plan.mesh.size(AXIS)}
     reads = times if plan.zero == 3 else 1
+    twice = {leaf.name for leaf, read in zip(leaves, again, strict=True) if read}
     for name, group in _together(leaves).items():
         sent = _sent(group[0], dtype if plan.zero == 3 else None)
         numbers = sum(_numbers(plan, leaf) for leaf in group)
-        twice = [
-            x for x, read in zip(leaves, again, strict=True) if read and x in group
-        ]
         part, matrix = numbers // sizes[AXIS], len(group[0].shape) > 1
-        times_read = reads * (1 + bool(twice)) if matrix else reads
+        times_read = (
+            reads * (1 + any(x.name in twice for x in group)) if matrix else reads
+        )
         message = part * sent.itemsize
         if matrix and gather is not None:
             message = gather.message(part, wide(sent).itemsize)

@@ -27,17 +27,21 @@ from jaxdist.collectives.compress.method import Axes, Method
 from jaxdist.collectives.compress.power import Power
 from jaxdist.collectives.reduce import axes_without
 from jaxdist.collectives.via import METHODS, narrow, set_up
-from jaxdist.core.errors import BadInput, Remark
+from jaxdist.core.errors import Remark
 from jaxdist.core.plan import Plan
 from jaxdist.partition.leaves import Leaf
 from jaxdist.partition.ranks import methods
+from jaxdist.partition.reduction_rules import (
+    AXIS,
+    PLAIN,
+    check,
+    check_levels,
+    check_shared,
+)
 from jaxdist.partition.traffic import Traffic
 
-AXIS = "data"
 BUCKETS: Final = "reduce_gradients/bucket"
 """How the scope of each bucket begins."""
-_PLAIN = ("exact", "auto")
-"""Sums as the backend likes; auto is so until something was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,9 +109,9 @@ def plan_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
         BadInput: settings out of range, or a way that this mesh does not have.
     """
     exact = exact_reduction(plan, leaves)
-    _check(plan)
-    _check_shared(plan, leaves)
-    if plan.reduce.via in _PLAIN:
+    check(plan)
+    check_shared(plan, leaves)
+    if plan.reduce.via in PLAIN:
         return exact
     if plan.mesh.size(AXIS) == 1:
         warnings.warn(
@@ -127,7 +131,7 @@ def plan_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
             grouped[axes, own[place], _split(leaves[place])].append(place)
             exactly[place] = () if levels else axes_without(over, (AXIS,))
     if levels:
-        _check_levels(plan, [axes for axes, *_ in grouped])
+        check_levels(plan, [axes for axes, *_ in grouped])
     return replace(
         exact,
         exactly=tuple(exactly),
@@ -147,7 +151,8 @@ def compressed(
         shapes = [leaves[place].local(plan) for place in bucket.places]
         dtype = leaves[bucket.places[0]].dtype
         sizes = {axis: plan.mesh.size(axis) for axis in bucket.axes}
-        for payload in bucket.method.payloads(shapes, dtype, sizes):
+        numbers = sum(map(math.prod, shapes))
+        for place, payload in enumerate(bucket.method.payloads(shapes, dtype, sizes)):
             yield Traffic(
                 what=bucket.method.name,
                 kind=payload.kind,
@@ -155,12 +160,13 @@ def compressed(
                 payload=payload.size,
                 layer=f"{BUCKETS}{number}",
                 arrays=payload.arrays,
+                packed=0 if place else numbers,
             )
 
 
 def compressor(plan: Plan) -> Callable[[Leaf], bool]:
     """Return what tells whether a plan compresses a leaf's gradient along data."""
-    if plan.reduce.via in _PLAIN or plan.mesh.size(AXIS) == 1:
+    if plan.reduce.via in PLAIN or plan.mesh.size(AXIS) == 1:
         return lambda leaf: False
     return partial(is_sent, plan, method=set_up(plan.reduce))
 
@@ -197,73 +203,3 @@ def _buckets(
             so_far, held = 0, []
     if held:
         yield tuple(held)
-
-
-def _check(plan: Plan) -> None:
-    asked = plan.reduce
-    legal = {
-        "momentum": 0 <= asked.momentum < 1 and (asked.feedback or not asked.momentum),
-        "warm_up": asked.warm_up >= 0,
-        "bucket_mib": asked.bucket_mib > 0,
-        "dense_below": asked.dense_below >= 0,
-    }
-    for name, holds in legal.items():
-        if not holds:
-            raise BadInput(
-                f"plan.reduce.{name} is out of range",
-                rule="0 <= momentum < 1, and 0 without feedback; warm_up >= 0, "
-                "bucket_mib > 0, dense_below >= 0",
-                values=f"plan.reduce.{name} = {getattr(asked, name)}",
-                remedy=f"plan.reduce.{name}={getattr(type(asked)(), name)}",
-            )
-
-
-def _check_levels(plan: Plan, found: Sequence[Axes]) -> None:
-    for axes in found:
-        if len(axes) < 2:
-            raise BadInput(
-                "a hierarchical sum needs two levels",
-                rule="gradients are summed over data and another axis inside it",
-                values=f"plan.reduce.via = hierarchical, {plan.title} sums over "
-                f"{', '.join(axes)} alone",
-                remedy=(
-                    "plan.reduce.via=top_k",
-                    "or a second axis: plan.mesh.spatial_h=2",
-                ),
-            )
-
-
-def _check_shared(plan: Plan, leaves: Sequence[Leaf]) -> None:
-    """Refuse what would round the parameters themselves, or fill the memory again."""
-    asked, fsdp = plan.reduce, plan.mesh.fsdp
-    if asked.gather != "exact" and plan.zero != 3:
-        raise BadInput(
-            "parameters would be rounded at every step",
-            rule="parameters travel in fewer bits where whole ones are kept in shards, "
-            "with plan.zero=3",
-            values=f"plan.reduce.gather = {asked.gather}, plan.zero = {plan.zero}",
-            remedy=("plan.zero=3", "or plan.reduce.gather=exact"),
-        )
-    for name in ("scatter", "gather"):
-        if getattr(asked, name) != "exact" and fsdp == 1:
-            warnings.warn(
-                f"plan.reduce.{name} = {getattr(asked, name)} does nothing: "
-                "plan.mesh.fsdp = 1",
-                Remark,
-                stacklevel=3,
-            )
-    lossy = asked.via not in _PLAIN and not set_up(asked).lossless
-    if lossy and asked.feedback and fsdp > 1 and plan.mesh.size(AXIS) == 1:
-        numbers = sum(math.prod(leaf.shape) for leaf in leaves)
-        raise BadInput(
-            f"{asked.via} along fsdp would keep what it does not send whole",
-            rule="what is left is as large as the gradient that is packed: a shard "
-            "along data, all parameters along fsdp",
-            values=f"plan.reduce.via = {asked.via}, {plan.title}: {4 * numbers:,} B "
-            f"more a device, where fsdp leaves it {4 * numbers // fsdp:,} B of "
-            "parameters",
-            remedy=(
-                "plan.reduce.via=exact plan.reduce.scatter=int8",
-                "or a data axis beside fsdp: plan.mesh.data=2",
-            ),
-        )

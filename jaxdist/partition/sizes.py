@@ -26,6 +26,7 @@ from jaxdist.layers import bind
 from jaxdist.layers.split import Rows, Split
 from jaxdist.partition import reach
 from jaxdist.partition.strides import Stop, has_rows, is_windowed, read_stops
+from jaxdist.profile.alike import Alike
 from jaxdist.profile.calls import Call, read_calls
 from jaxdist.profile.readings import Readings
 
@@ -63,6 +64,7 @@ def fit(
     state: Sequence[Any],
     *inputs: jax.ShapeDtypeStruct,
     readings: Readings | None = None,
+    alike: Alike | None = None,
 ) -> tuple[tuple[Call, ...], Sizes]:
     """Size the blocks of a network's arrays.
 
@@ -73,6 +75,7 @@ def fit(
         inputs: shapes and dtypes of what it is called on, global batch first; its
             images are the first.
         readings: of the same network, for other layouts.
+        alike: blocks that need not be read.
 
     Returns:
         The network's calls, with the shapes that their arrays have on the devices, and
@@ -92,6 +95,8 @@ def fit(
             state,
             *inputs,
             prepare=lambda network: bind(network, until=until, gather=gather),
+            # What is gathered before one of them is not before the others.
+            alike=None if until else alike,
         ),
     )
     split, whole = reach.part(calls, until)

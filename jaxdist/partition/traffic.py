@@ -23,6 +23,8 @@ class Traffic:
     """Path of the layer that asks for it."""
     arrays: int = 1
     """Arrays that are moved one after another in one step."""
+    packed: int = 0
+    """Numbers that a lossy way packs on a device before it moves them."""
 
 
 def real_axes(plan: Plan, axes: Iterable[str]) -> tuple[str, ...]:

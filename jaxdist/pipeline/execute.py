@@ -8,11 +8,10 @@ Other stages do other work in the same tick, so nothing in a stage may wait for 
 along the pipe axis; sums and gathers over other axes may.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +19,8 @@ import numpy as np
 from jax import lax
 
 from jaxdist.pipeline import forms
-from jaxdist.pipeline.forms import Lengths, Vectors
+from jaxdist.pipeline.carry import ARRIVALS, Carry, let_go
+from jaxdist.pipeline.forms import Vectors
 from jaxdist.pipeline.once import Row, in_turn, once
 from jaxdist.pipeline.slots import Held
 from jaxdist.pipeline.stage import (
@@ -35,47 +35,6 @@ from jaxdist.pipeline.stage import (
 from jaxdist.pipeline.tables import KINDS
 
 AXIS = "pipe"
-
-
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=(
-        "total",
-        "grads",
-        "stats",
-        "inputs",
-        "gradients",
-        "kept",
-        "up",
-        "down",
-        "moving",
-    ),
-    meta_fields=(),
-)
-@dataclass(frozen=True, kw_only=True)
-class Carry:
-    """What a device has between two ticks."""
-
-    total: Any
-    """Sum of what the last stage returned."""
-    grads: Any
-    """Sums of gradients, `Held`; None without backward passes."""
-    stats: Held
-    """Running statistics."""
-    inputs: Vectors
-    """Ring of what arrived from the stage before."""
-    gradients: Vectors
-    """Ring of gradients from the stage behind."""
-    kept: Vectors
-    """Ring of what forward passes keep."""
-    up: tuple[Vectors, ...]
-    """What arrives next from the stage before, hop by hop; until it is sent, what was
-    made comes first.
-    """
-    down: tuple[Vectors, ...]
-    """What arrives next from the stage behind."""
-    moving: Any = None
-    """Weights that change meanwhile, and what changes them; None where none do."""
 
 
 def run_forward(pipe: Pipeline, params: Held, stats: Held, parts: Part) -> Any:
@@ -111,14 +70,6 @@ def run(
     """
     after = Runner(pipe, params, stats, parts, graded=True).run()
     return after.total, after.stats, after.grads
-
-
-def handed(
-    pipe: Pipeline, params: Held, stats: Held, parts: Part
-) -> tuple[Lengths, Lengths]:
-    """Return how long the vectors are that go to the next stage, and that come back."""
-    runner = Runner(pipe, params, stats, parts, graded=False)
-    return runner.takes, runner.slopes
 
 
 class Runner:
@@ -181,14 +132,14 @@ class Runner:
         """Do what a device does in a tick."""
         for way in ("comes", "returns") if self.graded else ("comes",):
             for hop in range(len(self.pipe.tables.hops)):
-                arrives = partial(_ARRIVALS[way], hop)
+                arrives = partial(ARRIVALS[way], hop)
                 carry = once(row[way][hop] >= 0, arrives, row, carry)
         for trace in self.traces:
             carry = self._asked(trace, "forward", row, carry)
         for trace in self.traces if self.graded else ():
             carry = self._asked(trace, "backward", row, carry)
         if self.graded:
-            carry = once(row["work"] == 1, _let_go, row, carry)
+            carry = once(row["work"] == 1, let_go, row, carry)
         return carry
 
     def _asked(self, trace: Trace, kind: str, row: Row, carry: Carry) -> Carry:
@@ -253,29 +204,6 @@ class Runner:
         slopes, others = apart(carried)
         run = pipe.function(stage, others, pipe.own_stats(stage, carry.stats), part)
         return run, pipe.own_params(stage, self.weights(row, carry)), slopes
-
-
-def _arrive(hop: int, row: Row, carry: Carry) -> Carry:
-    """Keep what arrived from the stage before."""
-    kept = forms.put(carry.inputs, row["comes"][hop], carry.up[hop])
-    return replace(carry, inputs=kept)
-
-
-def _come_back(hop: int, row: Row, carry: Carry) -> Carry:
-    """Keep the gradient that arrived from the stage behind."""
-    kept = forms.put(carry.gradients, row["returns"][hop], carry.down[hop])
-    return replace(carry, gradients=kept)
-
-
-def _let_go(row: Row, carry: Carry) -> Carry:
-    """Give up what a backward pass has read: see `forms.drop`."""
-    kept = forms.drop(carry.kept, row["kept"], (carry.grads, carry.down))
-    return replace(carry, kept=kept)
-
-
-_ARRIVALS: Final[Mapping[str, Callable[[int, Row, Carry], Carry]]] = MappingProxyType(
-    {"comes": _arrive, "returns": _come_back}
-)
 
 
 def _permuted(vectors: Vectors, pairs: Sequence[tuple[int, int]]) -> Vectors:

@@ -80,6 +80,20 @@ class Slots:
         rows = [self._stacked(slot, given) for slot in self.slots]
         return self._held(rows, leaves)
 
+    def shapes(self, leaves: Sequence[Any]) -> Held:
+        """Return shapes and dtypes of what `pack` returns.
+
+        Args:
+            leaves: shapes and dtypes of a network's leaves, or of what is kept for
+                each; those of a slot have one dtype.
+        """
+        rows = [
+            jax.ShapeDtypeStruct(slot.leaf.shape, self._dtype(slot, leaves))
+            for slot in self.slots
+        ]
+        own = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
+        return self._held(rows, own)
+
     def unpack(self, held: Held) -> list[jax.Array]:
         """Take a network's leaves, whole ones, out of slots."""
         found: dict[int, Any] = dict(
@@ -227,6 +241,12 @@ class Slots:
     def _stacked(self, slot: Slot, leaves: Mapping[int, Any]) -> Any:
         """Return a slot of leaves by their place, [pipe, fsdp, tensor, n]."""
         return jnp.stack([self._row(slot, place, leaves) for place in slot.places])
+
+    def _dtype(self, slot: Slot, leaves: Sequence[Any]) -> Any:
+        """Return the dtype of a slot of leaves."""
+        places = slot.places
+        own = {slot.leaf.dtype if p is None else leaves[p].dtype for p in places}
+        return own.pop() if len(own) == 1 else jnp.result_type(*own)
 
     def _row(self, slot: Slot, place: int | None, leaves: Mapping[int, Any]) -> Any:
         """Return what a device along the pipe axis has in a slot, [fsdp, tensor, n]."""

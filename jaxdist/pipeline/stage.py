@@ -103,7 +103,12 @@ class Trace:
     @property
     def sloped(self) -> Form:
         """What comes back as the gradient of what it is called on."""
-        return forms.form_of(apart(self.takes.shaped)[0])
+        return sloped(self.takes)
+
+
+def sloped(form: Form) -> Form:
+    """Return the form of the gradient of a tree: that of its floats."""
+    return forms.form_of(apart(form.shaped)[0])
 
 
 def traced(

@@ -131,6 +131,7 @@ class Coarse:
     @cached_property
     def _activations(self) -> Column:
         made = self.pieces.made(self._parts, self._stages, self.space.remat)
+        made = made + self.space.remat * self._brought
         pipe, micro = self.space.sizes("pipe"), self.space.micro
         order, chunks = self._names, self.space.chunks
         flying = np.where(
@@ -138,6 +139,15 @@ class Coarse:
         )
         flying = np.where(order == "1f1b", np.minimum(micro, pipe), flying)
         return made * np.where(pipe == 1, 1, flying)
+
+    @cached_property
+    def _brought(self) -> Column:
+        """Bytes that the tensor axis brings forward in one microbatch."""
+        kinds = self.samples.tensor
+        sums = kinds["all-reduce"].payload / 2 if "all-reduce" in kinds else 0.0
+        gathers = kinds["all-gather"].payload if "all-gather" in kinds else 0.0
+        own = (sums + gathers) / self._parts / self.space.sizes("pipe")
+        return np.where(self.space.sizes("tensor") > 1, own, 0.0)
 
     @cached_property
     def _moved(self) -> Column:

@@ -9,7 +9,6 @@ from jaxdist.core.plan import Plan
 from jaxdist.core.units import size
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.predict import Prediction, predict
-from jaxdist.planner.space import label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,7 @@ class Heap:
 
     def describe_in_full(self, plan: Plan) -> bool:
         """Describe a plan that was not, and tell whether it can be run."""
-        title = label(plan)
+        title = plan.label
         if title in self.found or title in self.refused:
             return title in self.found
         self.described += 1
@@ -64,6 +63,11 @@ class Heap:
         prediction = predict(case, self.cluster)
         return self._fits(plan, prediction, prediction.safe_bytes, ", traced")
 
+    def is_roomy(self, plan: Plan) -> bool:
+        """Keep a plan whose step is not traced if it fits with more than is said."""
+        prediction = self.found[plan.label].prediction
+        return self._fits(plan, prediction, prediction.roomy_bytes, ", not traced")
+
     def sorted(self) -> list[Ranked]:
         """Return the plans that can be run, the fastest first."""
         return sorted(self.found.values(), key=lambda one: one.prediction.step_s)
@@ -74,13 +78,13 @@ class Heap:
         for one in self.sorted():
             if one.plan.reduce.via not in ways:
                 continue
-            same = label(replace(one.plan, reduce=one.plan.reduce.by("exact")))
+            same = replace(one.plan, reduce=one.plan.reduce.by("exact")).label
             if same in kept:
-                del self.found[label(one.plan)]
+                del self.found[one.plan.label]
             kept.add(same)
 
     def _fits(self, plan: Plan, made: Prediction, needed: int, how: str) -> bool:
-        title, over = label(plan), needed - self.most
+        title, over = plan.label, needed - self.most
         if over <= 0:
             self.found[title] = Ranked(plan=plan, prediction=made)
             return True

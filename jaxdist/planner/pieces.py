@@ -71,6 +71,16 @@ class Pieces:
         forward, backward = found[place.ravel()].T
         return Longest(forward=forward, backward=backward)
 
+    def at(self, parts: int, tensor: int) -> Column:
+        """Return the seconds of each block, forward and backward, at a part.
+
+        Args:
+            parts: of the samples, microbatches included.
+            tensor: parts of the weights.
+        """
+        kernels, others = self._table
+        return _between(kernels, parts * tensor) + _between(others, parts)
+
     def parameters(self, stages: Column) -> Column:
         """Return the bytes of the stage that has most."""
         own = self._by_block([layer.parameter_bytes for layer in self.profile.layers])
@@ -87,7 +97,9 @@ class Pieces:
 
     def made(self, parts: Column, stages: Column, remat: Column) -> Column:
         """Return the bytes that the fullest stage keeps of one microbatch."""
-        own = self._by_block([layer.output_bytes for layer in self.profile.layers])
+        own = self._by_block(
+            [layer.output_bytes + layer.inner_bytes for layer in self.profile.layers]
+        )
         handed = np.array([block.output_bytes for block in self.profile.blocks] or [0])
 
         def again(cut: int) -> float:
@@ -98,15 +110,10 @@ class Pieces:
         return np.where(remat == 1, self._each(stages, again), kept) / parts
 
     def _longest(self, parts: int, tensor: int, stages: int) -> tuple[float, float]:
-        each = self._at(parts, tensor)
+        each = self.at(parts, tensor)
         sums = np.add.reduceat(each, self._starts(stages), axis=1)
         forward, backward = sums[:, sums.sum(axis=0).argmax()]
         return float(forward), float(backward)
-
-    def _at(self, parts: int, tensor: int) -> Column:
-        """Return the seconds of each block, forward and backward, at a part."""
-        kernels, others = self._table
-        return _between(kernels, parts * tensor) + _between(others, parts)
 
     @cached_property
     def _table(self) -> tuple[Column, Column]:

@@ -11,7 +11,6 @@ from jaxdist.oracle.predict import Prediction
 from jaxdist.planner.coarse import Coarse
 from jaxdist.planner.heap import Heap, Ranked, none_of
 from jaxdist.planner.shortlist import EXACT, first_of, shortlist, variants
-from jaxdist.planner.space import label
 
 REFINED: Final = 3
 """Plans whose other settings are described as well."""
@@ -51,7 +50,7 @@ def rank(
     describe: Callable[[Plan], Case],
     *,
     room: float | None = None,
-    trace: Callable[[Plan], Case] | None = None,
+    trace: Callable[[Plan], Case | None] | None = None,
 ) -> Ranking:
     """Rank the plans of a space.
 
@@ -63,14 +62,15 @@ def rank(
         known: layouts whose loss is explained; all of them are described.
         describe: gives a plan's case; it may refuse.
         room: bytes of a device; the device's own where not given.
-        trace: gives a plan's case with what its traced program keeps; asked for the
-            first of the ranking where memory may be short.
+        trace: gives a plan's case with what its traced program keeps, or nothing where
+            that takes too long; asked for the first of the ranking where memory may be
+            short.
 
     Raises:
         BadInput: none of them can be run.
     """
     most = room or coarse.cluster.device.memory.value
-    asked = {label(plan): plan for plan in known}
+    asked = {plan.label: plan for plan in known}
     heap = Heap(describe=describe, cluster=coarse.cluster, most=most)
     order = shortlist(coarse, most)
     for plan in map(coarse.space.plan, first_of(order, coarse.space)):
@@ -79,7 +79,7 @@ def rank(
         if not heap.describe_in_full(plan) and True in coarse.space.choices.remat:
             heap.again(title, plan)
     for one in heap.sorted()[:REFINED]:
-        for plan in variants(one.plan, order, coarse.space):
+        for plan in variants(one.plan, order, coarse):
             heap.describe_in_full(plan)
     heap.drop_slower(("exact", *EXACT))
     _confirm(heap, trace)
@@ -94,7 +94,7 @@ def rank(
     )
 
 
-def _confirm(heap: "Heap", trace: Callable[[Plan], Case] | None) -> None:
+def _confirm(heap: "Heap", trace: Callable[[Plan], Case | None] | None) -> None:
     """Strike plans from the top until the first is one whose program fits.
 
     Where one was struck, what layers say of the next is not enough either.
@@ -104,7 +104,8 @@ def _confirm(heap: "Heap", trace: Callable[[Plan], Case] | None) -> None:
         first = heap.sorted()[0]
         if not struck and _SAFE * first.prediction.memory_bytes <= heap.most:
             return
-        if heap.is_safe(first.plan, trace(first.plan)):
+        case = trace(first.plan)
+        if heap.is_safe(first.plan, case) if case else heap.is_roomy(first.plan):
             return
         struck = True
 
@@ -127,7 +128,7 @@ def _losses(
 
 def _bare(plan: Plan) -> str:
     """Name a plan but for remat and its way of summing."""
-    return label(replace(plan, remat=False, reduce=plan.reduce.by("exact")))
+    return replace(plan, remat=False, reduce=plan.reduce.by("exact")).label
 
 
 def reason(one: Prediction, best: Prediction) -> str:

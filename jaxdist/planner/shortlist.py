@@ -9,6 +9,7 @@ import numpy as np
 from jaxdist.core.plan import Plan
 from jaxdist.core.reduce import Via
 from jaxdist.planner.coarse import Coarse
+from jaxdist.planner.cutting import faster_cuts
 from jaxdist.planner.space import Column, Space
 
 LAYOUTS: Final = 12
@@ -43,11 +44,24 @@ def first_of(order: Column, space: Space) -> list[int]:
     return [int(order[place]) for place in np.sort(first)[:LAYOUTS]]
 
 
-def variants(plan: Plan, order: Column, space: Space) -> Iterator[Plan]:
-    """Yield other settings of a plan's layout, the best first."""
+def variants(plan: Plan, order: Column, coarse: Coarse) -> Iterator[Plan]:
+    """Yield other settings of a plan's layout, the best first.
+
+    Beside those of the space: other cuts, and parameters that fsdp does not share out.
+
+    Args:
+        plan: one that came out well.
+        order: rows of the space, the best first.
+        coarse: the space, estimated.
+    """
+    space = coarse.space
     place = space.meshes.index(plan.mesh)
     own = order[space.mesh[order] == place]
     yield from (space.plan(int(row)) for row in own[:SETTINGS])
+    if plan.stages > 1 and not plan.pipe.cuts and not plan.pipe.flows:
+        yield replace(plan, pipe=replace(plan.pipe, cuts=faster_cuts(coarse, plan)))
+    if plan.mesh.fsdp > 1:
+        yield from (replace(plan, zero=zero) for zero in space.choices.zeros)
     if plan.mesh.data > 1 and plan.reduce.via == "exact" and not plan.pipe.flows:
         for way in EXACT if space.choices.ways[0] == "exact" else ():
             yield replace(plan, reduce=plan.reduce.by(way))

@@ -5,10 +5,10 @@ is described or run.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,8 @@ class Choices:
     """Whether insides of blocks are computed again."""
     ways: tuple[Via, ...] = ("exact",)
     """Ways of summing along the data axis."""
+    zeros: tuple[Literal[1, 3], ...] = (1, 3)
+    """What fsdp shares out: the optimizer's state alone, or parameters as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,24 +170,3 @@ def _possible(space: Space, batch: int, blocks: int) -> Column:
 
 def _places(space: Space, ways: Sequence[str]) -> list[int]:
     return [place for place, way in enumerate(space.choices.ways) if way in ways]
-
-
-def label(plan: Plan) -> str:
-    """Name a plan by its layout and by what else was chosen for it.
-
-    >>> label(Plan(mesh=MeshShape(data=2, pipe=2), microbatches=8, remat=True))
-    'pipe 2 x data 2, 8 microbatches, 1f1b, remat'
-    """
-    return ", ".join((plan.title, *_settings(plan)))
-
-
-def _settings(plan: Plan) -> Iterator[str]:
-    if plan.microbatches > 1:
-        yield f"{plan.microbatches} microbatches"
-    if plan.stages > 1:
-        chunks = f" x {plan.pipe.chunks}" if plan.pipe.chunks > 1 else ""
-        yield f"{plan.pipe.schedule}{chunks}"
-    if plan.remat:
-        yield "remat"
-    if plan.reduce.via != "exact":
-        yield plan.reduce.via

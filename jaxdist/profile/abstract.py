@@ -28,6 +28,13 @@ class _Streams(nnx.Rngs):
     default: Any
 
 
+def one_key() -> nnx.Rngs:
+    """Return streams that all give one key, for networks on shapes alone."""
+    rngs = _Streams(0)
+    rngs.default = OneKey(0, tag="default")
+    return rngs
+
+
 def abstract(
     make: Callable[..., nnx.Module], precision: Precision = "float32"
 ) -> nnx.Module:
@@ -44,9 +51,7 @@ def abstract(
         return x.astype(full) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
     def build() -> nnx.Module:
-        rngs = _Streams(0)
-        rngs.default = OneKey(0, tag="default")
-        network = make(dtype=narrow, rngs=rngs)
+        network = make(dtype=narrow, rngs=one_key())
         nnx.update(network, jax.tree.map(cast, nnx.state(network)))
         return network
 

@@ -1,11 +1,14 @@
 """A call: one use of a layer, with its shapes; a network read without computing."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import jax
 from flax import nnx
+
+from jaxdist.profile.alike import Alike, renamed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,7 @@ def read_calls(
     *inputs: jax.ShapeDtypeStruct,
     prepare: Prepare = lambda network: None,
     within: Around = lambda run: run,
+    alike: Alike | None = None,
 ) -> tuple[Call, ...]:
     """List the layers a network calls, in order.
 
@@ -63,9 +67,16 @@ def read_calls(
         inputs: shapes and dtypes of what it is called on, global batch first.
         prepare: called on the traced network before it runs, to tell layers something.
         within: wraps the traced function, to read it as on one device of several.
+        alike: blocks that need not be read.
     """
     calls: list[Call] = []
     read: list[jax.Array] = []
+    blocks: list[str] = []
+    here = [""]
+    if alike is not None and alike.models:
+        whole = nnx.merge(graph, *state)
+        short = alike.short(whole, lambda name: here.__setitem__(0, name))
+        graph, *state = nnx.split(short)
 
     def run(parts: Sequence[Any], *arrays: jax.Array) -> Any:
         network = nnx.merge(graph, *parts)
@@ -77,11 +88,34 @@ def read_calls(
         )
         prepare(network)
         for path, layer in _leaves(network):
-            _record(layer, path, calls, read)
+            _record(layer, path, calls, read, lambda: blocks.append(here[0]))
         return network(*arrays)
 
     jax.eval_shape(within(run), state, *inputs)
-    return tuple(calls)
+    if alike is None or not alike.models:
+        return tuple(calls)
+    return tuple(_every(alike, blocks, calls))
+
+
+def _every(alike: Alike, blocks: list[str], calls: list[Call]) -> Iterator[Call]:
+    """Yield the calls of all blocks, from those of the blocks that were read.
+
+    A call that reads what one in its own block or in that before read first does so in
+    every block that is like its own.
+    """
+    places: list[int] = []
+    made = before = 0
+    for block, own in groupby(zip(blocks, calls, strict=True), key=lambda p: p[0]):
+        each, start = [call for _, call in own], len(places)
+        places += range(made, made + len(each))
+        for name in alike.like(block):
+            for call in each:
+                near = call.reads >= before
+                reads = made - start + call.reads if near else places[call.reads]
+                path = renamed(call.path, block, name)
+                yield replace(call, path=path, reads=reads)
+            made += len(each)
+        before = start
 
 
 def _leaves(network: nnx.Module) -> list[tuple[str, nnx.Module]]:
@@ -92,7 +126,11 @@ def _leaves(network: nnx.Module) -> list[tuple[str, nnx.Module]]:
 
 
 def _record(
-    layer: nnx.Module, path: str, calls: list[Call], read: list[jax.Array]
+    layer: nnx.Module,
+    path: str,
+    calls: list[Call],
+    read: list[jax.Array],
+    note: Callable[[], None],
 ) -> None:
     """Make this one layer note its calls; its class and siblings stay as they are."""
     kind = type(layer)
@@ -100,6 +138,7 @@ def _record(
     def noting(method: str) -> Any:
         def noted(self: Any, x: jax.Array, *args: Any, **kwargs: Any) -> Any:
             y = getattr(kind, method)(self, x, *args, **kwargs)
+            note()
             read.append(x)
             calls.append(
                 Call(

@@ -109,12 +109,17 @@ def _prepare(flat: Flat) -> None:
 def _copied(flat: Flat, donated: Sequence[tuple[int, int]]) -> Iterator[_Room]:
     """Copy donated arguments that may be read after they were written over."""
     readers = users(flat)
+    marked = sorted(
+        {n for arg, _ in donated for n in readers.get(flat.args[arg][0], ())}
+    )
+    bits = {number: 1 << k for k, number in enumerate(marked)}
+    needs = before(flat, marked)
     for arg, out in donated:
         old, new = flat.args[arg], flat.outs[out]
         alike = flat.array(old).nbytes == flat.array(new).nbytes
         if old == new or not alike or old[0] not in readers:
             continue
-        if readers[old[0]] <= before(flat, new[0]):
+        if all(needs[new[0]] & bits[number] for number in readers[old[0]]):
             continue
         copy = flat.add("copied", [old], flat.array(old))
         for number in readers[old[0]]:

@@ -9,6 +9,7 @@ import jax
 from flax import nnx
 
 from jaxdist.core.profile import Block, Layer, Profile
+from jaxdist.profile.alike import Alike, alike_of
 from jaxdist.profile.scopes import modules
 from jaxdist.profile.trace import Prepare, trace
 from jaxdist.profile.walk import Sums, sum_by_layer
@@ -51,6 +52,7 @@ def read_profile(
     *,
     name: str = "",
     prepare: Prepare = lambda network: None,
+    alike: Alike | None = None,
 ) -> Profile:
     """Read what one training step of a network costs on one device.
 
@@ -63,25 +65,28 @@ def read_profile(
         inputs: shapes and dtypes of what it is called on, the batch first.
         name: what to call it; empty takes the name of its class.
         prepare: called on the traced network before it runs, to bind noise to it.
+        alike: blocks that need not be read; none: they are looked for.
 
     Raises:
         ValueError: a layer returns nothing, because its input is too small.
     """
-    anatomy, traced = dissect(network), trace(network, inputs, prepare)
+    same = alike_of(network, inputs, prepare) if alike is None else alike
+    anatomy = dissect(network)
+    traced = trace(same.short(network) if same.models else network, inputs, prepare)
     for path, size in traced.returned.items():
         if not size:
             raise ValueError(f"{path} returns nothing: its input is too small")
     layers = _layers(
         anatomy,
-        sum_by_layer(traced.forward, anatomy.kinds, anatomy.chain),
-        sum_by_layer(traced.both, anatomy.kinds, anatomy.chain),
+        sum_by_layer(traced.forward, anatomy.kinds, anatomy.chain, same),
+        sum_by_layer(traced.both, anatomy.kinds, anatomy.chain, same),
     )
     return Profile(
         model=name or anatomy.name,
         inputs=tuple(f"{x.dtype}{list(x.shape)}".replace(" ", "") for x in inputs),
         batch=inputs[0].shape[0],
         layers=layers,
-        blocks=_blocks(anatomy, layers, traced.returned),
+        blocks=_blocks(anatomy, layers, _every(same, traced.returned)),
         note=anatomy.note,
     )
 
@@ -137,6 +142,7 @@ def _layers(anatomy: Anatomy, forward: Sums, both: Sums) -> tuple[Layer, ...]:
             flops_forward=forward.flops[path],
             flops_backward=both.flops[path] - forward.flops[path],
             output_bytes=forward.made_bytes[path],
+            inner_bytes=forward.inner_bytes[path],
         )
         for path in order
     )
@@ -146,6 +152,13 @@ def _layers(anatomy: Anatomy, forward: Sums, both: Sums) -> tuple[Layer, ...]:
 def _is_something(row: Layer) -> bool:
     held = row.parameters or row.state_bytes
     return bool(held or row.flops or row.output_bytes)
+
+
+def _every(alike: Alike, returned: Mapping[str, int]) -> dict[str, int]:
+    """Return the bytes that blocks return, those of blocks that were not read too."""
+    each = [(name, returned[name]) for name in alike.kept if name in returned]
+    every = {name: size for name, _, size in alike.spread(each)}
+    return {**returned, **every}
 
 
 def _blocks(
@@ -176,6 +189,7 @@ def _block(block: Block, layers: Sequence[Layer]) -> Block:
         "state_bytes",
         "flops_forward",
         "flops_backward",
+        "inner_bytes",
     )
     totals = {name: sum(getattr(row, name) for row in layers) for name in sums}
     return replace(block, **totals)

@@ -9,7 +9,8 @@ loop with stacked results   zeros to write them into, made at the program's star
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -111,26 +112,50 @@ def _scattered(flat: Flat, op: Op, reads: Counter[Value]) -> None:
 
 def _together(flat: Flat) -> None:
     """Make one sum over devices of those that need not wait for each other."""
-    groups: list[tuple[str, list[int]]] = []
-    beside: dict[int, list[int]] = {}
-    for number, op in enumerate(list(flat.ops)):
-        if op.name != "psum":
-            continue
-        kind, needs = str(op.params.get("axes")), before(flat, number, beside)
-        free = (g for k, g in groups if k == kind and not needs.intersection(g))
-        members = next(free, None)
-        if members is None:
-            members = []
-            groups.append((kind, members))
-        members.append(number)
-        beside[number] = members
+    sums = [number for number, op in enumerate(flat.ops) if op.name == "psum"]
+    needs, groups = before(flat, sums), list[_Group]()
+    for place, number in enumerate(sums):
+        kind = str(flat.ops[number].params.get("axes"))
+        waits = _closed(needs[number], groups)
+        free = (g for g in groups if g.kind == kind and not waits & g.members)
+        group = next(free, None)
+        if group is None:
+            group = _Group(kind=kind)
+            groups.append(group)
+        group.numbers.append(number)
+        group.members |= 1 << place
+        group.needs |= needs[number]
     moved: dict[Value, Value] = {}
-    for _, members in groups:
-        if len(members) > 1:
-            moved |= _joined(flat, members)
+    for group in groups:
+        if len(group.numbers) > 1:
+            moved |= _joined(flat, group.numbers)
     for op in flat.ops if moved else ():
         op.ins = [moved.get(v, v) for v in op.ins]
     flat.outs = tuple(moved.get(v, v) for v in flat.outs)
+
+
+@dataclass(kw_only=True)
+class _Group:
+    """Sums over devices that are done as one."""
+
+    kind: str
+    """Over which axes."""
+    numbers: list[int] = field(default_factory=list)
+    """Their operations."""
+    members: int = 0
+    """A bit for each of them."""
+    needs: int = 0
+    """Sums that one of them needs, a bit each."""
+
+
+def _closed(needs: int, groups: Sequence[_Group]) -> int:
+    """Return the sums that are needed where those of a group are done as one."""
+    left = list(groups)
+    while met := [g for g in left if needs & g.members]:
+        left = [g for g in left if not needs & g.members]
+        for group in met:
+            needs |= group.members | group.needs
+    return needs
 
 
 def _joined(flat: Flat, members: list[int]) -> dict[Value, Value]:
@@ -141,22 +166,30 @@ def _joined(flat: Flat, members: list[int]) -> dict[Value, Value]:
     return {value: (number, k) for k, value in enumerate(old)}
 
 
-def before(
-    flat: Flat, number: int, beside: Mapping[int, list[int]] | None = None
-) -> set[int]:
-    """Return what an operation needs, itself among it.
+def before(flat: Flat, marked: Sequence[int]) -> list[int]:
+    """Return which of some operations each one needs, itself among them.
 
     Args:
         flat: the program.
-        number: of the operation.
-        beside: by operation, those that are done as one with it.
+        marked: operations that are asked about.
+
+    Returns:
+        For each operation a number in which bit k stands for the k-th of the marked.
     """
-    seen: set[int] = set()
-    left = [number]
-    while left:
-        one = left.pop()
-        if one not in seen:
-            seen.add(one)
-            left += [v[0] for v in flat.ops[one].ins]
-            left += (beside or {}).get(one, ())
-    return seen
+    bits = {number: 1 << k for k, number in enumerate(marked)}
+    found: list[int | None] = [None] * len(flat.ops)
+    for root in range(len(flat.ops)):
+        left = [root]
+        while left:
+            one = left[-1]
+            ins = {v[0] for v in flat.ops[one].ins}
+            open_ = [number for number in ins if found[number] is None]
+            if found[one] is not None or not open_:
+                left.pop()
+                needs = bits.get(one, 0)
+                for number in ins:
+                    needs |= found[number] or 0
+                found[one] = needs
+            else:
+                left += open_
+    return [needs or 0 for needs in found]

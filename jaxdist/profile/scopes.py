@@ -1,13 +1,12 @@
 """Scopes: a network whose every operation carries the path of its layer."""
 
-from typing import Any, Final
+from typing import Any
 
 import jax
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-MADE: Final = "made"
-"""The name of every activation that a layer makes, as the jaxpr shows it."""
+from jaxdist.core.made import MADE
 
 
 def modules(network: nnx.Module) -> dict[str, nnx.Module]:

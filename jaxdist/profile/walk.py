@@ -8,8 +8,9 @@ from typing import Any
 
 from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
+from jaxdist.core.made import INNER, MADE
+from jaxdist.profile.alike import Alike, renamed
 from jaxdist.profile.flops import count_flops, has_rule
-from jaxdist.profile.scopes import MADE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,15 @@ class Use:
     @property
     def made_bytes(self) -> int:
         """Bytes of the activation that a layer made here, over all trips; mostly 0."""
-        if self.eqn.primitive.name != "name" or self.eqn.params["name"] != MADE:
+        return self._named_bytes(MADE)
+
+    @property
+    def inner_bytes(self) -> int:
+        """Bytes of an array inside of a layer that its backward pass reads."""
+        return self._named_bytes(INNER)
+
+    def _named_bytes(self, name: str) -> int:
+        if self.eqn.primitive.name != "name" or self.eqn.params["name"] != name:
             return 0
         array: Any = self.eqn.outvars[0].aval
         return self.trips * int(array.size) * array.dtype.itemsize
@@ -85,24 +94,52 @@ class Sums:
     """FLOPs by the path of the layer that does them, or the block; "" without."""
     made_bytes: Counter[str]
     """Bytes of the activations it makes."""
+    inner_bytes: Counter[str]
+    """Bytes inside of it that its backward pass reads."""
     blocks: dict[str, str]
     """The block that a layer was first used in, by its path."""
 
 
-def sum_by_layer(jaxpr: Jaxpr, layers: Container[str], blocks: Container[str]) -> Sums:
+@dataclass(kw_only=True)
+class _Own:
+    """What one layer does in one block."""
+
+    owner: str
+    flops: int = 0
+    made_bytes: int = 0
+    inner_bytes: int = 0
+
+
+def sum_by_layer(
+    jaxpr: Jaxpr,
+    layers: Container[str],
+    blocks: Container[str],
+    alike: Alike | None = None,
+) -> Sums:
     """Give each operation to the innermost layer whose scope it is in.
 
     Args:
         jaxpr: a traced program.
         layers: paths of the network's modules.
         blocks: names of its chain's blocks; one takes what no layer does.
+        alike: blocks that are not in the program since others are as they are.
     """
-    sums = Sums(flops=Counter(), made_bytes=Counter(), blocks={})
+    found: dict[tuple[str, str], _Own] = {}
     for use in walk(jaxpr):
         block = next((s for s in use.scopes if s in blocks), "")
         owner = next((s for s in reversed(use.scopes) if s in layers), block)
-        sums.flops[owner] += use.flops
-        sums.made_bytes[owner] += use.made_bytes
+        own = found.setdefault((block, owner), _Own(owner=owner))
+        own.flops += use.flops
+        own.made_bytes += use.made_bytes
+        own.inner_bytes += use.inner_bytes
+    sums = Sums(flops=Counter(), made_bytes=Counter(), inner_bytes=Counter(), blocks={})
+    whole = alike or Alike()
+    each = [(block, own) for (block, _), own in found.items()]
+    for block, read, own in whole.spread(each):
+        owner = renamed(own.owner, read, block)
+        sums.flops[owner] += own.flops
+        sums.made_bytes[owner] += own.made_bytes
+        sums.inner_bytes[owner] += own.inner_bytes
         sums.blocks.setdefault(owner, block)
     return sums
 

@@ -34,6 +34,9 @@ class Hold(Protocol):
     def hold(self, state: TrainState) -> TrainState:
         """Return what devices hold of a state whose leaves are the network's own."""
 
+    def shapes(self, state: TrainState) -> TrainState:
+        """Return shapes and dtypes of what `hold` returns, of those of its argument."""
+
     def store(self, state: TrainState) -> TrainState:
         """Return the state whose leaves are the network's own."""
 
@@ -58,6 +61,10 @@ class Plain:
 
     def hold(self, state: TrainState) -> TrainState:
         """Return the state as it is."""
+        return state
+
+    def shapes(self, state: TrainState) -> TrainState:
+        """Return the shapes as they are."""
         return state
 
     def store(self, state: TrainState) -> TrainState:
@@ -103,6 +110,15 @@ class InSlots:
 
         left = self._left(state, self.param_slots.pack_rows)
         return replace(self._changed(state, put, _is_tree), feedback=left)
+
+    def shapes(self, state: TrainState) -> TrainState:
+        """Return the shapes of slots."""
+
+        def shaped(slots: Slots, tree: Any) -> Held:
+            return slots.shapes(jax.tree.leaves(tree))
+
+        left = self._left(state, partial(jax.eval_shape, self.param_slots.pack_rows))
+        return replace(self._changed(state, shaped, _is_tree), feedback=left)
 
     def store(self, state: TrainState) -> TrainState:
         """Take the leaves of a state out of slots."""

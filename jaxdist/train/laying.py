@@ -18,15 +18,16 @@ from jaxdist.partition.reduction import plan_reduction
 from jaxdist.partition.sizes import fit
 from jaxdist.pipeline.planned import turns
 from jaxdist.profile.again import read_again
+from jaxdist.profile.alike import Alike, alike_of
 from jaxdist.profile.readings import Readings
 from jaxdist.train import flowing, outer, piped, remake
+from jaxdist.train.asked import asked_of
 from jaxdist.train.hold import Hold, Plain
 from jaxdist.train.layout import Layout, Shapes
 from jaxdist.train.objective import Batch, cast
-from jaxdist.train.staging import in_slots, own_calls, staged
-from jaxdist.train.state import named_leaves
+from jaxdist.train.staging import in_slots, own_calls, silent, staged
+from jaxdist.train.state import leaf_names, named_leaves
 from jaxdist.train.task import Task
-from jaxdist.train.trust import asked_squares
 
 
 def lay_out(
@@ -55,18 +56,23 @@ def lay_out(
     data.check(plan, inputs[0].shape[0], task.microbatches)
     state = task.state
     outer.check(plan, state)
-    parts = task.microbatches * plan.replicas
-    inputs = jax.tree.map(lambda x: _part(x, parts), inputs)
-    calls, fitted = fit(
-        plan, task.graph, (state.params, state.stats), *inputs, readings=readings
-    )
-    data.check_groups(plan, calls)
+    count = task.microbatches * plan.replicas
+    inputs = jax.tree.map(lambda x: _part(x, count), inputs)
     network = readings.once(
         "network", lambda: nnx.merge(task.graph, state.params, state.stats)
     )
+    alike = readings.once("alike", lambda: alike_of(network, inputs, silent(inputs)))
+    parts = state.params, state.stats
+    calls, fitted = fit(
+        plan, task.graph, parts, *inputs, readings=readings, alike=alike
+    )
+    data.check_groups(plan, calls)
     if plan.remat:
         remake.check(network)
-    roles = tensor.assign(plan, calls, network)
+    roles = readings.once(
+        ("roles", plan.weights, plan.mesh.tensor, plan.idle, plan.spatial_until),
+        lambda: tensor.assign(plan, calls, network),
+    )
     own = [
         leaves_of(plan, roles, readings.once(kind, partial(named_leaves, tree)))
         for kind, tree in (("params", state.params), ("stats", state.stats))
@@ -74,9 +80,9 @@ def lay_out(
     hold: Hold = Plain(params=own[0], stats=own[1])
     stages = None
     if plan.stages > 1:
-        stages = staged(plan, network, inputs, readings)
-        hold = in_slots(plan, stages, network, state, (own[0], own[1]))
-    reads = _reads(task, plan, hold, shapes, readings)
+        stages = staged(plan, network, inputs, readings, alike)
+        hold = in_slots(plan, stages, network, state, (own[0], own[1]), readings)
+    reads = _reads(task, plan, hold, shapes, readings, alike)
     if stages is not None:
         flowing.check(plan, hold, reads)
     reduction = plan_reduction(plan, reads.leaves)
@@ -98,7 +104,7 @@ def lay_out(
     )
     if stages is None:
         return replace(layout, ledgers=(write(times=task.microbatches),))
-    handed = tuple(piped.messages(layout, readings))
+    handed = tuple(piped.messages(layout, readings, alike))
     return replace(
         layout,
         ledgers=tuple(
@@ -113,13 +119,18 @@ def lay_out(
 
 
 def _reads(
-    task: Task, plan: Plan, hold: Hold, shapes: Shapes, readings: Readings
+    task: Task,
+    plan: Plan,
+    hold: Hold,
+    shapes: Shapes,
+    readings: Readings,
+    alike: Alike,
 ) -> Reads:
     """Say how the parameters lie and which of them the backward pass reads."""
-    abstract = jax.eval_shape(hold.hold, task.state)
+    abstract = hold.shapes(task.state)
     asked, totals = readings.once(
         ("squares", *_form(abstract.params), *_form(abstract.opt)),
-        lambda: asked_squares(task.optimizer, abstract.params, abstract.opt),
+        lambda: asked_of(task, abstract, alike),
     )
     if not isinstance(hold, Plain):
         # Stages put their parameters together once, before the first microbatch.
@@ -129,7 +140,7 @@ def _reads(
         )
     return Reads(
         leaves=hold.params,
-        again=_again(task, plan, hold, shapes, readings),
+        again=_again(task, plan, hold, shapes, readings, alike),
         dtype=task.dtype,
         lengths=asked,
         totals=totals,
@@ -138,24 +149,33 @@ def _reads(
 
 
 def _again(
-    task: Task, plan: Plan, hold: Plain, shapes: Shapes, readings: Readings
+    task: Task,
+    plan: Plan,
+    hold: Plain,
+    shapes: Shapes,
+    readings: Readings,
+    alike: Alike,
 ) -> tuple[bool, ...]:
     """Tell which parameters are put together once more for the backward pass."""
     leaves = hold.params
     if plan.zero != 3 or all(leaf.fsdp is None for leaf in leaves):
         return (False,) * len(leaves)
     return readings.once(
-        ("again", plan.remat), lambda: _read_again(task, plan.remat, shapes)
+        ("again", plan.remat), lambda: _read_again(task, plan.remat, shapes, alike)
     )
 
 
-def _read_again(task: Task, remat: bool, shapes: Shapes) -> tuple[bool, ...]:
-    values, tree = jax.tree.flatten(task.state.params)
+def _read_again(
+    task: Task, remat: bool, shapes: Shapes, alike: Alike
+) -> tuple[bool, ...]:
+    network = nnx.merge(task.graph, task.state.params, task.state.stats)
+    graph, short, *others = nnx.split(alike.short(network), nnx.Param, ...)
+    values, tree = jax.tree.flatten(short)
     values = [cast(x, task.dtype) if x.ndim > 1 else x for x in values]
 
     def loss(params: list[Any], stats: Any, batch: Batch) -> jax.Array:
         params = jax.tree.unflatten(tree, params)
-        model = nnx.merge(task.graph, params, stats, copy=True)
+        model = nnx.merge(graph, params, stats, copy=True)
         model.train()
         bind(model, jax.random.key(0), batch["id"])
         if remat:
@@ -164,8 +184,10 @@ def _read_again(task: Task, remat: bool, shapes: Shapes) -> tuple[bool, ...]:
         return task.objective.losses(outputs, batch).mean()
 
     loss = remake.remade(loss) if remat else loss
-    reads = read_again(loss, values, task.state.stats, dict(shapes))
-    return tuple(read and x.ndim > 1 for read, x in zip(reads, values, strict=True))
+    reads = read_again(loss, values, others[0], dict(shapes))
+    again = [read and x.ndim > 1 for read, x in zip(reads, values, strict=True)]
+    found = dict(zip(leaf_names(short), again, strict=True))
+    return tuple(alike.whole(found, leaf_names(task.state.params)))
 
 
 def _form(tree: Any) -> tuple[Any, ...]:

@@ -99,9 +99,9 @@ class Layout:
     @cached_property
     def held(self) -> TrainState:
         """Shapes and dtypes of what devices hold."""
-        return jax.eval_shape(self.hold.hold, self.task.state)
+        return self.hold.shapes(self.task.state)
 
-    @property
+    @cached_property
     def shares(self) -> bool:
         """Whether the fsdp axis shares anything out."""
         return any(dim is not None for dim in self.shared_dims)
@@ -144,14 +144,19 @@ class Layout:
         return outer.spread_specs(self.plan, specs)
 
     @cached_property
+    def shaped(self) -> TrainState:
+        """Shapes and dtypes of the state."""
+        one = replace(self.held, feedback=self._feedback[0])
+        return one if self.plan.replicas == 1 else _spread(self.plan, one)
+
+    @cached_property
     def state(self) -> TrainState:
         """Shapes, dtypes and shardings of the state."""
-        one = replace(self.held, feedback=self._feedback[0])
         return jax.tree.map(
             lambda x, spec: jax.ShapeDtypeStruct(
                 x.shape, x.dtype, sharding=NamedSharding(self.mesh, spec)
             ),
-            jax.eval_shape(partial(outer.spread, self.plan), one),
+            self.shaped,
             self.specs,
         )
 
@@ -257,6 +262,12 @@ class Layout:
 
     def _batch_specs(self, batch: Mapping[str, Any]) -> dict[str, P]:
         return batch_specs(self.task.objective, batch, self.plan.batch_axes)
+
+
+def _spread(plan: Plan, state: TrainState) -> TrainState:
+    """Return the shapes of a state of which every replica has its own."""
+    spread: TrainState = jax.eval_shape(partial(outer.spread, plan), state)
+    return spread
 
 
 def _filled(tree: Any, leaves: list[Any]) -> Any:

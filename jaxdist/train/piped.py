@@ -5,20 +5,24 @@ from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.shards import join
 from jaxdist.core.axes import BATCH_AXES
+from jaxdist.core.plan import Plan
 from jaxdist.partition import fsdp
 from jaxdist.partition.traffic import Traffic
 from jaxdist.pipeline import execute
-from jaxdist.pipeline.forms import Lengths, size
+from jaxdist.pipeline.forms import Form, form_of, longest, size
 from jaxdist.pipeline.planned import evaluation, timetable
-from jaxdist.pipeline.slots import Held
-from jaxdist.pipeline.stage import Pipeline, Stage
+from jaxdist.pipeline.slots import Held, Slots
+from jaxdist.pipeline.stage import Pipeline, Stage, sloped
 from jaxdist.pipeline.stages import outputs
 from jaxdist.pipeline.stages import run as run_blocks
 from jaxdist.pipeline.tables import tables
 from jaxdist.pipeline.work import Ticks
+from jaxdist.profile.alike import Alike
 from jaxdist.profile.readings import Readings
 from jaxdist.train.accumulate import cut
 from jaxdist.train.dealt import scored
@@ -27,7 +31,7 @@ from jaxdist.train.hold import InSlots
 from jaxdist.train.layout import Layout
 from jaxdist.train.objective import Batch
 from jaxdist.train.remake import mark, remade
-from jaxdist.train.state import TrainState
+from jaxdist.train.state import TrainState, named_leaves
 
 _NOT_HANDED: Final = ("replica", "pipe", *BATCH_AXES)
 """Axes whose sizes change nothing but the samples of a microbatch."""
@@ -83,7 +87,7 @@ def shares(layout: Layout) -> int:
     return plan.mesh.size(*(axis for axis in plan.sum_axes if axis != "pipe"))
 
 
-def messages(layout: Layout, readings: Readings) -> Iterator[Traffic]:
+def messages(layout: Layout, readings: Readings, alike: Alike) -> Iterator[Traffic]:
     """Yield what stages hand to their neighbours in a training step.
 
     Each tick moves as much, whether something new is in it or not.
@@ -91,42 +95,78 @@ def messages(layout: Layout, readings: Readings) -> Iterator[Traffic]:
     Args:
         layout: its network is cut into stages.
         readings: of the network, for other layouts.
+        alike: blocks of the network that need not be read.
     """
-    lengths = readings.once(("handed", *_handed_on(layout)), lambda: _handed(layout))
+    same = Alike(names=alike.names) if layout.plan.spatial_until else alike
+    behind = readings.once(
+        ("handed", *_handed_on(layout)), lambda: _handed(layout, same)
+    )
+    ends = [blocks[-1] for blocks in hold(layout).stages.blocks[:-1]]
     ticks = timetable(layout.plan, layout.task.microbatches).length
     hops = len(hold(layout).stages.places.hops())
-    for what, each in zip(("activations", "gradients"), lengths, strict=True):
+    for what, forms in (
+        ("activations", [behind[same.source(end)] for end in ends]),
+        ("gradients", [sloped(behind[same.source(end)]) for end in ends]),
+    ):
         yield Traffic(
             what=what,
             kind="collective-permute",
             axes=("pipe",),
-            payload=ticks * hops * size(each),
+            payload=ticks * hops * size(longest(forms)),
             layer="between_stages",
             arrays=ticks * hops,
         )
 
 
 def _handed_on(layout: Layout) -> tuple[Hashable, ...]:
-    """Return what the lengths of handed vectors depend on, besides the network."""
+    """Return what the forms of handed arrays depend on, besides the network."""
     plan, micro = layout.plan, layout.task.microbatches
     split = tuple(size for axis, size in plan.mesh.items() if axis not in _NOT_HANDED)
     batch = next(iter(layout.shapes.values())).shape[0] // plan.batch_shards // micro
-    ends = plan.spatial_until, plan.spatial_then
-    return batch, split, plan.weights, ends, hold(layout).stages.blocks
+    return batch, split, plan.weights, plan.spatial_until, plan.spatial_then
 
 
-def _handed(layout: Layout) -> tuple[Lengths, Lengths]:
-    """Trace the stages and return how long the vectors between them are."""
-    found: list[tuple[Lengths, Lengths]] = []
+def _handed(layout: Layout, alike: Alike) -> dict[str, Form]:
+    """Trace the network on one device and return what each block would hand on."""
+    task, found = layout.task, dict[str, Form]()
+    network = nnx.merge(task.graph, task.state.params, task.state.stats)
+    short: Any = alike.short(network)
+    graph, *trees = nnx.split(short, nnx.Param, ...)
+    held = hold(layout)
+    local = [
+        _locals(held.param_slots, trees[0], layout.plan, task.dtype),
+        _locals(held.stat_slots, trees[1], layout.plan, None),
+    ]
 
-    def local(state: TrainState, batch: Batch) -> None:
-        pipe, parts = training(layout, state, batch)
-        params = whole(layout, state.params)
-        found.append(execute.handed(pipe, params, state.stats, parts))
+    def run(nothing: Any, batch: Batch) -> None:
+        del nothing
+        part = {name: cut(x, task.microbatches)[0] for name, x in batch.items()}
+        arrays = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), local)
+        model: Any = nnx.merge(graph, *arrays)
+        model.train()
+        layout.bind(model, jax.random.key(0), part["id"])
+        given = inputs_of(task, part)
+        carried: Any = (given if len(given) > 1 else given[0]), ()
+        for name, _ in short.chain():
+            carried = run_blocks(model, (name,), carried)
+            found[name] = form_of(carried)
 
     batch: Any = layout.padded(layout.shapes)
-    jax.eval_shape(layout.map(local, layout.specs, batch, None), layout.state, batch)
-    return found[0]
+    jax.eval_shape(layout.map(run, P(), batch, P()), (), batch)
+    return found
+
+
+def _locals(slots: Slots, tree: Any, plan: Plan, dtype: Any) -> Any:
+    """Return the shapes that a stage uses leaves in, those of some blocks as a tree."""
+    by_name = {leaf.name: leaf for leaf in slots.leaves}
+    leaves = [
+        jax.ShapeDtypeStruct(
+            by_name[name].local(plan, shared=False),
+            dtype if dtype is not None and len(x.shape) > 1 else x.dtype,
+        )
+        for name, x in named_leaves(tree).items()
+    ]
+    return jax.tree.unflatten(jax.tree.structure(tree), leaves)
 
 
 def training(layout: Layout, state: TrainState, batch: Batch) -> tuple[Pipeline, Batch]:

@@ -15,6 +15,7 @@ from jaxdist.partition.leaves import Leaf
 from jaxdist.partition.reduction import compressor
 from jaxdist.pipeline.dealing import deal_slots
 from jaxdist.pipeline.stages import Stages, cut, variables_of
+from jaxdist.profile.alike import Alike
 from jaxdist.profile.calls import Call
 from jaxdist.profile.read import read_profile
 from jaxdist.profile.readings import Readings
@@ -32,14 +33,20 @@ _OF_LEAVES: Final = MappingProxyType(
 """Ways that see where a leaf ends, and why."""
 
 
-def staged(plan: Plan, network: Any, inputs: Inputs, readings: Readings) -> Stages:
+def staged(
+    plan: Plan, network: Any, inputs: Inputs, readings: Readings, alike: Alike
+) -> Stages:
     """Cut a network into the stages of a plan.
+
+    Where the plan leaves open where, by the FLOPs of one sample: those of more are as
+    many times as large, but for what is done once for all of them.
 
     Args:
         plan: the layout.
         network: on shapes alone.
         inputs: what it is called on.
         readings: of the network, for other layouts.
+        alike: blocks that need not be read.
 
     Raises:
         BadInput: it cannot be cut so, or not together with what else the plan asks for.
@@ -47,10 +54,11 @@ def staged(plan: Plan, network: Any, inputs: Inputs, readings: Readings) -> Stag
     _check(plan)
 
     def work() -> Mapping[str, int]:
-        profile = read_profile(network, inputs, prepare=_silent(inputs))
+        one = [jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype) for x in inputs]
+        profile = read_profile(network, one, prepare=silent(one), alike=alike)
         return {block.name: block.flops for block in profile.blocks}
 
-    return cut(plan, network, lambda: readings.once(("work", *inputs), work))
+    return cut(plan, network, lambda: readings.once("work", work))
 
 
 def in_slots(
@@ -59,6 +67,7 @@ def in_slots(
     network: Any,
     state: TrainState,
     leaves: tuple[Sequence[Leaf], Sequence[Leaf]],
+    readings: Readings,
 ) -> InSlots:
     """Deal the leaves of a network out to the devices of its stages.
 
@@ -68,13 +77,12 @@ def in_slots(
         network: on shapes alone.
         state: shapes of the task's state.
         leaves: how parameters lie but for the pipe axis, and statistics.
+        readings: of the network, for other layouts.
     """
     kinds = leaves[0], [replace(leaf, fsdp=None) for leaf in leaves[1]]
-    own = _own_variables(stages, network)
-    users = [
-        tuple(_users(own, _variable(network, leaf.name)) for leaf in kind)
-        for kind in kinds
-    ]
+    users = readings.once(
+        ("users", stages.blocks), lambda: _all_users(stages, network, kinds, readings)
+    )
     slots = [
         deal_slots(plan, kind, used, stages.places, sent)
         for kind, used, sent in zip(
@@ -100,34 +108,44 @@ def own_calls(
     """
     heads = network.heads() if hasattr(network, "heads") else {}
     after = {name: block for block, (name, _) in heads.items()}
-    stage = 0
+    stages_of = {n: k for k, names in enumerate(stages.blocks) for n in names}
+    own, stage = stages.places.stages_of(device), 0
     for call in calls:
         first = call.path.split(".")[0]
-        stage = max(stage, stages.stage_of(after.get(first, first)))
-        if stage in stages.places.stages_of(device):
+        stage = max(stage, stages_of[after.get(first, first)])
+        if stage in own:
             yield call
 
 
-def _own_variables(stages: Stages, network: Any) -> list[set[int]]:
-    """Return the ids of the variables that each stage uses."""
+def _all_users(
+    stages: Stages,
+    network: Any,
+    kinds: Sequence[Sequence[Leaf]],
+    readings: Readings,
+) -> list[tuple[frozenset[int], ...]]:
+    """Return the stages that use each parameter, and each statistic."""
+    by_block = readings.once("variables", lambda: dict(_variables(network)))
+    stages_of: dict[int, set[int]] = {}
+    for stage, blocks in enumerate(stages.blocks):
+        for each in (each for block in blocks for each in by_block[block]):
+            stages_of.setdefault(each, set()).add(stage)
     return [
-        {each for module in _modules(network, blocks) for each in variables_of(module)}
-        for blocks in stages.blocks
+        tuple(
+            frozenset(stages_of.get(id(_variable(network, leaf.name)), ()))
+            for leaf in kind
+        )
+        for kind in kinds
     ]
 
 
-def _users(own: Sequence[set[int]], variable: Any) -> frozenset[int]:
-    """Return the stages that use a variable."""
-    return frozenset(k for k, ids in enumerate(own) if id(variable) in ids)
-
-
-def _modules(network: Any, blocks: Sequence[str]) -> Iterator[Any]:
+def _variables(network: Any) -> Iterator[tuple[str, set[int]]]:
+    """Yield the ids of the variables that each block uses, and its heads."""
     heads = network.heads() if hasattr(network, "heads") else {}
     for name, block in network.chain():
-        if name in blocks:
-            yield block
-            if name in heads:
-                yield heads[name][1]
+        found = variables_of(block)
+        if name in heads:
+            found |= variables_of(heads[name][1])
+        yield name, found
 
 
 def _variable(network: Any, name: str) -> Any:
@@ -137,7 +155,7 @@ def _variable(network: Any, name: str) -> Any:
     return node
 
 
-def _silent(inputs: Inputs) -> Callable[[nnx.Module], None]:
+def silent(inputs: Inputs) -> Callable[[nnx.Module], None]:
     """Return what binds noise to a network before it is traced."""
     import numpy as np
 

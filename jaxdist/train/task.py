@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,6 +11,8 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from jaxdist.profile.abstract import one_key
+from jaxdist.profile.alike import same_arrays
 from jaxdist.train import average
 from jaxdist.train.objective import Classification, Objective
 from jaxdist.train.state import TrainState
@@ -49,7 +52,10 @@ class Task:
         """Build the network with its first weights, a function of the seed alone."""
         # Weights are drawn with XLA's own generator: the default one takes three times
         # as long to compile for a whole network.
-        network = self.model(rngs=nnx.Rngs(jax.random.key(self.seed, impl="rbg")))
+        return self._made(nnx.Rngs(jax.random.key(self.seed, impl="rbg")))
+
+    def _made(self, rngs: nnx.Rngs) -> nnx.Module:
+        network = self.model(rngs=rngs)
         nnx.update(network, jax.tree.map(self._cast, nnx.state(network)))
         return network
 
@@ -69,15 +75,26 @@ class Task:
 
     @functools.cached_property
     def _abstract(self) -> tuple[nnx.GraphDef[nnx.Module], TrainState]:
-        """Build the network on shapes alone, once: it takes a tenth of a second."""
+        """Build the network on shapes alone, once."""
         found: list[nnx.GraphDef[nnx.Module]] = []
 
-        def init() -> TrainState:
-            network = self.network()
-            found.append(nnx.split(network, nnx.Param, ...)[0])
-            return self._first(network)
+        def make() -> tuple[Any, Any]:
+            graph, params, *rest = nnx.split(self._made(one_key()), nnx.Param, ...)
+            found.append(graph)
+            return params, rest[0]
 
-        state = jax.eval_shape(init)
+        params, rest = jax.eval_shape(make)
+        # What an optimizer keeps of blocks that have the same arrays is the same.
+        same = same_arrays(nnx.merge(found[0], params, rest))
+        few = jax.eval_shape(self.optimizer.init, same.pruned(params))
+        kept = partial(average.begin, self.average)
+        state = TrainState(
+            step=jax.ShapeDtypeStruct((), jnp.int32),
+            params=params,
+            stats=rest,
+            opt=same.filled(few),
+            average=jax.eval_shape(kept, params, rest) if self.average else None,
+        )
         return found[0], state
 
     def _first(self, network: nnx.Module) -> TrainState:

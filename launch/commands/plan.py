@@ -104,12 +104,17 @@ def _layouts(args: Namespace) -> int:
 
 def _stages(args: Namespace) -> int:
     from jaxdist.launch.console import console, print_json
+    from jaxdist.launch.made_for import written_for_profile
     from jaxdist.launch.plan.stages_asked import find_stages
     from jaxdist.launch.plan.stages_shown import print_stages, tree
 
     found = find_stages(args)
     if args.output and found.plan:
-        args.output.write_text(found.plan.to_json(), encoding="utf-8")
+        assert found.profile is not None
+        text = written_for_profile(
+            found.plan, found.profile, args.profile, found.cluster
+        )
+        args.output.write_text(text, encoding="utf-8")
     if args.json:
         print_json(tree(found))
     else:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.arguments import Parser, add_back_after, add_patience, add_program
+from jaxdist.launch.standing import NAME, option
 
 if TYPE_CHECKING:
     from jaxdist.launch.testbed import Hosts
@@ -34,6 +35,9 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "host", nargs="?", metavar="HOST", help="fail, mend: which one: h0, h1, ..."
+    )
+    parser.add_argument(
+        "--name", default=NAME, help=f"which testbed, where there are several ({NAME})"
     )
     parser.add_argument(
         "--hosts", type=int, default=4, metavar="N", help="up: how many (4)"
@@ -103,14 +107,14 @@ def check_host(args: Namespace) -> None:
 def _up(args: Namespace) -> int:
     from jaxdist.launch.standing import up
 
-    _show(up(args.hosts, args.rate, args.delay))
+    _show(up(args.hosts, args.rate, args.delay, name=args.name), args.name)
     return 0
 
 
 def _status(args: Namespace) -> int:
     from jaxdist.launch.standing import standing
 
-    _show(standing())
+    _show(standing(args.name), args.name)
     return 0
 
 
@@ -122,7 +126,7 @@ def _run(args: Namespace) -> int:
     from jaxdist.launch.supervise import patience, run_supervised
     from jaxdist.launch.ways import refuse_back_after
 
-    wanted, hosts = patience(args.restarts, args.grace), standing()
+    wanted, hosts = patience(args.restarts, args.grace), standing(args.name)
     command = command_of(args.program, command_names())
     if args.n is not None:
         return _run_elastic(args, command, hosts)
@@ -167,11 +171,11 @@ def _fail(args: Namespace) -> int:
         raise BadInput(
             "nothing is to be done to this host",
             rule=f"fail takes --{', --'.join(_HARM)} or --slow RATE",
-            remedy=f"jaxdist testbed fail {args.host} --cut",
+            remedy=f"jaxdist testbed fail {args.host} --cut{option(args.name)}",
         )
     if args.slow is not None:
         bits_per_second(args.slow)
-    hosts = standing()
+    hosts = standing(args.name)
     rank = trouble.rank_of(hosts, args.host)
     if args.at_step is not None:
         wait_for(hosts, args.at_step)
@@ -181,16 +185,17 @@ def _fail(args: Namespace) -> int:
         done = trouble.cut(hosts, rank)
     else:
         done = trouble.signalled(hosts, rank, how)
-    return _said(f"{args.host}: {done}", f"jaxdist testbed mend {args.host}")
+    then = f"jaxdist testbed mend {args.host}{option(args.name)}"
+    return _said(f"{args.host}: {done}", then)
 
 
 def _mend(args: Namespace) -> int:
     from jaxdist.launch import trouble
     from jaxdist.launch.standing import standing
 
-    hosts = standing()
+    hosts = standing(args.name)
     done = trouble.mend(hosts, trouble.rank_of(hosts, args.host))
-    return _said(f"{args.host}: {done}", "jaxdist testbed status")
+    return _said(f"{args.host}: {done}", f"jaxdist testbed status{option(args.name)}")
 
 
 def _said(what: str, then: str) -> int:
@@ -206,23 +211,31 @@ def _down(args: Namespace) -> int:
     from jaxdist.launch.opening import many
     from jaxdist.launch.standing import down
 
-    gone = [name for name in down() if not name.endswith("-switch")]
+    gone = [name for name in down(args.name) if not name.endswith("-switch")]
     said = f"removed: {many(len(gone), 'host')}; nothing is left"
     sys.stdout.write(f"testbed   {said if gone else 'there was none'}\n")
     return 0
 
 
-def _show(hosts: "Hosts") -> None:
+def _show(hosts: "Hosts", name: str) -> None:
     """Print the hosts, their links, and what is to be done with them."""
     from jaxdist.core.units import size
+    from jaxdist.launch.condition import condition
     from jaxdist.launch.console import console, print_next, print_table, table
     from jaxdist.launch.opening import many
 
     out, rate = console(), hosts.rate or "no limit"
     out.print(f"testbed   {many(hosts.count, 'host')} on one switch, {rate} each way\n")
-    rows = table("host", "address", "sent", "received", right=("sent", "received"))
+    heads = ("host", "address", "sent", "received", "link")
+    rows = table(*heads, right=("sent", "received"))
     for rank, counter in enumerate(hosts.counters()):
         bytes_ = size(counter.sent), size(counter.received)
-        rows.add_row(f"h{rank}", hosts.address(rank), *bytes_)
+        state = condition(hosts, rank)
+        rows.add_row(f"h{rank}", hosts.address(rank), *bytes_, state)
     print_table(out, rows)
-    print_next(out, "jaxdist testbed run -- train digits", "jaxdist testbed down")
+    words = option(name)
+    print_next(
+        out,
+        f"jaxdist testbed run{words} -- train digits",
+        f"jaxdist testbed down{words}",
+    )

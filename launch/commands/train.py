@@ -47,9 +47,10 @@ def run(args: Namespace) -> int:
     started = psutil.Process().create_time()
 
     from jaxdist.launch.company import AGAIN, company
-    from jaxdist.launch.joined import WATCHED_S, join, was_placed
+    from jaxdist.launch.joined import WATCHED_S, join
     from jaxdist.launch.machine import adapted, machine_of, prepare_on
     from jaxdist.launch.made_for import check_made_for
+    from jaxdist.launch.placed import was_placed
     from jaxdist.launch.planfile import plan_words
     from jaxdist.launch.preempted import Preempted
     from jaxdist.launch.preflight import check_devices, check_settings
@@ -78,9 +79,10 @@ def run(args: Namespace) -> int:
         from jaxdist.launch.adapting import looked_at
         from jaxdist.launch.onlooker import Silent, Terminal
         from jaxdist.launch.profiling import profiled
-        from jaxdist.launch.training import run_folder, train
+        from jaxdist.launch.runs import folder_of
+        from jaxdist.launch.training import train
 
-        trace = run_folder(resolved).traces
+        trace = folder_of(resolved.config).traces
         shown = Terminal(quiet=args.json) if mine.leads else Silent()
         with (
             shown as terminal,

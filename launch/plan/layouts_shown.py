@@ -45,7 +45,6 @@ def print_layouts(out: "Console", found: Ranked, args: Namespace) -> None:
     """Print the best layouts by term, then why well-known ones are not among them."""
     from jaxdist.core.units import duration, size
     from jaxdist.launch.console import print_next, print_table, table
-    from jaxdist.planner.space import label
 
     ranking, best = found.ranking, found.ranking.plans[0].prediction
     out.print(
@@ -59,7 +58,7 @@ def print_layouts(out: "Console", found: Ranked, args: Namespace) -> None:
     heads = ("step, ms", "compute", "comm", "bubble", "update", "memory")
     rows = table("", "plan", *heads, right=heads)
     for place, one in enumerate(ranking.plans[: args.top], 1):
-        title = label(one.plan)
+        title = one.plan.label
         made = one.prediction
         rows.add_row(f"{place}", title, *_numbers(made), size(made.memory_bytes))
     print_table(out, rows)
@@ -101,10 +100,9 @@ def _print_explained(out: "Console", found: Ranked, place: int) -> None:
     """Print the arithmetic of one of the plans."""
     from jaxdist.core.units import duration, size
     from jaxdist.launch.console import print_table, table
-    from jaxdist.planner.space import label
 
     made = _explained(found, place)
-    out.print(f"\n  {label(found.ranking.plans[place - 1].plan)}: how it is reckoned")
+    out.print(f"\n  {found.ranking.plans[place - 1].plan.label}: how it is reckoned")
     for column, show in (("seconds", duration), ("bytes", size)):
         rows = table("term", "arithmetic", column, right=(column,))
         for term in made[column]:

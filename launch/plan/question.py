@@ -158,5 +158,6 @@ class Question:
             microbatches=(self.subject.task.microbatches,) if given else (*parts,),
             orders=((pipe.schedule, pipe.chunks),) if own else ORDERS,
             remat=(plan.remat,) if "plan.remat" in typed else (False, True),
+            zeros=(plan.zero,) if "plan.zero" in typed else (1, 3),
             ways=exact if "plan.reduce.via" in typed else (*exact, *lossy),
         )

@@ -40,6 +40,8 @@ class Found:
     """Where its numbers are from."""
     seconds: float
     """That the search took."""
+    cluster: Cluster | None = None
+    """The machines, where one says all of links and devices."""
 
     @property
     def plan(self) -> Plan | None:
@@ -80,6 +82,7 @@ def find_stages(args: Namespace) -> Found:
         profile=profile,
         origins=_origins(args, cluster, graph),
         seconds=time.perf_counter() - begun,
+        cluster=cluster,
     )
 
 

@@ -7,13 +7,13 @@ from typing import Final
 from markupsafe import Markup
 
 from jaxdist.core.run import PHASES, Run
-from jaxdist.core.units import duration, percent, size
-from jaxdist.core.words import FILL_OF_PHASE, fill_of_collective
+from jaxdist.core.units import duration, percent
+from jaxdist.core.words import FILL_OF_PHASE
 from jaxdist.launch.report.bars import Segment, bar_axis, bar_row, stack
 from jaxdist.launch.report.svg import ticks
 from jaxdist.launch.tables import phases_by_size
 
-_TIMES: Final = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
+TIMES: Final = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
 SIZES: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
@@ -64,32 +64,27 @@ def time_by_phase(run: Run) -> Bars | None:
         )
         for name, seconds in phases_by_size(run)
     ]
-    return _bars(marks, _TIMES, "wall time")
+    return bars_of(marks, TIMES, "wall time")
 
 
-def bytes_by_collective(run: Run) -> Bars | None:
-    """Draw a bar for each collective of the compiled step, in half tone."""
-    terms = sorted(run.bytes_by_collective.items(), key=lambda term: -term[1])
-    marks = [
-        Segment(
-            fill=fill_of_collective(name),
-            size=sent,
-            title=name,
-            label=size(sent),
-            half=True,
-        )
-        for name, sent in terms
-    ]
-    return _bars(marks, SIZES, "bytes a step and device")
-
-
-def _bars(
-    marks: Sequence[Segment], units: Sequence[tuple[float, str]], quantity: str
+def bars_of(
+    marks: Sequence[Segment],
+    units: Sequence[tuple[float, str]],
+    quantity: str,
+    whole: float | None = None,
 ) -> Bars | None:
+    """Draw a row a mark, all on one axis; None where there is nothing to draw.
+
+    Args:
+        marks: bars, in their order, each in the unit of the last of `units`.
+        units: how much each unit is, and its name, the largest first.
+        quantity: what the axis has.
+        whole: what shares are of; None: of all marks together.
+    """
     longest = max((mark.size for mark in marks), default=0.0)
     if not longest:
         return None
-    whole = sum(mark.size for mark in marks)
+    whole = whole or sum(mark.size for mark in marks)
     scale, unit = next((u for u in units if longest >= u[0]), units[-1])
     axis = ticks(0.0, longest / scale)
     rows = [

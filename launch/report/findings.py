@@ -54,22 +54,6 @@ def time(record: Record) -> Markup:
     return found + _input_wait(shares.get("input", 0.0), steps)
 
 
-def moved(record: Record) -> Markup:
-    """Say how much a device sends a step, and what most of it is."""
-    terms = record.run.bytes_by_collective
-    whole = sum(terms.values())
-    if not record.summarised:
-        return Markup("Not counted: the run has no summary.")
-    if not whole:
-        one = record.plan is not None and record.plan.mesh.devices == 1
-        why = "the plan has one device" if one else "the step has no collective"
-        return Markup("No bytes move: {}.").format(why)
-    largest = max(terms, key=lambda term: terms[term])
-    text = "A device sends <b>{}</b> a step; {} is {} of it."
-    share = percent(terms[largest] / whole)
-    return Markup(text).format(size(whole), largest, share)
-
-
 def memory(record: Record) -> Markup:
     """Say what the step needs on a device."""
     if not record.run.memory_bytes:

@@ -11,6 +11,8 @@ from jaxdist.launch.report.svg import join, tag
 _CELL: Final = 19
 _STEP: Final = 22
 _MOST: Final = 8
+_NAMED: Final = 50
+"""Least width of a frame that has room for `stage 0`, not for the number alone."""
 _DOWN: Final = (*SPATIAL_AXES, "tensor")
 
 
@@ -77,9 +79,15 @@ def _stage(plan: Plan, stage: int) -> Markup:
         for column in range(_columns(plan))
         for row in range(_rows(plan))
     ]
-    name = f"stage {stage}" if plan.mesh.pipe > 1 else ""
+    name = _name(plan, stage)
     label = tag("text", name, class_="tick", x=middle, y=11, text_anchor="middle")
     return join([frame, *cells, label])
+
+
+def _name(plan: Plan, stage: int) -> str:
+    if plan.mesh.pipe == 1:
+        return ""
+    return f"stage {stage}" if _frame_width(plan) >= _NAMED else str(stage)
 
 
 def _all_across(plan: Plan) -> int:

@@ -3,9 +3,23 @@
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
+
 from jaxdist.core.units import count, duration
 from jaxdist.core.words import ORIGINS
-from jaxdist.launch.report import beside, charts, findings, learning, mesh, timeline
+from jaxdist.launch.report import (
+    beside,
+    charts,
+    findings,
+    learning,
+    mesh,
+    mixing,
+    moved,
+    replanned,
+    scaling,
+    sittings,
+    timeline,
+)
 from jaxdist.launch.report.facts import facts, tiles, utc
 from jaxdist.launch.report.paper import fill, part
 from jaxdist.launch.report.read import Record
@@ -37,12 +51,16 @@ def _shown(record: Record) -> dict[str, Any]:
         "caption": mesh.caption(plan) if plan else "",
         "facts": facts(record),
         "tiles": list(tiles(record)),
-        "find": findings,
+        "find": _sentences(record),
         "figures": learning.figures(record),
         "steps_a_point": learning.steps_a_point(len(record.train)),
         "wall_time": charts.wall_time(run),
         "phases": charts.time_by_phase(run),
-        "traffic": charts.bytes_by_collective(run),
+        "moved": moved.moved(record),
+        "changes": replanned.lines(record),
+        "scaling": scaling.scaling(record),
+        "mixing": mixing.mixing(record),
+        "sittings": sittings.sittings(record),
         "beside": beside.beside(record),
         "pipeline": timeline.pipeline(record),
         "saved": findings.saved(record),
@@ -53,6 +71,24 @@ def _shown(record: Record) -> dict[str, Any]:
         "count": count,
         "duration": duration,
         "next": _next(record),
+    }
+
+
+def _sentences(record: Record) -> dict[str, Markup]:
+    """Compute the sentence over each section."""
+    return {
+        "learning": findings.learning(record),
+        "time": findings.time(record),
+        "moved": moved.sentence(record),
+        "memory": findings.memory(record),
+        "predicted": findings.predicted(record),
+        "pipeline": findings.pipeline(record),
+        "replanned": replanned.sentence(record),
+        "scaling": scaling.sentence(record),
+        "mixing": mixing.sentence(record),
+        "goodput": sittings.sentence(record),
+        "checkpoints": findings.checkpoints(record),
+        "configuration": findings.values(record),
     }
 
 

@@ -4,10 +4,11 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from jaxdist.core.words import FILLS, SURFACES, TEXT_ON
@@ -19,23 +20,30 @@ def fill(template: str, shown: Mapping[str, Any]) -> str:
     """Write a page in the one style, with the one script.
 
     Args:
-        template: text of a Jinja template; it finds `style`, `script` and `policy`.
+        template: text of a Jinja template; it finds `style`, `script` and `policy`, and
+            may include the templates of this package.
         shown: everything else that it names.
     """
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     style, script = _palette() + part("style.css"), part("sort.js")
-    environment.filters["tight"] = tight
-    return environment.from_string(template).render(
+    return _compiled(template).render(
         style=Markup(style),
         script=Markup(script),
         policy=_policy(style, script),
         **shown,
     )
+
+
+@cache
+def _compiled(template: str) -> Template:
+    environment = Environment(
+        loader=FunctionLoader(part),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["tight"] = tight
+    return environment.from_string(template)
 
 
 def part(name: str, package: str = __package__) -> str:

@@ -4,7 +4,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -13,7 +13,9 @@ from typing import Any
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.core.run import Run
+from jaxdist.launch.goodput import Goodput, Sitting, goodput, sittings
 from jaxdist.launch.lines import Row, read_lines, read_object
+from jaxdist.launch.report.drifts import Change, read_changes
 from jaxdist.launch.trace import finished
 
 
@@ -47,6 +49,16 @@ class Record:
     """Lines that were cut off."""
     compared: Row | None = None
     """The run beside its prediction; None where it was not compared as it is now."""
+    goodput: Goodput = field(default_factory=lambda: Goodput(sittings=0, wall_s=0.0))
+    """Where the time of all its sittings went."""
+    sittings: tuple[Sitting, ...] = ()
+    """Each time that it was started."""
+    changes: tuple[Change, ...] = ()
+    """Drifts of its steps, and what came of them."""
+    mixed: Row | None = None
+    """How well its samples were mixed; None where each epoch drew from all."""
+    study: Row | None = None
+    """The newest scaling study of its experiment; None where there is none."""
 
     def value(self, key: str, default: Any = None) -> Any:
         """Look up a configuration value."""
@@ -93,6 +105,11 @@ def read_record(folder: Path) -> Record:
         command=_command(lock, values),
         unreadable=metrics.unreadable + spans.unreadable,
         compared=_compared(read_object(folder / "compared.json"), run),
+        goodput=goodput(spans.rows),
+        sittings=sittings(spans.rows),
+        changes=read_changes(read_lines(folder / "drift.jsonl").rows),
+        mixed=read_object(folder / "shuffle.json"),
+        study=_study(folder, run),
     )
 
 
@@ -101,6 +118,19 @@ def _compared(found: Row | None, run: Run) -> Row | None:
     if not found or (found.get("step") or {}).get("measured") != run.step_s:
         return None
     return found
+
+
+def _study(folder: Path, run: Run) -> Row | None:
+    """Find the newest study of the same experiment, in the folder of the runs."""
+    around = folder.resolve().parent
+    files = [around / "scale.json", *around.glob("*/scale.json")]
+    found = [(file.stat().st_mtime, file) for file in files if file.is_file()]
+    read = ((file, read_object(file)) for _, file in sorted(found, reverse=True))
+    of_ours = (
+        (f, row) for f, row in read if row and row["experiment"] == run.experiment
+    )
+    newest = next(of_ours, None)
+    return newest and newest[1] | {"folder": newest[0].parent.name}
 
 
 def _run(folder: Path, lock: Row, found: Row) -> Run:

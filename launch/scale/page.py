@@ -1,5 +1,6 @@
 """The page of a study: one offline HTML file, in the look of a run's report."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ from jaxdist.launch.scale.drawing import bars, figures
 from jaxdist.launch.scale.fit import EQUATION
 from jaxdist.launch.scale.result import Result
 from jaxdist.launch.scale.table import HEADS, block, of_whom, row
+from jaxdist.launch.scale.tree import tree
 
 
 def write_page(result: Result, folder: Path) -> Path:
-    """Write `scale.html` into a study's folder, and return its path."""
+    """Write `scale.html` and `scale.json` into a study's folder; return the page."""
     page = folder / "scale.html"
     write_whole(page, render(result))
+    write_whole(folder / "scale.json", json.dumps(tree(result), indent=2) + "\n")
     return page
 
 

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.joined import ONE_THREAD, free_port
+from jaxdist.launch.joined import free_port
 from jaxdist.launch.local import Local
 from jaxdist.launch.opening import many
+from jaxdist.launch.placed import ONE_THREAD
 from jaxdist.launch.standing import standing
 from jaxdist.launch.testbed import Hosts
 from jaxdist.launch.together import Task

@@ -1,4 +1,4 @@
-"""The tree of a study: all of it as plain values, for `--json` and `study.json`."""
+"""The tree of a study: all of it as plain values, for `--json` and `scale.json`."""
 
 from typing import Any
 

@@ -125,11 +125,18 @@ _LEVEL: Final[Mapping[str, Reader]] = {
     "length": quantities.metres,
 }
 _LINE: Final[Mapping[str, Reader]] = {"messages": _plain, "share": _plain}
+_TABLES: Final[Mapping[str, Reader]] = {
+    "flops": quantities.work_rate,
+    "packing": quantities.seconds,
+}
+"""Numbers of a device by a name that is no field: of a dtype, of a way of summing."""
 
 
 def reader_of(path: str) -> Reader:
     """Return what reads the number at a path of a cluster: its name says its unit."""
-    name = path.rpartition(".")[2]
+    table, _, name = path.removeprefix("device.").rpartition(".")
+    if table in _TABLES:
+        return _TABLES[table]
     known = {**_CLUSTER, **_DEVICE, **_LEVEL, **_LINE}
     return known.get(name, quantities.work_rate)
 
@@ -146,11 +153,12 @@ def _table(
     for key, reader in known.items():
         if key in values:
             values[key] = _number(values[key], reader, f"{where}.{key}", own)
-    if isinstance(values.get("flops"), Mapping):
-        values["flops"] = {
-            dtype: _number(rate, quantities.work_rate, f"{where}.flops.{dtype}", own)
-            for dtype, rate in values["flops"].items()
-        }
+    for name, reader in _TABLES.items():
+        if isinstance(values.get(name), Mapping):
+            values[name] = {
+                key: _number(one, reader, f"{where}.{name}.{key}", own)
+                for key, one in values[name].items()
+            }
     if isinstance(values.get("lines"), list):
         values["lines"] = [
             _table(line, _LINE, f"{where}.lines", own) for line in values["lines"]

@@ -1,11 +1,21 @@
 """What is made of timings: a line through sums, and a curve through kernels."""
 
+from dataclasses import replace
+
 import pytest
 
+from jaxdist.calibrate.chains import Chained
 from jaxdist.calibrate.kernels import Point
 from jaxdist.calibrate.links import Timing, wire
-from jaxdist.calibrate.machine import efficiency
+from jaxdist.calibrate.machine import efficiency, line_of
 from jaxdist.collectives.hlo import wire_bytes
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.device import Curve, Device
+from jaxdist.core.level import Level
+from jaxdist.core.number import Number
+from jaxdist.core.plan import MeshShape
+from jaxdist.oracle.groups import group_of
+from jaxdist.oracle.prices import seconds
 
 ORIGIN = "measured: a test"
 
@@ -48,3 +58,28 @@ def test_the_curve_has_the_peak_and_the_share_of_each_size():
     assert curve.at(1e6) == pytest.approx(0.01)
     assert curve.at(1e9) == pytest.approx(1.0)
     assert curve.at(8e9) == pytest.approx(0.8)
+
+
+def test_a_line_with_its_bend_goes_through_every_timing():
+    """What a collective was measured to take is what the oracle says that it takes."""
+    odd = (3.1e-3, 3.9e-3, 30e-3, 150e-3)
+    timed = tuple(
+        Timing(kind="reduce-scatter", payload=each.payload, seconds=took)
+        for each, took in zip(timings(3e-4, 25e6, 4), odd, strict=True)
+    )
+    level = Level(
+        name="data", size=4, alpha=Number(5e-4, ORIGIN), bandwidth=Number(2e7, ORIGIN)
+    )
+    chain = Chained(kind="reduce-scatter", devices=4, timings=timed)
+    level = replace(level, lines=(line_of(chain, level, ORIGIN),))
+    device = Device(
+        name="some",
+        flops={},
+        memory=Number(1e9, ORIGIN),
+        memory_bandwidth=Number(1e9, ORIGIN),
+        efficiency=Curve(points=((1.0, 1.0),), origin=ORIGIN),
+    )
+    cluster = Cluster(name="some", device=device, levels=(level,))
+    group = group_of(cluster, MeshShape(data=4), ["data"])
+    said = [seconds("reduce-scatter", each.payload, 1, group) for each in timed]
+    assert said == pytest.approx(odd)

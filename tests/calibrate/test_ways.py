@@ -68,6 +68,6 @@ def test_a_run_says_what_it_chose_and_goes_on_with_it(job, tmp_path):
 
 def test_ways_that_cannot_be_chosen_from_are_refused(job, tmp_path):
     words = (f"run.dir={tmp_path}", f"data.dir={job.data}", "plan.reduce.via=auto")
-    code, _, err = job.run("train", "digits", *words, "plan.reduce.among=int9,ring")
+    code, _, err = job.call("train", "digits", *words, "plan.reduce.among=int9,ring")
     assert code == 2
     assert "plan.reduce.among=exact,int8,ring" in err

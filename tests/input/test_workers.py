@@ -34,7 +34,7 @@ def assert_equal(some, others):
             assert np.array_equal(array, other[key])
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("workers", [1, 3])
 def test_batches_do_not_depend_on_workers(workers):
     shuffle = Partial(q=0.5, partitions=8)
     assert_equal(
@@ -48,12 +48,12 @@ def test_a_loop_goes_on_with_other_workers():
     assert_equal(whole[5:], batches(7, shuffle=Global(), start=5, threads=Workers(2)))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_workers_go_on_when_the_whole_group_is_asked_to_end(number):
+def test_workers_go_on_when_the_whole_group_is_asked_to_end():
     """The process that trains may finish its step, and ends them itself."""
     with loader(SOURCE, global_batch=8, seed=3, threads=Workers(2)) as feed:
         seen = [jax.device_get(next(feed))]
-        for child in multiprocessing.active_children():
+        children = multiprocessing.active_children()
+        for child, number in zip(children, (signal.SIGINT, signal.SIGTERM)):
             os.kill(child.pid, number)
         seen += [jax.device_get(next(feed)) for _ in range(20)]
     assert_equal(batches(21), seen)
@@ -92,7 +92,7 @@ from jaxdist.input import ArraySource, Workers, loader
 
 if __name__ == "__main__":
     x = np.zeros((60, 40, 40), np.float32)
-    feed = loader(ArraySource({"x": x}), global_batch=8, threads=Workers(2))
+    feed = loader(ArraySource({"x": x}), global_batch=8, threads=Workers(1))
     seen = [next(feed)["x"].shape for _ in range(3)]
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
     how = sys.argv[1]
@@ -136,7 +136,7 @@ def test_a_feed_that_is_left_open_leaves_nothing_behind(how, tmp_path):
         env={**os.environ, "PYTHONPATH": path, "JAX_NUM_CPU_DEVICES": "1"},
     )
     pids = [int(word) for word in script.stdout.readline().split()]
-    assert len(pids) == 2, script.stderr.read()
+    assert len(pids) == 1, script.stderr.read()
     mine = {path for path in set(MEMORY.iterdir()) - before if "psm_" in path.name}
     if how == "killed":
         script.send_signal(signal.SIGKILL)

@@ -261,9 +261,11 @@ def test_all_sound_and_the_first_process_hears_of_all_pairs():
 def test_who_adapts_is_started_again_and_not_for_a_failure(tmp_path, capfd):
     begun = tmp_path / "begun"
     text = f"""
+        import os, time
         from pathlib import Path
         from jaxdist.launch.mark import tell_adapts
 
+        rank = int(os.environ["JAXDIST_RANK"])
         begun = Path({str(begun)!r})
         if rank == 1:
             time.sleep(60)
@@ -274,7 +276,8 @@ def test_who_adapts_is_started_again_and_not_for_a_failure(tmp_path, capfd):
             os._exit(75)
         os._exit(3)
     """
-    code = main(["launch", "local", "-n", "2", "--", *python(text)])
+    alone = sys.executable, "-c", textwrap.dedent(text)  # it has no need of the others
+    code = main(["launch", "local", "-n", "2", "--", *alone])
     said = capfd.readouterr().err
     assert code == 3
     assert begun.read_text().split() == ["begun"] * 3

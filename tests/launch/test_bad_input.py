@@ -35,10 +35,10 @@ def words_of(job, folder, *words, experiment="digits"):
     return ("train", experiment, *where, f"data.dir={job.data}", *words)
 
 
-def refused(job, folder, *words, experiment="digits", **env):
+def refused(job, folder, *words, experiment="digits", run=None, **env):
     """Give a command that must be refused; return what it says."""
     command = words_of(job, folder, *words, experiment=experiment)
-    code, out, err = job.run(*command, **env)
+    code, out, err = (run or job.call)(*command, **env)
     assert (code, out) == (2, ""), err
     assert re.match(r"error: .+\n(  (rule  |values|remedy)   .+\n( {11}.+\n)*)+$", err)
     return err
@@ -80,7 +80,8 @@ MISTYPED = {
 
 
 def test_an_experiment_that_does_not_exist(job, tmp_path):
-    said = refused(job, tmp_path / "runs" / "digits", experiment="digts")
+    folder = tmp_path / "runs" / "digits"
+    said = refused(job, folder, experiment="digts", run=job.run)
     assert_says(said, "no experiment named digts", "did you mean digits?")
     assert not tree(tmp_path)
 
@@ -94,7 +95,8 @@ def test_what_is_mistyped_is_named_with_what_was_meant(job, tmp_path, case):
 
 def test_a_mesh_larger_than_the_devices(job, tmp_path):
     words, four = ("plan.mesh.data=8", "data.batch=64"), {"JAX_NUM_CPU_DEVICES": "4"}
-    said = refused(job, tmp_path / "runs" / "digits", *words, **four)
+    folder = tmp_path / "runs" / "digits"
+    said = refused(job, folder, *words, run=job.run, **four)
     assert_says(said, "data 8 x spatial_h 2 needs 16, here are 4 (cpu)")
     assert_says(said, "plan.mesh.data=4 plan.mesh.spatial_h=1")
     assert not tree(tmp_path)

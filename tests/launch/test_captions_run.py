@@ -21,13 +21,13 @@ def trained(job, tmp_path_factory):
     path = folder / "a.npz"
     np.savez(path, clip=clip.astype(np.uint8), caption=caption)
     words = [*SMALL, f"data.path={path}", "epochs=6", f"run.dir={folder}"]
-    code, out, err = job.run("train", "captions", *words, "--json")
+    code, out, err = job.call("train", "captions", *words, "--json")
     assert code == 0, err
     return folder / "captions", json.loads(out)
 
 
 def ask(job, run, *words):
-    code, out, err = job.run("generate", run, *words, "--json")
+    code, out, err = job.call("generate", run, *words, "--json")
     assert code == 0, err
     return json.loads(out)
 
@@ -42,7 +42,7 @@ def test_words_and_ends_are_counted_and_padding_is_not(trained):
 
 def test_eval_scores_the_same(job, trained):
     run, summary = trained
-    code, out, err = job.run("eval", run, "--json")
+    code, out, err = job.call("eval", run, "--json")
     assert code == 0, err
     score = json.loads(out)
     assert (score["correct"], score["answers"]) == (
@@ -61,7 +61,7 @@ def test_it_says_what_it_sees_up_to_the_end(job, trained):
 
 
 def test_people_read_both_captions(job, trained):
-    code, out, err = job.run("generate", trained[0], "--prompt", "0")
+    code, out, err = job.call("generate", trained[0], "--prompt", "0")
     assert code == 0, err
     assert out.splitlines() == ["said     dark", "written  dark"]
 
@@ -78,6 +78,6 @@ def test_people_read_both_captions(job, trained):
     ],
 )
 def test_what_cannot_be_answered_is_bad_input(job, trained, words, said):
-    code, out, err = job.run("generate", trained[0], *words)
+    code, out, err = job.call("generate", trained[0], *words)
     assert (code, out) == (2, "")
     assert said in err

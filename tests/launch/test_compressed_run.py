@@ -10,19 +10,20 @@ pytestmark = pytest.mark.timeout(300)
 def test_a_run_with_residuals_goes_on_on_fewer_devices_and_is_scored(job, tmp_path):
     here = (f"run.dir={tmp_path}", f"data.dir={job.data}", "run.name=sent")
     words = (*here, "model.width=4", "plan.reduce.via=power", "plan.reduce.rank=1")
+    words += ("plan.mesh.spatial_h=1",)
     words += ("plan.reduce.dense_below=0", "plan.reduce.warm_up=1")
     words += ("plan.reduce.momentum=0.5", "optim.momentum=0")
-    code, _, err = job.run("train", "digits", "epochs=0.2", *words)
+    code, _, err = job.call("train", "digits", "epochs=0.2", *words)
     assert code == 0, err
-    fewer = ("plan.mesh.data=2", "plan.mesh.spatial_h=1")
-    code, out, err = job.run("train", "digits", "epochs=0.4", *words, *fewer)
+    fewer = ("plan.mesh.data=2",)
+    code, out, err = job.call("train", "digits", "epochs=0.4", *words, *fewer)
     assert code == 0, err
     # Lines are as wide as the terminal: a long folder breaks them.
     assert "resumed at step 5" in " ".join((out + err).split())
-    code, out, err = job.run("eval", tmp_path / "sent", "--json")
+    code, out, err = job.call("eval", tmp_path / "sent", "--json")
     assert code == 0, err
     assert json.loads(out)["checkpoint"] == 9
-    code, _, err = job.run(
+    code, _, err = job.call(
         "train", "digits", "epochs=0.6", *words, "plan.reduce.via=exact"
     )
     assert code == 2

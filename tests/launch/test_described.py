@@ -1,11 +1,13 @@
 """A described step is the same whatever was described before it."""
 
+import jax
 import pytest
 
 from jaxdist.core.pipe import Pipe
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.described import Subject
 from jaxdist.launch.resolve import resolve
+from jaxdist.profile.alike import Alike
 from jaxdist.profile.readings import Readings
 
 PLANS = (
@@ -46,3 +48,47 @@ def test_what_was_read_before_changes_no_case(subject, warm, plan):
     again = subject.case(plan)
     subject.readings = Readings()
     assert again == subject.case(plan)
+
+
+INTERLEAVED = Pipe(schedule="interleaved", chunks=2)
+TEXT = (
+    Plan(mesh=MeshShape(data=4)),
+    Plan(mesh=MeshShape(fsdp=4), remat=True),
+    Plan(mesh=MeshShape(fsdp=2, tensor=2), microbatches=4),
+    Plan(mesh=MeshShape(tensor=2), weights="sequence"),
+    Plan(mesh=MeshShape(pipe=4, tensor=2), microbatches=4),
+    Plan(mesh=MeshShape(pipe=2, fsdp=2), microbatches=2, pipe=INTERLEAVED),
+)
+
+
+@pytest.fixture(scope="module")
+def text():
+    words = ("model.depth=6", "optim.clip=1.0", "optim.name=adamw", "plan.mesh.data=1")
+    return Subject(resolve("characters", words).config)
+
+
+@pytest.mark.parametrize("plan", TEXT, ids=[one.title for one in TEXT])
+def test_a_case_from_few_of_equal_blocks_is_that_from_all(text, plan):
+    text.readings = Readings()
+    short = text.case(plan)
+    assert len(text.readings.once("alike", Alike).models) == 3
+    text.readings = Readings()
+    text.readings.once("alike", Alike)
+    assert short == text.case(plan)
+
+
+@pytest.mark.parametrize("plan", TEXT, ids=[one.title for one in TEXT])
+def test_what_devices_hold_has_the_shapes_that_are_said(text, plan):
+    layout = text.layout(plan)
+    found = jax.eval_shape(layout.hold.hold, layout.task.state)
+    form = [(x.shape, x.dtype) for x in jax.tree.leaves(layout.held)]
+    assert form == [(x.shape, x.dtype) for x in jax.tree.leaves(found)]
+    assert jax.tree.structure(layout.held) == jax.tree.structure(found)
+
+
+def test_a_network_on_shapes_has_the_state_of_its_first_step(text):
+    task = text.task
+    first = jax.eval_shape(task.init)
+    form = [(x.shape, x.dtype) for x in jax.tree.leaves(task.state)]
+    assert form == [(x.shape, x.dtype) for x in jax.tree.leaves(first)]
+    assert jax.tree.structure(task.state) == jax.tree.structure(first)

@@ -14,20 +14,14 @@ from hypothesis import strategies as st
 from jaxdist.core.axes import AXES
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.launch.devices import (
-    FAKE_LIMIT,
-    check_shares,
-    find_platform,
-    gpu_files,
-    settle,
-    shrink,
-)
+from jaxdist.launch.devices import FAKE_LIMIT, check_shares, settle, shrink
 from jaxdist.launch.environment import (
     cache_folder,
     cache_is_on,
     variables,
     without_cache,
 )
+from jaxdist.launch.platform import find_platform, gpu_files
 
 DIGITS = Plan(mesh=MeshShape(data=4, spatial_h=2))
 

@@ -20,7 +20,7 @@ from jaxdist.launch.ssh import read_hosts
 from jaxdist.launch.supervise import Patience
 from jaxdist.launch.testbed import Hosts
 from jaxdist.launch.together import Task
-from jaxdist.launch.watch import Said, verdict
+from jaxdist.launch.verdict import Said, verdict
 
 BEGIN = """
 import os, pathlib, signal, sys, time

@@ -84,7 +84,7 @@ def test_the_line_that_people_type():
 )
 def test_an_epoch_of_random_data_runs(job, tmp_path, name, how, kind):
     words = [*SMALL, *how, "epochs=1", f"run.dir={tmp_path}", "--json"]
-    code, out, err = job.run("train", name, *words)
+    code, out, err = job.call("train", name, *words)
     assert code == 0, err
     summary = json.loads(out)
     each = {"image": 1, "volume": 4, "token": 16}[kind]

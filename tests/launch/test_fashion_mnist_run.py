@@ -32,7 +32,7 @@ def folder(tmp_path):
 def test_a_folder_of_idx_files_is_trained_on_with_rows_split(job, tmp_path, folder):
     words = (f"data.path={folder}", f"run.dir={tmp_path}", "data.batch=16", "epochs=1")
     rows = ("plan.mesh.data=2", "plan.mesh.spatial_h=2", "model.width=4")
-    code, out, err = job.run("train", "fashion_mnist", *words, *rows, "--json")
+    code, out, err = job.call("train", "fashion_mnist", *words, *rows, "--json")
     assert code == 0, err
     summary = json.loads(out)
     assert (summary["steps"], summary["held_out"], summary["answers"]) == (2, 8, 8)
@@ -40,7 +40,7 @@ def test_a_folder_of_idx_files_is_trained_on_with_rows_split(job, tmp_path, fold
 
 
 def test_without_a_folder_it_says_what_to_type(job, tmp_path):
-    code, _, err = job.run("train", "fashion_mnist", f"run.dir={tmp_path}")
+    code, _, err = job.call("train", "fashion_mnist", f"run.dir={tmp_path}")
     assert code == 2
     assert "data.path is empty" in err
     assert "data.path=FOLDER" in err
@@ -51,6 +51,6 @@ def test_a_network_with_too_few_outputs_for_the_labels_is_refused(
     job, tmp_path, folder
 ):
     words = (f"data.path={folder}", f"run.dir={tmp_path}", "model.classes=9")
-    code, _, err = job.run("train", "fashion_mnist", *words)
+    code, _, err = job.call("train", "fashion_mnist", *words)
     assert code == 2
     assert "model.classes=10" in err

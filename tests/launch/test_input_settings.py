@@ -35,7 +35,7 @@ def test_what_a_run_cannot_keep_is_said_before_anything_is_written(job, tmp_path
         "remedy   data.store_dir=FOLDER": disk,
     }
     for says, words in asked.items():
-        code, _, err = job.run("train", "digits", *where, *words)
+        code, _, err = job.call("train", "digits", *where, *words)
         assert code == 2
         assert says in err
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

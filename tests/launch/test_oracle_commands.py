@@ -22,11 +22,11 @@ def answer(capsys):
     return run
 
 
-@pytest.fixture
-def fitted(answer, tmp_path):
-    path = tmp_path / "fitted.json"
+@pytest.fixture(scope="module")
+def fitted(job, tmp_path_factory):
+    path = tmp_path_factory.mktemp("fit") / "fitted.json"
     words = ("calibrate", "fit", ONE, "--train", "row % 24 == 0", "-o", path)
-    code, out, err = answer(*words)
+    code, out, err = job.call(*words)
     assert (code, err) == (0, "")
     assert "fitted where row % 24 == 0" in out
     assert "matmul" in out

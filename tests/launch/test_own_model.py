@@ -63,7 +63,7 @@ def test_it_trains_on_data_and_spatial(trained):
 
 def test_it_is_found_again(job, trained):
     folder, _ = trained
-    code, out, err = job.run("eval", folder / "mine", "--json")
+    code, out, err = job.call("eval", folder / "mine", "--json")
     assert code == 0, err
     assert json.loads(out)["correct"] == summary(folder)["correct"]
     network, _ = load(folder / "mine")
@@ -73,7 +73,7 @@ def test_it_is_found_again(job, trained):
 def test_it_goes_on(job, trained):
     folder, _ = trained
     words = [folder / "my.py", f"run.dir={folder}", "epochs=5", "--json"]
-    code, out, err = job.run("train", *words)
+    code, out, err = job.call("train", *words)
     assert code == 0, err
     assert (json.loads(out)["resumed_at"], json.loads(out)["steps"]) == (64, 80)
 
@@ -82,7 +82,7 @@ def test_a_file_that_moved_is_named(job, trained):
     folder, _ = trained
     (folder / "my.py").rename(folder / "other.py")
     try:
-        code, out, err = job.run("eval", folder / "mine")
+        code, out, err = job.call("eval", folder / "mine")
         with pytest.raises(BadInput, match="no file"):
             load(folder / "mine")
     finally:
@@ -124,7 +124,7 @@ def test_mistakes_are_bad_input(job, tmp_path, change, words, said):
     assert change[0] in text
     (tmp_path / "my.py").write_text(text.replace(*change) if change[0] else text)
     runs = tmp_path / "runs"
-    code, out, err = job.run("train", tmp_path / "my.py", f"run.dir={runs}", *words)
+    code, out, err = job.call("train", tmp_path / "my.py", f"run.dir={runs}", *words)
     assert (code, out) == (2, ""), err
     assert said in err
     assert "Traceback" not in err
@@ -155,9 +155,9 @@ def test_a_layer_that_sees_its_own_block_alone_is_refused(job, tmp_path):
     assert plain != text
     (tmp_path / "my.py").write_text(plain)
     words = [tmp_path / "my.py", f"run.dir={tmp_path / 'runs'}"]
-    code, out, err = job.run("train", *words)
+    code, out, err = job.call("train", *words)
     assert (code, out) == (2, ""), err
     assert "conv_general_dilated" in err
     assert "plan.mesh.spatial_h=1" in err
-    code, _, err = job.run("train", *words, "plan.mesh.spatial_h=1", "epochs=0.1")
+    code, _, err = job.call("train", *words, "plan.mesh.spatial_h=1", "epochs=0.1")
     assert code == 0, err

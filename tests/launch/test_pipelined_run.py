@@ -14,16 +14,17 @@ FLOWS = ("plan.pipe.schedule=pipedream",)
 
 def test_a_run_without_a_flush_resumes_with_as_many_updates_a_step(job, tmp_path):
     words = ("train", "digits", *SIZES, f"run.dir={tmp_path}", "--json", *FLOWS)
+    words += (f"data.dir={job.data}",)
     replicas = "plan.mesh.pipe=3", "plan.pipe.replicas=2,1", "plan.mesh.data=1"
-    code, out, err = job.run(*words, *replicas)
+    code, out, err = job.call(*words, *replicas)
     assert code == 0, err
     first = json.loads(out)
     assert (first["steps"], first["held_out"]) == (23, 360)
     again = "epochs=2", "plan.mesh.pipe=2", "plan.mesh.data=4"
-    code, out, err = job.run(*words, *again)
+    code, out, err = job.call(*words, *again)
     assert code == 0, err
     assert json.loads(out)["resumed_at"] == 23
-    code, _, err = job.run(*words, *again, "plan.pipe.schedule=1f1b")
+    code, _, err = job.call(*words, *again, "plan.pipe.schedule=1f1b")
     assert code == 2
     assert "4 with plan.pipe.schedule = pipedream, optim.accumulate = 4; now 1" in err
 
@@ -31,17 +32,17 @@ def test_a_run_without_a_flush_resumes_with_as_many_updates_a_step(job, tmp_path
 def test_a_run_changes_its_stages_as_it_resumes(job, tmp_path):
     """And takes what compressed gradients left along, to other devices."""
     words = ("train", "digits", *SIZES, f"run.dir={tmp_path}", "--json")
-    words += ("plan.reduce.via=int8",)
-    code, out, err = job.run(*words, "plan.mesh.pipe=4", "plan.mesh.data=2")
+    words += ("plan.reduce.via=int8", f"data.dir={job.data}")
+    code, out, err = job.call(*words, "plan.mesh.pipe=4", "plan.mesh.data=2")
     assert code == 0, err
     first = json.loads(out)
     assert (first["steps"], first["held_out"]) == (23, 360)
     again = "epochs=2", "plan.mesh.pipe=2", "plan.mesh.data=4"
-    code, out, err = job.run(*words, *again)
+    code, out, err = job.call(*words, *again)
     assert code == 0, err
     second = json.loads(out)
     assert (second["resumed_at"], second["steps"]) == (23, 45)
-    code, out, err = job.run("eval", str(tmp_path / "digits"), "--json")
+    code, out, err = job.call("eval", tmp_path / "digits", "--json")
     assert code == 0, err
     assert json.loads(out)["loss"] == pytest.approx(second["loss"], rel=1e-5)
 
@@ -78,7 +79,8 @@ def test_what_cannot_be_cut_is_refused_before_anything_is_written(
     job, tmp_path, words, said
 ):
     base = ("plan.mesh.data=1", "plan.mesh.spatial_h=1", "optim.accumulate=4")
-    code, _, err = job.run("train", "digits", f"run.dir={tmp_path}", *base, *words)
+    base += (f"data.dir={job.data}", f"run.dir={tmp_path}")
+    code, _, err = job.call("train", "digits", *base, *words)
     assert code == 2, err
     assert said in err
     assert not list(tmp_path.iterdir())

@@ -8,10 +8,15 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.outer import Outer
 from jaxdist.core.pipe import Pipe
 from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.profile import Profile
 from jaxdist.core.reduce import Reduce
 from jaxdist.core.shuffle import Shuffle
 from jaxdist.launch.cli import main
-from jaxdist.launch.made_for import check_made_for, written_for
+from jaxdist.launch.made_for import (
+    check_made_for,
+    written_for,
+    written_for_profile,
+)
 from jaxdist.launch.planfile import plan_words
 from jaxdist.launch.resolve import resolve
 from jaxdist.meshes.clusters.read import find
@@ -127,3 +132,48 @@ def test_a_training_with_a_plan_of_something_else_is_refused(tmp_path, capsys):
     path = made(tmp_path)
     assert main(["train", "digits", "--plan", str(path), "data.batch=8"]) == 2
     assert "made for something else" in capsys.readouterr().err
+
+
+class TestStages:
+    @pytest.fixture
+    def stages(self, tmp_path):
+        profile = Profile(
+            model="resnet8", inputs=("float32[8,8,8,1]",), batch=8, layers=()
+        )
+        plan = Plan(mesh=MeshShape(pipe=2), pipe=Pipe(cuts=("block2",)))
+        path = tmp_path / "plan.json"
+        path.write_text(written_for_profile(plan, profile, "digits.json", None))
+        assert Plan.from_json(path.read_text()) == plan
+        return str(path)
+
+    def test_stages_of_the_same_network_and_microbatch_go_with_it(self, stages):
+        words = ["data.batch=96", "optim.accumulate=12"]
+        check_made_for(stages, resolve("digits", words), find("testbed"))
+
+    @pytest.mark.parametrize(
+        ("words", "said", "remedy"),
+        [
+            (
+                ["data.batch=96", "optim.accumulate=8"],
+                "96 / 8 samples, the profile's 8",
+                "data.batch=64",
+            ),
+            (
+                ["data.batch=96", "optim.accumulate=12", "precision=float64"],
+                "precision = float64, the plan's float32",
+                "precision=float32",
+            ),
+            (
+                ["data.batch=96", "optim.accumulate=12", "model.name=alexnet"],
+                "model.name = alexnet, the plan's resnet8",
+                "model.name=resnet8",
+            ),
+        ],
+    )
+    def test_others_are_refused_with_what_changed(self, stages, words, said, remedy):
+        with pytest.raises(BadInput, match="was made for") as caught:
+            check_made_for(stages, resolve("digits", words))
+        assert said in caught.value.values
+        assert caught.value.remedy[0] == remedy
+        again = "jaxdist plan stages --profile digits.json"
+        assert caught.value.remedy[1].startswith(again)

@@ -28,7 +28,7 @@ def begin(job, tmp_path_factory):
     where = (f"data.path={folder / 'a.txt'}", f"run.dir={folder}")
 
     def run(name, *words):
-        made = job.run(
+        made = job.call(
             "train", "characters", *SMALL, *where, f"run.name={name}", *words
         )
         return folder / name, *made
@@ -67,7 +67,7 @@ def test_resumed_between_two_fragments_it_is_the_same_to_the_bit(begin, whole):
 
 
 def test_what_is_scored_and_loaded_are_the_outer_parameters(job, whole):
-    code, out, err = job.run("eval", whole, "--json")
+    code, out, err = job.call("eval", whole, "--json")
     assert code == 0, err
     scored, summary = json.loads(out), json.loads((whole / "summary.json").read_text())
     assert scored["correct"] == summary["correct"]

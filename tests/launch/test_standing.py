@@ -12,7 +12,7 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.launch import standing
 from jaxdist.launch.cli import main
-from jaxdist.launch.testbed import known
+from jaxdist.launch.spaces import known
 
 system = [pytest.mark.system, pytest.mark.hosts, pytest.mark.timeout(300)]
 
@@ -105,7 +105,7 @@ class TestStanding:
         assert standing.there() == before
 
     def test_what_is_not_whole_is_said_and_removed(self, two, capfd):
-        standing._ABOUT.unlink()
+        standing._about(standing.NAME).unlink()
         assert run_testbed("run", *python("")) == 2
         assert "the testbed is not whole" in capfd.readouterr().err
         assert run_testbed("down") == 0
@@ -143,6 +143,64 @@ class TestStanding:
         assert (known(), links()) == before
 
 
+class TestNamed:
+    pytestmark = system
+
+    @pytest.fixture
+    def named(self):
+        yield "namedone", "namedtwo"
+        for name in ("namedone", "namedtwo"):
+            standing.down(name)
+
+    def status(self, name, capfd):
+        capfd.readouterr()
+        assert run_testbed("status", "--name", name) == 0
+        lines = capfd.readouterr().out.splitlines()
+        hosts = (line.split() for line in lines if line.strip().startswith("h"))
+        return {words[0]: " ".join(words[6:]) for words in hosts if words[0] != "host"}
+
+    def test_testbeds_of_two_names_do_not_see_each_other(self, named, capfd):
+        one, two = named
+        before = standing.there()
+        assert run_testbed("up", "--hosts", 2, "--name", one) == 0
+        said = capfd.readouterr().out
+        assert f"jaxdist testbed down --name {one}" in said
+        assert run_testbed("up", "--hosts", 3, "--rate", "80mbit", "--name", two) == 0
+        assert run_testbed("up", "--name", one) == 2
+        assert f"jaxdist testbed down --name {one}" in capfd.readouterr().err
+        assert (standing.standing(one).count, standing.standing(two).count) == (2, 3)
+        assert run_testbed("run", "--name", one, *python(SENDS)) == 0
+        sent = standing.standing(two).counters()
+        assert all(each.sent < 10_000 for each in sent)
+        assert run_testbed("down", "--name", one) == 0
+        assert (standing.there(one), len(standing.there(two))) == ((), 4)
+        assert standing.there() == before
+
+    def test_status_says_what_is_wrong_with_a_host(self, named, capfd):
+        name, _ = named
+        assert run_testbed("up", "--hosts", 3, "--rate", "80mbit", "--name", name) == 0
+        well = {"h0": "ok", "h1": "ok", "h2": "ok"}
+        assert self.status(name, capfd) == well
+        assert run_testbed("fail", "h1", "--cut", "--name", name) == 0
+        assert run_testbed("fail", "h2", "--slow", "8mbit", "--name", name) == 0
+        wrong = {"h1": "cut", "h2": "slow, 8.00 Mbit/s"}
+        assert self.status(name, capfd) == well | wrong
+        for host in wrong:
+            assert run_testbed("mend", host, "--name", name) == 0
+        assert self.status(name, capfd) == well
+
+    def test_status_says_that_processes_are_stopped(self, named, capfd):
+        hosts = standing.up(1, None, name=named[0])
+        sleeps = "import time; print(flush=True); time.sleep(600)"
+        words = hosts.words(0, sys.executable, "-c", sleeps)
+        child = subprocess.Popen(words, stdout=subprocess.PIPE)
+        child.stdout.readline()
+        assert run_testbed("fail", "h0", "--stop", "--name", named[0]) == 0
+        assert self.status(named[0], capfd) == {"h0": "stopped"}
+        child.kill()
+        child.communicate()
+
+
 def links():
     return subprocess.run(["ip", "-o", "link"], capture_output=True, check=True).stdout
 
@@ -153,6 +211,11 @@ class TestBadInput:
             standing.up(2, "200mb")
         with pytest.raises(BadInput, match="--hosts is between 1 and 64"):
             standing.up(0, None)
+
+    @pytest.mark.parametrize("name", ["", "a-b", "7", "Slow", "a" * 17])
+    def test_what_is_no_name_makes_nothing(self, name, capsys):
+        assert run_testbed("up", f"--name={name}") == 2
+        assert "names no testbed" in capsys.readouterr().err
 
     @pytest.mark.parametrize("action", ["up", "run", "down", "status"])
     def test_without_root_there_is_another_way(self, action, monkeypatch, capsys):

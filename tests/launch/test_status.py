@@ -9,7 +9,7 @@ from jaxdist.launch.cli import main
 from jaxdist.launch.company import Company
 from jaxdist.launch.runs import RunFolder
 from jaxdist.launch.state import state_of
-from jaxdist.launch.watch import Said
+from jaxdist.launch.verdict import Said
 
 
 def said(step, phase, host):

@@ -19,7 +19,7 @@ system = [pytest.mark.system, pytest.mark.hosts, pytest.mark.timeout(300)]
 
 SENDS = """
 import socket, sys, time
-from jaxdist.launch.joined import place
+from jaxdist.launch.placed import place
 
 rank, count, coordinator = place()
 address, port = coordinator.split(":")

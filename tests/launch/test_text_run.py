@@ -17,13 +17,13 @@ def trained(job, tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
     (folder / "a.txt").write_text(LETTERS * 200)
     words = [*SMALL, f"data.path={folder / 'a.txt'}", "epochs=12", f"run.dir={folder}"]
-    code, out, err = job.run("train", "characters", *words, "--json")
+    code, out, err = job.call("train", "characters", *words, "--json")
     assert code == 0, err
     return folder / "characters", json.loads(out)
 
 
 def ask(job, run, *words):
-    code, out, err = job.run("generate", run, *words, "--json")
+    code, out, err = job.call("generate", run, *words, "--json")
     assert code == 0, err
     return json.loads(out)
 
@@ -38,7 +38,7 @@ def test_tokens_are_counted_one_by_one(trained):
 
 def test_eval_scores_the_same(job, trained):
     run, summary = trained
-    code, out, err = job.run("eval", run, "--json")
+    code, out, err = job.call("eval", run, "--json")
     assert code == 0, err
     score = json.loads(out)
     assert (score["correct"], score["samples"]) == (summary["correct"], 19)
@@ -71,7 +71,7 @@ def test_the_seed_decides(job, trained):
     ],
 )
 def test_what_cannot_be_answered_is_bad_input(job, trained, words, said):
-    code, out, err = job.run("generate", trained[0], *words)
+    code, out, err = job.call("generate", trained[0], *words)
     assert (code, out) == (2, "")
     assert said in err
 
@@ -84,7 +84,7 @@ def test_a_run_does_not_go_on_with_another_text(job, trained):
     words += [f"run.dir={run.parent}"]
     text = path.read_text()
     path.write_text(text.replace("abc", "cba"))
-    code, _, err = job.run(*words)
+    code, _, err = job.call(*words)
     path.write_text(text)
     assert code == 2
     said = " ".join(err.split())
@@ -93,8 +93,8 @@ def test_a_run_does_not_go_on_with_another_text(job, trained):
 
 
 def test_a_batch_larger_than_the_samples_is_refused(job, tmp_path):
-    words = ["data.name=digits", "data.batch=2048", f"run.dir={tmp_path}"]
-    code, _, err = job.run("train", "digits", *words)
+    words = ["data.batch=2048", f"data.dir={job.data}", f"run.dir={tmp_path}"]
+    code, _, err = job.call("train", "digits", *words)
     assert code == 2
     assert "fewer training samples than a batch" in " ".join(err.split())
     assert "data.batch=1436" in err
@@ -104,12 +104,14 @@ def test_a_run_on_images_writes_no_text(job, tmp_path):
     words = [
         "epochs=0.05",
         "model.width=2",
+        "plan.mesh.data=2",
+        "plan.mesh.spatial_h=1",
         f"data.dir={job.data}",
         f"run.dir={tmp_path}",
     ]
-    code, _, err = job.run("train", "digits", *words)
+    code, _, err = job.call("train", "digits", *words)
     assert code == 0, err
-    code, out, err = job.run("generate", tmp_path / "digits", "--prompt", "a")
+    code, out, err = job.call("generate", tmp_path / "digits", "--prompt", "a")
     assert (code, out) == (2, "")
     assert "digits writes no text" in err
     assert "digits trained resnet8" in err
@@ -117,7 +119,7 @@ def test_a_run_on_images_writes_no_text(job, tmp_path):
 
 def test_a_text_that_is_missing_leaves_no_run_behind(job, tmp_path):
     words = [f"data.path={tmp_path / 'none.txt'}", f"run.dir={tmp_path / 'runs'}"]
-    code, out, err = job.run("train", "characters", *words)
+    code, out, err = job.call("train", "characters", *words)
     assert (code, out) == (2, "")
     assert "no text in" in err
     assert not (tmp_path / "runs").exists()

@@ -10,7 +10,7 @@ import pytest
 
 from jaxdist.launch import iproute, standing
 from jaxdist.launch.cli import main
-from jaxdist.launch.testbed import known
+from jaxdist.launch.spaces import known
 
 system = [pytest.mark.system, pytest.mark.hosts, pytest.mark.timeout(300)]
 NET = Path(__file__).parents[2] / "benchmarks" / "faults_net.py"

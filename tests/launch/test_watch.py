@@ -10,7 +10,8 @@ from jaxdist.launch.company import Company
 from jaxdist.launch.config import RunConfig
 from jaxdist.launch.joined import Loopback
 from jaxdist.launch.together import ProcessesFailed
-from jaxdist.launch.watch import Said, limit_s, verdict
+from jaxdist.launch.verdict import Said, verdict
+from jaxdist.launch.watch import limit_s
 
 BEGIN = """
 import os, signal, sys, time
@@ -42,8 +43,7 @@ def stuck(folder, count, text, within=60):
     return [each.err for each in failed.value.results]
 
 
-@pytest.mark.parametrize("phase", ["compute", "evaluation"])
-@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize(("who", "phase"), [(0, "evaluation"), (1, "compute")])
 def test_a_process_that_is_stopped_is_named_by_the_others(tmp_path, who, phase):
     text = f"""
         with Watch(mine, 4, stacks) as watch:

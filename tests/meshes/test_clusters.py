@@ -8,7 +8,7 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.device import Curve
 from jaxdist.core.errors import BadInput
 from jaxdist.core.number import Number
-from jaxdist.meshes.clusters.read import find, names, of_tree
+from jaxdist.meshes.clusters.read import find, names, of_tree, reader_of
 
 SMALL = {
     "name": "small",
@@ -52,7 +52,13 @@ def test_what_cluster_to_json_wrote_is_a_cluster_file_too(tmp_path):
     assert find(str(path)) == find("abci")
 
 
-LINE = {"kind": "all-gather", "devices": 4, "messages": 6.5, "share": 1.2}
+LINE = {
+    "kind": "all-gather",
+    "devices": 4,
+    "messages": 6.5,
+    "share": 1.2,
+    "bend": [[1000, 0.9], [1000000, 1.3]],
+}
 
 
 def test_lines_of_a_level_are_written_read_and_asked_about(tmp_path):
@@ -70,6 +76,19 @@ def test_lines_of_a_level_are_written_read_and_asked_about(tmp_path):
         level(lines=[{**LINE, "pieces": 3}])
     with pytest.raises(BadInput, match="at least two"):
         level(lines=[{**LINE, "devices": 1}])
+    with pytest.raises(BadInput, match="bends nowhere"):
+        level(lines=[{**LINE, "bend": [[1000, 1.0], [10, 1.0]]}])
+
+
+def test_what_packing_costs_is_a_number_of_the_device(tmp_path):
+    packing = {"int8": "12 ns", "top_k": {"value": 2e-8, "origin": "measured: here"}}
+    cluster = of_tree({**SMALL, "device": {**SMALL["device"], "packing": packing}}, "x")
+    assert cluster.device.packing["int8"].value == pytest.approx(12e-9)
+    assert cluster.device.packing["top_k"].origin == "measured: here"
+    path = tmp_path / "packing.json"
+    path.write_text(cluster.to_json())
+    assert find(str(path)) == cluster
+    assert reader_of("device.packing.int8")("3 us", "here") == pytest.approx(3e-6)
 
 
 def test_numbers_have_units_and_the_origin_of_their_table():

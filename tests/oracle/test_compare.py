@@ -71,6 +71,31 @@ def test_one_recalibration_halves_the_error_of_runs_it_has_not_seen(cases):
     assert after < before / 2
 
 
+def test_one_run_that_was_watched_is_enough(cases):
+    cluster = find("testbed")
+    false = wrong(cluster)
+    said = predict(cases[0], cluster)
+    # As much again was spent waiting for samples, which no link is to blame for.
+    watched = seen(said.terms_s | {"between steps": said.step_s})
+    run = ran("a", 2 * said.step_s, phases_s={"input": 20 * said.step_s})
+    better = recalibrated(false, [compare(run, predict(cases[0], false), watched)])
+    truths = [predict(case, cluster).step_s for case in cases]
+    others = list(zip(cases[1:], truths[1:], strict=True))
+    before = statistics.median(error(false, case, truth) for case, truth in others)
+    after = statistics.median(error(better, case, truth) for case, truth in others)
+    assert after < before / 4
+
+
+def test_a_watched_run_that_moves_nothing_says_nothing_of_links(cases):
+    cluster = find("testbed")
+    said = predict(cases[1], cluster)  # one device
+    run = ran("a", 2 * said.step_s)
+    watched = seen({name: 2 * s for name, s in said.terms_s.items()})
+    better = recalibrated(cluster, [compare(run, said, watched)])
+    assert better.levels[0].bandwidth.value == cluster.levels[0].bandwidth.value / 2
+    assert predict(cases[1], better).step_s == pytest.approx(run.step_s)
+
+
 def test_one_run_makes_all_as_much_slower(cases):
     cluster = find("testbed")
     said = predict(cases[0], cluster)
@@ -128,6 +153,11 @@ def test_the_two_largest_misses_are_named_with_a_cause(cases):
     assert first.seconds == pytest.approx(9.0)
     assert "different times" in first.cause
     assert "most of it in stem.conv" in second.cause
+    assert second.remedy == (
+        "jaxdist compare a --cluster testbed --recalibrate better.json"
+    )
+    typed = compare(ran("a", 1.0), said, watched, asked="runs/a --cluster mine.json")
+    assert "compare runs/a --cluster mine.json --rec" in typed.misses[1].remedy
     assert [layer.name for layer in found.layers] == ["stem.conv", "head.dense"]
     crowded = compare(ran("a", 1.0), said, seen(terms, cores=0))
     assert "share 0 cores" in crowded.misses[0].cause

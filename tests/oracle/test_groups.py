@@ -69,6 +69,21 @@ def test_what_was_measured_goes_with_its_kind_its_group_and_its_level():
     assert moved == pytest.approx(3 * 6 * 1e-5 + 1.2 * 7000 / over_racks.rate)
 
 
+def test_arrays_of_a_size_take_what_that_size_was_measured_to_take():
+    """A line bends: an array of 8 kB takes twice as long as the line says, of 1 half."""
+    line = {"kind": "all-gather", "devices": 8, "messages": 6, "share": 1.2}
+    bent = {**line, "bend": [[875, 0.5], [7000, 2.0]]}
+    found = []
+    for one in (line, bent):
+        rack = {**LEVELS[1], "lines": [one]}
+        cluster = of_tree({"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine")
+        group = group_of(cluster, MeshShape(data=8, tensor=4), ["data"])
+        found.append([seconds("all-gather", 8000, n, group) for n in (1, 8)])
+    (straight_one, straight_eight), (bent_one, bent_eight) = found
+    assert bent_one == pytest.approx(2.0 * straight_one)
+    assert bent_eight == pytest.approx(0.5 * straight_eight)
+
+
 def test_more_devices_than_there_are_is_refused():
     with pytest.raises(BadInput, match="too few devices"):
         group_of(CLUSTER, MeshShape(data=65), ["data"])

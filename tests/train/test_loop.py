@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxdist.core.errors import Failed
-from jaxdist.train.loop import Course, fit
+from jaxdist.train.course import Course
+from jaxdist.train.loop import fit
 from jaxdist.train.metrics import Recorder
 
 

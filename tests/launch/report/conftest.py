@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from specimens import compared_of, put_everything
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.run import Run
+from jaxdist.launch.report import write_report
 
 START = 1_773_475_200.0  # 2026-03-14 08:00:00 UTC
 EPOCHS, BATCH, SAMPLES, HELD_OUT, STEP_S = 30, 64, 1437, 360, 0.0364
@@ -50,6 +52,18 @@ class Sample:
 def sample(tmp_path):
     """A run of 30 epochs that went well."""
     return make_sample(tmp_path / "digits")
+
+
+@pytest.fixture
+def compared(sample):
+    """What `compare` found of the run, cut in two stages."""
+    return compared_of(sample)
+
+
+@pytest.fixture
+def everything(sample, compared):
+    """The report of a run of which all is known."""
+    return write_report(put_everything(sample, compared))
 
 
 def make_sample(folder, epochs=EPOCHS):

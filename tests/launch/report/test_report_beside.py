@@ -2,64 +2,7 @@
 
 import json
 
-import pytest
-
-from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.report import write_report
-
-
-def numbers(name, predicted, measured, unit="s"):
-    accurate = None if not measured else max(0, 1 - abs(predicted / measured - 1))
-    return {
-        "name": name,
-        "unit": unit,
-        "predicted": predicted,
-        "measured": measured,
-        "accurate": accurate,
-    }
-
-
-def cell(kind, stage, micro, start, end):
-    return {"kind": kind, "stage": stage, "micro": micro, "start": start, "end": end}
-
-
-LANES = [
-    [cell("forward", 0, 0, 0.0, 0.01), cell("backward", 0, 0, 0.015, 0.02)],
-    [cell("forward", 1, 0, 0.01, 0.012), cell("backward", 1, 0, 0.012, 0.015)],
-]
-
-
-@pytest.fixture
-def compared(sample):
-    sample.plan = Plan(mesh=MeshShape(pipe=2))
-    sample.lock["values"]["optim.accumulate"] = {"value": 1, "by": "command line"}
-    return {
-        "cluster": "mine",
-        "step": numbers("step", 0.03, sample.run.step_s),
-        "interval_s": [0.025, 0.035],
-        "inside_interval": False,
-        "terms": [
-            numbers("compute", 0.02, 0.025),
-            numbers("activations, pipe", 0.01, 0.0114),
-            numbers("memory", 1e6, 2e6, "B"),
-        ],
-        "layers": [numbers("stem.conv", 0.01, 0.02), numbers("", 0.0, 0.005)],
-        "memory_by_term": {"parameters": 1000, "temporaries": 5000},
-        "misses": [
-            {
-                "term": "compute",
-                "seconds": 0.005,
-                "likely_cause": "a <slow> core",
-                "remedy": "another",
-            }
-        ],
-        "watched": {
-            "devices": [
-                {"device": 0, "steps": 4, "step_s": 0.04, "terms_s": {"compute": 1}}
-            ]
-        },
-        "pipeline": {"planned": LANES, "measured": [LANES[0], []]},
-    }
 
 
 def page(sample, compared):

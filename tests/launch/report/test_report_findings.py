@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from jaxdist.core.plan import Plan
-from jaxdist.launch.report import findings
+from jaxdist.launch.report import findings, moved
 from jaxdist.launch.report.read import read_record
 
 
@@ -95,7 +95,7 @@ def test_time_where_something_is_missing(sample, phases, found):
 
 
 def test_bytes_name_the_largest_term(sample):
-    assert say(findings.moved, sample) == (
+    assert say(moved.sentence, sample) == (
         "A device sends 644 kB a step; all-reduce, data x spatial_h is 85.1 % of it."
     )
 
@@ -103,12 +103,12 @@ def test_bytes_name_the_largest_term(sample):
 def test_bytes_on_one_device(sample):
     sample.plan = Plan()
     change(sample, bytes_by_collective={})
-    assert say(findings.moved, sample) == "No bytes move: the plan has one device."
+    assert say(moved.sentence, sample) == "No bytes move: the plan has one device."
 
 
 def test_bytes_and_memory_without_a_summary(sample):
     sample.run = None
-    assert say(findings.moved, sample) == "Not counted: the run has no summary."
+    assert say(moved.sentence, sample) == "Not counted: the run has no summary."
     assert say(findings.memory, sample) == "Not measured: the run has no summary."
 
 

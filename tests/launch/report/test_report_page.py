@@ -7,6 +7,7 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.launch.cli import main
 from jaxdist.launch.report import write_report
 
 VOID = {"meta", "input", "br", "link"}
@@ -252,3 +253,14 @@ def test_writing_again_replaces_the_page_and_leaves_nothing_else(sample):
     write_report(folder)
     write_report(folder)
     assert {path.name for path in folder.iterdir()} == before | {"report.html"}
+
+
+def test_the_command_writes_the_report_again(sample, capsys):
+    folder = sample.write()
+    assert main(["report", str(folder)]) == 0
+    assert f"wrote {folder / 'report.html'}" in capsys.readouterr().out.replace(
+        "\n", ""
+    )
+    (folder / "report.html").unlink()
+    assert main(["report", "digit", "--dir", str(folder.parent)]) == 2
+    assert "did you mean digits?" in capsys.readouterr().err

@@ -1,0 +1,287 @@
+"""Executed plans: what the oracle predicts beside what hosts of a testbed take.
+
+    python benchmarks/executed.py calibrate found --rates 100mbit,200mbit,1gbit
+    python benchmarks/executed.py run found --rates 100mbit,200mbit,1gbit
+    python benchmarks/executed.py choose found --rates 100mbit,200mbit,1gbit
+    python benchmarks/executed.py read found
+
+All but `read` as root, and each once. `calibrate` measures four hosts together at each
+rate. `run` compiles the plans of a pool, and runs their steps in turn, in rounds, while
+links change their rate. `choose` asks the planner for the best plan of each network and
+rate, and runs it beside the three of the pool that were fastest. `read` predicts from
+the calibrations alone, and sets the median over the rounds beside it; the floor is how
+well one round predicts that median. Nothing is fitted to the steps. Regret is what the
+plan predicted to be fastest takes longer than the fastest one, of those whose step does
+what it does on one device.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from executed_pool import LOSSY, MODELS, pool
+from scipy.stats import spearmanr
+
+from jaxdist.core.plan import Plan
+from jaxdist.launch.described import Subject
+from jaxdist.launch.planfile import words_of
+from jaxdist.launch.resolve import resolve
+from jaxdist.launch.testbed import Hosts
+from jaxdist.meshes.clusters.read import find
+from jaxdist.oracle.predict import predict
+
+HOSTS = 4
+WORKER = Path(__file__).with_name("executed_worker.py")
+OURS = [sys.executable, "-m", "jaxdist.launch"]
+
+
+def link(rate):
+    return None if rate == "none" else rate
+
+
+def calibrate(folder, args):
+    """Calibrate all hosts together at each rate."""
+    with Hosts(HOSTS) as hosts:
+        for rate in args.rates.split(","):
+            hosts.shape(link(rate))
+            out = str(folder / f"{rate}.json")
+            measure = [*OURS, "calibrate", "--noisy", "-o", out]
+            hosts.run(measure, timeout=args.timeout, env=cache(folder))
+
+
+def cache(folder):
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+
+
+def chosen(model, cluster):
+    """Return the overrides of the plan that the planner finds best."""
+    asked = ["--cluster", str(cluster), "--devices", str(HOSTS), "--top", "1", "--json"]
+    command = [*OURS, "plan", *MODELS[model], *asked]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (first,) = json.loads(done.stdout)["plans"]
+    return list(words_of(Plan.from_json(json.dumps(first["plan"]))))
+
+
+def beside(model, rates, folder):
+    """Return {name: overrides}: what the planner chose, and the fastest of the pool."""
+    found = {}
+    before = json.loads((folder / f"{model}.executed.json").read_text())
+    for rate in rates:
+        found[f"planned {rate}"] = chosen(model, folder / f"{rate}.json")
+        times = before["seconds"][rate]
+        exact = [plan for plan in times if plan not in LOSSY]
+        fast = sorted(exact, key=lambda plan: statistics.median(times[plan]))
+        found |= {plan: before["plans"][plan] for plan in fast[:3]}
+    return found
+
+
+class Switch(threading.Thread):
+    """Gives all links the rate that the processes on them have asked for, in a file."""
+
+    def __init__(self, hosts, folder):
+        super().__init__(daemon=True)
+        self.hosts, self.asked = hosts, folder / "asked"
+        self.given, self.over = folder / "given", False
+
+    def run(self):
+        last = None
+        while not self.over:
+            rate = self.asked.read_text() if self.asked.exists() else last
+            if rate and rate != last:
+                self.hosts.shape(link(rate))
+                self.given.write_text(rate)
+                last = rate
+            time.sleep(0.1)
+
+
+def executed(hosts, model, plans, folder, args):
+    """Run all plans in turn; return {rate: {plan: seconds of a step by round}}."""
+    rates = args.rates.split(",")
+    hosts.shape(None)
+    for left in ("asked", "given", *(f"compiled-{i}" for i in range(len(plans)))):
+        (folder / left).unlink(missing_ok=True)
+    (folder / "plans.json").write_text(json.dumps(list(plans.values())))
+    given = {
+        "experiment": MODELS[model][0],
+        "words": MODELS[model][1:],
+        "folder": str(folder),
+        "rates": rates,
+        "rounds": args.rounds,
+        "steps": args.steps,
+    }
+    switch = Switch(hosts, folder)
+    switch.start()
+    try:
+        command = [sys.executable, str(WORKER), json.dumps(given)]
+        done = hosts.run(command, timeout=args.timeout, env=cache(folder))
+    finally:
+        switch.over = True
+        switch.join()
+    seconds = json.loads(done[0].out.splitlines()[-1])
+    return {
+        rate: dict(zip(plans, rows, strict=True))
+        for rate, rows in zip(rates, seconds, strict=True)
+    }
+
+
+def run(folder, args):
+    """Execute the pool, and write down what it took."""
+    _execute(folder, args, "executed", lambda model: _of_pool(model, args.plans))
+
+
+def choose(folder, args):
+    """Execute what the planner chooses, beside the fastest of the pool."""
+    rates = args.rates.split(",")
+    _execute(folder, args, "chosen", lambda model: beside(model, rates, folder))
+
+
+def _of_pool(model, asked):
+    names = asked.split(",") if asked else None
+    return {k: v for k, v in pool(model).items() if names is None or k in names}
+
+
+def _execute(folder, args, what, plans_of):
+    with Hosts(HOSTS) as hosts:
+        for model in args.models.split(","):
+            plans = plans_of(model)
+            times = executed(hosts, model, plans, folder, args)
+            found = {"plans": plans, "seconds": times}
+            (folder / f"{model}.{what}.json").write_text(json.dumps(found))
+            print(f"{model}: {len(plans)} plans", flush=True)
+
+
+def predicted(model, plans, machine):
+    """Return what the oracle says of each plan, without a device."""
+    name, *words = MODELS[model]
+    subject = Subject(resolve(name, words).config)
+    for plan in plans.values():
+        config = resolve(name, [*words, *plan]).config
+        micro = config.optim.accumulate
+        laid = json.loads(config.plan.to_json()) | {"microbatches": micro}
+        yield predict(subject.case(Plan.from_json(json.dumps(laid))), machine)
+
+
+def rows(folder, models, what="executed"):
+    """Yield a row a rate, network and plan: predicted beside executed."""
+    for model in models:
+        file = folder / f"{model}.{what}.json"
+        if not file.exists():
+            continue
+        found = json.loads(file.read_text())
+        for rate, seconds in found["seconds"].items():
+            machine = find(str(folder / f"{rate}.json"))
+            said = predicted(model, found["plans"], machine)
+            for (plan, times), one in zip(seconds.items(), said, strict=True):
+                yield row(rate, model, plan, times, one)
+
+
+def row(rate, model, plan, times, said):
+    took, step = statistics.median(times), said.step_s
+    low, high = said.interval_s
+    return {
+        "rate": rate,
+        "model": model,
+        "plan": plan,
+        "layout": said.plan,
+        "predicted_ms": round(1e3 * step, 1),
+        "measured_ms": round(1e3 * took, 1),
+        "accuracy": round(max(0.0, 1 - abs(step - took) / took), 3),
+        "inside": low <= took <= high,
+        "floor": round(statistics.mean(1 - abs(t - took) / took for t in times), 3),
+        "terms_ms": {k: round(1e3 * v, 1) for k, v in said.terms_s.items()},
+    }
+
+
+def summary(rows):
+    """Return the mean accuracy, by plan as well, and how well plans are ordered."""
+    ranks = spearmanr(
+        [row["predicted_ms"] for row in rows], [row["measured_ms"] for row in rows]
+    )
+    return {
+        "plans": len(rows),
+        "mean_accuracy": mean(rows, "accuracy"),
+        "floor": mean(rows, "floor"),
+        "spearman": round(float(ranks.statistic), 3),
+        "inside": mean(rows, "inside"),
+        **{f"by_{key}": by(rows, key) for key in ("rate", "model", "plan")},
+    }
+
+
+def mean(rows, key):
+    return round(statistics.mean(row[key] for row in rows), 3)
+
+
+def by(rows, key):
+    return {
+        value: mean([row for row in rows if row[key] == value], "accuracy")
+        for value in dict.fromkeys(row[key] for row in rows)
+    }
+
+
+def regrets(rows):
+    """Yield what following the prediction costs, by rate and network."""
+    exact = [row for row in rows if row["plan"] not in LOSSY]
+    for rate, model in dict.fromkeys((row["rate"], row["model"]) for row in exact):
+        here = [row for row in exact if (row["rate"], row["model"]) == (rate, model)]
+        own = [r for r in here if r["plan"] == f"planned {rate}"]
+        first = own[0] if own else min(here, key=lambda row: row["predicted_ms"])
+        best = min(here, key=lambda row: row["measured_ms"])
+        data = next((r["measured_ms"] for r in here if r["plan"] == "data"), None)
+        yield {
+            "rate": rate,
+            "model": model,
+            "plans": len(here),
+            "chosen": first["plan"],
+            "layout": first["layout"],
+            "best": best["plan"],
+            "regret": round(first["measured_ms"] / best["measured_ms"] - 1, 3),
+            "over_data": data and round(data / first["measured_ms"], 2),
+        }
+
+
+def read(folder, args):
+    """Predict, and print it beside what was executed."""
+    models = args.models.split(",")
+    found = []
+    for row in rows(folder, models):
+        found.append(row)
+        print(json.dumps(row), flush=True)
+    for name, some in (
+        ("of the pool", found),
+        ("of the planner", list(rows(folder, models, "chosen"))),
+    ):
+        regret = list(regrets(some))
+        for row in regret:
+            print(json.dumps(row))
+        if values := [row["regret"] for row in regret]:
+            worst = {"mean": round(statistics.mean(values), 3), "worst": max(values)}
+            print(json.dumps({f"regret {name}": worst}))
+    print(json.dumps(summary(found)))
+
+
+def main():
+    whats = {"calibrate": calibrate, "run": run, "choose": choose, "read": read}
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=whats)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rates", default="100mbit,200mbit,1gbit")
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--plans", default="", help="of the pool; none is all")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=2, help="of a round")
+    parser.add_argument("--timeout", type=float, default=2400, help="s")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    whats[args.what](args.folder.resolve(), args)
+
+
+if __name__ == "__main__":
+    main()

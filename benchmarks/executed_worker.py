@@ -1,0 +1,116 @@
+"""A host of `executed.py`: runs the steps of many plans in turn, in rounds."""
+
+import json
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import AxisType
+
+from jaxdist.calibrate.together import slowest
+from jaxdist.input.feed import train_feed
+from jaxdist.input.registry import open_data
+from jaxdist.launch.job import make_job
+from jaxdist.launch.joined import join
+from jaxdist.launch.resolve import resolve
+from jaxdist.launch.samples import wanted
+from jaxdist.train.program import compile_program, initial_state
+from jaxdist.train.ticker import AHEAD
+
+
+def once(compiled, make):
+    """Let the first process compile, and the others read it from the cache then.
+
+    Args:
+        compiled: a file that says that it is done.
+        make: compiles.
+    """
+    if jax.process_index() == 0:
+        made = make()
+        compiled.touch()
+        return made
+    while not compiled.exists():
+        time.sleep(0.05)
+    return make()
+
+
+class Runner:
+    """A plan's compiled step, the state that it moves, and one batch."""
+
+    def __init__(self, experiment, words, compiled):
+        config = resolve(experiment, words).config
+        train, _ = open_data(config.data, wanted(config))
+        job = make_job(config, config.plan, train)
+        layout = job.layout
+        self.program = once(compiled, partial(compile_program, layout))
+        self.state, self.done = initial_state(layout), 0
+        feed = train_feed(
+            train,
+            job.order,
+            self.program.batch,
+            shapes=layout.padded(layout.shapes),
+            dtypes=layout.task.objective.dtypes,
+        )
+        batch = next(iter(feed))
+        self.batch = {key: batch[key] for key in self.program.batch}
+        feed.close()
+
+    def seconds(self, steps):
+        """Return the seconds of a step, as the loop of training makes them."""
+        losses, start = [], time.perf_counter()
+        for _ in range(steps):
+            self.done += 1
+            self.state, loss = self.program.run(self.done, self.state, self.batch)
+            losses.append(loss)
+            jax.block_until_ready(losses[: max(0, len(losses) - AHEAD)])
+        jax.block_until_ready(losses)
+        return (time.perf_counter() - start) / steps
+
+
+def measured(runners, rate, meet, rounds, steps):
+    """Return the seconds of a step, [plan, round]."""
+    found = np.zeros((len(runners), rounds), np.float32)
+    for turn in range(rounds):
+        for place, runner in enumerate(runners):
+            runner.seconds(1)  # connections are awake again
+            meet()
+            found[place, turn] = runner.seconds(steps)
+    print(f"{rate}: {found.mean(1).round(3).tolist()}", file=sys.stderr, flush=True)
+    return found
+
+
+def have(rate, folder, meet):
+    """Ask for another rate of all links, and wait for it."""
+    if jax.process_index() == 0:
+        (folder / "asked").write_text(rate)
+    given = folder / "given"
+    while not given.exists() or given.read_text() != rate:
+        time.sleep(0.1)
+    meet()
+
+
+def main(experiment, words, folder, rates, rounds, steps):
+    join()
+    folder = Path(folder)
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
+    runners = []
+    for place, plan in enumerate(json.loads((folder / "plans.json").read_text())):
+        start = time.perf_counter()
+        compiled = folder / f"compiled-{place}"
+        runners.append(Runner(experiment, [*words, *plan], compiled))
+        runners[-1].seconds(1)
+        took = time.perf_counter() - start
+        print(f"{experiment} {plan}: {took:.1f} s", file=sys.stderr, flush=True)
+    meet = slowest(mesh, np.zeros(1, np.float32))
+    found = []
+    for rate in rates:
+        have(rate, folder, meet)
+        found.append(measured(runners, rate, meet, rounds, steps))
+    print(json.dumps(slowest(mesh, np.stack(found))().tolist()))
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))

@@ -1,0 +1,172 @@
+"""Bound: a method's sum as a JAX primitive: its types, tangents and mapped dims."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from jaxdist.collectives.compress.method import Axes, Method, Scatters
+from jaxdist.core.dtypes import wide
+
+
+def bound(
+    primitive: Primitive,
+    leaves: list[jax.Array],
+    rest: list[jax.Array],
+    method: Method,
+    axes: Axes,
+) -> list[jax.Array]:
+    """Bind a primitive on arrays that vary along the axes, where that is checked."""
+    varying = [_varied(x, axes) for x in leaves]
+    return primitive.bind(
+        *varying, *rest, method=method, axes=axes, count=len(leaves), mapped=0
+    )
+
+
+def _varied(x: jax.Array, axes: Axes) -> jax.Array:
+    missing = tuple(a for a in axes if a not in jax.typeof(x).manual_axis_type.varying)
+    # Where nothing is checked nothing is said to vary, and the cast changes nothing.
+    return lax.pcast(x, missing, to="varying") if missing else x
+
+
+@functools.cache
+def reducer(name: str) -> Primitive:
+    """Make the primitive of a method: sums, what was sent, and memory."""
+    return _primitive(f"psum_{name}", _reduced, _reduced_types, _reduced_tangents)
+
+
+@functools.cache
+def scatterer(name: str) -> Primitive:
+    """Make the primitive of a method's first half."""
+    return _primitive(
+        f"psum_scatter_{name}", _scattered, _scattered_types, _scattered_tangents
+    )
+
+
+def _primitive(
+    name: str,
+    run: Callable[..., Any],
+    types: Callable[..., Any],
+    tangents: Callable[..., Any],
+) -> Primitive:
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(run)
+    primitive.def_abstract_eval(types)
+    mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=True))
+    batching.primitive_batchers[primitive] = functools.partial(_batched, primitive)
+
+    def jvp(primals: Any, given: Any, **params: Any) -> Any:
+        outs = primitive.bind(*primals, **params)
+        moved = [
+            ad.instantiate_zeros(t) if isinstance(t, ad.Zero) else t
+            for t in given[: params["count"]]
+        ]
+        return outs, tangents(outs, moved, params["axes"])
+
+    ad.primitive_jvps[primitive] = jvp
+    return primitive
+
+
+def _reduced(
+    *arrays: jax.Array, method: Method, axes: Axes, count: int, mapped: int
+) -> list[jax.Array]:
+    """Sum in at least float32, for every index of the mapped dims in front."""
+
+    def run(*operands: jax.Array) -> list[jax.Array]:
+        leaves, (*memory, step) = operands[:count], operands[count:]
+        used = functools.reduce(jnp.promote_types, (wide(x.dtype) for x in leaves))
+        full = [x.astype(used) for x in leaves]
+        found = method.reduce(full, memory, step, axes)
+        back = zip((*found.total, *found.sent), (*leaves, *leaves), strict=True)
+        return [*(y.astype(x.dtype) for y, x in back), *found.memory]
+
+    return _mapped(run, mapped)(*arrays)
+
+
+def _reduced_types(*arrays: Any, axes: Axes, count: int, **_: Any) -> list[Any]:
+    """Say that sums and memory are the same along the axes, and what was sent not."""
+    leaves, memory = arrays[:count], arrays[count:-1]
+    return [
+        *(_same(x, axes) for x in leaves),
+        *leaves,
+        *(_like(x, leaves[0], axes) for x in memory),
+    ]
+
+
+def _reduced_tangents(outs: Any, given: list[jax.Array], axes: Axes) -> list[Any]:
+    rest = outs[2 * len(given) :]
+    return [
+        *lax.psum(given, axes),
+        *given,
+        *(ad.Zero(jax.typeof(x).to_tangent_aval()) for x in rest),
+    ]
+
+
+def _scattered(
+    x: jax.Array,
+    step: jax.Array,
+    *,
+    method: Scatters,
+    axes: Axes,
+    count: int,
+    mapped: int,
+) -> list[jax.Array]:
+    def run(x: jax.Array, step: jax.Array) -> list[jax.Array]:
+        rows = x.astype(wide(x.dtype)).reshape(lax.axis_size(axes), -1)
+        part, _ = method.scatter(rows, step, axes)
+        return [part.reshape(-1, *x.shape[1:]).astype(x.dtype)]
+
+    return _mapped(run, mapped)(x, step)
+
+
+def _scattered_types(
+    x: Any, _: Any, *, axes: Axes, mapped: int, **__: Any
+) -> list[Any]:
+    shape = list(x.shape)
+    shape[mapped] //= lax.axis_size(axes)
+    return [x.update(shape=tuple(shape))]
+
+
+def _scattered_tangents(outs: Any, given: list[jax.Array], axes: Axes) -> list[Any]:
+    return [lax.psum_scatter(given[0], axes, tiled=True)]
+
+
+def _batched(
+    primitive: Primitive,
+    arrays: Sequence[Any],
+    dims: Sequence[Any],
+    *,
+    mapped: int,
+    **params: Any,
+) -> Any:
+    """Put the mapped dim in front of all operands; the body maps itself."""
+    size = next(x.shape[d] for x, d in zip(arrays, dims) if d is not None)
+    front = [
+        jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+        for x, d in zip(arrays, dims)
+    ]
+    outs = primitive.bind(*front, mapped=mapped + 1, **params)
+    return outs, [0] * len(outs)
+
+
+def _mapped(run: Callable[..., Any], times: int) -> Callable[..., Any]:
+    for _ in range(times):
+        run = jax.vmap(run)
+    return run
+
+
+def _same(x: Any, axes: Axes) -> Any:
+    """Return the type of an array that no longer varies along the axes."""
+    kept = x.mat.varying - set(axes)
+    return x.update(manual_axis_type=x.mat.update(varying=frozenset(kept)))
+
+
+def _like(x: Any, leaf: Any, axes: Axes) -> Any:
+    """Return the type of memory, which comes of the sums."""
+    return x.update(manual_axis_type=_same(leaf, axes).mat)

@@ -1,0 +1,198 @@
+"""Sections of a run that was stopped, re-planned, mixed and scaled, from its files."""
+
+import json
+import re
+
+import pytest
+from specimens import drifts, exchanged, moves, put_everything, sits_again, study
+
+from jaxdist.launch.report import (
+    mixing,
+    moved,
+    replanned,
+    scaling,
+    sittings,
+    write_report,
+)
+from jaxdist.launch.report.read import read_record
+
+
+def record(sample):
+    return read_record(sample.write())
+
+
+def said(sentence):
+    return re.sub("<[^>]*>", "", str(sentence))
+
+
+def section(path, name):
+    text = path.read_text(encoding="utf-8").replace("&nbsp;", " ")
+    return text.partition(f'<section id="{name}">')[2].partition("</section>")[0]
+
+
+class TestBytes:
+    def test_without_a_cluster_no_link_is_named(self, sample):
+        moves(sample)
+        found = moved.moved(record(sample))
+        assert found.links is None
+        assert [line.link for line in found.lines] == ["", ""]
+        assert "jaxdist bytes digits --wire" in found.how
+
+    def test_a_cluster_says_which_links_carry_what(self, everything):
+        text = section(everything, "bytes")
+        assert "Links of level host carry 85.1 %" in text
+        assert "net, 3.84 ms at their rate" in text  # 96 kB at 25 MB/s
+        assert "collective-permute, pipe" in text
+        assert "ledger 64.0 kB, compiled step 64.0 kB" in text
+        assert 'class="p t-pipe"' in text  # a formula is hollow
+        assert 'class="m half t-pipe"' in text  # the program half tone
+
+    def test_a_summary_from_before_collectives_were_kept_has_its_terms(self, sample):
+        found = moved.moved(record(sample))
+        assert (len(found.terms.rows), found.lines) == (3, [])
+
+
+class TestGoodput:
+    def test_one_sitting_is_a_line(self, sample):
+        found = record(sample)
+        assert sittings.sittings(found) is None
+        assert "in one sitting: nothing was done again" in said(
+            sittings.sentence(found)
+        )
+
+    def test_steps_done_again_and_the_time_between_are_told_apart(self, sample):
+        sits_again(sample, 200, behind=12)
+        found = record(sample)
+        shown = sittings.sittings(found)
+        first, second = shown.lines
+        assert (first.steps, first.lost, first.ended) == ("1 to 200", "12", "went down")
+        assert (second.steps, second.gap, second.ended) == (
+            "189 to 674",
+            "15.0 s",
+            "done",
+        )
+        names = [row.name for row in shown.rest.rows]
+        assert {"between sittings", "steps done again"} <= {*names}
+        assert "for a new plan" not in names
+        assert sum(sittings._parts(found).values()) == pytest.approx(
+            found.goodput.wall_s
+        )
+
+    def test_a_change_of_plan_is_no_restart(self, sample):
+        ended = sits_again(sample, 400)
+        sample.write()
+        rows = drifts(ended - 20)[:3]
+        sample.put("drift.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        shown = sittings.sittings(read_record(sample.folder))
+        assert [line.ended for line in shown.lines] == ["for plan pipe 4", "done"]
+        names = [row.name for row in shown.rest.rows]
+        assert ("for a new plan" in names, "between sittings" in names) == (True, False)
+
+
+class TestChanges:
+    def test_each_drift_has_its_reason_its_plans_and_its_steps(self, everything):
+        text = section(everything, "changes")
+        assert "Steps drifted <b>twice</b>" in text
+        assert "under another plan <b>once</b>" in text
+        for words in (
+            "the link of rank 2",
+            "pipe 2 x data 2 to pipe 4",
+            "700 ms",
+            "2.1 s",
+        ):
+            assert words in text
+        assert "links and devices as at the start" in text
+        assert "none sought" in text
+
+    def test_after_is_measured_in_the_sitting_that_came_of_it(self, sample, compared):
+        for row in sample.train:
+            row["step_s"] = 0.5 if row["step"] <= 400 else 0.2
+        put_everything(sample, compared)
+        first, second = replanned.lines(read_record(sample.folder))
+        assert (first.before, first.drifted, first.after) == (
+            "700 ms",
+            "2.1 s",
+            "200 ms",
+        )
+        assert second.after == ""
+
+    def test_without_a_drift_it_says_what_looks(self, sample):
+        assert "--cluster NAME --adapt" in said(replanned.sentence(record(sample)))
+
+    def test_a_line_that_was_cut_off_is_left_out(self, sample):
+        sample.write()
+        sample.put("drift.jsonl", json.dumps(drifts(0.0)[0]) + '\n{"kind": "rea')
+        (change,) = read_record(sample.folder).changes
+        assert (change.why, change.changed) == ("", False)
+
+
+class TestScaling:
+    def put(self, sample, **more):
+        folder = sample.write().parent / "study"
+        folder.mkdir()
+        (folder / "scale.json").write_text(json.dumps(study() | more))
+        return read_record(sample.folder)
+
+    def test_the_study_of_the_same_experiment_is_found_beside(self, sample):
+        found = self.put(sample)
+        text = said(scaling.sentence(found))
+        assert text.startswith("4 processes make 2,863 samples/s with batch 64, 49.6 %")
+        shown = scaling.scaling(found)
+        assert [figure.name for figure in shown.figures] == ["Throughput", "Efficiency"]
+        assert "ring, 39 %" in shown.figures[1].svg
+        assert len(shown.lines) == 5
+        assert "communication 30.0 %" in shown.fits[0]
+
+    def test_the_study_of_another_one_is_not(self, sample):
+        found = self.put(sample, experiment="vgg16")
+        text = "Not measured: jaxdist scale digits --processes 1,2."
+        assert said(scaling.sentence(found)) == text
+        assert scaling.scaling(found) is None
+
+    def test_runs_that_failed_leave_what_there_is(self, sample):
+        alone = study()["runs"][:1]
+        found = self.put(sample, runs=alone, fits=[])
+        assert scaling.scaling(found).figures == []
+        assert "1 process makes" in said(scaling.sentence(found))
+        assert scaling.scaling(self.again(found, [])) is None
+
+    @staticmethod
+    def again(found, runs):
+        vars(found)["study"] = found.study | {"runs": runs}
+        return found
+
+
+class TestShuffle:
+    def test_measured_stands_beside_forecast(self, sample):
+        sample.write()
+        sample.put("shuffle.json", json.dumps(exchanged()))
+        found = read_record(sample.folder)
+        text = said(mixing.sentence(found))
+        assert text.startswith("A partition exchanged 9 of its 89 samples an epoch")
+        assert "0.849 at first" in text
+        names = [figure.name for figure in mixing.mixing(found).figures]
+        assert names == ["Samples at home", "Class distance"]
+
+    def test_what_a_run_writes_is_measured_where_an_epoch_began(self):
+        rows = exchanged()["measured"]
+        assert [row["epoch"] for row in rows] == [0, 1, 2, 4, 8, 16, 29]
+        assert rows[0]["home"] == 1
+        for row in rows:
+            assert row["home"] == pytest.approx(row["home_forecast"], abs=0.03)
+            assert row["distance"] == pytest.approx(row["distance_forecast"], abs=0.03)
+
+    def test_an_order_from_all_samples_is_a_line(self, sample):
+        text = said(mixing.sentence(record(sample)))
+        assert "jaxdist data quality digits" in text
+
+
+def test_every_section_of_a_whole_run_is_there(everything):
+    names = ("bytes", "changes", "scaling", "shuffle", "goodput")
+    assert all("<svg" in section(everything, n) for n in names if n != "changes")
+
+
+def test_no_section_is_an_empty_frame(sample):
+    report = write_report(sample.write())
+    for name in ("changes", "scaling", "shuffle", "goodput"):
+        assert "<table" not in section(report, name)
+        assert "<svg" not in section(report, name)

@@ -1,0 +1,58 @@
+"""Attention: its work is dealt out with its heads, and its weights are kept."""
+
+import pytest
+
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.launch.described import Subject
+from jaxdist.launch.resolve import resolve
+from jaxdist.meshes.clusters.read import find
+from jaxdist.oracle.keeps import kept
+from jaxdist.oracle.work import Worker
+
+
+@pytest.fixture(scope="module")
+def subject():
+    words = ("model.depth=4", "model.vocabulary=256", "plan.mesh.data=1")
+    return Subject(resolve("characters", words).config)
+
+
+def attention(subject):
+    return next(x for x in subject.profile.layers if x.name == "block0.attention")
+
+
+@pytest.mark.parametrize("tensor", [1, 2, 4])
+def test_what_attention_does_is_dealt_out_with_its_heads(subject, tensor):
+    case = subject.case(Plan(mesh=MeshShape(data=2, tensor=tensor)))
+    worker = Worker(
+        case=case,
+        device=find("testbed").device,
+        ledger=case.ledgers[0],
+        microbatches=1,
+    )
+    assert worker.share(attention(subject)) == pytest.approx(1 / (2 * tensor), rel=0.05)
+
+
+def test_attention_keeps_a_weight_for_each_pair_of_tokens(subject):
+    samples, heads, tokens = 16, 4, 128
+    assert attention(subject).inner_bytes == samples * heads * tokens**2 * 4
+
+
+def test_with_remat_the_inside_of_one_block_is_there_once(subject):
+    def activations(micro, schedule_depth, remat):
+        plan = Plan(
+            mesh=MeshShape(pipe=schedule_depth), microbatches=micro, remat=remat
+        )
+        return kept(subject.case(plan), find("testbed").device)["activations"]
+
+    # Four microbatches in flight keep four inputs of blocks, and one block's inside.
+    one, four = activations(4, 1, True), activations(4, 4, True)
+    assert four < 4 * one
+    assert activations(4, 4, False) > four
+
+
+def test_more_microbatches_need_no_larger_buffers(subject):
+    def buffers(micro):
+        plan = Plan(mesh=MeshShape(pipe=2, tensor=2), microbatches=micro)
+        return kept(subject.case(plan), find("testbed").device)["buffers"]
+
+    assert buffers(8) <= buffers(4) <= buffers(2)

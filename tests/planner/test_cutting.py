@@ -1,0 +1,75 @@
+"""Cuts by seconds: no others have a faster slowest stage."""
+
+import itertools
+
+import pytest
+
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.launch.described import Subject
+from jaxdist.launch.plan.question import Question
+from jaxdist.launch.resolve import resolve
+from jaxdist.meshes.clusters.read import find
+from jaxdist.planner.cutting import faster_cuts
+from jaxdist.planner.ranking import rank
+from jaxdist.planner.shortlist import shortlist, variants
+from jaxdist.profile.alike import Alike
+
+
+@pytest.fixture(scope="module")
+def question():
+    words = (
+        *("data.context=64", "data.batch=32"),
+        *("model.depth=7", "model.embed=64", "model.heads=4"),
+    )
+    resolved = resolve("gpt2_small", words)
+    return Question(
+        resolved=resolved,
+        subject=Subject(resolved.config),
+        cluster=find("dgx-a100"),
+        devices=8,
+    )
+
+
+@pytest.fixture(scope="module")
+def coarse(question):
+    return question.coarse(())
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("micro", [1, 8])
+def test_no_other_cuts_have_a_faster_slowest_stage(coarse, stages, micro):
+    plan = Plan(mesh=MeshShape(pipe=stages), microbatches=micro)
+    names = list(coarse.pieces.names)
+    seconds = coarse.pieces.at(micro, 1).sum(axis=0)
+
+    def slowest(starts):
+        edges = (0, *starts, len(names))
+        return max(seconds[a:b].sum() for a, b in itertools.pairwise(edges))
+
+    every = itertools.combinations(range(1, len(names)), stages - 1)
+    found = [names.index(cut) for cut in faster_cuts(coarse, plan)]
+    assert slowest(found) <= min(map(slowest, every)) * (1 + 1e-9)
+
+
+def test_the_search_tries_cuts_and_what_fsdp_shares(question, coarse):
+    tried = []
+
+    def describe(plan):
+        tried.append(plan)
+        return question.subject.case(plan)
+
+    found = rank(coarse, question.known(), describe)
+    assert len(tried) == len(set(tried)) == found.described
+    best = found.plans[0].plan
+    assert best.mesh.devices == 8
+    asked = Plan(mesh=MeshShape(pipe=4, fsdp=2), microbatches=4)
+    more = list(variants(asked, shortlist(coarse, 80e9), coarse))
+    assert {plan.zero for plan in more} == {1, 3}
+    (cut,) = [plan for plan in more if plan.pipe.cuts]
+    assert len(cut.pipe.cuts) == 3
+    assert len(question.subject.case(cut).stages) == 4
+    assert Plan.from_json(cut.to_json()) == cut
+
+
+def test_equal_blocks_are_read_once(question):
+    assert len(question.subject.readings.once("alike", Alike).models) == 4
