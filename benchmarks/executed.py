@@ -2,17 +2,19 @@
 
     python benchmarks/executed.py calibrate found --rates 100mbit,200mbit,1gbit
     python benchmarks/executed.py run found --rates 100mbit,200mbit,1gbit
+    python benchmarks/executed.py layers found --rates 100mbit,200mbit,1gbit
     python benchmarks/executed.py choose found --rates 100mbit,200mbit,1gbit
     python benchmarks/executed.py read found
 
 All but `read` as root, and each once. `calibrate` measures four hosts together at each
 rate. `run` compiles the plans of a pool, and runs their steps in turn, in rounds, while
-links change their rate. `choose` asks the planner for the best plan of each network and
-rate, and runs it beside the three of the pool that were fastest. `read` predicts from
-the calibrations alone, and sets the median over the rounds beside it; the floor is how
-well one round predicts that median. Nothing is fitted to the steps. Regret is what the
-plan predicted to be fastest takes longer than the fastest one, of those whose step does
-what it does on one device.
+links change their rate. `layers` times the networks' own layers; `choose` asks the
+planner for the best plan of each network and rate by these, and runs it beside the
+three of the pool that were fastest. `read` predicts from the calibrations alone (with
+`--own` from what the layers took as well), and sets the median over the rounds beside
+it; the floor is how well one round predicts that median. Nothing is fitted to steps.
+Regret is what the plan predicted to be fastest takes longer than the fastest one, of
+those whose step does what it does on one device.
 """
 
 import argparse
@@ -22,6 +24,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from executed_pool import LOSSY, MODELS, pool
@@ -54,6 +57,26 @@ def calibrate(folder, args):
             hosts.run(measure, timeout=args.timeout, env=cache(folder))
 
 
+def layers(folder, args):
+    """Time the networks' own layers on all hosts together, for the planner."""
+    rates = args.rates.split(",")
+    timed = folder / "layers.json"
+    timed.write_text((folder / f"{rates[0]}.json").read_text())
+    with Hosts(HOSTS) as hosts:
+        hosts.shape(None)
+        for model in args.models.split(","):
+            given = ["--cluster", str(timed), "-o", str(timed)]
+            measure = [*OURS, "calibrate", *MODELS[model], *given]
+            hosts.run(measure, timeout=args.timeout, env=cache(folder))
+    own = find(str(timed)).device.kernels
+    for rate in rates:
+        cluster = find(str(folder / f"{rate}.json"))
+        device = replace(cluster.device, kernels=own)
+        (folder / f"{rate}.own.json").write_text(
+            replace(cluster, device=device).to_json()
+        )
+
+
 def cache(folder):
     return {
         "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
@@ -75,7 +98,7 @@ def beside(model, rates, folder):
     found = {}
     before = json.loads((folder / f"{model}.executed.json").read_text())
     for rate in rates:
-        found[f"planned {rate}"] = chosen(model, folder / f"{rate}.json")
+        found[f"planned {rate}"] = chosen(model, folder / f"{rate}.own.json")
         times = before["seconds"][rate]
         exact = [plan for plan in times if plan not in LOSSY]
         fast = sorted(exact, key=lambda plan: statistics.median(times[plan]))
@@ -106,7 +129,7 @@ def executed(hosts, model, plans, folder, args):
     """Run all plans in turn; return {rate: {plan: seconds of a step by round}}."""
     rates = args.rates.split(",")
     hosts.shape(None)
-    for left in ("asked", "given", *(f"compiled-{i}" for i in range(len(plans)))):
+    for left in ("asked", "given"):
         (folder / left).unlink(missing_ok=True)
     (folder / "plans.json").write_text(json.dumps(list(plans.values())))
     given = {
@@ -169,7 +192,7 @@ def predicted(model, plans, machine):
         yield predict(subject.case(Plan.from_json(json.dumps(laid))), machine)
 
 
-def rows(folder, models, what="executed"):
+def rows(folder, models, what="executed", own=""):
     """Yield a row a rate, network and plan: predicted beside executed."""
     for model in models:
         file = folder / f"{model}.{what}.json"
@@ -177,7 +200,7 @@ def rows(folder, models, what="executed"):
             continue
         found = json.loads(file.read_text())
         for rate, seconds in found["seconds"].items():
-            machine = find(str(folder / f"{rate}.json"))
+            machine = find(str(folder / f"{rate}{own}.json"))
             said = predicted(model, found["plans"], machine)
             for (plan, times), one in zip(seconds.items(), said, strict=True):
                 yield row(rate, model, plan, times, one)
@@ -249,14 +272,14 @@ def regrets(rows):
 
 def read(folder, args):
     """Predict, and print it beside what was executed."""
-    models = args.models.split(",")
+    models, own = args.models.split(","), ".own" * args.own
     found = []
-    for row in rows(folder, models):
+    for row in rows(folder, models, own=own):
         found.append(row)
         print(json.dumps(row), flush=True)
     for name, some in (
         ("of the pool", found),
-        ("of the planner", list(rows(folder, models, "chosen"))),
+        ("of the planner", list(rows(folder, models, "chosen", ".own"))),
     ):
         regret = list(regrets(some))
         for row in regret:
@@ -268,7 +291,8 @@ def read(folder, args):
 
 
 def main():
-    whats = {"calibrate": calibrate, "run": run, "choose": choose, "read": read}
+    each = (calibrate, run, layers, choose, read)
+    whats = {what.__name__: what for what in each}
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=whats)
     parser.add_argument("folder", type=Path)
@@ -277,6 +301,9 @@ def main():
     parser.add_argument("--plans", default="", help="of the pool; none is all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=2, help="of a round")
+    parser.add_argument(
+        "--own", action="store_true", help="read: with what their layers were timed"
+    )
     parser.add_argument("--timeout", type=float, default=2400, help="s")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)

@@ -3,11 +3,11 @@
 import json
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import jax
 import numpy as np
+from jax._src import cache_key
 from jax.sharding import AxisType
 
 from jaxdist.calibrate.together import slowest
@@ -20,32 +20,31 @@ from jaxdist.launch.samples import wanted
 from jaxdist.train.program import compile_program, initial_state
 from jaxdist.train.ticker import AHEAD
 
+SHARED_S = 300
+"""Seconds that a process waits for what another one compiles."""
 
-def once(compiled, make):
-    """Let the first process compile, and the others read it from the cache then.
 
-    Args:
-        compiled: a file that says that it is done.
-        make: compiles.
+def share():
+    """Let the first process compile for all: their devices are of one kind.
+
+    JAX sends what one process compiled to the others where they agree on a name for
+    it. A part of that name is a fingerprint of the CPUs' topology, which says whose
+    process a device is and so is another one in each.
     """
-    if jax.process_index() == 0:
-        made = make()
-        compiled.touch()
-        return made
-    while not compiled.exists():
-        time.sleep(0.05)
-    return make()
+    cache_key._hash_accelerator_config = cache_key._hash_devices
+    jax.config.update("jax_share_binary_between_hosts", True)
+    jax.config.update("jax_share_binary_between_hosts_timeout_ms", 1000 * SHARED_S)
 
 
 class Runner:
     """A plan's compiled step, the state that it moves, and one batch."""
 
-    def __init__(self, experiment, words, compiled):
+    def __init__(self, experiment, words):
         config = resolve(experiment, words).config
         train, _ = open_data(config.data, wanted(config))
         job = make_job(config, config.plan, train)
         layout = job.layout
-        self.program = once(compiled, partial(compile_program, layout))
+        self.program = compile_program(layout)
         self.state, self.done = initial_state(layout), 0
         feed = train_feed(
             train,
@@ -93,14 +92,14 @@ def have(rate, folder, meet):
 
 
 def main(experiment, words, folder, rates, rounds, steps):
+    share()
     join()
     folder = Path(folder)
     mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
     runners = []
-    for place, plan in enumerate(json.loads((folder / "plans.json").read_text())):
+    for plan in json.loads((folder / "plans.json").read_text()):
         start = time.perf_counter()
-        compiled = folder / f"compiled-{place}"
-        runners.append(Runner(experiment, [*words, *plan], compiled))
+        runners.append(Runner(experiment, [*words, *plan]))
         runners[-1].seconds(1)
         took = time.perf_counter() - start
         print(f"{experiment} {plan}: {took:.1f} s", file=sys.stderr, flush=True)

@@ -2,23 +2,28 @@
 
 import os
 from argparse import Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.company import company
 from jaxdist.launch.devices import Prepared, prepare_devices
 from jaxdist.launch.joined import WATCHED_S, join
 from jaxdist.launch.placed import was_placed
+from jaxdist.launch.resolve import resolve
 from jaxdist.launch.runs import write_whole
+from jaxdist.meshes.clusters.read import find
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from jaxdist.calibrate.kernels import Subject
     from jaxdist.calibrate.machine import Machine
+    from jaxdist.launch.config import Experiment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +32,14 @@ class Calibrated:
 
     machine: "Machine"
     """What was found."""
+    dtype: str
+    """Of the numbers that were computed with."""
     path: Path
     """The cluster file."""
     leads: bool
     """Whether this process tells about it."""
+    of: str = "digits"
+    """The experiment whose layers were timed, or another."""
 
     def tree(self) -> dict[str, Any]:
         """Return it as one object, seconds and bytes."""
@@ -40,7 +49,7 @@ class Calibrated:
         found = self.machine
         return {
             "cluster": json.loads(found.cluster.to_json()),
-            "kernels": [asdict(point) for point in found.points],
+            "kernels": [asdict(kernel) for kernel in found.kernels],
             "sums": [asdict(each) for each in found.timings],
             "spread": found.spread,
             "written": str(self.path),
@@ -53,6 +62,8 @@ def calibrate(args: Namespace) -> Calibrated:
     Raises:
         BadInput: fewer devices than were asked for, or a machine that is too busy.
     """
+    config = resolve(args.words[0], args.words[1:]).config if args.words else None
+    cluster = None if args.cluster is None else _measured(args)
     if was_placed(os.environ):
         join(WATCHED_S)
     mine = company()
@@ -65,22 +76,76 @@ def calibrate(args: Namespace) -> Calibrated:
             remedy=f"--devices {mine.count * max(1, devices // mine.count)}",
         )
     prepared = prepare_devices(Plan(mesh=MeshShape(data=devices)), explicit=True)
-
-    # From here on jax is imported: it sees the devices that were just prepared.
-    from jaxdist.calibrate.machine import measured
-    from jaxdist.meshes.build import build_mesh
-
-    machine = measured(
-        build_mesh(prepared.plan),
-        name=args.output.stem,
-        dtype=args.dtype,
-        memory=_memory(prepared, devices),
-        when=date.today().isoformat(),
-        noisy=args.noisy,
-    )
+    machine = _machine(args, prepared, config, cluster)
     if mine.leads:
         write_whole(args.output, machine.cluster.to_json())
-    return Calibrated(machine=machine, path=args.output, leads=mine.leads)
+    return Calibrated(
+        machine=machine,
+        dtype=args.dtype,
+        path=args.output,
+        leads=mine.leads,
+        of=args.words[0] if args.words else Calibrated.of,
+    )
+
+
+def _machine(
+    args: Namespace,
+    prepared: Prepared,
+    config: "Experiment | None",
+    cluster: Cluster | None,
+) -> "Machine":
+    """Measure the machine, unless it is given, and the layers of an experiment."""
+    # From here on jax is imported: it sees the devices that were just prepared.
+    from jaxdist.calibrate.machine import measured, with_layers
+    from jaxdist.meshes.build import build_mesh
+
+    mesh, when = build_mesh(prepared.plan), date.today().isoformat()
+    machine = None
+    if cluster is None:
+        machine = measured(
+            mesh,
+            name=args.output.stem,
+            dtype=args.dtype,
+            memory=_memory(prepared, mesh.size),
+            when=when,
+            noisy=args.noisy,
+        )
+        if config is None:
+            return machine
+        cluster = machine.cluster
+    layers = _layers(config, mesh.size) if config else ()
+    found = with_layers(cluster, mesh, layers, dtype=args.dtype, when=when)
+    if machine is None:
+        return found
+    every = machine.kernels + found.kernels
+    return replace(machine, cluster=found.cluster, kernels=every)
+
+
+def _measured(args: Namespace) -> Cluster:
+    """Return the cluster that layers are added to.
+
+    Raises:
+        BadInput: nobody measured it here.
+    """
+    cluster = find(args.cluster)
+    if not args.words or cluster.device.kernels is None:
+        raise BadInput(
+            "no cluster that layers can be added to",
+            rule="--cluster is a file that calibrate wrote on these devices, and an "
+            "experiment says which layers",
+            values=f"calibrate {' '.join(args.words)} --cluster {args.cluster}",
+            remedy="jaxdist calibrate vgg16 --cluster cluster.json -o cluster.json",
+        )
+    return cluster
+
+
+def _layers(config: "Experiment", devices: int) -> "tuple[Subject, ...]":
+    """Return the layers of an experiment at the sizes that plans would give them."""
+    from jaxdist.calibrate.machine import SOON
+    from jaxdist.calibrate.own import own
+    from jaxdist.launch.described import calls_of
+
+    return own(calls_of(config), sorted({1, devices, devices**2}), SOON)
 
 
 def _memory(prepared: Prepared, devices: int) -> int:
@@ -102,17 +167,18 @@ def print_calibrated(out: "Console", made: Calibrated) -> None:
 
     cluster = made.machine.cluster
     device, level = cluster.device, cluster.levels[0]
-    (dtype,) = device.flops
     out.print(f"{cluster.name}    {device.name}, all measured together\n")
-    heads = ("a kernel", "share of peak")
-    rows = table("kernel", "FLOPs", *heads, right=("FLOPs", *heads))
-    peak = device.flops[dtype].value
-    for point in made.machine.points:
-        share = point.flops / point.seconds / peak
-        took = f"{1e6 * point.seconds:,.0f} us"
-        rows.add_row(point.what, size(point.flops, ""), took, percent(share, 0))
+    heads = ("FLOPs", "forward", "of peak", "backward", "of peak ")
+    rows = table("kernel", *heads, right=heads)
+    peak = device.peak(made.dtype).value
+    for kernel in made.machine.kernels:
+        flops = kernel.shape.flops
+        told = [kernel.shape.text, size(flops, "")]
+        for took, work in ((kernel.forward_s, 1), (kernel.backward_s, 2)):
+            told += [f"{1e6 * took:,.0f} us", percent(work * flops / took / peak, 0)]
+        rows.add_row(*told)
     print_table(out, rows)
-    out.print(f"  computes {size(peak, 'FLOP/s')} in {dtype} at most")
+    out.print(f"  computes {size(peak, 'FLOP/s')} in {made.dtype} at most")
     out.print(f"  memory   {size(device.memory_bandwidth.value, 'B/s')} a device")
     out.print(f"  kernel   {1e6 * device.launch.value:.1f} us at least")
     if made.machine.timings:
@@ -125,4 +191,4 @@ def print_calibrated(out: "Console", made: Calibrated) -> None:
             f"{duration(made.machine.timings[-1].seconds)}"
         )
     out.print(f"  written  {made.path}\n")
-    print_next(out, f"jaxdist oracle predict digits --cluster {made.path}")
+    print_next(out, f"jaxdist oracle predict {made.of} --cluster {made.path}")

@@ -21,6 +21,7 @@ from jaxdist.launch.samples import batch_shapes, fitted, wanted
 from jaxdist.launch.specimen import bind_noise
 from jaxdist.models.registry import objective_for
 from jaxdist.oracle.case import Case
+from jaxdist.profile.calls import Call, read_calls
 from jaxdist.profile.read import read_profile
 from jaxdist.profile.readings import Readings
 from jaxdist.train.laying import lay_out
@@ -124,6 +125,22 @@ class Subject:
             name=self.config.model.name,
             prepare=lambda network: bind_noise(network, batch),
         )
+
+
+def calls_of(config: Experiment) -> tuple[Call, ...]:
+    """List the layers that a step of an experiment calls, on the whole batch.
+
+    Raises:
+        BadInput: data that the network cannot be trained on.
+    """
+    sized, shapes = _sized(config)
+    task = make_task(sized, make_recipe(sized), lambda count: 0.0 * count)
+    return read_calls(
+        task.graph,
+        (task.state.params, task.state.stats),
+        *cast(task.objective.arguments(shapes), task.dtype),
+        prepare=lambda network: bind_noise(network, sized.data.batch),
+    )
 
 
 def held(layout: Layout) -> dict[str, int]:

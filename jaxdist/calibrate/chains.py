@@ -23,14 +23,21 @@ from jax.sharding import Mesh
 from jaxdist.calibrate.links import Timing
 from jaxdist.calibrate.together import on_all, rounds
 
-SIZES: Final = (1 << 10, 1 << 13, 1 << 15, 1 << 17, 1 << 19, 1 << 21)
-"""Bytes of what a device has."""
-_SMALL: Final = 1 << 16
 _SOME: Final = (3, 11)
 """Collectives in two chains of small ones; large ones take their time by themselves."""
 _FEW: Final = (1, 3)
-_ROUNDS: Final = (9, 5)
-"""Of small and of large ones."""
+SIZES: Final = {
+    1 << 10: (_SOME, 11),
+    1 << 13: (_SOME, 11),
+    1 << 15: (_SOME, 11),
+    1 << 17: (_FEW, 11),
+    1 << 19: (_FEW, 9),
+    1 << 21: (_FEW, 5),
+    1 << 23: (_FEW, 3),
+}
+"""Bytes of what a device has, collectives in two chains of them, and rounds."""
+_AT_ONCE: Final = {"collective-permute": 2}
+"""Collectives in a link of a chain, where there is more than one."""
 _SIDE: Final = 128
 """Rows and columns of the product before each."""
 _LITTLE: Final = 1e-9
@@ -67,9 +74,7 @@ def chained(mesh: Mesh) -> tuple[Chained, ...]:
 
 def _timings(mesh: Mesh, kind: str, devices: int) -> Iterator[Timing]:
     grouped = Mesh(mesh.devices.reshape(-1, devices), ("others", _GROUP))
-    for size in SIZES:
-        small = size <= _SMALL
-        links, times = (_SOME, _ROUNDS[0]) if small else (_FEW, _ROUNDS[1])
+    for size, (links, times) in SIZES.items():
         calls = [
             on_all(grouped, partial(_chain, each, count), *_own(size, devices))
             for each in (_KINDS[kind], _alone)
@@ -78,6 +83,7 @@ def _timings(mesh: Mesh, kind: str, devices: int) -> Iterator[Timing]:
         few, some, *kernels = np.median(rounds(grouped, calls, times), axis=1)
         more = (some - few) - (kernels[1] - kernels[0])
         seconds = float(max(more, 0.05 * some)) / (links[1] - links[0])
+        seconds /= _AT_ONCE.get(kind, 1)
         yield Timing(kind=kind, payload=_result(kind, size, devices), seconds=seconds)
 
 
@@ -133,8 +139,14 @@ def _exchanged(x: jax.Array) -> jax.Array:
 
 
 def _passed(x: jax.Array) -> jax.Array:
-    size = lax.axis_size(_GROUP)
-    return lax.ppermute(x, _GROUP, [(one, (one + 1) % size) for one in range(size)])
+    """Pass on to the next, and back: two permutes, each with one way on every link.
+
+    Stages and neighbours of a split image pass one way at a time, and wait for what
+    comes back; a pair that exchanges takes up to four times as long.
+    """
+    on = [(one, one + 1) for one in range(lax.axis_size(_GROUP) - 1)]
+    there = lax.ppermute(x, _GROUP, on)
+    return lax.ppermute(x + _LITTLE * there, _GROUP, [(b, a) for a, b in on])
 
 
 _KINDS: Final[Mapping[str, Collective]] = {

@@ -1,119 +1,235 @@
-"""Kernels: the speed of a device's products and convolutions by their size, measured.
+"""Kernels: the speed of a device's products and convolutions by their shape, measured.
 
-A program of six calls is timed beside one of two, and the difference is taken: what a
-program costs around its kernels is in both.
+A kernel is made over and over inside one program, a few times and many times, and the
+difference is taken: what a program costs around its kernels is in both.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from math import prod
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.sharding import Mesh
 
-from jaxdist.calibrate.together import on_all, quartiles
+from jaxdist.calibrate.together import quartiles, repeated
+from jaxdist.core.kernel import Kernel, Shape
+from jaxdist.layers.halo_conv import halo_conv
+from jaxdist.layers.window import Window, Windows
+from jaxdist.profile.flops import valid_taps
 
-_PRODUCTS: Final = ((16, 64), (64, 128), (64, 512), (256, 512), (512, 1024))
-"""(rows, features in and out) of products."""
-_CONVOLUTIONS: Final = (
-    (4, 8, 16),
-    (8, 16, 16),
-    (8, 32, 32),
-    (8, 28, 64),
-    (16, 28, 128),
+_ROWS: Final = (3, 12, 48, 192, 768)
+_FEATURES: Final = (64, 256, 1024)
+_UNEVEN: Final = (
+    (48, 1024, 128),
+    (48, 128, 1024),
+    (192, 128, 512),
+    (192, 512, 128),
+    (12, 512, 10),
+    (1024, 128, 384),
 )
-"""(samples, rows and columns, channels in and out) of convolutions 3 x 3."""
-_BUDGET_S: Final = 0.15
-_MOST: Final = 25
+"""(rows, features in, features out) of products that are not square."""
+_CONVOLUTIONS: Final = (
+    (3, 12, 32, 3, 16),
+    (3, 48, 32, 1, 16),
+    (3, 12, 64, 3, 16),
+    (3, 4, 8, 16, 16),
+    (3, 8, 16, 16, 16),
+    (3, 48, 32, 16, 16),
+    (3, 12, 32, 16, 16),
+    (3, 12, 16, 16, 32),
+    (3, 3, 16, 32, 32),
+    (3, 48, 16, 32, 32),
+    (3, 12, 8, 32, 64),
+    (3, 8, 32, 32, 32),
+    (3, 12, 8, 64, 128),
+    (3, 8, 28, 64, 64),
+    (3, 3, 4, 64, 64),
+    (3, 12, 4, 64, 64),
+    (3, 48, 4, 64, 64),
+    (3, 12, 2, 64, 64),
+    (3, 12, 2, 128, 128),
+    (3, 12, 4, 128, 128),
+    (3, 48, 8, 128, 128),
+    (3, 16, 28, 128, 128),
+    (5, 12, 16, 16, 32),
+    (5, 12, 8, 32, 32),
+    (1, 12, 8, 16, 32),
+    (1, 48, 16, 32, 32),
+    (1, 12, 16, 64, 64),
+)
+"""(side of the window, samples, rows and columns, channels in, channels out)."""
+_BUDGET_S: Final = 0.1
+_MOST: Final = 15
+_FEW: Final = 2
+_LEAST: Final = 6e7
+"""FLOPs between few and many calls, so that they are told from the noise."""
+_CALLS: Final = (4, 300)
+"""Calls between them, at least and at most."""
+_TRIES: Final = 3
+_TOLD: Final = 0.1
+"""Share of the longer program above which a difference is more than noise."""
+_FLOOR: Final = 0.02
+"""The same, below which nothing is believed."""
 _PASS: Final = 1 << 23
 """Numbers of the array that is passed over: 32 MiB in float32."""
 
+Layer = Callable[[jax.Array, jax.Array], jax.Array]
+"""Of weights and of an input."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
-    """A kernel that was timed."""
+class Subject:
+    """A layer that is timed."""
 
-    what: str
+    shape: Shape
     """What it computes."""
-    flops: float
-    """FLOPs of one."""
-    seconds: float
-    """Of one, on all devices at once."""
+    layer: Layer
+    """Computes it."""
+    weights: tuple[int, ...]
+    """Shape of its weights."""
+    inputs: tuple[int, ...]
+    """Shape of what it is called on."""
 
 
-def kernels(mesh: Mesh, dtype: str, most: float) -> tuple[Point, ...]:
-    """Time kernels of growing size.
+def every(most: float) -> Iterator[Subject]:
+    """Yield products and convolutions that cover what networks have.
+
+    Args:
+        most: FLOPs of the largest.
+    """
+    square = [(rows, side, side) for side in _FEATURES for rows in _ROWS]
+    subjects = [product(*sizes) for sizes in (*square, *_UNEVEN)]
+    subjects += [_convolution(*sizes) for sizes in _CONVOLUTIONS]
+    yield from (each for each in subjects if each.shape.flops <= most)
+
+
+def product(rows: int, inputs: int, outputs: int) -> Subject:
+    """Return a dense layer."""
+    return Subject(
+        shape=Shape(kind="product", uses=rows, inputs=inputs, outputs=outputs),
+        layer=lambda w, x: x @ w,
+        weights=(inputs, outputs),
+        inputs=(rows, inputs),
+    )
+
+
+def convolution(
+    inputs: tuple[int, ...], weights: tuple[int, ...], windows: Windows, groups: int = 1
+) -> Subject:
+    """Return a convolution.
+
+    Args:
+        inputs: shape of what it is called on, `[N, ..., C_in]`.
+        weights: `[..., C_in / groups, C_out]`.
+        windows: as of `halo_conv`.
+        groups: feature groups.
+    """
+    *taps, channels, filters = weights
+    met = prod(
+        valid_taps(
+            window.rows,
+            extent,
+            window.outputs,
+            stride=window.stride,
+            low=window.pads[0],
+            rhs_dilation=window.dilation,
+        )
+        for window, extent in zip(windows, taps, strict=True)
+    )
+    return Subject(
+        shape=Shape(
+            kind="convolution",
+            taps=prod(taps),
+            uses=inputs[0] * met / prod(taps),  # taps on padding do no work
+            inputs=channels,
+            outputs=filters,
+        ),
+        layer=lambda w, x: halo_conv(x, w, windows, groups),
+        weights=weights,
+        inputs=inputs,
+    )
+
+
+def timed(mesh: Mesh, subjects: Iterable[Subject], dtype: str) -> tuple[Kernel, ...]:
+    """Time layers, forward and backward.
 
     Args:
         mesh: every device of it computes the same, at once.
+        subjects: what is timed; the same in every process.
         dtype: of the numbers.
-        most: FLOPs of the largest.
     """
-    return tuple(
-        Point(what=what, flops=flops, seconds=_alone(mesh, function, *own))
-        for what, flops, function, own in _each(dtype)
-        if flops <= most
-    )
+    return tuple(_timed(mesh, each, dtype) for each in subjects)
 
 
 def passing(mesh: Mesh) -> float:
     """Return the bytes a second that a device reads and writes, all at once."""
     x = np.ones(_PASS, np.float32)
-    seconds = _alone(mesh, lambda a: a * 1.0001, x)
-    return 2 * x.nbytes / seconds
+    return 2 * x.nbytes / _alone(mesh, lambda i, a: a * (1.0001 + i), x, calls=4)
 
 
 def starting(mesh: Mesh) -> float:
     """Return the seconds of a kernel that does almost nothing."""
-    return _alone(mesh, lambda a: jnp.cumsum(jnp.sin(a)), np.ones(64, np.float32))
+    small = np.ones(64, np.float32)
+    return _alone(mesh, lambda i, a: jnp.cumsum(jnp.sin(a + i)), small, calls=300)
 
 
-def _each(
-    dtype: str,
-) -> Iterator[tuple[str, float, Callable[..., jax.Array], tuple[np.ndarray, ...]]]:
+def _convolution(
+    extent: int, samples: int, side: int, inputs: int, outputs: int
+) -> Subject:
+    before = (extent - 1) // 2
+    window = Window(side, extent, pads=(before, extent - 1 - before))
+    shape = samples, side, side, inputs
+    weights = extent, extent, inputs, outputs
+    return convolution(shape, weights, (window, window))
+
+
+def _timed(mesh: Mesh, subject: Subject, dtype: str) -> Kernel:
+    """Time one layer; each of its calls reads another input than the one before."""
     draw = np.random.default_rng(0)
+    layer = subject.layer
 
-    def some(*shape: int) -> np.ndarray:
-        return draw.standard_normal(shape).astype(jnp.dtype(dtype))
+    def some(*sizes: int) -> np.ndarray:
+        return draw.standard_normal(sizes).astype(jnp.dtype(dtype))
 
-    for rows, features in _PRODUCTS:
-        own = some(rows, features), some(features, features) / features**0.5
-        flops = 2.0 * rows * features * features
-        yield f"product {rows} x {features}", flops, _product, own
-    for samples, side, channels in _CONVOLUTIONS:
-        taps = some(3, 3, channels, channels) / (9 * channels) ** 0.5
-        own = some(samples, side, side, channels), taps
-        flops = 2.0 * 9 * samples * (side * channels) ** 2
-        yield f"convolution {side} x {channels}", flops, _convolution, own
+    def forward(i: jax.Array, w: jax.Array, x: jax.Array) -> Any:
+        return layer(w, x[i % 2])
+
+    def backward(i: jax.Array, w: jax.Array, x: jax.Array, dy: jax.Array) -> Any:
+        return jax.vjp(layer, w, x[i % 2])[1](dy[i % 2])
+
+    given = some(*subject.weights), some(2, *subject.inputs)
+    outputs = jax.eval_shape(layer, given[0], given[1][0]).shape
+    flops = subject.shape.flops
+    calls = int(np.clip(_LEAST / flops, *_CALLS))
+    return Kernel(
+        shape=subject.shape,
+        forward_s=_alone(mesh, forward, *given, calls=calls),
+        backward_s=_alone(
+            mesh, backward, *given, some(2, *outputs), calls=max(2, calls // 2)
+        ),
+    )
 
 
-def _product(x: jax.Array, w: jax.Array) -> jax.Array:
-    return x @ w
-
-
-def _convolution(x: jax.Array, w: jax.Array) -> jax.Array:
-    dims = ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=dims)
-
-
-def _alone(mesh: Mesh, function: Callable[..., jax.Array], *own: np.ndarray) -> float:
+def _alone(
+    mesh: Mesh, function: Callable[..., Any], *own: np.ndarray, calls: int
+) -> float:
     """Return the seconds of one call inside a program that makes one after another.
 
     Args:
         mesh: every device makes them at once.
-        function: returns what is as its first argument.
-        own: what it is called on.
+        function: called on the number of the call, and on
+        own: what each device has.
+        calls: how many more the longer program makes.
     """
-
-    def repeated(times: int) -> Callable[..., jax.Array]:
-        def run(x: jax.Array, *rest: jax.Array) -> jax.Array:
-            return lax.fori_loop(0, times, lambda _, y: function(y, *rest), x)
-
-        return run
-
-    calls = [on_all(mesh, repeated(times), *own) for times in (2, 6)]
-    few, many = quartiles(mesh, calls, budget_s=_BUDGET_S, most=_MOST)
-    return max(many - few, 0.05 * many) / 4
+    times = repeated(mesh, function, *own)
+    programs = [times(_FEW), times(_FEW + calls)]
+    took = 0.0
+    for _ in range(_TRIES):
+        few, many = quartiles(mesh, programs, budget_s=_BUDGET_S, most=_MOST)
+        took = max(took, many - few)
+        if took > _TOLD * many:
+            break
+    return max(took, _FLOOR * many) / calls

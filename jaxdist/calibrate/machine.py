@@ -13,6 +13,7 @@ from jaxdist.calibrate.packing import packing
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.device import Curve, Device
 from jaxdist.core.errors import BadInput
+from jaxdist.core.kernel import Kernel, Kernels
 from jaxdist.core.level import Level
 from jaxdist.core.line import Line
 from jaxdist.core.number import Number
@@ -20,7 +21,7 @@ from jaxdist.oracle.prices import messages
 
 NOISY: Final = 0.35
 """Spread of the timings of a link above which it is not taken for measured."""
-_SOON: Final = 5e9
+SOON: Final = 5e9
 """FLOPs of the largest kernel that is timed on a CPU."""
 
 
@@ -30,8 +31,8 @@ class Machine:
 
     cluster: Cluster
     """All of it, as the oracle reads it."""
-    points: tuple[kernels.Point, ...]
-    """Kernels that were timed."""
+    kernels: tuple[Kernel, ...]
+    """Products and convolutions that were timed."""
     timings: tuple[links.Timing, ...]
     """Sums that were timed; none on one device."""
     spread: float
@@ -56,8 +57,8 @@ def measured(
     """
     devices = mesh.shape["data"]
     origin = f"measured: jaxdist calibrate, {devices} devices at once, {when}"
-    points = kernels.kernels(mesh, dtype, _SOON)
-    peak, curve = efficiency(points, origin)
+    timed_kernels = kernels.timed(mesh, kernels.every(SOON), dtype)
+    peak, curve = efficiency(timed_kernels, origin)
     chains = chained(mesh) if devices > 1 else ()
     timed = next((c.timings for c in chains if (c.kind, c.devices) == _whole(mesh)), ())
     line = links.wire(timed, devices) if timed else _NOTHING
@@ -69,6 +70,7 @@ def measured(
         memory=Number(memory, "given: by the system"),
         memory_bandwidth=Number(kernels.passing(mesh), origin),
         efficiency=curve,
+        kernels=Kernels(origin=origin, timed=timed_kernels),
         launch=Number(kernels.starting(mesh), origin),
     )
     level = Level(
@@ -83,20 +85,50 @@ def measured(
         device = replace(device, packing=packing(mesh, cluster, origin))
     return Machine(
         cluster=replace(cluster, device=device),
-        points=points,
+        kernels=timed_kernels,
         timings=timed,
         spread=line.spread,
     )
 
 
-def efficiency(points: Sequence[kernels.Point], origin: str) -> tuple[float, Curve]:
+def with_layers(
+    cluster: Cluster,
+    mesh: Mesh,
+    subjects: Sequence[kernels.Subject],
+    *,
+    dtype: str,
+    when: str,
+) -> Machine:
+    """Time the layers of a network, and add them to a cluster that was measured.
+
+    Args:
+        cluster: of the same devices.
+        mesh: all devices lie along its data axis.
+        subjects: the layers.
+        dtype: of the numbers that are computed with.
+        when: a date, for the origin.
+    """
+    origin = f"measured: jaxdist calibrate, {mesh.size} devices at once, {when}"
+    more = Kernels(origin=origin, timed=kernels.timed(mesh, subjects, dtype))
+    before = cluster.device.kernels
+    table = before.with_more(more) if before else more
+    device = replace(cluster.device, kernels=table)
+    return Machine(
+        cluster=replace(cluster, device=device),
+        kernels=more.timed,
+        timings=(),
+        spread=0.0,
+    )
+
+
+def efficiency(timed: Sequence[Kernel], origin: str) -> tuple[float, Curve]:
     """Return the peak and the share of it that kernels of a size reach.
 
     The peak is what the fastest kernel reaches; a point of the curve is the mean of
     those whose FLOPs begin with the same power of four.
     """
-    rates = np.array([point.flops / point.seconds for point in points])
-    sizes = np.array([point.flops for point in points])
+    sizes = np.array([kernel.shape.flops for kernel in timed])
+    rates = sizes / np.array([kernel.forward_s for kernel in timed])
     bins = np.floor(np.log(sizes) / np.log(4))
     peak = float(rates.max())
     curve = tuple(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
@@ -107,3 +108,43 @@ def on_all(mesh: Mesh, function: Callable[..., Any], *own: np.ndarray) -> Call:
     )
     jax.block_until_ready(call(*given))
     return lambda: call(*given)
+
+
+def repeated(
+    mesh: Mesh, function: Callable[..., Any], *own: np.ndarray
+) -> Callable[[int], Call]:
+    """Return what makes a program that calls a function so many times.
+
+    It is compiled once, for every number of times.
+
+    Args:
+        mesh: every device makes the calls at once.
+        function: called on the number of the call and on what the device has.
+        own: what each device has, the same on all.
+    """
+    every = mesh.axis_names
+    given = [spread(mesh, each[None], *every) for each in own]
+
+    def local(count: jax.Array, *rows: jax.Array) -> jax.Array:
+        each = [row[0] for row in rows]
+        shapes = jax.eval_shape(function, count, *each)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        last = lax.fori_loop(0, count, lambda i, _: function(i, *each), zeros)
+        # A number of every result: what nobody reads would not be computed.
+        return jnp.stack([x.ravel()[0] for x in jax.tree.leaves(last)])[None]
+
+    program = jax.jit(
+        jax.shard_map(
+            local,
+            mesh=mesh,
+            in_specs=(P(), *(P(every),) * len(own)),
+            out_specs=P(every),
+            check_vma=False,
+        )
+    )
+
+    def times(count: int) -> Call:
+        jax.block_until_ready(program(np.int32(count), *given))
+        return lambda: program(np.int32(count), *given)
+
+    return times

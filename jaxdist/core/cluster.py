@@ -10,6 +10,7 @@ from typing import Any, Final
 from jaxdist.core.device import Curve, Device
 from jaxdist.core.errors import BadInput
 from jaxdist.core.fields import check_fields, required
+from jaxdist.core.kernel import Kernel, Kernels
 from jaxdist.core.level import Level
 from jaxdist.core.line import Line
 from jaxdist.core.number import Number
@@ -115,6 +116,8 @@ class Cluster:
         curve = _read(Curve, device["efficiency"], "an efficiency")
         curve["points"] = tuple((float(a), float(b)) for a, b in curve["points"])
         device["efficiency"] = Curve(**curve)
+        if device.get("kernels"):
+            device["kernels"] = _kernels(device["kernels"])
         for table in ("flops", "packing"):
             device[table] = {
                 name: _number(value, f"{table}.{name}")
@@ -122,6 +125,12 @@ class Cluster:
             }
         levels = tuple(map(_level, values["levels"]))
         return cls(**values | {"device": Device(**device), "levels": levels})
+
+
+def _kernels(tree: Mapping[str, Any]) -> Kernels:
+    """Read rows of [kind, taps, uses, inputs, outputs, seconds, seconds]."""
+    values = _read(Kernels, tree, "kernels")
+    return Kernels(**values | {"timed": tuple(map(Kernel.of_row, values["timed"]))})
 
 
 def _level(tree: Mapping[str, Any]) -> Level:
@@ -165,6 +174,8 @@ def _tree(value: Any) -> Any:
     """Return plain values, without fields that are not known."""
     if isinstance(value, Number):
         return value.tree()
+    if isinstance(value, Kernel):
+        return value.row
     if isinstance(value, Mapping):
         return {key: _tree(one) for key, one in value.items()}
     if isinstance(value, tuple):

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.kernel import Kernels
 from jaxdist.core.number import Number
 
 _FREE: Final = Number(0.0, "assumed: kernels start for nothing")
@@ -70,6 +71,8 @@ class Device:
     """Share of the peak by the FLOPs of a kernel."""
     launch: Number = _FREE
     """Seconds that every kernel takes at least."""
+    kernels: Kernels | None = None
+    """Products and convolutions that were timed; they go before the efficiency."""
     packing: Mapping[str, Number] = field(default_factory=lambda: MappingProxyType({}))
     """Seconds a number that lossy ways of summing compute, by their names."""
 

@@ -3,7 +3,10 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
+
+from jaxdist.core.kernel import Shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,8 @@ class Layer:
     """Bytes of the activations it makes for the batch, over all its uses."""
     inner_bytes: int = 0
     """Bytes inside of it that its backward pass reads: the weights of attention."""
+    weights: tuple[int, ...] = ()
+    """Shape of its largest array of weights."""
     seconds_forward: float | None = None
     """Measured seconds of the forward pass; None until measured."""
     seconds_backward: float | None = None
@@ -44,6 +49,26 @@ class Layer:
     def flops(self) -> int:
         """FLOPs of forward and backward pass."""
         return self.flops_forward + self.flops_backward
+
+    @property
+    def kernel(self) -> Shape | None:
+        """What its forward pass computes, where that is a product with its weights.
+
+        >>> row = Layer(name="a", kind="Linear", weights=(64, 10), flops_forward=20480)
+        >>> row.kernel.uses, row.kernel.inputs
+        (16.0, 64)
+        """
+        if len(self.weights) < 2 or not self.flops_forward:
+            return None
+        *taps, inputs, outputs = self.weights
+        spread = self.kind.endswith("Conv")
+        return Shape(
+            kind="convolution" if spread else "product",
+            taps=prod(taps) if spread else 1,
+            uses=self.flops_forward / 2 / prod(self.weights),
+            inputs=inputs if spread else prod(taps) * inputs,
+            outputs=outputs,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,4 +165,7 @@ class Profile:
 
 
 def _rows(kind: type, trees: Sequence[Mapping[str, Any]]) -> list[Any]:
-    return [kind(**tree) for tree in trees]
+    return [
+        kind(**dict(tree) | {"weights": tuple(tree.get("weights", ()))})
+        for tree in trees
+    ]

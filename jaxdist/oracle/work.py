@@ -4,6 +4,8 @@
                  module with several split layers, attention, as they; of others
                  1 / (devices that share out the samples)
     measured   seconds(l) share e(F) / e(share F)
+    timed      what the device was seen to take for products and convolutions like the
+               slice's own (`jaxdist.core.kernel`)
     otherwise  max(share F / (peak e(share F)), share M / memory bandwidth) + launch
 
 F are the FLOPs of one kernel of the layer, M the bytes that it reads and writes, e the
@@ -12,11 +14,12 @@ device's efficiency by the FLOPs of a kernel: half a layer takes more than half 
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 from jaxdist.core.device import Device
+from jaxdist.core.kernel import Shape
 from jaxdist.core.profile import Layer
 from jaxdist.oracle.case import Case
 from jaxdist.partition.ledger import Ledger
@@ -28,6 +31,10 @@ _READ_BACK: Final = 3
 the slope that it writes."""
 _READ_ON: Final = 2
 """Times that a forward pass does: it reads its input and writes its output."""
+
+
+_GRADIENTS: Final = 2
+"""Kernels of a backward pass, for one of a forward pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,16 +90,44 @@ class Worker:
 
     def spent(self, layer: Layer) -> Spent:
         """Return the seconds of a layer in one microbatch."""
+        if (timed := self._timed(layer)) is not None:
+            return timed
         share = self.share(layer)
         made = share * layer.output_bytes + layer.parameter_bytes
-        again = self.case.plan.remat
         forward = self._pass(
             layer.seconds_forward, layer.flops_forward, share, _READ_ON * made, 1
         )
         backward = self._pass(
             layer.seconds_backward, layer.flops_backward, share, _READ_BACK * made, 2
         )
+        return self._spent(forward, backward)
+
+    def _spent(self, forward: float, backward: float) -> Spent:
+        again = self.case.plan.remat
         return Spent(forward=forward, backward=backward + again * forward)
+
+    def _timed(self, layer: Layer) -> Spent | None:
+        """Return the seconds of the layer's own kernels, where such were timed."""
+        whole, table = layer.kernel, self.device.kernels
+        if whole is None or table is None or layer.seconds_forward is not None:
+            return None
+        found = table.seconds(self._slice(whole, self.share(layer)))
+        if found is None:
+            return None
+        forward, backward = found
+        # A layer that reads the network's input has the gradient of its weights alone.
+        gradients = layer.flops_backward / layer.flops_forward / _GRADIENTS
+        return self._spent(forward, min(1.0, gradients) * backward)
+
+    def _slice(self, whole: Shape, share: float) -> Shape:
+        """Return what one kernel computes here: a part of the uses, or of the filters.
+
+        What is more than a device's part of the samples is filters that it lacks.
+        """
+        samples = 1 / (self.case.shards * self.case.microbatches)
+        filters = min(1.0, share / samples) if self.case.plan.mesh.tensor > 1 else 1.0
+        uses = whole.uses * share / filters
+        return replace(whole, uses=uses, outputs=whole.outputs * filters)
 
     def _pass(
         self,

@@ -33,6 +33,8 @@ class Anatomy:
     """Path of each block, by its name; empty where it cannot be cut."""
     note: str
     """Why it cannot be cut."""
+    weights: Mapping[str, tuple[int, ...]]
+    """Shape of the largest trainable array of each module that holds one, by path."""
     params: Counter[str]
     """Trainable numbers, by the path of the module that holds them."""
     param_bytes: Counter[str]
@@ -101,6 +103,7 @@ def dissect(network: nnx.Module) -> Anatomy:
         kinds={path: type(module).__name__ for path, module in found.items()},
         chain=chain,
         note=note,
+        weights={p: x.shape for p, x in sorted(params, key=lambda each: each[1].size)},
         params=_sum((path, x.size) for path, x in params),
         param_bytes=_sum((path, _bytes(x)) for path, x in params),
         state_bytes=_sum(
@@ -143,6 +146,7 @@ def _layers(anatomy: Anatomy, forward: Sums, both: Sums) -> tuple[Layer, ...]:
             flops_backward=both.flops[path] - forward.flops[path],
             output_bytes=forward.made_bytes[path],
             inner_bytes=forward.inner_bytes[path],
+            weights=anatomy.weights.get(path, ()),
         )
         for path in order
     )

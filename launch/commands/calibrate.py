@@ -13,11 +13,11 @@ def add_arguments(parser: Parser) -> None:
     """Take what to measure; or `read`, or `fit`, and files that were measured."""
     parser.add_argument(
         "words",
-        metavar="fit FILE.csv | read FILE",
+        metavar="EXPERIMENT [KEY=VALUE] | fit FILE.csv | read FILE",
         nargs="*",
         default=(),
-        help="fit constants to rows that were measured elsewhere; read what nccl-tests "
-        "or OSU printed; without, measure",
+        help="measure, and time the layers of an experiment too; fit constants to rows "
+        "that were measured elsewhere; read what nccl-tests or OSU printed",
     )
     parser.add_argument(
         "--devices",
@@ -48,7 +48,7 @@ def add_arguments(parser: Parser) -> None:
         "--cluster",
         metavar="NAME|FILE",
         help="that they were measured on (the one of the format); read: the one whose "
-        "level is replaced",
+        "level is replaced; EXPERIMENT: the one whose layers these are",
     )
     parser.add_argument(
         "--level", metavar="NAME", help="read: of the cluster (that the ranks span)"
@@ -77,19 +77,21 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Measure, read or fit, write and print."""
-    if not args.words:
+    first = args.words[0] if args.words else ""
+    if first not in ("read", "fit"):
         return _measure(args)
-    if args.words[0] == "read" and len(args.words) > 1:
+    if first == "read" and len(args.words) > 1:
         return _read(args)
-    if args.words[0] != "fit" or len(args.words) != 2:
+    if first == "read" or len(args.words) != 2:
         raise BadInput(
             f"calibrate has no {' '.join(args.words)}",
-            rule="jaxdist calibrate measures this machine, calibrate read FILE takes "
-            "what nccl-tests or OSU measured, calibrate fit FILE.csv fits constants to "
-            "rows",
+            rule="jaxdist calibrate measures this machine, calibrate EXPERIMENT its "
+            "layers too, calibrate read FILE takes what nccl-tests or OSU measured, "
+            "calibrate fit FILE.csv fits constants to rows",
             values=" ".join(args.words),
             remedy=(
                 "jaxdist calibrate -o cluster.json",
+                "jaxdist calibrate resnet50 -o cluster.json",
                 "jaxdist calibrate read FILE --cluster dgx-h100",
                 "jaxdist calibrate fit FILE.csv",
             ),

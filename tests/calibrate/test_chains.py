@@ -1,5 +1,7 @@
 """Chains: every kind of collective is timed, among as many as a mesh may have."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -15,7 +17,8 @@ def mesh_of(count):
 
 
 def test_every_kind_is_timed_in_groups_of_every_size(monkeypatch):
-    monkeypatch.setattr(chains, "SIZES", (1 << 10, 1 << 18))
+    some = {1 << 10: ((3, 11), 5), 1 << 18: ((1, 3), 5)}
+    monkeypatch.setattr(chains, "SIZES", some)
     found = chains.chained(mesh_of(4))
     assert {(one.kind, one.devices) for one in found} == {
         (kind, size) for kind in chains._KINDS for size in (2, 4)
@@ -45,5 +48,19 @@ def test_a_chain_has_its_collectives_and_no_others(kind):
         )
         text = jax.jit(run).lower(*chains._own(1 << 10, 4)).compile().as_text()
         moves = read_collectives(text, {"group": 4})
-        assert [move.kind for move in moves] == [kind] * count
+        each = chains._AT_ONCE.get(kind, 1)
+        assert [move.kind for move in moves] == [kind] * count * each
         assert text.count(" dot(") + text.count("custom-call(") >= 2
+
+
+def test_what_is_passed_on_goes_one_way_at_a_time():
+    """Stages wait for what comes back; a pair that exchanges is a slower thing."""
+    from jax.sharding import PartitionSpec as P
+
+    grouped = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("group",))
+    run = jax.shard_map(
+        chains._passed, mesh=grouped, in_specs=P(), out_specs=P("group")
+    )
+    text = jax.jit(run).lower(np.ones(8, np.float32)).compile().as_text()
+    pairs = re.findall(r"source_target_pairs=\{(\{.*?\})\}", text)
+    assert pairs == ["{0,1},{1,2},{2,3}", "{1,0},{2,1},{3,2}"]

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from jaxdist.calibrate.chains import Chained
-from jaxdist.calibrate.kernels import Point
 from jaxdist.calibrate.links import Timing, wire
 from jaxdist.calibrate.machine import efficiency, line_of
 from jaxdist.collectives.hlo import wire_bytes
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.device import Curve, Device
+from jaxdist.core.kernel import Kernel, Shape
 from jaxdist.core.level import Level
 from jaxdist.core.number import Number
 from jaxdist.core.plan import MeshShape
@@ -18,6 +18,11 @@ from jaxdist.oracle.groups import group_of
 from jaxdist.oracle.prices import seconds
 
 ORIGIN = "measured: a test"
+
+
+def kernel(flops, seconds):
+    shape = Shape(kind="product", uses=flops / 2e4, inputs=100, outputs=100)
+    return Kernel(shape=shape, forward_s=seconds, backward_s=3 * seconds)
 
 
 def timings(alpha, bandwidth, devices, sizes=(1 << 10, 1 << 15, 1 << 20, 1 << 24)):
@@ -48,12 +53,9 @@ def test_a_cost_is_never_negative():
 
 
 def test_the_curve_has_the_peak_and_the_share_of_each_size():
-    points = [
-        Point(what="small", flops=1e6, seconds=1e-3),
-        Point(what="large", flops=1e9, seconds=1e-2),
-        Point(what="largest", flops=8e9, seconds=1e-1),
-    ]
-    peak, curve = efficiency(points, ORIGIN)
+    peak, curve = efficiency(
+        [kernel(1e6, 1e-3), kernel(1e9, 1e-2), kernel(8e9, 1e-1)], ORIGIN
+    )
     assert peak == 1e11
     assert curve.at(1e6) == pytest.approx(0.01)
     assert curve.at(1e9) == pytest.approx(1.0)

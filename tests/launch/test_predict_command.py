@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from jaxdist.calibrate import kernels
 from jaxdist.launch.cli import main
+from jaxdist.meshes.clusters.read import find
 
 
 def refused(capsys, *words):
@@ -36,8 +38,40 @@ def test_what_cannot_be_predicted_is_refused(capsys, tmp_path):
 
 
 def test_words_that_calibrate_does_not_know_are_refused(capsys):
-    assert "has no fitt" in refused(capsys, "calibrate", "fitt", "rows.csv")
+    assert "fitt" in refused(capsys, "calibrate", "fitt", "rows.csv")
+    assert "did you mean digits" in refused(capsys, "calibrate", "digit")
+    assert "has no read" in refused(capsys, "calibrate", "read")
     assert "which rows to fit" in refused(capsys, "calibrate", "fit", "rows.csv")
+
+
+def test_layers_are_added_to_a_machine_that_was_measured(capsys):
+    said = refused(capsys, "calibrate", "digits", "--cluster", "abci")
+    assert "a file that calibrate wrote" in said
+    said = refused(capsys, "calibrate", "--cluster", "abci")
+    assert "an experiment says which layers" in " ".join(said.split())
+
+
+def test_a_machine_and_then_the_layers_of_an_experiment(job, monkeypatch, tmp_path):
+    """The second time nothing but layers is measured."""
+    some = {1 << 10: ((3, 11), 5), 1 << 18: ((1, 3), 5)}
+    monkeypatch.setattr("jaxdist.calibrate.chains.SIZES", some)
+    one = list(kernels.every(1e6))
+    monkeypatch.setattr("jaxdist.calibrate.kernels.every", lambda most: one)
+    monkeypatch.setattr("jaxdist.calibrate.machine.packing", lambda *a: {})
+    monkeypatch.setattr("jaxdist.calibrate.machine.SOON", 3e5)
+    path = tmp_path / "mine.json"
+    given = ("--devices", 2, "--noisy", "-o", path)
+    code, _, err = job.call("calibrate", *given)
+    assert (code, err) == (0, "")
+    before = find(str(path))
+    words = ("digits", "data.batch=64", "--cluster", path, "--json")
+    code, out, err = job.call("calibrate", *words, *given)
+    assert (code, err) == (0, "")
+    after = find(str(path))
+    assert after.levels == before.levels
+    more = len(after.device.kernels.timed) - len(before.device.kernels.timed)
+    assert more == len(json.loads(out)["kernels"]) == 3
+    assert "64 x 64 > 10" in job.call("calibrate", *words[:-1], *given)[1]
 
 
 def test_a_cluster_is_not_measured_for_a_folder_that_is_not_there(capsys, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from jaxdist.collectives.hlo import KINDS, wire_bytes
 from jaxdist.core.device import Curve
 from jaxdist.core.errors import BadInput
+from jaxdist.core.kernel import Kernel, Kernels, Shape
 from jaxdist.core.number import Number
 from jaxdist.core.pipe import Pipe
 from jaxdist.core.plan import MeshShape, Plan
@@ -26,7 +27,7 @@ from jaxdist.oracle.passing import sending
 from jaxdist.oracle.predict import predict
 from jaxdist.oracle.prices import messages, seconds
 from jaxdist.oracle.replay import replayed
-from jaxdist.oracle.work import Spent, stage_seconds
+from jaxdist.oracle.work import Spent, Worker, stage_seconds
 from jaxdist.train.laying import lay_out
 from jaxdist.train.program import compile_program
 
@@ -91,6 +92,56 @@ def test_a_slice_of_a_kernel_takes_more_than_its_share(digits, measured):
     steep = replace(cluster.device, efficiency=curve)
     (even,), (uneven,) = stage_seconds(case, cluster.device), stage_seconds(case, steep)
     assert uneven.forward > 1.1 * even.forward
+
+
+def test_kernels_that_were_timed_go_by_the_slice_that_a_device_has(digits):
+    """Few rows are slow here and few filters are not: data costs, tensor does not."""
+
+    def kernel(kind, uses, rate):
+        shape = Shape(kind=kind, uses=uses, inputs=64, outputs=64)
+        seconds = shape.flops / rate
+        return Kernel(shape=shape, forward_s=seconds, backward_s=4 * seconds)
+
+    def head(mesh, forward=1e9):
+        ends = [kernel("product", uses, forward * uses) for uses in (1, 16, 256)]
+        kernels = Kernels(origin="given: a test", timed=tuple(ends))
+        device = replace(flat(find("testbed")).device, kernels=kernels)
+        case = digits.case(Plan(mesh=mesh))
+        (row,) = (layer for layer in case.profile.layers if layer.name == "head.dense")
+        worker = Worker(
+            case=case,
+            device=device,
+            ledger=case.ledgers[0],
+            microbatches=case.microbatches,
+        )
+        return row, worker.spent(row)
+
+    row, one = head(MeshShape())
+    assert row.kernel.kind == "product"
+    whole = replace(row.kernel, uses=row.kernel.uses / digits.task.microbatches)
+    assert whole.uses == pytest.approx(16, rel=0.01)
+    assert one.backward == pytest.approx(4 * one.forward, rel=0.01)
+    _, four = head(MeshShape(data=4))
+    # A quarter of the rows is a quarter as fast here, about.
+    assert four.forward > 0.6 * one.forward
+    _, filters = head(MeshShape(tensor=2))
+    assert filters.forward == pytest.approx(one.forward / 2, rel=0.1)
+
+
+def test_a_layer_that_reads_the_input_has_one_gradient(digits):
+    taps = Shape(kind="convolution", taps=9, uses=100, inputs=1, outputs=16)
+    timed = Kernel(shape=taps, forward_s=1e-3, backward_s=4e-3)
+    kernels = Kernels(origin="given: a test", timed=(timed,))
+    device = replace(flat(find("testbed")).device, kernels=kernels)
+    case = digits.case(Plan())
+    first, *others = [row for row in case.profile.layers if row.kernel]
+    worker = Worker(case=case, device=device, ledger=case.ledgers[0], microbatches=4)
+    assert first.flops_backward < 1.2 * first.flops_forward
+    spent = worker.spent(first)
+    assert spent.backward < 2.4 * spent.forward
+    second = next(row for row in others if row.kernel.kind == "convolution")
+    spent = worker.spent(second)
+    assert spent.backward > 3.8 * spent.forward
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])

@@ -1,0 +1,80 @@
+"""Kernels that were timed, and what those that were not are taken for."""
+
+from dataclasses import replace
+
+import pytest
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.errors import BadInput
+from jaxdist.core.kernel import Kernel, Kernels, Shape
+from jaxdist.meshes.clusters.read import find
+
+ORIGIN = "measured: a test"
+FEW = Shape(kind="product", uses=4, inputs=64, outputs=64)
+MANY = replace(FEW, uses=1024)
+TAPS = Shape(kind="convolution", taps=9, uses=256, inputs=16, outputs=16)
+
+
+def kernel(shape, forward, backward):
+    """One of so many FLOPs a second."""
+    flops = shape.flops
+    return Kernel(
+        shape=shape, forward_s=flops / forward, backward_s=2 * flops / backward
+    )
+
+
+TABLE = Kernels(
+    origin=ORIGIN,
+    timed=(kernel(FEW, 1e9, 5e8), kernel(MANY, 16e9, 8e9), kernel(TAPS, 3e9, 2e9)),
+)
+
+
+@pytest.mark.parametrize("timed", TABLE.timed)
+def test_a_kernel_that_was_timed_takes_what_it_took(timed):
+    found = TABLE.seconds(timed.shape)
+    assert found == pytest.approx((timed.forward_s, timed.backward_s), rel=1e-6)
+
+
+def test_between_two_it_is_as_fast_as_what_is_near():
+    """Halfway over the logarithm of uses, the rates' geometric mean."""
+    between = replace(FEW, uses=64)
+    forward, backward = TABLE.seconds(between)
+    assert between.flops / forward == pytest.approx(4e9)
+    assert 2 * between.flops / backward == pytest.approx(2e9)
+    nearer, _ = TABLE.seconds(replace(FEW, uses=16))
+    assert replace(FEW, uses=16).flops / nearer < 2e9
+
+
+def test_a_kind_of_which_none_was_timed_has_no_seconds():
+    products = Kernels(origin=ORIGIN, timed=TABLE.timed[:2])
+    assert products.seconds(TAPS) is None
+    assert products.seconds(FEW) is not None
+
+
+def test_what_is_timed_again_replaces_what_it_took():
+    again = Kernels(origin="measured: later", timed=(kernel(FEW, 2e9, 1e9),))
+    both = TABLE.with_more(again)
+    assert len(both.timed) == 3
+    assert both.origin == "measured: later"
+    assert both.seconds(FEW)[0] == pytest.approx(FEW.flops / 2e9)
+
+
+def test_a_cluster_file_keeps_them():
+    plain = find("testbed")
+    cluster = replace(plain, device=replace(plain.device, kernels=TABLE))
+    assert Cluster.from_json(cluster.to_json()) == cluster
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (["product", 1, 16, 64, 64, 1e-6], "no row of a kernel"),
+        (["sum", 1, 16, 64, 64, 1e-6, 3e-6], "product or convolution"),
+        (["product", 1, 16, 64, 64, 0.0, 3e-6], "takes no time"),
+        (["product", 1, 0, 64, 64, 1e-6, 3e-6], "takes no time"),
+    ],
+)
+def test_rows_that_are_no_kernels_are_refused(row, says):
+    with pytest.raises(BadInput) as caught:
+        Kernel.of_row(row)
+    assert says in str(caught.value)
