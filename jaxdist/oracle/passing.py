@@ -1,13 +1,16 @@
 """Passing on: what a device really sends of that which stages hand to each other.
 
 Every device takes part in every permutation along the pipe axis, but the last stage has
-no activations to send on, and the first no gradients to send back. Both go over a link
-at the same time, in opposite directions, so their seconds do not add up.
+no activations to send on, and the first no gradients to send back. Links carry both at
+the same time, in opposite directions, so their seconds do not add up. Where a cluster's
+permutations were measured they do: libraries make one after the other, as gloo does,
+every device waits for both, and they were timed that way.
 """
 
 from dataclasses import replace
 from typing import Final
 
+from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import Plan
 from jaxdist.partition.ledger import Ledger
 from jaxdist.pipeline.places import places_of
@@ -15,17 +18,19 @@ from jaxdist.pipeline.places import places_of
 _ON: Final = "activations"
 _BACK: Final = "gradients"
 _PIPE: Final = ("pipe",)
+_PERMUTED: Final = "collective-permute"
 
 
-def sending(ledger: Ledger, plan: Plan, device: int) -> Ledger:
+def sending(ledger: Ledger, plan: Plan, device: int, cluster: Cluster) -> Ledger:
     """Return a device's ledger without the bytes that it only receives.
 
     Args:
         ledger: of the device.
         plan: the layout.
         device: its place along the pipe axis.
+        cluster: says whether permutations were measured.
     """
-    if plan.stages == 1:
+    if plan.stages == 1 or _in_turn(cluster):
         return ledger
     places = places_of(plan)
     own = places.stages_of(device)
@@ -40,3 +45,8 @@ def sending(ledger: Ledger, plan: Plan, device: int) -> Ledger:
         for row in ledger.rows
     )
     return replace(ledger, rows=rows)
+
+
+def _in_turn(cluster: Cluster) -> bool:
+    lines = (line for level in cluster.levels for line in level.lines)
+    return any(line.kind == _PERMUTED for line in lines)

@@ -156,7 +156,7 @@ def computed(case: Case, cluster: Cluster) -> dict[str, float]:
 def moved(case: Case, cluster: Cluster) -> dict[str, float]:
     """Return the seconds of collectives, on the device that needs longest."""
     found = [
-        priced(sending(ledger, case.plan, device), cluster, case.plan.mesh)
+        priced(sending(ledger, case.plan, device, cluster), cluster, case.plan.mesh)
         for device, ledger in enumerate(case.ledgers)
     ]
     return max(found, key=lambda terms: sum(terms.values()))

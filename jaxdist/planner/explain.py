@@ -122,7 +122,8 @@ def _ticks(case: Case, cluster: Cluster, made: Prediction) -> Iterator[Term]:
 
 def _busiest(case: Case, cluster: Cluster) -> Ledger:
     """Return the ledger of the device whose collectives take longest."""
-    own = (sending(one, case.plan, at) for at, one in enumerate(case.ledgers))
+    plan = case.plan
+    own = (sending(one, plan, at, cluster) for at, one in enumerate(case.ledgers))
     return max(own, key=lambda one: sum(priced(one, cluster, case.plan.mesh).values()))
 
 

@@ -12,6 +12,7 @@ from jaxdist.collectives.hlo import KINDS, wire_bytes
 from jaxdist.core.device import Curve
 from jaxdist.core.errors import BadInput
 from jaxdist.core.kernel import Kernel, Kernels, Shape
+from jaxdist.core.line import Line
 from jaxdist.core.number import Number
 from jaxdist.core.pipe import Pipe
 from jaxdist.core.plan import MeshShape, Plan
@@ -273,19 +274,32 @@ def test_the_ledger_knows_how_many_arrays_layers_move(words):
 
 
 def test_what_stages_hand_on_and_back_goes_over_a_link_at_once():
-    """Of two stages one sends activations, the other gradients; between, both."""
+    """Of two stages one sends activations, the other gradients; between, both.
+
+    Where permutations were measured, they go one after the other.
+    """
+    cluster = find("testbed")
+    (level,) = cluster.levels
+    one = Number(1.0, "measured: a test")
+    line = Line(kind="collective-permute", devices=2, messages=one, share=one)
+    measured = replace(cluster, levels=(replace(level, lines=(line,)),))
     words = ("plan.mesh.data=1", "plan.mesh.spatial_h=1", "optim.accumulate=4")
     for pipe, busiest in ((2, 1), (4, 2)):
         asked = (*words, f"plan.mesh.pipe={pipe}")
         subject = Subject(resolve("digits", asked).config)
         case = subject.case(subject.config.plan)
-        handed = [
-            sum(
-                row.payload > 0
-                for row in sending(ledger, case.plan, device).rows
-                if row.layer == "between_stages"
-            )
-            for device, ledger in enumerate(case.ledgers)
-        ]
-        assert handed[0] == handed[-1] == 1
-        assert max(handed) == busiest
+
+        def handed(cluster, case=case):
+            return [
+                sum(
+                    row.payload > 0
+                    for row in sending(ledger, case.plan, device, cluster).rows
+                    if row.layer == "between_stages"
+                )
+                for device, ledger in enumerate(case.ledgers)
+            ]
+
+        found = handed(cluster)
+        assert found[0] == found[-1] == 1
+        assert max(found) == busiest
+        assert handed(measured) == [2] * pipe
