@@ -68,10 +68,10 @@ def layers(folder, args):
             given = ["--cluster", str(timed), "-o", str(timed)]
             measure = [*OURS, "calibrate", *MODELS[model], *given]
             hosts.run(measure, timeout=args.timeout, env=cache(folder))
-    own = find(str(timed)).device.kernels
+    own = find(str(timed)).device
     for rate in rates:
         cluster = find(str(folder / f"{rate}.json"))
-        device = replace(cluster.device, kernels=own)
+        device = replace(own, packing=cluster.device.packing)
         (folder / f"{rate}.own.json").write_text(
             replace(cluster, device=device).to_json()
         )

@@ -70,7 +70,7 @@ def measured(
         memory=Number(memory, "given: by the system"),
         memory_bandwidth=Number(kernels.passing(mesh), origin),
         efficiency=curve,
-        kernels=Kernels(origin=origin, timed=timed_kernels),
+        kernels=Kernels(origin=origin, peak=peak, timed=timed_kernels),
         launch=Number(kernels.starting(mesh), origin),
     )
     level = Level(
@@ -109,7 +109,11 @@ def with_layers(
         when: a date, for the origin.
     """
     origin = f"measured: jaxdist calibrate, {mesh.size} devices at once, {when}"
-    more = Kernels(origin=origin, timed=kernels.timed(mesh, subjects, dtype))
+    more = Kernels(
+        origin=origin,
+        peak=cluster.device.peak(dtype).value,
+        timed=kernels.timed(mesh, subjects, dtype),
+    )
     before = cluster.device.kernels
     table = before.with_more(more) if before else more
     device = replace(cluster.device, kernels=table)

@@ -10,7 +10,7 @@ FLOPs. A kernel that was timed itself takes what it took.
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Final, Literal, Self
 
@@ -107,6 +107,13 @@ class Kernel:
                 values=f"{list(row)}",
                 remedy='["product", 1, 16, 64, 64, 1e-6, 3e-6]',
             )
+        if any(isinstance(x, bool) or not isinstance(x, int | float) for x in row[1:]):
+            raise BadInput(
+                "a row of a kernel with words in it",
+                rule="all but the kind are numbers",
+                values=f"{list(row)}",
+                remedy='["product", 1, 16, 64, 64, 1e-6, 3e-6]',
+            )
         *sizes, forward, backward = row
         shape = Shape(**dict(zip(names, sizes, strict=True)))
         return cls(shape=shape, forward_s=forward, backward_s=backward)
@@ -118,6 +125,8 @@ class Kernels:
 
     origin: str
     """As of a `Number`."""
+    peak: float
+    """FLOPs a second of the device then; kernels of a faster one take less by that."""
     timed: tuple[Kernel, ...]
     """In any order; the last of equal shapes counts."""
 
@@ -127,16 +136,20 @@ class Kernels:
     def with_more(self, more: "Kernels") -> "Kernels":
         """Add kernels; those timed again replace what they took before."""
         both = {kernel.shape: kernel for kernel in (*self.timed, *more.timed)}
-        return Kernels(origin=more.origin, timed=tuple(both.values()))
+        return replace(more, timed=tuple(both.values()))
 
-    def seconds(self, shape: Shape) -> tuple[float, float] | None:
+    def seconds(self, shape: Shape, peak: float) -> tuple[float, float] | None:
         """Return the seconds of forward and backward pass; None if none is alike.
+
+        Args:
+            shape: what the kernel computes.
+            peak: FLOPs a second of the device.
 
         >>> small = Shape(kind="product", uses=16, inputs=64, outputs=64)
         >>> timed = (Kernel(shape=small, forward_s=1e-6, backward_s=3e-6),)
-        >>> kernels = Kernels(origin="given: me", timed=timed)
+        >>> kernels = Kernels(origin="given: me", peak=1e9, timed=timed)
         >>> twice = Shape(kind="product", uses=32, inputs=64, outputs=64)
-        >>> forward, backward = kernels.seconds(twice)
+        >>> forward, backward = kernels.seconds(twice, 1e9)
         >>> round(1e6 * forward, 3), round(1e6 * backward, 3)
         (2.0, 6.0)
         """
@@ -146,7 +159,8 @@ class Kernels:
         distance = np.linalg.norm(places - _place(shape), axis=1)
         near = np.maximum(distance, _HERE) ** -_POWER
         forward, backward = np.exp(near @ rates / near.sum())
-        return shape.flops / float(forward), 2 * shape.flops / float(backward)
+        work = shape.flops * self.peak / peak
+        return work / float(forward), 2 * work / float(backward)
 
     @cached_property
     def _of_kind(self) -> dict[Kind, tuple[Column, Column]]:

@@ -111,7 +111,8 @@ class Worker:
         whole, table = layer.kernel, self.device.kernels
         if whole is None or table is None or layer.seconds_forward is not None:
             return None
-        found = table.seconds(self._slice(whole, self.share(layer)))
+        peak = self.device.peak(self.case.dtype).value
+        found = table.seconds(self._slice(whole, self.share(layer)), peak)
         if found is None:
             return None
         forward, backward = found

@@ -23,40 +23,48 @@ def kernel(shape, forward, backward):
     )
 
 
+PEAK = 1e11
 TABLE = Kernels(
     origin=ORIGIN,
+    peak=PEAK,
     timed=(kernel(FEW, 1e9, 5e8), kernel(MANY, 16e9, 8e9), kernel(TAPS, 3e9, 2e9)),
 )
 
 
 @pytest.mark.parametrize("timed", TABLE.timed)
 def test_a_kernel_that_was_timed_takes_what_it_took(timed):
-    found = TABLE.seconds(timed.shape)
+    found = TABLE.seconds(timed.shape, PEAK)
     assert found == pytest.approx((timed.forward_s, timed.backward_s), rel=1e-6)
 
 
 def test_between_two_it_is_as_fast_as_what_is_near():
     """Halfway over the logarithm of uses, the rates' geometric mean."""
     between = replace(FEW, uses=64)
-    forward, backward = TABLE.seconds(between)
+    forward, backward = TABLE.seconds(between, PEAK)
     assert between.flops / forward == pytest.approx(4e9)
     assert 2 * between.flops / backward == pytest.approx(2e9)
-    nearer, _ = TABLE.seconds(replace(FEW, uses=16))
+    nearer, _ = TABLE.seconds(replace(FEW, uses=16), PEAK)
     assert replace(FEW, uses=16).flops / nearer < 2e9
 
 
+def test_a_device_of_twice_the_speed_takes_half_as_long():
+    """Asking about another device, or finding that it is faster, asks about kernels."""
+    whole, half = TABLE.seconds(TAPS, PEAK), TABLE.seconds(TAPS, 2 * PEAK)
+    assert half == pytest.approx((whole[0] / 2, whole[1] / 2))
+
+
 def test_a_kind_of_which_none_was_timed_has_no_seconds():
-    products = Kernels(origin=ORIGIN, timed=TABLE.timed[:2])
-    assert products.seconds(TAPS) is None
-    assert products.seconds(FEW) is not None
+    products = replace(TABLE, timed=TABLE.timed[:2])
+    assert products.seconds(TAPS, PEAK) is None
+    assert products.seconds(FEW, PEAK) is not None
 
 
 def test_what_is_timed_again_replaces_what_it_took():
-    again = Kernels(origin="measured: later", timed=(kernel(FEW, 2e9, 1e9),))
+    again = Kernels(origin="measured: later", peak=PEAK, timed=(kernel(FEW, 2e9, 1e9),))
     both = TABLE.with_more(again)
     assert len(both.timed) == 3
     assert both.origin == "measured: later"
-    assert both.seconds(FEW)[0] == pytest.approx(FEW.flops / 2e9)
+    assert both.seconds(FEW, PEAK)[0] == pytest.approx(FEW.flops / 2e9)
 
 
 def test_a_cluster_file_keeps_them():
@@ -71,6 +79,7 @@ def test_a_cluster_file_keeps_them():
         (["product", 1, 16, 64, 64, 1e-6], "no row of a kernel"),
         (["sum", 1, 16, 64, 64, 1e-6, 3e-6], "product or convolution"),
         (["product", 1, 16, 64, 64, 0.0, 3e-6], "takes no time"),
+        (["product", 1, 16, 64, 64, "fast", 3e-6], "words in it"),
         (["product", 1, 0, 64, 64, 1e-6, 3e-6], "takes no time"),
     ],
 )

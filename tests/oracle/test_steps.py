@@ -103,9 +103,11 @@ def test_kernels_that_were_timed_go_by_the_slice_that_a_device_has(digits):
         seconds = shape.flops / rate
         return Kernel(shape=shape, forward_s=seconds, backward_s=4 * seconds)
 
+    peak = find("testbed").device.peak("float32").value
+
     def head(mesh, forward=1e9):
         ends = [kernel("product", uses, forward * uses) for uses in (1, 16, 256)]
-        kernels = Kernels(origin="given: a test", timed=tuple(ends))
+        kernels = Kernels(origin="given: a test", peak=peak, timed=tuple(ends))
         device = replace(flat(find("testbed")).device, kernels=kernels)
         case = digits.case(Plan(mesh=mesh))
         (row,) = (layer for layer in case.profile.layers if layer.name == "head.dense")
@@ -132,7 +134,7 @@ def test_kernels_that_were_timed_go_by_the_slice_that_a_device_has(digits):
 def test_a_layer_that_reads_the_input_has_one_gradient(digits):
     taps = Shape(kind="convolution", taps=9, uses=100, inputs=1, outputs=16)
     timed = Kernel(shape=taps, forward_s=1e-3, backward_s=4e-3)
-    kernels = Kernels(origin="given: a test", timed=(timed,))
+    kernels = Kernels(origin="given: a test", peak=1e9, timed=(timed,))
     device = replace(flat(find("testbed")).device, kernels=kernels)
     case = digits.case(Plan())
     first, *others = [row for row in case.profile.layers if row.kernel]
