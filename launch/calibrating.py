@@ -67,7 +67,7 @@ def calibrate(args: Namespace) -> Calibrated:
     if was_placed(os.environ):
         join(WATCHED_S)
     mine = company()
-    devices = args.devices or max(mine.count, 1)
+    devices = max(mine.count, 1) if args.devices is None else args.devices
     if devices < 1 or devices % mine.count:
         raise BadInput(
             "the devices do not divide over the processes",

@@ -44,6 +44,11 @@ def test_words_that_calibrate_does_not_know_are_refused(capsys):
     assert "which rows to fit" in refused(capsys, "calibrate", "fit", "rows.csv")
 
 
+def test_no_devices_are_not_measured(capsys):
+    said = refused(capsys, "calibrate", "--devices", "0")
+    assert "--devices is a multiple" in said
+
+
 def test_layers_are_added_to_a_machine_that_was_measured(capsys):
     said = refused(capsys, "calibrate", "digits", "--cluster", "abci")
     assert "a file that calibrate wrote" in said
