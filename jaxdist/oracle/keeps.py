@@ -1,10 +1,12 @@
 """Keeps: the bytes that a device needs for a step, by term.
 
 state         exact: what the layout's shapes say
-gradients     as many bytes as the parameters that a device works with
-activations   sum over layers of share (output_bytes + inner_bytes), once for every
-              microbatch in flight; with remat those between blocks and what the tensor
-              axis brought, and one block whole, once
+gathered      parameters that fsdp shares out, where stages put them together for a step
+gradients     as many bytes as the parameters that a device works with: whole ones where
+              microbatches add theirs up before fsdp shares them out
+activations   sum over layers of share (output_bytes + inner_bytes) in a device's
+              largest stage, once for every microbatch in flight; with remat those
+              between blocks and what the tensor axis brought, and one block whole, once
 batch         the device's samples, kept through the step
 buffers       the largest array that a collective makes
 
@@ -40,9 +42,11 @@ def _on(case: Case, device: Device, place: int) -> dict[str, int]:
     worker = Worker(
         case=case, device=device, ledger=case.ledgers[place], microbatches=mine
     )
+    own, whole = case.held.get("parameters", 0), _whole(case, place)
     terms = {
         **case.held,
-        "gradients": case.held.get("parameters", 0),
+        "gathered": whole if case.stages else 0,
+        "gradients": max(own, whole) if case.microbatches > 1 else own,
         "activations": _activations(case, worker, place),
         "batch": case.batch_bytes // case.plan.mesh.size(*case.plan.batch_axes),
         "buffers": _buffers(case, place),
@@ -53,18 +57,20 @@ def _on(case: Case, device: Device, place: int) -> dict[str, int]:
 def _activations(case: Case, worker: Worker, place: int) -> int:
     """Return the bytes of what forward passes leave for backward passes."""
     kept, once = 0.0, 0.0
-    for stage in places_of(case.plan).stages_of(place) if case.stages else (0,):
+    stages = places_of(case.plan).stages_of(place) if case.stages else (0,)
+    for stage in stages:
         blocks: dict[str, float] = {}
         for layer in case.layers_of(stage):
             size = worker.share(layer) * (layer.output_bytes + layer.inner_bytes)
             blocks[layer.block] = blocks.get(layer.block, 0.0) + size
         if case.plan.remat:
-            kept += _between(case, blocks)
+            kept = max(kept, _between(case, blocks))
             once = max(once, max(blocks.values(), default=0.0))
         else:
-            kept += sum(blocks.values())
-    brought = _brought(case, place) / worker.microbatches if case.plan.remat else 0.0
-    return round((kept + brought) * _in_flight(case, place) + once)
+            kept = max(kept, sum(blocks.values()))
+    if case.plan.remat:
+        kept += _brought(case, place) / worker.microbatches / len(stages)
+    return round(kept * _in_flight(case, place) + once)
 
 
 def _between(case: Case, blocks: Container[str]) -> float:
@@ -92,6 +98,14 @@ def _in_flight(case: Case, place: int) -> int:
     if isinstance(found, Schedule):
         return found.in_flight(place)
     return len(case.stages)
+
+
+def _whole(case: Case, place: int) -> int:
+    """Return the bytes of the parameters that fsdp shares out, as they are used."""
+    if case.plan.zero != 3:
+        return 0
+    rows = (row for row in case.ledgers[place].rows if row.what == "parameters")
+    return sum(row.payload // row.arrays for row in rows)
 
 
 def _buffers(case: Case, place: int) -> int:

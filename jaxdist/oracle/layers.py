@@ -3,7 +3,7 @@
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.measured import Pair
 from jaxdist.oracle.case import Case
-from jaxdist.oracle.work import Worker
+from jaxdist.oracle.work import Worker, worked_in
 from jaxdist.pipeline.places import places_of
 from jaxdist.pipeline.planned import turns
 
@@ -29,7 +29,7 @@ def layer_seconds(case: Case, cluster: Cluster) -> dict[str, Pair]:
             ledger=case.ledgers[place],
             microbatches=micro,
         )
-        for layer in case.layers_of(stage):
+        for layer in worked_in(case, stage):
             one = worker.spent(layer)
             found[layer.name] = Pair(
                 forward=late * micro * one.forward,

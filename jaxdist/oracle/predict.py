@@ -27,7 +27,7 @@ _MARGIN: Final = 0.35
 
 _EXACT: Final = (
     *("parameters", "statistics", "optimizer", "averages"),
-    *("residuals", "replicas", "gradients", "batch"),
+    *("residuals", "replicas", "gathered", "gradients", "batch"),
 )
 """Terms of memory that are counted and not estimated."""
 

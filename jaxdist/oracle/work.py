@@ -8,9 +8,10 @@
                slice's own (`jaxdist.core.kernel`)
     otherwise  max(share F / (peak e(share F)), share M / memory bandwidth) + launch
 
-F are the FLOPs of one kernel of the layer, M the bytes that it reads and writes, e the
-device's efficiency by the FLOPs of a kernel: half a layer takes more than half the time
-(correction 5 to ParaDL, arXiv 2104.09075).
+F are the FLOPs of one kernel of the layer, M the bytes that it reads and writes, of the
+weights those that a device has of them, e the device's efficiency by the FLOPs of a
+kernel: half a layer takes more than half the time (correction 5 to ParaDL, arXiv
+2104.09075).
 """
 
 from collections import Counter
@@ -93,7 +94,7 @@ class Worker:
         if (timed := self._timed(layer)) is not None:
             return timed
         share = self.share(layer)
-        made = share * layer.output_bytes + layer.parameter_bytes
+        made = share * layer.output_bytes + self.read(layer, share)
         forward = self._pass(
             layer.seconds_forward, layer.flops_forward, share, _READ_ON * made, 1
         )
@@ -129,6 +130,11 @@ class Worker:
         filters = min(1.0, share / samples) if self.case.plan.mesh.tensor > 1 else 1.0
         uses = whole.uses * share / filters
         return replace(whole, uses=uses, outputs=whole.outputs * filters)
+
+    def read(self, layer: Layer, share: float) -> float:
+        """Return the bytes of the weights that a kernel reads: of a device's part."""
+        samples = self.case.shards * self.case.microbatches
+        return min(1.0, share * samples) * layer.parameter_bytes
 
     def _pass(
         self,
@@ -168,7 +174,30 @@ def stage_seconds(case: Case, device: Device) -> tuple[Spent, ...]:
             microbatches=taken[place].micro,
         )
         whole = Spent(forward=0.0, backward=0.0)
-        for layer in case.layers_of(stage):
+        for layer in worked_in(case, stage):
             whole += worker.spent(layer)
         found.append(whole)
     return tuple(found)
+
+
+def worked_in(case: Case, stage: int) -> tuple[Layer, ...]:
+    """Return the layers whose work a stage does.
+
+    They are those of its blocks, but for a table that the last block uses: what costs
+    time is asking it, which the last stage does.
+    """
+    last = len(case.stages) - 1
+    if last < 1:
+        return case.layers_of(stage)
+    asked, own = _asked(case, last), case.layers_of(stage)
+    if stage != last:
+        return tuple(layer for layer in own if layer.name not in asked)
+    return (*(x for x in case.profile.layers if x.name in asked), *own)
+
+
+def _asked(case: Case, last: int) -> frozenset[str]:
+    """Name what the device of the last stage works on that its blocks do not hold."""
+    places = places_of(case.plan)
+    device = places.of_stages[last][0]
+    own = (x for stage in places.stages_of(device) for x in case.layers_of(stage))
+    return frozenset(case.ledgers[device].work.keys() - {x.name for x in own})

@@ -121,7 +121,7 @@ def outputs(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic
 
 def own_channels(plan: Plan, roles: Roles, call: Call) -> Call:
     """Return a call with the channels that one device reads and makes."""
-    role = roles.get(call.path)
+    role = roles.get(use_of(call.path, call.method))
     if role is None:
         return call
     groups, devices = getattr(call.layer, "feature_group_count", 1), plan.mesh.tensor

@@ -57,7 +57,9 @@ class Work:
 
 
 def plan_work(plan: Plan, calls: Sequence[Call], roles: Roles) -> dict[str, int]:
-    """Predict the FLOPs of convolutions and dense layers, forward and backward.
+    """Predict the FLOPs of convolutions, dense layers and likenesses to a table's rows.
+
+    Forward and backward.
 
     Args:
         plan: the layout.
@@ -73,6 +75,9 @@ def plan_work(plan: Plan, calls: Sequence[Call], roles: Roles) -> dict[str, int]
         total[call.path] += _convolution(plan, own, _inputs(plan, roles, call))
     for call in of_kind(calls, nnx.Linear):
         total[call.path] += _dense(plan, own_channels(plan, roles, call))
+    for call in of_kind(calls, nnx.Embed):
+        if call.method == "attend":
+            total[call.path] += _likeness(plan, own_channels(plan, roles, call))
     return dict(total)
 
 
@@ -142,6 +147,12 @@ def _dense(plan: Plan, call: Call) -> int:
     outputs = math.prod(outer) * call.out_shape[-1]
     once = 2 * outputs * features_in
     return (2 if call.first else 3) * once + 2 * (layer.bias is not None) * outputs
+
+
+def _likeness(plan: Plan, call: Call) -> int:
+    """Count one use of a table that is asked how like its rows vectors are."""
+    *outer, features = block_of(plan, call.shape)
+    return 3 * 2 * math.prod(outer) * features * call.out_shape[-1]
 
 
 def _meetings(window: Window) -> int:

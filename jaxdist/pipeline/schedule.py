@@ -7,6 +7,7 @@ tick can be used from the next one on.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -117,6 +118,12 @@ def schedule(name: str, devices: int, microbatches: int, chunks: int = 1) -> Sch
     >>> made.length, [made.in_flight(device) for device in range(4)]
     (22, [4, 3, 2, 1])
     """
+    return _made(name, devices, microbatches, chunks)
+
+
+@lru_cache(maxsize=8)
+def _made(name: str, devices: int, microbatches: int, chunks: int) -> Schedule:
+    """Make a table: every device of a step asks for the same."""
     _refuse_none(devices, microbatches, chunks)
     if name in PLAIN:
         _refuse_chunks(name, chunks)

@@ -59,8 +59,10 @@ def test_the_step_does_what_the_plan_says(name, check_layout):
             continue
         step = live(train_step(layout), layout.state, layout.padded(layout.shapes))
         for work in compare_work(layout.ledger.work, step):
-            # Four FLOPs: the bias of the tiniest head, of four classes.
-            near = pytest.approx(work.planned, rel=0.01, abs=4)
+            # Four FLOPs: the bias of the tiniest head, of four classes. A table also
+            # looks its rows up: masks and sums, 1.7 % beside products with 64 rows.
+            rel = 0.02 if work.layer == "embed.tokens" else 0.01
+            near = pytest.approx(work.planned, rel=rel, abs=4)
             assert work.program == near, (axes, work.layer)
             held += 1
     assert held >= 20
