@@ -7,8 +7,9 @@
     moved     what a small layout of each axis by itself moves (`samples.py`), scaled:
               sums of gradients and gathers with the parameters of a device, sums and
               edges of layers with its samples, messages with the microbatches
-    bytes     state and gradients with the parameters of a device, what layers make with
-              its samples, times the microbatches in flight
+    bytes     state and gradients with the parameters of a device, whole ones where
+              stages put them together or microbatches add gradients up; what layers
+              make with its samples and part of weights, times microbatches in flight
 
 It orders plans before they are described, which takes ten thousand times as long. What
 it leaves out of the best so many is not looked at: that is the bound of the search.
@@ -71,9 +72,24 @@ class Coarse:
     @cached_property
     def bytes(self) -> Column:
         """Bytes of a device, about."""
-        state = self.samples.state + 1
         read = self.samples.batch / self.space.sizes("replica", "data", "fsdp")
-        total: Column = state * self._held + self._activations + read
+        total: Column = self.samples.state * self._held + self._together
+        total = total + self._activations + read
+        return total
+
+    @cached_property
+    def _together(self) -> Column:
+        """Bytes of gradients, and of parameters that stages put together."""
+        space, meshes = self.space, self.space.meshes
+        staged, summed = space.sizes("pipe") > 1, space.micro > 1
+        joined = np.array([m.fsdp > 1 and space.zero(m) == 3 for m in meshes])
+        kept = np.array([m.fsdp > 1 and space.zero(m) == 1 for m in meshes])
+        joins, keeps = joined[space.mesh], kept[space.mesh]
+        used = np.where(staged, 1.0, self.samples.used) * self._whole
+        gradients = np.where(joins & summed, used, self._held)
+        gradients = np.where(keeps, self._whole, gradients)
+        beside = np.where(keeps, self._whole - self._held, 0.0)
+        total: Column = gradients + np.where(joins & staged, used, beside)
         return total
 
     @cached_property
@@ -115,7 +131,7 @@ class Coarse:
     @cached_property
     def _whole(self) -> Column:
         """Bytes of the parameters of a device before fsdp shares them out."""
-        most = self.pieces.parameters(self._stages)
+        most = self.space.chunks * self.pieces.parameters(self._stages)
         split = self.samples.split
         return most * (1 - split + split / self.space.sizes("tensor"))
 
@@ -130,23 +146,29 @@ class Coarse:
 
     @cached_property
     def _activations(self) -> Column:
-        made = self.pieces.made(self._parts, self._stages, self.space.remat)
-        made = made + self.space.remat * self._brought
+        parts, tensor = self._parts, self.space.sizes("tensor")
+        between = self.pieces.between(parts, self._stages) + self._brought
+        inside = self.pieces.made(parts, tensor, self._stages)
+        kept = np.where(self.space.remat == 1, between, inside)
+        once = self.space.remat * self.pieces.largest(parts, tensor, self._stages)
+        total: Column = kept * self._flying + once
+        return total
+
+    @cached_property
+    def _flying(self) -> Column:
+        """Inputs of stages that wait for their backward pass at most."""
         pipe, micro = self.space.sizes("pipe"), self.space.micro
-        order, chunks = self._names, self.space.chunks
-        flying = np.where(
-            order == "gpipe", micro, np.minimum(micro, pipe * chunks + pipe - 1)
-        )
-        flying = np.where(order == "1f1b", np.minimum(micro, pipe), flying)
-        return made * np.where(pipe == 1, 1, flying)
+        flying = np.minimum(micro, pipe) * self.space.chunks
+        flying = np.where(self._names == "gpipe", micro, flying)
+        return np.where(pipe == 1, 1, flying)
 
     @cached_property
     def _brought(self) -> Column:
-        """Bytes that the tensor axis brings forward in one microbatch."""
+        """Bytes that the tensor axis brings a stage forward in one microbatch."""
         kinds = self.samples.tensor
         sums = kinds["all-reduce"].payload / 2 if "all-reduce" in kinds else 0.0
         gathers = kinds["all-gather"].payload if "all-gather" in kinds else 0.0
-        own = (sums + gathers) / self._parts / self.space.sizes("pipe")
+        own = (sums + gathers) / self._parts / self._stages
         return np.where(self.space.sizes("tensor") > 1, own, 0.0)
 
     @cached_property

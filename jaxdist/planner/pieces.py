@@ -1,11 +1,12 @@
 """Pieces: what blocks take and keep by the part of them that a device has.
 
 The oracle prices each layer at parts of 1, 1/2, 1/4, ... of a batch; in between it is
-straight. So a hundred thousand plans are priced by looking rows of a table up.
+straight. So a hundred thousand plans are priced by looking rows of a table up. Layers
+of equal numbers are priced once.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -13,9 +14,9 @@ import numpy as np
 
 from jaxdist.core.device import Device
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.profile import Profile
+from jaxdist.core.profile import Layer, Profile
 from jaxdist.oracle.case import Case
-from jaxdist.oracle.work import Spent, Worker
+from jaxdist.oracle.work import Worker
 from jaxdist.partition.ledger import Ledger
 from jaxdist.pipeline.stages import balanced
 from jaxdist.planner.space import Column
@@ -42,6 +43,8 @@ class Pieces:
     """How fast it is."""
     dtype: str
     """Of the activations."""
+    divided: frozenset[str] = frozenset()
+    """Layers whose work the tensor axis divides."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -78,8 +81,9 @@ class Pieces:
             parts: of the samples, microbatches included.
             tensor: parts of the weights.
         """
-        kernels, others = self._table
-        return _between(kernels, parts * tensor) + _between(others, parts)
+        if tensor not in self._tables:
+            self._tables[tensor] = self._table(tensor)
+        return _between(self._tables[tensor], parts)
 
     def parameters(self, stages: Column) -> Column:
         """Return the bytes of the stage that has most."""
@@ -95,19 +99,36 @@ class Pieces:
             lambda cut: handed[np.array(starts(cut)[1:], int) - 1].max(initial=0),
         )
 
-    def made(self, parts: Column, stages: Column, remat: Column) -> Column:
-        """Return the bytes that the fullest stage keeps of one microbatch."""
-        own = self._by_block(
-            [layer.output_bytes + layer.inner_bytes for layer in self.profile.layers]
-        )
+    def made(self, parts: Column, tensor: Column, stages: Column) -> Column:
+        """Return the bytes that the fullest stage makes of one microbatch.
+
+        Args:
+            parts: of the samples, microbatches included.
+            tensor: parts of the weights.
+            stages: of the network.
+        """
+        return self._made(tensor, stages, self._sums) / parts
+
+    def largest(self, parts: Column, tensor: Column, stages: Column) -> Column:
+        """Return the bytes that a block makes at most of one microbatch; as `made`."""
+        return self._made(tensor, stages, lambda sizes, _: sizes) / parts
+
+    def between(self, parts: Column, stages: Column) -> Column:
+        """Return the bytes that the blocks of a stage hand on; as `made`."""
         handed = np.array([block.output_bytes for block in self.profile.blocks] or [0])
+        most = self._each(stages, lambda cut: self._sums(handed, cut).max())
+        return most / parts
 
-        def again(cut: int) -> float:
-            most = np.maximum.reduceat(own, self._starts(cut))
-            return float((self._sums(handed, cut) + most).max())
-
-        kept = self._each(stages, lambda cut: self._sums(own, cut).max())
-        return np.where(remat == 1, self._each(stages, again), kept) / parts
+    def _made(
+        self, tensor: Column, stages: Column, over: Callable[[Column, int], Column]
+    ) -> Column:
+        layers = self.profile.layers
+        sizes = np.array([x.output_bytes + x.inner_bytes for x in layers], float)
+        split = np.array([x.name in self.divided for x in layers])
+        own, whole = self._by_block(sizes * split), self._by_block(sizes * ~split)
+        keys, place = np.unique(np.stack([tensor, stages]), axis=1, return_inverse=True)
+        found = [over(whole + own / n, int(cut)).max() for n, cut in keys.T]
+        return np.array(found)[place.ravel()]
 
     def _longest(self, parts: int, tensor: int, stages: int) -> tuple[float, float]:
         each = self.at(parts, tensor)
@@ -116,26 +137,44 @@ class Pieces:
         return float(forward), float(backward)
 
     @cached_property
-    def _table(self) -> tuple[Column, Column]:
-        """Seconds of layers with kernels, and of others: [part, way, block]."""
-        shape = (_FINEST + 1, 2, len(self.names))
-        found = np.zeros(shape), np.zeros(shape)
-        for power in range(_FINEST + 1):
-            worker = self._worker(power)
-            for place, layer in zip(self.places, self.profile.layers, strict=True):
-                spent: Spent = worker.spent(layer)
-                kind = 0 if layer.flops else 1
-                found[kind][power, :, place] += spent.forward, spent.backward
-        return found
+    def _tables(self) -> dict[int, Column]:
+        return {}
 
-    def _worker(self, power: int) -> Worker:
-        """Return a device that has one part of 2 ** power of all layers."""
-        plan = Plan(mesh=MeshShape(data=2**power))
-        work = {x.name: max(1, x.flops >> power) for x in self.profile.layers}
+    def _table(self, tensor: int) -> Column:
+        """Return the seconds of blocks: [part, way, block]."""
+        kinds, counts = self._kinds
+        found = []
+        for power in range(_FINEST + 1):
+            worker = self._worker(power, tensor, kinds)
+            spent = [worker.spent(layer) for layer in kinds]
+            each = np.array([(one.forward, one.backward) for one in spent])
+            found.append(each.T @ counts)
+        return np.array(found)
+
+    @cached_property
+    def _kinds(self) -> tuple[tuple[Layer, ...], Column]:
+        """One of each kind of layers of equal numbers; how many blocks have: [., .]."""
+        first: dict[tuple[Layer, bool], Layer] = {}
+        owners: dict[str, list[int]] = {}
+        for place, layer in zip(self.places, self.profile.layers, strict=True):
+            key = replace(layer, name="", block=""), layer.name in self.divided
+            one = first.setdefault(key, layer)
+            owners.setdefault(one.name, []).append(place)
+        counts = [np.bincount(x, minlength=len(self.names)) for x in owners.values()]
+        return tuple(first.values()), np.array(counts)
+
+    def _worker(self, power: int, tensor: int, layers: tuple[Layer, ...]) -> Worker:
+        """Return a device that has one part of 2 ** power of samples, and weights."""
+        plan = Plan(mesh=MeshShape(data=2**power, tensor=tensor))
+        work = {
+            x.name: max(
+                1, x.flops // (tensor if x.name in self.divided else 1) >> power
+            )
+            for x in layers
+        }
+        profile = replace(self.profile, layers=layers)
         ledger = Ledger(plan=plan, rows=(), work=work)
-        case = Case(
-            profile=self.profile, plan=plan, ledgers=(ledger,), dtype=self.dtype
-        )
+        case = Case(profile=profile, plan=plan, ledgers=(ledger,), dtype=self.dtype)
         return Worker(case=case, device=self.device, ledger=ledger, microbatches=1)
 
     @cached_property
@@ -149,7 +188,7 @@ class Pieces:
             self._cuts[stages] = [0, *balanced(flops, stages)]
         return self._cuts[stages]
 
-    def _by_block(self, sizes: list[int]) -> Column:
+    def _by_block(self, sizes: Column | list[int]) -> Column:
         return np.bincount(self.places, weights=sizes, minlength=len(self.names))
 
     def _sums(self, sizes: Column, stages: int) -> Column:

@@ -10,7 +10,15 @@ from jaxdist.oracle.case import Case
 from jaxdist.oracle.predict import Prediction
 from jaxdist.planner.coarse import Coarse
 from jaxdist.planner.heap import Heap, Ranked, none_of
-from jaxdist.planner.shortlist import EXACT, first_of, shortlist, variants
+from jaxdist.planner.shortlist import (
+    EXACT,
+    LAYOUTS,
+    first_of,
+    shortlist,
+    smaller,
+    variants,
+)
+from jaxdist.planner.space import Column
 
 REFINED: Final = 3
 """Plans whose other settings are described as well."""
@@ -54,8 +62,8 @@ def rank(
 ) -> Ranking:
     """Rank the plans of a space.
 
-    The best settings of the best layouts are described in full, and, of those that come
-    out first, more settings and named ways to sum exactly.
+    The best settings of the best layouts are described in full, until enough of them
+    fit; and, of those that come out first, more settings and ways to sum exactly.
 
     Args:
         coarse: the space, estimated.
@@ -73,8 +81,10 @@ def rank(
     asked = {plan.label: plan for plan in known}
     heap = Heap(describe=describe, cluster=coarse.cluster, most=most)
     order = shortlist(coarse, most)
-    for plan in map(coarse.space.plan, first_of(order, coarse.space)):
-        heap.describe_in_full(plan)
+    for row in first_of(order, coarse.space):
+        _describe(heap, row, order, coarse)
+        if len(heap.found) == LAYOUTS:
+            break
     for title, plan in asked.items():
         if not heap.describe_in_full(plan) and True in coarse.space.choices.remat:
             heap.again(title, plan)
@@ -92,6 +102,16 @@ def rank(
         counted=len(coarse.space),
         described=heap.described,
     )
+
+
+def _describe(heap: Heap, row: int, order: Column, coarse: Coarse) -> None:
+    """Describe a row, or one of its layout that should fit where it does not."""
+    plan = coarse.space.plan(row)
+    if heap.describe_in_full(plan) or plan.label not in heap.short:
+        return
+    needed = heap.most + heap.short[plan.label]
+    row = smaller(row, needed, heap.most, order, coarse)
+    heap.describe_in_full(coarse.space.plan(row))
 
 
 def _confirm(heap: "Heap", trace: Callable[[Plan], Case | None] | None) -> None:

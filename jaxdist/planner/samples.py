@@ -5,9 +5,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from jaxdist.core.axes import SPATIAL_AXES
+from jaxdist.core.device import Device
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.oracle.case import Case
+from jaxdist.oracle.work import Worker
 from jaxdist.partition.traffic import Traffic
 
 
@@ -33,6 +35,10 @@ class Samples:
     """Bytes of the samples of a global batch."""
     split: float = 0.0
     """Part of the parameters that the tensor axis splits."""
+    divided: frozenset[str] = frozenset()
+    """Layers whose work it divides."""
+    used: float = 1.0
+    """Bytes of the parameters as they are used for each byte of them."""
     axes: tuple[str, ...] = ()
     """Axes that split something of this network."""
     sums: Moved = Moved()
@@ -55,6 +61,7 @@ def sample(
     axes: Sequence[str],
     describe: Callable[[Plan], Case],
     parameters: int,
+    device: Device,
 ) -> Samples:
     """Describe a layout along each axis alone, and read what it moves.
 
@@ -66,6 +73,7 @@ def sample(
         axes: to be tried; `pipe` is taken as it is.
         describe: gives a plan's case; it may refuse.
         parameters: bytes of all of them.
+        device: any: its speed is not used.
     """
     few = next((n for n in range(2, devices + 1) if devices % n == 0), 1)
     cases = dict(_cases(base, few, axes, describe))
@@ -81,6 +89,8 @@ def sample(
         state=state,
         batch=some.batch_bytes,
         split=min(1.0, (1 - kept) * few / (few - 1)) if few > 1 else 0.0,
+        divided=_divided(tensor, device) if tensor else frozenset(),
+        used=_used(rows.get("fsdp", ()), parameters),
         axes=tuple(axis for axis in axes if axis in cases or axis == "pipe"),
         sums=_total(whole, what="all-reduce"),
         statistics=_total(whole, what="statistics"),
@@ -89,6 +99,22 @@ def sample(
         tensor=_of_tensor(rows.get("tensor", ()), few),
         edges={a: _edges(rows[a]) for a in SPATIAL_AXES if a in rows},
     )
+
+
+def _divided(case: Case, device: Device) -> frozenset[str]:
+    """Return the layers of which a device along the tensor axis does a part."""
+    micro, halfway = case.microbatches, (1 + 1 / case.plan.mesh.tensor) / 2
+    worker = Worker(
+        case=case, device=device, ledger=case.ledgers[0], microbatches=micro
+    )
+    whole = halfway / case.shards / micro
+    return frozenset(x.name for x in case.profile.layers if worker.share(x) < whole)
+
+
+def _used(rows: Sequence[Traffic], parameters: int) -> float:
+    """Return the bytes that are put together at a time for each byte of them."""
+    whole = sum(row.payload // row.arrays for row in rows if row.what == "parameters")
+    return whole / parameters or 1.0
 
 
 def _cases(

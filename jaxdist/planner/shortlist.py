@@ -13,7 +13,9 @@ from jaxdist.planner.cutting import faster_cuts
 from jaxdist.planner.space import Column, Space
 
 LAYOUTS: Final = 12
-"""Layouts whose best settings are described."""
+"""Layouts that fit whose best settings are described."""
+TRIED: Final = 24
+"""Layouts that are described until as many of them fit."""
 SETTINGS: Final = 4
 """Settings of a layout that came out well, which are described beside its best."""
 EXACT: Final[tuple[Via, ...]] = (
@@ -22,7 +24,7 @@ EXACT: Final[tuple[Via, ...]] = (
     "recursive_doubling",
 )
 """Ways to sum that lose nothing, and are steps of our own."""
-_ROUGH: Final = 1.5
+_ROUGH: Final = 1.1
 """A plan is left to the last if it seems to need so many times the memory there is."""
 
 
@@ -41,7 +43,22 @@ def shortlist(coarse: Coarse, most: float) -> Column:
 def first_of(order: Column, space: Space) -> list[int]:
     """Return the best row of each of the best layouts, the best first."""
     _, first = np.unique(space.mesh[order], return_index=True)
-    return [int(order[place]) for place in np.sort(first)[:LAYOUTS]]
+    return [int(order[place]) for place in np.sort(first)[:TRIED]]
+
+
+def smaller(row: int, needed: float, most: float, order: Column, coarse: Coarse) -> int:
+    """Return the best row of a layout that should fit; the same where there is none.
+
+    Args:
+        row: one that does not fit.
+        needed: bytes that it needs; others need as much more or less than estimated.
+        most: bytes of a device.
+        order: rows of the space, the best first.
+        coarse: the space, estimated.
+    """
+    own = order[coarse.space.mesh[order] == coarse.space.mesh[row]]
+    fits = coarse.bytes[own] * needed / coarse.bytes[row] <= most
+    return int(own[fits][0]) if fits.any() else row
 
 
 def variants(plan: Plan, order: Column, coarse: Coarse) -> Iterator[Plan]:

@@ -84,6 +84,14 @@ class Space:
         """Stages of each device, of every row."""
         return np.array([chunks for _, chunks in self.choices.orders])[self.order]
 
+    def zero(self, mesh: MeshShape) -> Literal[1, 3]:
+        """Return what fsdp shares out in a mesh.
+
+        Stages put shared parameters together for a whole step, and hold them twice.
+        """
+        staged = mesh.pipe > 1 and mesh.fsdp > 1 and 1 in self.choices.zeros
+        return 1 if staged else self.base.zero
+
     def plan(self, row: int) -> Plan:
         """Return the plan of a row."""
         mesh = self.meshes[self.mesh[row]]
@@ -93,6 +101,7 @@ class Space:
             mesh=mesh,
             microbatches=int(self.micro[row]),
             remat=bool(self.remat[row]),
+            zero=self.zero(mesh),
             reduce=self.base.reduce.by(self.choices.ways[self.way[row]]),
         )
         if mesh.pipe == 1:

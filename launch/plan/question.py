@@ -104,9 +104,7 @@ class Question:
         from jaxdist.planner.space import space_of
 
         subject, profile = self.subject, self.subject.profile
-        pieces = Pieces(
-            profile=profile, device=self.cluster.device, dtype=subject.dtype
-        )
+        device = self.cluster.device
         axes = tuple(axis for axis in self._axes if axis not in self.pinned)
         samples = sample(
             self.base,
@@ -114,6 +112,13 @@ class Question:
             (*axes, *self.pinned),
             subject.case,
             profile.parameter_bytes,
+            device,
+        )
+        pieces = Pieces(
+            profile=profile,
+            device=device,
+            dtype=subject.dtype,
+            divided=samples.divided,
         )
         choices = self._choices(tuple(a for a in axes if a in samples.axes), lossy)
         space = space_of(

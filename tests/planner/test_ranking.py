@@ -30,14 +30,21 @@ def estimated(subject, devices=4, cluster="testbed", **choices):
     """Estimate a space of the network, on the testbed unless said."""
     network = subject.profile
     machine = find(cluster)
-    samples = sample(Plan(), devices, AXES, subject.case, network.parameter_bytes)
+    samples = sample(
+        Plan(), devices, AXES, subject.case, network.parameter_bytes, machine.device
+    )
     chosen = Choices(axes=samples.axes, **choices)
     return Coarse(
         space=space_of(
             Plan(), devices, chosen, batch=network.batch, blocks=len(network.blocks)
         ),
         cluster=machine,
-        pieces=Pieces(profile=network, device=machine.device, dtype=subject.dtype),
+        pieces=Pieces(
+            profile=network,
+            device=machine.device,
+            dtype=subject.dtype,
+            divided=samples.divided,
+        ),
         samples=samples,
     )
 

@@ -1,0 +1,88 @@
+"""What is described in full: estimates of memory, and plans that fit."""
+
+import random
+
+import numpy as np
+import pytest
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import MeshShape
+from jaxdist.launch.described import Subject
+from jaxdist.launch.plan.question import Question
+from jaxdist.launch.resolve import resolve
+from jaxdist.meshes.clusters.read import find
+from jaxdist.oracle.predict import predict
+from jaxdist.planner.ranking import rank
+from jaxdist.planner.shortlist import LAYOUTS, first_of, shortlist, smaller
+
+ROOM = 80e9
+
+
+@pytest.fixture(scope="module")
+def subject():
+    words = ("model.depth=4", "model.vocabulary=256", "plan.mesh.data=1")
+    return Subject(resolve("characters", words).config)
+
+
+@pytest.fixture(scope="module")
+def coarse(subject):
+    asked = Question(
+        resolved=resolve("characters", ()),
+        subject=subject,
+        cluster=find("cpu-fake"),
+        devices=8,
+    )
+    return asked.coarse(())
+
+
+def place(values):
+    return np.argsort(np.argsort(values))
+
+
+def test_the_estimate_of_memory_is_near_to_that_of_a_plan_described(subject, coarse):
+    """So that what fits is found before it is described."""
+    rows = random.Random(3).sample(range(len(coarse.space)), 40)
+    pairs = []
+    for row in rows:
+        try:
+            made = predict(subject.case(coarse.space.plan(row)), coarse.cluster)
+        except BadInput:
+            continue
+        pairs.append((coarse.bytes[row], made.memory_bytes))
+    about, full = np.array(pairs).T
+    assert len(pairs) > 25
+    assert np.corrcoef(place(about), place(full))[0, 1] > 0.97
+    assert np.median(about / full) == pytest.approx(1, abs=0.1)
+
+
+def test_a_layout_that_cannot_be_run_takes_nobodys_place(subject, coarse):
+    order = shortlist(coarse, ROOM)
+    first = [coarse.space.plan(row).mesh for row in first_of(order, coarse.space)]
+    refused = set(first[:6])
+
+    def describe(plan):
+        if plan.mesh in refused:
+            raise BadInput("not this one")
+        return subject.case(plan)
+
+    found = rank(coarse, (), describe)
+    meshes = {one.plan.mesh for one in found.plans}
+    able = len(set(first) - refused)
+    assert len(meshes) >= min(LAYOUTS, able) - 1 > LAYOUTS - 6
+
+
+def test_another_setting_of_a_layout_is_tried_where_the_best_does_not_fit(coarse):
+    order = shortlist(coarse, ROOM)
+    row = max(first_of(order, coarse.space), key=lambda row: coarse.bytes[row])
+    most = coarse.bytes[row]
+    found = smaller(row, 1.5 * most, most, order, coarse)
+    assert coarse.space.mesh[found] == coarse.space.mesh[row]
+    assert 1.5 * coarse.bytes[found] <= most
+    assert smaller(row, 1.5 * most, 0.0, order, coarse) == row
+
+
+def test_stages_share_the_state_of_the_optimizer_out_alone(coarse):
+    """They put parameters together for a whole step: shards would be held beside."""
+    assert coarse.space.zero(MeshShape(pipe=2, fsdp=4)) == 1
+    assert coarse.space.zero(MeshShape(fsdp=8)) == 3
+    assert coarse.space.zero(MeshShape(pipe=2, data=4)) == 3
