@@ -72,13 +72,10 @@ class Subject:
         """
         return self._case(self.layout(plan), plan)
 
-    def soon_traced(self, plan: Plan) -> Case | None:
-        """Describe the step as `traced`, or nothing where that takes minutes.
-
-        Raises:
-            BadInput: as `case`.
-        """
-        return self.traced(plan) if len(self.profile.layers) <= _TRACED else None
+    @property
+    def soon_traced(self) -> bool:
+        """Whether tracing a step does not take minutes."""
+        return len(self.profile.layers) <= _TRACED
 
     def traced(self, plan: Plan) -> Case:
         """Describe the step under a plan, with what its program keeps at most.

@@ -21,7 +21,7 @@ _UNSURE: Final = {"fitted": 0.2}
 """Half the width of the interval, as a share, by the origin of what decides."""
 _UNTRIED: Final = 0.4
 """The same where no steps of a machine were seen: 18 of 20 executed plans lay in it."""
-_MARGIN: Final = 0.35
+MARGIN: Final = 0.35
 """Share by which temporaries may be more than traced: the most seen is 0.29."""
 
 
@@ -71,13 +71,13 @@ class Prediction:
     @property
     def safe_bytes(self) -> int:
         """Bytes of a device with a margin for what the prediction may lack."""
-        return self.memory_bytes + round(_MARGIN * self.memory.get("temporaries", 0))
+        return self.memory_bytes + round(MARGIN * self.memory.get("temporaries", 0))
 
     @property
     def roomy_bytes(self) -> int:
         """Bytes of a device with the same margin for all that is not exact."""
         exact = sum(self.memory.get(term, 0) for term in _EXACT)
-        return self.memory_bytes + round(_MARGIN * (self.memory_bytes - exact))
+        return self.memory_bytes + round(MARGIN * (self.memory_bytes - exact))
 
     @property
     def fits(self) -> bool:

@@ -26,6 +26,7 @@ from jaxdist.core.axes import SPATIAL_AXES
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import MeshShape
 from jaxdist.oracle.groups import group_of
+from jaxdist.oracle.predict import MARGIN
 from jaxdist.oracle.prices import seconds
 from jaxdist.planner.pieces import Pieces
 from jaxdist.planner.samples import Samples
@@ -62,6 +63,8 @@ class Coarse:
     """What blocks take and keep."""
     samples: Samples
     """What the axes move, each by itself."""
+    roomy: bool = False
+    """Whether plans must fit with a margin: no step is traced."""
 
     @cached_property
     def seconds(self) -> Column:
@@ -74,7 +77,8 @@ class Coarse:
         """Bytes of a device, about."""
         read = self.samples.batch / self.space.sizes("replica", "data", "fsdp")
         total: Column = self.samples.state * self._held + self._together
-        total = total + self._activations + read
+        made = (1 + MARGIN * self.roomy) * self._activations
+        total = total + made + read
         return total
 
     @cached_property

@@ -31,6 +31,8 @@ class Heap:
     """The machines."""
     most: float
     """Bytes of a device."""
+    roomy: bool = False
+    """Whether plans must fit with a margin: no step is traced."""
     found: dict[str, Ranked] = field(default_factory=dict)
     """Those that fit, by label."""
     refused: dict[str, str] = field(default_factory=dict)
@@ -51,6 +53,8 @@ class Heap:
         except BadInput as error:
             self.refused[title] = error.what
             return False
+        if self.roomy:
+            return self._fits(plan, prediction, prediction.roomy_bytes, ", not traced")
         return self._fits(plan, prediction, prediction.memory_bytes, "")
 
     def again(self, title: str, plan: Plan) -> None:
@@ -62,11 +66,6 @@ class Heap:
         """Put the prediction of a traced step in a plan's place, or strike the plan."""
         prediction = predict(case, self.cluster)
         return self._fits(plan, prediction, prediction.safe_bytes, ", traced")
-
-    def is_roomy(self, plan: Plan) -> bool:
-        """Keep a plan whose step is not traced if it fits with more than is said."""
-        prediction = self.found[plan.label].prediction
-        return self._fits(plan, prediction, prediction.roomy_bytes, ", not traced")
 
     def sorted(self) -> list[Ranked]:
         """Return the plans that can be run, the fastest first."""

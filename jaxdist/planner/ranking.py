@@ -58,7 +58,7 @@ def rank(
     describe: Callable[[Plan], Case],
     *,
     room: float | None = None,
-    trace: Callable[[Plan], Case | None] | None = None,
+    trace: Callable[[Plan], Case] | None = None,
 ) -> Ranking:
     """Rank the plans of a space.
 
@@ -70,16 +70,17 @@ def rank(
         known: layouts whose loss is explained; all of them are described.
         describe: gives a plan's case; it may refuse.
         room: bytes of a device; the device's own where not given.
-        trace: gives a plan's case with what its traced program keeps, or nothing where
-            that takes too long; asked for the first of the ranking where memory may be
-            short.
+        trace: gives a plan's case with what its traced program keeps; asked for the
+            first of the ranking where memory may be short, unless every plan has room.
 
     Raises:
         BadInput: none of them can be run.
     """
     most = room or coarse.cluster.device.memory.value
     asked = {plan.label: plan for plan in known}
-    heap = Heap(describe=describe, cluster=coarse.cluster, most=most)
+    heap = Heap(
+        describe=describe, cluster=coarse.cluster, most=most, roomy=coarse.roomy
+    )
     order = shortlist(coarse, most)
     for row in first_of(order, coarse.space):
         _describe(heap, row, order, coarse)
@@ -92,7 +93,8 @@ def rank(
         for plan in variants(one.plan, order, coarse):
             heap.describe_in_full(plan)
     heap.drop_slower(("exact", *EXACT))
-    _confirm(heap, trace)
+    if trace and not coarse.roomy:
+        _confirm(heap, trace)
     found = heap.sorted()
     if not found:
         raise none_of(heap.refused, heap.short, most)
@@ -114,18 +116,17 @@ def _describe(heap: Heap, row: int, order: Column, coarse: Coarse) -> None:
     heap.describe_in_full(coarse.space.plan(row))
 
 
-def _confirm(heap: "Heap", trace: Callable[[Plan], Case | None] | None) -> None:
+def _confirm(heap: "Heap", trace: Callable[[Plan], Case]) -> None:
     """Strike plans from the top until the first is one whose program fits.
 
     Where one was struck, what layers say of the next is not enough either.
     """
     struck = False
-    while trace and heap.found:
+    while heap.found:
         first = heap.sorted()[0]
         if not struck and _SAFE * first.prediction.memory_bytes <= heap.most:
             return
-        case = trace(first.plan)
-        if heap.is_safe(first.plan, case) if case else heap.is_roomy(first.plan):
+        if heap.is_safe(first.plan, trace(first.plan)):
             return
         struck = True
 

@@ -67,7 +67,7 @@ def rank_layouts(args: Namespace) -> Ranked:
         question.known(),
         subject.case,
         room=volume(args.memory, "--memory") if args.memory else None,
-        trace=subject.soon_traced,
+        trace=subject.traced,
     )
     if (args.explain or 1) > len(found.plans):
         raise BadInput(

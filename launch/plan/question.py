@@ -129,7 +129,13 @@ class Question:
             blocks=max(1, len(profile.blocks)),
             pinned=self.pinned,
         )
-        return Coarse(space=space, cluster=self.cluster, pieces=pieces, samples=samples)
+        return Coarse(
+            space=space,
+            cluster=self.cluster,
+            pieces=pieces,
+            samples=samples,
+            roomy=not subject.soon_traced,
+        )
 
     def known(self) -> list[Plan]:
         """Return the layouts that everybody asks about, with as many microbatches."""

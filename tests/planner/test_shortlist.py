@@ -25,14 +25,18 @@ def subject():
 
 
 @pytest.fixture(scope="module")
-def coarse(subject):
-    asked = Question(
+def question(subject):
+    return Question(
         resolved=resolve("characters", ()),
         subject=subject,
         cluster=find("cpu-fake"),
         devices=8,
     )
-    return asked.coarse(())
+
+
+@pytest.fixture(scope="module")
+def coarse(question):
+    return question.coarse(())
 
 
 def place(values):
@@ -86,3 +90,18 @@ def test_stages_share_the_state_of_the_optimizer_out_alone(coarse):
     assert coarse.space.zero(MeshShape(pipe=2, fsdp=4)) == 1
     assert coarse.space.zero(MeshShape(fsdp=8)) == 3
     assert coarse.space.zero(MeshShape(pipe=2, data=4)) == 3
+
+
+def test_plans_have_room_where_no_step_is_traced(
+    subject, question, coarse, monkeypatch
+):
+    """Asked of each of them: where the best are struck later nothing is in their place."""
+    assert not coarse.roomy
+    monkeypatch.setattr("jaxdist.launch.described._TRACED", 1)
+    roomy = question.coarse(())
+    assert (roomy.bytes > coarse.bytes).all()
+    room = float(np.quantile(coarse.bytes, 0.1))
+    found = rank(roomy, (), subject.case, room=room).plans
+    assert all(one.prediction.roomy_bytes <= room for one in found)
+    tight = rank(coarse, (), subject.case, room=room).plans
+    assert any(one.prediction.roomy_bytes > room for one in tight)
