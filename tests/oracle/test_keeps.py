@@ -1,5 +1,7 @@
 """What a device keeps and reads of weights that others share with it."""
 
+from dataclasses import replace
+
 import pytest
 
 from jaxdist.core.pipe import Pipe
@@ -55,13 +57,15 @@ def test_a_kernel_reads_its_own_part_of_the_weights(subject):
     assert passed(4) == pytest.approx(layer.parameter_bytes / 4, rel=0.01)
 
 
-def test_an_input_in_flight_is_of_one_of_a_devices_stages():
+@pytest.mark.parametrize("remat", [False, True])
+def test_an_input_in_flight_is_of_one_of_a_devices_stages(remat):
     """With two stages a device twice as many are in flight, each half as large."""
     words = ("model.depth=8", "model.vocabulary=256", "plan.mesh.data=1")
     deep = Subject(resolve("characters", words).config)
 
     def activations(**pipe):
-        plan = Plan(mesh=MeshShape(pipe=2), microbatches=8, pipe=Pipe(**pipe))
+        one = Plan(mesh=MeshShape(pipe=2), microbatches=8, pipe=Pipe(**pipe))
+        plan = replace(one, remat=remat)
         return kept(deep.case(plan), find("testbed").device)["activations"]
 
     whole, halves = activations(), activations(schedule="interleaved", chunks=2)

@@ -59,6 +59,24 @@ def test_the_estimate_of_memory_is_near_to_that_of_a_plan_described(subject, coa
     assert np.median(about / full) == pytest.approx(1, abs=0.1)
 
 
+def test_a_device_holds_the_parameters_of_all_its_stages(subject, coarse):
+    """With little else beside them: small microbatches, computed again."""
+    space = coarse.space
+    own = space.mesh == space.meshes.index(MeshShape(pipe=2, data=4))
+    (rows,) = np.nonzero(own & (space.chunks == 2) & (space.remat == 1))
+    row = int(rows[space.micro[rows].argmax()])
+    full = predict(subject.case(space.plan(row)), coarse.cluster).memory_bytes
+    assert coarse.bytes[row] == pytest.approx(full, rel=0.1)
+
+
+def test_what_layers_make_is_split_with_their_weights(subject, coarse):
+    space = coarse.space
+    own = space.mesh == space.meshes.index(MeshShape(data=2, tensor=4))
+    (rows,) = np.nonzero(own & (space.remat == 0) & (space.micro == 1))
+    full = predict(subject.case(space.plan(int(rows[0]))), coarse.cluster).memory_bytes
+    assert coarse.bytes[rows[0]] == pytest.approx(full, rel=0.1)
+
+
 def test_a_layout_that_cannot_be_run_takes_nobodys_place(subject, coarse):
     order = shortlist(coarse, ROOM)
     first = [coarse.space.plan(row).mesh for row in first_of(order, coarse.space)]
