@@ -59,11 +59,23 @@ def test_the_estimate_of_memory_is_near_to_that_of_a_plan_described(subject, coa
     assert np.median(about / full) == pytest.approx(1, abs=0.1)
 
 
-def test_a_device_holds_the_parameters_of_all_its_stages(subject, coarse):
-    """With little else beside them: small microbatches, computed again."""
+@pytest.mark.parametrize(
+    ("axes", "chunks", "remat"),
+    [
+        (dict(pipe=2, data=4), 2, 1),  # parameters of all stages of a device
+        (dict(pipe=2, fsdp=4), 1, 1),  # whole ones, beside shares of the state
+        (dict(fsdp=8), 1, 1),  # whole gradients
+        (dict(pipe=2, data=4), 2, 0),  # inputs in flight
+    ],
+)
+def test_the_estimate_counts_what_a_device_holds(subject, coarse, axes, chunks, remat):
+    """At as many microbatches as there can be: little else is beside it."""
     space = coarse.space
-    own = space.mesh == space.meshes.index(MeshShape(pipe=2, data=4))
-    (rows,) = np.nonzero(own & (space.chunks == 2) & (space.remat == 1))
+    own = space.mesh == space.meshes.index(MeshShape(**axes))
+    kind = (space.chunks == chunks) & (space.remat == remat)
+    if chunks == 1:
+        kind &= space.order == 0
+    (rows,) = np.nonzero(own & kind)
     row = int(rows[space.micro[rows].argmax()])
     full = predict(subject.case(space.plan(row)), coarse.cluster).memory_bytes
     assert coarse.bytes[row] == pytest.approx(full, rel=0.1)
