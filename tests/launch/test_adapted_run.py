@@ -82,7 +82,7 @@ def test_without_adapt_it_says_what_drifted_and_why_and_goes_on(
     # The clock is read as the run begins and after the first sounding, then by steps.
     steady = 2 + WARM + BASE
     clocked(itertools.chain([STEADY] * steady, itertools.repeat(SLOWER * STEADY)))
-    code, said, folder = train("epochs=2")
+    code, said, folder = train("epochs=6")
     assert code == 0, said
     steps = trained(job.lines(folder / "metrics.jsonl"))
     assert steps == [*range(1, len(steps) + 1)]
