@@ -30,6 +30,16 @@ settings.register_profile(
 settings.load_profile("jaxdist")
 
 
+@contextlib.contextmanager
+def _as_it_was(one):
+    """Give a signal its handler back: a run that ends for it ignores it from then on."""
+    before = signal.getsignal(one)
+    try:
+        yield
+    finally:
+        signal.signal(one, before)
+
+
 class Job:
     """`jaxdist` commands as processes of their own, on data that is prepared once."""
 
@@ -69,6 +79,7 @@ class Job:
         out, err = io.StringIO(), io.StringIO()
         with (
             mock.patch.dict(os.environ),
+            _as_it_was(signal.SIGTERM),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
             jax.numpy_dtype_promotion("standard"),
