@@ -35,6 +35,8 @@ _PLANS = {
     "1f1b": ({"pipe": 2, "data": 2}, *_PARTS),
     "gpipe": ({"pipe": 2, "data": 2}, "plan.pipe.schedule=gpipe", *_PARTS),
     "4 stages": ({"pipe": 4}, *_PARTS),
+    "eager": ({"pipe": 2, "data": 2}, "plan.pipe.schedule=eager-1f1b", *_PARTS),
+    "4 eager stages": ({"pipe": 4}, "plan.pipe.schedule=eager-1f1b", *_PARTS),
     "pipe+tensor": ({"pipe": 2, "tensor": 2}, *_PARTS),
     "int8": ({"data": 4}, "plan.reduce.via=int8"),
     "top_k": ({"data": 4}, "plan.reduce.via=top_k"),
@@ -54,6 +56,11 @@ _OF_VGG = {
     "4 dense stages": (
         {"pipe": 4},
         *("plan.pipe.cuts=flatten,dense2,head", *_PARTS),
+    ),
+    "4 eager dense stages": (
+        {"pipe": 4},
+        *("plan.pipe.cuts=flatten,dense2,head", "plan.pipe.schedule=eager-1f1b"),
+        *_PARTS,
     ),
     "pipedream 3-1": (
         {"pipe": 4},

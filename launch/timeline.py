@@ -8,12 +8,12 @@ from typing import Any, Final
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.units import percent
 from jaxdist.pipeline.pipedream import pipedream, pipedream_2bw
-from jaxdist.pipeline.schedule import CHUNKED, PLAIN, Schedule, schedule
+from jaxdist.pipeline.schedule import CHUNKED, EAGER, PLAIN, Schedule, schedule
 from jaxdist.pipeline.stream import Stream
 
 TAKES: Final = {
     **dict.fromkeys(PLAIN, ("stages",)),
-    **dict.fromkeys(CHUNKED, ("stages", "chunks")),
+    **dict.fromkeys((*CHUNKED, EAGER), ("stages", "chunks")),
     "pipedream": ("stages", "replicas", "vertical_sync"),
     "pipedream-2bw": ("stages", "group"),
 }
@@ -46,6 +46,8 @@ def facts(table: Schedule | Stream) -> str:
         f"{table.length:,} ticks, {percent(table.idle)} of them idle",
         f"in flight by device: {', '.join(map(str, most))}",
     ]
+    if table.exchanges < table.length:
+        said.insert(1, f"{table.exchanges:,} exchanges")
     if isinstance(table, Stream):
         kept = [str(table.versions_held(stage)) for stage in range(table.stages)]
         said.append(f"versions by stage: {', '.join(kept)}")
@@ -58,10 +60,12 @@ def tree(table: Schedule | Stream) -> dict[str, Any]:
     return {
         "schedule": table.name,
         "ticks": table.length,
+        "exchanges": table.exchanges,
         "idle": table.idle,
         "in_flight": [table.in_flight(device) for device in range(table.devices)],
         **more,
         "table": [[work and asdict(work) for work in row] for row in table.ticks],
+        "ticks_of_beats": [len(beat) for beat in table.beats],
     }
 
 

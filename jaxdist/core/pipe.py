@@ -5,7 +5,9 @@ from typing import Final, Literal
 
 from jaxdist.core.errors import BadInput
 
-Order = Literal["1f1b", "gpipe", "interleaved", "pipedream", "pipedream-2bw"]
+Order = Literal[
+    "1f1b", "gpipe", "interleaved", "eager-1f1b", "pipedream", "pipedream-2bw"
+]
 """Order of the work of stages; tables of it are in `jaxdist.pipeline`."""
 
 FLOWING: Final = ("pipedream", "pipedream-2bw")

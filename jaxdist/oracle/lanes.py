@@ -1,11 +1,14 @@
 """Lanes: when each device along the pipe axis works for which stage, as predicted."""
 
+from collections.abc import Iterator
+
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.measured import Cell
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.replay import work_seconds
 from jaxdist.oracle.work import stage_seconds
 from jaxdist.pipeline.planned import timetable
+from jaxdist.pipeline.work import Beat, Work
 
 Lanes = tuple[tuple[Cell, ...], ...]
 """One for each device along the pipe axis."""
@@ -14,7 +17,7 @@ Lanes = tuple[tuple[Cell, ...], ...]
 def planned_lanes(case: Case, cluster: Cluster) -> Lanes:
     """Return the work of a step in time; none where the network is not cut.
 
-    All devices go from tick to tick together; what is moved takes no time here.
+    All devices go from beat to beat together; what is moved takes no time here.
 
     Args:
         case: network, layout and traffic.
@@ -25,23 +28,32 @@ def planned_lanes(case: Case, cluster: Cluster) -> Lanes:
     """
     if case.plan.stages == 1:
         return ()
-    ticks = timetable(case.plan, case.microbatches).ticks
-    has_weights = any(w and w.kind == "weights" for row in ticks for w in row)
+    made = timetable(case.plan, case.microbatches)
+    has_weights = any(w and w.kind == "weights" for row in made.ticks for w in row)
     stages, late = stage_seconds(case, cluster.device), 1 + cluster.jitter.value
-    lanes: list[list[Cell]] = [[] for _ in ticks[0]]
+    lanes: list[list[Cell]] = [[] for _ in made.ticks[0]]
     now = 0.0
-    for row in ticks:
-        took = [late * work_seconds(w, stages, has_weights) if w else 0.0 for w in row]
-        for lane, work, seconds in zip(lanes, row, took, strict=True):
-            if work is not None:
-                lane.append(
-                    Cell(
-                        kind=work.kind,
-                        stage=work.stage,
-                        micro=work.micro,
-                        start=now,
-                        end=now + seconds,
-                    )
+    for beat in made.beats:
+        ends = [now] * len(lanes)
+        for device, work in _works(beat):
+            seconds = late * work_seconds(work, stages, has_weights)
+            start, ends[device] = ends[device], ends[device] + seconds
+            lanes[device].append(
+                Cell(
+                    kind=work.kind,
+                    stage=work.stage,
+                    micro=work.micro,
+                    start=start,
+                    end=ends[device],
                 )
-        now += max(took)
+            )
+        now = max(ends)
     return tuple(map(tuple, lanes))
+
+
+def _works(beat: Beat) -> Iterator[tuple[int, Work]]:
+    """Yield the works of a beat, first to last, with their devices."""
+    for row in beat:
+        for device, work in enumerate(row):
+            if work is not None:
+                yield device, work

@@ -1,9 +1,9 @@
 """Replay: a schedule's table with the seconds of uneven stages.
 
-The program that runs a table goes from tick to tick with all devices together, so a
-tick is as long as the longest work in it:
+The program that runs a table goes from exchange to exchange with all devices together,
+so a beat is as long as who works longest in it:
 
-    step = sum over ticks of max over devices of seconds(work)
+    step = sum over beats of max over devices of seconds(works)
 
 The bubble is what is left of that for the device that works longest.
 """
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from jaxdist.core.plan import Plan
 from jaxdist.oracle.work import Spent
 from jaxdist.pipeline.planned import timetable
-from jaxdist.pipeline.work import Ticks, Work
+from jaxdist.pipeline.work import Work
 
 
 def replayed(
@@ -29,21 +29,18 @@ def replayed(
     if plan.stages == 1:
         (one,) = stages
         return microbatches * (one.forward + one.backward), 0.0
-    ticks = timetable(plan, microbatches).ticks
-    has_weights = any(w and w.kind == "weights" for row in ticks for w in row)
+    made = timetable(plan, microbatches)
+    has_weights = any(w and w.kind == "weights" for row in made.ticks for w in row)
 
     def took(work: Work | None) -> float:
         return 0.0 if work is None else work_seconds(work, stages, has_weights)
 
-    busiest = max(map(sum, zip(*([took(w) for w in row] for row in ticks))))
-    return busiest, _length(ticks, stages, has_weights) - busiest
-
-
-def _length(ticks: Ticks, stages: Sequence[Spent], has_weights: bool) -> float:
-    return sum(
-        max(work_seconds(w, stages, has_weights) if w else 0.0 for w in row)
-        for row in ticks
-    )
+    beats = [
+        [sum(map(took, works)) for works in zip(*beat, strict=True)]
+        for beat in made.beats
+    ]
+    busiest = max(map(sum, zip(*beats, strict=True)))
+    return busiest, sum(map(max, beats)) - busiest
 
 
 def work_seconds(work: Work, stages: Sequence[Spent], has_weights: bool) -> float:

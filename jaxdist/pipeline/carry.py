@@ -1,4 +1,4 @@
-"""The carry: what a device has between two ticks, and how what arrives is kept."""
+"""The carry: what a device has between two beats, and how what arrives is kept."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ from jaxdist.pipeline.slots import Held
 )
 @dataclass(frozen=True, kw_only=True)
 class Carry:
-    """What a device has between two ticks."""
+    """What a device has between two beats."""
 
     total: Any
     """Sum of what the last stage returned."""

@@ -1,14 +1,14 @@
-"""Execution: one program for all stages, a turn of one loop for each tick of a table.
+"""Execution: one program for all stages, a turn of one loop for each beat of a table.
 
-In a tick a device does what its column of the table says: one stage's forward or
-backward pass of one microbatch, or nothing. What it hands on is permuted along the pipe
-axis at the tick's end.
+In a beat a device does what its column of the table says: one stage's forward pass of a
+microbatch, one's backward pass, both or nothing. What it hands on is permuted along the
+pipe axis at the beat's end.
 
-Other stages do other work in the same tick, so nothing in a stage may wait for devices
+Other stages do other work in the same beat, so nothing in a stage may wait for devices
 along the pipe axis; sums and gathers over other axes may.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -32,7 +32,7 @@ from jaxdist.pipeline.stage import (
     residuals,
     traced,
 )
-from jaxdist.pipeline.tables import KINDS
+from jaxdist.pipeline.tables import NOTHING, own
 
 AXIS = "pipe"
 
@@ -87,7 +87,7 @@ class Runner:
         self.keeps = forms.longest(trace.keeps for trace in self.traces)
 
     def run(self) -> Carry:
-        """Do every tick."""
+        """Do every beat."""
         rows = {name: jnp.asarray(x) for name, x in self.columns().items()}
         return lax.scan(self._turn, self.first(), rows)[0]
 
@@ -109,7 +109,7 @@ class Runner:
         return jax.tree.map(jnp.add, carry.total, out)
 
     def first(self) -> Carry:
-        """Return what there is before the first tick."""
+        """Return what there is before the first beat."""
         inputs, gradients, kept = self.pipe.tables.rows
         hops = range(len(self.pipe.tables.hops))
         return Carry(
@@ -126,32 +126,35 @@ class Runner:
     def _turn(self, carry: Carry, rows: Mapping[str, jax.Array]) -> tuple[Carry, None]:
         me = lax.axis_index(AXIS)
         row = {name: x[me] for name, x in rows.items()}
-        return self._sent(self.tick(row, carry)), None
+        return self._sent(self.beat(row, carry)), None
 
-    def tick(self, row: Row, carry: Carry) -> Carry:
-        """Do what a device does in a tick."""
+    def beat(self, row: Row, carry: Carry) -> Carry:
+        """Do what a device does in a beat."""
         for way in ("comes", "returns") if self.graded else ("comes",):
             for hop in range(len(self.pipe.tables.hops)):
                 arrives = partial(ARRIVALS[way], hop)
                 carry = once(row[way][hop] >= 0, arrives, row, carry)
+        carry = self._asked("forward", self._forward, row, carry)
+        if not self.graded:
+            return carry
+        carry = self._asked("backward", self._backward, row, carry)
+        mine = own(row, "backward")
+        return once(mine["stage"] != NOTHING, let_go, mine, carry)
+
+    def _asked(
+        self, kind: str, work: Callable[..., Carry], row: Row, carry: Carry
+    ) -> Carry:
+        """Do the work of a kind of that stage, if any, whose turn it is."""
+        mine = own(row, kind)
         for trace in self.traces:
-            carry = self._asked(trace, "forward", row, carry)
-        for trace in self.traces if self.graded else ():
-            carry = self._asked(trace, "backward", row, carry)
-        if self.graded:
-            carry = once(row["work"] == 1, let_go, row, carry)
+            number = trace.stage.number
+            with jax.named_scope(f"stage{number}.{kind}"):
+                body = partial(work, trace)
+                carry = once(mine["stage"] == number, body, mine, carry)
         return carry
 
-    def _asked(self, trace: Trace, kind: str, row: Row, carry: Carry) -> Carry:
-        """Do a stage's work of a kind if it is this device's in this tick."""
-        number, code = trace.stage.number, KINDS.index(kind)
-        asked = (row["stage"] == number) & (row["work"] == code)
-        body = partial((self._forward, self._backward)[code], trace)
-        with jax.named_scope(f"stage{number}.{kind}"):
-            return once(asked, body, row, carry)
-
     def _sent(self, carry: Carry) -> Carry:
-        """Hand on what was made in a tick."""
+        """Hand on what was made in a beat."""
         ups = self.pipe.tables.hops
         downs = [[(b, a) for a, b in hop] for hop in ups]
         with jax.named_scope("between_stages"):

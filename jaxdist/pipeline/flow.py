@@ -2,7 +2,7 @@
 
 As `jaxdist.pipeline.execute`, with two things more. A device keeps as many versions of
 its weights as the table holds at once, and its work reads the one that the table says.
-At the end of a tick that ends a round of its stage, the mean of the round's gradients
+At the end of a beat that ends a round of its stage, the mean of the round's gradients
 moves the newest weights; replicas of a stage take the mean together.
 """
 
@@ -36,7 +36,7 @@ Move = Callable[[Held, Any, Held], tuple[Held, Any]]
 )
 @dataclass(frozen=True, kw_only=True)
 class Moving:
-    """What a device has of its weights between two ticks."""
+    """What a device has of its weights between two beats."""
 
     weights: Held
     """Ring of versions, [rows, ...] each."""
@@ -114,7 +114,7 @@ class _Runner(Runner):
         return {**super().columns(), **self.versions.columns()}
 
     def first(self) -> Carry:
-        """Return what there is before the first tick: version 0 in row 0."""
+        """Return what there is before the first beat: version 0 in row 0."""
         rows = self.versions.rows
         ring = jax.tree.map(
             lambda x: jnp.zeros((rows, *x.shape), x.dtype).at[0].set(x), self.params
@@ -146,16 +146,16 @@ class _Runner(Runner):
         """Return the losses with one more."""
         return carry.total.at[row["micro"]].add(out)
 
-    def tick(self, row: Row, carry: Carry) -> Carry:
+    def beat(self, row: Row, carry: Carry) -> Carry:
         """Do a device's work, and move its weights where a round is done."""
-        carry = super().tick(row, carry)
+        carry = super().beat(row, carry)
         with jax.named_scope(UPDATE):
             return once(row["update"] >= 0, self._update, row, carry)
 
     def _update(self, row: Row, carry: Carry) -> Carry:
         moving = carry.moving
         newest = jax.tree.map(lambda x: x[row["newest"]], moving.weights)
-        # In turn: a sum among replicas would else be made in every tick.
+        # In turn: a sum among replicas would else be made in every beat.
         mean = self._of_the_round(in_turn(row, carry.grads))
         new, opt = self.flow.move(mean, moving.opt, newest)
         ring = jax.tree.map(

@@ -26,7 +26,7 @@ def once(asked: jax.Array, body: Body[T], row: Row, carry: T) -> T:
 
     The body is told the turn, which is 0 and added to its row, and what it reads shall
     depend on it: the compiler moves work that is the same in every turn out of a loop,
-    and then it would be done in every tick.
+    and then it would be done in every beat.
     """
     turns = asked.astype(jnp.int32)
 

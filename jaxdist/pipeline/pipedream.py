@@ -18,7 +18,15 @@ from jaxdist.core.errors import BadInput
 from jaxdist.pipeline.orders import taking_turns
 from jaxdist.pipeline.play import play
 from jaxdist.pipeline.stream import Stream
-from jaxdist.pipeline.work import Order, Ticks, Work, backward, forward, needs
+from jaxdist.pipeline.work import (
+    Order,
+    Ticks,
+    Work,
+    backward,
+    beat_by_beat,
+    forward,
+    needs,
+)
 
 Version = Callable[[int, int], int]
 """The version that a work of (stage, microbatch) takes."""
@@ -144,7 +152,7 @@ def _stream(
         replicas=tuple(replicas),
         microbatches=microbatches,
         rounds=tuple(rounds),
-        ticks=_ticks(replicas, microbatches),
+        beats=beat_by_beat(_ticks(replicas, microbatches)),
         forward_versions=table(ahead),
         backward_versions=table(back),
     )

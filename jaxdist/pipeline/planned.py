@@ -7,14 +7,13 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.pipeline.orders import forwards
 from jaxdist.pipeline.pipedream import pipedream, pipedream_2bw
 from jaxdist.pipeline.places import places_of
 from jaxdist.pipeline.play import play
-from jaxdist.pipeline.schedule import Schedule, schedule
+from jaxdist.pipeline.schedule import Schedule, forward_only, schedule
 from jaxdist.pipeline.stream import Stream
 from jaxdist.pipeline.timetable import Timetable
-from jaxdist.pipeline.work import Ticks, forward, needs
+from jaxdist.pipeline.work import Beats, beat_by_beat, forward, needs
 
 _WORDS: Final = (
     ("microbatches=", "optim.accumulate="),
@@ -79,12 +78,11 @@ def timetable(plan: Plan, microbatches: int) -> Timetable:
     return found(plan, microbatches)
 
 
-def evaluation(plan: Plan, microbatches: int) -> Ticks:
+def evaluation(plan: Plan, microbatches: int) -> Beats:
     """Return who does what when in an evaluation."""
     places, stages = places_of(plan), plan.stages
     if not plan.pipe.replicas:
-        lists = forwards(plan.mesh.pipe, microbatches, plan.pipe.chunks)
-        return play(lists, lambda work: needs(work, stages))
+        return forward_only(plan.mesh.pipe, microbatches, plan.pipe.chunks).beats
     lists = tuple(
         tuple(
             forward(stage, micro)
@@ -94,7 +92,7 @@ def evaluation(plan: Plan, microbatches: int) -> Ticks:
         for device in range(places.devices)
         for stage in places.stages_of(device)
     )
-    return play(lists, lambda work: needs(work, stages))
+    return beat_by_beat(play(lists, lambda work: needs(work, stages)))
 
 
 def turns(plan: Plan, microbatches: int) -> tuple[Turns, ...]:

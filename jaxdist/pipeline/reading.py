@@ -19,16 +19,16 @@ _STAGE: Final = re.compile(r"stage(\d+)\.(?:forward|backward)")
 
 
 def own_moves(
-    moves: Iterable[Move], places: Places, device: int, turns: Turns, ticks: int
+    moves: Iterable[Move], places: Places, device: int, turns: Turns, beats: int
 ) -> Iterator[Move]:
     """Yield what a device of a pipeline moves in one step.
 
     Args:
-        moves: of the compiled program, those of stages once for each tick.
+        moves: of the compiled program, those of stages once for each beat.
         places: which stages the device has.
         device: along the pipe axis.
         turns: how often it does what in a step.
-        ticks: of the timetable.
+        beats: of the timetable.
     """
     replicas = places.replicas_of(device)
     for move in moves:
@@ -38,11 +38,11 @@ def own_moves(
             continue
         seen = _among(replicas, move) if move.uneven else move
         if UPDATE in loops:
-            yield _times(turns.updates, ticks, seen)
+            yield _times(turns.updates, beats, seen)
         elif found is None:
             yield seen
         elif int(found[1]) in places.stages_of(device):
-            yield _times(turns.micro, ticks, seen)
+            yield _times(turns.micro, beats, seen)
 
 
 def _among(replicas: int, move: Move) -> Move:
@@ -51,10 +51,10 @@ def _among(replicas: int, move: Move) -> Move:
     return replace(move, axes=axes, group=replicas, uneven=False)
 
 
-def _times(turns: int, ticks: int, move: Move) -> Move:
-    """Return what is moved in so many turns of a stage, where each tick has one.
+def _times(turns: int, beats: int, move: Move) -> Move:
+    """Return what is moved in so many turns of a stage, where each beat has one.
 
     Loops inside of a turn, over the steps of an LSTM, count as often as they go round.
     """
-    payload, trips = move.payload // ticks, move.trips // ticks
+    payload, trips = move.payload // beats, move.trips // beats
     return replace(move, payload=turns * payload, trips=turns * trips, bounded=True)

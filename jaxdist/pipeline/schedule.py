@@ -1,8 +1,8 @@
 """A synchronous schedule as a table: who does what in which tick of a step.
 
 One table drives the program that runs it, the count of ticks and bubbles, the count of
-inputs that are held, and the drawing. A device does one work a tick; what is sent in a
-tick can be used from the next one on.
+inputs that are held, and the drawing. A device does one work a tick; what is sent
+behind a beat, of one tick or two, can be used from the next one on.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,10 +13,11 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.pipeline import counts, orders
+from jaxdist.pipeline.eager import eager
 from jaxdist.pipeline.orders import Orders
 from jaxdist.pipeline.play import play
 from jaxdist.pipeline.timetable import Timetable
-from jaxdist.pipeline.work import Kind, Work, needs
+from jaxdist.pipeline.work import Beats, Kind, Work, beat_by_beat, needs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,10 @@ CHUNKED: Final[Mapping[str, Callable[[int, int, int], Orders]]] = MappingProxyTy
 )
 """Schedules with two chunks a device or more."""
 
-SCHEDULES: Final = (*PLAIN, *CHUNKED)
+EAGER: Final = "eager-1f1b"
+"""The schedule with any number of chunks a device."""
+
+SCHEDULES: Final = (*PLAIN, *CHUNKED, EAGER)
 """The names of all synchronous schedules."""
 
 
@@ -128,13 +132,18 @@ def _made(name: str, devices: int, microbatches: int, chunks: int) -> Schedule:
     if name in PLAIN:
         _refuse_chunks(name, chunks)
         _refuse_few(name, devices, microbatches)
-        lists = PLAIN[name](devices, microbatches)
+        beats = _played(PLAIN[name](devices, microbatches), chunks)
     elif name in CHUNKED:
-        _refuse_uneven(name, devices, microbatches, chunks)
-        lists = CHUNKED[name](devices, microbatches, chunks)
+        _refuse_one_chunk(name, chunks)
+        _refuse_uneven(name, devices, microbatches)
+        beats = _played(CHUNKED[name](devices, microbatches, chunks), chunks)
+    elif name == EAGER:
+        if chunks > 1:
+            _refuse_uneven(f"{name} with chunks", devices, microbatches)
+        beats = eager(devices, microbatches, chunks)
     else:
         raise _unknown(name)
-    return _table(name, lists, microbatches, chunks)
+    return _table(name, beats, microbatches, chunks)
 
 
 def forward_only(devices: int, microbatches: int, chunks: int = 1) -> Schedule:
@@ -148,17 +157,21 @@ def forward_only(devices: int, microbatches: int, chunks: int = 1) -> Schedule:
     """
     _refuse_none(devices, microbatches, chunks)
     lists = orders.forwards(devices, microbatches, chunks)
-    return _table("forward", lists, microbatches, chunks)
+    return _table("forward", _played(lists, chunks), microbatches, chunks)
 
 
-def _table(name: str, lists: Orders, microbatches: int, chunks: int) -> Schedule:
+def _played(lists: Orders, chunks: int) -> Beats:
     stages = len(lists) * chunks
+    return beat_by_beat(play(lists, lambda work: needs(work, stages)))
+
+
+def _table(name: str, beats: Beats, microbatches: int, chunks: int) -> Schedule:
     return Schedule(
         name=name,
-        devices=len(lists),
+        devices=len(beats[0][0]),
         chunks=chunks,
         microbatches=microbatches,
-        ticks=play(lists, lambda work: needs(work, stages)),
+        beats=beats,
     )
 
 
@@ -195,7 +208,7 @@ def _refuse_few(name: str, devices: int, microbatches: int) -> None:
         )
 
 
-def _refuse_uneven(name: str, devices: int, microbatches: int, chunks: int) -> None:
+def _refuse_one_chunk(name: str, chunks: int) -> None:
     if chunks == 1:
         raise BadInput(
             f"the schedule {name} has nothing to interleave",
@@ -203,6 +216,9 @@ def _refuse_uneven(name: str, devices: int, microbatches: int, chunks: int) -> N
             values="chunks=1",
             remedy=("chunks=2", "or schedule=1f1b"),
         )
+
+
+def _refuse_uneven(name: str, devices: int, microbatches: int) -> None:
     if rest := microbatches % devices:
         below, above = microbatches - rest, microbatches - rest + devices
         near = [f"microbatches={n}" for n in (below, above) if n]

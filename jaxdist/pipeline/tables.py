@@ -1,4 +1,4 @@
-"""Tables: a schedule as numbers for devices, one row a tick.
+"""Tables: a schedule as numbers for devices, one row a beat.
 
 Each device has rings of rows for what arrives and for what it keeps for the backward
 pass. A row is taken when something comes and free again behind its last use, so a ring
@@ -8,23 +8,22 @@ has as many rows as its device ever holds at once.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from jaxdist.pipeline.places import Pairs, Places
-from jaxdist.pipeline.work import Work
+from jaxdist.pipeline.work import Beats, Work
 
-Rows = Sequence[Sequence[Work | None]]
 KINDS: Final = ("forward", "backward")
 """Kinds of work, as tables number them."""
 NOTHING: Final = -1
 """In a table: no row, no work."""
 
 Spans = dict[tuple[int, int], tuple[int, int]]
-"""The first and the last tick in which the array of (stage, microbatch) is held."""
+"""The first and the last beat in which the array of (stage, microbatch) is held."""
 
-_COLUMNS: Final = ("work", "stage", "micro")
+_COLUMNS: Final = ("stage", "micro")
 _RINGS: Final = ("input", "gradient", "kept")
 _ARRIVES: Final[Mapping[str, str]] = MappingProxyType(
     {"input": "comes", "gradient": "returns"}
@@ -34,14 +33,12 @@ _ARRIVES: Final[Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """What each device does and where its arrays are, int32 [ticks, devices] each, and
-    [ticks, devices, hops] for what arrives.
+    """What each device does and where its arrays are, int32 [beats, devices, kinds of
+    work] each, and [beats, devices, hops] for what arrives.
     """
 
-    work: np.ndarray
-    """Its place in `KINDS`; `NOTHING` without."""
     stage: np.ndarray
-    """Stage that it is done for."""
+    """Stage that a work is done for; `NOTHING` where there is no work of the kind."""
     micro: np.ndarray
     """Microbatch that it is done on."""
     comes: np.ndarray
@@ -49,7 +46,7 @@ class Tables:
     returns: np.ndarray
     """Row of the ring of gradients for what arrives from the stage behind."""
     input: np.ndarray
-    """Row of the ring of inputs that the work reads."""
+    """Row of the ring of inputs that a work reads."""
     gradient: np.ndarray
     """Row of the ring of gradients that it reads."""
     kept: np.ndarray
@@ -57,7 +54,7 @@ class Tables:
     rows: tuple[int, int, int]
     """Rows of the three rings: inputs, gradients, kept."""
     hops: tuple[Pairs, ...]
-    """Who sends to whom behind a tick; gradients go the other way round."""
+    """Who sends to whom behind a beat; gradients go the other way round."""
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return all numbers by name."""
@@ -65,34 +62,45 @@ class Tables:
         return {name: x for name, x in values if isinstance(x, np.ndarray)}
 
 
-def tables(ticks: Rows, places: Places) -> Tables:
+def own(row: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return a device's numbers in a beat, of what is numbered by kind those of one."""
+    code = KINDS.index(kind)
+    each = _COLUMNS + _RINGS
+    return {name: x[code] if name in each else x for name, x in row.items()}
+
+
+def tables(beats: Beats, places: Places) -> Tables:
     """Write a schedule as numbers.
 
     Args:
-        ticks: what each device does in each tick.
+        beats: what each device does between two exchanges.
         places: where stages are.
     """
-    spans = _spans(ticks, places.stages)
-    shape, hops = (len(ticks), places.devices), places.hops()
-    found = {name: np.full(shape, NOTHING, np.int32) for name in _COLUMNS + _RINGS}
+    spans = _spans(beats, places.stages)
+    shape, hops = (len(beats), places.devices), places.hops()
+    found = {name: _nothing(*shape, len(KINDS)) for name in _COLUMNS + _RINGS}
     for name in _ARRIVES.values():
-        found[name] = np.full((*shape, len(hops)), NOTHING, np.int32)
-    for tick, device, one in _works(ticks):
-        found["work"][tick, device] = KINDS.index(one.kind)
-        found["stage"][tick, device] = one.stage
-        found["micro"][tick, device] = one.micro
+        found[name] = _nothing(*shape, len(hops))
+    for beat, device, one in _works(beats):
+        at = beat, device, KINDS.index(one.kind)
+        found["stage"][at], found["micro"][at] = one.stage, one.micro
     sizes = []
     for name, span in spans.items():
         rows, most = _rows(span, places)
         sizes.append(most)
-        for tick, device, one in _works(ticks):
+        for beat, device, one in _works(beats):
             if name != "gradient" or one.kind != "forward":
-                found[name][tick, device] = rows.get((one.stage, one.micro), NOTHING)
+                at = beat, device, KINDS.index(one.kind)
+                found[name][at] = rows.get((one.stage, one.micro), NOTHING)
         if name in _ARRIVES:
             for key, (start, _) in span.items():
                 place = start, places.device_of(*key), _hop(name, key, places, hops)
                 found[_ARRIVES[name]][place] = rows[key]
     return Tables(**found, rows=(sizes[0], sizes[1], sizes[2]), hops=hops)
+
+
+def _nothing(*shape: int) -> np.ndarray:
+    return np.full(shape, NOTHING, np.int32)
 
 
 def _hop(name: str, key: tuple[int, int], places: Places, hops: Sequence[Pairs]) -> int:
@@ -103,43 +111,45 @@ def _hop(name: str, key: tuple[int, int], places: Places, hops: Sequence[Pairs])
     return next(n for n, hop in enumerate(hops) if pair in hop)
 
 
-def _spans(ticks: Rows, stages: int) -> dict[str, Spans]:
+def _spans(beats: Beats, stages: int) -> dict[str, Spans]:
     """Return from when to when each array of each ring is held."""
-    backward = any(w is not None and w.kind == "backward" for row in ticks for w in row)
+    backward = any(one.kind == "backward" for _, _, one in _works(beats))
     spans: dict[str, Spans] = {name: {} for name in _RINGS}
-    for tick, _, one in _works(ticks):
-        _note(spans, tick, one, stages, backward)
+    for beat, _, one in _works(beats):
+        _note(spans, beat, one, stages, backward)
     return spans
 
 
-def _works(ticks: Rows) -> Iterator[tuple[int, int, Work]]:
-    for tick, row in enumerate(ticks):
-        for device, one in enumerate(row):
-            if one is not None:
-                yield tick, device, one
+def _works(beats: Beats) -> Iterator[tuple[int, int, Work]]:
+    """Yield every work with its beat and its device."""
+    for beat, rows in enumerate(beats):
+        for row in rows:
+            for device, one in enumerate(row):
+                if one is not None:
+                    yield beat, device, one
 
 
 def _note(
-    spans: dict[str, Spans], tick: int, one: Work, stages: int, backward: bool
+    spans: dict[str, Spans], beat: int, one: Work, stages: int, backward: bool
 ) -> None:
     """Note from when to when a work's arrays are held."""
     key, inputs = (one.stage, one.micro), spans["input"]
     if one.kind == "forward":
         if one.stage + 1 < stages:
-            # What is sent in a tick is there from the next one on.
-            inputs[one.stage + 1, one.micro] = (tick + 1, tick + 1)
+            # What is sent in a beat is there from the next one on.
+            inputs[one.stage + 1, one.micro] = (beat + 1, beat + 1)
         if key in inputs:
-            inputs[key] = (inputs[key][0], tick)
+            inputs[key] = (inputs[key][0], beat)
         if backward:
-            spans["kept"][key] = (tick, tick)
+            spans["kept"][key] = (beat, beat)
         return
-    spans["kept"][key] = (spans["kept"][key][0], tick)
+    spans["kept"][key] = (spans["kept"][key][0], beat)
     if key in inputs:
-        inputs[key] = (inputs[key][0], tick)
+        inputs[key] = (inputs[key][0], beat)
     if one.stage:
-        spans["gradient"][one.stage - 1, one.micro] = (tick + 1, tick + 1)
+        spans["gradient"][one.stage - 1, one.micro] = (beat + 1, beat + 1)
     if key in spans["gradient"]:
-        spans["gradient"][key] = (spans["gradient"][key][0], tick)
+        spans["gradient"][key] = (spans["gradient"][key][0], beat)
 
 
 def _rows(spans: Spans, places: Places) -> tuple[dict[tuple[int, int], int], int]:
@@ -150,7 +160,7 @@ def _rows(spans: Spans, places: Places) -> tuple[dict[tuple[int, int], int], int
     """
     free: list[list[int]] = [
         [] for _ in range(places.devices)
-    ]  # the last tick of each row
+    ]  # the last beat of each row
     rows: dict[tuple[int, int], int] = {}
     for key, (start, end) in sorted(spans.items(), key=lambda item: item[1]):
         ends = free[places.device_of(*key)]

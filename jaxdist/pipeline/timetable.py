@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from jaxdist.pipeline import counts
-from jaxdist.pipeline.work import Ticks, Work
+from jaxdist.pipeline.work import Beats, Ticks, Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,8 +15,21 @@ class Timetable:
     """What the order of work is called."""
     microbatches: int
     """Microbatches, from 0."""
-    ticks: Ticks
-    """`ticks[t][device]`: what the device does in tick t, or None."""
+    beats: Beats
+    """`beats[b][t][device]`: what the device does in tick t of beat b, or None. A beat
+    ends with an exchange: what was made in it can be used from the next one on, and by
+    who made it at once.
+    """
+
+    @cached_property
+    def ticks(self) -> Ticks:
+        """`ticks[t][device]`: what the device does in tick t, or None."""
+        return tuple(row for beat in self.beats for row in beat)
+
+    @property
+    def exchanges(self) -> int:
+        """How often devices hand on what they made."""
+        return len(self.beats)
 
     @property
     def length(self) -> int:

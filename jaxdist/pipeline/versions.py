@@ -16,7 +16,9 @@ from jaxdist.pipeline.work import Work
 
 @dataclass(frozen=True, kw_only=True)
 class Versions:
-    """What each device does with its weights, int32 [ticks, devices] each."""
+    """What each device does with its weights, int32 [beats, devices] each; a stream's
+    beats have a tick each.
+    """
 
     read: np.ndarray
     """Row that its work reads."""

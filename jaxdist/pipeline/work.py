@@ -28,6 +28,17 @@ Row = tuple[Work | None, ...]
 Ticks = tuple[Row, ...]
 """A table: rows are ticks, columns devices."""
 
+Beat = Ticks
+"""The ticks between two exchanges: of each device one forward, one backward at most."""
+
+Beats = tuple[Beat, ...]
+"""A table in its beats."""
+
+
+def beat_by_beat(ticks: Ticks) -> Beats:
+    """Return a table whose devices exchange what they made behind every tick."""
+    return tuple((row,) for row in ticks)
+
 
 def forward(stage: int, micro: int) -> Work:
     """Return the forward pass of a stage."""

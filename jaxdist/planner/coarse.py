@@ -3,7 +3,8 @@
     compute   the oracle's seconds of each block, read off a table by the part of it
               that a device has, summed to stages of equal FLOPs; the longest counts
     ticks     of a schedule: m + P - 1 with forward and as many with backward passes for
-              gpipe; 2 (m + P - 1) for 1f1b, of which P alone have no backward pass
+              gpipe and eager-1f1b; 2 (m + P - 1) for 1f1b, of which P alone have no
+              backward pass
     moved     what a small layout of each axis by itself moves (`samples.py`), scaled:
               sums of gradients and gathers with the parameters of a device, sums and
               edges of layers with its samples, messages with the microbatches
@@ -28,6 +29,7 @@ from jaxdist.core.plan import MeshShape
 from jaxdist.oracle.groups import group_of
 from jaxdist.oracle.predict import MARGIN
 from jaxdist.oracle.prices import seconds
+from jaxdist.pipeline.schedule import EAGER
 from jaxdist.planner.pieces import Pieces
 from jaxdist.planner.samples import Samples
 from jaxdist.planner.space import Column, Space
@@ -118,7 +120,7 @@ class Coarse:
         """Ticks of forward passes alone, and those with backward passes."""
         pipe, micro = self.space.sizes("pipe"), self.space.micro
         long = micro * self.space.chunks + pipe - 1
-        apart = (self._names == "gpipe") | (pipe == 1)
+        apart = np.isin(self._names, ("gpipe", EAGER)) | (pipe == 1)
         ahead = np.where(apart, long, np.minimum(pipe * self.space.chunks, long))
         return ahead, 2 * long - ahead
 
@@ -162,8 +164,11 @@ class Coarse:
     def _flying(self) -> Column:
         """Inputs of stages that wait for their backward pass at most."""
         pipe, micro = self.space.sizes("pipe"), self.space.micro
-        flying = np.minimum(micro, pipe) * self.space.chunks
+        chunks = self.space.chunks
+        flying = np.minimum(micro, pipe) * chunks
         flying = np.where(self._names == "gpipe", micro, flying)
+        eager = np.minimum(micro * chunks, (chunks + 1) * pipe - 1)
+        flying = np.where(self._names == EAGER, eager, flying)
         return np.where(pipe == 1, 1, flying)
 
     @cached_property
@@ -209,15 +214,18 @@ class Coarse:
         return total + self._handed(shards)
 
     def _handed(self, shards: Column) -> Column:
-        """Return the seconds of what stages hand on in every tick.
+        """Return the seconds of what stages hand on behind every beat.
 
         Of two stages one sends activations alone, and one gradients alone.
         """
-        ticks = self._ticks[0] + self._ticks[1]
+        ticks = sum(self._ticks)
+        pipe = self.space.sizes("pipe")
+        both = self.space.micro * self.space.chunks + pipe - self._stages
+        beats = np.where(self._names == EAGER, ticks - both, ticks)
         hop = self.pieces.handed(self._stages) / shards / self.space.micro
         ways = np.where(self._stages == 2, 1, 2)
         priced = self._priced("collective-permute", "pipe")
-        return priced(2 * ticks, ways * ticks * hop)
+        return priced(2 * beats, ways * beats * hop)
 
     def _priced(self, kind: str, *axes: str) -> Callable[[Column, Column], Column]:
         """Return the seconds of so many arrays and bytes of each plan."""

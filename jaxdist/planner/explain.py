@@ -112,11 +112,11 @@ def _ticks(case: Case, cluster: Cluster, made: Prediction) -> Iterator[Term]:
         value=made.terms_s["compute"],
     )
     if "bubble" in made.terms_s:
-        count = timetable(case.plan, micro).length
+        count = timetable(case.plan, micro).exchanges
         yield Term(
             name="bubble",
-            formula=f"{count} ticks of {case.plan.pipe.schedule}, each as long as its "
-            "longest work, less compute",
+            formula=f"{count} beats of {case.plan.pipe.schedule}, each as long as who "
+            "works longest in it, less compute",
             value=made.terms_s["bubble"],
         )
 

@@ -25,6 +25,8 @@ ORDERS: Final[tuple[tuple[Order, int], ...]] = (
     ("1f1b", 1),
     ("gpipe", 1),
     ("interleaved", 2),
+    ("eager-1f1b", 1),
+    ("eager-1f1b", 2),
 )
 """Orders of stages that leave the gradient as it is, and chunks of a device."""
 

@@ -21,7 +21,7 @@ from jaxdist.pipeline.stage import Pipeline, Stage, sloped
 from jaxdist.pipeline.stages import outputs
 from jaxdist.pipeline.stages import run as run_blocks
 from jaxdist.pipeline.tables import tables
-from jaxdist.pipeline.work import Ticks
+from jaxdist.pipeline.work import Beats
 from jaxdist.profile.alike import Alike
 from jaxdist.profile.readings import Readings
 from jaxdist.train.accumulate import cut
@@ -90,7 +90,7 @@ def shares(layout: Layout) -> int:
 def messages(layout: Layout, readings: Readings, alike: Alike) -> Iterator[Traffic]:
     """Yield what stages hand to their neighbours in a training step.
 
-    Each tick moves as much, whether something new is in it or not.
+    Each exchange moves as much, whether something new is in it or not.
 
     Args:
         layout: its network is cut into stages.
@@ -102,7 +102,7 @@ def messages(layout: Layout, readings: Readings, alike: Alike) -> Iterator[Traff
         ("handed", *_handed_on(layout)), lambda: _handed(layout, same)
     )
     ends = [blocks[-1] for blocks in hold(layout).stages.blocks[:-1]]
-    ticks = timetable(layout.plan, layout.task.microbatches).length
+    times = timetable(layout.plan, layout.task.microbatches).exchanges
     hops = len(hold(layout).stages.places.hops())
     for what, forms in (
         ("activations", [behind[same.source(end)] for end in ends]),
@@ -112,9 +112,9 @@ def messages(layout: Layout, readings: Readings, alike: Alike) -> Iterator[Traff
             what=what,
             kind="collective-permute",
             axes=("pipe",),
-            payload=ticks * hops * size(longest(forms)),
+            payload=times * hops * size(longest(forms)),
             layer="between_stages",
-            arrays=ticks * hops,
+            arrays=times * hops,
         )
 
 
@@ -184,17 +184,17 @@ def training(layout: Layout, state: TrainState, batch: Batch) -> tuple[Pipeline,
 
     order = timetable(layout.plan, task.microbatches)
     micro = {name: cut(x, task.microbatches) for name, x in batch.items()}
-    return _pipeline(layout, order.ticks, share, key), micro
+    return _pipeline(layout, order.beats, share, key), micro
 
 
 def _pipeline(
-    layout: Layout, ticks: Ticks, last: Last, key: jax.Array | None
+    layout: Layout, beats: Beats, last: Last, key: jax.Array | None
 ) -> Pipeline:
     """Return the stages as functions, and the table that moves them.
 
     Args:
         layout: its network is cut into stages.
-        ticks: who does what when.
+        beats: who does what when.
         last: what the last stage makes of a network's outputs.
         key: random key of (seed, step) in training; None in evaluation.
     """
@@ -204,7 +204,7 @@ def _pipeline(
         stages=tuple(
             _stage(layout, number, last, key) for number in range(stages.count)
         ),
-        tables=tables(ticks, stages.places),
+        tables=tables(beats, stages.places),
         params=held.param_slots,
         stats=held.stat_slots,
         dtype=layout.task.dtype,

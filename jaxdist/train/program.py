@@ -147,8 +147,9 @@ def _own_moves(layout: Layout, moves: Sequence[Move], device: int) -> Sequence[M
     if layout.pipe is None:
         return moves
     micro, places = layout.task.microbatches, layout.pipe.stages.places
-    own, ticks = turns(layout.plan, micro)[device], timetable(layout.plan, micro).length
-    return tuple(own_moves(moves, places, device, own, ticks))
+    own = turns(layout.plan, micro)[device]
+    beats = timetable(layout.plan, micro).exchanges
+    return tuple(own_moves(moves, places, device, own, beats))
 
 
 def _work(layout: Layout, step: Any) -> tuple[Work, ...]:
@@ -157,13 +158,13 @@ def _work(layout: Layout, step: Any) -> tuple[Work, ...]:
     found = compare_work(planned, step)
     if layout.pipe is None:
         return found
-    # The trace has a stage's work in every tick; a device does it for microbatches.
+    # The trace has a stage's work in every beat; a device does it for microbatches.
     micro = layout.task.microbatches
-    ticks = timetable(layout.plan, micro).length
+    beats = timetable(layout.plan, micro).exchanges
     mine = zip(layout.ledgers, turns(layout.plan, micro), strict=True)
     times = {layer: own.micro for ledger, own in mine for layer in ledger.work}
     return tuple(
-        replace(w, program=w.program * times.get(w.layer, micro) // ticks)
+        replace(w, program=w.program * times.get(w.layer, micro) // beats)
         for w in found
     )
 

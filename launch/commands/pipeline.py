@@ -16,13 +16,14 @@ def add_arguments(parser: Parser) -> None:
         "--schedule",
         metavar="NAME",
         default="1f1b",
-        help="gpipe, 1f1b, interleaved, zb-h1, pipedream or pipedream-2bw (1f1b)",
+        help="gpipe, 1f1b, interleaved, eager-1f1b, zb-h1, pipedream or pipedream-2bw "
+        "(1f1b)",
     )
     _add_number(parser, "--stages", "S", "devices in a row (4)")
     parser.add_argument(
         "--microbatches", metavar="M", type=int, default=8, help="in all (8)"
     )
-    _add_number(parser, "--chunks", "V", "interleaved: chunks on each device (1)")
+    _add_number(parser, "--chunks", "V", "interleaved, eager-1f1b: chunks a device (1)")
     parser.add_argument(
         "--replicas",
         metavar="R,R,...",

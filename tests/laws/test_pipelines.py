@@ -37,7 +37,7 @@ BESIDE = {
     "data x tensor": {"data": 2, "tensor": 2},
     "fsdp": {"fsdp": 2},
 }
-SCHEDULES = ("gpipe", "1f1b", "interleaved")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "eager-1f1b")
 BLOCKS = {"vgg16": 9, "googlenet": 8, "cosmoflow": 6, "s2vt": 4}
 """Blocks of a network, 5 of the others; more stages are refused."""
 WHOLE = [
@@ -111,11 +111,11 @@ def without_stages(parts):
 def hold(parts, without_stages):
     """Hold the step of a cell against the one without stages."""
 
-    def check(cell, optimizer=None, average=0.0, **how):
+    def check(cell, optimizer=None, average=0.0, chunks=None, **how):
         model, pipe, beside, schedule = cell
         made = without_stages(model, beside, 2 * pipe, optimizer, average)
         task, state, batch, want = made
-        chunks = 2 if schedule == "interleaved" else 1
+        chunks = chunks or (2 if schedule == "interleaved" else 1)
         order = Pipe(schedule=schedule, chunks=chunks)
         axes = {"pipe": pipe, "order": order, **BESIDE[beside], **how}
         assert_leaves_equal(want, run(parts, task, axes, state, batch))
@@ -150,6 +150,10 @@ def test_norms_are_of_all_stages(kind, hold):
     config = OptimConfig(name=kind, weight_decay=0.1, clip=0.5, skip_nonfinite=3)
     move = optimizer(config, lambda step: 0.1)
     hold(("gpt2_small", 2, "alone", "1f1b"), optimizer=move, average=0.9)
+
+
+def test_eager_1f1b_with_chunks(hold):
+    hold(("gpt2_small", 2, "data", "eager-1f1b"), chunks=2)
 
 
 @pytest.mark.slow

@@ -23,6 +23,13 @@ def tables():
             for rounds in (1, 2, 3)
             for v in (2, 3, 4)
         ),
+        *(schedule("eager-1f1b", s, m) for s, m in NUMBERS),
+        *(
+            schedule("eager-1f1b", s, s * rounds, v)
+            for s in range(1, 7)
+            for rounds in (1, 2, 3)
+            for v in (2, 3, 4)
+        ),
     )
 
 
@@ -48,6 +55,7 @@ def length(table):
         "gpipe": 2 * (m + s - 1),
         "1f1b": 2 * (m + s - 1),
         "interleaved": 2 * (v * m + s - 1),
+        "eager-1f1b": 2 * (v * m + s - 1),
         "zb-h1": 3 * m + s - 1,
     }[table.name]
 
@@ -59,6 +67,7 @@ def in_flight(table, device):
         "gpipe": m,
         "1f1b": min(s - device, m),
         "interleaved": min(v * s - device, v * m),
+        "eager-1f1b": min((v + 1) * s - 1 - 2 * device, v * m),
         "zb-h1": min(s - device, m),
     }[table.name]
 
@@ -83,19 +92,43 @@ def test_each_work_is_done_once_and_where_its_stage_lies():
         assert all(device == w[1] % table.devices for w, device, _ in cells(table))
 
 
-def test_nothing_is_used_before_the_tick_after_the_one_that_made_it():
+def beat_of(table):
+    """Return the beat of each tick."""
+    return [b for b, ticks in enumerate(table.beats) for _ in ticks]
+
+
+def test_nothing_is_used_before_it_is_made_and_handed_on():
     for table in (*tables(), *evaluations()):
         at = {work: tick for work, _, tick in cells(table)}
-        last = table.stages - 1
+        last, beat = table.stages - 1, beat_of(table)
         for (kind, stage, micro), tick in at.items():
             if kind == "forward" and stage > 0:
-                assert at["forward", stage - 1, micro] < tick
+                assert beat[at["forward", stage - 1, micro]] < beat[tick]
             if kind == "backward":
                 assert at["forward", stage, micro] < tick
             if kind == "backward" and stage < last:
-                assert at["backward", stage + 1, micro] < tick
+                assert beat[at["backward", stage + 1, micro]] < beat[tick]
             if kind == "weights":
                 assert at["backward", stage, micro] < tick
+
+
+def test_a_device_goes_forward_and_backward_once_in_a_beat_at_most():
+    for table in (*tables(), *evaluations()):
+        for beat in table.beats:
+            for works in zip(*beat, strict=True):
+                kinds = [work.kind for work in works if work]
+                assert len(kinds) == len(set(kinds)) <= 2
+
+
+def test_eager_1f1b_has_a_tick_of_one_kind_and_hands_on_half_as_often():
+    """So that neighbours never wait for a backward pass with a forward pass."""
+    for table in tables():
+        s, m, v = table.devices, table.microbatches, table.chunks
+        if table.name != "eager-1f1b":
+            assert table.exchanges == table.length
+            continue
+        assert all(len({w.kind for w in row if w}) == 1 for row in table.ticks)
+        assert table.exchanges == v * m + v * s + s - 2
 
 
 def test_ticks_are_those_of_the_closed_form():

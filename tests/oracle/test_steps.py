@@ -1,5 +1,6 @@
 """Predicted steps: terms that follow from the ledger, the table and the shapes."""
 
+import itertools
 import re
 from collections import Counter
 from dataclasses import replace
@@ -24,6 +25,7 @@ from jaxdist.launch.samples import wanted
 from jaxdist.meshes.build import build_mesh
 from jaxdist.meshes.clusters.read import find
 from jaxdist.oracle.groups import Group
+from jaxdist.oracle.lanes import planned_lanes
 from jaxdist.oracle.passing import sending
 from jaxdist.oracle.predict import predict
 from jaxdist.oracle.prices import messages, seconds
@@ -147,7 +149,7 @@ def test_a_layer_that_reads_the_input_has_one_gradient(digits):
     assert spent.backward > 3.8 * spent.forward
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "eager-1f1b"])
 @pytest.mark.parametrize("micro", [4, 8])
 def test_even_stages_take_the_closed_form(schedule, micro):
     """(m + P - 1) (f + b), of which m (f + b) is work."""
@@ -155,6 +157,42 @@ def test_even_stages_take_the_closed_form(schedule, micro):
     busy, bubble = replayed(plan, micro, [Spent(forward=1.0, backward=1.0)] * 4)
     assert busy == 2 * micro
     assert busy + bubble == 2 * (micro + 3)
+
+
+@pytest.mark.parametrize("micro", [4, 8])
+def test_only_in_1f1b_do_forward_passes_wait_for_backward_passes(micro):
+    """docs/schedules.md: (m + P - 1) (f + b), and P f + (2 m + P - 2) b of 1F1B."""
+    stages = [Spent(forward=1.0, backward=3.0)] * 4
+
+    def step(schedule):
+        plan = Plan(mesh=MeshShape(pipe=4), pipe=Pipe(schedule=schedule))
+        return sum(replayed(plan, micro, stages))
+
+    assert step("eager-1f1b") == step("gpipe") == (micro + 3) * 4
+    assert step("1f1b") == 4 + (2 * micro + 2) * 3
+
+
+def test_a_beat_is_as_long_as_who_works_longest_in_both_of_its_ticks():
+    """Not as the longest forward and the longest backward pass, of different stages."""
+    plan = Plan(mesh=MeshShape(pipe=2), pipe=Pipe(schedule="eager-1f1b"))
+    stages = [Spent(forward=1.0, backward=5.0), Spent(forward=4.0, backward=2.0)]
+    busy, bubble = replayed(plan, 4, stages)
+    assert busy == 4 * 6
+    # A forward pass of stage 0 fills the pipe, a backward pass of it drains it.
+    assert busy + bubble == 1 + 4 * 6 + 5
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "eager-1f1b"])
+def test_a_timeline_is_as_long_as_work_and_bubble_and_has_no_overlap(schedule, digits):
+    plan = Plan(mesh=MeshShape(pipe=4), microbatches=4, pipe=Pipe(schedule=schedule))
+    case, cluster = digits.case(plan), find("testbed")
+    lanes = planned_lanes(case, cluster)
+    terms = predict(case, cluster).terms_s
+    ends = max(lane[-1].end for lane in lanes)
+    assert ends == pytest.approx(terms["compute"] + terms["bubble"])
+    for lane in lanes:
+        assert len(lane) == 8
+        assert all(a.end <= b.start + 1e-12 for a, b in itertools.pairwise(lane))
 
 
 def test_the_slowest_stage_is_the_one_that_is_busy():
