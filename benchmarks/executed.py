@@ -10,11 +10,11 @@ All but `read` as root, and each once. `calibrate` measures four hosts together 
 rate. `run` compiles the plans of a pool, and runs their steps in turn, in rounds, while
 links change their rate. `layers` times the networks' own layers; `choose` asks the
 planner for the best plan of each network and rate by these, and runs it beside the
-three of the pool that were fastest. `read` predicts from the calibrations alone (with
-`--own` from what the layers took as well), and sets the median over the rounds beside
-it; the floor is how well one round predicts that median. Nothing is fitted to steps.
-Regret is what the plan predicted to be fastest takes longer than the fastest one, of
-those whose step does what it does on one device.
+three of the pool that were fastest (`run --planned` runs it with the pool). `read`
+predicts from the calibrations alone (with `--own` from what the layers took as well),
+and sets the median over the rounds beside it; the floor is how well one round predicts
+that median. Nothing is fitted to steps. Regret is what the plan predicted to be fastest
+takes longer than the fastest one, of those whose step does what it does on one device.
 """
 
 import argparse
@@ -93,12 +93,18 @@ def chosen(model, cluster):
     return list(words_of(Plan.from_json(json.dumps(first["plan"]))))
 
 
+def planned(model, rates, folder):
+    """Return {name: overrides} of what the planner finds best at each rate."""
+    return {
+        f"planned {rate}": chosen(model, folder / f"{rate}.own.json") for rate in rates
+    }
+
+
 def beside(model, rates, folder):
     """Return {name: overrides}: what the planner chose, and the fastest of the pool."""
-    found = {}
+    found = planned(model, rates, folder)
     before = json.loads((folder / f"{model}.executed.json").read_text())
     for rate in rates:
-        found[f"planned {rate}"] = chosen(model, folder / f"{rate}.own.json")
         times = before["seconds"][rate]
         exact = [plan for plan in times if plan not in LOSSY]
         fast = sorted(exact, key=lambda plan: statistics.median(times[plan]))
@@ -157,7 +163,12 @@ def executed(hosts, model, plans, folder, args):
 
 def run(folder, args):
     """Execute the pool, and write down what it took."""
-    _execute(folder, args, "executed", lambda model: _of_pool(model, args.plans))
+    rates = args.rates.split(",") if args.planned else ()
+
+    def plans(model):
+        return _of_pool(model, args.plans) | planned(model, rates, folder)
+
+    _execute(folder, args, "executed", plans)
 
 
 def choose(folder, args):
@@ -299,6 +310,9 @@ def main():
     parser.add_argument("--rates", default="100mbit,200mbit,1gbit")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--plans", default="", help="of the pool; none is all")
+    parser.add_argument(
+        "--planned", action="store_true", help="run: what the planner chooses as well"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=2, help="of a round")
     parser.add_argument(

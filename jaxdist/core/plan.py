@@ -18,6 +18,10 @@ MADE_FOR: Final = "made_for"
 """Key of a plan file that says what it was made for; no part of the plan."""
 
 
+Weights = Literal["pairs", "filter", "channel", "sequence"]
+"""How the tensor axis splits weights."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """How a training run is laid out: read by the step, the audit and the report."""
@@ -26,7 +30,7 @@ class Plan:
     """Devices along each axis."""
     idle: tuple[str, ...] = ()
     """Axes allowed to repeat the same work on purpose (to test or to measure)."""
-    weights: Literal["pairs", "filter", "channel", "sequence"] = "pairs"
+    weights: Weights = "pairs"
     """How the tensor axis splits weights: pairs of layers, filters, or channels;
     sequence: pairs, and the tokens between them.
     """
@@ -133,6 +137,8 @@ class Plan:
             yield f"{self.pipe.schedule}{chunks}"
         if self.pipe.cuts:
             yield "own cuts"
+        if self.mesh.tensor > 1 and self.weights != "pairs":
+            yield f"weights by {self.weights}"
         if self.mesh.fsdp > 1 and self.zero != 3:
             yield f"zero {self.zero}"
         if self.remat:

@@ -169,23 +169,23 @@ class Runner:
         run, leaves, slopes = self._ready(trace, row, carry)
         if self.graded:
             _, back, (out, stats) = jax.vjp(run, leaves, slopes, has_aux=True)
-            kept = trace.keeps.pack(residuals(back), self.keeps)
-            carry = replace(carry, kept=forms.put(carry.kept, row["kept"], kept))
-            own = self.pipe.stats.put(carry.stats, stage.device, stats)
-            carry = replace(carry, stats=own)
+            kept = trace.keeps.write(carry.kept, residuals(back), row["kept"])
+            carry = replace(carry, kept=kept)
+            new = self.pipe.stats.put(carry.stats, stage.device, stats)
+            carry = replace(carry, stats=new)
         else:
             _, (out, _) = run(leaves, slopes)
         if last:
             return replace(carry, total=self.noted(row, carry, out))
-        return replace(carry, up=(trace.gives.pack(out, self.takes), *carry.up[1:]))
+        return replace(carry, up=(trace.gives.write(carry.up[0], out), *carry.up[1:]))
 
     def _backward(self, trace: Trace, row: Row, carry: Carry) -> Carry:
         _, leaves, slopes = self._ready(trace, row, carry)
-        kept = trace.keeps.unpack(forms.take(carry.kept, row["kept"]))
+        kept = trace.keeps.read(carry.kept, row["kept"])
         back = filled(trace.back, kept, leaves, slopes)
         grads, down = back(self._slope(trace, row, carry))
         if trace.stage.number:
-            made = trace.sloped.pack(down, self.slopes)
+            made = trace.sloped.write(carry.down[0], down)
             carry = replace(carry, down=(made, *carry.down[1:]))
         before, device = self.sums(row, carry), trace.stage.device
         return replace(carry, grads=self.pipe.params.add(before, device, grads))
@@ -195,14 +195,14 @@ class Runner:
         if trace is self.traces[-1]:
             return in_turn(row, jax.tree.map(_ones, trace.gives.shaped))
         form = self.traces[trace.stage.number + 1].sloped
-        came = form.unpack(forms.take(carry.gradients, row["gradient"]))
+        came = form.read(carry.gradients, row["gradient"])
         return in_turn(row, came)
 
     def _ready(self, trace: Trace, row: Row, carry: Carry) -> tuple[Any, Any, Any]:
         """Return a stage as a function, and what it is called on."""
         stage, pipe = trace.stage, self.pipe
         part = {key: x[row["micro"]] for key, x in self.parts.items()}
-        carried = trace.takes.unpack(forms.take(carry.inputs, row["input"]))
+        carried = trace.takes.read(carry.inputs, row["input"])
         part, carried = in_turn(row, (part, carried))
         slopes, others = apart(carried)
         run = pipe.function(stage, others, pipe.own_stats(stage, carry.stats), part)

@@ -1,18 +1,21 @@
 """Forms: what goes between stages, or waits for them, in one vector a dtype.
 
 Stages hand each other arrays of other shapes each; a device holds and sends vectors as
-long as the longest of them needs.
+long as the longest of them needs. A tree is written and read array by array, at the
+front of a vector: a stage that keeps little does not pass over all that the largest
+stage keeps, and numbers behind are those of another.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 Vectors = dict[str, jax.Array]
 """{dtype: numbers}, in the order of the names."""
@@ -46,30 +49,41 @@ class Form:
     def shaped(self) -> Any:
         """Return the tree with shapes for arrays."""
         vectors = {d: jax.ShapeDtypeStruct((n,), d) for d, n in self.lengths.items()}
-        return jax.eval_shape(self.unpack, vectors)
+        return jax.eval_shape(self.read, vectors)
 
-    def pack(self, tree: Any, lengths: Lengths) -> Vectors:
-        """Write a tree of this form into vectors of so many numbers."""
-        parts: dict[str, list[jax.Array]] = {dtype: [] for dtype in lengths}
-        for leaf, dtype in zip(jax.tree.leaves(tree), self.dtypes, strict=True):
-            parts[dtype].append(_numbers(leaf).reshape(-1))
-        own = self.lengths
-        for dtype, length in lengths.items():
-            parts[dtype].append(jnp.zeros(length - own.get(dtype, 0), dtype))
-        return {dtype: jnp.concatenate(found) for dtype, found in parts.items()}
+    def write(self, vectors: Vectors, tree: Any, *row: jax.Array) -> Vectors:
+        """Write a tree of this form over the front of vectors.
 
-    def unpack(self, vectors: Vectors) -> Any:
-        """Read a tree of this form from vectors."""
-        start: Counter[str] = Counter()
+        Args:
+            vectors: at least as long as the form; with rows in front where one is said.
+            tree: of this form.
+            row: of a ring, int32; none where vectors have no rows.
+        """
+        vectors = dict(vectors)
+        for leaf, (dtype, at, _) in zip(jax.tree.leaves(tree), self._parts, strict=True):
+            flat = _numbers(leaf).reshape((1,) * len(row) + (-1,))
+            place = (*row, jnp.int32(at))
+            vectors[dtype] = lax.dynamic_update_slice(vectors[dtype], flat, place)
+        return vectors
+
+    def read(self, vectors: Vectors, *row: jax.Array) -> Any:
+        """Read a tree of this form from the front of vectors, as `write` takes them."""
         leaves = []
-        for shape, dtype, is_key in zip(
-            self.shapes, self.dtypes, self.keys, strict=True
+        for shape, is_key, (dtype, at, length) in zip(
+            self.shapes, self.keys, self._parts, strict=True
         ):
-            at, size = start[dtype], math.prod(shape)
-            leaf = vectors[dtype][at : at + size].reshape(shape)
+            place, size = (*row, jnp.int32(at)), (1,) * len(row) + (length,)
+            leaf = lax.dynamic_slice(vectors[dtype], place, size).reshape(shape)
             leaves.append(jax.random.wrap_key_data(leaf) if is_key else leaf)
-            start[dtype] += size
         return jax.tree.unflatten(self.tree, leaves)
+
+    @property
+    def _parts(self) -> Iterator[tuple[str, int, int]]:
+        """Dtype, first number and length of each leaf in the vectors."""
+        start: Counter[str] = Counter()
+        for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
+            yield dtype, start[dtype], math.prod(shape)
+            start[dtype] += math.prod(shape)
 
 
 def form_of(tree: Any) -> Form:
@@ -115,17 +129,15 @@ def size(lengths: Lengths) -> int:
     return sum(n * np.dtype(dtype).itemsize for dtype, n in lengths.items())
 
 
-def put(ring: Vectors, row: Any, vectors: Vectors) -> Vectors:
+def put(ring: Vectors, row: jax.Array, vectors: Vectors) -> Vectors:
     """Write vectors into a row of a ring."""
-    return {dtype: x.at[row].set(vectors[dtype]) for dtype, x in ring.items()}
+    return {
+        dtype: lax.dynamic_update_slice(x, vectors[dtype][None], (row, jnp.int32(0)))
+        for dtype, x in ring.items()
+    }
 
 
-def take(ring: Vectors, row: Any) -> Vectors:
-    """Read a row of a ring."""
-    return {dtype: x[row] for dtype, x in ring.items()}
-
-
-def drop(ring: Vectors, row: Any, after: Any) -> Vectors:
+def drop(ring: Vectors, row: jax.Array, after: Any) -> Vectors:
     """Write over a row that has been read for the last time.
 
     Readers that change nothing may run before or after those that write, for all that
@@ -138,4 +150,8 @@ def drop(ring: Vectors, row: Any, after: Any) -> Vectors:
         after: arrays that were made of it.
     """
     made = sum(x.reshape(-1)[:1].astype(jnp.float32) for x in jax.tree.leaves(after))
-    return {d: x.at[row, :1].set(made.astype(x.dtype)) for d, x in ring.items()}
+    place = row, jnp.int32(0)
+    return {
+        dtype: lax.dynamic_update_slice(x, made.astype(x.dtype)[None], place)
+        for dtype, x in ring.items()
+    }

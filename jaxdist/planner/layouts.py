@@ -1,5 +1,6 @@
 """Layouts: the meshes of a number of devices, as plans that could be tried."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -32,6 +33,39 @@ def alone(plan: Plan, devices: int, axes: Sequence[str] = AXES) -> Iterator[Plan
     for axis in axes:
         mesh = MeshShape(**{axis: devices})
         yield replace(plan.on(mesh), mesh=mesh)
+
+
+def in_hosts(
+    plan: Plan, devices: int, host: int, axes: Sequence[str] = AXES
+) -> Iterator[Plan]:
+    """Yield the layouts that people publish for many hosts.
+
+    Tensor parallelism within a host and data parallelism between hosts (Shoeybi et al.
+    2019, arXiv 1909.08053), with stages between hosts as well (Narayanan et al. 2021,
+    arXiv 2104.04473), and shards within a host, copies between (Zhao et al. 2023, arXiv
+    2304.11277, "hybrid sharding").
+
+    Args:
+        plan: what stays as it is.
+        devices: of all hosts.
+        host: devices of one.
+        axes: that may have more than one device.
+
+    >>> [p.title for p in in_hosts(Plan(), 64, 8)]
+    ['data 8 x tensor 8', 'pipe 8 x tensor 8', 'data 8 x fsdp 8']
+    """
+    hosts, left = divmod(devices, host)
+    if left or hosts == 1 or host == 1:
+        return
+    stages = math.gcd(hosts, host)
+    for sizes in (
+        {"data": hosts, "tensor": host},
+        {"pipe": stages, "data": hosts // stages, "tensor": host},
+        {"data": hosts, "fsdp": host},
+    ):
+        if {axis for axis, size in sizes.items() if size > 1} <= {*axes}:
+            mesh = MeshShape(**sizes)
+            yield replace(plan.on(mesh), mesh=mesh)
 
 
 @cache

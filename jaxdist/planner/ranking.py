@@ -13,6 +13,7 @@ from jaxdist.planner.heap import Heap, Ranked, none_of
 from jaxdist.planner.shortlist import (
     EXACT,
     LAYOUTS,
+    at_best,
     first_of,
     shortlist,
     smaller,
@@ -67,7 +68,8 @@ def rank(
 
     Args:
         coarse: the space, estimated.
-        known: layouts whose loss is explained; all of them are described.
+        known: layouts whose loss is explained; all of them are described, with the
+            best settings that the space has for them.
         describe: gives a plan's case; it may refuse.
         room: bytes of a device; the device's own where not given.
         trace: gives a plan's case with what its traced program keeps; asked for the
@@ -77,11 +79,12 @@ def rank(
         BadInput: none of them can be run.
     """
     most = room or coarse.cluster.device.memory.value
-    asked = {plan.label: plan for plan in known}
     heap = Heap(
         describe=describe, cluster=coarse.cluster, most=most, roomy=coarse.roomy
     )
     order = shortlist(coarse, most)
+    best = (at_best(plan, order, coarse) for plan in known)
+    asked = {plan.label: plan for plan in best}
     for row in first_of(order, coarse.space):
         _describe(heap, row, order, coarse)
         if len(heap.found) == LAYOUTS:

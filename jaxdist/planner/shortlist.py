@@ -46,6 +46,21 @@ def first_of(order: Column, space: Space) -> list[int]:
     return [int(order[place]) for place in np.sort(first)[:TRIED]]
 
 
+def at_best(plan: Plan, order: Column, coarse: Coarse) -> Plan:
+    """Return a plan with the best settings of its mesh, as it is where there are none.
+
+    Args:
+        plan: a layout.
+        order: rows of the space, the best first.
+        coarse: the space, estimated.
+    """
+    space = coarse.space
+    if plan.mesh not in space.meshes:
+        return plan
+    own = order[space.mesh[order] == space.meshes.index(plan.mesh)]
+    return space.plan(int(own[0])) if len(own) else plan
+
+
 def smaller(row: int, needed: float, most: float, order: Column, coarse: Coarse) -> int:
     """Return the best row of a layout that should fit; the same where there is none.
 
@@ -64,7 +79,8 @@ def smaller(row: int, needed: float, most: float, order: Column, coarse: Coarse)
 def variants(plan: Plan, order: Column, coarse: Coarse) -> Iterator[Plan]:
     """Yield other settings of a plan's layout, the best first.
 
-    Beside those of the space: other cuts, and parameters that fsdp does not share out.
+    Beside those of the space: other cuts, other ways to split weights, and parameters
+    that fsdp does not share out.
 
     Args:
         plan: one that came out well.
@@ -77,6 +93,8 @@ def variants(plan: Plan, order: Column, coarse: Coarse) -> Iterator[Plan]:
     yield from (space.plan(int(row)) for row in own[:SETTINGS])
     if plan.stages > 1 and not plan.pipe.cuts and not plan.pipe.flows:
         yield replace(plan, pipe=replace(plan.pipe, cuts=faster_cuts(coarse, plan)))
+    if plan.mesh.tensor > 1:
+        yield from (replace(plan, weights=how) for how in space.choices.weights)
     if plan.mesh.fsdp > 1:
         yield from (replace(plan, zero=zero) for zero in space.choices.zeros)
     if plan.mesh.data > 1 and plan.reduce.via == "exact" and not plan.pipe.flows:

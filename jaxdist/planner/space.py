@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from jaxdist.core.axes import BATCH_AXES
 from jaxdist.core.pipe import Order, Pipe
-from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.plan import MeshShape, Plan, Weights
 from jaxdist.core.reduce import Via
 from jaxdist.planner.layouts import AXES, layouts
 
@@ -50,6 +50,8 @@ class Choices:
     """Ways of summing along the data axis."""
     zeros: tuple[Literal[1, 3], ...] = (1, 3)
     """What fsdp shares out: the optimizer's state alone, or parameters as well."""
+    weights: tuple[Weights, ...] = ("pairs",)
+    """How the tensor axis splits weights."""
 
 
 @dataclass(frozen=True, kw_only=True)

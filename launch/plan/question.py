@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from jaxdist.core.axes import AXES as EVERY
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.plan import Plan
+from jaxdist.core.plan import Plan, Weights
 from jaxdist.core.reduce import Via
 
 if TYPE_CHECKING:
@@ -139,14 +139,15 @@ class Question:
 
     def known(self) -> list[Plan]:
         """Return the layouts that everybody asks about, with as many microbatches."""
-        from jaxdist.planner.layouts import alone
+        from jaxdist.planner.layouts import alone, in_hosts
 
-        micro = self.subject.task.microbatches
+        micro, host = self.subject.task.microbatches, self.cluster.levels[0].size
         axes = () if self.pinned else tuple(a for a in self._axes if a != "spatial_w")
-        return [
-            replace(plan, microbatches=micro)
-            for plan in alone(self.base, self.devices, axes)
-        ]
+        plans = (
+            *alone(self.base, self.devices, axes),
+            *in_hosts(self.base, self.devices, host, axes),
+        )
+        return [replace(plan, microbatches=micro) for plan in plans]
 
     @property
     def _axes(self) -> tuple[str, ...]:
@@ -170,5 +171,6 @@ class Question:
             orders=((pipe.schedule, pipe.chunks),) if own else ORDERS,
             remat=(plan.remat,) if "plan.remat" in typed else (False, True),
             zeros=(plan.zero,) if "plan.zero" in typed else (1, 3),
+            weights=(plan.weights,) if "plan.weights" in typed else get_args(Weights),
             ways=exact if "plan.reduce.via" in typed else (*exact, *lossy),
         )

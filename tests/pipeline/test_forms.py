@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdist.pipeline.forms import form_of, longest
+from jaxdist.pipeline.forms import form_of, longest, zeros
 
 
 def test_a_tree_comes_back_from_vectors_that_are_longer_than_it_needs():
@@ -15,8 +15,15 @@ def test_a_tree_comes_back_from_vectors_that_are_longer_than_it_needs():
     }
     form = form_of(tree)
     larger = form_of({**tree, "x": jnp.zeros((5, 5))})
-    lengths = longest([form, larger])
-    back = form.unpack(form.pack(tree, lengths))
+    lengths, row = longest([form, larger]), jnp.int32(1)
+    ring = larger.write(zeros(lengths, 3), {**tree, "x": jnp.ones((5, 5))}, row)
+    ring = form.write(ring, tree, row)
+    assert not any(np.asarray(x)[[0, 2]].any() for x in ring.values())
+    # What a larger tree left behind stays, and is nobody's.
+    assert (ring["float32"][1, 6:] == 1).all()
+    back = form.read(ring, row)
+    alone = form.read(form.write(zeros(lengths), tree))
+    assert np.array_equal(alone["x"], tree["x"])
     assert np.array_equal(back["x"], tree["x"])
     assert np.array_equal(back["mask"], tree["mask"])
     draws = [jax.random.uniform(each["keys"][1], (3,)) for each in (back, tree)]

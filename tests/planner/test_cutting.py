@@ -1,6 +1,7 @@
 """Cuts by seconds: no others have a faster slowest stage."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,24 @@ def test_the_search_tries_cuts_and_what_fsdp_shares(question, coarse):
     assert len(cut.pipe.cuts) == 3
     assert len(question.subject.case(cut).stages) == 4
     assert Plan.from_json(cut.to_json()) == cut
+
+
+def test_the_search_tries_ways_to_split_weights(question, coarse):
+    order = shortlist(coarse, 80e9)
+    split = Plan(mesh=MeshShape(data=4, tensor=2), microbatches=1)
+    ways = {plan.weights for plan in variants(split, order, coarse)}
+    assert ways == {"pairs", "sequence", "filter", "channel"}
+    whole = Plan(mesh=MeshShape(data=8), microbatches=1)
+    assert {plan.weights for plan in variants(whole, order, coarse)} == {"pairs"}
+    labels = [plan.label for plan in variants(split, order, coarse)]
+    assert len({*labels}) == len({*variants(split, order, coarse)})
+
+
+def test_ways_that_are_typed_stay(question):
+    typed = ("plan.weights=sequence", "plan.mesh.tensor=2")
+    resolved = resolve("gpt2_small", (*typed, "data.context=64", "data.batch=32"))
+    asked = replace(question, resolved=resolved)
+    assert asked.coarse(()).space.choices.weights == ("sequence",)
 
 
 def test_equal_blocks_are_read_once(question):

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.plan import MeshShape
+from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.described import Subject
 from jaxdist.launch.plan.question import Question
 from jaxdist.launch.resolve import resolve
 from jaxdist.meshes.clusters.read import find
 from jaxdist.oracle.predict import predict
 from jaxdist.planner.ranking import rank
-from jaxdist.planner.shortlist import LAYOUTS, first_of, shortlist, smaller
+from jaxdist.planner.shortlist import LAYOUTS, at_best, first_of, shortlist, smaller
+from jaxdist.planner.space import ORDERS
 
 ROOM = 80e9
 
@@ -79,6 +80,27 @@ def test_the_estimate_counts_what_a_device_holds(subject, coarse, axes, chunks, 
     row = int(rows[space.micro[rows].argmax()])
     full = predict(subject.case(space.plan(row)), coarse.cluster).memory_bytes
     assert coarse.bytes[row] == pytest.approx(full, rel=0.1)
+
+
+@pytest.mark.parametrize(("name", "chunks"), ORDERS)
+def test_inputs_in_flight_are_those_of_the_schedule(subject, coarse, name, chunks):
+    space = coarse.space
+    own = space.mesh == space.meshes.index(MeshShape(pipe=2, data=4))
+    own &= space.order == space.choices.orders.index((name, chunks))
+    (rows,) = np.nonzero(own & (space.remat == 0))
+    row = int(rows[space.micro[rows].argmax()])
+    full = predict(subject.case(space.plan(row)), coarse.cluster).memory_bytes
+    assert coarse.bytes[row] == pytest.approx(full, rel=0.1)
+
+
+def test_well_known_layouts_are_asked_about_at_their_best(question, coarse):
+    order = shortlist(coarse, ROOM)
+    staged = Plan(mesh=MeshShape(pipe=4, data=2), microbatches=1)
+    best = at_best(staged, order, coarse)
+    assert best.mesh == staged.mesh
+    assert best.microbatches > 1
+    other = Plan(mesh=MeshShape(pipe=4), microbatches=1)
+    assert at_best(other, order, coarse) == other
 
 
 def test_what_layers_make_is_split_with_their_weights(subject, coarse):
