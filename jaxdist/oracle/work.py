@@ -7,14 +7,16 @@
     timed      what the device was seen to take for products and convolutions like the
                slice's own (`jaxdist.core.kernel`)
     otherwise  max(share F / (peak e(share F)), share M / memory bandwidth) + launch
+    summed     3 W / memory bandwidth for each microbatch of several, or of a pipeline
 
 F are the FLOPs of one kernel of the layer, M the bytes that it reads and writes, of the
 weights those that a device has of them, e the device's efficiency by the FLOPs of a
 kernel: half a layer takes more than half the time (correction 5 to ParaDL, arXiv
-2104.09075).
+2104.09075). W are the bytes of a stage's weights on a device.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -34,6 +36,8 @@ _READ_ON: Final = 2
 """Times that a forward pass does: it reads its input and writes its output."""
 
 
+ADDED: Final = 3
+"""Times that adding a gradient to a sum passes over it: both are read, one written."""
 _GRADIENTS: Final = 2
 """Kernels of a backward pass, for one of a forward pass."""
 
@@ -173,11 +177,26 @@ def stage_seconds(case: Case, device: Device) -> tuple[Spent, ...]:
             ledger=case.ledgers[place],
             microbatches=taken[place].micro,
         )
-        whole = Spent(forward=0.0, backward=0.0)
-        for layer in worked_in(case, stage):
+        layers = worked_in(case, stage)
+        whole = Spent(forward=0.0, backward=summing(worker, layers))
+        for layer in layers:
             whole += worker.spent(layer)
         found.append(whole)
     return tuple(found)
+
+
+def summing(worker: Worker, layers: Iterable[Layer]) -> float:
+    """Return the seconds in which gradients are added to those of other microbatches.
+
+    Args:
+        worker: a device.
+        layers: of a stage that it has.
+    """
+    case = worker.case
+    if case.microbatches == 1 and not case.stages:
+        return 0.0
+    weights = sum(worker.read(layer, worker.share(layer)) for layer in layers)
+    return ADDED * weights / worker.device.memory_bandwidth.value
 
 
 def worked_in(case: Case, stage: int) -> tuple[Layer, ...]:

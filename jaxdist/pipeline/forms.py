@@ -60,7 +60,9 @@ class Form:
             row: of a ring, int32; none where vectors have no rows.
         """
         vectors = dict(vectors)
-        for leaf, (dtype, at, _) in zip(jax.tree.leaves(tree), self._parts, strict=True):
+        for leaf, (dtype, at, _) in zip(
+            jax.tree.leaves(tree), self._parts, strict=True
+        ):
             flat = _numbers(leaf).reshape((1,) * len(row) + (-1,))
             place = (*row, jnp.int32(at))
             vectors[dtype] = lax.dynamic_update_slice(vectors[dtype], flat, place)

@@ -29,6 +29,7 @@ from jaxdist.core.plan import MeshShape
 from jaxdist.oracle.groups import group_of
 from jaxdist.oracle.predict import MARGIN
 from jaxdist.oracle.prices import seconds
+from jaxdist.oracle.work import ADDED
 from jaxdist.pipeline.schedule import EAGER
 from jaxdist.planner.pieces import Pieces
 from jaxdist.planner.samples import Samples
@@ -131,8 +132,17 @@ class Coarse:
         )
         ahead, back = self._ticks
         again = found.forward * self.space.remat
-        total: Column = ahead * found.forward + back * (found.backward + again)
+        backward = found.backward + again + self._summing
+        total: Column = ahead * found.forward + back * backward
         return total
+
+    @cached_property
+    def _summing(self) -> Column:
+        """Seconds in which a stage adds the gradients of a microbatch to a sum."""
+        summed = (self.space.micro > 1) | (self.space.sizes("pipe") > 1)
+        bandwidth = self.cluster.device.memory_bandwidth.value
+        took: Column = ADDED * self._whole / self.space.chunks / bandwidth
+        return np.where(summed, took, 0.0)
 
     @cached_property
     def _whole(self) -> Column:

@@ -30,7 +30,7 @@ from jaxdist.oracle.passing import sending
 from jaxdist.oracle.predict import predict
 from jaxdist.oracle.prices import messages, seconds
 from jaxdist.oracle.replay import replayed
-from jaxdist.oracle.work import Spent, Worker, stage_seconds
+from jaxdist.oracle.work import Spent, Worker, stage_seconds, worked_in
 from jaxdist.train.laying import lay_out
 from jaxdist.train.program import compile_program
 
@@ -147,6 +147,29 @@ def test_a_layer_that_reads_the_input_has_one_gradient(digits):
     second = next(row for row in others if row.kernel.kind == "convolution")
     spent = worker.spent(second)
     assert spent.backward > 3.8 * spent.forward
+
+
+def test_gradients_are_added_to_those_of_other_microbatches(digits):
+    """3 W / memory bandwidth: a sum of microbatches is read and written by each."""
+    device = find("testbed").device
+
+    def beside_layers(plan):
+        case = digits.case(plan)
+        worker = Worker(
+            case=case,
+            device=device,
+            ledger=case.ledgers[0],
+            microbatches=case.microbatches,
+        )
+        alone = sum(worker.spent(layer).backward for layer in worked_in(case, 0))
+        return stage_seconds(case, device)[0].backward - alone, worker
+
+    more, worker = beside_layers(Plan(microbatches=4))
+    weights = sum(layer.parameter_bytes for layer in worked_in(worker.case, 0))
+    assert more == pytest.approx(3 * weights / device.memory_bandwidth.value)
+    assert beside_layers(Plan(microbatches=1))[0] == pytest.approx(0, abs=1e-12)
+    staged = Plan(mesh=MeshShape(pipe=2), microbatches=1)
+    assert beside_layers(staged)[0] > 0
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "eager-1f1b"])
