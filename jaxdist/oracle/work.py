@@ -32,8 +32,6 @@ _READ_BACK: Final = 3
 the slope that it writes."""
 _READ_ON: Final = 2
 """Times that a forward pass does: it reads its input and writes its output."""
-
-
 _GRADIENTS: Final = 2
 """Kernels of a backward pass, for one of a forward pass."""
 
@@ -82,7 +80,8 @@ class Worker:
         """
         planned, whole, count = Counter[str](), Counter[str](), Counter[str]()
         for layer in self.case.profile.layers:
-            if work := self.ledger.work.get(layer.name):
+            work = self.ledger.work.get(layer.name)
+            if work and layer.flops:
                 module = layer.name.rpartition(".")[0]
                 planned[module] += work
                 whole[module] += layer.flops
@@ -124,7 +123,7 @@ class Worker:
     def _slice(self, whole: Shape, share: float) -> Shape:
         """Return what one kernel computes here: a part of the uses, or of the filters.
 
-        What is more than a device's part of the samples is filters that it lacks.
+        What is less than a device's part of the samples is filters that it lacks.
         """
         samples = 1 / (self.case.shards * self.case.microbatches)
         filters = min(1.0, share / samples) if self.case.plan.mesh.tensor > 1 else 1.0
