@@ -67,7 +67,7 @@ def ran(folder, rounds=5, steps=6):
     In turn: other work of the machine slows all plans, and not those of one minute.
     """
     import jax
-    from predicted_worker import Runner
+    from executed_worker import Runner
 
     from jaxdist.launch.measuring import write_measured
 

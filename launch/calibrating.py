@@ -67,14 +67,7 @@ def calibrate(args: Namespace) -> Calibrated:
     if was_placed(os.environ):
         join(WATCHED_S)
     mine = company()
-    devices = max(mine.count, 1) if args.devices is None else args.devices
-    if devices < 1 or devices % mine.count:
-        raise BadInput(
-            "the devices do not divide over the processes",
-            rule="--devices is a multiple of the processes",
-            values=f"--devices {devices}, {mine.count} processes",
-            remedy=f"--devices {mine.count * max(1, devices // mine.count)}",
-        )
+    devices = _devices(args, cluster, mine.count)
     prepared = prepare_devices(Plan(mesh=MeshShape(data=devices)), explicit=True)
     machine = _machine(args, prepared, config, cluster)
     if mine.leads:
@@ -86,6 +79,31 @@ def calibrate(args: Namespace) -> Calibrated:
         leads=mine.leads,
         of=args.words[0] if args.words else Calibrated.of,
     )
+
+
+def _devices(args: Namespace, cluster: Cluster | None, processes: int) -> int:
+    """Return how many devices are measured: those of a cluster that is added to.
+
+    Raises:
+        BadInput: other ones were asked for, or they do not divide over the processes.
+    """
+    there = processes if cluster is None else cluster.devices
+    devices = there if args.devices is None else args.devices
+    if cluster is not None and devices != there:
+        raise BadInput(
+            "layers are added to a cluster of other devices",
+            rule="all devices of the cluster are timed at once, as they were before",
+            values=f"--devices {devices}, {args.cluster} has {there}",
+            remedy=f"--devices {there}",
+        )
+    if devices < 1 or devices % processes:
+        raise BadInput(
+            "the devices do not divide over the processes",
+            rule="--devices is a multiple of the processes",
+            values=f"--devices {devices}, {processes} processes",
+            remedy=f"--devices {processes * max(1, devices // processes)}",
+        )
+    return devices
 
 
 def _machine(

@@ -2,7 +2,6 @@
 
 import shlex
 from argparse import Namespace
-from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from jaxdist.core.units import duration, percent, size
@@ -31,16 +30,16 @@ def print_compared(out: "Console", found: "Beside", args: Namespace) -> None:
     """Print each run: its step, term by term, by layer, and what missed most."""
     for one in found.seen:
         _print_run(out, one, found.cluster.name, every=args.layers)
-    same = f"jaxdist compare {shlex.join(args.runs)} --cluster {args.cluster}"
+    same = f"jaxdist compare {shlex.join((*args.runs, '--cluster', args.cluster))}"
     if args.recalibrate:
         fitted = many(len(found.seen), "run")
         out.print(f"  written  {args.recalibrate}, fitted to {fitted}")
         seen = {find_run(name, folder=args.dir).name for name in args.runs}
         others = [name for name in run_names(args.dir) if name not in seen]
-        better = quote(str(args.recalibrate))
         # What it was fitted to proves nothing, and is refused.
         if others:
-            print_next(out, f"jaxdist compare {quote(others[0])} --cluster {better}")
+            better = others[0], "--cluster", str(args.recalibrate)
+            print_next(out, f"jaxdist compare {shlex.join(better)}")
         return
     print_next(out, f"{same} --layers", f"{same} --recalibrate better.json")
 

@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Final
 import jax
 
 from jaxdist.collectives.trips import NAME, computations
-from jaxdist.core.measured import BUBBLE, COMPUTE, UPDATE, WAITING, Measured
+from jaxdist.core.measured import (
+    BUBBLE,
+    COMPUTE,
+    PACKING,
+    UPDATE,
+    WAITING,
+    Measured,
+)
 from jaxdist.launch.job import network_of
 from jaxdist.launch.runs import write_whole
 from jaxdist.launch.scale.place import own_cores
+from jaxdist.partition.reduction import BUCKETS
 from jaxdist.pipeline.flow import UPDATE as UPDATE_OF_STAGES
 from jaxdist.profile.part import Part
 from jaxdist.profile.scopes import modules
@@ -77,6 +85,9 @@ def _computing(text: str, layers: frozenset[str]) -> Iterator[tuple[str, Part]]:
         scopes = re.split(r"[/():]+", name[1]) if name else []
         if _UPDATES.intersection(scopes):
             yield said[1], Part(term=UPDATE)
+            continue
+        if name and BUCKETS in name[1]:
+            yield said[1], Part(term=PACKING)
             continue
         inside = [scope for scope in scopes if scope in layers]
         yield (

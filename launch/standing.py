@@ -5,20 +5,16 @@ another has made, and nothing speaks of hosts that are gone.
 """
 
 import json
-import re
 from pathlib import Path
-from typing import Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.iproute import check_machine
 from jaxdist.launch.links import bits_per_second, lag
 from jaxdist.launch.local import MOST
+from jaxdist.launch.named import NAME, begins, option
 from jaxdist.launch.request import check_number
 from jaxdist.launch.spaces import FILES, known, remove, sweep
 from jaxdist.launch.testbed import Hosts
-
-NAME: Final = "testbed"
-"""What a testbed is called that nobody has named."""
 
 
 def up(
@@ -36,7 +32,7 @@ def up(
         BadInput: numbers or a name that cannot be, a machine that cannot make hosts, or
             one of this name is there already.
     """
-    begins = _begins(name)
+    start = begins(name)
     check_number("--hosts", count, MOST)
     if rate is not None:
         bits_per_second(rate)
@@ -51,7 +47,7 @@ def up(
             values=", ".join(there(name)),
             remedy=(f"jaxdist testbed down{option(name)}", "or another --name"),
         )
-    hosts = Hosts(count, rate, delay=delay, name=begins)
+    hosts = Hosts(count, rate, delay=delay, name=start)
     hosts.up()
     about = _about(name)
     about.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +61,7 @@ def standing(name: str = NAME) -> Hosts:
     Raises:
         BadInput: there is none of this name, or only a part of one.
     """
-    begins = _begins(name)
+    start = begins(name)
     check_machine()
     if not there(name):
         raise BadInput(
@@ -76,7 +72,7 @@ def standing(name: str = NAME) -> Hosts:
     try:
         about = json.loads(_about(name).read_text())
         rate, delay = about["rate"], about["delay"]
-        return Hosts(about["count"], rate, delay=delay, name=begins)
+        return Hosts(about["count"], rate, delay=delay, name=start)
     except (OSError, ValueError, KeyError) as error:
         raise BadInput(
             "the testbed is not whole",
@@ -95,41 +91,16 @@ def down(name: str = NAME) -> list[str]:
     Raises:
         BadInput: a machine that cannot make hosts either.
     """
-    begins = _begins(name)
+    start = begins(name)
     check_machine()
-    return [*remove(begins), *sweep()]
+    return [*remove(start), *sweep()]
 
 
 def there(name: str = NAME) -> tuple[str, ...]:
     """Name what there is of a testbed."""
-    return tuple(sorted(one for one in known() if one.startswith(f"{_begins(name)}-")))
-
-
-def option(name: str) -> str:
-    """Return what is added to a command for the testbed of a name.
-
-    >>> option("testbed"), option("slow")
-    ('', ' --name slow')
-    """
-    return "" if name == NAME else f" --name {name}"
-
-
-def _begins(name: str) -> str:
-    """Return how the names of a testbed's hosts begin: none begins as another's do.
-
-    Raises:
-        BadInput: it is no name.
-    """
-    if not re.fullmatch(r"[a-z][a-z0-9]{0,15}", name):
-        raise BadInput(
-            f"{name} names no testbed",
-            rule="a name is a letter and at most 15 letters and digits, all small",
-            values=f"--name {name}",
-            remedy="--name slow",
-        )
-    return f"jaxdist-{name}"
+    return tuple(sorted(one for one in known() if one.startswith(f"{begins(name)}-")))
 
 
 def _about(name: str) -> Path:
     """Return the file that is written last: without it the testbed is not whole."""
-    return FILES / f"{_begins(name)}-switch" / "about.json"
+    return FILES / f"{begins(name)}-switch" / "about.json"

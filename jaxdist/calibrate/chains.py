@@ -36,7 +36,7 @@ SIZES: Final = {
     1 << 23: (_FEW, 3),
 }
 """Bytes of what a device has, collectives in two chains of them, and rounds."""
-_AT_ONCE: Final = {"collective-permute": 2}
+_IN_A_LINK: Final = {"collective-permute": 2}
 """Collectives in a link of a chain, where there is more than one."""
 _SIDE: Final = 128
 """Rows and columns of the product before each."""
@@ -83,7 +83,7 @@ def _timings(mesh: Mesh, kind: str, devices: int) -> Iterator[Timing]:
         few, some, *kernels = np.median(rounds(grouped, calls, times), axis=1)
         more = (some - few) - (kernels[1] - kernels[0])
         seconds = float(max(more, 0.05 * some)) / (links[1] - links[0])
-        seconds /= _AT_ONCE.get(kind, 1)
+        seconds /= _IN_A_LINK.get(kind, 1)
         yield Timing(kind=kind, payload=_result(kind, size, devices), seconds=seconds)
 
 

@@ -9,7 +9,7 @@ FLOPs. A kernel that was timed itself takes what it took.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Final, Literal, Self
@@ -105,14 +105,14 @@ class Kernel:
                 rule=f"[{', '.join(names)}, forward_s, backward_s], of kind "
                 f"{' or '.join(KINDS)}",
                 values=f"{list(row)}",
-                remedy='["product", 1, 16, 64, 64, 1e-6, 3e-6]',
+                remedy='["product", 1, 16, 64, 64, 1.0e-6, 3.0e-6]',
             )
         if any(isinstance(x, bool) or not isinstance(x, int | float) for x in row[1:]):
             raise BadInput(
                 "a row of a kernel with words in it",
                 rule="all but the kind are numbers",
                 values=f"{list(row)}",
-                remedy='["product", 1, 16, 64, 64, 1e-6, 3e-6]',
+                remedy='["product", 1, 16, 64, 64, 1.0e-6, 3.0e-6]',
             )
         *sizes, forward, backward = row
         shape = Shape(**dict(zip(names, sizes, strict=True)))
@@ -131,12 +131,33 @@ class Kernels:
     """In any order; the last of equal shapes counts."""
 
     def __post_init__(self) -> None:
-        Number(0, self.origin)
+        if Number(self.peak, self.origin).value == 0:
+            raise BadInput(
+                "kernels of a device that computes nothing",
+                rule="peak is the FLOPs a second of the device when they were timed",
+                values=f"peak: {self.peak:g}",
+                remedy="peak: 60 GFLOP/s",
+            )
 
     def with_more(self, more: "Kernels") -> "Kernels":
-        """Add kernels; those timed again replace what they took before."""
-        both = {kernel.shape: kernel for kernel in (*self.timed, *more.timed)}
-        return replace(more, timed=tuple(both.values()))
+        """Add kernels; those timed again replace what they took before.
+
+        What a device of the peak of `more` takes for the others stays as it is.
+        """
+        timed = (*self._of_peak(more.peak), *more.timed)
+        return replace(more, timed=_latest(timed))
+
+    def _of_peak(self, peak: float) -> tuple[Kernel, ...]:
+        """Return the kernels as if they were timed on a device of another peak."""
+        longer = self.peak / peak
+        return tuple(
+            replace(
+                one,
+                forward_s=longer * one.forward_s,
+                backward_s=longer * one.backward_s,
+            )
+            for one in self.timed
+        )
 
     def seconds(self, shape: Shape, peak: float) -> tuple[float, float] | None:
         """Return the seconds of forward and backward pass; None if none is alike.
@@ -166,11 +187,17 @@ class Kernels:
     def _of_kind(self) -> dict[Kind, tuple[Column, Column]]:
         """Places and logarithms of rates, of products and of convolutions."""
         found: dict[Kind, tuple[Column, Column]] = {}
+        latest = _latest(self.timed)
         for kind in KINDS:
-            each = [kernel for kernel in self.timed if kernel.shape.kind == kind]
+            each = [kernel for kernel in latest if kernel.shape.kind == kind]
             places = np.array([_place(kernel.shape) for kernel in each])
             found[kind] = places, np.array([_rates(kernel) for kernel in each])
         return found
+
+
+def _latest(timed: Iterable[Kernel]) -> tuple[Kernel, ...]:
+    """Return the last kernel of each shape."""
+    return tuple({kernel.shape: kernel for kernel in timed}.values())
 
 
 def _place(shape: Shape) -> Column:

@@ -7,6 +7,8 @@ from typing import Final
 
 COMPUTE: Final = "compute"
 UPDATE: Final = "update"
+PACKING: Final = "packing"
+"""Term of the time in which gradients are packed and unpacked, and chosen from."""
 WAITING: Final = "waiting"
 """Term of the time in which a collective waits for devices that are not there yet."""
 BUBBLE: Final = "bubble"

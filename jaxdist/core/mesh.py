@@ -73,8 +73,12 @@ class MeshShape:
 
 
 def sizes(tree: Any) -> dict[str, int]:
-    """Refuse sizes of a mesh that are no numbers."""
-    found = known(MeshShape, tree)
+    """Refuse sizes of a mesh that are no numbers.
+
+    Raises:
+        BadInput: one of them is none, or no axis has its name.
+    """
+    found = known(MeshShape, tree, "plan.mesh")
     for axis, size in found.items():
         if type(size) is not int:
             raise BadInput(

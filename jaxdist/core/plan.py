@@ -1,8 +1,9 @@
 """A plan: how the training of a network is split over devices, as plain data."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
 from typing import Final, Literal
 
 from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES
@@ -211,16 +212,22 @@ class Plan:
         tree = as_object("a plan", json.loads(text))
         tree = {key: value for key, value in tree.items() if key != MADE_FOR}
         return cls(
-            **known(cls, tree)
+            **known(cls, tree, "a plan")
+            | {
+                name: kind(**tuples(known(kind, tree.get(name, {}), f"plan.{name}")))
+                for name, kind in _PARTS.items()
+            }
             | {
                 "mesh": MeshShape(**sizes(tree.get("mesh", {}))),
-                "shuffle": Shuffle(**known(Shuffle, tree.get("shuffle", {}))),
-                "pipe": Pipe(**tuples(known(Pipe, tree.get("pipe", {})))),
-                "reduce": Reduce(**tuples(known(Reduce, tree.get("reduce", {})))),
-                "outer": Outer(**known(Outer, tree.get("outer", {}))),
                 "idle": tuple(tree.get("idle", ())),
             }
         )
+
+
+_PARTS: Final[Mapping[str, type]] = MappingProxyType(
+    {"shuffle": Shuffle, "pipe": Pipe, "reduce": Reduce, "outer": Outer}
+)
+"""Fields of a plan that have fields of their own, but for the mesh."""
 
 
 def _check_replicas(plan: Plan) -> None:

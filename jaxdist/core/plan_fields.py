@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.errors import BadInput
+from jaxdist.core.fields import check_fields
 
 
 def tuples(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -13,18 +14,27 @@ def tuples(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in tree.items()}
 
 
-def known(owner: type, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Pass the fields through, or name the one that `owner` does not have."""
-    names = [f.name for f in fields(owner)]
-    for key in as_object(f"a plan's {owner.__name__}", tree):
-        if key not in names:
-            near = did_you_mean(key, names) or ", ".join(names)
-            raise BadInput(f"no plan field {key}", remedy=f"did you mean {near}?")
+def known(owner: type, tree: Any, where: str) -> dict[str, Any]:
+    """Pass the fields through, or name the one that `owner` does not have.
+
+    Args:
+        owner: whose fields they are.
+        tree: as JSON has it.
+        where: what has them, for errors: `plan.mesh`.
+
+    Raises:
+        BadInput: no object, or a field of another name.
+    """
+    check_fields(as_object(where, tree), [f.name for f in fields(owner)], where)
     return dict(tree)
 
 
 def as_object(what: str, tree: Any) -> dict[str, Any]:
-    """Refuse what is no object of JSON."""
+    """Refuse what is no object of JSON.
+
+    Raises:
+        BadInput: it is something else.
+    """
     if not isinstance(tree, dict):
         raise BadInput(
             f"{what} is no {type(tree).__name__}",

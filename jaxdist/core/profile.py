@@ -61,6 +61,9 @@ class Layer:
         if len(self.weights) < 2 or not self.flops_forward:
             return None
         *taps, inputs, outputs = self.weights
+        if self.kind.endswith("Embed"):
+            # A table is asked how like its rows vectors are: it reads features.
+            inputs, outputs = outputs, inputs
         spread = self.kind.endswith("Conv")
         return Shape(
             kind="convolution" if spread else "product",

@@ -9,7 +9,16 @@ import numpy as np
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
-from jaxdist.core.measured import BETWEEN, OTHER, Measured, Pair
+from jaxdist.core.measured import (
+    BETWEEN,
+    BUBBLE,
+    COMPUTE,
+    OTHER,
+    PACKING,
+    UPDATE,
+    Measured,
+    Pair,
+)
 from jaxdist.core.number import Number
 from jaxdist.core.run import Run
 from jaxdist.oracle.groups import Group
@@ -18,9 +27,14 @@ from jaxdist.oracle.misses import Miss, misses
 from jaxdist.oracle.predict import Prediction
 from jaxdist.oracle.term import Term
 
-OWN: Final = ("compute", "bubble", "update")
+OWN: Final = (COMPUTE, BUBBLE, PACKING, UPDATE)
 """Terms of a device alone; the others are of the links, and of the input."""
-_SPEEDS: Final = ("device.flops", "device.memory_bandwidth", "device.launch")
+_SPEEDS: Final = (
+    "device.flops",
+    "device.memory_bandwidth",
+    "device.launch",
+    "device.packing",
+)
 _LEAST: Final = 0.05
 _MOST: Final = 20.0
 """Factors between which a recalibration stays."""
@@ -211,7 +225,7 @@ def recalibrated(cluster: Cluster, seen: Sequence[Compared]) -> Cluster:
 
     Two factors are fitted, a of devices and b of links, with the same relative weight:
 
-        a (compute + bubble + update) + b (the others) = step
+        a (compute + bubble + packing + update) + b (the others) = step
 
     A run that was watched has both parts measured, so one is enough. What waits for
     others is of the links, as it is where links are calibrated; what nobody does is of
@@ -234,6 +248,7 @@ def recalibrated(cluster: Cluster, seen: Sequence[Compared]) -> Cluster:
         flops={dtype: faster(rate, own) for dtype, rate in device.flops.items()},
         memory_bandwidth=faster(device.memory_bandwidth, own),
         launch=faster(device.launch, 1 / own),
+        packing={way: faster(one, 1 / own) for way, one in device.packing.items()},
     )
     levels = tuple(
         replace(
@@ -254,7 +269,7 @@ def _factors(seen: Sequence[Compared]) -> tuple[float, float]:
     parts, took = rows[:, :2], rows[:, 2]
     shares = parts[:, 0] / parts.sum(axis=1)
     if np.ptp(shares) < _APART:
-        both = float(np.median(took / parts.sum(axis=1)))
+        both = _bounded(np.median(took / parts.sum(axis=1)))
         return both, both
     own, moved = nnls(parts, took)[0]
     return _bounded(own), _bounded(moved)

@@ -4,12 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from jaxdist.core.measured import BUBBLE, COMPUTE, OTHER, UPDATE, WAITING, Measured
+from jaxdist.core.measured import (
+    BUBBLE,
+    COMPUTE,
+    OTHER,
+    PACKING,
+    UPDATE,
+    WAITING,
+    Measured,
+)
 from jaxdist.oracle.term import Term
 
 _SURE: Final = ("measured", "fitted")
 _SPEEDS: Final = {
     COMPUTE: ("device.flops", "device.efficiency", "device.launch"),
+    PACKING: ("device.packing",),
     UPDATE: ("device.memory_bandwidth",),
 }
 

@@ -13,6 +13,7 @@ from jaxdist.oracle.passing import sending
 from jaxdist.oracle.prices import priced
 from jaxdist.oracle.replay import replayed
 from jaxdist.oracle.work import stage_seconds
+from jaxdist.partition.ledger import Ledger
 
 _PASSES: Final = 5
 """Passes of an update over the parameters: value, slope and momentum are read, value
@@ -113,7 +114,7 @@ def predict(case: Case, cluster: Cluster) -> Prediction:
     """
     check_devices(case.plan, cluster)
     terms = computed(case, cluster) | moved(case, cluster)
-    terms["packing"] = _packing(case, cluster)
+    terms["packing"] = max(packed(ledger, cluster) for ledger in case.ledgers)
     terms["update"] = _update(case, cluster)
     late = _input(case, cluster) - sum(terms.values())
     terms["input"] = max(0.0, late)
@@ -162,13 +163,10 @@ def moved(case: Case, cluster: Cluster) -> dict[str, float]:
     return max(found, key=lambda terms: sum(terms.values()))
 
 
-def _packing(case: Case, cluster: Cluster) -> float:
-    """Return the seconds in which gradients are packed and unpacked, where measured."""
-    known = cluster.device.packing
-    return max(
-        sum(r.packed * known[r.what].value for r in ledger.rows if r.what in known)
-        for ledger in case.ledgers
-    )
+def packed(ledger: Ledger, cluster: Cluster) -> float:
+    """Return the seconds in which a device packs and unpacks, where that was timed."""
+    known, rows = cluster.device.packing, ledger.rows
+    return sum(row.packed * known[row.what].value for row in rows if row.what in known)
 
 
 def _update(case: Case, cluster: Cluster) -> float:

@@ -29,14 +29,25 @@ def seconds(kind: str, payload: float, times: int, group: Group) -> float:
         times: how many there are.
         group: who takes part.
     """
+    line = group.line(kind)
+    bend = line.times(_sent(kind, payload, group) / times) if line and times else 1.0
+    return bend * straight(kind, payload, times, group)
+
+
+def straight(kind: str, payload: float, times: int, group: Group) -> float:
+    """Return the same by the line alone, without how far sizes lie from it."""
     if group.size == 1:
         return 0.0
-    sent, line = wire_bytes(kind, round(payload), group.size), group.line(kind)
-    if line is None or not times:
-        return times * messages(kind, group.size) * group.alpha + sent / group.rate
-    straight = times * line.messages.value * group.alpha
-    straight += line.share.value * sent / group.rate
-    return straight * line.times(sent / times)
+    line = group.line(kind)
+    count = line.messages.value if line else messages(kind, group.size)
+    share = line.share.value if line else 1.0
+    sent = _sent(kind, payload, group)
+    return times * count * group.alpha + share * sent / group.rate
+
+
+def _sent(kind: str, payload: float, group: Group) -> int:
+    """Return the bytes that a device of a group sends."""
+    return wire_bytes(kind, round(payload), group.size)
 
 
 def messages(kind: str, devices: int) -> int:

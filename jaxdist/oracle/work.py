@@ -16,7 +16,6 @@ kernel: half a layer takes more than half the time (correction 5 to ParaDL, arXi
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -34,8 +33,6 @@ _READ_BACK: Final = 3
 the slope that it writes."""
 _READ_ON: Final = 2
 """Times that a forward pass does: it reads its input and writes its output."""
-
-
 ADDED: Final = 3
 """Times that adding a gradient to a sum passes over it: both are read, one written."""
 _GRADIENTS: Final = 2
@@ -86,7 +83,8 @@ class Worker:
         """
         planned, whole, count = Counter[str](), Counter[str](), Counter[str]()
         for layer in self.case.profile.layers:
-            if work := self.ledger.work.get(layer.name):
+            work = self.ledger.work.get(layer.name)
+            if work and layer.flops:
                 module = layer.name.rpartition(".")[0]
                 planned[module] += work
                 whole[module] += layer.flops
@@ -95,8 +93,11 @@ class Worker:
 
     def spent(self, layer: Layer) -> Spent:
         """Return the seconds of a layer in one microbatch."""
-        if (timed := self._timed(layer)) is not None:
-            return timed
+        summed = Spent(forward=0.0, backward=self._summing(layer))
+        return (self._timed(layer) or self._counted(layer)) + summed
+
+    def _counted(self, layer: Layer) -> Spent:
+        """Return the seconds of a layer by its FLOPs and its bytes."""
         share = self.share(layer)
         made = share * layer.output_bytes + self.read(layer, share)
         forward = self._pass(
@@ -125,10 +126,17 @@ class Worker:
         gradients = layer.flops_backward / layer.flops_forward / _GRADIENTS
         return self._spent(forward, min(1.0, gradients) * backward)
 
+    def _summing(self, layer: Layer) -> float:
+        """Return the seconds in which gradients are added to those of microbatches."""
+        if self.case.microbatches == 1 and not self.case.stages:
+            return 0.0
+        weights = self.read(layer, self.share(layer))
+        return ADDED * weights / self.device.memory_bandwidth.value
+
     def _slice(self, whole: Shape, share: float) -> Shape:
         """Return what one kernel computes here: a part of the uses, or of the filters.
 
-        What is more than a device's part of the samples is filters that it lacks.
+        What is less than a device's part of the samples is filters that it lacks.
         """
         samples = 1 / (self.case.shards * self.case.microbatches)
         filters = min(1.0, share / samples) if self.case.plan.mesh.tensor > 1 else 1.0
@@ -177,26 +185,11 @@ def stage_seconds(case: Case, device: Device) -> tuple[Spent, ...]:
             ledger=case.ledgers[place],
             microbatches=taken[place].micro,
         )
-        layers = worked_in(case, stage)
-        whole = Spent(forward=0.0, backward=summing(worker, layers))
-        for layer in layers:
+        whole = Spent(forward=0.0, backward=0.0)
+        for layer in worked_in(case, stage):
             whole += worker.spent(layer)
         found.append(whole)
     return tuple(found)
-
-
-def summing(worker: Worker, layers: Iterable[Layer]) -> float:
-    """Return the seconds in which gradients are added to those of other microbatches.
-
-    Args:
-        worker: a device.
-        layers: of a stage that it has.
-    """
-    case = worker.case
-    if case.microbatches == 1 and not case.stages:
-        return 0.0
-    weights = sum(worker.read(layer, worker.share(layer)) for layer in layers)
-    return ADDED * weights / worker.device.memory_bandwidth.value
 
 
 def worked_in(case: Case, stage: int) -> tuple[Layer, ...]:

@@ -1,7 +1,7 @@
 """Explain: the arithmetic of a prediction, to be checked by hand."""
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxdist.core.cluster import Cluster
@@ -9,10 +9,11 @@ from jaxdist.core.units import duration, size
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.groups import Group, group_of
 from jaxdist.oracle.passing import sending
-from jaxdist.oracle.predict import Prediction
-from jaxdist.oracle.prices import priced, seconds
-from jaxdist.oracle.work import Worker, stage_seconds
+from jaxdist.oracle.predict import Prediction, packed
+from jaxdist.oracle.prices import priced, seconds, straight
+from jaxdist.oracle.work import Worker, stage_seconds, worked_in
 from jaxdist.partition.ledger import Ledger
+from jaxdist.partition.traffic import Traffic
 from jaxdist.pipeline.places import places_of
 from jaxdist.pipeline.planned import timetable, turns
 
@@ -44,6 +45,8 @@ def seconds_of(case: Case, cluster: Cluster, made: Prediction) -> Iterator[Term]
         if ", " in term:
             yield from _rows(ledger, term, cluster)
             yield Term(name=term, formula="all of these", value=took)
+    if "packing" in made.terms_s:
+        yield _packing(case, cluster, made)
     if "update" in made.terms_s:
         yield _update(case, cluster, made)
     if "input" in made.terms_s:
@@ -86,7 +89,7 @@ def _blocks(case: Case, cluster: Cluster) -> Iterator[Term]:
         )
         flops: defaultdict[str, float] = defaultdict(float)
         took: defaultdict[str, float] = defaultdict(float)
-        for layer in case.layers_of(stage):
+        for layer in worked_in(case, stage):
             spent = worker.spent(layer)
             flops[layer.block] += worker.share(layer) * layer.flops
             took[layer.block] += spent.forward + spent.backward
@@ -130,33 +133,45 @@ def _busiest(case: Case, cluster: Cluster) -> Ledger:
 
 def _rows(ledger: Ledger, term: str, cluster: Cluster) -> Iterator[Term]:
     """Yield the collectives of a term, by kind, with what a message and a byte take."""
-    found: defaultdict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(
-        lambda: [0, 0]
-    )
+    found: defaultdict[tuple[str, tuple[str, ...]], list[Traffic]] = defaultdict(list)
     for row in ledger.rows:
         if f"{row.what}, {' x '.join(row.axes)}" == term:
-            total = found[row.kind, row.axes]
-            total[0] += row.arrays
-            total[1] += row.payload
-    for (kind, axes), (arrays, payload) in found.items():
+            found[row.kind, row.axes].append(row)
+    for (kind, axes), rows in found.items():
         group = group_of(cluster, ledger.plan.mesh, axes)
-        yield Term(
-            name=f"  {kind}",
-            formula=_priced(kind, arrays, payload, group),
-            value=seconds(kind, payload, arrays, group),
-        )
+        took = sum(seconds(kind, row.payload, row.arrays, group) for row in rows)
+        formula = _priced(kind, rows, group, took)
+        yield Term(name=f"  {kind}", formula=formula, value=took)
 
 
-def _priced(kind: str, arrays: int, payload: int, group: Group) -> str:
-    """Write the price of some collectives as start and bytes."""
-    start = seconds(kind, 0, arrays, group)
-    moved = seconds(kind, payload, arrays, group) - start
-    sent = moved * group.rate
+def _priced(kind: str, rows: Sequence[Traffic], group: Group, took: float) -> str:
+    """Write the price of some collectives as start and bytes, and how far it bends."""
+    arrays, payload = (sum(getattr(r, n) for r in rows) for n in ("arrays", "payload"))
+    start = straight(kind, 0, arrays, group)
+    whole = straight(kind, payload, arrays, group)
+    sent = (whole - start) * group.rate
+    line = group.line(kind)
+    bend = f", x {took / whole:.3g} for their sizes" if line and line.bend else ""
     return (
         f"{arrays} arrays: {round(start / group.alpha) if group.alpha else 0} messages "
         f"x {duration(group.alpha)} + {size(round(sent))} sent of {size(payload)} / "
-        f"{size(round(group.rate))}/s over {group.level}, {group.size} devices"
+        f"{size(round(group.rate))}/s over {group.level}, {group.size} devices{bend}"
     )
+
+
+def _packing(case: Case, cluster: Cluster, made: Prediction) -> Term:
+    known = cluster.device.packing
+    ledger = max(case.ledgers, key=lambda one: packed(one, cluster))
+    count: Counter[str] = Counter()
+    for row in ledger.rows:
+        count[row.what] += row.packed if row.what in known else 0
+    each = (
+        f"{many:,} numbers x {1e9 * known[way].value:.3g} ns of {way}"
+        for way, many in count.items()
+        if many
+    )
+    took = made.terms_s["packing"]
+    return Term(name="packing", formula=" + ".join(each), value=took)
 
 
 def _update(case: Case, cluster: Cluster, made: Prediction) -> Term:

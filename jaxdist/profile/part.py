@@ -8,7 +8,7 @@ class Part:
     """What an instruction of a program is a part of."""
 
     term: str
-    """`compute`, `update` or `collective, axes`."""
+    """`compute`, `packing`, `update` or `collective, axes`."""
     waits: str = ""
     """Term of the time that a collective waits for others; empty: it computes."""
     layer: str = ""

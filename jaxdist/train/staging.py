@@ -38,8 +38,8 @@ def staged(
 ) -> Stages:
     """Cut a network into the stages of a plan.
 
-    Where the plan leaves open where, by the FLOPs of one sample: those of more are as
-    many times as large, but for what is done once for all of them.
+    Where the plan does not say where, stages have equal FLOPs of one sample: those of
+    more are as many times as large, but for what is done once for all of them.
 
     Args:
         plan: the layout.

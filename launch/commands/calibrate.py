@@ -23,7 +23,7 @@ def add_arguments(parser: Parser) -> None:
         "--devices",
         metavar="N",
         type=int,
-        help="devices that are measured together (one a process)",
+        help="devices that are measured together (one a process; those of --cluster)",
     )
     parser.add_argument(
         "--dtype", default="float32", help="of the numbers of kernels (float32)"

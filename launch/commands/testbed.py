@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.arguments import Parser, add_back_after, add_patience, add_program
-from jaxdist.launch.standing import NAME, option
+from jaxdist.launch.named import NAME, option
 
 if TYPE_CHECKING:
     from jaxdist.launch.testbed import Hosts

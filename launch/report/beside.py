@@ -17,6 +17,7 @@ from jaxdist.launch.report.svg import picture, tag, tick_text, ticks
 
 _FILLS: Final = {
     "compute": "backward",
+    "packing": "update",
     "update": "update",
     "bubble": "wait",
     "waiting": "wait",

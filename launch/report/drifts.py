@@ -23,9 +23,9 @@ class Change:
     why: str = ""
     """What had changed; empty where nothing was found."""
     old: str = ""
-    """Title of the plan until then; empty where no other one was sought."""
+    """Label of the plan until then; empty where no other one was sought."""
     new: str = ""
-    """Title of the plan that was found."""
+    """Label of the plan that was found."""
     changed: bool = False
     """Whether the run went on under it."""
     text: str = ""

@@ -2,14 +2,12 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, Final, TypeGuard
 
-from markupsafe import Markup
-
 from jaxdist.launch.lines import Row
-from jaxdist.launch.report.curves import Curve, plot
+from jaxdist.launch.report.curves import Curve
+from jaxdist.launch.report.figure import Figure, figure
 from jaxdist.launch.report.read import Record
 from jaxdist.launch.report.svg import ticks
 
@@ -18,22 +16,10 @@ Points = list[tuple[float, float]]
 _POINTS: Final = 300
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """A plot with its caption and the titles of its axes."""
-
-    name: str
-    """What is shown."""
-    unit: str
-    """Quantity and unit of the vertical axis."""
-    svg: Markup
-    """The drawing."""
-
-
 def figures(record: Record) -> list[Figure]:
     """Draw every curve the run has lines for; a run without steps has none."""
     drawn = (_loss(record), _accuracy(record), _rate(record), _step_time(record))
-    return [figure for figure in drawn if figure is not None]
+    return [one for one in drawn if one is not None]
 
 
 def training_loss(record: Record) -> Points:
@@ -86,12 +72,7 @@ def _loss(record: Record) -> Figure | None:
     if not curves:
         return None
     up = ticks(0.0, max(y for curve in curves for _, y in curve.points))
-    title = f"Loss: {'; '.join(curve.label for curve in curves)}"
-    return Figure(
-        name="Loss",
-        unit="cross-entropy, nats",
-        svg=_draw(record, title, curves, up),
-    )
+    return _draw(record, "Loss", "cross-entropy, nats", curves, up)
 
 
 def _accuracy(record: Record) -> Figure | None:
@@ -102,11 +83,8 @@ def _accuracy(record: Record) -> Figure | None:
     label = f"test, {curve[-1][1]:.2f} at the end"
     up = ticks(min(99.0, *(y for _, y in curve)), 100.0)
     lines = [Curve(stroke="backward", points=curve, label=label)]
-    return Figure(
-        name="Test accuracy",
-        unit="samples classified right, %",
-        svg=_draw(record, f"Test accuracy: {label}", lines, up, below=True),
-    )
+    unit = "samples classified right, %"
+    return _draw(record, "Test accuracy", unit, lines, up, rises=True)
 
 
 def _rate(record: Record) -> Figure | None:
@@ -117,11 +95,8 @@ def _rate(record: Record) -> Figure | None:
     label = f"peak {peak[1]:.3g} at step {peak[0]:,.0f}"
     curve = thin(every, lambda group: group[-1])
     lines = [Curve(stroke="backward", points=curve, label=label, peak=peak)]
-    return Figure(
-        name="Learning rate",
-        unit="learning rate",
-        svg=_draw(record, f"Learning rate: {label}", lines, ticks(0.0, 1.15 * peak[1])),
-    )
+    up = ticks(0.0, 1.15 * peak[1])
+    return _draw(record, "Learning rate", "learning rate", lines, up)
 
 
 def _step_time(record: Record) -> Figure | None:
@@ -131,11 +106,7 @@ def _step_time(record: Record) -> Figure | None:
     label = f"{record.run.step_s * 1e3:,.1f} median"
     lines = [Curve(stroke="backward", points=curve, label=label)]
     up = ticks(0.0, 1.2 * max(y for _, y in curve))
-    return Figure(
-        name="Step time",
-        unit="time a step, ms",
-        svg=_draw(record, f"Step time: {label}", lines, up),
-    )
+    return _draw(record, "Step time", "time a step, ms", lines, up)
 
 
 def _curves(*named: tuple[str, str, Points]) -> list[Curve]:
@@ -148,15 +119,23 @@ def _curves(*named: tuple[str, str, Points]) -> list[Curve]:
 
 def _draw(
     record: Record,
-    title: str,
+    name: str,
+    unit: str,
     curves: Sequence[Curve],
     up: Sequence[float],
     *,
-    below: bool = False,
-) -> Markup:
+    rises: bool = False,
+) -> Figure:
+    """Draw curves over the steps of a run, and where it was resumed."""
     last = float(max(row["step"] for row in (*record.train, *record.tests)))
-    across = [tick for tick in ticks(0.0, last) if tick <= last]
-    marks = [row["step"] for row in record.resumes]
-    return plot(
-        title, curves, right=last, across=across, up=up, marks=marks, below=below
+    return figure(
+        name,
+        unit,
+        curves,
+        right=last,
+        across=[tick for tick in ticks(0.0, last) if tick <= last],
+        up=up,
+        below="step",
+        marks=[row["step"] for row in record.resumes],
+        rises=rises,
     )

@@ -6,8 +6,8 @@ from markupsafe import Markup
 
 from jaxdist.core.units import count, percent
 from jaxdist.launch.lines import Row
-from jaxdist.launch.report.curves import Curve, plot
-from jaxdist.launch.report.learning import Figure
+from jaxdist.launch.report.curves import Curve
+from jaxdist.launch.report.figure import Figure, figure
 from jaxdist.launch.report.read import Record
 from jaxdist.launch.report.svg import ticks
 
@@ -90,6 +90,5 @@ def _curves(found: Row, key: str, name: str, unit: str, scale: float) -> Figure:
     right = float(rows[-1]["epoch"])
     across = [tick for tick in ticks(0.0, right) if tick <= right and tick % 1 == 0]
     up = ticks(0.0, max(y for _, y in (*said, *seen)))
-    title = f"{name}: {'; '.join(curve.label for curve in curves)}"
-    drawn = plot(title, curves, right=right, across=across, up=up)
-    return Figure(name=name, unit=unit, svg=drawn)
+    below = "epochs before"
+    return figure(name, unit, curves, right=right, across=across, up=up, below=below)

@@ -127,7 +127,7 @@ def _study(folder: Path, run: Run) -> Row | None:
     found = [(file.stat().st_mtime, file) for file in files if file.is_file()]
     read = ((file, read_object(file)) for _, file in sorted(found, reverse=True))
     of_ours = (
-        (f, row) for f, row in read if row and row["experiment"] == run.experiment
+        (f, row) for f, row in read if row and row.get("experiment") == run.experiment
     )
     newest = next(of_ours, None)
     return newest and newest[1] | {"folder": newest[0].parent.name}

@@ -8,8 +8,8 @@ from markupsafe import Markup
 
 from jaxdist.core.units import percent, size
 from jaxdist.launch.opening import many
-from jaxdist.launch.report.curves import Curve, plot
-from jaxdist.launch.report.learning import Figure
+from jaxdist.launch.report.curves import Curve
+from jaxdist.launch.report.figure import Figure, figure
 from jaxdist.launch.report.read import Record
 from jaxdist.launch.report.svg import ticks
 
@@ -68,7 +68,7 @@ def scaling(record: Record) -> Shown | None:
     if study is None or not study["runs"]:
         return None
     lines = _series(study, record.value("data.batch"))
-    drawn = [_rates(lines), _efficiency(lines)] if lines else []
+    drawn = [one for one in (_rates(lines), _efficiency(lines)) if one]
     return Shown(
         figures=drawn,
         lines=[_line(one) for one in study["runs"]],
@@ -102,39 +102,39 @@ def _series(study: Mapping[str, Any], batch: object) -> dict[str, list[Cell]]:
     }
 
 
-def _rates(lines: Mapping[str, Sequence[Cell]]) -> Figure:
+def _rates(lines: Mapping[str, Sequence[Cell]]) -> Figure | None:
+    if not lines:
+        return None
     base = next(iter(lines.values()))[0]
     each = base["samples_per_s"] / base["processes"]
-    most = max(line[-1]["processes"] for line in lines.values())
     linear = [(float(p), each * p) for p in _counts(lines.values())]
     curves = [Curve(stroke="forward", points=linear, label="linear")]
     curves += [
         Curve(
             stroke="backward",
             points=[(float(o["processes"]), o["samples_per_s"]) for o in line],
-            label=f"{way}, {line[-1]['samples_per_s']:,.0f} at {most}",
+            label=f"{way}, {line[-1]['samples_per_s']:,.0f} at {line[-1]['processes']}",
         )
         for way, line in lines.items()
     ]
     return _over_processes("Throughput", "samples/s", curves, lines.values())
 
 
-def _efficiency(lines: Mapping[str, Sequence[Cell]]) -> Figure:
+def _efficiency(lines: Mapping[str, Sequence[Cell]]) -> Figure | None:
+    """Draw it, but for a study whose run on the fewest processes is lost."""
+    known = {w: line for w, line in lines.items() if line[-1]["efficiency"] is not None}
+    if not known:
+        return None
     curves = [
         Curve(
             stroke="backward",
-            points=[
-                (float(o["processes"]), 100 * o["efficiency"])
-                for o in line
-                if o["efficiency"] is not None
-            ],
-            label=f"{way}, {percent(line[-1]['efficiency'] or 0.0, 0)}",
+            points=[(float(o["processes"]), 100 * o["efficiency"]) for o in line],
+            label=f"{way}, {percent(line[-1]['efficiency'], 0)}",
         )
-        for way, line in lines.items()
-        if any(o["efficiency"] is not None for o in line)
+        for way, line in known.items()
     ]
     unit = "samples/s a process, % of the fewest"
-    return _over_processes("Efficiency", unit, curves, lines.values())
+    return _over_processes("Efficiency", unit, curves, known.values())
 
 
 def _over_processes(
@@ -142,9 +142,7 @@ def _over_processes(
 ) -> Figure:
     counts = [float(count) for count in _counts(lines)]
     up = ticks(0.0, 1.25 * max(y for curve in curves for _, y in curve.points))
-    title = f"{name}: {'; '.join(curve.label for curve in curves)}"
-    drawn = plot(title, curves, right=counts[-1], across=counts, up=up)
-    return Figure(name=name, unit=unit, svg=drawn)
+    return figure(name, unit, curves, across=counts, up=up, below="processes")
 
 
 def _counts(lines: Iterable[Sequence[Cell]]) -> list[int]:

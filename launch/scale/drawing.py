@@ -10,7 +10,8 @@ from markupsafe import Markup
 from jaxdist.core.units import duration, percent
 from jaxdist.launch.opening import many
 from jaxdist.launch.report.bars import Segment, stack
-from jaxdist.launch.report.curves import Curve, plot
+from jaxdist.launch.report.curves import Curve
+from jaxdist.launch.report.figure import Figure, figure
 from jaxdist.launch.report.learning import thin
 from jaxdist.launch.report.svg import ticks
 from jaxdist.launch.scale.fit import Fit
@@ -24,20 +25,6 @@ _FILLS: Final = {
     "communication": "data",
 }
 """How the parts of a step are drawn: computing is cool, what travels warm."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """A plot with its caption and the titles of its axes."""
-
-    name: str
-    """What is shown."""
-    unit: str
-    """Quantity and unit of the vertical axis."""
-    svg: Markup
-    """The drawing."""
-    below: str = "processes"
-    """Title of the horizontal axis."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,9 +112,7 @@ def _over_processes(
     up: Sequence[float],
 ) -> Figure:
     counts = [float(count) for count in result.grid.processes]
-    title = f"{name}: {'; '.join(curve.label for curve in curves)}"
-    drawn = plot(title, curves, right=counts[-1], across=counts, up=up)
-    return Figure(name=name, unit=unit, svg=drawn)
+    return figure(name, unit, curves, across=counts, up=up, below="processes")
 
 
 def _losses(result: Result, runs: Sequence[Reading], name: str, asked: int) -> Figure:
@@ -142,7 +127,12 @@ def _losses(result: Result, runs: Sequence[Reading], name: str, asked: int) -> F
     ]
     right = max(point[0] for curve in curves for point in curve.points)
     highest = max(loss for one in block(result, asked) for loss in one.losses)
-    title = f"Loss, {name}: {'; '.join(curve.label for curve in curves)}"
-    across = [tick for tick in ticks(0.0, right) if tick <= right]
-    drawn = plot(title, curves, right=right, across=across, up=ticks(0.0, highest))
-    return Figure(name=f"Loss, {name}", unit="loss, nats", svg=drawn, below="epochs")
+    return figure(
+        f"Loss, {name}",
+        "loss, nats",
+        curves,
+        right=right,
+        across=[tick for tick in ticks(0.0, right) if tick <= right],
+        up=ticks(0.0, highest),
+        below="epochs",
+    )

@@ -163,6 +163,8 @@ def _table(
         values["lines"] = [
             _table(line, _LINE, f"{where}.lines", own) for line in values["lines"]
         ]
+    if isinstance(values.get("kernels"), Mapping):
+        values["kernels"] = _kernels(values["kernels"], own)
     if "efficiency" in values:
         values["efficiency"] = _curve(values["efficiency"], own)
     if "bandwidth" not in values and "port_bandwidth" in values:
@@ -182,6 +184,15 @@ def _number(value: object, reader: Reader, where: str, origin: str) -> dict[str,
         origin = value.get("origin", origin)
         value = value.get("value")
     return {"value": reader(value, where), "origin": origin}
+
+
+def _kernels(tree: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """Return kernels that were timed, with an origin."""
+    values = {"origin": origin, **tree}
+    if "peak" in values:
+        peak = quantities.work_rate(values["peak"], "device.kernels.peak")
+        values["peak"] = peak
+    return values
 
 
 def _curve(value: object, origin: str) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def test_a_chain_has_its_collectives_and_no_others(kind):
         )
         text = jax.jit(run).lower(*chains._own(1 << 10, 4)).compile().as_text()
         moves = read_collectives(text, {"group": 4})
-        each = chains._AT_ONCE.get(kind, 1)
+        each = chains._IN_A_LINK.get(kind, 1)
         assert [move.kind for move in moves] == [kind] * count * each
         assert text.count(" dot(") + text.count("custom-call(") >= 2
 

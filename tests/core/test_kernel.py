@@ -7,6 +7,7 @@ import pytest
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
 from jaxdist.core.kernel import Kernel, Kernels, Shape
+from jaxdist.core.profile import Layer
 from jaxdist.meshes.clusters.read import find
 
 ORIGIN = "measured: a test"
@@ -67,6 +68,26 @@ def test_what_is_timed_again_replaces_what_it_took():
     assert both.seconds(FEW, PEAK)[0] == pytest.approx(FEW.flops / 2e9)
 
 
+def test_of_equal_shapes_the_last_counts():
+    """Also in a file that somebody wrote."""
+    twice = replace(TABLE, timed=(*TABLE.timed, kernel(FEW, 4e9, 2e9)))
+    assert twice.seconds(FEW, PEAK)[0] == pytest.approx(FEW.flops / 4e9)
+
+
+def test_kernels_that_are_added_at_another_peak_leave_the_others_as_they_were():
+    """A cluster that was recalibrated has another peak than its kernels."""
+    peak = PEAK / 3
+    again = Kernels(origin=ORIGIN, peak=peak, timed=(kernel(FEW, 2e9, 1e9),))
+    both = TABLE.with_more(again)
+    assert both.seconds(TAPS, peak) == pytest.approx(TABLE.seconds(TAPS, peak))
+    assert both.seconds(FEW, peak)[0] == pytest.approx(FEW.flops / 2e9)
+
+
+def test_kernels_without_a_peak_are_refused():
+    with pytest.raises(BadInput, match="computes nothing"):
+        replace(TABLE, peak=0.0)
+
+
 def test_a_cluster_file_keeps_them():
     plain = find("testbed")
     cluster = replace(plain, device=replace(plain.device, kernels=TABLE))
@@ -87,3 +108,17 @@ def test_rows_that_are_no_kernels_are_refused(row, says):
     with pytest.raises(BadInput) as caught:
         Kernel.of_row(row)
     assert says in str(caught.value)
+
+
+def test_a_table_that_is_asked_reads_features_and_writes_rows():
+    """Its weights are [rows, features]; a dense layer's [inputs, outputs]."""
+    asked = Layer(
+        name="t", kind="Embed", weights=(256, 64), flops_forward=2 * 8 * 256 * 64
+    )
+    dense = replace(asked, kind="Linear", weights=(64, 256))
+    assert asked.kernel == dense.kernel
+    assert (asked.kernel.inputs, asked.kernel.outputs, asked.kernel.uses) == (
+        64,
+        256,
+        8,
+    )

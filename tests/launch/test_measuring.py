@@ -8,7 +8,8 @@ from flax import nnx
 
 from jaxdist.core.measured import Measured
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.launch.measuring import write_measured
+from jaxdist.core.reduce import Reduce
+from jaxdist.launch.measuring import parts_of, write_measured
 from jaxdist.layers import Linear
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
@@ -31,10 +32,13 @@ class Mlp(nnx.Module):
 
 @pytest.fixture(scope="module")
 def program():
+    return compiled(Plan(mesh=MeshShape(data=2)))
+
+
+def compiled(plan):
     task = Task(
         model=Mlp, optimizer=optax.sgd(0.1), objective=objective_for(ModelConfig())
     )
-    plan = Plan(mesh=MeshShape(data=2))
     mesh = build_mesh(plan, jax.devices()[:2])
     return compile_program(lay_out(task, plan, mesh, shapes()))
 
@@ -86,6 +90,15 @@ def test_layers_add_up_to_computing(found):
         assert total == pytest.approx(one.terms_s["compute"])
         assert one.layers_s["first"].forward > 0
         assert one.layers_s["first"].backward > 0
+
+
+def test_what_packs_gradients_is_no_layers(program):
+    packed = Reduce(via="int8", dense_below=0)
+    lossy = compiled(Plan(mesh=MeshShape(data=2), reduce=packed))
+    for one, packs in ((program, False), (lossy, True)):
+        parts = parts_of(one).values()
+        assert ("packing" in {part.term for part in parts}) == packs
+        assert {"first", "last"} <= {part.layer for part in parts}
 
 
 def test_a_trace_of_before_is_not_read_again(program, found, tmp_path):

@@ -75,9 +75,11 @@ def test_what_is_no_plan_is_refused(tmp_path):
     for text, said in (
         ("[1", "is no plan"),
         ("[1]", "a plan is no list"),
-        ('{"mesh": 2}', "a plan's MeshShape is no int"),
+        ('{"mesh": 2}', "plan.mesh is no int"),
+        ('{"pipe": []}', "plan.pipe is no list"),
         ('{"mesh": {"data": "two"}}', "plan.mesh.data is no number of devices"),
-        ('{"mesh": {"dta": 2}}', "no plan field dta"),
+        ('{"mesh": {"dta": 2}}', "plan.mesh has no field dta"),
+        ('{"msh": {}}', "a plan has no field msh"),
     ):
         path.write_text(text)
         with pytest.raises(BadInput, match=said):

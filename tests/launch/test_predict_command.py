@@ -76,7 +76,11 @@ def test_a_machine_and_then_the_layers_of_an_experiment(job, monkeypatch, tmp_pa
     assert after.levels == before.levels
     more = len(after.device.kernels.timed) - len(before.device.kernels.timed)
     assert more == len(json.loads(out)["kernels"]) == 3
-    assert "64 x 64 > 10" in job.call("calibrate", *words[:-1], *given)[1]
+    assert "64 x 64 > 10" in job.call("calibrate", *words[:-1], *given[2:])[1]
+    assert "2 devices at once" in find(str(path)).device.kernels.origin
+    code, _, err = job.call("calibrate", *words, "--devices", 4, *given[2:])
+    assert (code, "cluster of other devices" in err) == (2, True)
+    assert "remedy   --devices 2" in err
 
 
 def test_a_cluster_is_not_measured_for_a_folder_that_is_not_there(capsys, tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.launch import standing
 from jaxdist.launch.cli import main
+from jaxdist.launch.named import NAME
 from jaxdist.launch.spaces import known
 
 system = [pytest.mark.system, pytest.mark.hosts, pytest.mark.timeout(300)]
@@ -105,7 +106,7 @@ class TestStanding:
         assert standing.there() == before
 
     def test_what_is_not_whole_is_said_and_removed(self, two, capfd):
-        standing._about(standing.NAME).unlink()
+        standing._about(NAME).unlink()
         assert run_testbed("run", *python("")) == 2
         assert "the testbed is not whole" in capfd.readouterr().err
         assert run_testbed("down") == 0

@@ -91,6 +91,17 @@ def test_what_packing_costs_is_a_number_of_the_device(tmp_path):
     assert reader_of("device.packing.int8")("3 us", "here") == pytest.approx(3e-6)
 
 
+def test_kernels_have_a_peak_with_its_unit_and_the_origin_of_their_table():
+    row = ["product", 1, 16, 64, 64, 1e-6, 3e-6]
+    kernels = {"peak": "60 GFLOP/s", "timed": [row]}
+    device = {**SMALL["device"], "origin": "measured: here", "kernels": kernels}
+    found = of_tree({**SMALL, "device": device}, "x").device.kernels
+    assert (found.peak, found.origin) == (60e9, "measured: here")
+    assert [one.row for one in found.timed] == [row]
+    with pytest.raises(BadInput, match=r"kernels\.peak"):
+        of_tree({**SMALL, "device": {**device, "kernels": {"peak": "60 GB/s"}}}, "x")
+
+
 def test_numbers_have_units_and_the_origin_of_their_table():
     cluster = of_tree(SMALL, "small")
     rack = cluster.levels[1]

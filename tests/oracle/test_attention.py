@@ -3,11 +3,14 @@
 import pytest
 
 from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.profile import Layer, Profile
 from jaxdist.launch.described import Subject
 from jaxdist.launch.resolve import resolve
 from jaxdist.meshes.clusters.read import find
+from jaxdist.oracle.case import Case
 from jaxdist.oracle.keeps import kept
 from jaxdist.oracle.work import Worker
+from jaxdist.partition.ledger import Ledger
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +33,20 @@ def test_what_attention_does_is_dealt_out_with_its_heads(subject, tensor):
         microbatches=1,
     )
     assert worker.share(attention(subject)) == pytest.approx(1 / (2 * tensor), rel=0.05)
+
+
+def test_layers_that_compute_nothing_are_nobodys_measure():
+    """Two without FLOPs in a module, of which a plan says something all the same."""
+    layers = tuple(
+        Layer(name=name, kind="Norm") for name in ("block", "block.a", "block.b")
+    )
+    plan = Plan(mesh=MeshShape(data=2, tensor=2))
+    ledger = Ledger(plan=plan, rows=(), work={"block.a": 1, "block.b": 1})
+    profile = Profile(model="m", inputs=(), batch=4, layers=layers)
+    case = Case(profile=profile, plan=plan, ledgers=(ledger,))
+    device = find("testbed").device
+    worker = Worker(case=case, device=device, ledger=ledger, microbatches=1)
+    assert [worker.share(layer) for layer in layers] == [0.5] * 3
 
 
 def test_attention_keeps_a_weight_for_each_pair_of_tokens(subject):

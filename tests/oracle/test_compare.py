@@ -103,6 +103,15 @@ def test_one_run_makes_all_as_much_slower(cases):
     assert predict(cases[0], better).step_s == pytest.approx(2 * said.step_s)
 
 
+@pytest.mark.parametrize(("slower", "factor"), [(1000, 20), (1e-3, 0.05)])
+def test_a_recalibration_stays_within_its_bounds(cases, slower, factor):
+    cluster = find("testbed")
+    said = predict(cases[0], cluster)
+    better = recalibrated(cluster, [compare(ran("a", slower * said.step_s), said)])
+    before, after = cluster.levels[0].bandwidth, better.levels[0].bandwidth
+    assert before.value / after.value == pytest.approx(factor)
+
+
 def test_a_run_is_not_compared_with_what_was_fitted_to_it(cases):
     cluster = find("testbed")
     run = ran("a", 1.0)

@@ -54,9 +54,11 @@ def test_a_group_has_its_part_of_the_slowest_links_it_crosses(
     assert group.alpha == pytest.approx(alphas[level])
 
 
+LINE = {"kind": "all-gather", "devices": 8, "messages": 6, "share": 1.2}
+
+
 def test_what_was_measured_goes_with_its_kind_its_group_and_its_level():
-    line = {"kind": "all-gather", "devices": 8, "messages": 6, "share": 1.2}
-    rack = {**LEVELS[1], "lines": [line]}
+    rack = {**LEVELS[1], "lines": [LINE]}
     cluster = of_tree({"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine")
     over_racks = group_of(cluster, MeshShape(data=8, tensor=4), ["data"])
     assert over_racks.line("all-gather").devices == 8
@@ -71,10 +73,9 @@ def test_what_was_measured_goes_with_its_kind_its_group_and_its_level():
 
 def test_arrays_of_a_size_take_what_that_size_was_measured_to_take():
     """A line bends: an array of 8 kB takes twice as long as the line says, of 1 half."""
-    line = {"kind": "all-gather", "devices": 8, "messages": 6, "share": 1.2}
-    bent = {**line, "bend": [[875, 0.5], [7000, 2.0]]}
+    bent = {**LINE, "bend": [[875, 0.5], [7000, 2.0]]}
     found = []
-    for one in (line, bent):
+    for one in (LINE, bent):
         rack = {**LEVELS[1], "lines": [one]}
         cluster = of_tree({"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine")
         group = group_of(cluster, MeshShape(data=8, tensor=4), ["data"])
@@ -82,6 +83,13 @@ def test_arrays_of_a_size_take_what_that_size_was_measured_to_take():
     (straight_one, straight_eight), (bent_one, bent_eight) = found
     assert bent_one == pytest.approx(2.0 * straight_one)
     assert bent_eight == pytest.approx(0.5 * straight_eight)
+
+
+def test_bytes_that_begin_no_array_take_their_share_of_a_line():
+    rack = {**LEVELS[1], "lines": [{**LINE, "share": 3.0}]}
+    cluster = of_tree({"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine")
+    group = group_of(cluster, MeshShape(data=8, tensor=4), ["data"])
+    assert seconds("all-gather", 8000, 0, group) == pytest.approx(3 * 7000 / group.rate)
 
 
 def test_more_devices_than_there_are_is_refused():

@@ -4,6 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from jaxdist.collectives.hlo import KINDS
+from jaxdist.core.line import Line
+from jaxdist.core.number import Number
 from jaxdist.core.pipe import Pipe
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.reduce import Reduce
@@ -11,6 +14,7 @@ from jaxdist.launch.described import Subject
 from jaxdist.launch.resolve import resolve
 from jaxdist.meshes.clusters.read import find
 from jaxdist.oracle.predict import predict
+from jaxdist.oracle.work import stage_seconds
 from jaxdist.planner.explain import bytes_of, seconds_of
 
 
@@ -29,9 +33,35 @@ PLANS = {
 }
 
 
+def measured(cluster):
+    """Let collectives of a kind bend by their size, and packing take its time."""
+    one = Number(1.0, "measured: a test")
+    lines = [
+        Line(
+            kind=kind,
+            devices=devices,
+            messages=one,
+            share=one,
+            bend=((100.0, 0.5), (1e3, 2.0), (1e5, 1.0), (1e6, 3.0)),
+        )
+        for kind in KINDS
+        for devices in (2, 4)
+    ]
+    packing = {"int8": Number(1e-8, "measured: a test")}
+    return replace(
+        cluster,
+        device=replace(cluster.device, packing=packing),
+        levels=(replace(cluster.levels[0], lines=tuple(lines)),),
+    )
+
+
+CLUSTERS = {"straight": find("testbed"), "measured": measured(find("testbed"))}
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_the_lines_of_an_account_add_up_to_what_is_predicted(subject, plan):
-    cluster, case = find("testbed"), subject.case(plan)
+def test_the_lines_of_an_account_add_up_to_what_is_predicted(subject, plan, cluster):
+    case = subject.case(plan)
     made = predict(case, cluster)
     terms = list(seconds_of(case, cluster, made))
     whole = {term.name: term.value for term in terms if not term.name.startswith(" ")}
@@ -49,6 +79,29 @@ def test_the_lines_of_an_account_add_up_to_what_is_predicted(subject, plan):
         else:
             parts = 0.0
     assert sum(term.value for term in bytes_of(made)) == made.memory_bytes
+
+
+def test_the_account_says_how_far_sizes_lie_from_a_line(subject):
+    case = subject.case(PLANS["packed"])
+    for name, cluster in CLUSTERS.items():
+        made = predict(case, cluster)
+        told = {one.name: one.formula for one in seconds_of(case, cluster, made)}
+        assert ("for their sizes" in told["  all-reduce"]) == (name == "measured")
+        assert ("packing" in told) == (name == "measured")
+    assert "numbers x 10 ns of int8" in told["packing"]
+
+
+def test_a_stage_lists_what_it_works_on():
+    """A table that the last block asks is work of the last stage."""
+    words = ("model.depth=2", "model.vocabulary=256", "plan.mesh.data=1")
+    text, cluster = Subject(resolve("characters", words).config), find("testbed")
+    case = text.case(Plan(mesh=MeshShape(pipe=2), microbatches=2))
+    told = list(seconds_of(case, cluster, predict(case, cluster)))
+    spent = stage_seconds(case, cluster.device)
+    for stage, one in enumerate(spent):
+        parts = [each for each in told if each.name.startswith(f"  stage {stage}")]
+        whole = sum(each.value for each in parts)
+        assert whole == pytest.approx(one.forward + one.backward)
 
 
 def test_each_step_of_a_named_algorithm_starts_a_message(subject):

@@ -1,6 +1,7 @@
 """What is described in full: estimates of memory, and plans that fit."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -103,6 +104,25 @@ def test_well_known_layouts_are_asked_about_at_their_best(question, coarse):
     assert at_best(other, order, coarse) == other
 
 
+def test_parameters_are_used_in_the_bytes_they_are_computed_in():
+    """Shared matrices travel in bfloat16, and microbatches add such gradients up."""
+    words = ("precision=bfloat16", "model.vocabulary=256", "plan.mesh.data=1")
+    subject = Subject(resolve("characters", words).config)
+    coarse = Question(
+        resolved=resolve("characters", words),
+        subject=subject,
+        cluster=find("cpu-fake"),
+        devices=8,
+    ).coarse(())
+    assert coarse.samples.used == pytest.approx(0.5, rel=0.02)
+    space = coarse.space
+    own = space.mesh == space.meshes.index(MeshShape(fsdp=8))
+    (rows,) = np.nonzero(own & (space.remat == 1) & (space.micro == 2))
+    case = subject.case(space.plan(int(rows[0])))
+    gradients = predict(case, coarse.cluster).memory["gradients"]
+    assert coarse._together[rows[0]] == pytest.approx(gradients, rel=0.02)
+
+
 def test_what_layers_make_is_split_with_their_weights(subject, coarse):
     space = coarse.space
     own = space.mesh == space.meshes.index(MeshShape(data=2, tensor=4))
@@ -135,6 +155,42 @@ def test_another_setting_of_a_layout_is_tried_where_the_best_does_not_fit(coarse
     assert coarse.space.mesh[found] == coarse.space.mesh[row]
     assert 1.5 * coarse.bytes[found] <= most
     assert smaller(row, 1.5 * most, 0.0, order, coarse) == row
+
+
+def test_a_best_setting_that_does_not_fit_is_followed_by_one_that_should(
+    subject, coarse
+):
+    """Of the same layout, and by as much as the description said more."""
+    first = first_of(shortlist(coarse, ROOM), coarse.space)[0]
+    best = coarse.space.plan(first)
+    needed, described = 1.05 * ROOM, []
+
+    def describe(plan):
+        described.append(plan)
+        case = subject.case(plan)
+        return replace(case, held={"optimizer": needed}) if plan == best else case
+
+    found = rank(coarse, (), describe, room=ROOM)
+    order = shortlist(coarse, ROOM)
+    other = smaller(first, needed, ROOM, order, coarse)
+    assert described[:2] == [best, coarse.space.plan(other)]
+    assert described[0].mesh == described[1].mesh
+    plans = [one.plan for one in found.plans]
+    assert (best in plans, described[1] in plans) == (False, True)
+
+
+def test_a_layout_of_which_nothing_should_fit_is_described_once(subject, coarse):
+    described = []
+
+    def describe(plan):
+        described.append(plan)
+        return replace(subject.case(plan), held={"optimizer": 10 * ROOM})
+
+    with pytest.raises(BadInput, match="no layout can be run"):
+        rank(coarse, (), describe, room=ROOM)
+    meshes = [plan.mesh for plan in described]
+    first = first_of(shortlist(coarse, ROOM), coarse.space)
+    assert meshes == [coarse.space.plan(row).mesh for row in first]
 
 
 def test_stages_share_the_state_of_the_optimizer_out_alone(coarse):

@@ -156,6 +156,26 @@ class TestScaling:
         assert "1 process makes" in said(scaling.sentence(found))
         assert scaling.scaling(self.again(found, [])) is None
 
+    def test_without_the_run_that_all_are_held_against_it_draws_rates_alone(
+        self, sample
+    ):
+        runs = [one | {"efficiency": None} for one in study()["runs"][1:]]
+        found = self.put(sample, runs=runs, fits=[])
+        (figure,) = scaling.scaling(found).figures
+        assert figure.name == "Throughput"
+        assert "efficient" not in said(scaling.sentence(found))
+
+    def test_each_way_is_named_with_its_own_most_processes(self, sample):
+        runs = [one for one in study()["runs"] if one["run"] != "p4-ring"]
+        rates, _ = scaling.scaling(self.put(sample, runs=runs)).figures
+        assert "ring, 1,984 at 2" in rates.svg
+        assert "int8, 2,863 at 4" in rates.svg
+
+    def test_a_file_that_is_no_study_is_passed_over(self, sample):
+        file = sample.write().parent / "scale.json"
+        file.write_text("{}")
+        assert scaling.scaling(read_record(sample.folder)) is None
+
     @staticmethod
     def again(found, runs):
         vars(found)["study"] = found.study | {"runs": runs}
