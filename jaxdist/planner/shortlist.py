@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxdist.core.plan import Plan
 from jaxdist.core.reduce import Via
+from jaxdist.oracle.passing import in_turn
 from jaxdist.planner.coarse import Coarse
 from jaxdist.planner.cutting import faster_cuts
 from jaxdist.planner.space import Column, Space
@@ -98,5 +99,6 @@ def variants(plan: Plan, order: Column, coarse: Coarse) -> Iterator[Plan]:
     if plan.mesh.fsdp > 1:
         yield from (replace(plan, zero=zero) for zero in space.choices.zeros)
     if plan.mesh.data > 1 and plan.reduce.via == "exact" and not plan.pipe.flows:
-        for way in EXACT if space.choices.ways[0] == "exact" else ():
+        priced = space.choices.ways[0] == "exact" and not in_turn(coarse.cluster)
+        for way in EXACT if priced else ():
             yield replace(plan, reduce=plan.reduce.by(way))

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from jaxdist.core.line import Line
+from jaxdist.core.number import Number
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.described import Subject
 from jaxdist.launch.plan.question import Question
@@ -12,7 +14,7 @@ from jaxdist.launch.resolve import resolve
 from jaxdist.meshes.clusters.read import find
 from jaxdist.planner.cutting import faster_cuts
 from jaxdist.planner.ranking import rank
-from jaxdist.planner.shortlist import shortlist, variants
+from jaxdist.planner.shortlist import EXACT, shortlist, variants
 from jaxdist.profile.alike import Alike
 
 
@@ -81,6 +83,23 @@ def test_the_search_tries_ways_to_split_weights(question, coarse):
     assert {plan.weights for plan in variants(whole, order, coarse)} == {"pairs"}
     labels = [plan.label for plan in variants(split, order, coarse)]
     assert len({*labels}) == len({*variants(split, order, coarse)})
+
+
+def test_steps_that_go_both_ways_are_not_priced_by_permutations_that_go_one_way(
+    question, coarse
+):
+    plan = Plan(mesh=MeshShape(data=8), microbatches=1)
+    ways = {one.reduce.via for one in variants(plan, shortlist(coarse, 80e9), coarse)}
+    assert ways == {"exact", *EXACT}
+    share = Number(1.0, "measured: a test")
+    line = Line(
+        kind="collective-permute", devices=8, messages=share, share=share, bend=()
+    )
+    level, *others = coarse.cluster.levels
+    levels = (replace(level, lines=(line,)), *others)
+    timed = replace(coarse, cluster=replace(coarse.cluster, levels=levels))
+    ways = {one.reduce.via for one in variants(plan, shortlist(timed, 80e9), timed)}
+    assert ways == {"exact"}
 
 
 def test_ways_that_are_typed_stay(question):
