@@ -27,6 +27,7 @@ from jaxdist.core.axes import SPATIAL_AXES
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import MeshShape
 from jaxdist.oracle.groups import group_of
+from jaxdist.oracle.passing import in_turn
 from jaxdist.oracle.predict import MARGIN
 from jaxdist.oracle.prices import seconds
 from jaxdist.oracle.work import ADDED
@@ -226,14 +227,16 @@ class Coarse:
     def _handed(self, shards: Column) -> Column:
         """Return the seconds of what stages hand on behind every beat.
 
-        Of two stages one sends activations alone, and one gradients alone.
+        Of two stages one sends activations alone, and one gradients alone; where
+        permutations were measured each waits for both (`jaxdist.oracle.passing`).
         """
         ticks = sum(self._ticks)
         pipe = self.space.sizes("pipe")
         both = self.space.micro * self.space.chunks + pipe - self._stages
         beats = np.where(self._names == EAGER, ticks - both, ticks)
         hop = self.pieces.handed(self._stages) / shards / self.space.micro
-        ways = np.where(self._stages == 2, 1, 2)
+        one = (self._stages == 2) & (not in_turn(self.cluster))
+        ways = np.where(one, 1, 2)
         priced = self._priced("collective-permute", "pipe")
         return priced(2 * beats, ways * beats * hop)
 

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.line import Line
+from jaxdist.core.number import Number
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.described import Subject
 from jaxdist.launch.plan.question import Question
@@ -92,6 +94,41 @@ def test_inputs_in_flight_are_those_of_the_schedule(subject, coarse, name, chunk
     row = int(rows[space.micro[rows].argmax()])
     full = predict(subject.case(space.plan(row)), coarse.cluster).memory_bytes
     assert coarse.bytes[row] == pytest.approx(full, rel=0.1)
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize(("name", "chunks"), ORDERS)
+def test_what_stages_hand_on_is_estimated_by_exchanges(
+    subject, coarse, name, chunks, timed
+):
+    """Both ways are paid where permutations were timed, one where links alone say it."""
+    cluster = with_permutations(coarse.cluster) if timed else coarse.cluster
+    about, space = replace(coarse, cluster=cluster), coarse.space
+    own = space.mesh == space.meshes.index(MeshShape(pipe=2, data=4))
+    own &= space.order == space.choices.orders.index((name, chunks))
+    (rows,) = np.nonzero(own & (space.remat == 0))
+    row = int(rows[space.micro[rows].argmax()])
+    terms = predict(subject.case(space.plan(row)), cluster).terms_s
+    full = terms["activations, pipe"] + terms["gradients, pipe"]
+    found = about._handed(space.sizes("data"))[row]
+    assert found == pytest.approx(full, rel=0.1)
+
+
+def with_permutations(cluster):
+    one = Number(1.0, "measured: a test")
+    level, *others = cluster.levels
+    size = 1 << 20
+    lines = tuple(
+        Line(
+            kind="collective-permute",
+            devices=devices,
+            messages=one,
+            share=one,
+            bend=((size, 1.0),),
+        )
+        for devices in (2, 8)
+    )
+    return replace(cluster, levels=(replace(level, lines=lines), *others))
 
 
 def test_well_known_layouts_are_asked_about_at_their_best(question, coarse):
