@@ -99,6 +99,7 @@ def test_orders_that_wait_for_each_other_are_found():
         (("interleaved", 4, 8), "chunks=2"),
         (("interleaved", 4, 10, 2), "microbatches=8 or microbatches=12"),
         (("interleaved", 4, 3, 2), "remedy   microbatches=4"),
+        (("eager-1f1b", 4, 10, 2), "microbatches=8 or microbatches=12"),
         (("zb-h1", 4, 3), "microbatches=4"),
     ],
 )
@@ -106,6 +107,13 @@ def test_numbers_that_do_not_fit_are_answered(given, says):
     with pytest.raises(BadInput) as caught:
         schedule(*given)
     assert says in str(caught.value)
+
+
+def test_eager_1f1b_of_one_chunk_takes_any_number_of_microbatches():
+    """Written out in beats: one tick, two, or what is left."""
+    made = schedule("eager-1f1b", 2, 3)
+    assert written(made) == ["f0 f1 . f2 b0 . b1 b2", ". f0 b0 f1 b1 f2 b2 ."]
+    assert [len(beat) for beat in made.beats] == [1, 2, 2, 2, 1]
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
