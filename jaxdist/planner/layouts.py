@@ -51,8 +51,8 @@ def in_hosts(
         host: devices of one.
         axes: that may have more than one device.
 
-    >>> [p.title for p in in_hosts(Plan(), 64, 8)]
-    ['data 8 x tensor 8', 'pipe 8 x tensor 8', 'data 8 x fsdp 8']
+    >>> [p.title for p in in_hosts(Plan(), 128, 8)]
+    ['data 16 x tensor 8', 'pipe 8 x data 2 x tensor 8', 'data 16 x fsdp 8']
     """
     hosts, left = divmod(devices, host)
     if left or hosts == 1 or host == 1:

@@ -22,6 +22,10 @@ def test_a_tree_comes_back_from_vectors_that_are_longer_than_it_needs():
     # What a larger tree left behind stays, and is nobody's.
     assert (ring["float32"][1, 6:] == 1).all()
     back = form.read(ring, row)
+    two = {"a": jnp.arange(3.0), "b": jnp.arange(4.0, 6.0)}
+    both = form_of(two)
+    side = both.read(both.write(zeros(both.lengths), two))
+    assert all(np.array_equal(side[name], x) for name, x in two.items())
     alone = form.read(form.write(zeros(lengths), tree))
     assert np.array_equal(alone["x"], tree["x"])
     assert np.array_equal(back["x"], tree["x"])

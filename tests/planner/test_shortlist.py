@@ -114,6 +114,16 @@ def test_what_stages_hand_on_is_estimated_by_exchanges(
     assert found == pytest.approx(full, rel=0.1)
 
 
+def test_gradients_that_are_added_up_are_estimated_as_they_are_predicted(coarse):
+    space, passed = coarse.space, 3 / coarse.cluster.device.memory_bandwidth.value
+    own = space.mesh == space.meshes.index(MeshShape(data=8))
+    for micro, times in ((1, 0.0), (2, 1.0)):
+        (rows,) = np.nonzero(own & (space.micro == micro))
+        want = times * passed * coarse.samples.parameters
+        assert coarse._summing[rows[0]] == pytest.approx(want, rel=0.01)
+    assert coarse._summing.max() <= passed * coarse.samples.parameters * 1.01
+
+
 def with_permutations(cluster):
     one = Number(1.0, "measured: a test")
     level, *others = cluster.levels
