@@ -15,7 +15,7 @@ from jaxdist.oracle.replay import replayed
 from jaxdist.oracle.work import stage_seconds
 from jaxdist.partition.ledger import Ledger
 
-_PASSES: Final = 5
+PASSES: Final = 5
 """Passes of an update over the parameters: value, slope and momentum are read, value
 and momentum written."""
 _UNSURE: Final = {"fitted": 0.2}
@@ -171,7 +171,7 @@ def packed(ledger: Ledger, cluster: Cluster) -> float:
 
 def _update(case: Case, cluster: Cluster) -> float:
     """Return the seconds of moving the parameters: they pass through memory."""
-    passed = _PASSES * case.held.get("parameters", case.profile.parameter_bytes)
+    passed = PASSES * case.held.get("parameters", case.profile.parameter_bytes)
     return passed / cluster.device.memory_bandwidth.value
 
 

@@ -154,6 +154,9 @@ def drop(ring: Vectors, row: jax.Array, after: Any) -> Vectors:
     made = sum(x.reshape(-1)[:1].astype(jnp.float32) for x in jax.tree.leaves(after))
     place = row, jnp.int32(0)
     return {
-        dtype: lax.dynamic_update_slice(x, made.astype(x.dtype)[None], place)
+        # Of arrays without numbers there is nothing to write over.
+        dtype: lax.dynamic_update_slice(
+            x, made.astype(x.dtype)[None, : x.shape[1]], place
+        )
         for dtype, x in ring.items()
     }

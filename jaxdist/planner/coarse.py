@@ -28,7 +28,7 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import MeshShape
 from jaxdist.oracle.groups import group_of
 from jaxdist.oracle.passing import in_turn
-from jaxdist.oracle.predict import MARGIN
+from jaxdist.oracle.predict import MARGIN, PASSES
 from jaxdist.oracle.prices import seconds
 from jaxdist.oracle.work import ADDED
 from jaxdist.pipeline.schedule import EAGER
@@ -38,8 +38,6 @@ from jaxdist.planner.space import Column, Space
 
 _LARGE: Final = 1 << 24
 """Bytes by which the price of a byte is found."""
-_PASSES: Final = 5
-"""Times that an update passes over the parameters."""
 _SHARE: Final = {
     "bf16": 0.5,
     "fp8": 0.254,
@@ -159,7 +157,7 @@ class Coarse:
 
     @cached_property
     def _updated(self) -> Column:
-        return _PASSES * self._held / self.cluster.device.memory_bandwidth.value
+        return PASSES * self._held / self.cluster.device.memory_bandwidth.value
 
     @cached_property
     def _activations(self) -> Column:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdist.pipeline.forms import form_of, longest, zeros
+from jaxdist.pipeline.forms import drop, form_of, longest, zeros
 
 
 def test_a_tree_comes_back_from_vectors_that_are_longer_than_it_needs():
@@ -35,3 +35,12 @@ def test_a_tree_comes_back_from_vectors_that_are_longer_than_it_needs():
     shaped = {name: (x.shape, x.dtype) for name, x in form.shaped.items()}
     assert shaped == {name: (x.shape, x.dtype) for name, x in tree.items()}
     assert form_of(form.shaped) == form
+
+
+def test_a_row_is_dropped_also_where_a_dtype_has_no_numbers():
+    ring = {**zeros({"float32": 4}, 3), **zeros({"int32": 0}, 3)}
+    left = drop(ring, jnp.int32(2), [jnp.array([5.0, 6.0]), jnp.ones((2, 2))])
+    assert left["int32"].shape == (3, 0)
+    want = np.zeros((3, 4), np.float32)
+    want[2, 0] = 6.0
+    assert np.array_equal(left["float32"], want)
