@@ -15,7 +15,7 @@ SEGMENT: Final = 1448
 _UNITS: Final = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _TIMES: Final = {"us": 1, "ms": 10**3, "s": 10**6}
 _BURST_S: Final = 1.5e-3
-_BURST_B: Final = 68 * 1024
+_BURST_B: Final = 2 * FRAME
 
 
 def bits_per_second(rate: str) -> int:
@@ -52,8 +52,9 @@ def _meant(rate: str) -> str:
 def bucket(rate: str) -> tuple[str, ...]:
     """Return the words of `tc` for a token bucket of this rate.
 
-    The bucket holds 1.5 ms of the rate, and at least one packet of 64 KiB that the
-    kernel has not cut into frames yet; the queue in front of it holds 200 ms.
+    The bucket holds 1.5 ms of the rate, and at least two frames; the queue in front of
+    it holds 200 ms. What a full bucket holds goes out at once: with 68 KiB a message of
+    128 KiB took half its time behind a pause, and on no real link.
 
     Raises:
         BadInput: it is no rate.

@@ -55,6 +55,7 @@ def written_for_profile(
     about: dict[str, Any] = {
         "version": jaxdist.__version__,
         "profile": path,
+        "workers": plan.mesh.devices,
         "settings": {"model.name": profile.model},
     }
     about |= {} if cluster is None else {"cluster": cluster.name}
@@ -119,7 +120,10 @@ def check_made_for(
 def _again(about: dict[str, Any], resolved: "Resolved", path: str) -> str:
     """Return the command that makes the plan for what it shall be used for."""
     if "profile" in about:
-        return f"jaxdist plan stages --profile {about['profile']} ... -o {path}"
+        workers = about.get("workers", resolved.config.plan.mesh.pipe)
+        on = f"--cluster {about['cluster']}" if "cluster" in about else "--bandwidth B"
+        asked = f"--profile {about['profile']} --workers {workers} {on}"
+        return f"jaxdist plan stages {asked} -o {path}"
     return f"jaxdist plan {resolved.source} --cluster {about.get('cluster')} -o {path}"
 
 

@@ -82,7 +82,7 @@ def measured(
     level = replace(level, lines=tuple(line_of(c, level, origin) for c in chains))
     cluster = Cluster(name=name, device=device, levels=(level,), source=origin)
     if devices > 1:
-        device = replace(device, packing=packing(mesh, cluster, origin))
+        device = replace(device, packing=packing(mesh, origin))
     return Machine(
         cluster=replace(cluster, device=device),
         kernels=timed_kernels,

@@ -1,72 +1,76 @@
 """Packing: what lossy ways of summing compute, beside what they send.
 
-    seconds a number = (seconds of a sum that way - those of the collectives it is made
-                        of, as the level prices them) / numbers of the sum
+    seconds a number = seconds in which a device does what all devices do for a sum
+                       / devices / numbers of the sum
 
-A way that rounds at random spends more on that than on its bytes. All devices pack at
-once, as in a step.
+A way that rounds at random spends more on that than on its bytes. Each device plays all
+of them here: collectives are moves in its own memory, and no link has a part in it.
+Other devices do the same meanwhile, as in a step.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from jaxdist.calibrate.together import on_all, rounds
-from jaxdist.collectives.primitives import psum
 from jaxdist.collectives.via import METHODS
-from jaxdist.core.cluster import Cluster
 from jaxdist.core.number import Number
-from jaxdist.core.plan import MeshShape
-from jaxdist.oracle.groups import group_of
-from jaxdist.oracle.prices import seconds
 
 WAYS: Final = ("bf16", "fp8", "int8", "int4", "sign", "random_k", "top_k", "power")
 """Ways that a search may choose (`jaxdist plan --lossy`)."""
-_SIDE: Final = 360
-"""Rows and columns of the matrix that is summed: half a MB."""
-_LINKS: Final = (1, 3)
+_NUMBERS: Final = 1 << 22
+"""Of all devices that one of them plays; those of a step do not stay in a cache."""
+_COLUMNS: Final = 256
 _ROUNDS: Final = 7
-_AXIS: Final = "data"
+_AXIS: Final = "played"
 
 
 def packing(
-    mesh: Mesh, cluster: Cluster, origin: str, ways: Sequence[str] = WAYS
+    mesh: Mesh, origin: str, ways: Sequence[str] = WAYS
 ) -> Mapping[str, Number]:
     """Time sums in every way.
 
     Args:
-        mesh: all devices lie along its data axis, more than one.
-        cluster: with the lines of its level.
+        mesh: more than one device.
         origin: of the numbers.
         ways: names of lossy ways.
     """
-    return {way: Number(_seconds(mesh, cluster, way), origin) for way in ways}
+    return {way: Number(_seconds(mesh, way), origin) for way in ways}
 
 
-def _seconds(mesh: Mesh, cluster: Cluster, way: str) -> float:
-    """Return the seconds of a number."""
+def played(way: str, each: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Make a sum of all devices on one of them.
+
+    Args:
+        way: the name of a lossy way.
+        each: [devices, rows, columns], what each one adds.
+
+    Returns:
+        What each one has of the sum, and what each one put into it; as `each`.
+    """
+    method = METHODS[way]
+
+    def own(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        found = method.reduce([x], method.begin([x.shape]), jnp.int32(0), (_AXIS,))
+        return found.total[0], found.sent[0]
+
+    return jax.vmap(own, axis_name=_AXIS)(each)
+
+
+def _seconds(mesh: Mesh, way: str) -> float:
+    """Return the seconds of a number on one device."""
+    rows = max(1, _NUMBERS // mesh.size // _COLUMNS)
     draw = np.random.default_rng(0)
-    matrix = draw.standard_normal((_SIDE, _SIDE)).astype(np.float32)
+    each = draw.standard_normal((mesh.size, rows, _COLUMNS)).astype(np.float32)
 
-    def summed(x: jax.Array, times: int) -> jax.Array:
-        for _ in range(times):
-            x = psum(x, _AXIS, way) / mesh.size
-        return x
+    def left(x: jax.Array) -> jax.Array:
+        total, sent = played(way, x)
+        return jnp.stack([jnp.max(total), jnp.max(x - sent)])
 
-    calls = [
-        on_all(mesh, lambda x, times=times: summed(x, times), matrix)
-        for times in _LINKS
-    ]
-    few, many = np.median(rounds(mesh, calls, _ROUNDS), axis=1)
-    took = float(many - few) / (_LINKS[1] - _LINKS[0])
-    return max(0.0, took - _sent(cluster, mesh.size, way)) / matrix.size
-
-
-def _sent(cluster: Cluster, devices: int, way: str) -> float:
-    """Return the seconds of the collectives that a sum is made of."""
-    group = group_of(cluster, MeshShape(data=devices), (_AXIS,))
-    moved = METHODS[way].payloads([(_SIDE, _SIDE)], np.float32, {_AXIS: devices})
-    return sum(seconds(each.kind, each.size, each.arrays, group) for each in moved)
+    call = on_all(mesh, left, each)
+    (took,) = np.median(rounds(mesh, [call], _ROUNDS), axis=1)
+    return float(took) / each.size

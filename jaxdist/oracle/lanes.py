@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.measured import Cell
 from jaxdist.oracle.case import Case
+from jaxdist.oracle.passes import passes
 from jaxdist.oracle.replay import work_seconds
-from jaxdist.oracle.work import stage_seconds
 from jaxdist.pipeline.planned import timetable
 from jaxdist.pipeline.work import Beat, Work
 
@@ -17,7 +17,7 @@ Lanes = tuple[tuple[Cell, ...], ...]
 def planned_lanes(case: Case, cluster: Cluster) -> Lanes:
     """Return the work of a step in time; none where the network is not cut.
 
-    All devices go from beat to beat together; what is moved takes no time here.
+    All devices go from beat to beat together; what stages hand on takes no time here.
 
     Args:
         case: network, layout and traffic.
@@ -30,13 +30,13 @@ def planned_lanes(case: Case, cluster: Cluster) -> Lanes:
         return ()
     made = timetable(case.plan, case.microbatches)
     has_weights = any(w and w.kind == "weights" for row in made.ticks for w in row)
-    stages, late = stage_seconds(case, cluster.device), 1 + cluster.jitter.value
+    stages = passes(case, cluster)
     lanes: list[list[Cell]] = [[] for _ in made.ticks[0]]
     now = 0.0
     for beat in made.beats:
         ends = [now] * len(lanes)
         for device, work in _works(beat):
-            seconds = late * work_seconds(work, stages, has_weights)
+            seconds = work_seconds(work, stages, has_weights)
             start, ends[device] = ends[device], ends[device] + seconds
             lanes[device].append(
                 Cell(

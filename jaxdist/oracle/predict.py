@@ -1,6 +1,7 @@
 """Predicting: the seconds and the bytes of a step by term, and where they are from."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from jaxdist.core.cluster import Cluster
@@ -9,10 +10,10 @@ from jaxdist.core.number import Number
 from jaxdist.core.plan import Plan
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.keeps import kept
+from jaxdist.oracle.passes import moved_around, passes, said_inside
 from jaxdist.oracle.passing import sending
 from jaxdist.oracle.prices import priced
-from jaxdist.oracle.replay import replayed
-from jaxdist.oracle.work import stage_seconds
+from jaxdist.oracle.replay import Replay, replayed
 from jaxdist.partition.ledger import Ledger
 
 PASSES: Final = 5
@@ -113,7 +114,10 @@ def predict(case: Case, cluster: Cluster) -> Prediction:
         BadInput: more devices than the cluster has, or no speed for the dtype.
     """
     check_devices(case.plan, cluster)
-    terms = computed(case, cluster) | moved(case, cluster)
+    replay = paced(case, cluster)
+    ledger = moving(case, cluster, replay.device)
+    terms = computed(case, cluster, replay)
+    terms |= priced(ledger, cluster, case.plan.mesh)
     terms["packing"] = max(packed(ledger, cluster) for ledger in case.ledgers)
     terms["update"] = _update(case, cluster)
     late = _input(case, cluster) - sum(terms.values())
@@ -126,7 +130,7 @@ def predict(case: Case, cluster: Cluster) -> Prediction:
         room=round(cluster.device.memory.value),
         batch=case.profile.batch,
         unsure=_unsure(case, cluster),
-        origins={path: number.origin for path, number in cluster.numbers()},
+        origins=dict(_origins(cluster)),
     )
 
 
@@ -146,21 +150,35 @@ def check_devices(plan: Plan, cluster: Cluster) -> None:
         )
 
 
-def computed(case: Case, cluster: Cluster) -> dict[str, float]:
+def paced(case: Case, cluster: Cluster) -> Replay:
+    """Return how long devices work in a step, and wait for other stages."""
+    return replayed(case.plan, case.microbatches, passes(case, cluster))
+
+
+def computed(case: Case, cluster: Cluster, replay: Replay) -> dict[str, float]:
     """Return the seconds of computing and of waiting for other stages."""
-    stages = stage_seconds(case, cluster.device)
-    busy, bubble = replayed(case.plan, case.microbatches, stages)
-    late = 1 + cluster.jitter.value
-    return {"compute": late * busy, "bubble": late * bubble}
+    said = priced(said_inside(case, replay.device), cluster, case.plan.mesh)
+    return {"compute": replay.busy - sum(said.values()), "bubble": replay.waits}
 
 
-def moved(case: Case, cluster: Cluster) -> dict[str, float]:
-    """Return the seconds of collectives, on the device that needs longest."""
+def moving(case: Case, cluster: Cluster, busiest: int) -> Ledger:
+    """Return what a step's collectives move where they take longest.
+
+    Args:
+        case: network, layout and traffic.
+        cluster: machines.
+        busiest: the device along the pipe axis for whose layers the others wait.
+
+    Returns:
+        What those layers move, and all else of the device where that takes longest.
+    """
     found = [
-        priced(sending(ledger, case.plan, device, cluster), cluster, case.plan.mesh)
-        for device, ledger in enumerate(case.ledgers)
+        sending(moved_around(case, device), case.plan, device, cluster)
+        for device in range(len(case.ledgers))
     ]
-    return max(found, key=lambda terms: sum(terms.values()))
+    mesh, inside = case.plan.mesh, said_inside(case, busiest).rows
+    around = max(found, key=lambda one: sum(priced(one, cluster, mesh).values()))
+    return replace(around, rows=(*around.rows, *inside))
 
 
 def packed(ledger: Ledger, cluster: Cluster) -> float:
@@ -182,6 +200,14 @@ def _input(case: Case, cluster: Cluster) -> float:
     per_host = cluster.levels[0].size
     hosts = max(1, case.plan.mesh.devices // per_host)
     return case.batch_bytes / hosts / cluster.input_rate.value
+
+
+def _origins(cluster: Cluster) -> Iterator[tuple[str, str]]:
+    """Yield where the numbers of a cluster are from, of tables once for all of one."""
+    yield from ((path, number.origin) for path, number in cluster.numbers())
+    yield "device.efficiency", cluster.device.efficiency.origin
+    if cluster.device.kernels is not None:
+        yield "device.kernels", cluster.device.kernels.origin
 
 
 def _unsure(case: Case, cluster: Cluster) -> float:

@@ -9,6 +9,7 @@ The bubble is what is left of that for the device that works longest.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from jaxdist.core.plan import Plan
 from jaxdist.oracle.work import Spent
@@ -16,10 +17,25 @@ from jaxdist.pipeline.planned import timetable
 from jaxdist.pipeline.work import Work
 
 
-def replayed(
-    plan: Plan, microbatches: int, stages: Sequence[Spent]
-) -> tuple[float, float]:
-    """Return the seconds that the busiest device works in a step, and those it waits.
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """A step as its table plays: how devices along the pipe axis hold each other up."""
+
+    device: int
+    """Who works longest."""
+    busy: float
+    """Seconds that it works."""
+    waits: float
+    """Seconds that it waits for others."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all beats."""
+        return self.busy + self.waits
+
+
+def replayed(plan: Plan, microbatches: int, stages: Sequence[Spent]) -> Replay:
+    """Return what the busiest device works in a step, and what it waits.
 
     Args:
         plan: the layout.
@@ -28,7 +44,8 @@ def replayed(
     """
     if plan.stages == 1:
         (one,) = stages
-        return microbatches * (one.forward + one.backward), 0.0
+        busy = microbatches * (one.forward + one.backward)
+        return Replay(device=0, busy=busy, waits=0.0)
     made = timetable(plan, microbatches)
     has_weights = any(w and w.kind == "weights" for row in made.ticks for w in row)
 
@@ -39,8 +56,10 @@ def replayed(
         [sum(map(took, works)) for works in zip(*beat, strict=True)]
         for beat in made.beats
     ]
-    busiest = max(map(sum, zip(*beats, strict=True)))
-    return busiest, sum(map(max, beats)) - busiest
+    works = [sum(own) for own in zip(*beats, strict=True)]
+    busy = max(works)
+    waits = sum(map(max, beats)) - busy
+    return Replay(device=works.index(busy), busy=busy, waits=waits)
 
 
 def work_seconds(work: Work, stages: Sequence[Spent], has_weights: bool) -> float:

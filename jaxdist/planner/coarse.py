@@ -7,7 +7,8 @@
               backward pass
     moved     what a small layout of each axis by itself moves (`samples.py`), scaled:
               sums of gradients and gathers with the parameters of a device, sums and
-              edges of layers with its samples, messages with the microbatches
+              edges of layers with its samples, messages with the microbatches; what
+              layers say holds other stages up as what they compute
     bytes     state and gradients with the parameters of a device, whole ones where
               stages put them together or microbatches add gradients up; what layers
               make with its samples and part of weights, times microbatches in flight
@@ -116,10 +117,15 @@ class Coarse:
         return parts
 
     @cached_property
+    def _long(self) -> Column:
+        """Passes of one direction that follow one another in a step."""
+        long: Column = self.space.micro * self.space.chunks
+        return long + self.space.sizes("pipe") - 1
+
+    @cached_property
     def _ticks(self) -> tuple[Column, Column]:
         """Ticks of forward passes alone, and those with backward passes."""
-        pipe, micro = self.space.sizes("pipe"), self.space.micro
-        long = micro * self.space.chunks + pipe - 1
+        pipe, long = self.space.sizes("pipe"), self._long
         apart = np.isin(self._names, ("gpipe", EAGER)) | (pipe == 1)
         ahead = np.where(apart, long, np.minimum(pipe * self.space.chunks, long))
         return ahead, 2 * long - ahead
@@ -207,20 +213,21 @@ class Coarse:
             once * found.gathers.arrays / pipe, once * found.gathers.payload * own
         )
         total += by("reduce-scatter", "fsdp")(found.scatters.arrays / pipe, self._held)
-        total += by("all-reduce", "data", "fsdp", *SPATIAL_AXES)(
+        said = by("all-reduce", "data", "fsdp", *SPATIAL_AXES)(
             micro * found.statistics.arrays / pipe,
             micro * found.statistics.payload / pipe,
         )
         for kind, moved in found.tensor.items():
             each = tensor if kind == "reduce-scatter" else 1
-            total += by(kind, "tensor")(
+            said += by(kind, "tensor")(
                 micro * moved.arrays / pipe, moved.payload / shards / pipe / each
             )
         for axis, edges in found.edges.items():
-            total += by("collective-permute", axis)(
+            said += by("collective-permute", axis)(
                 micro * edges.arrays / pipe, edges.payload / batch / pipe
             )
-        return total + self._handed(shards)
+        held_up = self._long / (micro * space.chunks)
+        return total + held_up * said + self._handed(shards)
 
     def _handed(self, shards: Column) -> Column:
         """Return the seconds of what stages hand on behind every beat.

@@ -8,9 +8,8 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.units import duration, size
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.groups import Group, group_of
-from jaxdist.oracle.passing import sending
-from jaxdist.oracle.predict import Prediction, packed
-from jaxdist.oracle.prices import priced, seconds, straight
+from jaxdist.oracle.predict import Prediction, moving, packed, paced
+from jaxdist.oracle.prices import seconds, straight
 from jaxdist.oracle.work import Worker, stage_seconds, worked_in
 from jaxdist.partition.ledger import Ledger
 from jaxdist.partition.traffic import Traffic
@@ -39,8 +38,9 @@ def seconds_of(case: Case, cluster: Cluster, made: Prediction) -> Iterator[Term]
         made: what was predicted for it.
     """
     yield from _blocks(case, cluster)
-    yield from _ticks(case, cluster, made)
-    ledger = _busiest(case, cluster)
+    busiest = paced(case, cluster).device
+    yield from _ticks(case, cluster, made, busiest)
+    ledger = moving(case, cluster, busiest)
     for term, took in made.terms_s.items():
         if ", " in term:
             yield from _rows(ledger, term, cluster)
@@ -104,31 +104,29 @@ def _blocks(case: Case, cluster: Cluster) -> Iterator[Term]:
             )
 
 
-def _ticks(case: Case, cluster: Cluster, made: Prediction) -> Iterator[Term]:
+def _ticks(
+    case: Case, cluster: Cluster, made: Prediction, busiest: int
+) -> Iterator[Term]:
+    """Yield what the busiest device computes, and what it waits."""
+    plan, late = case.plan, 1 + cluster.jitter.value
+    micro = turns(plan, case.microbatches)[busiest].micro
     stages = stage_seconds(case, cluster.device)
-    most = max(one.forward + one.backward for one in stages)
-    late, micro = 1 + cluster.jitter.value, case.microbatches
-    of = "the longest stage" if len(stages) > 1 else "all blocks"
+    own = places_of(plan).stages_of(busiest)
+    each = sum(stages[stage].forward + stages[stage].backward for stage in own)
+    of = f"stage {', '.join(map(str, own))}" if len(stages) > 1 else "all blocks"
     yield Term(
         name="compute",
-        formula=f"{micro} microbatches x {duration(most)} of {of} x {late:.3g} jitter",
+        formula=f"{micro} microbatches x {duration(each)} of {of} x {late:.3g} jitter",
         value=made.terms_s["compute"],
     )
     if "bubble" in made.terms_s:
-        count = timetable(case.plan, micro).exchanges
+        count = timetable(plan, case.microbatches).exchanges
         yield Term(
             name="bubble",
-            formula=f"{count} beats of {case.plan.pipe.schedule}, each as long as who "
-            "works longest in it, less compute",
+            formula=f"{count} beats of {plan.pipe.schedule}, each as long as who "
+            "computes and talks longest in it, less what the busiest does",
             value=made.terms_s["bubble"],
         )
-
-
-def _busiest(case: Case, cluster: Cluster) -> Ledger:
-    """Return the ledger of the device whose collectives take longest."""
-    plan = case.plan
-    own = (sending(one, plan, at, cluster) for at, one in enumerate(case.ledgers))
-    return max(own, key=lambda one: sum(priced(one, cluster, case.plan.mesh).values()))
 
 
 def _rows(ledger: Ledger, term: str, cluster: Cluster) -> Iterator[Term]:

@@ -39,20 +39,30 @@ class Heap:
     """Why others cannot be run."""
     short: dict[str, float] = field(default_factory=dict)
     """Bytes that those lack which do not fit."""
-    described: int = 0
-    """How many were."""
+    stages: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    """Blocks of each stage of those that were, by label."""
+
+    @property
+    def described(self) -> int:
+        """How many were described."""
+        return len(self.stages)
 
     def describe_in_full(self, plan: Plan) -> bool:
         """Describe a plan that was not, and tell whether it can be run."""
         title = plan.label
         if title in self.found or title in self.refused:
             return title in self.found
-        self.described += 1
+        self.stages[title] = ()
         try:
-            prediction = predict(self.describe(plan), self.cluster)
+            case = self.describe(plan)
+            prediction = predict(case, self.cluster)
         except BadInput as error:
             self.refused[title] = error.what
             return False
+        self.stages[title] = case.stages
+        uncut = replace(plan, pipe=replace(plan.pipe, cuts=())).label
+        if plan.pipe.cuts and self.stages.get(uncut) == case.stages:
+            return uncut in self.found
         if self.roomy:
             return self._fits(plan, prediction, prediction.roomy_bytes, ", not traced")
         return self._fits(plan, prediction, prediction.memory_bytes, "")

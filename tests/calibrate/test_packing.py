@@ -1,35 +1,45 @@
-"""Packing: what a lossy sum takes beyond its collectives, as they are priced."""
-
-from dataclasses import replace
+"""Packing: what a device computes for a sum in a lossy way."""
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
-from jaxdist.calibrate.packing import packing
-from jaxdist.core.number import Number
-from jaxdist.meshes.clusters.read import find
+from jaxdist.calibrate.packing import WAYS, packing, played
+from jaxdist.collectives.primitives import psum
 
 ORIGIN = "measured: a test"
+DEVICES = 2
 
 
 @pytest.fixture(scope="module")
 def mesh():
     auto = (AxisType.Auto,)
-    return jax.make_mesh((2,), ("data",), devices=jax.devices()[:2], axis_types=auto)
+    devices = jax.devices()[:DEVICES]
+    return jax.make_mesh((DEVICES,), ("data",), devices=devices, axis_types=auto)
 
 
-def cluster(bandwidth, alpha):
-    machine = find("testbed")
-    (level,) = machine.levels
-    numbers = {"bandwidth": Number(bandwidth, ORIGIN), "alpha": Number(alpha, ORIGIN)}
-    return replace(machine, levels=(replace(level, **numbers),))
+def test_every_way_takes_some_time_for_a_number(mesh):
+    found = packing(mesh, ORIGIN, ways=("int8", "random_k"))
+    assert all(0 < each.value < 1e-5 for each in found.values())
+    assert {each.origin for each in found.values()} == {ORIGIN}
 
 
-def test_it_is_what_links_do_not_take(mesh):
-    """Of links that take no time all is packing; of slow ones nothing is left."""
-    fast, slow = cluster(1e15, 1e-9), cluster(1.0, 10.0)
-    found = packing(mesh, fast, ORIGIN, ways=("int8",))
-    assert 0 < found["int8"].value < 1e-3
-    assert found["int8"].origin == ORIGIN
-    assert packing(mesh, slow, ORIGIN, ways=("int8",))["int8"].value == 0
+@pytest.mark.parametrize("way", WAYS)
+def test_what_one_device_plays_is_what_all_of_them_do(mesh, way):
+    """The sum that is timed is the one that devices make of the same numbers."""
+    each = np.random.default_rng(0).standard_normal((DEVICES, 32, 16), np.float32)
+    along = P("data")
+    summed = jax.shard_map(
+        lambda x: psum(x[0], "data", way)[None],
+        mesh=mesh,
+        in_specs=along,
+        out_specs=along,
+        check_vma=False,
+    )
+    real = np.asarray(jax.jit(summed)(each))
+    total, sent = jax.jit(lambda x: played(way, x))(jnp.asarray(each))
+    np.testing.assert_allclose(total, real, rtol=1e-5, atol=1e-5)
+    assert sent.shape == each.shape

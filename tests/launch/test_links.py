@@ -3,7 +3,7 @@
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.links import bits_per_second, bucket, counter, framed
+from jaxdist.launch.links import FRAME, bits_per_second, bucket, counter, framed
 
 DEV = """\
 Inter-|   Receive                        |  Transmit
@@ -26,8 +26,9 @@ def test_what_is_no_rate_is_refused(rate):
         bits_per_second(rate)
 
 
-def test_a_bucket_holds_a_packet_that_is_not_cut_yet():
-    assert bucket("100mbit")[4] == f"{68 * 1024}b"
+def test_a_bucket_holds_one_and_a_half_milliseconds_and_at_least_two_frames():
+    assert bucket("100mbit")[4] == "18750b"
+    assert bucket("1mbit")[4] == f"{2 * FRAME}b"
     assert bucket("1gbit")[4] == "187500b"
 
 

@@ -177,5 +177,6 @@ class TestStages:
             check_made_for(stages, resolve("digits", words))
         assert said in caught.value.values
         assert caught.value.remedy[0] == remedy
-        again = "jaxdist plan stages --profile digits.json"
+        again = "jaxdist plan stages --profile digits.json --workers 2 "
         assert caught.value.remedy[1].startswith(again)
+        assert "..." not in caught.value.remedy[1]

@@ -180,9 +180,9 @@ def test_gradients_are_added_to_those_of_other_microbatches(digits, monkeypatch)
 def test_even_stages_take_the_closed_form(schedule, micro):
     """(m + P - 1) (f + b), of which m (f + b) is work."""
     plan = Plan(mesh=MeshShape(pipe=4), pipe=Pipe(schedule=schedule))
-    busy, bubble = replayed(plan, micro, [Spent(forward=1.0, backward=1.0)] * 4)
-    assert busy == 2 * micro
-    assert busy + bubble == 2 * (micro + 3)
+    step = replayed(plan, micro, [Spent(forward=1.0, backward=1.0)] * 4)
+    assert step.busy == 2 * micro
+    assert step.seconds == 2 * (micro + 3)
 
 
 @pytest.mark.parametrize("micro", [4, 8])
@@ -192,7 +192,7 @@ def test_only_in_1f1b_do_forward_passes_wait_for_backward_passes(micro):
 
     def step(schedule):
         plan = Plan(mesh=MeshShape(pipe=4), pipe=Pipe(schedule=schedule))
-        return sum(replayed(plan, micro, stages))
+        return replayed(plan, micro, stages).seconds
 
     assert step("eager-1f1b") == step("gpipe") == (micro + 3) * 4
     assert step("1f1b") == 4 + (2 * micro + 2) * 3
@@ -202,10 +202,10 @@ def test_a_beat_is_as_long_as_who_works_longest_in_both_of_its_ticks():
     """Not as the longest forward and the longest backward pass, of different stages."""
     plan = Plan(mesh=MeshShape(pipe=2), pipe=Pipe(schedule="eager-1f1b"))
     stages = [Spent(forward=1.0, backward=5.0), Spent(forward=4.0, backward=2.0)]
-    busy, bubble = replayed(plan, 4, stages)
-    assert busy == 4 * 6
+    step = replayed(plan, 4, stages)
+    assert step.busy == 4 * 6
     # A forward pass of stage 0 fills the pipe, a backward pass of it drains it.
-    assert busy + bubble == 1 + 4 * 6 + 5
+    assert step.seconds == 1 + 4 * 6 + 5
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "eager-1f1b"])
@@ -224,9 +224,10 @@ def test_a_timeline_is_as_long_as_work_and_bubble_and_has_no_overlap(schedule, d
 def test_the_slowest_stage_is_the_one_that_is_busy():
     plan = Plan(mesh=MeshShape(pipe=2))
     stages = [Spent(forward=1.0, backward=2.0), Spent(forward=3.0, backward=6.0)]
-    busy, bubble = replayed(plan, 4, stages)
-    assert busy == 4 * 9
-    assert bubble > 0
+    step = replayed(plan, 4, stages)
+    assert step.device == 1
+    assert step.busy == 4 * 9
+    assert step.waits > 0
 
 
 def test_sums_of_gradients_cost_what_the_ledger_says(digits):
@@ -296,6 +297,8 @@ def test_a_thousand_devices_are_described_without_any(digits):
     found = predict(Subject(config).case(plan), find("abci"))
     assert found.fits
     assert found.origins["levels.host.alpha"].startswith("published")
+    curve = find("abci").device.efficiency
+    assert found.origins["device.efficiency"] == curve.origin
 
 
 def test_what_a_cluster_cannot_do_is_refused(digits):

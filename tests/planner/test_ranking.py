@@ -13,6 +13,7 @@ from jaxdist.launch.resolve import resolve
 from jaxdist.meshes.clusters.read import find
 from jaxdist.oracle.predict import predict
 from jaxdist.planner.coarse import Coarse
+from jaxdist.planner.heap import Heap
 from jaxdist.planner.layouts import AXES, alone, layouts
 from jaxdist.planner.pieces import Pieces
 from jaxdist.planner.ranking import rank
@@ -92,6 +93,17 @@ def test_what_does_not_fit_is_no_plan(subject, whole):
     assert ranked(subject, room=enough).plans
     with pytest.raises(BadInput, match="no layout can be run"):
         ranked(subject, room=0.9 * enough)
+
+
+def test_cuts_that_are_where_they_were_anyway_are_no_plan_of_their_own(subject):
+    heap = Heap(describe=subject.case, cluster=find("testbed"), most=1e12)
+    plan = Plan(mesh=MeshShape(pipe=2, data=2), microbatches=4)
+    (_, behind) = subject.case(plan).stages
+    for first, labels in ((behind[0], 1), (behind[1], 2)):
+        own = replace(plan, pipe=replace(plan.pipe, cuts=(first,)))
+        assert heap.describe_in_full(plan)
+        assert heap.describe_in_full(own)
+        assert len(heap.found) == labels
 
 
 def test_what_the_batch_cannot_be_split_into_says_so(subject):

@@ -1,0 +1,73 @@
+"""Passes: the seconds of a microbatch's way through each stage, and back.
+
+    pass(s) = compute(s) (1 + jitter) + talk(s) / 2
+
+Talk is what layers say to other devices while a microbatch passes through them: sums
+along tensor, edges of images, statistics of norms. Stages wait for each other behind
+every beat, so those whose neighbour talks wait as they do where it computes. Half of it
+is said forward, and again in a backward pass that makes activations anew. What a step
+moves once (gradients, parameters) and what stages hand on is no part of a pass, and
+neither is anything where the network is not cut.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.oracle.case import Case
+from jaxdist.oracle.prices import priced
+from jaxdist.oracle.work import Spent, stage_seconds, worked_in
+from jaxdist.partition.ledger import Ledger
+from jaxdist.pipeline.places import places_of
+from jaxdist.pipeline.planned import turns
+
+
+def passes(case: Case, cluster: Cluster) -> tuple[Spent, ...]:
+    """Return the seconds of each stage in one microbatch; one without stages.
+
+    Raises:
+        BadInput: the device has no speed for the dtype.
+    """
+    late = 1 + cluster.jitter.value
+    computed = stage_seconds(case, cluster.device)
+    said = _said(case, cluster)
+    return tuple(
+        Spent(forward=late * one.forward, backward=late * one.backward) + talk
+        for one, talk in zip(computed, said, strict=True)
+    )
+
+
+def said_inside(case: Case, device: int) -> Ledger:
+    """Return what the layers of a device's stages move; nothing without stages.
+
+    Args:
+        case: network, layout and traffic.
+        device: its place along the pipe axis.
+    """
+    stages = places_of(case.plan).stages_of(device) if case.stages else ()
+    own = {layer.name for stage in stages for layer in worked_in(case, stage)}
+    return _of_layers(case.ledgers[device], own)
+
+
+def moved_around(case: Case, device: int) -> Ledger:
+    """Return all else that a device moves in a step."""
+    ledger, inside = case.ledgers[device], said_inside(case, device).rows
+    rows = tuple(row for row in ledger.rows if row not in inside)
+    return replace(ledger, rows=rows)
+
+
+def _said(case: Case, cluster: Cluster) -> Iterator[Spent]:
+    """Yield what the layers of each stage say in one microbatch."""
+    places, taken = places_of(case.plan), turns(case.plan, case.microbatches)
+    for stage in range(max(1, len(case.stages))):
+        device = places.of_stages[stage][0]
+        names = {layer.name for layer in worked_in(case, stage)}
+        inside = _of_layers(said_inside(case, device), names)
+        whole = sum(priced(inside, cluster, case.plan.mesh).values())
+        once = whole / taken[device].micro / (2 + case.plan.remat)
+        yield Spent(forward=once, backward=(1 + case.plan.remat) * once)
+
+
+def _of_layers(ledger: Ledger, names: set[str]) -> Ledger:
+    rows = tuple(row for row in ledger.rows if row.layer in names)
+    return replace(ledger, rows=rows, syncs=())
