@@ -19,26 +19,22 @@ it leaves out of the best so many is not looked at: that is the bound of the sea
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
 
 from jaxdist.core.axes import SPATIAL_AXES
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.plan import MeshShape
-from jaxdist.oracle.groups import group_of
 from jaxdist.oracle.passing import in_turn
 from jaxdist.oracle.predict import MARGIN, PASSES
-from jaxdist.oracle.prices import seconds
 from jaxdist.oracle.work import ADDED
 from jaxdist.pipeline.schedule import EAGER
 from jaxdist.planner.pieces import Pieces
 from jaxdist.planner.samples import Samples
 from jaxdist.planner.space import Column, Space
+from jaxdist.planner.tariff import tariff
 
-_LARGE: Final = 1 << 24
-"""Bytes by which the price of a byte is found."""
 _SHARE: Final = {
     "bf16": 0.5,
     "fp8": 0.254,
@@ -247,18 +243,5 @@ class Coarse:
 
     def _priced(self, kind: str, *axes: str) -> Callable[[Column, Column], Column]:
         """Return the seconds of so many arrays and bytes of each plan."""
-        each = [_price(kind, self.cluster, mesh, axes) for mesh in self.space.meshes]
-        start, slope = np.array(each).T[:, self.space.mesh]
-        return lambda arrays, payload: arrays * start + payload * slope
-
-
-def _price(
-    kind: str, cluster: Cluster, mesh: MeshShape, axes: tuple[str, ...]
-) -> tuple[float, float]:
-    """Return the seconds of an array without bytes, and of a byte."""
-    along = tuple(axis for axis in axes if mesh.size(axis) > 1)
-    if not along:
-        return 0.0, 0.0
-    group = group_of(cluster, mesh, along)
-    start = seconds(kind, 0, 1, group)
-    return start, (seconds(kind, _LARGE, 1, group) - start) / _LARGE
+        found = tariff(kind, self.cluster, self.space.meshes, axes)
+        return partial(found.seconds, self.space.mesh)

@@ -8,7 +8,7 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.units import duration, size
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.groups import Group, group_of
-from jaxdist.oracle.predict import Prediction, moving, packed, paced
+from jaxdist.oracle.predict import Prediction, moving, paced, packed
 from jaxdist.oracle.prices import seconds, straight
 from jaxdist.oracle.work import Worker, stage_seconds, worked_in
 from jaxdist.partition.ledger import Ledger
