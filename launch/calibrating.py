@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
+from jaxdist.core.number import Number
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.company import company
 from jaxdist.launch.devices import Prepared, prepare_devices
@@ -19,6 +20,7 @@ from jaxdist.launch.runs import write_whole
 from jaxdist.meshes.clusters.read import find
 
 if TYPE_CHECKING:
+    from jax.sharding import Mesh
     from rich.console import Console
 
     from jaxdist.calibrate.kernels import Subject
@@ -133,10 +135,25 @@ def _machine(
         cluster = machine.cluster
     layers = _layers(config, mesh.size) if config else ()
     found = with_layers(cluster, mesh, layers, dtype=args.dtype, when=when)
+    if config is not None:
+        found = replace(found, cluster=_with_input(found.cluster, config, mesh, when))
     if machine is None:
         return found
     every = machine.kernels + found.kernels
     return replace(machine, cluster=found.cluster, kernels=every)
+
+
+def _with_input(
+    cluster: Cluster, config: "Experiment", mesh: "Mesh", when: str
+) -> Cluster:
+    """Return the cluster with what its hosts make ready of an experiment's samples."""
+    from jaxdist.launch.supplying import supplied
+
+    rate = supplied(config, mesh)
+    if rate is None:
+        return cluster
+    origin = f"measured: jaxdist calibrate {config.name}, {mesh.size} devices, {when}"
+    return replace(cluster, input_rate=Number(rate, origin))
 
 
 def _measured(args: Namespace) -> Cluster:
@@ -198,6 +215,10 @@ def print_calibrated(out: "Console", made: Calibrated) -> None:
     print_table(out, rows)
     out.print(f"  computes {size(peak, 'FLOP/s')} in {made.dtype} at most")
     out.print(f"  memory   {size(device.memory_bandwidth.value, 'B/s')} a device")
+    if cluster.host_link is not None:
+        out.print(f"  copies   {size(cluster.host_link.value, 'B/s')} to a device")
+    if cluster.input_rate is not None:
+        out.print(f"  input    {size(cluster.input_rate.value, 'B/s')} of {made.of}")
     out.print(f"  kernel   {1e6 * device.launch.value:.1f} us at least")
     if made.machine.timings:
         out.print(

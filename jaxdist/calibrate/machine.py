@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from jaxdist.calibrate import kernels, links
 from jaxdist.calibrate.chains import Chained, chained
+from jaxdist.calibrate.copies import copying
 from jaxdist.calibrate.packing import packing
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.device import Curve, Device
@@ -80,7 +81,13 @@ def measured(
         bandwidth=Number(line.bandwidth, f"{origin}, spread {line.spread:.0%}"),
     )
     level = replace(level, lines=tuple(line_of(c, level, origin) for c in chains))
-    cluster = Cluster(name=name, device=device, levels=(level,), source=origin)
+    cluster = Cluster(
+        name=name,
+        device=device,
+        levels=(level,),
+        source=origin,
+        host_link=Number(copying(mesh), origin),
+    )
     if devices > 1:
         device = replace(device, packing=packing(mesh, origin))
     return Machine(

@@ -78,6 +78,9 @@ def test_a_machine_and_then_the_layers_of_an_experiment(job, monkeypatch, tmp_pa
     assert more == len(json.loads(out)["kernels"]) == 3
     assert "64 x 64 > 10" in job.call("calibrate", *words[:-1], *given[2:])[1]
     assert "2 devices at once" in find(str(path)).device.kernels.origin
+    assert before.host_link.value > 0
+    assert before.input_rate is None
+    assert "calibrate digits, 2 devices" in after.input_rate.origin
     code, _, err = job.call("calibrate", *words, "--devices", 4, *given[2:])
     assert (code, "cluster of other devices" in err) == (2, True)
     assert "remedy   --devices 2" in err

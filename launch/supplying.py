@@ -1,0 +1,90 @@
+"""Supplying: the bytes of samples that hosts make ready in a second, measured."""
+
+import time
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from jaxdist.core.errors import BadInput, Remark
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+    from jaxdist.input.feed import Feed
+    from jaxdist.launch.config import Experiment
+
+_FIRST: Final = 4
+"""Batches that are not timed: threads begin, and some were made ahead."""
+_TIMED: Final = 32
+
+
+def supplied(config: "Experiment", mesh: "Mesh") -> float | None:
+    """Time what a run reads, decodes, shuffles and puts on its devices.
+
+    Every host makes its part of the batches ready, all at once and as fast as it can,
+    and nobody computes.
+
+    Args:
+        config: says which samples, how they are read and by how many threads.
+        mesh: all devices lie along its data axis.
+
+    Returns:
+        Bytes a second of all hosts together; None, with a remark, where one of them
+        cannot read the samples.
+    """
+    from jaxdist.calibrate.together import slowest
+
+    feed, why = None, ""
+    try:
+        feed = _feed(config, mesh)
+    except BadInput as error:
+        why = error.what
+    # All of them measure, or none: they meet in what follows.
+    missing = slowest(mesh, np.array([float(feed is None)]))()[0]
+    if missing:
+        said = why or "another host cannot read its samples"
+        warnings.warn(f"input not measured: {said}", Remark, stacklevel=2)
+    if feed is None:
+        return None
+    with feed:
+        if missing:
+            return None
+        for _ in range(_FIRST):
+            batch = next(feed)
+        start = time.perf_counter()
+        for _ in range(_TIMED):
+            batch = next(feed)
+        took = slowest(mesh, np.array([time.perf_counter() - start]))()[0]
+    return _TIMED * sum(x.nbytes for x in batch.values()) / float(took)
+
+
+def _feed(config: "Experiment", mesh: "Mesh") -> "Feed":
+    """Return the batches of a run, in a batch that divides over the devices.
+
+    Raises:
+        BadInput: no such samples, or fewer than a batch has.
+    """
+    from jax.sharding import NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    from jaxdist.input.feed import train_feed
+    from jaxdist.input.registry import open_data
+    from jaxdist.launch.job import make_order
+    from jaxdist.launch.samples import wanted
+    from jaxdist.models.registry import objective_for
+
+    train, _ = open_data(config.data, wanted(config))
+    batch = -(-config.data.batch // mesh.size) * mesh.size
+    sized = replace(config, data=replace(config.data, batch=batch))
+    dtypes = objective_for(config.model).dtypes
+    along = NamedSharding(mesh, P("data"))
+    return train_feed(
+        train,
+        make_order(sized, len(train)),
+        dict.fromkeys((*dtypes, "id"), along),
+        dtypes=dtypes,
+        shift=config.data.shift,
+        threads=config.data.readers,
+    )
