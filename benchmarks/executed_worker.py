@@ -15,6 +15,7 @@ from jaxdist.input.feed import train_feed
 from jaxdist.input.registry import open_data
 from jaxdist.launch.job import make_job
 from jaxdist.launch.joined import join
+from jaxdist.launch.pages import keep_pages
 from jaxdist.launch.resolve import resolve
 from jaxdist.launch.samples import wanted
 from jaxdist.train.program import compile_program, initial_state
@@ -92,6 +93,7 @@ def have(rate, folder, meet):
 
 
 def main(experiment, words, folder, rates, rounds, steps):
+    keep_pages()  # as `jaxdist train` does
     share()
     join()
     folder = Path(folder)

@@ -18,6 +18,7 @@ from jaxdist.launch.environment import (
     without_cache,
 )
 from jaxdist.launch.fewer import with_fewer
+from jaxdist.launch.pages import keep_pages
 from jaxdist.launch.placed import planned
 from jaxdist.launch.platform import find_platform
 
@@ -72,6 +73,8 @@ def prepare_devices(
     notes += [note] if note else []
     wanted = -(-min(plan.mesh.devices, FAKE_LIMIT) // processes)
     fake = wanted if platform.name == "cpu" else None
+    if platform.name == "cpu":
+        keep_pages()
     early = put(variables(os.environ, fake_devices=fake))
     notes += [] if early else [_LATE]
     if cache_is_on(os.environ):

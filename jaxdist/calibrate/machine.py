@@ -168,6 +168,7 @@ def line_of(chain: Chained, level: Level, origin: str) -> Line:
     found = links.wire(chain.timings, chain.devices)
     straight = links.seconds(found, chain.timings, chain.devices)
     sent = links.sent(chain.timings, chain.devices)
+    took = links.steadied([timing.seconds for timing in chain.timings])
     started = found.alpha * messages(chain.kind, chain.devices)
     said = f"{origin}, spread {found.spread:.0%}"
     return Line(
@@ -176,8 +177,8 @@ def line_of(chain: Chained, level: Level, origin: str) -> Line:
         messages=Number(started / level.alpha.value, said),
         share=Number(level.bandwidth.value / found.bandwidth, said),
         bend=tuple(
-            (float(size), timing.seconds / float(line))
-            for size, timing, line in zip(sent, chain.timings, straight, strict=True)
+            (float(size), seconds / float(line))
+            for size, seconds, line in zip(sent, took, straight, strict=True)
         ),
     )
 

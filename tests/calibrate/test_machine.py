@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from jaxdist.calibrate.chains import Chained
-from jaxdist.calibrate.links import Timing, wire
+from jaxdist.calibrate.links import Timing, steadied, wire
 from jaxdist.calibrate.machine import efficiency, line_of
 from jaxdist.collectives.hlo import wire_bytes
 from jaxdist.core.cluster import Cluster
@@ -64,7 +64,7 @@ def test_the_curve_has_the_peak_and_the_share_of_each_size():
 
 def test_a_line_with_its_bend_goes_through_every_timing():
     """What a collective was measured to take is what the oracle says that it takes."""
-    odd = (3.1e-3, 3.9e-3, 30e-3, 150e-3)
+    odd = (3.1e-3, 5.9e-3, 30e-3, 150e-3)
     timed = tuple(
         Timing(kind="reduce-scatter", payload=each.payload, seconds=took)
         for each, took in zip(timings(3e-4, 25e6, 4), odd, strict=True)
@@ -85,3 +85,17 @@ def test_a_line_with_its_bend_goes_through_every_timing():
     group = group_of(cluster, MeshShape(data=4), ["data"])
     said = [seconds("reduce-scatter", each.payload, 1, group) for each in timed]
     assert said == pytest.approx(odd)
+
+
+@pytest.mark.parametrize(
+    ("took", "said"),
+    [
+        ((3.0, 4.0, 30.0, 150.0), (3.5, 3.5, 30.0, 150.0)),
+        ((7.5, 6.5, 5.5, 8.5), (6.5, 6.5, 6.5, 8.5)),
+        ((2.0, 6.0, 5.0, 6.0), (2.0, 6.0, 5.0, 6.0)),
+        ((4.0, 4.0, 4.0, 4.0), (4.0, 4.0, 4.0, 4.0)),
+    ],
+)
+def test_small_sizes_that_take_alike_are_one_measurement(took, said):
+    """From the smallest on, and only as long as none takes half as long again."""
+    assert steadied(took) == pytest.approx(said)

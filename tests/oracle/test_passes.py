@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from jaxdist.core.outer import Outer
 from jaxdist.core.pipe import Pipe
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.described import Subject
@@ -78,6 +79,16 @@ def test_activations_that_are_made_again_are_talked_about_again(digits):
     alone = stage_seconds(again, cluster.device)[0]
     forward, backward = kept.forward - alone.forward, kept.backward - alone.backward
     assert backward == pytest.approx(2 * forward)
+    said = priced(said_inside(again, 0), cluster, again.plan.mesh)
+    assert 4 * (forward + backward) == pytest.approx(sum(said.values()))
+
+
+def test_what_replicas_move_between_steps_is_no_part_of_a_pass(digits):
+    case = digits.case(Plan(mesh=MeshShape(replica=2), outer=Outer(every=4)))
+    (ledger,) = case.ledgers
+    assert ledger.syncs
+    assert said_inside(case, 0).syncs == ()
+    assert moved_around(case, 0).syncs == ledger.syncs
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

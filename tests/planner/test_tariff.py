@@ -74,3 +74,13 @@ def test_bytes_of_less_than_an_array_are_paid_for(plain):
     group = group_of(plain, MESHES[0], ("data",))
     said = found.seconds(np.array([0]), np.array([0.0]), np.array([1e6]))
     assert said[0] == pytest.approx(seconds(KIND, 10**9, 1, group) / 1000, rel=0.02)
+
+
+def test_axes_that_a_mesh_does_not_have_cross_no_link():
+    """Tensor within a host; data, of one device, would stand across hosts."""
+    cluster, mesh = find("abci"), MeshShape(fsdp=8, tensor=4)
+    found = tariff(KIND, cluster, [mesh], ("data", "tensor"))
+    said = found.seconds(np.array([0]), np.array([1]), np.array([1 << 20]))
+    inside = group_of(cluster, mesh, ("tensor",))
+    assert inside.level != group_of(cluster, mesh, ("data", "tensor")).level
+    assert said[0] == pytest.approx(seconds(KIND, 1 << 20, 1, inside))

@@ -1,0 +1,46 @@
+"""Memory that a process frees stays with it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from jaxdist.launch.pages import keep_pages
+
+SIZE = 64 << 20
+PROGRAM = f"""
+import resource, sys
+from jaxdist.launch.pages import keep_pages
+if sys.argv[1:]:
+    assert keep_pages()
+
+def touched():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    room = bytearray({SIZE})
+    room[::4096] = b"x" * len(room[::4096])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+touched()
+print(touched())
+"""
+
+
+def pages(*words):
+    """Touch as much memory twice in a new process; return the new pages of the last."""
+    command = [sys.executable, "-c", PROGRAM, *words]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=60
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt is of the GNU C library")
+def test_what_was_freed_does_not_come_anew():
+    new, kept = pages(), pages("keep")
+    assert kept < SIZE / 4096 / 50
+    assert kept < new
+
+
+def test_what_a_user_has_set_stays():
+    assert not keep_pages({"MALLOC_ARENA_MAX": "4"})
+    assert not keep_pages({"GLIBC_TUNABLES": "glibc.malloc.arena_max=4"})
