@@ -10,7 +10,6 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.company import company
-from jaxdist.launch.pages import keep_pages
 from jaxdist.launch.placed import CLUSTER, START, environment, place
 from jaxdist.launch.reachable import wait_until_reached
 from jaxdist.launch.together import Finished, Task, run_together
@@ -36,7 +35,6 @@ def join(silence_s: int = _SILENCE_S) -> int:
         BadInput: nobody started this process as one of several.
         TryAgain: process 0 is not reached.
     """
-    keep_pages()
     if method := os.environ.get(CLUSTER):
         _initialize(silence_s, method=method)
         return company().rank

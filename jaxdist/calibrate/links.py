@@ -14,7 +14,6 @@ import numpy as np
 from jaxdist.collectives.hlo import wire_bytes
 from jaxdist.oracle.prices import messages
 
-
 _ALIKE: Final = 1.5
 """Times that one of alike seconds is another at most."""
 
