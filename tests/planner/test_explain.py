@@ -13,7 +13,7 @@ from jaxdist.core.reduce import Reduce
 from jaxdist.launch.described import Subject
 from jaxdist.launch.resolve import resolve
 from jaxdist.meshes.clusters.read import find
-from jaxdist.oracle.predict import predict
+from jaxdist.oracle.predict import paced, predict
 from jaxdist.oracle.work import stage_seconds
 from jaxdist.planner.explain import bytes_of, seconds_of
 
@@ -79,6 +79,19 @@ def test_the_lines_of_an_account_add_up_to_what_is_predicted(subject, plan, clus
         else:
             parts = 0.0
     assert sum(term.value for term in bytes_of(made)) == made.memory_bytes
+
+
+def test_stages_are_computed_for_every_microbatch(subject):
+    case, cluster = subject.case(PLANS["stages"]), find("testbed")
+    made = predict(case, cluster)
+    told = {one.name: one.formula for one in seconds_of(case, cluster, made)}
+    replay = paced(case, cluster)
+    assert told["compute"].startswith("4 microbatches x ")
+    assert f" of stage {replay.device} x " in told["compute"]
+    stage = stage_seconds(case, cluster.device)[replay.device]
+    late = 1 + cluster.jitter.value
+    computed = 4 * late * (stage.forward + stage.backward)
+    assert made.terms_s["compute"] == pytest.approx(computed)
 
 
 def test_the_account_says_how_far_sizes_lie_from_a_line(subject):

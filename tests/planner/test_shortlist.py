@@ -14,7 +14,9 @@ from jaxdist.launch.described import Subject
 from jaxdist.launch.plan.question import Question
 from jaxdist.launch.resolve import resolve
 from jaxdist.meshes.clusters.read import find
+from jaxdist.oracle.groups import group_of
 from jaxdist.oracle.predict import predict
+from jaxdist.oracle.prices import seconds
 from jaxdist.planner.ranking import rank
 from jaxdist.planner.shortlist import LAYOUTS, at_best, first_of, shortlist, smaller
 from jaxdist.planner.space import ORDERS
@@ -112,6 +114,25 @@ def test_what_stages_hand_on_is_estimated_by_exchanges(
     full = terms["activations, pipe"] + terms["gradients, pipe"]
     found = about._handed(space.sizes("data"))[row]
     assert found == pytest.approx(full, rel=0.1)
+
+
+def test_what_layers_say_holds_the_other_stages_up(coarse):
+    """A stage says its part m + P - 1 times, as the longest pass is waited for."""
+    silent = replace(coarse, samples=replace(coarse.samples, tensor={}))
+    said = coarse._moved - silent._moved
+    space, mesh = coarse.space, MeshShape(pipe=4, tensor=2)
+    group = group_of(coarse.cluster, mesh, ("tensor",))
+    own = (space.mesh == space.meshes.index(mesh)) & (space.chunks == 1)
+    assert own.sum() > 4
+    for row in np.nonzero(own)[0]:
+        micro = int(space.micro[row])
+        # A reduce-scatter of logits stays within the last stage.
+        found = sum(
+            seconds(kind, moved.payload / 4, micro * moved.arrays / 4, group)
+            for kind, moved in coarse.samples.tensor.items()
+            if kind != "reduce-scatter"
+        )
+        assert said[row] == pytest.approx((micro + 3) / micro * found, rel=0.05)
 
 
 def test_gradients_that_are_added_up_are_estimated_as_they_are_predicted(coarse):
