@@ -94,8 +94,9 @@ def on_all(mesh: Mesh, function: Callable[..., Any], *own: np.ndarray) -> Call:
     every = mesh.axis_names
     given = [spread(mesh, each[None], *every) for each in own]
 
-    def local(*rows: jax.Array) -> jax.Array:
-        return function(*(row[0] for row in rows))[None]
+    def local(*rows: jax.Array) -> Any:
+        made = function(*(row[0] for row in rows))
+        return jax.tree.map(lambda x: x[None], made)
 
     call = jax.jit(
         jax.shard_map(

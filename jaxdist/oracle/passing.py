@@ -5,6 +5,10 @@ no activations to send on, and the first no gradients to send back. Links carry 
 the same time, in opposite directions, so their seconds do not add up. Where a cluster's
 permutations were measured they do: libraries make one after the other, as gloo does,
 every device waits for both, and they were timed that way.
+
+Stages with replicas need H permutations each way, one behind the other at the device
+that is in all of them. One that is in a single hop goes on behind it, and what it sends
+next passes what still comes to others: a beat takes H + 1 messages, not 2 H.
 """
 
 from dataclasses import replace
@@ -13,6 +17,7 @@ from typing import Final
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import Plan
 from jaxdist.partition.ledger import Ledger
+from jaxdist.partition.traffic import Traffic
 from jaxdist.pipeline.places import places_of
 
 _ON: Final = "activations"
@@ -30,9 +35,11 @@ def sending(ledger: Ledger, plan: Plan, device: int, cluster: Cluster) -> Ledger
         device: its place along the pipe axis.
         cluster: says whether permutations were measured.
     """
-    if plan.stages == 1 or in_turn(cluster):
+    if plan.stages == 1:
         return ledger
     places = places_of(plan)
+    if in_turn(cluster):
+        return _interleaved(ledger, len(places.hops()))
     own = places.stages_of(device)
     silent = {
         _ON: all(stage == places.stages - 1 for stage in own),
@@ -45,6 +52,22 @@ def sending(ledger: Ledger, plan: Plan, device: int, cluster: Cluster) -> Ledger
         for row in ledger.rows
     )
     return replace(ledger, rows=rows)
+
+
+def _interleaved(ledger: Ledger, hops: int) -> Ledger:
+    """Return a ledger with what of so many hops each way a beat waits for."""
+    share = (hops + 1) / (2 * hops)
+    rows = tuple(
+        replace(row, payload=round(share * row.payload), arrays=_part(share, row))
+        if row.axes == _PIPE and row.what in (_ON, _BACK)
+        else row
+        for row in ledger.rows
+    )
+    return replace(ledger, rows=rows)
+
+
+def _part(share: float, row: Traffic) -> int:
+    return max(1, round(share * row.arrays))
 
 
 def in_turn(cluster: Cluster) -> bool:

@@ -15,6 +15,7 @@ from jaxdist.planner.shortlist import (
     LAYOUTS,
     at_best,
     first_of,
+    neighbours,
     shortlist,
     smaller,
     variants,
@@ -95,6 +96,7 @@ def rank(
     for one in heap.sorted()[:REFINED]:
         for plan in variants(one.plan, order, coarse):
             heap.describe_in_full(plan)
+    _climb(heap, coarse)
     heap.drop_slower(("exact", *EXACT))
     if trace and not coarse.roomy:
         _confirm(heap, trace)
@@ -107,6 +109,15 @@ def rank(
         counted=len(coarse.space),
         described=heap.described,
     )
+
+
+def _climb(heap: Heap, coarse: Coarse) -> None:
+    """Describe the first plan with more and fewer microbatches, until it stays first."""
+    last = None
+    while heap.found and (first := heap.sorted()[0].plan) != last:
+        for plan in neighbours(first, coarse):
+            heap.describe_in_full(plan)
+        last = first
 
 
 def _describe(heap: Heap, row: int, order: Column, coarse: Coarse) -> None:

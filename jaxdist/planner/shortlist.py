@@ -102,3 +102,27 @@ def variants(plan: Plan, order: Column, coarse: Coarse) -> Iterator[Plan]:
         priced = space.choices.ways[0] == "exact" and not in_turn(coarse.cluster)
         for way in EXACT if priced else ():
             yield replace(plan, reduce=plan.reduce.by(way))
+
+
+def neighbours(plan: Plan, coarse: Coarse) -> Iterator[Plan]:
+    """Yield a plan in stages with the next smaller and larger numbers of microbatches.
+
+    What kernels cost by their size decides how many are best, and where the network is
+    best cut for them: each comes with equal FLOPs and with cuts of its own.
+
+    Args:
+        plan: one that came out first.
+        coarse: the space, estimated.
+    """
+    space = coarse.space
+    if plan.stages == 1 or plan.pipe.flows:
+        return
+    known = sorted(set(space.micro[space.mesh == space.meshes.index(plan.mesh)]))
+    place = known.index(plan.microbatches)
+    given = space.base.pipe.cuts
+    for micro in (*known[max(0, place - 1) : place], *known[place + 1 : place + 2]):
+        pipe = replace(plan.pipe, cuts=given)
+        one = replace(plan, microbatches=int(micro), pipe=pipe)
+        yield one
+        if not given:
+            yield replace(one, pipe=replace(pipe, cuts=faster_cuts(coarse, one)))

@@ -63,8 +63,11 @@ def test_the_curve_has_the_peak_and_the_share_of_each_size():
 
 
 def test_a_line_with_its_bend_goes_through_every_timing():
-    """What a collective was measured to take is what the oracle says that it takes."""
-    odd = (3.1e-3, 5.9e-3, 30e-3, 150e-3)
+    """What a collective was measured to take is what the oracle says that it takes.
+
+    The two smallest are one measurement.
+    """
+    odd = (3.1e-3, 3.9e-3, 30e-3, 150e-3)
     timed = tuple(
         Timing(kind="reduce-scatter", payload=each.payload, seconds=took)
         for each, took in zip(timings(3e-4, 25e6, 4), odd, strict=True)
@@ -84,7 +87,7 @@ def test_a_line_with_its_bend_goes_through_every_timing():
     cluster = Cluster(name="some", device=device, levels=(level,))
     group = group_of(cluster, MeshShape(data=4), ["data"])
     said = [seconds("reduce-scatter", each.payload, 1, group) for each in timed]
-    assert said == pytest.approx(odd)
+    assert said == pytest.approx((3.5e-3, 3.5e-3, *odd[2:]))
 
 
 @pytest.mark.parametrize(
@@ -94,6 +97,7 @@ def test_a_line_with_its_bend_goes_through_every_timing():
         ((7.5, 6.5, 5.5, 8.5), (6.5, 6.5, 6.5, 8.5)),
         ((2.0, 6.0, 5.0, 6.0), (2.0, 6.0, 5.0, 6.0)),
         ((4.0, 4.0, 4.0, 4.0), (4.0, 4.0, 4.0, 4.0)),
+        ((4.0, 5.0, 6.0, 8.0), (5.0, 5.0, 5.0, 8.0)),
     ],
 )
 def test_small_sizes_that_take_alike_are_one_measurement(took, said):

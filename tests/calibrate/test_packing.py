@@ -1,7 +1,6 @@
 """Packing: what a device computes for a sum in a lossy way."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType
@@ -30,16 +29,17 @@ def test_every_way_takes_some_time_for_a_number(mesh):
 @pytest.mark.parametrize("way", WAYS)
 def test_what_one_device_plays_is_what_all_of_them_do(mesh, way):
     """The sum that is timed is the one that devices make of the same numbers."""
-    each = np.random.default_rng(0).standard_normal((DEVICES, 32, 16), np.float32)
-    along = P("data")
+    draw = np.random.default_rng(0)
+    each = [draw.standard_normal((DEVICES, n, 16), np.float32) for n in (32, 8)]
     summed = jax.shard_map(
-        lambda x: psum(x[0], "data", way)[None],
+        lambda *xs: [x[None] for x in psum([x[0] for x in xs], "data", way)],
         mesh=mesh,
-        in_specs=along,
-        out_specs=along,
+        in_specs=P("data"),
+        out_specs=P("data"),
         check_vma=False,
     )
-    real = np.asarray(jax.jit(summed)(each))
-    total, sent = jax.jit(lambda x: played(way, x))(jnp.asarray(each))
-    np.testing.assert_allclose(total, real, rtol=1e-5, atol=1e-5)
-    assert sent.shape == each.shape
+    real = jax.jit(summed)(*each)
+    totals, sent = jax.jit(lambda *xs: played(way, xs))(*each)
+    for total, one, put in zip(totals, real, sent, strict=True):
+        np.testing.assert_allclose(total, np.asarray(one), rtol=1e-5, atol=1e-5)
+        assert put.shape == one.shape

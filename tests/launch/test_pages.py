@@ -5,7 +5,10 @@ import sys
 
 import pytest
 
+from jaxdist.core.plan import Plan
+from jaxdist.launch import devices
 from jaxdist.launch.pages import keep_pages
+from jaxdist.launch.platform import Platform
 
 SIZE = 64 << 20
 PROGRAM = f"""
@@ -44,3 +47,14 @@ def test_what_was_freed_does_not_come_anew():
 def test_what_a_user_has_set_stays():
     assert not keep_pages({"MALLOC_ARENA_MAX": "4"})
     assert not keep_pages({"GLIBC_TUNABLES": "glibc.malloc.arena_max=4"})
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_pages_are_kept_where_devices_are_processors(platform, monkeypatch):
+    asked = []
+    found = Platform(name=platform)
+    monkeypatch.setattr(devices, "find_platform", lambda environ: found)
+    monkeypatch.setattr(devices, "keep_pages", lambda: asked.append(platform))
+    monkeypatch.setattr(devices, "_count", lambda name: (name, 1))
+    devices.prepare_devices(Plan(), explicit=False)
+    assert asked == ["cpu"] * (platform == "cpu")

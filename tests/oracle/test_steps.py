@@ -342,16 +342,43 @@ def test_the_ledger_knows_how_many_arrays_layers_move(words):
     assert planned == compiled
 
 
+def with_permutations(cluster):
+    """The cluster, as if permutations had been measured."""
+    (level,) = cluster.levels
+    one = Number(1.0, "measured: a test")
+    line = Line(kind="collective-permute", devices=2, messages=one, share=one)
+    return replace(cluster, levels=(replace(level, lines=(line,)),))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "share"), [("3,1", 4 / 6), ("2,1,1", 3 / 4), ("2,2", 1.0)]
+)
+def test_replicas_wait_for_their_own_hop_alone(replicas, share):
+    """Three hops to one device and back: four messages a beat, not six."""
+    sizes = ("data.batch=96", "plan.mesh.data=1", "plan.mesh.spatial_h=1")
+    stages = ("plan.mesh.pipe=4", "plan.pipe.schedule=pipedream")
+    more = (f"plan.pipe.replicas={replicas}", "optim.accumulate=12")
+    config = resolve("digits", (*sizes, *stages, *more)).config
+    case, cluster = Subject(config).case(config.plan), find("testbed")
+    handed = 0
+    for device, ledger in enumerate(case.ledgers):
+        found = sending(ledger, config.plan, device, with_permutations(cluster))
+        for before, after in zip(ledger.rows, found.rows, strict=True):
+            is_handed = before.layer == "between_stages"
+            part = share if is_handed else 1.0
+            assert after.payload == pytest.approx(part * before.payload, rel=1e-6)
+            assert after.arrays == pytest.approx(part * before.arrays, abs=0.5)
+            handed += is_handed
+    assert handed == 2 * len(case.ledgers)
+
+
 def test_what_stages_hand_on_and_back_goes_over_a_link_at_once():
     """Of two stages one sends activations, the other gradients; between, both.
 
     Where permutations were measured, they go one after the other.
     """
     cluster = find("testbed")
-    (level,) = cluster.levels
-    one = Number(1.0, "measured: a test")
-    line = Line(kind="collective-permute", devices=2, messages=one, share=one)
-    measured = replace(cluster, levels=(replace(level, lines=(line,)),))
+    measured = with_permutations(cluster)
     words = ("plan.mesh.data=1", "plan.mesh.spatial_h=1", "optim.accumulate=4")
     for pipe, busiest in ((2, 1), (4, 2)):
         asked = (*words, f"plan.mesh.pipe={pipe}")
