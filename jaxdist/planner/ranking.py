@@ -96,7 +96,7 @@ def rank(
     for one in heap.sorted()[:REFINED]:
         for plan in variants(one.plan, order, coarse):
             heap.describe_in_full(plan)
-    _climb(heap, coarse)
+    climb(heap, coarse)
     heap.drop_slower(("exact", *EXACT))
     if trace and not coarse.roomy:
         _confirm(heap, trace)
@@ -111,8 +111,8 @@ def rank(
     )
 
 
-def _climb(heap: Heap, coarse: Coarse) -> None:
-    """Describe the first plan with more and fewer microbatches, until it stays first."""
+def climb(heap: Heap, coarse: Coarse) -> None:
+    """Describe the first plan with other microbatches, until it stays the first."""
     last = None
     while heap.found and (first := heap.sorted()[0].plan) != last:
         for plan in neighbours(first, coarse):

@@ -4,6 +4,7 @@ import itertools
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from jaxdist.core.errors import BadInput
@@ -16,9 +17,12 @@ from jaxdist.planner.coarse import Coarse
 from jaxdist.planner.heap import Heap
 from jaxdist.planner.layouts import AXES, alone, layouts
 from jaxdist.planner.pieces import Pieces
-from jaxdist.planner.ranking import rank
+from jaxdist.planner.ranking import climb, rank
 from jaxdist.planner.samples import sample
+from jaxdist.planner.shortlist import neighbours
 from jaxdist.planner.space import ORDERS, Choices, space_of
+
+STAGES = MeshShape(pipe=4)
 
 
 @pytest.fixture(scope="module")
@@ -159,3 +163,44 @@ def test_a_search_of_eight_devices_is_near_to_the_best_of_all_plans(subject, clu
     regret, order = regret_and_order(subject, coarse)
     assert regret <= 0.02
     assert order > 0.9
+
+
+@pytest.fixture(scope="module")
+def staged(subject):
+    """A space of stages alone, of every number of microbatches."""
+    coarse = estimated(subject, microbatches=(1, 2, 4, 8, 16), orders=ORDERS[:2])
+    (rows,) = np.nonzero(coarse.space.mesh == coarse.space.meshes.index(STAGES))
+    return coarse, rows
+
+
+def test_the_first_plan_has_neighbours_in_its_microbatches(staged):
+    coarse, rows = staged
+    plan = coarse.space.plan(int(rows[0]))
+    for micro, beside in ((1, {2}), (4, {2, 8}), (16, {8})):
+        found = list(neighbours(replace(plan, microbatches=micro), coarse))
+        assert {one.microbatches for one in found} == beside
+        assert [bool(one.pipe.cuts) for one in found] == [False, True] * len(beside)
+    own = replace(plan.pipe, cuts=("block2", "block3", "head"))
+    base = replace(coarse.space.base, pipe=own)
+    pinned = replace(coarse, space=replace(coarse.space, base=base))
+    found = list(neighbours(replace(plan, microbatches=4), pinned))
+    assert [(one.microbatches, one.pipe.cuts) for one in found] == [
+        (2, own.cuts),
+        (8, own.cuts),
+    ]
+    assert not list(neighbours(Plan(mesh=MeshShape(data=4)), coarse))
+
+
+def test_a_search_goes_on_to_the_best_number_of_microbatches(subject, staged):
+    coarse, rows = staged
+    steps = {}
+    for row in rows:
+        plan = coarse.space.plan(int(row))
+        if plan.pipe.schedule == "gpipe":
+            steps[plan] = predict(subject.case(plan), coarse.cluster).step_s
+    worst, best = max(steps, key=steps.get), min(steps, key=steps.get)
+    assert worst.microbatches != best.microbatches
+    heap = Heap(describe=subject.case, cluster=coarse.cluster, most=1e12)
+    assert heap.describe_in_full(worst)
+    climb(heap, coarse)
+    assert heap.sorted()[0].prediction.step_s <= steps[best]
