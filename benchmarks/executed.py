@@ -102,11 +102,12 @@ def planned(model, rates, folder):
 
 def beside(model, rates, folder):
     """Return {name: overrides}: what the planner chose, and the fastest of the pool."""
-    found = planned(model, rates, folder)
+    made = planned(model, rates, folder)
+    found = dict(made)
     before = json.loads((folder / f"{model}.executed.json").read_text())
     for rate in rates:
         times = before["seconds"][rate]
-        exact = [plan for plan in times if plan not in LOSSY]
+        exact = [plan for plan in times if plan not in (*LOSSY, *made)]
         fast = sorted(exact, key=lambda plan: statistics.median(times[plan]))
         found |= {plan: before["plans"][plan] for plan in fast[:3]}
     return found
