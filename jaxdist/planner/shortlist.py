@@ -117,10 +117,10 @@ def neighbours(plan: Plan, coarse: Coarse) -> Iterator[Plan]:
     space = coarse.space
     if plan.stages == 1 or plan.pipe.flows:
         return
-    known = sorted(set(space.micro[space.mesh == space.meshes.index(plan.mesh)]))
-    place = known.index(plan.microbatches)
+    known = np.unique(space.micro[space.mesh == space.meshes.index(plan.mesh)])
+    fewer, more = known < plan.microbatches, known > plan.microbatches
     given = space.base.pipe.cuts
-    for micro in (*known[max(0, place - 1) : place], *known[place + 1 : place + 2]):
+    for micro in (*known[fewer][-1:], *known[more][:1]):
         pipe = replace(plan.pipe, cuts=given)
         one = replace(plan, microbatches=int(micro), pipe=pipe)
         yield one
