@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -36,28 +37,29 @@ def supplied(config: "Experiment", mesh: "Mesh") -> float | None:
     """
     from jaxdist.calibrate.together import slowest
 
-    feed, why = None, ""
-    try:
-        feed = _feed(config, mesh)
-    except BadInput as error:
-        why = error.what
-    # All of them measure, or none: they meet in what follows.
-    missing = slowest(mesh, np.array([float(feed is None)]))()[0]
-    if missing:
-        said = why or "another host cannot read its samples"
-        warnings.warn(f"input not measured: {said}", Remark, stacklevel=2)
-    if feed is None:
-        return None
-    with feed:
-        if missing:
+    with ExitStack() as stack:
+        feed, why = None, "another host cannot read its samples"
+        try:
+            feed = stack.enter_context(_feed(config, mesh))
+        except BadInput as error:
+            why = error.what
+        # All of them measure, or none: they meet in what follows.
+        missing = slowest(mesh, np.array([float(feed is None)]))()[0]
+        if feed is None or missing:
+            warnings.warn(f"input not measured: {why}", Remark, stacklevel=2)
             return None
-        for _ in range(_FIRST):
-            batch = next(feed)
-        start = time.perf_counter()
-        for _ in range(_TIMED):
-            batch = next(feed)
-        took = slowest(mesh, np.array([time.perf_counter() - start]))()[0]
-    return _TIMED * sum(x.nbytes for x in batch.values()) / float(took)
+        took, size = _timed(feed)
+        return _TIMED * size / float(slowest(mesh, np.array([took]))()[0])
+
+
+def _timed(feed: "Feed") -> tuple[float, int]:
+    """Return the seconds of some batches, and the bytes of one."""
+    for _ in range(_FIRST):
+        batch = next(feed)
+    start = time.perf_counter()
+    for _ in range(_TIMED):
+        batch = next(feed)
+    return time.perf_counter() - start, sum(x.nbytes for x in batch.values())
 
 
 def _feed(config: "Experiment", mesh: "Mesh") -> "Feed":

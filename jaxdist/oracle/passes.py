@@ -10,7 +10,7 @@ moves once (gradients, parameters) and what stages hand on is no part of a pass,
 neither is anything where the network is not cut.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from jaxdist.core.cluster import Cluster
@@ -44,16 +44,25 @@ def said_inside(case: Case, device: int) -> Ledger:
         case: network, layout and traffic.
         device: its place along the pipe axis.
     """
-    stages = places_of(case.plan).stages_of(device) if case.stages else ()
-    own = {layer.name for stage in stages for layer in worked_in(case, stage)}
-    return _of_layers(case.ledgers[device], own)
+    return _of_layers(case.ledgers[device], _own(case, device))
 
 
 def moved_around(case: Case, device: int) -> Ledger:
     """Return all else that a device moves in a step."""
-    ledger, inside = case.ledgers[device], said_inside(case, device).rows
-    rows = tuple(row for row in ledger.rows if row not in inside)
+    ledger, own = case.ledgers[device], _own(case, device)
+    rows = tuple(row for row in ledger.rows if row.layer not in own)
     return replace(ledger, rows=rows)
+
+
+def _own(case: Case, device: int) -> set[str]:
+    """Name the layers of a device's stages."""
+    return _layers_of(case, places_of(case.plan).stages_of(device))
+
+
+def _layers_of(case: Case, stages: Iterable[int]) -> set[str]:
+    """Name the layers of stages; none where the network is not cut."""
+    cut = stages if case.stages else ()
+    return {layer.name for stage in cut for layer in worked_in(case, stage)}
 
 
 def _said(case: Case, cluster: Cluster) -> Iterator[Spent]:
@@ -61,8 +70,7 @@ def _said(case: Case, cluster: Cluster) -> Iterator[Spent]:
     places, taken = places_of(case.plan), turns(case.plan, case.microbatches)
     for stage in range(max(1, len(case.stages))):
         device = places.of_stages[stage][0]
-        names = {layer.name for layer in worked_in(case, stage)}
-        inside = _of_layers(said_inside(case, device), names)
+        inside = _of_layers(case.ledgers[device], _layers_of(case, (stage,)))
         whole = sum(priced(inside, cluster, case.plan.mesh).values())
         once = whole / taken[device].micro / (2 + case.plan.remat)
         yield Spent(forward=once, backward=(1 + case.plan.remat) * once)

@@ -7,8 +7,6 @@ import pytest
 from jaxdist.core.outer import Outer
 from jaxdist.core.pipe import Pipe
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.launch.described import Subject
-from jaxdist.launch.resolve import resolve
 from jaxdist.meshes.clusters.read import find
 from jaxdist.oracle.lanes import planned_lanes
 from jaxdist.oracle.passes import moved_around, passes, said_inside
@@ -21,12 +19,6 @@ from jaxdist.pipeline.places import places_of
 SCHEDULES = ("gpipe", "1f1b", "eager-1f1b")
 ONCE = ("reduce_gradients", "whole_lengths")
 """Where a step asks for what no microbatch does."""
-
-
-@pytest.fixture(scope="module")
-def digits():
-    words = ("plan.mesh.data=4", "plan.mesh.spatial_h=1", "optim.accumulate=4")
-    return Subject(resolve("digits", words).config)
 
 
 def staged(digits, schedule="1f1b", **sizes):

@@ -1,6 +1,5 @@
 """Predicted steps: terms that follow from the ledger, the table and the shapes."""
 
-import itertools
 import re
 from collections import Counter
 from dataclasses import replace
@@ -13,9 +12,7 @@ from jaxdist.collectives.hlo import KINDS, wire_bytes
 from jaxdist.core.device import Curve
 from jaxdist.core.errors import BadInput
 from jaxdist.core.kernel import Kernel, Kernels, Shape
-from jaxdist.core.line import Line
 from jaxdist.core.number import Number
-from jaxdist.core.pipe import Pipe
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.input.registry import open_data
 from jaxdist.launch.described import Subject, held
@@ -25,12 +22,9 @@ from jaxdist.launch.samples import wanted
 from jaxdist.meshes.build import build_mesh
 from jaxdist.meshes.clusters.read import find
 from jaxdist.oracle.groups import Group
-from jaxdist.oracle.lanes import planned_lanes
-from jaxdist.oracle.passing import sending
 from jaxdist.oracle.predict import predict
 from jaxdist.oracle.prices import messages, seconds
-from jaxdist.oracle.replay import replayed
-from jaxdist.oracle.work import Spent, Worker, stage_seconds
+from jaxdist.oracle.work import Worker, stage_seconds
 from jaxdist.train.laying import lay_out
 from jaxdist.train.program import compile_program
 
@@ -42,12 +36,6 @@ def flat(cluster, **changed):
     given = Number(0.0, "given: a test")
     device = replace(cluster.device, efficiency=FLAT, launch=given, **changed)
     return replace(cluster, device=device)
-
-
-@pytest.fixture(scope="module")
-def digits():
-    words = ("plan.mesh.data=4", "plan.mesh.spatial_h=1", "optim.accumulate=4")
-    return Subject(resolve("digits", words).config)
 
 
 @pytest.fixture(scope="module")
@@ -175,61 +163,6 @@ def test_gradients_are_added_to_those_of_other_microbatches(digits, monkeypatch)
     assert more == pytest.approx(passed, rel=0.02)
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "eager-1f1b"])
-@pytest.mark.parametrize("micro", [4, 8])
-def test_even_stages_take_the_closed_form(schedule, micro):
-    """(m + P - 1) (f + b), of which m (f + b) is work."""
-    plan = Plan(mesh=MeshShape(pipe=4), pipe=Pipe(schedule=schedule))
-    step = replayed(plan, micro, [Spent(forward=1.0, backward=1.0)] * 4)
-    assert step.busy == 2 * micro
-    assert step.seconds == 2 * (micro + 3)
-
-
-@pytest.mark.parametrize("micro", [4, 8])
-def test_only_in_1f1b_do_forward_passes_wait_for_backward_passes(micro):
-    """docs/schedules.md: (m + P - 1) (f + b), and P f + (2 m + P - 2) b of 1F1B."""
-    stages = [Spent(forward=1.0, backward=3.0)] * 4
-
-    def step(schedule):
-        plan = Plan(mesh=MeshShape(pipe=4), pipe=Pipe(schedule=schedule))
-        return replayed(plan, micro, stages).seconds
-
-    assert step("eager-1f1b") == step("gpipe") == (micro + 3) * 4
-    assert step("1f1b") == 4 + (2 * micro + 2) * 3
-
-
-def test_a_beat_is_as_long_as_who_works_longest_in_both_of_its_ticks():
-    """Not as the longest forward and the longest backward pass, of different stages."""
-    plan = Plan(mesh=MeshShape(pipe=2), pipe=Pipe(schedule="eager-1f1b"))
-    stages = [Spent(forward=1.0, backward=5.0), Spent(forward=4.0, backward=2.0)]
-    step = replayed(plan, 4, stages)
-    assert step.busy == 4 * 6
-    # A forward pass of stage 0 fills the pipe, a backward pass of it drains it.
-    assert step.seconds == 1 + 4 * 6 + 5
-
-
-@pytest.mark.parametrize("schedule", ["1f1b", "eager-1f1b"])
-def test_a_timeline_is_as_long_as_work_and_bubble_and_has_no_overlap(schedule, digits):
-    plan = Plan(mesh=MeshShape(pipe=4), microbatches=4, pipe=Pipe(schedule=schedule))
-    case, cluster = digits.case(plan), find("testbed")
-    lanes = planned_lanes(case, cluster)
-    terms = predict(case, cluster).terms_s
-    ends = max(lane[-1].end for lane in lanes)
-    assert ends == pytest.approx(terms["compute"] + terms["bubble"])
-    for lane in lanes:
-        assert len(lane) == 8
-        assert all(a.end <= b.start + 1e-12 for a, b in itertools.pairwise(lane))
-
-
-def test_the_slowest_stage_is_the_one_that_is_busy():
-    plan = Plan(mesh=MeshShape(pipe=2))
-    stages = [Spent(forward=1.0, backward=2.0), Spent(forward=3.0, backward=6.0)]
-    step = replayed(plan, 4, stages)
-    assert step.device == 1
-    assert step.busy == 4 * 9
-    assert step.waits > 0
-
-
 def test_sums_of_gradients_cost_what_the_ledger_says(digits):
     plan = Plan(mesh=MeshShape(data=4))
     cluster = find("testbed")
@@ -340,62 +273,3 @@ def test_the_ledger_knows_how_many_arrays_layers_move(words):
     for row in layout.ledger.rows:
         planned[row.kind] += row.arrays
     assert planned == compiled
-
-
-def with_permutations(cluster):
-    """The cluster, as if permutations had been measured."""
-    (level,) = cluster.levels
-    one = Number(1.0, "measured: a test")
-    line = Line(kind="collective-permute", devices=2, messages=one, share=one)
-    return replace(cluster, levels=(replace(level, lines=(line,)),))
-
-
-@pytest.mark.parametrize(
-    ("replicas", "share"), [("3,1", 4 / 6), ("2,1,1", 3 / 4), ("2,2", 1.0)]
-)
-def test_replicas_wait_for_their_own_hop_alone(replicas, share):
-    """Three hops to one device and back: four messages a beat, not six."""
-    sizes = ("data.batch=96", "plan.mesh.data=1", "plan.mesh.spatial_h=1")
-    stages = ("plan.mesh.pipe=4", "plan.pipe.schedule=pipedream")
-    more = (f"plan.pipe.replicas={replicas}", "optim.accumulate=12")
-    config = resolve("digits", (*sizes, *stages, *more)).config
-    case, cluster = Subject(config).case(config.plan), find("testbed")
-    handed = 0
-    for device, ledger in enumerate(case.ledgers):
-        found = sending(ledger, config.plan, device, with_permutations(cluster))
-        for before, after in zip(ledger.rows, found.rows, strict=True):
-            is_handed = before.layer == "between_stages"
-            part = share if is_handed else 1.0
-            assert after.payload == pytest.approx(part * before.payload, rel=1e-6)
-            assert after.arrays == pytest.approx(part * before.arrays, abs=0.5)
-            handed += is_handed
-    assert handed == 2 * len(case.ledgers)
-
-
-def test_what_stages_hand_on_and_back_goes_over_a_link_at_once():
-    """Of two stages one sends activations, the other gradients; between, both.
-
-    Where permutations were measured, they go one after the other.
-    """
-    cluster = find("testbed")
-    measured = with_permutations(cluster)
-    words = ("plan.mesh.data=1", "plan.mesh.spatial_h=1", "optim.accumulate=4")
-    for pipe, busiest in ((2, 1), (4, 2)):
-        asked = (*words, f"plan.mesh.pipe={pipe}")
-        subject = Subject(resolve("digits", asked).config)
-        case = subject.case(subject.config.plan)
-
-        def handed(cluster, case=case):
-            return [
-                sum(
-                    row.payload > 0
-                    for row in sending(ledger, case.plan, device, cluster).rows
-                    if row.layer == "between_stages"
-                )
-                for device, ledger in enumerate(case.ledgers)
-            ]
-
-        found = handed(cluster)
-        assert found[0] == found[-1] == 1
-        assert max(found) == busiest
-        assert handed(measured) == [2] * pipe

@@ -1,0 +1,12 @@
+"""The network that predictions of steps are tried on."""
+
+import pytest
+
+from jaxdist.launch.described import Subject
+from jaxdist.launch.resolve import resolve
+
+
+@pytest.fixture(scope="session")
+def digits():
+    words = ("plan.mesh.data=4", "plan.mesh.spatial_h=1", "optim.accumulate=4")
+    return Subject(resolve("digits", words).config)
