@@ -1,7 +1,7 @@
 """Pooling over windows or over all positions, of images that may be split."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ from jax import lax
 
 from jaxdist.core.dtypes import wide
 from jaxdist.layers import halo
+from jaxdist.layers.maxima import maxima
 from jaxdist.layers.role import Role
 from jaxdist.layers.rows import cut_windows, fill_padding, zero_padding
 from jaxdist.layers.split import Rows, Split
@@ -56,21 +57,13 @@ class Pool(nnx.Module):
         """
         return windows_over(rows, self.window, self.strides, self.padding)
 
-    def _reduce(self, x: jax.Array, op: Callable[..., Any]) -> jax.Array:
-        """Fetch the halos and reduce each window."""
+    def _fetch(self, x: jax.Array) -> tuple[jax.Array, Windows]:
+        """Return the block with its halos, and the windows over it."""
         x, windows = cut_windows(self, x)
         for dim, w in enumerate(windows, start=1):
             if w.axis is not None:
                 x = halo.exchange(x, dim, *w.pads, w.axis, self.fill)
-        none = (0, 0)
-        return lax.reduce_window(
-            x,
-            np.asarray(self.fill, x.dtype),
-            op,
-            (1, *(w.extent for w in windows), 1),
-            (1, *(w.stride for w in windows), 1),
-            (none, *(none if w.axis else w.pads for w in windows), none),
-        )
+        return x, windows
 
 
 class MaxPool(Pool):
@@ -81,7 +74,7 @@ class MaxPool(Pool):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[B, ..., C]` to `[B, ..., C]` with fewer positions."""
         with jax.named_scope(self.scope or "MaxPool"):
-            y, over = self._reduce(x, lax.max), self._over_padding(x)
+            y, over = maxima(*self._fetch(x), self.fill), self._over_padding(x)
             # A window over padding alone has no maximum: its -inf would become a NaN.
             return fill_padding(y, self.split.dims(x), over)
 
@@ -100,7 +93,20 @@ class AvgPool(Pool):
         with jax.named_scope(self.scope or "AvgPool"):
             one, dims = isinstance(self.window, int), x.ndim - 2
             taps = (self.window,) * dims if one else self.window
-            return self._reduce(x, lax.add) / np.prod(taps).item()
+            return _sums(*self._fetch(x)) / np.prod(taps).item()
+
+
+def _sums(x: jax.Array, windows: Windows) -> jax.Array:
+    """Return the sum of each window of a block that has its halos."""
+    none = (0, 0)
+    return lax.reduce_window(
+        x,
+        np.zeros((), x.dtype),
+        lax.add,
+        (1, *(w.extent for w in windows), 1),
+        (1, *(w.stride for w in windows), 1),
+        (none, *(none if w.axis else w.pads for w in windows), none),
+    )
 
 
 class GlobalMean(nnx.Module):

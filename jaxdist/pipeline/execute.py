@@ -188,7 +188,8 @@ class Runner:
             made = trace.sloped.write(carry.down[0], down)
             carry = replace(carry, down=(made, *carry.down[1:]))
         before, device = self.sums(row, carry), trace.stage.device
-        return replace(carry, grads=self.pipe.params.add(before, device, grads))
+        added = self.pipe.params.add(before, device, grads, row["turn"])
+        return replace(carry, grads=added)
 
     def _slope(self, trace: Trace, row: Row, carry: Carry) -> Any:
         """Return the gradient of what a stage returned, as its neighbour sent it."""

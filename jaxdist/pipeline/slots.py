@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jaxdist.core.plan import Plan
 from jaxdist.partition.leaves import Leaf
@@ -204,21 +205,24 @@ class Slots:
             shared[k] = leaves.get(place, shared[k])
         return self._held(slots, dict(zip(self.shared, shared, strict=True)))
 
-    def add(self, held: Held, device: int, grads: Mapping[int, jax.Array]) -> Held:
+    def add(
+        self, held: Held, device: int, grads: Mapping[int, jax.Array], first: jax.Array
+    ) -> Held:
         """Add to the leaves of a device, in the slots that it has.
 
         Args:
             held: sums, of the form of a device's part with dims over fsdp whole.
             device: along the pipe axis.
             grads: by place of the leaf.
+            first: place of a slot's first number, 0, which the compiler does not know:
+                see `_added`.
         """
         slots, shared = self._apart(held)
         for k, slot in enumerate(self.slots):
             place = slot.places[device]
             if place is not None and place in grads:
                 more = parted(grads[place], self.leaves[place], self.plan)
-                more = more.astype(slots[k].dtype)
-                slots[k] = slots[k].at[0, :, 0, : more.shape[-1]].add(more)
+                slots[k] = _added(slots[k], more.astype(slots[k].dtype), first)
         for k, place in enumerate(self.shared):
             if place in grads:
                 shared[k] = shared[k] + grads[place].astype(shared[k].dtype)
@@ -255,6 +259,25 @@ class Slots:
             return jnp.zeros(shape, slot.leaf.dtype)
         rows = split(leaves[place], self.leaves[place], self.plan)
         return jnp.pad(rows, ((0, 0), (0, 0), (0, shape[-1] - rows.shape[-1])))
+
+
+def _added(slot: jax.Array, more: jax.Array, first: jax.Array) -> jax.Array:
+    """Add to the front of a slot, and pass over no more of it.
+
+    XLA's CPU backend passes over the whole slot where it knows the place, and loads
+    under a mask what is behind `more`. Where no memory is, a masked load is not an
+    error, but takes a thousand cycles: 16 ms for 128 Ki numbers in a slot of a million,
+    where 0.1 is enough (2 shared AMD EPYC cores, 2026-11-23).
+
+    Args:
+        slot: `[1, fsdp, 1, N]`.
+        more: `[fsdp, n]`.
+        first: 0, int32.
+    """
+    at = (jnp.int32(0), jnp.int32(0), jnp.int32(0), first)
+    more = more[None, :, None]
+    before = lax.dynamic_slice(slot, at, more.shape)
+    return lax.dynamic_update_slice(slot, before + more, at)
 
 
 def _number(k: int) -> str:

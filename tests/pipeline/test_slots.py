@@ -69,7 +69,7 @@ def test_a_device_finds_its_shards(slots, arrays):
     assert sorted(own) == [2, 3, 4, 5]
     np.testing.assert_array_equal(own[2], arrays[2][:, 4:])
     np.testing.assert_array_equal(own[4], arrays[4])
-    twice = slots.add(part, 1, own)
+    twice = slots.add(part, 1, own, jnp.int32(0))
     np.testing.assert_array_equal(slots.own(twice, 1)[5], 2 * arrays[5][:, 1:])
     other = slots.put(twice, 1, {2: own[2]})
     np.testing.assert_array_equal(slots.own(other, 1)[2], own[2])
