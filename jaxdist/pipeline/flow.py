@@ -149,13 +149,26 @@ class _Runner(Runner):
     def beat(self, row: Row, carry: Carry) -> Carry:
         """Do a device's work, and move its weights where a round is done."""
         carry = super().beat(row, carry)
+        ends = row["update"] >= 0
         with jax.named_scope(UPDATE):
-            return once(row["update"] >= 0, self._update, row, carry)
+            if max(self.flow.stream.replicas) > 1:
+                carry = once(ends, self._sum_replicas, row, carry)
+            return once(ends, self._update, row, carry)
+
+    def _sum_replicas(self, row: Row, carry: Carry) -> Carry:
+        """Sum a round over replicas.
+
+        In a loop of its own, and so written in place: XLA's CPU backend fuses with an
+        update what is written to the front of an array, and then it passes over the
+        whole array under masks: see `slots`.
+        """
+        # In turn: it would else be made in every beat.
+        slots, mine = self.flow.pipe.params, in_turn(row, carry.grads)
+        return replace(carry, grads=self.flow.sum_replicas(slots, mine))
 
     def _update(self, row: Row, carry: Carry) -> Carry:
         moving = carry.moving
         newest = jax.tree.map(lambda x: x[row["newest"]], moving.weights)
-        # In turn: a sum among replicas would else be made in every beat.
         mean = self._of_the_round(in_turn(row, carry.grads))
         new, opt = self.flow.move(mean, moving.opt, newest)
         ring = jax.tree.map(
@@ -164,10 +177,8 @@ class _Runner(Runner):
         return replace(carry, moving=Moving(weights=ring, opt=opt))
 
     def _of_the_round(self, grads: Held) -> Held:
-        """Return the mean over a round of sums that its replicas have."""
+        """Return the mean over a round of its sum."""
         stream = self.flow.stream
-        if max(stream.replicas) > 1:
-            grads = self.flow.sum_replicas(self.flow.pipe.params, grads)
         if max(stream.rounds) == 1:
             return grads
         sizes = zip(stream.rounds, stream.replicas, strict=True)

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdist.core.dtypes import wide
+from jaxdist.collectives.joined import joined
 from jaxdist.core.errors import BadInput
 
 Axes = tuple[str, ...]
@@ -113,8 +114,8 @@ class Flat(Method):
         axes: Axes,
     ) -> Reduced:
         """Join the arrays, sum the vector, and cut it again."""
-        joined = jnp.concatenate([x.reshape(-1) for x in leaves])
-        total, sent = self.sum(joined, step, axes)
+        whole = joined(leaves)
+        total, sent = self.sum(whole, step, axes)
         return Reduced(total=cut(total, leaves), sent=cut(sent, leaves), memory=[])
 
     def payloads(
