@@ -2,10 +2,10 @@
 
     y[i] = max over t < extent of x[stride i + t - before]
 
-Backward, the gradient goes to the first of several largest in the order of rows, as that
-of `lax.reduce_window` does. That one is looked up by a scatter on CPUs and GPUs; here
-each number of a window is compared once, and what was larger is kept: for a window of
-2 x 2 the two passes take a fifth of the time (docs/benchmarks.md).
+Backward, the gradient goes to the first of several largest in the order of rows, as
+that of `lax.reduce_window` does. That one is looked up by a scatter on CPUs; here each
+number of a window is compared once for each dim, and what was larger is kept: the two
+passes take a fifth of the time (docs/benchmarks.md).
 """
 
 import jax

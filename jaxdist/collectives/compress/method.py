@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdist.core.dtypes import wide
 from jaxdist.collectives.joined import joined
+from jaxdist.core.dtypes import wide
 from jaxdist.core.errors import BadInput
 
 Axes = tuple[str, ...]
