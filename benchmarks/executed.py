@@ -145,7 +145,7 @@ def executed(hosts, model, plans, folder, args):
         "folder": str(folder),
         "rates": rates,
         "rounds": args.rounds,
-        "steps": args.steps,
+        "seconds": args.seconds,
     }
     switch = Switch(hosts, folder)
     switch.start()
@@ -315,7 +315,9 @@ def main():
         "--planned", action="store_true", help="run: what the planner chooses as well"
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=2, help="of a round")
+    parser.add_argument(
+        "--seconds", type=float, default=0.5, help="of a round: as many steps, 2 to 10"
+    )
     parser.add_argument(
         "--own", action="store_true", help="read: with what their layers were timed"
     )

@@ -23,6 +23,8 @@ from jaxdist.train.ticker import AHEAD
 
 SHARED_S = 300
 """Seconds that a process waits for what another one compiles."""
+STEPS = 2, 10
+"""Steps of a round, at least and at most."""
 
 
 def share():
@@ -70,16 +72,23 @@ class Runner:
         return (time.perf_counter() - start) / steps
 
 
-def measured(runners, rate, meet, rounds, steps):
+def measured(runners, rate, meet, mesh, rounds, seconds):
     """Return the seconds of a step, [plan, round]."""
     found = np.zeros((len(runners), rounds), np.float32)
+    steps = counts(runners, mesh, seconds)
     for turn in range(rounds):
         for place, runner in enumerate(runners):
             runner.seconds(1)  # connections are awake again
             meet()
-            found[place, turn] = runner.seconds(steps)
+            found[place, turn] = runner.seconds(steps[place])
     print(f"{rate}: {found.mean(1).round(3).tolist()}", file=sys.stderr, flush=True)
     return found
+
+
+def counts(runners, mesh, seconds):
+    """Return how many steps of each plan take about so long; alike everywhere."""
+    took = np.array([runner.seconds(1) for runner in runners], np.float32)
+    return np.clip(seconds / slowest(mesh, took)(), *STEPS).astype(int).tolist()
 
 
 def have(rate, folder, meet):
@@ -92,7 +101,7 @@ def have(rate, folder, meet):
     meet()
 
 
-def main(experiment, words, folder, rates, rounds, steps):
+def main(experiment, words, folder, rates, rounds, seconds):
     keep_pages()  # as `jaxdist train` does
     share()
     join()
@@ -109,7 +118,7 @@ def main(experiment, words, folder, rates, rounds, steps):
     found = []
     for rate in rates:
         have(rate, folder, meet)
-        found.append(measured(runners, rate, meet, rounds, steps))
+        found.append(measured(runners, rate, meet, mesh, rounds, seconds))
     print(json.dumps(slowest(mesh, np.stack(found))().tolist()))
 
 

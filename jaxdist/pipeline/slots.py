@@ -215,14 +215,14 @@ class Slots:
             device: along the pipe axis.
             grads: by place of the leaf.
             first: place of a slot's first number, 0, which the compiler does not know:
-                see `_added`.
+                see `add_in_front`.
         """
         slots, shared = self._apart(held)
         for k, slot in enumerate(self.slots):
             place = slot.places[device]
             if place is not None and place in grads:
                 more = parted(grads[place], self.leaves[place], self.plan)
-                slots[k] = _added(slots[k], more.astype(slots[k].dtype), first)
+                slots[k] = add_in_front(slots[k], more.astype(slots[k].dtype), first)
         for k, place in enumerate(self.shared):
             if place in grads:
                 shared[k] = shared[k] + grads[place].astype(shared[k].dtype)
@@ -261,7 +261,7 @@ class Slots:
         return jnp.pad(rows, ((0, 0), (0, 0), (0, shape[-1] - rows.shape[-1])))
 
 
-def _added(slot: jax.Array, more: jax.Array, first: jax.Array) -> jax.Array:
+def add_in_front(slot: jax.Array, more: jax.Array, first: jax.Array) -> jax.Array:
     """Add to the front of a slot, and pass over no more of it.
 
     XLA's CPU backend passes over the whole slot where it knows the place, and loads

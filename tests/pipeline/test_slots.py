@@ -1,14 +1,19 @@
 """Leaves of different stages in arrays that every device has."""
 
+import re
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.partition.leaves import Leaf
 from jaxdist.partition.norms import axes_of
 from jaxdist.pipeline.dealing import deal_slots
 from jaxdist.pipeline.places import round_the_devices
+from jaxdist.pipeline.slots import add_in_front
 
 PLAN = Plan(mesh=MeshShape(pipe=2, fsdp=2, tensor=2))
 
@@ -73,6 +78,25 @@ def test_a_device_finds_its_shards(slots, arrays):
     np.testing.assert_array_equal(slots.own(twice, 1)[5], 2 * arrays[5][:, 1:])
     other = slots.put(twice, 1, {2: own[2]})
     np.testing.assert_array_equal(slots.own(other, 1)[2], own[2])
+
+
+def test_adding_passes_over_a_leaf_and_not_over_its_slot():
+    """The whole slot would be read under a mask: slow, or very slow."""
+    slot, more = jnp.zeros((1, 1, 1, 4096)), jnp.zeros((1, 16))
+
+    def thrice(slot, more, count):
+        def turn(state):
+            k, slot = state
+            return k + 1, add_in_front(
+                slot, jnp.sin(more * k.astype(more.dtype)), jnp.minimum(k, 0)
+            )
+
+        return lax.while_loop(lambda s: s[0] < count, turn, (jnp.int32(0), slot))[1]
+
+    step = jax.jit(thrice, donate_argnums=0).lower(slot, more, jnp.int32(3))
+    text = step.compile().as_text()
+    assert "f32[1,1,1,16]{3,2,1,0} dynamic-slice(" in text
+    assert not re.search(r"f32\[1,1,1,4096\]\S* (add|select|copy|pad)\(", text)
 
 
 def test_a_slot_names_the_axes_that_split_its_leaves(slots):
