@@ -167,7 +167,7 @@ def timed(mesh: Mesh, subjects: Iterable[Subject], dtype: str) -> tuple[Kernel, 
 def passing(mesh: Mesh) -> float:
     """Return the bytes a second that a device reads and writes, all at once."""
     x = np.ones(_PASS, np.float32)
-    return 2 * x.nbytes / _alone(mesh, lambda i, a: a * (1.0001 + i), x, calls=4)
+    return 2 * x.nbytes / _alone(mesh, lambda i, a: a * (1.0001 + i), x, calls=16)
 
 
 def starting(mesh: Mesh) -> float:

@@ -138,8 +138,13 @@ class Runner:
         if not self.graded:
             return carry
         carry = self._asked("backward", self._backward, row, carry)
+        carry = self.settled(row, carry)
         mine = own(row, "backward")
         return once(mine["stage"] != NOTHING, let_go, mine, carry)
+
+    def settled(self, row: Row, carry: Carry) -> Carry:
+        """Return the carry with its sums whole, before what made them is let go."""
+        return carry
 
     def _asked(
         self, kind: str, work: Callable[..., Carry], row: Row, carry: Carry

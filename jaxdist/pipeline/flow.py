@@ -60,13 +60,23 @@ class Flow:
         """Devices along the pipe axis that have the same stage."""
         return [list(group) for group in side_by_side(self.stream.replicas).groups]
 
-    def sum_replicas(self, slots: Slots, held: Held) -> Held:
+    def sum_replicas(self, slots: Slots, held: Held, row: Row | None = None) -> Held:
         """Sum what replicas of a stage have, as far as their stages go.
 
         A stage that has no replica may be much larger; its numbers stay where they are.
+
+        Args:
+            slots: how leaves lie.
+            held: numbers in slots.
+            row: of the turn whose sum it is, where it is made `once`.
         """
         devices = [d for group in self.groups if len(group) > 1 for d in group]
-        add = partial(lax.psum, axis_name=AXIS, axis_index_groups=self.groups)
+
+        def add(own: list[jax.Array]) -> list[jax.Array]:
+            mine = own if row is None else in_turn(row, own)
+            found: list[jax.Array] = lax.psum(mine, AXIS, axis_index_groups=self.groups)
+            return found
+
         return slots.of_fronts(held, slots.used(devices), add)
 
 
@@ -149,22 +159,26 @@ class _Runner(Runner):
     def beat(self, row: Row, carry: Carry) -> Carry:
         """Do a device's work, and move its weights where a round is done."""
         carry = super().beat(row, carry)
-        ends = row["update"] >= 0
         with jax.named_scope(UPDATE):
-            if max(self.flow.stream.replicas) > 1:
-                carry = once(ends, self._sum_replicas, row, carry)
-            return once(ends, self._update, row, carry)
+            return once(row["update"] >= 0, self._update, row, carry)
 
-    def _sum_replicas(self, row: Row, carry: Carry) -> Carry:
-        """Sum a round over replicas.
+    def settled(self, row: Row, carry: Carry) -> Carry:
+        """Return the carry with a round summed over replicas, where it is done.
 
         In a loop of its own, and so written in place: XLA's CPU backend fuses with an
         update what is written to the front of an array, and then it passes over the
-        whole array under masks: see `slots`.
+        whole array under masks: see `slots`. Behind what lets go and reads the sums,
+        they would be copied in every beat.
         """
-        # In turn: it would else be made in every beat.
-        slots, mine = self.flow.pipe.params, in_turn(row, carry.grads)
-        return replace(carry, grads=self.flow.sum_replicas(slots, mine))
+        if max(self.flow.stream.replicas) == 1:
+            return carry
+        with jax.named_scope(UPDATE):
+            return once(row["update"] >= 0, self._sum_replicas, row, carry)
+
+    def _sum_replicas(self, row: Row, carry: Carry) -> Carry:
+        """Sum a round over replicas."""
+        slots = self.flow.pipe.params
+        return replace(carry, grads=self.flow.sum_replicas(slots, carry.grads, row))
 
     def _update(self, row: Row, carry: Carry) -> Carry:
         moving = carry.moving
