@@ -94,9 +94,17 @@ def _cause(
     parts = [f"{', '.join(guessed)}: nobody measured"] if guessed else []
     if term.name == COMPUTE and layers:
         parts.append(f"most of it in {_layer(layers[0])}")
+    if _may_be_waiting(term) and measured.processes > 1:
+        parts.append("it may be a wait for other processes, which nobody watched")
     if count > cores:
         parts.append(crowd)
     return "; ".join(parts) or "the numbers it rests on were measured elsewhere"
+
+
+def _may_be_waiting(term: Term) -> bool:
+    """Tell whether a term moves something, and took longer than was said."""
+    moves = term.name not in (*_SPEEDS, OTHER)
+    return moves and (term.measured or 0.0) > term.predicted
 
 
 def _layer(layer: Term) -> str:

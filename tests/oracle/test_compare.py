@@ -132,9 +132,9 @@ def test_accuracy_and_the_interval_are_those_of_the_step(cases):
     assert "nobody measured" in off.cause
 
 
-def seen(terms, layers=(), cores=8):
+def seen(terms, layers=(), cores=8, processes=1):
     one = Watched(device=0, steps=3, terms_s=terms, layers_s=dict(layers))
-    return Measured(cores=cores, processes=1, devices=(one,))
+    return Measured(cores=cores, processes=processes, devices=(one,))
 
 
 def test_measured_terms_are_shares_of_the_median_step(cases):
@@ -170,6 +170,17 @@ def test_the_two_largest_misses_are_named_with_a_cause(cases):
     assert [layer.name for layer in found.layers] == ["stem.conv", "head.dense"]
     crowded = compare(ran("a", 1.0), said, seen(terms, cores=0))
     assert "share 0 cores" in crowded.misses[0].cause
+
+
+def test_what_moves_for_long_may_be_a_wait_for_processes_that_nobody_watched(cases):
+    said = predict(cases[0], find("testbed"))
+    moved = next(term for term in said.terms_s if "all-reduce" in term)
+    for more, processes, waits in ((7.0, 4, True), (7.0, 1, False), (-0.5, 4, False)):
+        terms = said.terms_s | {moved: max(0.0, said.terms_s[moved] + more)}
+        watched = seen(terms, processes=processes)
+        found = compare(ran("a", watched.busiest.step_s), said, watched)
+        assert found.misses[0].term.name == moved
+        assert ("wait for other processes" in found.misses[0].cause) is waits
 
 
 def test_a_run_that_nobody_watched_misses_nothing_by_term(cases):
