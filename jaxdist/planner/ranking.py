@@ -16,6 +16,7 @@ from jaxdist.planner.shortlist import (
     at_best,
     first_of,
     neighbours,
+    recut,
     shortlist,
     smaller,
     variants,
@@ -65,7 +66,8 @@ def rank(
     """Rank the plans of a space.
 
     The best settings of the best layouts are described in full, until enough of them
-    fit; and, of those that come out first, more settings and ways to sum exactly.
+    fit, those in stages with cuts of their own as well; and, of those that come out
+    first, more settings and ways to sum exactly.
 
     Args:
         coarse: the space, estimated.
@@ -93,6 +95,9 @@ def rank(
     for title, plan in asked.items():
         if not heap.describe_in_full(plan) and True in coarse.space.choices.remat:
             heap.again(title, plan)
+    for one in heap.sorted():
+        for plan in recut(one.plan, coarse):
+            heap.describe_in_full(plan)
     for one in heap.sorted()[:REFINED]:
         for plan in variants(one.plan, order, coarse):
             heap.describe_in_full(plan)

@@ -92,8 +92,7 @@ def variants(plan: Plan, order: Column, coarse: Coarse) -> Iterator[Plan]:
     place = space.meshes.index(plan.mesh)
     own = order[space.mesh[order] == place]
     yield from (space.plan(int(row)) for row in own[:SETTINGS])
-    if plan.stages > 1 and not plan.pipe.cuts and not plan.pipe.flows:
-        yield replace(plan, pipe=replace(plan.pipe, cuts=faster_cuts(coarse, plan)))
+    yield from recut(plan, coarse)
     if plan.mesh.tensor > 1:
         yield from (replace(plan, weights=how) for how in space.choices.weights)
     if plan.mesh.fsdp > 1:
@@ -102,6 +101,20 @@ def variants(plan: Plan, order: Column, coarse: Coarse) -> Iterator[Plan]:
         priced = space.choices.ways[0] == "exact" and not in_turn(coarse.cluster)
         for way in EXACT if priced else ():
             yield replace(plan, reduce=plan.reduce.by(way))
+
+
+def recut(plan: Plan, coarse: Coarse) -> Iterator[Plan]:
+    """Yield a plan in stages of equal FLOPs with cuts of its own, if it can have them.
+
+    What stages hand on decides on slow links, and how long small kernels take on fast
+    devices; FLOPs say nothing of either.
+
+    Args:
+        plan: one of the space.
+        coarse: the space, estimated.
+    """
+    if plan.stages > 1 and not plan.pipe.cuts and not plan.pipe.flows:
+        yield replace(plan, pipe=replace(plan.pipe, cuts=faster_cuts(coarse, plan)))
 
 
 def neighbours(plan: Plan, coarse: Coarse) -> Iterator[Plan]:
@@ -124,5 +137,4 @@ def neighbours(plan: Plan, coarse: Coarse) -> Iterator[Plan]:
         pipe = replace(plan.pipe, cuts=given)
         one = replace(plan, microbatches=int(micro), pipe=pipe)
         yield one
-        if not given:
-            yield replace(one, pipe=replace(pipe, cuts=faster_cuts(coarse, one)))
+        yield from recut(one, coarse)

@@ -111,3 +111,23 @@ def test_ways_that_are_typed_stay(question):
 
 def test_equal_blocks_are_read_once(question):
     assert len(question.subject.readings.once("alike", Alike).models) == 4
+
+
+def test_stages_that_lose_with_equal_flops_are_cut_where_little_is_handed_on():
+    """Convolutions hand on much, and have nearly all of the FLOPs."""
+    words = ("data.name=synthetic", "data.samples=480", "data.batch=48")
+    resolved = resolve("vgg16", (*words, "model.size=tiny", "model.width=16"))
+    slow = find("testbed")
+    wire = replace(slow.levels[0], bandwidth=Number(12.5e6, "given: 100 Mbit/s"))
+    asked = Question(
+        resolved=resolved,
+        subject=Subject(resolved.config),
+        cluster=replace(slow, levels=(wire,)),
+        devices=4,
+    )
+    plans = rank(asked.coarse(()), asked.known(), asked.subject.case).plans
+    best = plans[0].plan
+    uncut = next(x for x in plans if x.plan.stages == 4 and not x.plan.pipe.cuts)
+    assert best.stages == 4
+    assert best.pipe.cuts
+    assert uncut.prediction.step_s > 2 * plans[0].prediction.step_s
