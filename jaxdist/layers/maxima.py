@@ -5,7 +5,7 @@
 Backward, the gradient goes to the first of several largest in the order of rows, as
 that of `lax.reduce_window` does. That one is looked up by a scatter on CPUs; here each
 number of a window is compared once for each dim, and what was larger is kept: the two
-passes take a fifth of the time (docs/benchmarks.md).
+passes take a tenth of the time (docs/benchmarks.md).
 """
 
 import jax
