@@ -16,7 +16,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from flax import nnx
 
 from jaxdist.layers.maxima import maxima
 from jaxdist.layers.window import windows_over
@@ -34,15 +34,9 @@ CASES = {
 
 
 def at_once(x, windows):
-    """Pool by JAX's own operation."""
-    return lax.reduce_window(
-        x,
-        -jnp.inf,
-        lax.max,
-        (1, *(w.extent for w in windows), 1),
-        (1, *(w.stride for w in windows), 1),
-        ((0, 0), *(w.pads for w in windows), (0, 0)),
-    )
+    """Pool as flax does, by JAX's own operation."""
+    extents, strides, pads = zip(*((w.extent, w.stride, w.pads) for w in windows))
+    return nnx.max_pool(x, extents, strides, pads)
 
 
 def by_dims(x, windows):

@@ -12,7 +12,7 @@ def joined(arrays: Sequence[jax.Array]) -> jax.Array:
 
     A concatenation that XLA's CPU backend fuses with what makes its parts passes over
     the vector once and loads each part all along it, under a mask. Where behind a part
-    no memory is, a masked load is not an error, but takes a thousand cycles: 1.2
+    no memory is, a masked load is not an error, but takes hundreds of cycles: 1.2
     million numbers in five parts took 0.9 ms or 12, as the parts lay (2 shared AMD EPYC
     cores, 2026-11-23).
 

@@ -183,6 +183,7 @@ class _Runner(Runner):
     def _update(self, row: Row, carry: Carry) -> Carry:
         moving = carry.moving
         newest = jax.tree.map(lambda x: x[row["newest"]], moving.weights)
+        # In turn: the mean would else be taken in every beat.
         mean = self._of_the_round(in_turn(row, carry.grads))
         new, opt = self.flow.move(mean, moving.opt, newest)
         ring = jax.tree.map(

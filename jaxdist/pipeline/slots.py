@@ -266,8 +266,8 @@ def add_in_front(slot: jax.Array, more: jax.Array, first: jax.Array) -> jax.Arra
 
     XLA's CPU backend passes over the whole slot where it knows the place, and loads
     under a mask what is behind `more`. Where no memory is, a masked load is not an
-    error, but takes a thousand cycles: 16 ms for 128 Ki numbers in a slot of a million,
-    where 0.1 is enough (2 shared AMD EPYC cores, 2026-11-23).
+    error, but takes hundreds of cycles: 16 ms for 128 Ki numbers in a slot of a
+    million, or 0.3 where there is memory (2 shared AMD EPYC cores, 2026-11-23).
 
     Args:
         slot: `[1, fsdp, 1, N]`.

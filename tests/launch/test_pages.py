@@ -37,11 +37,19 @@ def pages(*words):
     return int(done.stdout)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="mallopt is of the GNU C library")
+@pytest.mark.skipif(
+    sys.platform != "linux",
+    reason="pages are kept on Linux alone: mallopt is of the GNU C library",
+)
 def test_what_was_freed_does_not_come_anew():
     new, kept = pages(), pages("keep")
     assert kept < SIZE / 4096 / 50
     assert kept < new
+
+
+def test_other_systems_are_left_alone(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not keep_pages({})
 
 
 def test_what_a_user_has_set_stays():

@@ -1,10 +1,10 @@
-"""Maxima are those of `lax.reduce_window`, with its gradients, dim by dim."""
+"""Maxima are those of `lax.reduce_window` in flax, with its gradients, dim by dim."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from flax import nnx
 
 from jaxdist.layers.maxima import maxima
 from jaxdist.layers.window import Window
@@ -18,14 +18,8 @@ WINDOWS = {
 
 def at_once(x, windows):
     """All dims in one operation, whose gradient is a scatter."""
-    return lax.reduce_window(
-        x,
-        -jnp.inf,
-        lax.max,
-        (1, *(w.extent for w in windows), 1),
-        (1, *(w.stride for w in windows), 1),
-        ((0, 0), *(w.pads for w in windows), (0, 0)),
-    )
+    extents, strides, pads = zip(*((w.extent, w.stride, w.pads) for w in windows))
+    return nnx.max_pool(x, extents, strides, pads)
 
 
 def pulled_back(pooled, x):
