@@ -10,7 +10,8 @@ All but `read` as root, and each once. `calibrate` measures four hosts together 
 rate. `run` compiles the plans of a pool, and runs their steps in turn, in rounds, while
 links change their rate. `layers` times the networks' own layers; `choose` asks the
 planner for the best plan of each network and rate by these, and runs it beside the
-three of the pool that were fastest (`run --planned` runs it with the pool). `read`
+three of the pool that were fastest (`run --planned` runs it with the pool); a plan
+that goes by two names there was measured twice as often. `read`
 predicts from the calibrations alone (with `--own` from what the layers took as well),
 and sets the median over the rounds beside it; the floor is how well one round predicts
 that median. Nothing is fitted to steps. Regret is what the plan predicted to be fastest
@@ -193,15 +194,25 @@ def _execute(folder, args, what, plans_of):
             print(f"{model}: {len(plans)} plans", flush=True)
 
 
-def predicted(model, plans, machine):
-    """Return what the oracle says of each plan, without a device."""
+def laid(model, plans):
+    """Return {name: plan}, microbatches included."""
     name, *words = MODELS[model]
-    subject = Subject(resolve(name, words).config)
-    for plan in plans.values():
-        config = resolve(name, [*words, *plan]).config
-        micro = config.optim.accumulate
-        laid = json.loads(config.plan.to_json()) | {"microbatches": micro}
-        yield predict(subject.case(Plan.from_json(json.dumps(laid))), machine)
+    found = {}
+    for plan, more in plans.items():
+        config = resolve(name, [*words, *more]).config
+        micro = {"microbatches": config.optim.accumulate}
+        tree = json.loads(config.plan.to_json()) | micro
+        found[plan] = Plan.from_json(json.dumps(tree))
+    return found
+
+
+def pooled(seconds, plans):
+    """Return {name: seconds by round}, of a plan with several names all of them."""
+    alike = {
+        plan: [name for name, other in plans.items() if other == plans[plan]]
+        for plan in plans
+    }
+    return {p: [s for name in alike[p] for s in seconds[name]] for p in seconds}
 
 
 def rows(folder, models, what="executed", own=""):
@@ -211,11 +222,14 @@ def rows(folder, models, what="executed", own=""):
         if not file.exists():
             continue
         found = json.loads(file.read_text())
+        plans = laid(model, found["plans"])
+        name, *words = MODELS[model]
+        subject = Subject(resolve(name, words).config)
         for rate, seconds in found["seconds"].items():
             machine = find(str(folder / f"{rate}{own}.json"))
-            said = predicted(model, found["plans"], machine)
-            for (plan, times), one in zip(seconds.items(), said, strict=True):
-                yield row(rate, model, plan, times, one)
+            for plan, times in pooled(seconds, plans).items():
+                said = predict(subject.case(plans[plan]), machine)
+                yield row(rate, model, plan, times, said)
 
 
 def row(rate, model, plan, times, said):

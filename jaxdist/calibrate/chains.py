@@ -1,11 +1,13 @@
 """Chains: collectives timed as they come in a step, each behind a kernel.
 
-    seconds = (a program of k + n kernels, each with a collective behind it
+    seconds = (a program of k + n links, kernels with a collective behind them
                - one of k - the same without collectives) / n
 
 One collective alone, after devices have met, takes half of that where processes share
 processors: they come to it together, and awake. That they begin a program one after
-the other is in both, and falls out.
+the other is in both, and falls out. What a stage hands on it hands on behind a
+microbatch, so permutations are timed behind kernels as long as those of a small one:
+small messages wait for processors there, and links have rested where a burst is free.
 """
 
 import math
@@ -39,7 +41,9 @@ SIZES: Final = {
 _IN_A_LINK: Final = {"collective-permute": 2}
 """Collectives in a link of a chain, where there is more than one."""
 _SIDE: Final = 128
-"""Rows and columns of the product before each."""
+"""Rows and columns of the products before each."""
+_PRODUCTS: Final = {"collective-permute": 24}
+"""How many, where it is more than one: 2 ms where two hosts share a core."""
 _LITTLE: Final = 1e-9
 """Makes what follows depend on what was before, and changes nothing."""
 _GROUP: Final = "group"
@@ -74,9 +78,11 @@ def chained(mesh: Mesh) -> tuple[Chained, ...]:
 
 def _timings(mesh: Mesh, kind: str, devices: int) -> Iterator[Timing]:
     grouped = Mesh(mesh.devices.reshape(-1, devices), ("others", _GROUP))
+    products = _PRODUCTS.get(kind, 1)
     for size, (links, times) in SIZES.items():
+        own = _own(size, devices)
         calls = [
-            on_all(grouped, partial(_chain, each, count), *_own(size, devices))
+            on_all(grouped, partial(_chain, each, products, count), *own)
             for each in (_KINDS[kind], _alone)
             for count in links
         ]
@@ -91,12 +97,12 @@ Collective = Callable[[jax.Array], jax.Array]
 
 
 def _chain(
-    collective: Collective, links: int, square: jax.Array, x: jax.Array
+    collective: Collective, products: int, links: int, square: jax.Array, x: jax.Array
 ) -> jax.Array:
-    """Return the last of products and collectives that each need the one before."""
+    """Return the last of products and collectives that each need those before."""
     work = square
     for _ in range(links):
-        work = jnp.tanh(work @ square)
+        work = lax.fori_loop(0, products, lambda _, work: jnp.tanh(work @ square), work)
         x = collective(x + _LITTLE * work[0, 0])
         work = work + _LITTLE * x[0]
     return x[:1] + work[0, :1]

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from jaxdist.calibrate import kernels, links
 from jaxdist.calibrate.chains import Chained, chained
 from jaxdist.calibrate.copies import copying
+from jaxdist.calibrate.crowd import crowding
 from jaxdist.calibrate.packing import packing
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.device import Curve, Device
@@ -73,6 +74,7 @@ def measured(
         efficiency=curve,
         kernels=Kernels(origin=origin, peak=peak, timed=timed_kernels),
         launch=Number(kernels.starting(mesh), origin),
+        crowd=Number(crowding(mesh), origin),
     )
     level = Level(
         name="data",

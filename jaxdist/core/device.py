@@ -11,6 +11,7 @@ from jaxdist.core.kernel import Kernels
 from jaxdist.core.number import Number
 
 _FREE: Final = Number(0.0, "assumed: kernels start for nothing")
+_ALONE: Final = Number(1.0, "assumed: each device has processors of its own")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +72,22 @@ class Device:
     """Share of the peak by the FLOPs of a kernel."""
     launch: Number = _FREE
     """Seconds that every kernel takes at least."""
+    crowd: Number = _ALONE
+    """Times as long as alone kernels take where all devices compute at once."""
     kernels: Kernels | None = None
     """Products and convolutions that were timed; they go before the efficiency."""
     packing: Mapping[str, Number] = field(default_factory=lambda: MappingProxyType({}))
     """Seconds a number that lossy ways of summing compute, by their names."""
+
+    def __post_init__(self) -> None:
+        if self.crowd.value < 1:
+            raise BadInput(
+                "devices that are faster in company",
+                rule="crowd is the time of a kernel where all devices compute, over "
+                "that where one does: at least 1",
+                values=f"crowd: {self.crowd.value:g}",
+                remedy="crowd: 1, of devices with processors of their own",
+            )
 
     def peak(self, dtype: str) -> Number:
         """Return the FLOPs a second in a dtype.

@@ -73,7 +73,8 @@ def _said(case: Case, cluster: Cluster) -> Iterator[Spent]:
         inside = _of_layers(case.ledgers[device], _layers_of(case, (stage,)))
         whole = sum(priced(inside, cluster, case.plan.mesh).values())
         once = whole / taken[device].micro / (2 + case.plan.remat)
-        yield Spent(forward=once, backward=(1 + case.plan.remat) * once)
+        back = (1 + case.plan.remat) * once
+        yield Spent(forward=once, backward=back, said_forward=once, said_backward=back)
 
 
 def _of_layers(ledger: Ledger, names: set[str]) -> Ledger:

@@ -15,6 +15,7 @@ from jaxdist.oracle.passing import sending
 from jaxdist.oracle.prices import priced
 from jaxdist.oracle.replay import Replay, replayed
 from jaxdist.partition.ledger import Ledger
+from jaxdist.pipeline.planned import updates
 
 PASSES: Final = 5
 """Passes of an update over the parameters: value, slope and momentum are read, value
@@ -152,7 +153,8 @@ def check_devices(plan: Plan, cluster: Cluster) -> None:
 
 def paced(case: Case, cluster: Cluster) -> Replay:
     """Return how long devices work in a step, and wait for other stages."""
-    return replayed(case.plan, case.microbatches, passes(case, cluster))
+    stages, crowd = passes(case, cluster), cluster.device.crowd.value
+    return replayed(case.plan, case.microbatches, stages, crowd)
 
 
 def computed(case: Case, cluster: Cluster, replay: Replay) -> dict[str, float]:
@@ -188,9 +190,13 @@ def packed(ledger: Ledger, cluster: Cluster) -> float:
 
 
 def _update(case: Case, cluster: Cluster) -> float:
-    """Return the seconds of moving the parameters: they pass through memory."""
+    """Return the seconds of moving the parameters: they pass through memory.
+
+    Once a step, but for stages that move theirs after every round of microbatches.
+    """
     passed = PASSES * case.held.get("parameters", case.profile.parameter_bytes)
-    return passed / cluster.device.memory_bandwidth.value
+    times = updates(case.plan, case.microbatches)
+    return times * passed / cluster.device.memory_bandwidth.value
 
 
 def _input(case: Case, cluster: Cluster) -> float:

@@ -3,9 +3,13 @@
 The program that runs a table goes from exchange to exchange with all devices together,
 so a beat is as long as who works longest in it:
 
-    step = sum over beats of max over devices of seconds(works)
+    step = sum over beats of share(beat) max over devices of seconds(works)
 
-The bubble is what is left of that for the device that works longest.
+    share(beat) = max(1 / crowd, devices that work in it / devices)
+
+Where devices share processors (`crowd` above 1), those that work are faster while
+others rest, as where a pipeline fills or drains; what layers say to other devices is
+not. The bubble is what is left of a step for the device that works longest.
 """
 
 from collections.abc import Sequence
@@ -14,7 +18,7 @@ from dataclasses import dataclass
 from jaxdist.core.plan import Plan
 from jaxdist.oracle.work import Spent
 from jaxdist.pipeline.planned import timetable
-from jaxdist.pipeline.work import Work
+from jaxdist.pipeline.work import Beat, Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +38,16 @@ class Replay:
         return self.busy + self.waits
 
 
-def replayed(plan: Plan, microbatches: int, stages: Sequence[Spent]) -> Replay:
+def replayed(
+    plan: Plan, microbatches: int, stages: Sequence[Spent], crowd: float = 1.0
+) -> Replay:
     """Return what the busiest device works in a step, and what it waits.
 
     Args:
         plan: the layout.
         microbatches: of a step.
-        stages: seconds of each stage in one microbatch.
+        stages: seconds of each stage in one microbatch, where all devices compute.
+        crowd: as of a device.
     """
     if plan.stages == 1:
         (one,) = stages
@@ -49,22 +56,44 @@ def replayed(plan: Plan, microbatches: int, stages: Sequence[Spent]) -> Replay:
     made = timetable(plan, microbatches)
     has_weights = any(w and w.kind == "weights" for row in made.ticks for w in row)
 
-    def took(work: Work | None) -> float:
-        return 0.0 if work is None else work_seconds(work, stages, has_weights)
+    def took(beat: Beat) -> list[float]:
+        share = share_in(beat, crowd)
+        return [
+            sum(work_seconds(w, stages, has_weights, share) for w in works if w)
+            for works in zip(*beat, strict=True)
+        ]
 
-    beats = [
-        [sum(map(took, works)) for works in zip(*beat, strict=True)]
-        for beat in made.beats
-    ]
+    beats = [took(beat) for beat in made.beats]
     works = [sum(own) for own in zip(*beats, strict=True)]
     busy = max(works)
     waits = sum(map(max, beats)) - busy
     return Replay(device=works.index(busy), busy=busy, waits=waits)
 
 
-def work_seconds(work: Work, stages: Sequence[Spent], has_weights: bool) -> float:
-    """Return what one work takes; gradients of weights are half of a backward pass."""
+def share_in(beat: Beat, crowd: float) -> float:
+    """Return the part of its seconds that a kernel takes where some devices rest.
+
+    Args:
+        beat: says which work.
+        crowd: times as long as alone kernels take where all do.
+    """
+    working = sum(any(works) for works in zip(*beat, strict=True))
+    return max(1 / crowd, working / len(beat[0]))
+
+
+def work_seconds(
+    work: Work, stages: Sequence[Spent], has_weights: bool, share: float
+) -> float:
+    """Return what one work takes; gradients of weights are half of a backward pass.
+
+    Args:
+        work: of a table.
+        stages: seconds of each stage in one microbatch.
+        has_weights: whether those gradients are works of their own.
+        share: of its beat.
+    """
     stage = stages[work.stage]
     if work.kind == "forward":
-        return stage.forward
-    return stage.backward / (2 if has_weights else 1)
+        return share * (stage.forward - stage.said_forward) + stage.said_forward
+    whole = share * (stage.backward - stage.said_backward) + stage.said_backward
+    return whole / (2 if has_weights else 1)

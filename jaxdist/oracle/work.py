@@ -45,11 +45,17 @@ class Spent:
 
     forward: float
     backward: float
+    said_forward: float = 0.0
+    """Those of `forward` in which layers talk to other devices."""
+    said_backward: float = 0.0
+    """The same of `backward`."""
 
     def __add__(self, other: "Spent") -> "Spent":
         return Spent(
             forward=self.forward + other.forward,
             backward=self.backward + other.backward,
+            said_forward=self.said_forward + other.said_forward,
+            said_backward=self.said_backward + other.said_backward,
         )
 
 

@@ -4,7 +4,7 @@
               that a device has, summed to stages of equal FLOPs; the longest counts
     ticks     of a schedule: m + P - 1 with forward and as many with backward passes for
               gpipe and eager-1f1b; 2 (m + P - 1) for 1f1b, of which P alone have no
-              backward pass
+              backward pass; of the P - 1 in which some rest, the share of the replay
     moved     what a small layout of each axis by itself moves (`samples.py`), scaled:
               sums of gradients and gathers with the parameters of a device, sums and
               edges of layers with its samples, messages with the microbatches; what
@@ -127,6 +127,16 @@ class Coarse:
         return ahead, 2 * long - ahead
 
     @cached_property
+    def _rested(self) -> Column:
+        """Ticks of a direction by which a step is shorter, as some devices rest."""
+        crowd = self.cluster.device.crowd.value
+        shorter = {
+            pipe: 2 * sum(1 - max(1 / crowd, k / pipe) for k in range(1, pipe))
+            for pipe in set(self.space.sizes("pipe").tolist())
+        }
+        return np.array([shorter[pipe] for pipe in self.space.sizes("pipe").tolist()])
+
+    @cached_property
     def _computed(self) -> Column:
         found = self.pieces.longest(
             self._parts, self.space.sizes("tensor"), self._stages
@@ -135,7 +145,7 @@ class Coarse:
         again = found.forward * self.space.remat
         backward = found.backward + again + self._summing
         total: Column = ahead * found.forward + back * backward
-        return total
+        return total - self._rested * (found.forward + backward)
 
     @cached_property
     def _summing(self) -> Column:

@@ -1,59 +1,121 @@
-"""Cutting: where the stages of a plan begin by the seconds of blocks, not their FLOPs.
+"""Cutting: where the stages of a plan begin by seconds, not by FLOPs.
 
-PipeDream's recurrences (`jaxdist/planner/search.py`) with a device for each stage, on
-what the oracle predicts of each block at the part of it that a device of the plan has.
-A block of small kernels takes longer than its FLOPs say.
+    step = all stages once + (m - 1) slowest + 2 E seconds(longest)
+
+All stages go from exchange to exchange together: the first microbatch passes through
+each of them, the others come behind it as fast as the slowest lets them, and in each of
+the E exchanges the longest of what stages hand on counts, there and back (once where
+links carry both at the same time), since messages have one length. For every length
+that a cut may have, the stages whose slowest is fastest are found by dynamic
+programming, which is exact.
 """
 
-import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
 
 from jaxdist.core.plan import Plan
 from jaxdist.oracle.groups import group_of
-from jaxdist.planner.answer import Question
+from jaxdist.oracle.passing import in_turn
+from jaxdist.oracle.prices import seconds
+from jaxdist.pipeline.planned import timetable
 from jaxdist.planner.coarse import Coarse
-from jaxdist.planner.graph import Graph, Node
-from jaxdist.planner.stages import partition
-from jaxdist.planner.tiers import Tier
+from jaxdist.planner.space import Column
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """Blocks that are cut into stages."""
+
+    seconds: Column
+    """Of each block in one microbatch, forward and backward."""
+    handed: Column
+    """Bytes that each hands on, of one microbatch."""
+
+    def slowest(self, starts: tuple[int, ...]) -> float:
+        """Return the seconds of the slowest stage.
+
+        Args:
+            starts: first block of each stage but the first.
+        """
+        return float(np.add.reduceat(self.seconds, (0, *starts)).max())
+
+    def longest(self, starts: tuple[int, ...]) -> float:
+        """Return the bytes of the longest message between stages."""
+        return float(self.handed[np.array(starts, int) - 1].max(initial=0.0))
+
+    def cuts(self, stages: int) -> Iterator[tuple[int, ...]]:
+        """Yield for every longest message the cuts whose slowest stage is fastest."""
+        for limit in np.unique(self.handed[:-1]):
+            found = self._within(float(limit), stages)
+            if found is not None:
+                yield found
+
+    def _within(self, limit: float, stages: int) -> tuple[int, ...] | None:
+        """Return the best cuts where little enough is handed on; None: too few."""
+        sums = np.concatenate([[0.0], np.cumsum(self.seconds)])
+        # Seconds of blocks a to b - 1, where a cut in front of b may be.
+        own = np.where(sums[None] > sums[:, None], sums[None] - sums[:, None], 0.0)
+        own[np.tril_indices(len(sums))] = np.inf
+        own[:, 1:-1][:, self.handed[:-1] > limit] = np.inf
+        best, before = own[0], []
+        for _ in range(stages - 1):
+            both = np.maximum(best[:, None], own)
+            before.append(both.argmin(axis=0))
+            best = both.min(axis=0)
+        if not np.isfinite(best[-1]):
+            return None
+        starts, end = [], len(sums) - 1
+        for table in reversed(before):
+            end = int(table[end])
+            starts.append(end)
+        return tuple(reversed(starts))
 
 
 def faster_cuts(coarse: Coarse, plan: Plan) -> tuple[str, ...]:
-    """Return the first block of each stage but the first, whose slowest is fastest.
+    """Return the first block of each stage but the first that make a step shortest.
 
     Args:
         coarse: the network, its pieces and the cluster.
-        plan: with stages and microbatches.
+        plan: with stages, not more than blocks, and microbatches.
     """
-    group = group_of(coarse.cluster, plan.mesh, ("pipe",))
-    asked = Question(
-        graph=_chain(coarse, plan),
-        tiers=(Tier(size=plan.stages, bandwidth=group.rate),),
-        straight=True,
-    )
-    return partition(asked).cuts
+    chain = chain_of(coarse, plan)
+
+    def step(starts: tuple[int, ...]) -> float:
+        return step_seconds(coarse, plan, chain, starts)
+
+    names = coarse.pieces.names
+    return tuple(names[start] for start in min(chain.cuts(plan.stages), key=step))
 
 
-def _chain(coarse: Coarse, plan: Plan) -> Graph:
-    """Return the blocks as a chain, one microbatch through a device's part of each."""
+def chain_of(coarse: Coarse, plan: Plan) -> Chain:
+    """Return the blocks, one microbatch through a device's part of each."""
     pieces, mesh = coarse.pieces, plan.mesh
     parts = plan.batch_shards * mesh.spatial_shards * plan.microbatches
     forward, backward = pieces.at(parts, mesh.tensor)
-    nodes = tuple(
-        Node(
-            name=block.name,
-            forward=float(ahead),
-            backward=float(back + plan.remat * ahead),
-            output=block.output_bytes / parts,
-            kept=block.output_bytes / parts,
-            parameters=block.parameter_bytes,
-        )
-        for block, ahead, back in zip(
-            pieces.profile.blocks, forward, backward, strict=True
-        )
+    handed = np.array([block.output_bytes for block in pieces.profile.blocks])
+    return Chain(
+        seconds=(1 + plan.remat) * forward + backward,
+        handed=handed / parts,
     )
-    names = [node.name for node in nodes]
-    return Graph(
-        source=pieces.profile.model,
-        nodes=nodes,
-        edges=tuple(itertools.pairwise(names)),
-        origin=f"predicted for {coarse.cluster.device.name}",
-    )
+
+
+def step_seconds(
+    coarse: Coarse, plan: Plan, chain: Chain, starts: tuple[int, ...]
+) -> float:
+    """Return about how long a step takes that is cut there.
+
+    Args:
+        coarse: says the cluster.
+        plan: with stages and microbatches.
+        chain: its blocks.
+        starts: first block of each stage but the first.
+    """
+    cluster, mesh = coarse.cluster, plan.mesh
+    behind = plan.microbatches * plan.pipe.chunks - 1
+    exchanges = timetable(plan, plan.microbatches).exchanges
+    ways = (1 + in_turn(cluster)) * exchanges
+    group = group_of(cluster, mesh, ("pipe",))
+    one = seconds("collective-permute", chain.longest(starts), 1, group)
+    return float(chain.seconds.sum()) + behind * chain.slowest(starts) + ways * one

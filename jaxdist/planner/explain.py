@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.units import duration, size
@@ -15,6 +16,9 @@ from jaxdist.partition.ledger import Ledger
 from jaxdist.partition.traffic import Traffic
 from jaxdist.pipeline.places import places_of
 from jaxdist.pipeline.planned import timetable, turns
+
+_WHOLE: Final = 0.9995
+"""Share of a kernel's seconds from which on it is said to be all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +118,14 @@ def _ticks(
     own = places_of(plan).stages_of(busiest)
     each = sum(stages[stage].forward + stages[stage].backward for stage in own)
     of = f"stage {', '.join(map(str, own))}" if len(stages) > 1 else "all blocks"
+    took = made.terms_s["compute"]
+    share = took / (micro * each * late)
+    rest = f" x {share:.3g} while others rest" if share < _WHOLE else ""
     yield Term(
         name="compute",
-        formula=f"{micro} microbatches x {duration(each)} of {of} x {late:.3g} jitter",
-        value=made.terms_s["compute"],
+        formula=f"{micro} microbatches x {duration(each)} of {of} x {late:.3g} "
+        f"jitter{rest}",
+        value=took,
     )
     if "bubble" in made.terms_s:
         count = timetable(plan, case.microbatches).exchanges

@@ -116,6 +116,7 @@ _DEVICE: Final[Mapping[str, Reader]] = {
     "memory": quantities.volume,
     "memory_bandwidth": quantities.bandwidth,
     "launch": quantities.seconds,
+    "crowd": _plain,
 }
 _LEVEL: Final[Mapping[str, Reader]] = {
     "alpha": quantities.seconds,

@@ -99,6 +99,9 @@ def test_what_was_planned_is_what_a_plan_file_says(capsys, tmp_path):
     asked = ("plan.mesh.pipe=2", "plan.pipe.schedule=gpipe", "plan.remat=true")
     words = ("digits", *asked, "--lossy", "int8", "--cluster", "testbed")
     words = (*words, "--devices", "4", "-o", str(path), "--json", "--explain")
+    # Where messages start for nothing, several microbatches are best.
+    for number in ("bandwidth=100mbit", "alpha=1us"):
+        words = (*words, "--what-if", f"levels.net.{number}")
     assert main(["plan", *words]) == 0
     shown = json.loads(capsys.readouterr().out)
     plan = Plan.from_json(path.read_text())

@@ -52,6 +52,29 @@ def test_a_beat_is_as_long_as_who_works_longest_in_both_of_its_ticks():
     assert step.seconds == 1 + 4 * 6 + 5
 
 
+@pytest.mark.parametrize(("crowd", "fills"), [(1, 3.0), (2, 1.75), (4, 1.5), (9, 1.5)])
+def test_who_works_is_faster_while_others_rest(crowd, fills):
+    """Of four devices one, two and three work while a pipeline fills, and drains."""
+    plan = Plan(mesh=MeshShape(pipe=4), pipe=Pipe(schedule="gpipe"))
+    spent = Spent(forward=1.0, backward=2.0)
+    step = replayed(plan, 8, [spent] * 4, crowd)
+    assert step.seconds == pytest.approx((5 + 2 * fills) * 3)
+    # What layers say to each other takes as long as ever.
+    said = replace(spent, said_forward=1.0, said_backward=2.0)
+    assert replayed(plan, 8, [said] * 4, crowd).seconds == (8 + 3) * 3
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "eager-1f1b", "gpipe"])
+def test_a_timeline_shows_who_is_faster_while_others_rest(schedule, digits):
+    plan = Plan(mesh=MeshShape(pipe=4), microbatches=4, pipe=Pipe(schedule=schedule))
+    case, alone = digits.case(plan), find("testbed")
+    crowd = alone.with_number("device.crowd", Number(2.0, "given: a test"))
+    before, after = predict(case, alone).terms_s, predict(case, crowd).terms_s
+    assert sum(after.values()) < sum(before.values())
+    ends = max(lane[-1].end for lane in planned_lanes(case, crowd))
+    assert ends == pytest.approx(after["compute"] + after["bubble"])
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "eager-1f1b"])
 def test_a_timeline_is_as_long_as_work_and_bubble_and_has_no_overlap(schedule, digits):
     plan = Plan(mesh=MeshShape(pipe=4), microbatches=4, pipe=Pipe(schedule=schedule))

@@ -13,6 +13,7 @@ from jaxdist.core.device import Curve
 from jaxdist.core.errors import BadInput
 from jaxdist.core.kernel import Kernel, Kernels, Shape
 from jaxdist.core.number import Number
+from jaxdist.core.pipe import Pipe
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.input.registry import open_data
 from jaxdist.launch.described import Subject, held
@@ -22,7 +23,7 @@ from jaxdist.launch.samples import wanted
 from jaxdist.meshes.build import build_mesh
 from jaxdist.meshes.clusters.read import find
 from jaxdist.oracle.groups import Group
-from jaxdist.oracle.predict import predict
+from jaxdist.oracle.predict import PASSES, predict
 from jaxdist.oracle.prices import messages, seconds
 from jaxdist.oracle.work import Worker, stage_seconds
 from jaxdist.train.laying import lay_out
@@ -161,6 +162,20 @@ def test_gradients_are_added_to_those_of_other_microbatches(digits, monkeypatch)
     bare = stage_seconds(staged, cluster.device)
     more = sum(a.backward - b.backward for a, b in zip(summed, bare, strict=True))
     assert more == pytest.approx(passed, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "micro", "times"), [("gpipe", 8, 1), ("pipedream", 8, 8)]
+)
+def test_weights_that_move_after_every_round_take_an_update_each(
+    digits, schedule, micro, times
+):
+    pipe = Pipe(schedule=schedule)
+    plan = Plan(mesh=MeshShape(pipe=4), microbatches=micro, pipe=pipe)
+    case, cluster = digits.case(plan), find("testbed")
+    rate = cluster.device.memory_bandwidth.value
+    once = PASSES * case.held["parameters"] / rate
+    assert predict(case, cluster).terms_s["update"] == pytest.approx(times * once)
 
 
 def test_sums_of_gradients_cost_what_the_ledger_says(digits):

@@ -1,9 +1,12 @@
-"""Cuts by seconds: no others have a faster slowest stage."""
+"""Cuts by seconds: no others make a shorter step."""
 
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jaxdist.core.line import Line
 from jaxdist.core.number import Number
@@ -12,7 +15,7 @@ from jaxdist.launch.described import Subject
 from jaxdist.launch.plan.question import Question
 from jaxdist.launch.resolve import resolve
 from jaxdist.meshes.clusters.read import find
-from jaxdist.planner.cutting import faster_cuts
+from jaxdist.planner.cutting import Chain, chain_of, faster_cuts, step_seconds
 from jaxdist.planner.ranking import rank
 from jaxdist.planner.shortlist import EXACT, shortlist, variants
 from jaxdist.profile.alike import Alike
@@ -40,18 +43,39 @@ def coarse(question):
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("micro", [1, 8])
-def test_no_other_cuts_have_a_faster_slowest_stage(coarse, stages, micro):
+def test_no_other_cuts_make_a_shorter_step(coarse, stages, micro):
     plan = Plan(mesh=MeshShape(pipe=stages), microbatches=micro)
     names = list(coarse.pieces.names)
-    seconds = coarse.pieces.at(micro, 1).sum(axis=0)
-
-    def slowest(starts):
-        edges = (0, *starts, len(names))
-        return max(seconds[a:b].sum() for a, b in itertools.pairwise(edges))
-
+    chain = chain_of(coarse, plan)
+    found = tuple(names.index(cut) for cut in faster_cuts(coarse, plan))
     every = itertools.combinations(range(1, len(names)), stages - 1)
-    found = [names.index(cut) for cut in faster_cuts(coarse, plan)]
-    assert slowest(found) <= min(map(slowest, every)) * (1 + 1e-9)
+    least = min(step_seconds(coarse, plan, chain, cut) for cut in every)
+    assert step_seconds(coarse, plan, chain, found) == pytest.approx(least)
+
+
+@given(
+    blocks=st.lists(
+        st.tuples(st.floats(0.01, 9), st.sampled_from([1.0, 2.0, 5.0])),
+        min_size=2,
+        max_size=7,
+    ),
+    stages=st.integers(2, 5),
+    message=st.floats(0, 3),
+)
+def test_cuts_are_as_good_as_the_best_of_all(blocks, stages, message):
+    """Uneven blocks that hand on much or little, and links that are fast or slow."""
+    took, handed = map(np.array, zip(*blocks, strict=True))
+    chain = Chain(seconds=took, handed=handed)
+
+    def step(starts):
+        return chain.slowest(starts) + message * chain.longest(starts)
+
+    every = list(itertools.combinations(range(1, len(blocks)), stages - 1))
+    found = list(chain.cuts(stages))
+    assert bool(found) == bool(every)
+    assert set(found) <= set(every)
+    if every:
+        assert min(map(step, found)) == pytest.approx(min(map(step, every)))
 
 
 def test_the_search_tries_cuts_and_what_fsdp_shares(question, coarse):
