@@ -129,12 +129,13 @@ class Coarse:
     @cached_property
     def _rested(self) -> Column:
         """Ticks of a direction by which a step is shorter, as some devices rest."""
-        crowd = self.cluster.device.crowd.value
-        shorter = {
-            pipe: 2 * sum(1 - max(1 / crowd, k / pipe) for k in range(1, pipe))
-            for pipe in set(self.space.sizes("pipe").tolist())
-        }
-        return np.array([shorter[pipe] for pipe in self.space.sizes("pipe").tolist()])
+        crowd, pipe = self.cluster.device.crowd.value, self.space.sizes("pipe")
+        pairs, place = np.unique(
+            np.stack([pipe, self._long]), axis=1, return_inverse=True
+        )
+        found = np.array([_rested(crowd, *map(int, pair)) for pair in pairs.T])
+        rested: Column = found[place.ravel()]
+        return rested
 
     @cached_property
     def _computed(self) -> Column:
@@ -255,3 +256,11 @@ class Coarse:
         """Return the seconds of so many arrays and bytes of each plan."""
         found = tariff(kind, self.cluster, self.space.meshes, axes)
         return partial(found.seconds, self.space.mesh)
+
+
+def _rested(crowd: float, stages: int, ticks: int) -> float:
+    """Return by how many ticks so many are shorter, of stages one behind the other."""
+    tick = np.arange(ticks)
+    working = np.minimum(np.minimum(tick + 1, ticks - tick), stages)
+    working = np.minimum(working, ticks - stages + 1)
+    return float((1 - np.maximum(1 / crowd, working / stages)).sum())

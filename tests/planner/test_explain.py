@@ -94,6 +94,18 @@ def test_stages_are_computed_for_every_microbatch(subject):
     assert made.terms_s["compute"] == pytest.approx(computed)
 
 
+def test_the_account_says_what_is_saved_while_others_rest(subject):
+    case, alone = subject.case(PLANS["stages"]), find("testbed")
+    crowd = alone.with_number("device.crowd", Number(2.0, "given: a test"))
+    for cluster, saves in ((alone, False), (crowd, True)):
+        made = predict(case, cluster)
+        told = {one.name: one.formula for one in seconds_of(case, cluster, made)}
+        assert ("while others rest" in told["compute"]) == saves
+    rest = told["compute"].rpartition(" while")[0].rpartition(" x ")[2]
+    whole = predict(case, alone).terms_s["compute"]
+    assert made.terms_s["compute"] == pytest.approx(float(rest) * whole, rel=1e-2)
+
+
 def test_the_account_says_how_far_sizes_lie_from_a_line(subject):
     case = subject.case(PLANS["packed"])
     for name, cluster in CLUSTERS.items():

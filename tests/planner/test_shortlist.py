@@ -17,6 +17,8 @@ from jaxdist.meshes.clusters.read import find
 from jaxdist.oracle.groups import group_of
 from jaxdist.oracle.predict import predict
 from jaxdist.oracle.prices import seconds
+from jaxdist.oracle.replay import replayed
+from jaxdist.oracle.work import Spent
 from jaxdist.planner.ranking import rank
 from jaxdist.planner.shortlist import LAYOUTS, at_best, first_of, shortlist, smaller
 from jaxdist.planner.space import ORDERS
@@ -133,6 +135,21 @@ def test_what_layers_say_holds_the_other_stages_up(coarse):
             if kind != "reduce-scatter"
         )
         assert said[row] == pytest.approx((micro + 3) / micro * found, rel=0.05)
+
+
+def test_what_is_saved_while_others_rest_is_estimated_as_it_is_replayed(coarse):
+    two = Number(2.0, "given: a test")
+    crowd = replace(coarse, cluster=coarse.cluster.with_number("device.crowd", two))
+    saved, stage = crowd._computed / coarse._computed, Spent(forward=1.0, backward=1.0)
+    rows = np.nonzero(coarse.space.chunks == 1)[0]
+    for row in random.Random(0).sample(rows.tolist(), 200):
+        plan = coarse.space.plan(row)
+        micro, stages = plan.microbatches, plan.mesh.pipe
+        if plan.pipe.schedule == "gpipe" and micro >= stages:
+            even = [stage] * stages
+            alone, said = (replayed(plan, micro, even, c).seconds for c in (1.0, 2.0))
+            assert saved[row] == pytest.approx(said / alone)
+        assert 0.5 - 1e-9 <= saved[row] <= 1
 
 
 def test_gradients_that_are_added_up_are_estimated_as_they_are_predicted(coarse):
