@@ -17,8 +17,9 @@ from jaxdist.launch.sounding import Sounding
 
 _LINK: Final = 0.6
 """Part of what a link carried, or one over that, at which it has changed."""
-_ALIKE: Final = 0.5
-"""Part of the largest change, or one over that, at which another one is like it."""
+_ALIKE: Final = 0.3
+"""Part of the largest change, or one over that, at which another one is like it: of
+the pairs on a slow link one may have waited for a packet that was sent again."""
 _DEVICE: Final = 0.33
 """The same of devices, whose times spread more where processes share a machine."""
 
@@ -121,7 +122,8 @@ def _who(before: Sounding, now: Sounding, pairs: Sequence[tuple[int, int]]) -> s
     hosts = now.hosts
     factors = {pair: now.rates[pair] / before.rates[pair] for pair in pairs}
     most = max(factors.values(), key=lambda factor: abs(math.log(factor)))
-    other = [p for p in pairs if _ALIKE <= factors[p] / most <= 1 / _ALIKE]
+    changed = [p for p in pairs if _changed(factors[p], _LINK)]
+    other = [p for p in changed if _ALIKE <= factors[p] / most <= 1 / _ALIKE]
     common = set.intersection(*map(set, other))
     if len(other) == 1 and (len(pairs) > 1 or len(hosts) == 2):
         one, two = (_named(rank, hosts) for rank in other[0])

@@ -101,6 +101,8 @@ class TestReasons:
             (of_host(2, 2e6), "the link of rank 2 (h2) carries 2.00 MB/s, 20.0 MB/s"),
             # What others lose by chance is not the cause.
             (of_host(2, 2e6) | {(0, 1): 11e6}, "the link of rank 2 (h2) carries"),
+            # Nor is it another one where a packet was sent again.
+            (of_host(2, 5e6) | {(1, 2): 2e6}, "the link of rank 2 (h2) carries"),
             ({(1, 3): 2e6}, "the link between rank 1 (h1) and rank 3 (h3) carries"),
             (dict.fromkeys(combinations(range(4), 2), 2e6), "all links carry"),
             (of_host(0, 2e6) | of_host(1, 2e6), "5 of 6 links carry"),
@@ -110,6 +112,10 @@ class TestReasons:
         found = self.reason(sounding(slow=slow))
         assert found.text.startswith(who)
         assert found.changes == {"levels.net.bandwidth": pytest.approx(0.1)}
+
+    def test_links_that_carry_half_are_told_from_those_that_have_not_changed(self):
+        found = self.reason(sounding(slow=of_host(2, 9e6) | {(0, 1): 14e6}))
+        assert found.text.startswith("the link of rank 2 (h2) carries 9.00 MB/s")
 
     def test_where_nothing_has_changed_there_is_no_reason(self):
         assert self.reason(sounding(slow={(0, 1): 14e6}, product={1: 0.02})) is None
