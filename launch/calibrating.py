@@ -220,6 +220,8 @@ def print_calibrated(out: "Console", made: Calibrated) -> None:
     if cluster.input_rate is not None:
         out.print(f"  input    {size(cluster.input_rate.value, 'B/s')} of {made.of}")
     out.print(f"  kernel   {1e6 * device.launch.value:.1f} us at least")
+    if cluster.devices > 1:
+        out.print(f"  company  {device.crowd.value:.2g} times as long as alone")
     if made.machine.timings:
         out.print(
             f"  sums     {1e6 * level.alpha.value:,.0f} us a message, "

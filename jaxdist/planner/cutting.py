@@ -10,7 +10,7 @@ that a cut may have, the stages whose slowest is fastest are found by dynamic
 programming, which is exact.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,9 @@ from jaxdist.pipeline.planned import timetable
 from jaxdist.planner.coarse import Coarse
 from jaxdist.planner.space import Column
 
+Starts = tuple[int, ...]
+"""The first block of each stage but the first, by its place."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
@@ -33,30 +36,26 @@ class Chain:
     handed: Column
     """Bytes that each hands on, of one microbatch."""
 
-    def slowest(self, starts: tuple[int, ...]) -> float:
-        """Return the seconds of the slowest stage.
-
-        Args:
-            starts: first block of each stage but the first.
-        """
+    def slowest(self, starts: Starts) -> float:
+        """Return the seconds of the slowest stage."""
         return float(np.add.reduceat(self.seconds, (0, *starts)).max())
 
-    def longest(self, starts: tuple[int, ...]) -> float:
+    def longest(self, starts: Starts) -> float:
         """Return the bytes of the longest message between stages."""
         return float(self.handed[np.array(starts, int) - 1].max(initial=0.0))
 
-    def cuts(self, stages: int) -> Iterator[tuple[int, ...]]:
+    def cuts(self, stages: int) -> Iterator[Starts]:
         """Yield for every longest message the cuts whose slowest stage is fastest."""
         for limit in np.unique(self.handed[:-1]):
             found = self._within(float(limit), stages)
             if found is not None:
                 yield found
 
-    def _within(self, limit: float, stages: int) -> tuple[int, ...] | None:
+    def _within(self, limit: float, stages: int) -> Starts | None:
         """Return the best cuts where little enough is handed on; None: too few."""
         sums = np.concatenate([[0.0], np.cumsum(self.seconds)])
         # Seconds of blocks a to b - 1, where a cut in front of b may be.
-        own = np.where(sums[None] > sums[:, None], sums[None] - sums[:, None], 0.0)
+        own = np.maximum(0.0, sums[None] - sums[:, None])
         own[np.tril_indices(len(sums))] = np.inf
         own[:, 1:-1][:, self.handed[:-1] > limit] = np.inf
         best, before = own[0], []
@@ -80,13 +79,9 @@ def faster_cuts(coarse: Coarse, plan: Plan) -> tuple[str, ...]:
         coarse: the network, its pieces and the cluster.
         plan: with stages, not more than blocks, and microbatches.
     """
-    chain = chain_of(coarse, plan)
-
-    def step(starts: tuple[int, ...]) -> float:
-        return step_seconds(coarse, plan, chain, starts)
-
-    names = coarse.pieces.names
-    return tuple(names[start] for start in min(chain.cuts(plan.stages), key=step))
+    chain, names = chain_of(coarse, plan), coarse.pieces.names
+    best = min(chain.cuts(plan.stages), key=step_of(coarse, plan, chain))
+    return tuple(names[start] for start in best)
 
 
 def chain_of(coarse: Coarse, plan: Plan) -> Chain:
@@ -101,21 +96,22 @@ def chain_of(coarse: Coarse, plan: Plan) -> Chain:
     )
 
 
-def step_seconds(
-    coarse: Coarse, plan: Plan, chain: Chain, starts: tuple[int, ...]
-) -> float:
-    """Return about how long a step takes that is cut there.
+def step_of(coarse: Coarse, plan: Plan, chain: Chain) -> Callable[[Starts], float]:
+    """Return what says about how many seconds a step takes that is cut somewhere.
 
     Args:
         coarse: says the cluster.
         plan: with stages and microbatches.
         chain: its blocks.
-        starts: first block of each stage but the first.
     """
-    cluster, mesh = coarse.cluster, plan.mesh
+    cluster, whole = coarse.cluster, float(chain.seconds.sum())
     behind = plan.microbatches * plan.pipe.chunks - 1
     exchanges = timetable(plan, plan.microbatches).exchanges
     ways = (1 + in_turn(cluster)) * exchanges
-    group = group_of(cluster, mesh, ("pipe",))
-    one = seconds("collective-permute", chain.longest(starts), 1, group)
-    return float(chain.seconds.sum()) + behind * chain.slowest(starts) + ways * one
+    group = group_of(cluster, plan.mesh, ("pipe",))
+
+    def step(starts: Starts) -> float:
+        one = seconds("collective-permute", chain.longest(starts), 1, group)
+        return whole + behind * chain.slowest(starts) + ways * one
+
+    return step

@@ -53,6 +53,16 @@ def test_a_chain_has_its_collectives_and_no_others(kind):
         assert text.count(" dot(") + text.count("custom-call(") >= 2
 
 
+@pytest.mark.parametrize("products", [1, 24])
+def test_each_collective_is_behind_as_many_products(products):
+    square, x = chains._own(1 << 10, 1)
+    want = square
+    for _ in range(2 * products):
+        want = np.tanh(want @ square)
+    got = chains._chain(chains._alone, products, 2, square, x)
+    assert got - 1 == pytest.approx(want[0, :1], rel=1e-3)
+
+
 def test_what_is_passed_on_goes_one_way_at_a_time():
     """Stages wait for what comes back; a pair that exchanges is a slower thing."""
     from jax.sharding import PartitionSpec as P

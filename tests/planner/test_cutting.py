@@ -15,7 +15,7 @@ from jaxdist.launch.described import Subject
 from jaxdist.launch.plan.question import Question
 from jaxdist.launch.resolve import resolve
 from jaxdist.meshes.clusters.read import find
-from jaxdist.planner.cutting import Chain, chain_of, faster_cuts, step_seconds
+from jaxdist.planner.cutting import Chain, chain_of, faster_cuts, step_of
 from jaxdist.planner.ranking import rank
 from jaxdist.planner.shortlist import EXACT, shortlist, variants
 from jaxdist.profile.alike import Alike
@@ -46,11 +46,10 @@ def coarse(question):
 def test_no_other_cuts_make_a_shorter_step(coarse, stages, micro):
     plan = Plan(mesh=MeshShape(pipe=stages), microbatches=micro)
     names = list(coarse.pieces.names)
-    chain = chain_of(coarse, plan)
+    step = step_of(coarse, plan, chain_of(coarse, plan))
     found = tuple(names.index(cut) for cut in faster_cuts(coarse, plan))
     every = itertools.combinations(range(1, len(names)), stages - 1)
-    least = min(step_seconds(coarse, plan, chain, cut) for cut in every)
-    assert step_seconds(coarse, plan, chain, found) == pytest.approx(least)
+    assert step(found) == pytest.approx(min(map(step, every)))
 
 
 @given(
