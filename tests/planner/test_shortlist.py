@@ -145,7 +145,7 @@ def test_what_is_saved_while_others_rest_is_estimated_as_it_is_replayed(coarse):
     for row in random.Random(0).sample(rows.tolist(), 200):
         plan = coarse.space.plan(row)
         micro, stages = plan.microbatches, plan.mesh.pipe
-        if plan.pipe.schedule == "gpipe" and micro >= stages:
+        if plan.pipe.schedule == "gpipe":
             even = [stage] * stages
             alone, said = (replayed(plan, micro, even, c).seconds for c in (1.0, 2.0))
             assert saved[row] == pytest.approx(said / alone)
