@@ -8,14 +8,15 @@
 
 All but `read` as root, and each once. `calibrate` measures four hosts together at each
 rate. `run` compiles the plans of a pool, and runs their steps in turn, in rounds, while
-links change their rate. `layers` times the networks' own layers; `choose` asks the
+links change their rate. `layers` times their layers and blocks; `choose` asks the
 planner for the best plan of each network and rate by these, and runs it beside the
 three of the pool that were fastest (`run --planned` runs it with the pool); a plan
 that goes by two names there was measured twice as often. `read`
 predicts from the calibrations alone (with `--own` from what the layers took as well),
 and sets the median over the rounds beside it; the floor is how well one round predicts
 that median. Nothing is fitted to steps. Regret is what the plan predicted to be fastest
-takes longer than the fastest one, of those whose step does what it does on one device.
+takes longer than the fastest one, of those whose step does what it does on one device;
+its floor is what the fastest plan of a single round takes longer.
 """
 
 import argparse
@@ -245,6 +246,7 @@ def row(rate, model, plan, times, said):
         "accuracy": round(max(0.0, 1 - abs(step - took) / took), 3),
         "inside": low <= took <= high,
         "floor": round(statistics.mean(1 - abs(t - took) / took for t in times), 3),
+        "rounds_ms": [round(1e3 * t, 1) for t in times],
         "terms_ms": {k: round(1e3 * v, 1) for k, v in said.terms_s.items()},
     }
 
@@ -292,8 +294,17 @@ def regrets(rows):
             "layout": first["layout"],
             "best": best["plan"],
             "regret": round(first["measured_ms"] / best["measured_ms"] - 1, 3),
+            "floor": round(by_chance(here), 3),
             "over_data": data and round(data / first["measured_ms"], 2),
         }
+
+
+def by_chance(rows):
+    """Return what following one round costs on average: regret without prediction."""
+    best = min(row["measured_ms"] for row in rows)
+    rounds = min(len(row["rounds_ms"]) for row in rows)
+    firsts = [min(rows, key=lambda row: row["rounds_ms"][n]) for n in range(rounds)]
+    return statistics.mean(row["measured_ms"] / best - 1 for row in firsts)
 
 
 def read(folder, args):
@@ -312,6 +323,9 @@ def read(folder, args):
             print(json.dumps(row))
         if values := [row["regret"] for row in regret]:
             worst = {"mean": round(statistics.mean(values), 3), "worst": max(values)}
+            floors = [row["floor"] for row in regret]
+            worst["floor"] = round(statistics.mean(floors), 3)
+            worst["worst_floor"] = max(floors)
             print(json.dumps({f"regret {name}": worst}))
     print(json.dumps(summary(found)))
 

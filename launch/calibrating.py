@@ -2,15 +2,15 @@
 
 import os
 from argparse import Namespace
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
 from jaxdist.core.number import Number
 from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.launch.calibrated import Calibrated
 from jaxdist.launch.company import company
 from jaxdist.launch.devices import Prepared, prepare_devices
 from jaxdist.launch.joined import WATCHED_S, join
@@ -21,41 +21,11 @@ from jaxdist.meshes.clusters.read import find
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
-    from rich.console import Console
 
+    from jaxdist.calibrate.blocks import Subject as Block
     from jaxdist.calibrate.kernels import Subject
     from jaxdist.calibrate.machine import Machine
     from jaxdist.launch.config import Experiment
-
-
-@dataclass(frozen=True, kw_only=True)
-class Calibrated:
-    """A machine that was measured, and where it was written."""
-
-    machine: "Machine"
-    """What was found."""
-    dtype: str
-    """Of the numbers that were computed with."""
-    path: Path
-    """The cluster file."""
-    leads: bool
-    """Whether this process tells about it."""
-    of: str = "digits"
-    """The experiment whose layers were timed, or another."""
-
-    def tree(self) -> dict[str, Any]:
-        """Return it as one object, seconds and bytes."""
-        import json
-        from dataclasses import asdict
-
-        found = self.machine
-        return {
-            "cluster": json.loads(found.cluster.to_json()),
-            "kernels": [asdict(kernel) for kernel in found.kernels],
-            "sums": [asdict(each) for each in found.timings],
-            "spread": found.spread,
-            "written": str(self.path),
-        }
 
 
 def calibrate(args: Namespace) -> Calibrated:
@@ -134,13 +104,18 @@ def _machine(
             return machine
         cluster = machine.cluster
     layers = _layers(config, mesh.size) if config else ()
-    found = with_layers(cluster, mesh, layers, dtype=args.dtype, when=when)
+    wholes = _blocks(config, mesh.size) if config else ()
+    found = with_layers(cluster, mesh, layers, wholes, dtype=args.dtype, when=when)
     if config is not None:
         found = replace(found, cluster=_with_input(found.cluster, config, mesh, when))
     if machine is None:
         return found
-    every = machine.kernels + found.kernels
-    return replace(machine, cluster=found.cluster, kernels=every)
+    return replace(
+        machine,
+        cluster=found.cluster,
+        kernels=machine.kernels + found.kernels,
+        blocks=found.blocks,
+    )
 
 
 def _with_input(
@@ -183,6 +158,14 @@ def _layers(config: "Experiment", devices: int) -> "tuple[Subject, ...]":
     return own(calls_of(config), sorted({1, devices, devices**2}), SOON)
 
 
+def _blocks(config: "Experiment", devices: int) -> "tuple[Block, ...]":
+    """Return the blocks of an experiment on a device's samples, on few, and on one."""
+    from jaxdist.calibrate.machine import SOON
+    from jaxdist.launch.blockwise import blocks_of
+
+    return blocks_of(config, sorted({devices, devices**2, config.data.batch}), SOON)
+
+
 def _memory(prepared: Prepared, devices: int) -> int:
     """Return the bytes of a device: of the accelerator, or its part of the host's."""
     import jax
@@ -193,43 +176,3 @@ def _memory(prepared: Prepared, devices: int) -> int:
         if "bytes_limit" in told:
             return int(told["bytes_limit"])
     return int(psutil.virtual_memory().total) // devices
-
-
-def print_calibrated(out: "Console", made: Calibrated) -> None:
-    """Say what was measured, and where it is."""
-    from jaxdist.core.units import duration, percent, size
-    from jaxdist.launch.console import print_next, print_table, table
-
-    cluster = made.machine.cluster
-    device, level = cluster.device, cluster.levels[0]
-    out.print(f"{cluster.name}    {device.name}, all measured together\n")
-    heads = ("FLOPs", "forward", "of peak", "backward", "of peak ")
-    rows = table("kernel", *heads, right=heads)
-    peak = device.peak(made.dtype).value
-    for kernel in made.machine.kernels:
-        flops = kernel.shape.flops
-        told = [kernel.shape.text, size(flops, "")]
-        for took, work in ((kernel.forward_s, 1), (kernel.backward_s, 2)):
-            told += [f"{1e6 * took:,.0f} us", percent(work * flops / took / peak, 0)]
-        rows.add_row(*told)
-    print_table(out, rows)
-    out.print(f"  computes {size(peak, 'FLOP/s')} in {made.dtype} at most")
-    out.print(f"  memory   {size(device.memory_bandwidth.value, 'B/s')} a device")
-    if cluster.host_link is not None:
-        out.print(f"  copies   {size(cluster.host_link.value, 'B/s')} to a device")
-    if cluster.input_rate is not None:
-        out.print(f"  input    {size(cluster.input_rate.value, 'B/s')} of {made.of}")
-    out.print(f"  kernel   {1e6 * device.launch.value:.1f} us at least")
-    if cluster.devices > 1:
-        out.print(f"  company  {device.crowd.value:.2g} times as long as alone")
-    if made.machine.timings:
-        out.print(
-            f"  sums     {1e6 * level.alpha.value:,.0f} us a message, "
-            f"{size(level.bandwidth.value, 'B/s')} a device; "
-            f"{percent(made.machine.spread)} from that on average, over "
-            f"{size(made.machine.timings[0].payload)} to "
-            f"{size(made.machine.timings[-1].payload)}, the largest in "
-            f"{duration(made.machine.timings[-1].seconds)}"
-        )
-    out.print(f"  written  {made.path}\n")
-    print_next(out, f"jaxdist oracle predict {made.of} --cluster {made.path}")

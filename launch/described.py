@@ -53,10 +53,8 @@ class Subject:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_enable_x64", config.precision == "float64")
         self.config, self.shapes = _sized(config)
-        self.task: Task = make_task(
-            self.config, make_recipe(self.config), lambda count: 0.0 * count
-        )
-        self.profile = self._profile()
+        self.task: Task = _made(self.config)
+        self.profile = profiled(self.task, self.shapes, config.model.name)
         self.readings = Readings()
 
     @property
@@ -112,16 +110,37 @@ class Subject:
         task = self.task.in_parts(micro)
         return lay_out(task, plan, mesh, self.shapes, self.readings)
 
-    def _profile(self) -> Profile:
-        """Read the network on the global batch."""
-        task, batch = self.task, self.config.data.batch
-        inputs = cast(task.objective.arguments(self.shapes), task.dtype)
-        return read_profile(
-            network_of(task),
-            inputs,
-            name=self.config.model.name,
-            prepare=lambda network: bind_noise(network, batch),
-        )
+
+def profiled(task: "Task", shapes: Shapes, name: str) -> Profile:
+    """Read a task's network on a global batch.
+
+    Args:
+        task: its network, on shapes alone.
+        shapes: of the batch.
+        name: of the network.
+    """
+    inputs = cast(task.objective.arguments(shapes), task.dtype)
+    samples = shapes["id"].shape[0]
+    return read_profile(
+        network_of(task),
+        inputs,
+        name=name,
+        prepare=lambda network: bind_noise(network, samples),
+    )
+
+
+def task_of(config: Experiment) -> tuple["Task", Shapes]:
+    """Return an experiment's task, and the shapes of a global batch.
+
+    Raises:
+        BadInput: data that the network cannot be trained on.
+    """
+    sized, shapes = _sized(config)
+    return _made(sized), shapes
+
+
+def _made(config: Experiment) -> "Task":
+    return make_task(config, make_recipe(config), lambda count: 0.0 * count)
 
 
 def calls_of(config: Experiment) -> tuple[Call, ...]:
@@ -130,13 +149,12 @@ def calls_of(config: Experiment) -> tuple[Call, ...]:
     Raises:
         BadInput: data that the network cannot be trained on.
     """
-    sized, shapes = _sized(config)
-    task = make_task(sized, make_recipe(sized), lambda count: 0.0 * count)
+    task, shapes = task_of(config)
     return read_calls(
         task.graph,
         (task.state.params, task.state.stats),
         *cast(task.objective.arguments(shapes), task.dtype),
-        prepare=lambda network: bind_noise(network, sized.data.batch),
+        prepare=lambda network: bind_noise(network, config.data.batch),
     )
 
 

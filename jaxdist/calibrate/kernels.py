@@ -167,13 +167,13 @@ def timed(mesh: Mesh, subjects: Iterable[Subject], dtype: str) -> tuple[Kernel, 
 def passing(mesh: Mesh) -> float:
     """Return the bytes a second that a device reads and writes, all at once."""
     x = np.ones(_PASS, np.float32)
-    return 2 * x.nbytes / _alone(mesh, lambda i, a: a * (1.0001 + i), x, calls=16)
+    return 2 * x.nbytes / alone(mesh, lambda i, a: a * (1.0001 + i), x, calls=16)
 
 
 def starting(mesh: Mesh) -> float:
     """Return the seconds of a kernel that does almost nothing."""
     small = np.ones(64, np.float32)
-    return _alone(mesh, lambda i, a: jnp.cumsum(jnp.sin(a + i)), small, calls=300)
+    return alone(mesh, lambda i, a: jnp.cumsum(jnp.sin(a + i)), small, calls=300)
 
 
 def _convolution(
@@ -206,14 +206,14 @@ def _timed(mesh: Mesh, subject: Subject, dtype: str) -> Kernel:
     calls = int(np.clip(_LEAST / flops, *_CALLS))
     return Kernel(
         shape=subject.shape,
-        forward_s=_alone(mesh, forward, *given, calls=calls),
-        backward_s=_alone(
+        forward_s=alone(mesh, forward, *given, calls=calls),
+        backward_s=alone(
             mesh, backward, *given, some(2, *outputs), calls=max(2, calls // 2)
         ),
     )
 
 
-def _alone(
+def alone(
     mesh: Mesh, function: Callable[..., Any], *own: np.ndarray, calls: int
 ) -> float:
     """Return the seconds of one call inside a program that makes one after another.

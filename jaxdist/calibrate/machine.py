@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxdist.calibrate import kernels, links
+from jaxdist.calibrate import blocks, kernels, links
 from jaxdist.calibrate.chains import Chained, chained
 from jaxdist.calibrate.copies import copying
 from jaxdist.calibrate.crowd import crowding
@@ -19,6 +19,7 @@ from jaxdist.core.kernel import Kernel, Kernels
 from jaxdist.core.level import Level
 from jaxdist.core.line import Line
 from jaxdist.core.number import Number
+from jaxdist.core.timed_block import TimedBlock, TimedBlocks
 from jaxdist.oracle.prices import messages
 
 NOISY: Final = 0.35
@@ -35,6 +36,8 @@ class Machine:
     """All of it, as the oracle reads it."""
     kernels: tuple[Kernel, ...]
     """Products and convolutions that were timed."""
+    blocks: tuple[TimedBlock, ...] = ()
+    """Whole blocks that were."""
     timings: tuple[links.Timing, ...]
     """Sums that were timed; none on one device."""
     spread: float
@@ -104,31 +107,34 @@ def with_layers(
     cluster: Cluster,
     mesh: Mesh,
     subjects: Sequence[kernels.Subject],
+    wholes: Sequence[blocks.Subject] = (),
     *,
     dtype: str,
     when: str,
 ) -> Machine:
-    """Time the layers of a network, and add them to a cluster that was measured.
+    """Time a network's layers and blocks, and add them to a cluster that was measured.
 
     Args:
         cluster: of the same devices.
         mesh: all devices lie along its data axis.
         subjects: the layers.
+        wholes: the blocks.
         dtype: of the numbers that are computed with.
         when: a date, for the origin.
     """
     origin = f"measured: jaxdist calibrate, {mesh.size} devices at once, {when}"
-    more = Kernels(
-        origin=origin,
-        peak=cluster.device.peak(dtype).value,
-        timed=kernels.timed(mesh, subjects, dtype),
-    )
-    before = cluster.device.kernels
-    table = before.with_more(more) if before else more
-    device = replace(cluster.device, kernels=table)
+    device, peak = cluster.device, cluster.device.peak(dtype).value
+    timed = kernels.timed(mesh, subjects, dtype)
+    more = Kernels(origin=origin, peak=peak, timed=timed)
+    table = device.kernels.with_more(more) if device.kernels else more
+    whole = blocks.timed(mesh, wholes)
+    found = TimedBlocks(origin=origin, peak=peak, timed=whole)
+    every = device.blocks.with_more(found) if device.blocks else found
+    device = replace(device, kernels=table, blocks=every if every.timed else None)
     return Machine(
         cluster=replace(cluster, device=device),
-        kernels=more.timed,
+        kernels=timed,
+        blocks=whole,
         timings=(),
         spread=0.0,
     )

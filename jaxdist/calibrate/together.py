@@ -132,7 +132,8 @@ def repeated(
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         last = lax.fori_loop(0, count, lambda i, _: function(i, *each), zeros)
         # A number of every result: what nobody reads would not be computed.
-        return jnp.stack([x.ravel()[0] for x in jax.tree.leaves(last)])[None]
+        numbers = [x.ravel()[0] for x in jax.tree.leaves(last) if x.size]
+        return jnp.stack([x.astype(jnp.float32) for x in numbers])[None]
 
     program = jax.jit(
         jax.shard_map(

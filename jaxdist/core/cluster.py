@@ -14,6 +14,7 @@ from jaxdist.core.kernel import Kernel, Kernels
 from jaxdist.core.level import Level
 from jaxdist.core.line import Line
 from jaxdist.core.number import Number
+from jaxdist.core.timed_block import TimedBlock, TimedBlocks
 
 _ALIKE: Final = Number(0.0, "assumed: devices are alike")
 
@@ -118,6 +119,8 @@ class Cluster:
         device["efficiency"] = Curve(**curve)
         if device.get("kernels"):
             device["kernels"] = _kernels(device["kernels"])
+        if device.get("blocks"):
+            device["blocks"] = _blocks(device["blocks"])
         for table in ("flops", "packing"):
             device[table] = {
                 name: _number(value, f"{table}.{name}")
@@ -131,6 +134,13 @@ def _kernels(tree: Mapping[str, Any]) -> Kernels:
     """Read rows of [kind, taps, uses, inputs, outputs, seconds, seconds]."""
     values = _read(Kernels, tree, "kernels")
     return Kernels(**values | {"timed": tuple(map(Kernel.of_row, values["timed"]))})
+
+
+def _blocks(tree: Mapping[str, Any]) -> TimedBlocks:
+    """Read rows of [key, samples, seconds, seconds, bytes]."""
+    values = _read(TimedBlocks, tree, "blocks")
+    timed = tuple(map(TimedBlock.of_row, values["timed"]))
+    return TimedBlocks(**values | {"timed": timed})
 
 
 def _level(tree: Mapping[str, Any]) -> Level:
@@ -174,7 +184,7 @@ def _tree(value: Any) -> Any:
     """Return plain values, without fields that are not known."""
     if isinstance(value, Number):
         return value.tree()
-    if isinstance(value, Kernel):
+    if isinstance(value, Kernel | TimedBlock):
         return value.row
     if isinstance(value, Mapping):
         return {key: _tree(one) for key, one in value.items()}

@@ -9,6 +9,7 @@ from typing import Final
 from jaxdist.core.errors import BadInput
 from jaxdist.core.kernel import Kernels
 from jaxdist.core.number import Number
+from jaxdist.core.timed_block import TimedBlocks
 
 _FREE: Final = Number(0.0, "assumed: kernels start for nothing")
 _ALONE: Final = Number(1.0, "assumed: each device has processors of its own")
@@ -76,6 +77,8 @@ class Device:
     """Times as long as alone kernels take where all devices compute at once."""
     kernels: Kernels | None = None
     """Products and convolutions that were timed; they go before the efficiency."""
+    blocks: TimedBlocks | None = None
+    """Whole blocks of networks that were timed; they go before their layers."""
     packing: Mapping[str, Number] = field(default_factory=lambda: MappingProxyType({}))
     """Seconds a number that lossy ways of summing compute, by their names."""
 

@@ -142,6 +142,17 @@ class Profile:
         """The blocks after which the network may be cut."""
         return tuple(block.name for block in self.blocks if block.cut_after)
 
+    def layers_of(self, block: str) -> tuple[Layer, ...]:
+        """Return the layers of a block; those of none are the last one's.
+
+        Args:
+            block: its name.
+        """
+        last = bool(self.blocks) and block == self.blocks[-1].name
+        return tuple(
+            x for x in self.layers if x.block == block or (last and not x.block)
+        )
+
     def tree(self) -> dict[str, Any]:
         """Return the profile as plain values, totals first."""
         sums = ("parameters", "parameter_bytes", "state_bytes", "output_bytes")

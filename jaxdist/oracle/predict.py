@@ -214,6 +214,8 @@ def _origins(cluster: Cluster) -> Iterator[tuple[str, str]]:
     yield "device.efficiency", cluster.device.efficiency.origin
     if cluster.device.kernels is not None:
         yield "device.kernels", cluster.device.kernels.origin
+    if cluster.device.blocks is not None:
+        yield "device.blocks", cluster.device.blocks.origin
 
 
 def _unsure(case: Case, cluster: Cluster) -> float:

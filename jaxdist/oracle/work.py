@@ -7,6 +7,8 @@
     timed      what the device was seen to take for products and convolutions like the
                slice's own (`jaxdist.core.kernel`)
     otherwise  max(share F / (peak e(share F)), share M / memory bandwidth) + launch
+    whole      all of it as much longer as the layer's block, where that was timed
+               (`jaxdist.oracle.whole`)
     summed     3 W / memory bandwidth for each microbatch of several, or of a pipeline
 
 F are the FLOPs of one kernel of the layer, M the bytes that it reads and writes, of the
@@ -24,6 +26,7 @@ from jaxdist.core.device import Device
 from jaxdist.core.kernel import Shape
 from jaxdist.core.profile import Layer
 from jaxdist.oracle.case import Case
+from jaxdist.oracle.whole import over_layers
 from jaxdist.partition.ledger import Ledger
 from jaxdist.pipeline.places import places_of
 from jaxdist.pipeline.planned import turns
@@ -99,12 +102,30 @@ class Worker:
 
     def spent(self, layer: Layer) -> Spent:
         """Return the seconds of a layer in one microbatch."""
+        forward, backward = self._alone(layer, self.share(layer))
+        longer = self._whole(layer.block)
+        forward, backward = longer[0] * forward, longer[1] * backward
         summed = Spent(forward=0.0, backward=self._summing(layer))
-        return (self._timed(layer) or self._counted(layer)) + summed
+        return self._spent(forward, backward) + summed
 
-    def _counted(self, layer: Layer) -> Spent:
+    def _alone(self, layer: Layer, share: float) -> tuple[float, float]:
+        """Return the seconds of a part of a layer, forward and backward."""
+        return self._timed(layer, share) or self._counted(layer, share)
+
+    def _whole(self, block: str) -> tuple[float, float]:
+        """Return how many times as long as its layers a block takes."""
+        if block not in self._blocks:
+            self._blocks[block] = over_layers(
+                self.case, self.device, block, self._alone
+            )
+        return self._blocks[block]
+
+    @cached_property
+    def _blocks(self) -> dict[str, tuple[float, float]]:
+        return {}
+
+    def _counted(self, layer: Layer, share: float) -> tuple[float, float]:
         """Return the seconds of a layer by its FLOPs and its bytes."""
-        share = self.share(layer)
         made = share * layer.output_bytes + self.read(layer, share)
         forward = self._pass(
             layer.seconds_forward, layer.flops_forward, share, _READ_ON * made, 1
@@ -112,25 +133,25 @@ class Worker:
         backward = self._pass(
             layer.seconds_backward, layer.flops_backward, share, _READ_BACK * made, 2
         )
-        return self._spent(forward, backward)
+        return forward, backward
 
     def _spent(self, forward: float, backward: float) -> Spent:
         again = self.case.plan.remat
         return Spent(forward=forward, backward=backward + again * forward)
 
-    def _timed(self, layer: Layer) -> Spent | None:
+    def _timed(self, layer: Layer, share: float) -> tuple[float, float] | None:
         """Return the seconds of the layer's own kernels, where such were timed."""
         whole, table = layer.kernel, self.device.kernels
         if whole is None or table is None or layer.seconds_forward is not None:
             return None
         peak = self.device.peak(self.case.dtype).value
-        found = table.seconds(self._slice(whole, self.share(layer)), peak)
+        found = table.seconds(self._slice(whole, share), peak)
         if found is None:
             return None
         forward, backward = found
         # A layer that reads the network's input has the gradient of its weights alone.
         gradients = layer.flops_backward / layer.flops_forward / _GRADIENTS
-        return self._spent(forward, min(1.0, gradients) * backward)
+        return forward, min(1.0, gradients) * backward
 
     def _summing(self, layer: Layer) -> float:
         """Return the seconds in which gradients are added to those of microbatches."""

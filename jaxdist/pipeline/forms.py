@@ -63,7 +63,7 @@ class Form:
         for leaf, (dtype, at, _) in zip(
             jax.tree.leaves(tree), self._parts, strict=True
         ):
-            flat = _numbers(leaf).reshape((1,) * len(row) + (-1,))
+            flat = numbers(leaf).reshape((1,) * len(row) + (-1,))
             place = (*row, jnp.int32(at))
             vectors[dtype] = lax.dynamic_update_slice(vectors[dtype], flat, place)
         return vectors
@@ -91,11 +91,11 @@ class Form:
 def form_of(tree: Any) -> Form:
     """Return the form of a tree of arrays or shapes."""
     leaves, structure = jax.tree.flatten(tree)
-    numbers = jax.eval_shape(lambda: [_numbers(x) for x in map(_like, leaves)])
+    found = jax.eval_shape(lambda: [numbers(x) for x in map(_like, leaves)])
     return Form(
         tree=structure,
-        shapes=tuple(tuple(x.shape) for x in numbers),
-        dtypes=tuple(np.dtype(x.dtype).name for x in numbers),
+        shapes=tuple(tuple(x.shape) for x in found),
+        dtypes=tuple(np.dtype(x.dtype).name for x in found),
         keys=tuple(_is_key(x) for x in leaves),
     )
 
@@ -108,7 +108,8 @@ def _is_key(x: Any) -> bool:
     return bool(jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
 
 
-def _numbers(leaf: jax.Array) -> jax.Array:
+def numbers(leaf: jax.Array) -> jax.Array:
+    """Return an array, of random keys their numbers."""
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from jaxdist.core.device import Device
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.profile import Layer, Profile
+from jaxdist.core.timed_block import signature
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.work import Worker
 from jaxdist.partition.ledger import Ledger
@@ -154,10 +155,14 @@ class Pieces:
     @cached_property
     def _kinds(self) -> tuple[tuple[Layer, ...], Column]:
         """One of each kind of layers of equal numbers; how many blocks have: [., .]."""
-        first: dict[tuple[Layer, bool], Layer] = {}
+        first: dict[tuple[Layer, bool, str], Layer] = {}
+        timed = self.device.blocks is not None and self.profile.blocks
+        of_block = {name: signature(self.profile, name) for name in self.names if timed}
         owners: dict[str, list[int]] = {}
         for place, layer in zip(self.places, self.profile.layers, strict=True):
-            key = replace(layer, name="", block=""), layer.name in self.divided
+            block = of_block.get(self.names[place], "")
+            alike = replace(layer, name="", block="")
+            key = alike, layer.name in self.divided, block
             one = first.setdefault(key, layer)
             owners.setdefault(one.name, []).append(place)
         counts = [np.bincount(x, minlength=len(self.names)) for x in owners.values()]
@@ -172,9 +177,10 @@ class Pieces:
             )
             for x in layers
         }
-        profile = replace(self.profile, layers=layers)
         ledger = Ledger(plan=plan, rows=(), work=work)
-        case = Case(profile=profile, plan=plan, ledgers=(ledger,), dtype=self.dtype)
+        case = Case(
+            profile=self.profile, plan=plan, ledgers=(ledger,), dtype=self.dtype
+        )
         return Worker(case=case, device=self.device, ledger=ledger, microbatches=1)
 
     @cached_property

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from jaxdist.core.plan import Plan
+from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.units import percent
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.predict import Prediction
@@ -117,12 +117,23 @@ def rank(
 
 
 def climb(heap: Heap, coarse: Coarse) -> None:
-    """Describe the first plan with other microbatches, until it stays the first."""
-    last = None
-    while heap.found and (first := heap.sorted()[0].plan) != last:
-        for plan in neighbours(first, coarse):
-            heap.describe_in_full(plan)
-        last = first
+    """Describe the first layouts in stages with other microbatches, while that helps.
+
+    The estimate knows stages of equal FLOPs alone, and how many microbatches are best
+    hangs on their cuts.
+    """
+    staged = (one.plan.mesh for one in heap.sorted() if one.plan.stages > 1)
+    for mesh in list(dict.fromkeys(staged))[:REFINED]:
+        last = None
+        while (first := _first(heap, mesh)) != last:
+            for plan in neighbours(first, coarse):
+                heap.describe_in_full(plan)
+            last = first
+
+
+def _first(heap: Heap, mesh: MeshShape) -> Plan:
+    """Return the fastest plan on a mesh that has one."""
+    return next(one.plan for one in heap.sorted() if one.plan.mesh == mesh)
 
 
 def _describe(heap: Heap, row: int, order: Column, coarse: Coarse) -> None:

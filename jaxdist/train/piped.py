@@ -229,7 +229,7 @@ def _stage(layout: Layout, number: int, last: Last, key: jax.Array | None) -> St
     ]
 
     def call(params: Any, stats: Any, carried: Any, part: Batch) -> Any:
-        model: Any = model_of(task, _filled(trees[0], params), _filled(trees[1], stats))
+        model: Any = model_of(task, filled(trees[0], params), filled(trees[1], stats))
         model.train() if key is not None else model.eval()
         layout.bind(model, key, part["id"] if key is not None else None)
         if layout.plan.remat:
@@ -254,7 +254,7 @@ def _stage(layout: Layout, number: int, last: Last, key: jax.Array | None) -> St
     )
 
 
-def _filled(tree: Any, own: Mapping[int, jax.Array]) -> Any:
+def filled(tree: Any, own: Mapping[int, jax.Array]) -> Any:
     """Fill a tree of shapes with a stage's own leaves; what it does not use is zero."""
     shapes, structure = jax.tree.flatten(tree)
     leaves = [

@@ -124,21 +124,21 @@ def _all_users(
     readings: Readings,
 ) -> list[tuple[frozenset[int], ...]]:
     """Return the stages that use each parameter, and each statistic."""
-    by_block = readings.once("variables", lambda: dict(_variables(network)))
+    by_block = readings.once("variables", lambda: dict(variables_by_block(network)))
     stages_of: dict[int, set[int]] = {}
     for stage, blocks in enumerate(stages.blocks):
         for each in (each for block in blocks for each in by_block[block]):
             stages_of.setdefault(each, set()).add(stage)
     return [
         tuple(
-            frozenset(stages_of.get(id(_variable(network, leaf.name)), ()))
+            frozenset(stages_of.get(id(variable_at(network, leaf.name)), ()))
             for leaf in kind
         )
         for kind in kinds
     ]
 
 
-def _variables(network: Any) -> Iterator[tuple[str, set[int]]]:
+def variables_by_block(network: Any) -> Iterator[tuple[str, set[int]]]:
     """Yield the ids of the variables that each block uses, and its heads."""
     heads = network.heads() if hasattr(network, "heads") else {}
     for name, block in network.chain():
@@ -148,7 +148,8 @@ def _variables(network: Any) -> Iterator[tuple[str, set[int]]]:
         yield name, found
 
 
-def _variable(network: Any, name: str) -> Any:
+def variable_at(network: Any, name: str) -> Any:
+    """Return the variable of a network whose leaf has this name."""
     node = network
     for part in name.split("/"):
         node = getattr(node, part) if hasattr(node, part) else node[int(part)]

@@ -107,7 +107,8 @@ def run(args: Namespace) -> int:
 
 
 def _measure(args: Namespace) -> int:
-    from jaxdist.launch.calibrating import calibrate, print_calibrated
+    from jaxdist.launch.calibrated import print_calibrated
+    from jaxdist.launch.calibrating import calibrate
     from jaxdist.launch.console import console, print_json
 
     args.output = args.output or Path("cluster.json")

@@ -164,8 +164,9 @@ def _table(
         values["lines"] = [
             _table(line, _LINE, f"{where}.lines", own) for line in values["lines"]
         ]
-    if isinstance(values.get("kernels"), Mapping):
-        values["kernels"] = _kernels(values["kernels"], own)
+    for name in ("kernels", "blocks"):
+        if isinstance(values.get(name), Mapping):
+            values[name] = _timed(values[name], name, own)
     if "efficiency" in values:
         values["efficiency"] = _curve(values["efficiency"], own)
     if "bandwidth" not in values and "port_bandwidth" in values:
@@ -187,11 +188,11 @@ def _number(value: object, reader: Reader, where: str, origin: str) -> dict[str,
     return {"value": reader(value, where), "origin": origin}
 
 
-def _kernels(tree: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    """Return kernels that were timed, with an origin."""
+def _timed(tree: Mapping[str, Any], name: str, origin: str) -> dict[str, Any]:
+    """Return kernels or blocks that were timed, with an origin."""
     values = {"origin": origin, **tree}
     if "peak" in values:
-        peak = quantities.work_rate(values["peak"], "device.kernels.peak")
+        peak = quantities.work_rate(values["peak"], f"device.{name}.peak")
         values["peak"] = peak
     return values
 

@@ -76,7 +76,14 @@ def test_a_machine_and_then_the_layers_of_an_experiment(job, monkeypatch, tmp_pa
     assert after.levels == before.levels
     more = len(after.device.kernels.timed) - len(before.device.kernels.timed)
     assert more == len(json.loads(out)["kernels"]) == 3
-    assert "64 x 64 > 10" in job.call("calibrate", *words[:-1], *given[2:])[1]
+    blocks = after.device.blocks.timed
+    head = [one for one in blocks if one.key.startswith("Head-")]
+    assert sorted(one.samples for one in head) == [1, 16, 32]
+    assert len({one.key for one in head}) == 1
+    assert before.device.blocks is None
+    said = job.call("calibrate", *words[:-1], *given[2:])[1]
+    assert "64 x 64 > 10" in said
+    assert f"{head[0].key} " in said
     assert "2 devices at once" in find(str(path)).device.kernels.origin
     assert before.host_link.value > 0
     assert before.input_rate is None

@@ -204,3 +204,18 @@ def test_a_search_goes_on_to_the_best_number_of_microbatches(subject, staged):
     assert heap.describe_in_full(worst)
     climb(heap, coarse)
     assert heap.sorted()[0].prediction.step_s <= steps[best]
+
+
+def test_layouts_in_stages_are_searched_that_do_not_come_out_first(subject, staged):
+    """With other microbatches, and cuts of their own, one may be before them all."""
+    coarse, rows = staged
+    of_two = [coarse.space.plan(int(row)) for row in rows]
+    steps = {p: predict(subject.case(p), coarse.cluster).step_s for p in of_two}
+    worst = max(steps, key=steps.get)
+    first = Plan(mesh=MeshShape(), microbatches=1)
+    heap = Heap(describe=subject.case, cluster=coarse.cluster, most=1e12)
+    assert heap.describe_in_full(worst)
+    assert heap.describe_in_full(first)
+    assert heap.sorted()[0].plan == first
+    climb(heap, coarse)
+    assert min(o.prediction.step_s for o in heap.sorted()[1:]) < steps[worst]

@@ -1,0 +1,169 @@
+"""Blocks: the seconds of whole blocks of a network, as stages run them.
+
+A forward pass writes what its backward pass needs, and a backward pass reads that from
+where it was kept. Between layers there is more than the layers: norms, residuals and
+copies, each a kernel of its own where it is small.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxdist.calibrate.kernels import alone
+from jaxdist.core.timed_block import TimedBlock
+from jaxdist.pipeline import forms
+from jaxdist.pipeline.stage import apart, filled, residuals
+
+_LEAST: Final = 2e8
+"""FLOPs between few and many calls, so that they are told from the noise."""
+_CALLS: Final = (4, 40)
+"""Calls between them, at least and at most."""
+_AXIS: Final = "apart"
+"""Of devices that say nothing to each other."""
+_SCALE: Final = 0.02
+"""Of random numbers: as small as first weights."""
+
+Shapes = tuple[jax.ShapeDtypeStruct, ...]
+Call = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
+"""`(weights, slopes, rest) -> what is handed on`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A block that is timed on so many samples."""
+
+    key: str
+    """As `signature` names it."""
+    samples: int
+    """Of a microbatch."""
+    flops: float
+    """Of its forward pass on them."""
+    call: Call
+    """Computes it."""
+    weights: Shapes
+    """Parameters, which have gradients."""
+    slopes: Shapes
+    """What it is called on and has gradients."""
+    rest: Shapes
+    """What has none: samples, labels, positions."""
+
+
+def timed(mesh: Mesh, subjects: Iterable[Subject]) -> tuple[TimedBlock, ...]:
+    """Time blocks, forward and backward.
+
+    Args:
+        mesh: every device of it computes the same, at once.
+        subjects: what is timed; the same in every process.
+    """
+    # Along an axis that layers do not know, so that norms do not sum over it.
+    apart = Mesh(mesh.devices.reshape(-1), (_AXIS,))
+    return tuple(_timed(apart, each) for each in subjects)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Traced:
+    """What is known of a block before it runs."""
+
+    subject: Subject
+    """The block."""
+    back: Any
+    """Its backward pass, to be filled with arrays."""
+    out: Shapes
+    """What it hands on that has gradients."""
+    kept: forms.Form
+    """What its forward pass keeps."""
+
+
+def _timed(mesh: Mesh, subject: Subject) -> TimedBlock:
+    """Time one block; each of its calls is on another microbatch than the one before.
+
+    It would be computed once otherwise.
+    """
+    traced, draw = _traced(subject), np.random.default_rng(0)
+    weights = [_some(draw, x) for x in subject.weights]
+    slopes = [_some(draw, x, 2) for x in subject.slopes]
+    rest = [_some(draw, x, 2) for x in subject.rest]
+    rings = _rings(traced, weights, [x[0] for x in (*slopes, *rest)])
+    steep = [_some(draw, x, 2) for x in traced.out]
+    calls = int(np.clip(_LEAST / max(1.0, subject.flops), *_CALLS))
+    forward, backward = partial(_forward, subject), partial(_backward, traced)
+    given = *weights, *slopes
+    return TimedBlock(
+        key=subject.key,
+        samples=subject.samples,
+        forward_s=alone(mesh, forward, *given, *rest, calls=calls),
+        backward_s=alone(mesh, backward, *given, *rings, *steep, calls=calls // 2),
+        kept=forms.size(traced.kept.lengths),
+    )
+
+
+def _traced(subject: Subject) -> _Traced:
+    """Trace both passes on shapes."""
+    found: list[Any] = []
+
+    def probe(weights: Any, slopes: Any, rest: Any) -> Any:
+        out, back = _vjp(subject, weights, slopes, rest)
+        found.append(back)
+        return out, residuals(back)
+
+    given = [list(x) for x in (subject.weights, subject.slopes, subject.rest)]
+    out, kept = jax.eval_shape(probe, *given)
+    return _Traced(
+        subject=subject, back=found[0], out=tuple(out), kept=forms.form_of(kept)
+    )
+
+
+def _vjp(subject: Subject, weights: Any, slopes: Any, rest: Any) -> Any:
+    """Return what a block hands on, and its backward pass."""
+
+    def run(weights: Any, slopes: Any) -> list[jax.Array]:
+        return apart(subject.call(weights, slopes, rest))[0]
+
+    return jax.vjp(run, list(weights), list(slopes))
+
+
+def _forward(subject: Subject, i: jax.Array, *given: jax.Array) -> Any:
+    """Return what is handed on, and what is kept."""
+    count, more = len(subject.weights), len(subject.slopes)
+    inputs = [x[i % 2] for x in given[count:]]
+    out, back = _vjp(subject, given[:count], inputs[:more], inputs[more:])
+    return out, [forms.numbers(x) for x in jax.tree.leaves(residuals(back))]
+
+
+def _backward(traced: _Traced, i: jax.Array, *given: jax.Array) -> Any:
+    """Return the gradients of parameters and input."""
+    left, turn = iter(given), i % 2
+    weights = [next(left) for _ in traced.subject.weights]
+    slopes = [next(left)[turn] for _ in traced.subject.slopes]
+    rings = {dtype: next(left) for dtype in traced.kept.lengths}
+    kept = traced.kept.read(rings, turn)
+    return filled(traced.back, kept, weights, slopes)([x[turn] for x in left])
+
+
+def _rings(traced: _Traced, weights: Any, inputs: Any) -> list[np.ndarray]:
+    """Return what two microbatches keep, [2, n] of each dtype."""
+    more = len(traced.subject.slopes)
+
+    def write(weights: Any, slopes: Any, rest: Any) -> Any:
+        _, back = _vjp(traced.subject, weights, slopes, rest)
+        empty = forms.zeros(traced.kept.lengths)
+        return traced.kept.write(empty, residuals(back))
+
+    made = jax.jit(write)(list(weights), inputs[:more], inputs[more:])
+    return [np.stack([np.asarray(made[dtype])] * 2) for dtype in traced.kept.lengths]
+
+
+def _some(
+    draw: np.random.Generator, shape: jax.ShapeDtypeStruct, *rows: int
+) -> np.ndarray:
+    """Draw small numbers; whole ones are zero, which every table has a row for."""
+    sizes = *rows, *shape.shape
+    if not jnp.issubdtype(shape.dtype, jnp.floating):
+        return np.zeros(sizes, shape.dtype)
+    return (_SCALE * draw.standard_normal(sizes)).astype(shape.dtype)
