@@ -130,7 +130,9 @@ def neighbours(plan: Plan, coarse: Coarse) -> Iterator[Plan]:
     space = coarse.space
     if plan.stages == 1 or plan.pipe.flows:
         return
-    known = np.unique(space.micro[space.mesh == space.meshes.index(plan.mesh)])
+    alike = space.mesh == space.meshes.index(plan.mesh)
+    # With chunks microbatches go round the devices, which not every number does.
+    known = np.unique(space.micro[alike & (space.chunks == plan.pipe.chunks)])
     fewer, more = known < plan.microbatches, known > plan.microbatches
     given = space.base.pipe.cuts
     for micro in (*known[fewer][-1:], *known[more][:1]):

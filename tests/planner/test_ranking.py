@@ -219,3 +219,16 @@ def test_layouts_in_stages_are_searched_that_do_not_come_out_first(subject, stag
     assert heap.sorted()[0].plan == first
     climb(heap, coarse)
     assert min(o.prediction.step_s for o in heap.sorted()[1:]) < steps[worst]
+
+
+def test_neighbours_with_chunks_are_those_that_go_round_the_devices(subject):
+    coarse = estimated(subject, microbatches=(1, 2, 4, 8, 16), orders=ORDERS)
+    of_two = MeshShape(data=2, pipe=2)
+    rows = (coarse.space.mesh == coarse.space.meshes.index(of_two)) & (
+        coarse.space.chunks == 2
+    )
+    (row, *_) = np.flatnonzero(rows & (coarse.space.micro == 2))
+    found = list(neighbours(coarse.space.plan(int(row)), coarse))
+    assert {one.microbatches for one in found} == {4}
+    for one in found:
+        subject.case(one)
