@@ -62,8 +62,8 @@ def timed(mesh: Mesh, subjects: Iterable[Subject]) -> tuple[TimedBlock, ...]:
         subjects: what is timed; the same in every process.
     """
     # Along an axis that layers do not know, so that norms do not sum over it.
-    apart = Mesh(mesh.devices.reshape(-1), (_AXIS,))
-    return tuple(_timed(apart, each) for each in subjects)
+    silent = Mesh(mesh.devices.reshape(-1), (_AXIS,))
+    return tuple(_timed(silent, each) for each in subjects)
 
 
 @dataclass(frozen=True, kw_only=True)

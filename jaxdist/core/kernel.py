@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.number import Number
+from jaxdist.core.timed import check_peak, slower
 
 Kind = Literal["product", "convolution"]
 KINDS: Final[tuple[Kind, ...]] = ("product", "convolution")
@@ -131,33 +131,15 @@ class Kernels:
     """In any order; the last of equal shapes counts."""
 
     def __post_init__(self) -> None:
-        if Number(self.peak, self.origin).value == 0:
-            raise BadInput(
-                "kernels of a device that computes nothing",
-                rule="peak is the FLOPs a second of the device when they were timed",
-                values=f"peak: {self.peak:g}",
-                remedy="peak: 60 GFLOP/s",
-            )
+        check_peak("kernels", self.peak, self.origin)
 
     def with_more(self, more: "Kernels") -> "Kernels":
         """Add kernels; those timed again replace what they took before.
 
         What a device of the peak of `more` takes for the others stays as it is.
         """
-        timed = (*self._of_peak(more.peak), *more.timed)
-        return replace(more, timed=_latest(timed))
-
-    def _of_peak(self, peak: float) -> tuple[Kernel, ...]:
-        """Return the kernels as if they were timed on a device of another peak."""
-        longer = self.peak / peak
-        return tuple(
-            replace(
-                one,
-                forward_s=longer * one.forward_s,
-                backward_s=longer * one.backward_s,
-            )
-            for one in self.timed
-        )
+        before = (slower(one, self.peak / more.peak) for one in self.timed)
+        return replace(more, timed=_latest((*before, *more.timed)))
 
     def seconds(self, shape: Shape, peak: float) -> tuple[float, float] | None:
         """Return the seconds of forward and backward pass; None if none is alike.

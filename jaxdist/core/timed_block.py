@@ -16,8 +16,8 @@ from functools import cached_property
 from typing import Any, Self
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.number import Number
 from jaxdist.core.profile import Profile
+from jaxdist.core.timed import check_peak, slower
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,18 +87,11 @@ class TimedBlocks:
     """In any order; the last of equal keys and samples counts."""
 
     def __post_init__(self) -> None:
-        if Number(self.peak, self.origin).value == 0:
-            raise BadInput(
-                "blocks of a device that computes nothing",
-                rule="peak is the FLOPs a second of the device when they were timed",
-                values=f"peak: {self.peak:g}",
-                remedy="peak: 60 GFLOP/s",
-            )
+        check_peak("blocks", self.peak, self.origin)
 
     def with_more(self, more: "TimedBlocks") -> "TimedBlocks":
         """Add blocks; those timed again replace what they took before."""
-        longer = self.peak / more.peak
-        before = (_slower(one, longer) for one in self.timed)
+        before = (slower(one, self.peak / more.peak) for one in self.timed)
         return replace(more, timed=_latest((*before, *more.timed)))
 
     def at(self, key: str, samples: float, peak: float) -> TimedBlock | None:
@@ -129,7 +122,7 @@ class TimedBlocks:
             backward_s=_between([(x.samples, x.backward_s) for x in known], samples),
             kept=near.kept * samples / near.samples,
         )
-        return _slower(found, self.peak / peak)
+        return slower(found, self.peak / peak)
 
     @cached_property
     def _by_key(self) -> dict[str, list[TimedBlock]]:
@@ -157,11 +150,6 @@ def signature(profile: Profile, block: str) -> str:
     ]
     digest = hashlib.sha256(repr((own, last)).encode()).hexdigest()
     return f"{whole.kind}-{digest[:8]}"
-
-
-def _slower(one: TimedBlock, times: float) -> TimedBlock:
-    forward, backward = times * one.forward_s, times * one.backward_s
-    return replace(one, forward_s=forward, backward_s=backward)
 
 
 def _latest(timed: Sequence[TimedBlock]) -> tuple[TimedBlock, ...]:
