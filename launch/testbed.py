@@ -2,8 +2,10 @@
 
 Each host has an interface of its own, so a queue and counters of its own. The switch is
 a bridge in another namespace, so nothing of this touches the machine's own network.
+Where processors divide over hosts, each has its own (`jaxdist/launch/processors.py`).
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -12,6 +14,7 @@ from typing import Final
 from jaxdist.launch.iproute import attempt, check_delays, check_machine, do
 from jaxdist.launch.joined import checked_count, tasks_for
 from jaxdist.launch.links import Counter, bucket, counter, lag
+from jaxdist.launch.processors import shares
 from jaxdist.launch.spaces import own_name, remove, sweep, write_names
 from jaxdist.launch.together import Finished, Task, run_together
 
@@ -107,8 +110,9 @@ class Hosts:
         self, tasks: Sequence[Task], hosts: Sequence[int] | None = None
     ) -> list[Task]:
         """Return the same tasks, one on each host, or on those that are named."""
+        own = shares(os.sched_getaffinity(0), self.count)
         return [
-            replace(task, command=(*self._inside(host), *task.command))
+            replace(task, command=self.words(host, *task.command), processors=own[host])
             for host, task in zip(range(self.count) if hosts is None else hosts, tasks)
         ]
 

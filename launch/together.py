@@ -18,13 +18,15 @@ _LAST_LINES: Final = 12
 
 # The kernel ends a process whose parent is gone, however the parent went. A child asks
 # for that itself, in front of its command: asking between fork and exec is not safe in
-# a parent with threads, and jax has many.
+# a parent with threads, and jax has many. The same for the processors that it may use.
 _GUARD: Final = """\
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 if os.getppid() != int(sys.argv[1]):
     sys.exit("the parent is gone")
-os.execvp(sys.argv[2], sys.argv[2:])
+if sys.argv[2]:
+    os.sched_setaffinity(0, map(int, sys.argv[2].split(",")))
+os.execvp(sys.argv[3], sys.argv[3:])
 """
 
 
@@ -38,6 +40,8 @@ class Task:
     """Its whole environment."""
     held: bool = False
     """Whether it ends by itself when its input does, instead of having none."""
+    processors: tuple[int, ...] = ()
+    """Those that it may use, on Linux; none are all of its parent's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +149,7 @@ def start(
         err: where its standard error goes.
     """
     return subprocess.Popen(
-        [*_guard(), *task.command],
+        [*_guard(task.processors), *task.command],
         env=dict(task.env),
         stdin=subprocess.PIPE if task.held else subprocess.DEVNULL,
         stdout=out,
@@ -160,10 +164,11 @@ def end_group(child: subprocess.Popen[bytes], how: signal.Signals) -> None:
         os.killpg(child.pid, how)
 
 
-def _guard() -> tuple[str, ...]:
+def _guard(processors: Sequence[int]) -> tuple[str, ...]:
     if sys.platform != "linux":
         return ()
-    return sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid())
+    own = ",".join(map(str, processors))
+    return sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), own
 
 
 def _text(file: IO[bytes]) -> str:

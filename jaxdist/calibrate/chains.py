@@ -5,9 +5,11 @@
 
 One collective alone, after devices have met, takes half of that where processes share
 processors: they come to it together, and awake. That they begin a program one after
-the other is in both, and falls out. What a stage hands on it hands on behind a
-microbatch, so permutations are timed behind kernels as long as those of a small one:
-small messages wait for processors there, and links have rested where a burst is free.
+the other is in both, and falls out. Gradients are summed behind a backward pass, and
+a stage hands on behind a microbatch, so kernels are as long as those of a small one:
+devices do not end at the same time, and links have rested where a burst is free. A sum
+of 1 KB over four hosts on two processors takes 5.2 ms behind a kernel of 0.1 ms, 7.9
+behind one of 2 and 7.6 behind one of 20 (1 Gbit, 2026-11-24).
 """
 
 import math
@@ -42,8 +44,10 @@ _IN_A_LINK: Final = {"collective-permute": 2}
 """Collectives in a link of a chain, where there is more than one."""
 _SIDE: Final = 128
 """Rows and columns of the products before each."""
-_PRODUCTS: Final = {"collective-permute": 24}
-"""How many, where it is more than one: 2 ms where two hosts share a core."""
+_PRODUCTS: Final = 24
+"""How many: 2 ms where two hosts share a core."""
+_FETCHED: Final = {"all-gather": 1}
+"""The same where a step makes one after the other: parameters wait for nothing."""
 _LITTLE: Final = 1e-9
 """Makes what follows depend on what was before, and changes nothing."""
 _GROUP: Final = "group"
@@ -78,7 +82,7 @@ def chained(mesh: Mesh) -> tuple[Chained, ...]:
 
 def _timings(mesh: Mesh, kind: str, devices: int) -> Iterator[Timing]:
     grouped = Mesh(mesh.devices.reshape(-1, devices), ("others", _GROUP))
-    products = _PRODUCTS.get(kind, 1)
+    products = _FETCHED.get(kind, _PRODUCTS)
     for size, (links, times) in SIZES.items():
         own = _own(size, devices)
         calls = [

@@ -40,7 +40,12 @@ def test_a_chain_has_its_collectives_and_no_others(kind):
     grouped = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("group",))
     for collective, count in ((chains._KINDS[kind], 3), (chains._alone, 0)):
         run = jax.shard_map(
-            partial(chains._chain, collective, chains._PRODUCTS.get(kind, 1), 3),
+            partial(
+                chains._chain,
+                collective,
+                chains._FETCHED.get(kind, chains._PRODUCTS),
+                3,
+            ),
             mesh=grouped,
             in_specs=P(),
             out_specs=P("group"),

@@ -12,6 +12,7 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch import testbed
+from jaxdist.launch.processors import shares
 from jaxdist.launch.testbed import Hosts
 from jaxdist.launch.together import ProcessesFailed
 
@@ -91,6 +92,12 @@ class TestHosts:
         text = "import socket; print(socket.gethostbyname(socket.gethostname()))"
         found = hosts.run(python(text))
         assert [r.out.strip() for r in found] == ["10.77.0.1", "10.77.0.2"]
+
+    def test_hosts_have_processors_of_their_own(self, hosts):
+        text = "import os; print(*sorted(os.sched_getaffinity(0)))"
+        found = [done.out.split() for done in hosts.run(python(text))]
+        own = shares(os.sched_getaffinity(0), 2)
+        assert found == [[str(one) for one in each] for each in own]
 
     def test_a_host_that_fails_ends_the_others(self, hosts):
         text = "import sys, time; time.sleep(600 * {0}); sys.exit('broken')"

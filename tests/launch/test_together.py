@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -98,6 +99,14 @@ def test_children_of_children_end_too(tmp_path):
 def test_time_is_up():
     with pytest.raises(ProcessesFailed, match=r"process 0 of 1 ran past 0\.5 s"):
         run_together(tasks("import time; time.sleep(600)"), timeout=0.5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has affinities")
+def test_a_process_has_the_processors_that_it_is_given():
+    last = max(os.sched_getaffinity(0))
+    (task,) = tasks("import os; print(*os.sched_getaffinity(0))")
+    (done,) = run_together([replace(task, processors=(last,))], timeout=20)
+    assert done.out.split() == [str(last)]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

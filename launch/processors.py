@@ -1,0 +1,32 @@
+"""Processors: those of a machine, dealt out to the hosts that it plays.
+
+Hosts of a cluster do not take processors from each other. Processes that may run
+anywhere do, by turns that no two steps have alike: a product of one runs on all
+processors, and waits for whoever has one of them.
+"""
+
+from collections.abc import Collection
+
+
+def shares(processors: Collection[int], hosts: int) -> tuple[tuple[int, ...], ...]:
+    """Return the processors of each host, as many for each.
+
+    Hosts that are more than the processors share one with as many others. Where they do
+    not divide, nobody has processors of its own: some hosts would be slower.
+
+    Args:
+        processors: numbers of those there are.
+        hosts: how many there are.
+
+    >>> shares({0, 1, 2, 3, 4}, 2), shares({0, 1}, 4)
+    (((0, 1), (2, 3)), ((0,), (1,), (0,), (1,)))
+    >>> shares({0, 1}, 3)
+    ((0, 1), (0, 1), (0, 1))
+    """
+    every = tuple(sorted(processors))
+    each = len(every) // hosts
+    if each:
+        return tuple(every[n * each : (n + 1) * each] for n in range(hosts))
+    if hosts % len(every):
+        return (every,) * hosts
+    return tuple((every[n % len(every)],) for n in range(hosts))
