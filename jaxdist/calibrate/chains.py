@@ -7,9 +7,10 @@ One collective alone, after devices have met, takes half of that where processes
 processors: they come to it together, and awake. That they begin a program one after
 the other is in both, and falls out. Gradients are summed behind a backward pass, and
 a stage hands on behind a microbatch, so kernels are as long as those of a small one:
-devices do not end at the same time, and links have rested where a burst is free. A sum
-of 1 KB over four hosts on two processors takes 5.2 ms behind a kernel of 0.1 ms, 7.9
-behind one of 2 and 7.6 behind one of 20 (1 Gbit, 2026-11-24).
+devices do not end at the same time, and links have rested where a burst is free. Small
+sums and what fsdp fetches come one soon after the other, and are behind short kernels.
+A sum of 1 KB over four hosts on two processors takes 5.2 ms behind a kernel of 0.1 ms,
+7.9 behind one of 2 and 7.6 behind one of 20 (1 Gbit, 2026-11-24).
 """
 
 import math
@@ -46,8 +47,9 @@ _SIDE: Final = 128
 """Rows and columns of the products before each."""
 _PRODUCTS: Final = 24
 """How many: 2 ms where two hosts share a core."""
-_FETCHED: Final = {"all-gather": 1}
-"""The same where a step makes one after the other: parameters wait for nothing."""
+_SMALL: Final = 1 << 16
+"""Bytes below which one product is before a sum: many a step are statistics, behind a
+part of a layer each."""
 _LITTLE: Final = 1e-9
 """Makes what follows depend on what was before, and changes nothing."""
 _GROUP: Final = "group"
@@ -82,9 +84,8 @@ def chained(mesh: Mesh) -> tuple[Chained, ...]:
 
 def _timings(mesh: Mesh, kind: str, devices: int) -> Iterator[Timing]:
     grouped = Mesh(mesh.devices.reshape(-1, devices), ("others", _GROUP))
-    products = _FETCHED.get(kind, _PRODUCTS)
     for size, (links, times) in SIZES.items():
-        own = _own(size, devices)
+        own, products = _own(size, devices), before(kind, size)
         calls = [
             on_all(grouped, partial(_chain, each, products, count), *own)
             for each in (_KINDS[kind], _alone)
@@ -95,6 +96,16 @@ def _timings(mesh: Mesh, kind: str, devices: int) -> Iterator[Timing]:
         seconds = float(max(more, 0.05 * some)) / (links[1] - links[0])
         seconds /= _IN_A_LINK.get(kind, 1)
         yield Timing(kind=kind, payload=_result(kind, size, devices), seconds=seconds)
+
+
+def before(kind: str, size: int) -> int:
+    """Return how many products are before a collective of so many bytes.
+
+    >>> before("all-reduce", 1 << 10), before("collective-permute", 1 << 10)
+    (1, 24)
+    """
+    soon = kind == "all-gather" or (kind != "collective-permute" and size < _SMALL)
+    return 1 if soon else _PRODUCTS
 
 
 Collective = Callable[[jax.Array], jax.Array]

@@ -3,9 +3,10 @@
     crowd = seconds of products on all devices / seconds of the same on one of them
 
 It is 1 where each has processors of its own. Of N hosts that are processes on P cores
-it is N / P where a kernel uses one core, and up to N where one alone uses them all: 2.7
-to 3.7 of four on two cores, 2026-11-23. Kernels are timed on all devices at once; in a
-pipeline that fills or drains, some rest meanwhile (`jaxdist/oracle/replay.py`).
+it is N / P where each may use one core (2.0 of four on two, 2026-11-24), and up to N
+where one alone uses them all (2.7 to 3.7, 2026-11-23). Kernels are timed on all
+devices at once; in a pipeline that fills or drains, some rest meanwhile
+(`jaxdist/oracle/replay.py`).
 """
 
 from typing import Final

@@ -8,7 +8,9 @@ every device waits for both, and they were timed that way.
 
 Stages with replicas need H permutations each way, one behind the other at the device
 that is in all of them. One that is in a single hop goes on behind it, and what it sends
-next passes what still comes to others: a beat takes H + 1 messages, not 2 H.
+next passes what still comes to others: the bytes of a beat take as long as H + 1
+messages, not 2 H. All 2 H begin and end at that device, so each costs what one does
+without its bytes.
 """
 
 from dataclasses import replace
@@ -17,7 +19,6 @@ from typing import Final
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import Plan
 from jaxdist.partition.ledger import Ledger
-from jaxdist.partition.traffic import Traffic
 from jaxdist.pipeline.places import places_of
 
 _ON: Final = "activations"
@@ -55,19 +56,15 @@ def sending(ledger: Ledger, plan: Plan, device: int, cluster: Cluster) -> Ledger
 
 
 def _interleaved(ledger: Ledger, hops: int) -> Ledger:
-    """Return a ledger with what of so many hops each way a beat waits for."""
+    """Return a ledger with the bytes of so many hops each way that a beat waits for."""
     share = (hops + 1) / (2 * hops)
     rows = tuple(
-        replace(row, payload=round(share * row.payload), arrays=_part(share, row))
+        replace(row, payload=round(share * row.payload))
         if row.axes == _PIPE and row.what in (_ON, _BACK)
         else row
         for row in ledger.rows
     )
     return replace(ledger, rows=rows)
-
-
-def _part(share: float, row: Traffic) -> int:
-    return max(1, round(share * row.arrays))
 
 
 def in_turn(cluster: Cluster) -> bool:

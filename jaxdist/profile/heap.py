@@ -20,14 +20,8 @@ from dataclasses import dataclass
 from jax.extend.core import Jaxpr
 
 from jaxdist.profile.flat import Flat, Op, Value, flattened
-from jaxdist.profile.kernels import (
-    ELEMENTWISE,
-    GIVEN,
-    Kernels,
-    fused,
-    users,
-    without_views,
-)
+from jaxdist.profile.fusible import ELEMENTWISE, GIVEN
+from jaxdist.profile.kernels import Kernels, fused, users, without_views
 from jaxdist.profile.rewritten import before, rewrite
 
 _IN_PLACE = ELEMENTWISE | {

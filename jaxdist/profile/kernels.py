@@ -10,39 +10,20 @@ Source: xla/service/cpu/cpu_instruction_fusion.cc, buffer assignments of jaxlib 
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.profile.flat import Flat, Value
+from jaxdist.profile.fusible import GIVEN, LOOPED, is_library, may_join
+from jaxdist.profile.shared import shared
 
-GIVEN: Final = ("arg", "const", "lit")
-"""What is there before the program starts."""
 _VIEWS: Final = ("reshape", "squeeze", "expand_dims", "bitcast_convert_type")
-_COSTLY_NAMES: Final = """
-exp exp2 log log1p expm1 tanh logistic rsqrt sqrt cbrt pow div erf erf_inv sin cos rem
-"""
-_CHEAP_NAMES: Final = """
-add sub mul max min neg integer_pow square abs sign floor ceil round select_n eq ne
-lt le gt ge and or xor not convert_element_type is_finite clamp add_any shift_left
-shift_right_logical shift_right_arithmetic population_count nextafter copy copy_p real
-imag atan2 reduce_precision
-"""
-_MOVE_NAMES: Final = """
-broadcast_in_dim slice transpose pad concatenate rev dynamic_slice gather
-dynamic_update_slice split
-"""
-_COSTLY: Final = frozenset(_COSTLY_NAMES.split())
-ELEMENTWISE: Final = _COSTLY | frozenset(_CHEAP_NAMES.split())
-"""Operations that make each element of the same elements of what they read."""
-_MOVES: Final = frozenset(_MOVE_NAMES.split())
-_SUMS: Final = ("reduce_sum", "reduce_max", "reduce_min")
-_REDUCTIONS: Final = frozenset(
-    {*_SUMS, "reduce_and", "reduce_or", "reduce_prod", "argmax", "argmin"}
-)
-_LOOPED: Final = ELEMENTWISE | _MOVES | _REDUCTIONS
-_SUMMED: Final = ("mul", "square", "integer_pow", "convert_element_type")
-_LIBRARY: Final = 4096
-"""Bytes from which on a sum is a library's."""
+_AGAIN: Final = ("pad", "concatenate", "dynamic_update_slice")
+"""What is not computed twice in a kernel: each time is a branch."""
+_TIMES: Final = 15
+"""How often what is cheap is computed in one kernel at most."""
+_ROOT: Final = -1
 
 
 @dataclass(kw_only=True)
@@ -58,7 +39,7 @@ class Kernels:
 
     def is_loop(self, number: int) -> bool:
         """Whether a kernel is written by the compiler, element by element."""
-        return self.flat.ops[number].name in _LOOPED
+        return self.flat.ops[number].name in LOOPED
 
 
 def viewed(flat: Flat, value: Value) -> Value:
@@ -108,6 +89,9 @@ class _Fusing:
     def __init__(self, flat: Flat) -> None:
         self.flat, self.ops = flat, flat.ops
         self.users = users(flat)
+        order = _ordered(flat, self.users)
+        self.place = {number: k for k, number in enumerate(order)}
+        self.shared = shared(flat, self.users, order)
 
     def run(self) -> dict[int, list[Value]]:
         left = deque(v[0] for v in self.flat.outs)
@@ -120,46 +104,82 @@ class _Fusing:
         return reads
 
     def _reads(self, kernel: int) -> list[Value]:
-        """Return what a kernel reads from memory."""
+        """Return what a kernel reads from memory: who reads is asked before it."""
         if self.ops[kernel].name in GIVEN:
             return []
+        made = _Made(self.flat, kernel)
         found: dict[Value, None] = {}
-        inside: set[int] = set()
-        left = [(v, kernel) for v in reversed(self.ops[kernel].ins)]
+        left = dict.fromkeys(self.ops[kernel].ins, kernel)
         while left:
-            value, user = left.pop()
-            if value[0] in inside:
-                continue
-            if self._goes_in(value[0], user, kernel):
-                inside.add(value[0])
-                left += [(v, value[0]) for v in reversed(self.ops[value[0]].ins)]
-            else:
+            value = max(left, key=lambda v: (self.place[v[0]], -v[1]))
+            if not self._goes_in(value[0], left.pop(value), kernel, made):
                 found[value] = None
+                continue
+            made.add(value[0])
+            for one in self.ops[value[0]].ins:
+                left.setdefault(one, value[0])
         return list(found)
 
-    def _goes_in(self, number: int, user: int, kernel: int) -> bool:
+    def _goes_in(self, number: int, user: int, kernel: int, made: "_Made") -> bool:
         """Whether what an operation makes is computed where it is used."""
+        if number in self.shared:
+            return False
+        if is_library(self.flat, kernel) and user != kernel:
+            return False
+        times = len(self.users[number])
+        if not may_join(self.flat, number, user, times):
+            return False
         name = self.ops[number].name
-        if name in ("lit", "iota"):
+        if made.alone or name in ("lit", "iota", "broadcast_in_dim"):
             return True
-        loops = name in _LOOPED and self.ops[user].name in _LOOPED
-        if not loops or name in _REDUCTIONS:
-            return False
-        if name in ("dynamic_update_slice", "concatenate"):
-            return False
-        once = len(self.users[number]) == 1
-        if name in _COSTLY and not once:
-            return False
-        if self._is_library(kernel):
-            return user == kernel and once and name in _SUMMED
-        return True
+        often = made.times(number)
+        return often <= _TIMES and (name not in _AGAIN or often == times == 1)
 
-    def _is_library(self, kernel: int) -> bool:
-        op = self.ops[kernel]
-        return (
-            op.name in _SUMS
-            and max(self.flat.array(v).nbytes for v in op.ins) >= _LIBRARY
-        )
+
+class _Made:
+    """How often each operation is computed in a kernel.
+
+    Once for each place that it is asked for: elementwise operations ask for the place
+    that they are asked for themselves, what moves elements for another one.
+    """
+
+    def __init__(self, flat: Flat, kernel: int) -> None:
+        self.flat, self.alone = flat, True
+        self.places: dict[int, set[int]] = {kernel: {_ROOT}}
+        self.count = {_ROOT: 1}
+        self._ask(kernel)
+
+    def times(self, number: int) -> int:
+        """Return how often an operation would be computed."""
+        return sum(self.count[one] for one in self.places[number])
+
+    def add(self, number: int) -> None:
+        """Take an operation in."""
+        self.alone = False
+        self._ask(number)
+
+    def _ask(self, number: int) -> None:
+        op = self.flat.ops[number]
+        self.count[number] = self.times(number)
+        for value in op.ins:
+            alike = self.flat.array(value).shape == op.outs[0].shape
+            same = alike or op.name == "transpose"
+            asked = self.places[number] if same else {number}
+            self.places.setdefault(value[0], set()).update(asked)
+
+
+def _ordered(flat: Flat, readers: Mapping[int, set[int]]) -> list[int]:
+    """Return the operations that results need, each behind those that it reads."""
+    missing = {n: len({v[0] for v in flat.ops[n].ins}) for n in readers}
+    ready = deque(sorted(n for n, count in missing.items() if not count))
+    found: list[int] = []
+    while ready:
+        found.append(ready.popleft())
+        for user in sorted(readers[found[-1]]):
+            missing[user] -= 1
+            if not missing[user]:
+                ready.append(user)
+    return found
 
 
 def users(flat: Flat) -> dict[int, set[int]]:

@@ -6,6 +6,7 @@ maximum over windows   its gradient looks each maximum up: indices of every dim,
 x + scatter(0, y)      scatter(x, y)
 sums over devices      those with the same axes that do not wait for each other are one
 loop with stacked results   zeros to write them into, made at the program's start
+padding of less than none   rows are cut off
 """
 
 from collections import Counter
@@ -36,6 +37,8 @@ def rewrite(flat: Flat) -> None:
             op.ins = [*op.ins, *((flat.add(EARLY, [], x), 0) for x in stacked)]
         elif op.name in ("add", "add_any"):
             _scattered(flat, op, reads)
+        elif op.name == "pad" and _crops(op):
+            op.name = "slice"
     _together(flat)
 
 
@@ -96,6 +99,12 @@ def _windows(flat: Flat, op: Op) -> None:
         "slice",
         [(flat.add("scatter-add", [zeros, joint, source], wide), 0)],
     )
+
+
+def _crops(op: Op) -> bool:
+    """Whether padding takes rows away and adds none, as a gradient of padding does."""
+    config = op.params["padding_config"]
+    return all(low <= 0 and high <= 0 and not among for low, high, among in config)
 
 
 def _scattered(flat: Flat, op: Op, reads: Counter[Value]) -> None:

@@ -43,7 +43,7 @@ def test_a_chain_has_its_collectives_and_no_others(kind):
             partial(
                 chains._chain,
                 collective,
-                chains._FETCHED.get(kind, chains._PRODUCTS),
+                chains.before(kind, 1 << 10),
                 3,
             ),
             mesh=grouped,

@@ -109,7 +109,7 @@ def with_permutations(cluster):
     ("replicas", "share"), [("3,1", 4 / 6), ("2,1,1", 3 / 4), ("2,2", 1.0)]
 )
 def test_replicas_wait_for_their_own_hop_alone(replicas, share):
-    """Three hops to one device and back: four messages a beat, not six."""
+    """Three hops to one device and back: six messages a beat, and the bytes of four."""
     sizes = ("data.batch=96", "plan.mesh.data=1", "plan.mesh.spatial_h=1")
     stages = ("plan.mesh.pipe=4", "plan.pipe.schedule=pipedream")
     more = (f"plan.pipe.replicas={replicas}", "optim.accumulate=12")
@@ -122,7 +122,7 @@ def test_replicas_wait_for_their_own_hop_alone(replicas, share):
             is_handed = before.layer == "between_stages"
             part = share if is_handed else 1.0
             assert after.payload == pytest.approx(part * before.payload, rel=1e-6)
-            assert after.arrays == pytest.approx(part * before.arrays, abs=0.5)
+            assert after.arrays == before.arrays
             handed += is_handed
     assert handed == 2 * len(case.ledgers)
 

@@ -6,6 +6,8 @@ import pytest
 from flax import nnx
 from jax import lax
 
+from jaxdist.layers.maxima import maxima
+from jaxdist.layers.window import Window
 from jaxdist.profile.heap import temporaries
 
 
@@ -36,6 +38,16 @@ def pooled(x, kernels):
     return (nnx.max_pool(x, (2, 2), (2, 2)) ** 2).sum()
 
 
+def found_dim_by_dim(x, kernels):
+    """Maxima over windows: of three rows that overlap, and then of two."""
+    for kernel, extent in zip(kernels, (3, 2), strict=True):
+        dims = ("NHWC", "HWIO", "NHWC")
+        x = lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=dims)
+        pads = (0, extent - 2)
+        x = maxima(nnx.relu(x), (Window(x.shape[1], extent, 2, pads=pads),) * 2, 0.0)
+    return (x**2).sum()
+
+
 def attended(x, weights):
     """Exponentials, each of which is read twice, and a product of them."""
     scores = nnx.softmax(jnp.einsum("bqc,bkc->bqk", x @ weights[0], x @ weights[1]))
@@ -58,9 +70,10 @@ def moved(loss):
         (products, (32, 128), [(128, 128)] * 4),
         (normed, (8, 16, 16, 16), [(3, 3, 16, 16)] * 3),
         (pooled, (8, 16, 16, 16), [(3, 3, 16, 16)]),
+        (found_dim_by_dim, (8, 32, 32, 8), [(3, 3, 8, 8)] * 2),
         (attended, (4, 256, 32), [(32, 32)] * 3),
     ],
-    ids=["products", "normed", "pooled", "attended"],
+    ids=["products", "normed", "pooled", "dim by dim", "attended"],
 )
 def test_temporaries_are_those_of_the_compiler(loss, x, weights):
     """Within 10 %: gradients of what networks are made of, weights written over."""
