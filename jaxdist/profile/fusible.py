@@ -22,7 +22,7 @@ imag atan2 reduce_precision
 """
 _MOVE_NAMES: Final = """
 broadcast_in_dim slice transpose pad concatenate rev dynamic_slice gather
-dynamic_update_slice split
+dynamic_update_slice split stack unstack
 """
 COSTLY: Final = frozenset(_COSTLY_NAMES.split())
 """What is written once rather than computed twice."""
@@ -65,7 +65,7 @@ def may_join(flat: Flat, number: int, user: int, times: int) -> bool:
         return True
     if name not in LOOPED or flat.ops[user].name not in LOOPED or name in REDUCTIONS:
         return False
-    if name in ("dynamic_update_slice", "concatenate"):
+    if name in ("dynamic_update_slice", "concatenate", "stack"):
         return False
     if is_library(flat, user):
         return times == 1 and name in SUMMED

@@ -19,7 +19,10 @@ from jaxdist.profile.fusible import GIVEN, LOOPED, is_library, may_join
 from jaxdist.profile.shared import shared
 
 _VIEWS: Final = ("reshape", "squeeze", "expand_dims", "bitcast_convert_type")
-_AGAIN: Final = ("pad", "concatenate", "dynamic_update_slice")
+_WHOLE_NAMES: Final = "broadcast_in_dim slice dynamic_slice concatenate stack unstack"
+_WHOLE: Final = frozenset(_WHOLE_NAMES.split())
+"""What makes nothing where it makes as many bytes as it reads first."""
+_AGAIN: Final = ("pad", "concatenate", "stack", "dynamic_update_slice")
 """What is not computed twice in a kernel: each time is a branch."""
 _TIMES: Final = 15
 """How often what is cheap is computed in one kernel at most."""
@@ -56,7 +59,7 @@ def _is_view(flat: Flat, number: int) -> bool:
     if op.name in _VIEWS:
         return True
     made, read = op.outs[0], flat.array(op.ins[0])
-    if op.name == "broadcast_in_dim":
+    if op.name in _WHOLE:
         return made.nbytes == read.nbytes
     if op.name == "convert_element_type":
         return made.dtype == read.dtype

@@ -79,3 +79,20 @@ def test_what_is_cheap_is_not_computed_more_than_15_times():
         return y * 2.0
 
     assert written(step, jnp.ones(64)) == ["add", "mul"]
+
+
+def test_all_of_an_array_and_a_stack_of_one_are_not_written():
+    def step(x, w, start):
+        whole = lax.slice(x, (0, 0), (8, 16))
+        moved = lax.dynamic_slice(w, (start, start), (16, 16))
+        (made,) = jnp.unstack(jnp.stack([whole @ moved]))
+        return made
+
+    assert written(step, X, jnp.ones((16, 16)), 0) == ["dot_general"]
+
+
+def test_a_stack_of_two_is_written():
+    def step(x, w):
+        return jnp.stack([x * 2.0, x @ w])
+
+    assert written(step, X, jnp.ones((16, 16))) == ["dot_general", "stack"]
