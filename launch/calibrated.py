@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from jaxdist.calibrate.levels import Sums
     from jaxdist.calibrate.machine import Machine
+    from jaxdist.core.level import Level
     from jaxdist.core.timed_block import TimedBlock
 
 
@@ -37,8 +39,17 @@ class Calibrated:
             "cluster": json.loads(found.cluster.to_json()),
             "kernels": [asdict(kernel) for kernel in found.kernels],
             "blocks": [asdict(block) for block in found.blocks],
-            "sums": [asdict(each) for each in found.timings],
-            "spread": found.spread,
+            "sums": [
+                {"level": sums.level, "devices": sums.among.devices, **asdict(each)}
+                for sums in found.sums
+                for each in sums.timings
+            ],
+            "spread": max((sums.line.spread for sums in found.sums), default=0.0),
+            "switches": [
+                {"level": sums.level, **asdict(sums.switch)}
+                for sums in found.sums
+                if sums.switch
+            ],
             "written": str(self.path),
         }
 
@@ -58,11 +69,11 @@ def _block_rows(blocks: "Sequence[TimedBlock]") -> "Table":
 
 def print_calibrated(out: "Console", made: Calibrated) -> None:
     """Say what was measured, and where it is."""
-    from jaxdist.core.units import duration, percent, size
+    from jaxdist.core.units import percent, size
     from jaxdist.launch.console import print_next, print_table, table
 
     cluster = made.machine.cluster
-    device, level = cluster.device, cluster.levels[0]
+    device = cluster.device
     out.print(f"{cluster.name}    {device.name}, all measured together\n")
     heads = ("FLOPs", "forward", "of peak", "backward", "of peak ")
     rows = table("kernel", *heads, right=heads)
@@ -81,18 +92,34 @@ def print_calibrated(out: "Console", made: Calibrated) -> None:
     if cluster.host_link is not None:
         out.print(f"  copies   {size(cluster.host_link.value, 'B/s')} to a device")
     if cluster.input_rate is not None:
-        out.print(f"  input    {size(cluster.input_rate.value, 'B/s')} of {made.of}")
+        host = " a host" * (len(cluster.levels) > 1)
+        rate = size(cluster.input_rate.value, "B/s")
+        out.print(f"  input    {rate}{host} of {made.of}")
     out.print(f"  kernel   {1e6 * device.launch.value:.1f} us at least")
     if cluster.devices > 1:
         out.print(f"  company  {device.crowd.value:.2g} times as long as alone")
-    if made.machine.timings:
-        out.print(
-            f"  sums     {1e6 * level.alpha.value:,.0f} us a message, "
-            f"{size(level.bandwidth.value, 'B/s')} a device; "
-            f"{percent(made.machine.spread)} from that on average, over "
-            f"{size(made.machine.timings[0].payload)} to "
-            f"{size(made.machine.timings[-1].payload)}, the largest in "
-            f"{duration(made.machine.timings[-1].seconds)}"
-        )
+    levels = {level.name: level for level in cluster.levels}
+    for sums in made.machine.sums:
+        _print_sums(out, sums, levels[sums.level], alone=len(levels) == 1)
     out.print(f"  written  {made.path}\n")
     print_next(out, f"jaxdist oracle predict {made.of} --cluster {made.path}")
+
+
+def _print_sums(out: "Console", sums: "Sums", level: "Level", *, alone: bool) -> None:
+    """Say what sums of a level take, and where their algorithm changes."""
+    from jaxdist.core.units import duration, percent, size
+    from jaxdist.launch.wires import switched
+
+    first, last = sums.timings[0], sums.timings[-1]
+    who = "a host" if sums.among.stride > 1 else "a device"
+    between = f"{level.size} {'hosts' if sums.among.stride > 1 else 'devices'}: "
+    out.print(
+        f"  {'sums' if alone else level.name:8} {'' if alone else between}"
+        f"{1e6 * level.alpha.value:,.0f} us a message, "
+        f"{size(level.bandwidth.value, 'B/s')} {who}; "
+        f"{percent(sums.line.spread)} from that on average, over "
+        f"{size(first.payload)} to {size(last.payload)}, the largest in "
+        f"{duration(last.seconds)}"
+    )
+    if sums.switch:
+        out.print(switched(sums.switch), soft_wrap=True)

@@ -4,8 +4,9 @@ import os
 from argparse import Namespace
 from dataclasses import replace
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from jaxdist.core import quantities
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
 from jaxdist.core.number import Number
@@ -13,8 +14,10 @@ from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.calibrated import Calibrated
 from jaxdist.launch.company import company
 from jaxdist.launch.devices import Prepared, prepare_devices
+from jaxdist.launch.environment import fixed_fake_devices
 from jaxdist.launch.joined import WATCHED_S, join
 from jaxdist.launch.placed import was_placed
+from jaxdist.launch.platform import find_platform
 from jaxdist.launch.resolve import resolve
 from jaxdist.launch.runs import write_whole
 from jaxdist.meshes.clusters.read import find
@@ -27,6 +30,10 @@ if TYPE_CHECKING:
     from jaxdist.calibrate.machine import Machine
     from jaxdist.launch.config import Experiment
 
+_SMALLEST: Final = 1e6
+_MOST: Final = 2.0**32
+"""Bytes of `--largest`."""
+
 
 def calibrate(args: Namespace) -> Calibrated:
     """Measure, and write the cluster file.
@@ -36,12 +43,13 @@ def calibrate(args: Namespace) -> Calibrated:
     """
     config = resolve(args.words[0], args.words[1:]).config if args.words else None
     cluster = None if args.cluster is None else _measured(args)
+    largest = None if args.largest is None else _largest(args)
     if was_placed(os.environ):
         join(WATCHED_S)
     mine = company()
     devices = _devices(args, cluster, mine.count)
     prepared = prepare_devices(Plan(mesh=MeshShape(data=devices)), explicit=True)
-    machine = _machine(args, prepared, config, cluster)
+    machine = _machine(args, prepared, config, cluster, largest)
     if mine.leads:
         write_whole(args.output, machine.cluster.to_json())
     return Calibrated(
@@ -59,7 +67,7 @@ def _devices(args: Namespace, cluster: Cluster | None, processes: int) -> int:
     Raises:
         BadInput: other ones were asked for, or they do not divide over the processes.
     """
-    there = processes if cluster is None else cluster.devices
+    there = _there(processes) if cluster is None else cluster.devices
     devices = there if args.devices is None else args.devices
     if cluster is not None and devices != there:
         raise BadInput(
@@ -78,11 +86,51 @@ def _devices(args: Namespace, cluster: Cluster | None, processes: int) -> int:
     return devices
 
 
+def _there(processes: int) -> int:
+    """Return how many devices are measured where nobody says it.
+
+    One, alone; of several processes all that they have, since they take part anyway.
+    """
+    if processes == 1:
+        return 1
+    if find_platform(os.environ).name == "cpu":
+        return processes * (fixed_fake_devices(os.environ) or 1)
+    import jax
+
+    return jax.device_count()
+
+
+def _largest(args: Namespace) -> int:
+    """Return the bytes up to which collectives are timed.
+
+    Raises:
+        BadInput: too few to tell what a byte costs, too many, or nothing that is timed.
+    """
+    size = quantities.volume(args.largest, "--largest")
+    if not _SMALLEST <= size <= _MOST:
+        raise BadInput(
+            f"--largest {args.largest} is no size of a sum that is worth timing",
+            rule="--largest is from 1 MB, below which bytes are lost among messages, "
+            "to 4 GiB",
+            values=f"{size:,.0f} B",
+            remedy=("--largest 64MB", "without it: 8 MB"),
+        )
+    if args.cluster is not None:
+        raise BadInput(
+            "the links of a cluster that is added to stay as they are",
+            rule="--largest is for collectives, and with --cluster none is timed",
+            values=f"--largest {args.largest} --cluster {args.cluster}",
+            remedy="one of the two",
+        )
+    return int(size)
+
+
 def _machine(
     args: Namespace,
     prepared: Prepared,
     config: "Experiment | None",
     cluster: Cluster | None,
+    largest: int | None,
 ) -> "Machine":
     """Measure the machine, unless it is given, and the layers of an experiment."""
     # From here on jax is imported: it sees the devices that were just prepared.
@@ -99,6 +147,7 @@ def _machine(
             memory=_memory(prepared, mesh.size),
             when=when,
             noisy=args.noisy,
+            largest=largest,
         )
         if config is None:
             return machine
@@ -128,7 +177,9 @@ def _with_input(
     if rate is None:
         return cluster
     origin = f"measured: jaxdist calibrate {config.name}, {mesh.size} devices, {when}"
-    return replace(cluster, input_rate=Number(rate, origin))
+    # It was of all hosts together, which are many where a level is of one's devices.
+    hosts = cluster.devices // cluster.levels[0].size
+    return replace(cluster, input_rate=Number(rate / hosts, origin))
 
 
 def _measured(args: Namespace) -> Cluster:

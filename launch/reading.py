@@ -13,6 +13,7 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
 from jaxdist.core.level import Level
 from jaxdist.launch.runs import write_whole
+from jaxdist.launch.wires import micro, rate, switched
 from jaxdist.meshes.clusters.read import find
 
 if TYPE_CHECKING:
@@ -122,20 +123,14 @@ def print_read(out: "Console", made: Read) -> None:
     was = made.before.levels[made.place]
     heads = ("measured", "before")
     rows = table(f"level {level.name}", *heads, "origin before", right=heads)
-    alpha = (_micro(level.alpha.value), _micro(was.alpha.value))
-    rates = (_rate(level.bandwidth.value), _rate(was.bandwidth.value))
+    alpha = (micro(level.alpha.value), micro(was.alpha.value))
+    rates = (rate(level.bandwidth.value), rate(was.bandwidth.value))
     rows.add_row("alpha, a message", *alpha, was.alpha.origin)
     rows.add_row("bandwidth, a unit", *rates, was.bandwidth.origin)
     print_table(out, rows)
     out.print(f"  spread   {percent(fit.line.spread)} from the line, on average")
     for one in fit.switches:
-        out.print(
-            f"  switch   {one.program} between {one.below:,} B and {one.above:,} B: "
-            f"{_micro(one.small.alpha)} and {_rate(one.small.bandwidth)} below, "
-            f"{_micro(one.large.alpha)} and {_rate(one.large.bandwidth)} above; "
-            f"{percent(one.spread)} from two lines",
-            soft_wrap=True,
-        )
+        out.print(switched(one), soft_wrap=True)
     for note in notes(made):
         out.print(f"  note     {note}", soft_wrap=True)
     out.print(f"  written  {made.path}\n")
@@ -153,13 +148,3 @@ def _what(fit: Fit) -> str:
         f"{programs}    {fit.ranks} ranks{on}, {count} timings of {len(sizes)} sizes, "
         f"{sizes[0]:,} to {sizes[-1]:,} B"
     )
-
-
-def _micro(seconds: float) -> str:
-    return f"{1e6 * seconds:,.3g} us"
-
-
-def _rate(value: float) -> str:
-    from jaxdist.core.units import size
-
-    return size(value, "B/s")

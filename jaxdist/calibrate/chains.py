@@ -14,7 +14,7 @@ A sum of 1 KB over four hosts on two processors takes 5.2 ms behind a kernel of 
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -25,13 +25,15 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
+from jaxdist.calibrate.hosts import Among
 from jaxdist.calibrate.links import Timing
+from jaxdist.calibrate.sizes import Times, up_to
 from jaxdist.calibrate.together import on_all, rounds
 
 _SOME: Final = (3, 11)
 """Collectives in two chains of small ones; large ones take their time by themselves."""
 _FEW: Final = (1, 3)
-SIZES: Final = {
+SIZES: Final[Mapping[int, Times]] = {
     1 << 10: (_SOME, 11),
     1 << 13: (_SOME, 11),
     1 << 15: (_SOME, 11),
@@ -61,30 +63,45 @@ class Chained:
 
     kind: str
     """As the compiler names it."""
-    devices: int
-    """Of a group; all groups at once."""
+    among: Among
+    """The groups; all of them at once."""
     timings: tuple[Timing, ...]
     """By the size of its result."""
 
+    @property
+    def devices(self) -> int:
+        """Of a group."""
+        return self.among.devices
 
-def chained(mesh: Mesh) -> tuple[Chained, ...]:
-    """Time every kind of collective, in groups of every size that divides the devices.
+
+def chained(
+    mesh: Mesh, groups: Sequence[Among], largest: int | None = None
+) -> tuple[Chained, ...]:
+    """Time every kind of collective in groups of devices.
 
     Args:
-        mesh: its devices stand in groups side by side.
+        mesh: its devices stand in the order of the groups.
+        groups: how they lie.
+        largest: bytes up to which they are timed; None for those of `SIZES`.
     """
-    count = mesh.devices.size
-    sizes = [size for size in range(2, count + 1) if count % size == 0]
+    sizes = up_to(SIZES, largest)
     return tuple(
-        Chained(kind=kind, devices=size, timings=tuple(_timings(mesh, kind, size)))
-        for size in sizes
+        Chained(kind=kind, among=among, timings=tuple(_timings(grouped, kind, sizes)))
+        for among in groups
+        for grouped in [parted(mesh, among)]
         for kind in _KINDS
     )
 
 
-def _timings(mesh: Mesh, kind: str, devices: int) -> Iterator[Timing]:
-    grouped = Mesh(mesh.devices.reshape(-1, devices), ("others", _GROUP))
-    for size, (links, times) in SIZES.items():
+def parted(mesh: Mesh, among: Among) -> Mesh:
+    """Return the same devices with one axis along the groups."""
+    shape = -1, among.devices, among.stride
+    return Mesh(mesh.devices.reshape(shape), ("others", _GROUP, "beside"))
+
+
+def _timings(grouped: Mesh, kind: str, sizes: Mapping[int, Times]) -> Iterator[Timing]:
+    devices = grouped.shape[_GROUP]
+    for size, (links, times) in sizes.items():
         own, products = _own(size, devices), before(kind, size)
         calls = [
             on_all(grouped, partial(_chain, each, products, count), *own)

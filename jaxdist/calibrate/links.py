@@ -14,6 +14,8 @@ import numpy as np
 from jaxdist.collectives.hlo import wire_bytes
 from jaxdist.oracle.prices import messages
 
+FEWEST: Final = 3
+"""Sizes through which a line is drawn."""
 _ALIKE: Final = 1.5
 """Times that one of alike seconds is another at most."""
 

@@ -7,20 +7,19 @@ from typing import Final
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxdist.calibrate import blocks, kernels, links
-from jaxdist.calibrate.chains import Chained, chained
+from jaxdist.calibrate import blocks, kernels
+from jaxdist.calibrate.chains import chained
 from jaxdist.calibrate.copies import copying
 from jaxdist.calibrate.crowd import crowding
+from jaxdist.calibrate.hosts import hosts_of
+from jaxdist.calibrate.levels import Sums, groups_of, levels_of, sums_of, with_lines
 from jaxdist.calibrate.packing import packing
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.device import Curve, Device
 from jaxdist.core.errors import BadInput
 from jaxdist.core.kernel import Kernel, Kernels
-from jaxdist.core.level import Level
-from jaxdist.core.line import Line
 from jaxdist.core.number import Number
 from jaxdist.core.timed_block import TimedBlock, TimedBlocks
-from jaxdist.oracle.prices import messages
 
 NOISY: Final = 0.35
 """Spread of the timings of a link above which it is not taken for measured."""
@@ -38,16 +37,24 @@ class Machine:
     """Products and convolutions that were timed."""
     blocks: tuple[TimedBlock, ...] = ()
     """Whole blocks that were."""
-    timings: tuple[links.Timing, ...]
-    """Sums that were timed; none on one device."""
-    spread: float
-    """How far the timings of sums are from the line through them, on average."""
+    sums: tuple[Sums, ...] = ()
+    """Sums that were timed, of each level; none on one device."""
 
 
 def measured(
-    mesh: Mesh, *, name: str, dtype: str, memory: int, when: str, noisy: bool = False
+    mesh: Mesh,
+    *,
+    name: str,
+    dtype: str,
+    memory: int,
+    when: str,
+    noisy: bool = False,
+    largest: int | None = None,
 ) -> Machine:
     """Measure the devices of a mesh and what connects them, all at once.
+
+    Processes with several devices each are hosts: what is in one and what is between
+    them are levels of their own.
 
     Args:
         mesh: all devices lie along its data axis.
@@ -56,6 +63,7 @@ def measured(
         memory: bytes of a device.
         when: a date, for the origins.
         noisy: take a link as it is, however much it spreads.
+        largest: bytes up to which collectives are timed; None for 8 MB.
 
     Raises:
         BadInput: sums that spread so much that no line goes through them.
@@ -64,11 +72,12 @@ def measured(
     origin = f"measured: jaxdist calibrate, {devices} devices at once, {when}"
     timed_kernels = kernels.timed(mesh, kernels.every(SOON), dtype)
     peak, curve = efficiency(timed_kernels, origin)
-    chains = chained(mesh) if devices > 1 else ()
-    timed = next((c.timings for c in chains if (c.kind, c.devices) == _whole(mesh)), ())
-    line = links.wire(timed, devices) if timed else _NOTHING
-    if line.spread > NOISY and not noisy:
-        raise _too_noisy(line, timed)
+    hosts = hosts_of(mesh)
+    chains = chained(mesh, groups_of(hosts), largest)
+    sums = sums_of(hosts, chains)
+    for each in sums:
+        if each.line.spread > NOISY and not noisy:
+            raise _too_noisy(each)
     device = Device(
         name=f"{mesh.devices.flat[0].device_kind}, {devices} at once",
         flops={dtype: Number(peak, origin)},
@@ -79,27 +88,19 @@ def measured(
         launch=Number(kernels.starting(mesh), origin),
         crowd=Number(crowding(mesh), origin),
     )
-    level = Level(
-        name="data",
-        size=devices,
-        alpha=Number(max(line.alpha, _LEAST), f"{origin}, spread {line.spread:.0%}"),
-        bandwidth=Number(line.bandwidth, f"{origin}, spread {line.spread:.0%}"),
-    )
-    level = replace(level, lines=tuple(line_of(c, level, origin) for c in chains))
     cluster = Cluster(
         name=name,
         device=device,
-        levels=(level,),
+        levels=levels_of(hosts, sums, origin),
         source=origin,
         host_link=Number(copying(mesh), origin),
     )
     if devices > 1:
         device = replace(device, packing=packing(mesh, origin))
     return Machine(
-        cluster=replace(cluster, device=device),
+        cluster=with_lines(replace(cluster, device=device), hosts, chains, origin),
         kernels=timed_kernels,
-        timings=timed,
-        spread=line.spread,
+        sums=sums,
     )
 
 
@@ -135,8 +136,6 @@ def with_layers(
         cluster=replace(cluster, device=device),
         kernels=timed,
         blocks=whole,
-        timings=(),
-        spread=0.0,
     )
 
 
@@ -160,43 +159,13 @@ def efficiency(timed: Sequence[Kernel], origin: str) -> tuple[float, Curve]:
     return peak, Curve(points=curve, origin=origin)
 
 
-_LEAST: Final = 1e-9
-"""Seconds of a message that is too short to be told."""
-_NOTHING: Final = links.Wire(alpha=_LEAST, bandwidth=1e15, spread=0.0)
-"""What connects a device with itself."""
-
-
-def _whole(mesh: Mesh) -> tuple[str, int]:
-    """Name the collective that a level's own numbers are of."""
-    return "all-reduce", mesh.devices.size
-
-
-def line_of(chain: Chained, level: Level, origin: str) -> Line:
-    """Return what a kind of collective takes, beside the level's numbers."""
-    found = links.wire(chain.timings, chain.devices)
-    straight = links.seconds(found, chain.timings, chain.devices)
-    sent = links.sent(chain.timings, chain.devices)
-    took = links.steadied([timing.seconds for timing in chain.timings])
-    started = found.alpha * messages(chain.kind, chain.devices)
-    said = f"{origin}, spread {found.spread:.0%}"
-    return Line(
-        kind=chain.kind,
-        devices=chain.devices,
-        messages=Number(started / level.alpha.value, said),
-        share=Number(level.bandwidth.value / found.bandwidth, said),
-        bend=tuple(
-            (float(size), seconds / float(line))
-            for size, seconds, line in zip(sent, took, straight, strict=True)
-        ),
-    )
-
-
-def _too_noisy(line: links.Wire, timed: Sequence[links.Timing]) -> BadInput:
-    slow = ", ".join(f"{t.payload:,} B: {1e3 * t.seconds:.2f} ms" for t in timed)
+def _too_noisy(sums: Sums) -> BadInput:
+    slow = ", ".join(f"{t.payload:,} B: {1e3 * t.seconds:.2f} ms" for t in sums.timings)
+    two = sums.switch
     return BadInput(
-        "the sums spread too much to calibrate on",
+        f"the sums of level {sums.level} spread too much to calibrate on",
         rule=f"timings lie within {NOISY:.0%} of a line through them, on average",
-        values=f"{line.spread:.0%}: {slow}",
+        values=f"{sums.line.spread:.0%}: {slow}" + (f"; {two.text}" if two else ""),
         remedy=(
             "again on a machine that does nothing else",
             "--noisy takes it as it is",

@@ -6,6 +6,9 @@ alpha and bandwidth are the level's own, so that asking about another link asks 
 all of its lines. No collective is straight: a library changes its algorithm with the
 size, and a shaped link lets the first bytes pass. How far timings lie from the line is
 its bend, by the bytes that a device sends in one collective.
+
+Groups of one size lie in several ways: two devices of each of two hosts, or one of each
+of four. What each way takes is a line of its own, told by `inside`.
 """
 
 import math
@@ -29,6 +32,8 @@ class Line:
     """As many times the level's alpha pass before and between its bytes."""
     share: Number
     """Seconds of its bytes, over those at the level's bandwidth."""
+    inside: int | None = None
+    """Of those, in one unit of the level below; None: however they lie."""
     bend: Points = ()
     """(bytes that a device sends, seconds over those of the line), bytes ascending."""
 
@@ -47,6 +52,13 @@ class Line:
                 rule="a collective has at least two devices",
                 values=f"devices = {self.devices}",
                 remedy="devices: 2",
+            )
+        if self.inside is not None and not 1 <= self.inside < self.devices:
+            raise BadInput(
+                f"a line of {self.kind} that crosses no links of its level",
+                rule="inside is at least 1, and less than devices",
+                values=f"inside = {self.inside}, devices = {self.devices}",
+                remedy="inside: 1, or without it",
             )
 
     def times(self, sent: float) -> float:
@@ -75,5 +87,21 @@ class Line:
 
     @property
     def name(self) -> str:
-        """As it stands in a path: `all-gather/4`."""
-        return f"{self.kind}/{self.devices}"
+        """As it stands in a path: `all-gather/4`, or `all-gather/4/2` with 2 inside."""
+        lies = "" if self.inside is None else f"/{self.inside}"
+        return f"{self.kind}/{self.devices}{lies}"
+
+    def apart(self, inside: int) -> float:
+        """Return how differently a group lies, 0 where it lies as what was measured.
+
+        Args:
+            inside: devices of the group in one unit of the level below.
+
+        >>> some = Number(1.0, "given: me")
+        >>> line = Line(
+        ...     kind="all-gather", devices=8, messages=some, share=some, inside=4
+        ... )
+        >>> line.apart(4), line.apart(2) < line.apart(1)
+        (0.0, True)
+        """
+        return abs(math.log(inside / (self.inside or inside)))

@@ -9,7 +9,9 @@ unit of a level after the other: a host, then the next one.
     rate(axes)   = least over levels up to that one of
                    bandwidth of a unit below / rings that leave it / oversubscription
 
-As many rings leave a unit as the group's devices in it fit times into the unit.
+As many rings leave a unit as the group's devices in it fit times into the unit. Lines
+of that level are of groups with as many devices; those come first that lie most alike,
+with as many of them in a unit below.
 """
 
 import math
@@ -36,10 +38,10 @@ class Group:
     rate: float
     """Bytes a second that one device of the group sends, all groups at once."""
     lines: tuple[Line, ...] = ()
-    """What was measured of collectives among as many devices."""
+    """What was measured of collectives among as many devices, the most alike first."""
 
     def line(self, kind: str) -> Line | None:
-        """Return what was measured of a kind of collective."""
+        """Return what was measured of a kind of collective, lying most alike."""
         return next((line for line in self.lines if line.kind == kind), None)
 
 
@@ -63,12 +65,14 @@ def group_of(cluster: Cluster, mesh: MeshShape, axes: Iterable[str]) -> Group:
         _rate(level, unit, min(unit, mesh.devices), places)
         for level, unit in zip(crossed, units, strict=False)
     )
+    inside = math.prod(_inside(units[len(crossed) - 1], *place) for place in places)
+    lines = (line for line in crossed[-1].lines if line.devices == size)
     return Group(
         size=size,
         level=crossed[-1].name,
         alpha=crossed[-1].alpha.value,
         rate=min(rates),
-        lines=tuple(line for line in crossed[-1].lines if line.devices == size),
+        lines=tuple(sorted(lines, key=lambda line: line.apart(inside))),
     )
 
 

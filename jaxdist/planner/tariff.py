@@ -18,8 +18,8 @@ from jaxdist.oracle.groups import group_of
 from jaxdist.oracle.prices import seconds
 from jaxdist.planner.space import Column
 
-_SIZES: Final = np.array([0, *(1 << power for power in range(10, 25, 2))])
-"""Bytes of an array: none, and 1 KiB to 16 MiB."""
+_SIZES: Final = np.array([0, *(1 << power for power in range(10, 29, 2))])
+"""Bytes of an array: none, and 1 KiB to 256 MiB."""
 _FEW: Final = 1e-9
 """Arrays at least, so that bytes of none are bytes of a very large one."""
 

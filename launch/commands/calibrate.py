@@ -23,7 +23,14 @@ def add_arguments(parser: Parser) -> None:
         "--devices",
         metavar="N",
         type=int,
-        help="devices that are measured together (one a process; those of --cluster)",
+        help="devices that are measured together (one; of several processes all they "
+        "have; those of --cluster)",
+    )
+    parser.add_argument(
+        "--largest",
+        metavar="SIZE",
+        help="bytes up to which collectives are timed (8MB; 64MB for large gradients "
+        "on fast links)",
     )
     parser.add_argument(
         "--dtype", default="float32", help="of the numbers of kernels (float32)"

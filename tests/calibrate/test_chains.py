@@ -8,6 +8,7 @@ import pytest
 from jax.sharding import AxisType
 
 from jaxdist.calibrate import chains
+from jaxdist.calibrate.hosts import Among, Hosts
 from jaxdist.collectives.hlo import read_collectives
 
 
@@ -19,7 +20,8 @@ def mesh_of(count):
 def test_every_kind_is_timed_in_groups_of_every_size(monkeypatch):
     some = {1 << 10: ((3, 11), 5), 1 << 18: ((1, 3), 5)}
     monkeypatch.setattr(chains, "SIZES", some)
-    found = chains.chained(mesh_of(4))
+    groups = Hosts(count=1, devices=4).within
+    found = chains.chained(mesh_of(4), groups)
     assert {(one.kind, one.devices) for one in found} == {
         (kind, size) for kind in chains._KINDS for size in (2, 4)
     }
@@ -28,6 +30,39 @@ def test_every_kind_is_timed_in_groups_of_every_size(monkeypatch):
         whole = one.devices if one.kind == "reduce-scatter" else 1
         assert (small, large) == ((1 << 10) // whole, (1 << 18) // whole)
         assert all(timing.seconds > 0 for timing in one.timings)
+
+
+def test_groups_lie_as_those_of_a_mesh_axis():
+    """Of two hosts of two: both of one, one of each, all of both."""
+    ids = [device.id for device in jax.devices()[:4]]
+    found = {}
+    for among in (Among(devices=2), Among(devices=2, stride=2), Among(devices=4)):
+        mesh = chains.parted(mesh_of(4), among)
+        rows = np.moveaxis(mesh.devices, 1, 2).reshape(-1, among.devices)
+        found[among] = [[ids.index(one.id) for one in row] for row in rows]
+    assert list(found.values()) == [
+        [[0, 1], [2, 3]],
+        [[0, 2], [1, 3]],
+        [[0, 1, 2, 3]],
+    ]
+
+
+def test_groups_of_devices_apart_are_timed_all_at_once(monkeypatch):
+    monkeypatch.setattr(chains, "SIZES", {1 << 10: ((1, 2), 1)})
+    (group,) = Hosts(count=2, devices=2).between[:1]
+    calls = []
+
+    def on_all(mesh, function, *own):
+        calls.append((mesh.shape["others"], mesh.shape["group"], mesh.shape["beside"]))
+        return lambda: None
+
+    monkeypatch.setattr(chains, "on_all", on_all)
+    monkeypatch.setattr(
+        chains, "rounds", lambda mesh, calls, times: np.ones((len(calls), times))
+    )
+    found = chains.chained(mesh_of(4), [group])
+    assert {one.among for one in found} == {Among(devices=2, stride=2)}
+    assert set(calls) == {(1, 2, 2)}
 
 
 @pytest.mark.parametrize("kind", list(chains._KINDS))

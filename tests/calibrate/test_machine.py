@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from jaxdist.calibrate.chains import Chained
+from jaxdist.calibrate.hosts import Among
+from jaxdist.calibrate.levels import line_of
 from jaxdist.calibrate.links import Timing, steadied, wire
-from jaxdist.calibrate.machine import efficiency, line_of
+from jaxdist.calibrate.machine import efficiency
 from jaxdist.collectives.hlo import wire_bytes
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.device import Curve, Device
@@ -75,8 +77,7 @@ def test_a_line_with_its_bend_goes_through_every_timing():
     level = Level(
         name="data", size=4, alpha=Number(5e-4, ORIGIN), bandwidth=Number(2e7, ORIGIN)
     )
-    chain = Chained(kind="reduce-scatter", devices=4, timings=timed)
-    level = replace(level, lines=(line_of(chain, level, ORIGIN),))
+    chain = Chained(kind="reduce-scatter", among=Among(devices=4), timings=timed)
     device = Device(
         name="some",
         flops={},
@@ -86,6 +87,7 @@ def test_a_line_with_its_bend_goes_through_every_timing():
     )
     cluster = Cluster(name="some", device=device, levels=(level,))
     group = group_of(cluster, MeshShape(data=4), ["data"])
+    group = replace(group, lines=(line_of(chain, group, ORIGIN),))
     said = [seconds("reduce-scatter", each.payload, 1, group) for each in timed]
     assert said == pytest.approx((3.5e-3, 3.5e-3, *odd[2:]))
 

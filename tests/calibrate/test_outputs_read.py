@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from jaxdist.calibrate.links import Timing, wire
-from jaxdist.calibrate.outputs.printed import Printed
-from jaxdist.calibrate.outputs.switch import switch_of
+from jaxdist.calibrate.switch import switch_of
 from jaxdist.core.plan import MeshShape
 from jaxdist.launch.cli import main
 from jaxdist.meshes.clusters.read import find
@@ -236,16 +235,8 @@ def test_noise_is_no_switch():
             )
             for size, sign in zip(sizes, signs, strict=True)
         ]
-        table = Printed(
-            suite="OSU",
-            program="osu_latency",
-            source="x",
-            ranks=2,
-            sizes=tuple(sizes),
-            timings=tuple(timed),
-            checked=True,
-        )
-        assert switch_of(table, wire(timed, 2)) is None
+        sized = list(zip(sizes, timed, strict=True))
+        assert switch_of("osu_latency", sized, 2, wire(timed, 2)) is None
 
 
 def test_a_table_for_people(capsys, tmp_path):

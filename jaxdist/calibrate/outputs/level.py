@@ -14,7 +14,7 @@ from typing import Final
 from jaxdist.calibrate.links import Wire, wire
 from jaxdist.calibrate.machine import NOISY
 from jaxdist.calibrate.outputs.printed import Printed
-from jaxdist.calibrate.outputs.switch import Switch, switch_of
+from jaxdist.calibrate.switch import Switch, switch_of
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
 from jaxdist.core.level import Level
@@ -73,7 +73,10 @@ def fitted_level(tables: Sequence[Printed], *, noisy: bool = False) -> Fit:
     timed = [timing for table in tables for timing in table.timings]
     devices = tables[0].ranks
     line = wire(timed, devices)
-    found = (switch_of(table, wire(table.timings, devices)) for table in tables)
+    found = (
+        switch_of(one.program, one.sized, devices, wire(one.timings, devices))
+        for one in tables
+    )
     fit = Fit(
         tables=tuple(tables), line=line, switches=tuple(one for one in found if one)
     )
@@ -139,11 +142,7 @@ def _check_ports(level: Level, fit: Fit, share: float) -> None:
 
 
 def _too_noisy(fit: Fit) -> BadInput:
-    told = "; ".join(
-        f"two lines of {one.program} spread {one.spread:.0%}, up to {one.below:,} B "
-        f"and from {one.above:,} B on"
-        for one in fit.switches
-    )
+    told = "; ".join(one.text for one in fit.switches)
     return BadInput(
         "the timings spread too much to calibrate on",
         rule=f"timings lie within {NOISY:.0%} of a line through them, on average",

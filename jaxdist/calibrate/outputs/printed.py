@@ -3,11 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from jaxdist.calibrate.links import Timing
+from jaxdist.calibrate.links import FEWEST, Timing
 from jaxdist.core.errors import BadInput
-
-FEWEST = 3
-"""Sizes through which a line is drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +32,11 @@ class Printed:
 
     def __post_init__(self) -> None:
         _check(self)
+
+    @property
+    def sized(self) -> tuple[tuple[int, Timing], ...]:
+        """Timings, each with its bytes in the first column."""
+        return tuple(zip(self.sizes, self.timings, strict=True))
 
     @property
     def origin(self) -> str:
@@ -139,7 +141,7 @@ def _check(table: Printed) -> None:
                 "osu_allreduce -m 1024:67108864",
             ),
         )
-    for size, one in zip(table.sizes, table.timings, strict=True):
+    for size, one in table.sized:
         if not one.seconds > 0:
             raise BadInput(
                 f"{table.source} has a time of nothing",

@@ -1,0 +1,177 @@
+"""Levels: what connects devices and hosts, as timed collectives say it.
+
+    alpha      of a message of an all-reduce
+    bandwidth  of the level = fitted bytes a second of a device x devices of a host
+
+of all devices of a host, and between hosts of one device of each, all at once: so many
+rings leave a host together, and nothing of them stays inside. Every kind, size and lie
+of a group is a line beside these numbers, over the rate that the oracle gives such a
+group, so that what was measured is what is predicted.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from jaxdist.calibrate import links
+from jaxdist.calibrate.chains import Chained
+from jaxdist.calibrate.hosts import Among, Hosts
+from jaxdist.calibrate.switch import Switch, switch_of
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.level import Level
+from jaxdist.core.line import Line
+from jaxdist.core.number import Number
+from jaxdist.oracle.groups import Group, group_of
+from jaxdist.oracle.prices import messages
+
+_LEAST: Final = 1e-9
+"""Seconds of a message that is too short to be told."""
+_MOST: Final = 1e15
+"""Bytes a second of what connects a device with itself."""
+_NOTHING: Final = links.Wire(alpha=_LEAST, bandwidth=_MOST, spread=0.0)
+_SUM: Final = "all-reduce"
+"""The collective that a level's own numbers are of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """The sums that a level's own numbers are of."""
+
+    level: str
+    """Its name."""
+    among: Among
+    """Who sums."""
+    timings: tuple[links.Timing, ...]
+    """By size."""
+    line: links.Wire
+    """Through them."""
+    switch: Switch | None
+    """Two lines, where one does not do justice to them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Span:
+    """A level before it is measured."""
+
+    name: str
+    size: int
+    own: Among
+    """The groups that its own numbers are of."""
+    groups: tuple[Among, ...]
+    """All that cross its links and no others'."""
+
+
+def groups_of(hosts: Hosts) -> tuple[Among, ...]:
+    """Return all groups that are timed, the innermost first."""
+    return tuple(group for span in _spans(hosts) for group in span.groups)
+
+
+def sums_of(hosts: Hosts, chains: Sequence[Chained]) -> tuple[Sums, ...]:
+    """Return the sums that levels are measured by; none on one device."""
+    return tuple(
+        _sums(span.name, chain)
+        for span in _spans(hosts)
+        for chain in chains
+        if (chain.kind, chain.among) == (_SUM, span.own)
+    )
+
+
+def levels_of(hosts: Hosts, sums: Sequence[Sums], origin: str) -> tuple[Level, ...]:
+    """Return the levels, without lines.
+
+    Args:
+        hosts: that were measured.
+        sums: of these; none on one device.
+        origin: of the numbers.
+    """
+    lines = {each.level: each.line for each in sums}
+    return tuple(
+        _level(span, lines.get(span.name, _NOTHING), origin) for span in _spans(hosts)
+    )
+
+
+def with_lines(
+    cluster: Cluster, hosts: Hosts, chains: Sequence[Chained], origin: str
+) -> Cluster:
+    """Return a cluster whose levels have all that was timed.
+
+    Args:
+        cluster: with the levels of these hosts.
+        hosts: that were measured.
+        chains: of their groups.
+        origin: of the numbers.
+    """
+    found: defaultdict[str, list[Line]] = defaultdict(list)
+    for chain in chains:
+        group = group_of(cluster, chain.among.mesh(hosts.whole), ["data"])
+        line = line_of(chain, group, origin)
+        inside = hosts.inside(chain.among)
+        found[group.level].append(replace(line, inside=inside))
+    levels = (
+        replace(level, lines=tuple(found[level.name])) for level in cluster.levels
+    )
+    return replace(cluster, levels=tuple(levels))
+
+
+def line_of(chain: Chained, group: Group, origin: str) -> Line:
+    """Return what a kind of collective takes, beside the numbers of its group.
+
+    Args:
+        chain: its timings.
+        group: with the level's alpha, and its part of the links.
+        origin: of the numbers.
+    """
+    found = links.wire(chain.timings, chain.devices)
+    straight = links.seconds(found, chain.timings, chain.devices)
+    sent = links.sent(chain.timings, chain.devices)
+    took = links.steadied([timing.seconds for timing in chain.timings])
+    started = found.alpha * messages(chain.kind, chain.devices)
+    said = f"{origin}, spread {found.spread:.0%}"
+    return Line(
+        kind=chain.kind,
+        devices=chain.devices,
+        messages=Number(started / group.alpha, said),
+        share=Number(group.rate / found.bandwidth, said),
+        bend=tuple(
+            (float(size), seconds / float(line))
+            for size, seconds, line in zip(sent, took, straight, strict=True)
+        ),
+    )
+
+
+def _spans(hosts: Hosts) -> tuple[_Span, ...]:
+    """Return the levels: one, or those of a host and between hosts."""
+    whole = Among(devices=hosts.devices)
+    if hosts.count == 1:
+        size = hosts.devices
+        return (_Span(name="data", size=size, own=whole, groups=hosts.within),)
+    apart = Among(devices=hosts.count, stride=hosts.devices)
+    return (
+        _Span(name="host", size=hosts.devices, own=whole, groups=hosts.within),
+        _Span(name="net", size=hosts.count, own=apart, groups=hosts.between),
+    )
+
+
+def _sums(level: str, chain: Chained) -> Sums:
+    line = links.wire(chain.timings, chain.devices)
+    sized = [(timing.payload, timing) for timing in chain.timings]
+    return Sums(
+        level=level,
+        among=chain.among,
+        timings=chain.timings,
+        line=line,
+        switch=switch_of(_SUM, sized, chain.devices, line),
+    )
+
+
+def _level(span: _Span, line: links.Wire, origin: str) -> Level:
+    """Return a level without its lines."""
+    said, rings = f"{origin}, spread {line.spread:.0%}", span.own.stride
+    times = f"; times {rings} devices of a host that sent at once" if rings > 1 else ""
+    return Level(
+        name=span.name,
+        size=span.size,
+        alpha=Number(max(line.alpha, _LEAST), said),
+        bandwidth=Number(min(rings * line.bandwidth, _MOST), said + times),
+    )

@@ -1,0 +1,38 @@
+"""Sizes: up to which bytes collectives are timed.
+
+A library takes other algorithms for large sums, and gradients of large networks are
+summed in buckets that are larger than most links of a test carry in a second.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+Times = tuple[tuple[int, int], int]
+"""Collectives in the shorter and in the longer chain, and rounds."""
+_STEP: Final = 4
+_APART: Final = 1.25
+"""Times the one before that a size is at least: closer ones tell nothing new."""
+
+
+def up_to(sizes: Mapping[int, Times], largest: int | None) -> dict[int, Times]:
+    """Return the sizes below another, more by factors of four, and that one.
+
+    Args:
+        sizes: bytes, and how they are timed.
+        largest: bytes; None leaves the sizes as they are.
+
+    >>> some = {1 << 20: ((1, 3), 9), 1 << 23: ((1, 3), 3)}
+    >>> [size / 2**20 for size in up_to(some, 64 << 20)]
+    [1.0, 8.0, 32.0, 64.0]
+    >>> [size / 2**20 for size in up_to(some, 4 << 20)]
+    [1.0, 4.0]
+    """
+    if largest is None:
+        return dict(sizes)
+    last = size = max(sizes)
+    more = dict(sizes)
+    while (size := size * _STEP) < largest:
+        more[size] = sizes[last]
+    alike = min((size for size in sizes if size >= largest), default=last)
+    below = {size: how for size, how in more.items() if size * _APART <= largest}
+    return {**below, largest: sizes[alike]}

@@ -1,0 +1,59 @@
+"""Hosts: which groups of devices are timed, and where processes are taken for hosts."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from jaxdist.calibrate.hosts import Among, Hosts, hosts_of
+
+
+def mesh_of(processes):
+    devices = [SimpleNamespace(process_index=one) for one in processes]
+    return SimpleNamespace(devices=np.array(devices, object).reshape(1, -1, 1))
+
+
+@pytest.mark.parametrize(
+    ("processes", "hosts"),
+    [
+        ([0, 0, 0, 0], (1, 4)),
+        ([0, 1, 2, 3], (1, 4)),
+        ([0, 0, 1, 1], (2, 2)),
+        ([1, 1, 1, 0, 0, 0], (2, 3)),
+        # Not side by side, or not as many each: one level, as if nothing were known.
+        ([0, 1, 0, 1], (1, 4)),
+        ([0, 0, 0, 1], (1, 4)),
+        ([0, 0, 1, 1, 0, 0, 1, 1], (1, 8)),
+        ([0], (1, 1)),
+    ],
+)
+def test_processes_with_several_devices_each_are_hosts(processes, hosts):
+    found = hosts_of(mesh_of(processes))
+    assert (found.count, found.devices) == hosts
+    assert found.whole == len(processes)
+
+
+def test_one_host_is_timed_in_groups_of_every_size():
+    one = Hosts(count=1, devices=8)
+    assert one.within == tuple(Among(devices=size) for size in (2, 4, 8))
+    assert one.between == ()
+    assert one.inside(Among(devices=8)) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "devices", "groups"), [(2, 2, 3), (4, 2, 5), (4, 4, 7), (8, 8, 11)]
+)
+def test_groups_are_few_and_each_is_another(count, devices, groups):
+    hosts = Hosts(count=count, devices=devices)
+    found = hosts.within + hosts.between
+    assert len(set(found)) == len(found) == groups
+    for among in hosts.between:
+        inside = hosts.inside(among)
+        assert inside * among.stride == devices
+        assert among.mesh(hosts.whole).devices == hosts.whole
+
+
+def test_groups_of_one_size_that_lie_in_two_ways_are_told_apart():
+    hosts = Hosts(count=4, devices=2)
+    of_four = [among for among in hosts.between if among.devices == 4]
+    assert [hosts.inside(among) for among in of_four] == [1, 2]
