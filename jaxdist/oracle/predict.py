@@ -153,8 +153,9 @@ def check_devices(plan: Plan, cluster: Cluster) -> None:
 
 def paced(case: Case, cluster: Cluster) -> Replay:
     """Return how long devices work in a step, and wait for other stages."""
-    stages, crowd = passes(case, cluster), cluster.device.crowd.value
-    return replayed(case.plan, case.microbatches, stages, crowd)
+    device = cluster.device
+    crowd, skew = device.crowd.value, device.skew.value
+    return replayed(case.plan, case.microbatches, passes(case, cluster), crowd, skew)
 
 
 def computed(case: Case, cluster: Cluster, replay: Replay) -> dict[str, float]:

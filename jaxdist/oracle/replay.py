@@ -3,13 +3,17 @@
 The program that runs a table goes from exchange to exchange with all devices together,
 so a beat is as long as who works longest in it:
 
-    step = sum over beats of share(beat) max over devices of seconds(works)
+    step = sum over beats of max(longest, second + skew)
+
+of the seconds that devices work in it, share(beat) of what they take alone to each,
 
     share(beat) = max(1 / crowd, devices that work in it / devices)
 
 Where devices share processors (`crowd` above 1), those that work are faster while
 others rest, as where a pipeline fills or drains; what layers say to other devices is
-not. The bubble is what is left of a step for the device that works longest.
+not. Devices that work as long as each other do not end together (`skew`), and who waits
+for all of them waits for the last; nobody does where one works for much longer than the
+others. The bubble is what is left of a step for the device that works longest.
 """
 
 from collections.abc import Sequence
@@ -39,7 +43,11 @@ class Replay:
 
 
 def replayed(
-    plan: Plan, microbatches: int, stages: Sequence[Spent], crowd: float = 1.0
+    plan: Plan,
+    microbatches: int,
+    stages: Sequence[Spent],
+    crowd: float = 1.0,
+    skew: float = 0.0,
 ) -> Replay:
     """Return what the busiest device works in a step, and what it waits.
 
@@ -48,6 +56,7 @@ def replayed(
         microbatches: of a step.
         stages: seconds of each stage in one microbatch, where all devices compute.
         crowd: as of a device.
+        skew: as of a device, in seconds.
     """
     if plan.stages == 1:
         (one,) = stages
@@ -66,8 +75,22 @@ def replayed(
     beats = [took(beat) for beat in made.beats]
     works = [sum(own) for own in zip(*beats, strict=True)]
     busy = max(works)
-    waits = sum(map(max, beats)) - busy
+    waits = sum(lasting(own, skew) for own in beats) - busy
     return Replay(device=works.index(busy), busy=busy, waits=waits)
+
+
+def lasting(works: Sequence[float], skew: float) -> float:
+    """Return the seconds of a beat, from exchange to exchange.
+
+    Args:
+        works: seconds that each device works in it.
+        skew: as of a device, in seconds.
+
+    >>> lasting([3.0, 3.0, 0.0], 0.5), lasting([3.0, 1.0, 1.0], 0.5)
+    (3.5, 3.0)
+    """
+    *_, second, longest = sorted((0.0, *works))
+    return max(longest, second + skew) if second else longest
 
 
 def share_in(beat: Beat, crowd: float) -> float:

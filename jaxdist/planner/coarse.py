@@ -4,7 +4,8 @@
               that a device has, summed to stages of equal FLOPs; the longest counts
     ticks     of a schedule: m + P - 1 with forward and as many with backward passes for
               gpipe and eager-1f1b; 2 (m + P - 1) for 1f1b, of which P alone have no
-              backward pass; of the P - 1 in which some rest, the share of the replay
+              backward pass; of the P - 1 in which some rest, the share of the replay;
+              behind each exchange of stages the skew of devices that end together
     moved     what a small layout of each axis by itself moves (`samples.py`), scaled:
               sums of gradients and gathers with the parameters of a device, sums and
               edges of layers with its samples, messages with the microbatches; what
@@ -35,6 +36,8 @@ from jaxdist.planner.samples import Samples
 from jaxdist.planner.space import Column, Space
 from jaxdist.planner.tariff import tariff
 
+_ALONE: Final = 2
+"""Beats of a direction in which one stage alone works: the first and the last."""
 _SHARE: Final = {
     "bf16": 0.5,
     "fp8": 0.254,
@@ -127,6 +130,20 @@ class Coarse:
         return ahead, 2 * long - ahead
 
     @cached_property
+    def _beats(self) -> Column:
+        """Times that stages exchange what they made."""
+        ticks: Column = sum(self._ticks)
+        both = self.space.micro * self.space.chunks
+        both = both + self.space.sizes("pipe") - self._stages
+        return np.where(self._names == EAGER, ticks - both, ticks)
+
+    @cached_property
+    def _shared(self) -> Column:
+        """Exchanges before which several stages worked: not the first and the last."""
+        several = (self.space.micro > 1) & (self.space.sizes("pipe") > 1)
+        return np.where(several, np.maximum(self._beats - 2 * _ALONE, 0), 0)
+
+    @cached_property
     def _rested(self) -> Column:
         """Ticks of a direction by which a step is shorter, as some devices rest."""
         crowd, pipe = self.cluster.device.crowd.value, self.space.sizes("pipe")
@@ -146,7 +163,8 @@ class Coarse:
         again = found.forward * self.space.remat
         backward = found.backward + again + self._summing
         total: Column = ahead * found.forward + back * backward
-        return total - self._rested * (found.forward + backward)
+        late = self.cluster.device.skew.value * self._shared
+        return total - self._rested * (found.forward + backward) + late
 
     @cached_property
     def _summing(self) -> Column:
@@ -242,15 +260,11 @@ class Coarse:
         Of two stages one sends activations alone, and one gradients alone; where
         permutations were measured each waits for both (`jaxdist.oracle.passing`).
         """
-        ticks = sum(self._ticks)
-        pipe = self.space.sizes("pipe")
-        both = self.space.micro * self.space.chunks + pipe - self._stages
-        beats = np.where(self._names == EAGER, ticks - both, ticks)
         hop = self.pieces.handed(self._stages) / shards / self.space.micro
         one = (self._stages == 2) & (not in_turn(self.cluster))
         ways = np.where(one, 1, 2)
         priced = self._priced("collective-permute", "pipe")
-        return priced(2 * beats, ways * beats * hop)
+        return priced(2 * self._beats, ways * self._beats * hop)
 
     def _priced(self, kind: str, *axes: str) -> Callable[[Column, Column], Column]:
         """Return the seconds of so many arrays and bytes of each plan."""

@@ -129,10 +129,12 @@ def _ticks(
     )
     if "bubble" in made.terms_s:
         count = timetable(plan, case.microbatches).exchanges
+        skew = cluster.device.skew.value
+        last = f" ({duration(skew)} more where several do)" if skew else ""
         yield Term(
             name="bubble",
             formula=f"{count} beats of {plan.pipe.schedule}, each as long as who "
-            "computes and talks longest in it, less what the busiest does",
+            f"computes and talks longest in it{last}, less what the busiest does",
             value=made.terms_s["bubble"],
         )
 

@@ -117,6 +117,7 @@ _DEVICE: Final[Mapping[str, Reader]] = {
     "memory_bandwidth": quantities.bandwidth,
     "launch": quantities.seconds,
     "crowd": _plain,
+    "skew": quantities.seconds,
 }
 _LEVEL: Final[Mapping[str, Reader]] = {
     "alpha": quantities.seconds,

@@ -64,6 +64,42 @@ def test_who_works_is_faster_while_others_rest(crowd, fills):
     assert replayed(plan, 8, [said] * 4, crowd).seconds == (8 + 3) * 3
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "eager-1f1b"])
+def test_who_ends_with_others_is_waited_for(schedule):
+    """Of two even stages behind every beat in which both work as long as each other.
+
+    Those are m - 1 each way; of eager ones two have less to do in one beat each.
+    """
+    plan = Plan(mesh=MeshShape(pipe=2), pipe=Pipe(schedule=schedule))
+    even = [Spent(forward=1.0, backward=2.0)] * 2
+    beats = {"gpipe": 2 * 7, "eager-1f1b": 6}[schedule]
+    late = replayed(plan, 8, even, skew=0.25)
+    assert late.seconds == replayed(plan, 8, even).seconds + beats * 0.25
+    assert late.busy == 8 * 3
+
+
+def test_nobody_waits_for_the_last_where_one_works_for_longer_than_all_others():
+    plan = Plan(mesh=MeshShape(pipe=4), pipe=Pipe(schedule="gpipe"))
+    short, long = Spent(forward=1.0, backward=1.0), Spent(forward=3.0, backward=3.0)
+    stages = [short, long, short, short]
+    alone = replayed(plan, 8, stages)
+    # Where the long one works nobody waits; where two or three short ones do while it
+    # fills and drains, they are as late as ever.
+    late = replayed(plan, 8, stages, skew=0.5)
+    assert late.busy == alone.busy == 8 * 6
+    assert late.seconds - alone.seconds == 2 * 0.5
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "eager-1f1b", "gpipe"])
+def test_a_timeline_is_as_long_as_late_devices_make_it(schedule, digits):
+    plan = Plan(mesh=MeshShape(pipe=4), microbatches=4, pipe=Pipe(schedule=schedule))
+    late = find("testbed").with_number("device.skew", Number(1e-3, "given: a test"))
+    case = digits.case(plan)
+    terms = predict(case, late).terms_s
+    ends = max(lane[-1].end for lane in planned_lanes(case, late))
+    assert ends == pytest.approx(terms["compute"] + terms["bubble"])
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "eager-1f1b", "gpipe"])
 def test_a_timeline_shows_who_is_faster_while_others_rest(schedule, digits):
     plan = Plan(mesh=MeshShape(pipe=4), microbatches=4, pipe=Pipe(schedule=schedule))

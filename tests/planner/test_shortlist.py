@@ -152,6 +152,22 @@ def test_what_is_saved_while_others_rest_is_estimated_as_it_is_replayed(coarse):
         assert 0.5 - 1e-9 <= saved[row] <= 1
 
 
+def test_what_late_devices_cost_is_estimated_as_it_is_replayed(coarse):
+    """Of even stages every exchange but those while a pipeline fills and drains."""
+    skew = 1e-3
+    late = coarse.cluster.with_number("device.skew", Number(skew, "given: a test"))
+    more = (replace(coarse, cluster=late)._computed - coarse._computed) / skew
+    stage = Spent(forward=1.0, backward=1.0)
+    for row in np.nonzero(coarse.space.chunks == 1)[0][::97]:
+        plan = coarse.space.plan(row)
+        micro, stages = plan.microbatches, plan.mesh.pipe
+        alone, said = (
+            replayed(plan, micro, [stage] * stages, skew=s).seconds for s in (0.0, skew)
+        )
+        found = (said - alone) / skew
+        assert more[row] == pytest.approx(found, abs=4.1 if stages > 1 else 1e-6)
+
+
 def test_gradients_that_are_added_up_are_estimated_as_they_are_predicted(coarse):
     space, passed = coarse.space, 3 / coarse.cluster.device.memory_bandwidth.value
     own = space.mesh == space.meshes.index(MeshShape(data=8))
