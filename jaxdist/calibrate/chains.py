@@ -14,7 +14,7 @@ A sum of 1 KB over four hosts on two processors takes 5.2 ms behind a kernel of 
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -28,6 +28,7 @@ from jax.sharding import Mesh
 from jaxdist.calibrate.hosts import Among
 from jaxdist.calibrate.links import Timing
 from jaxdist.calibrate.sizes import Times, up_to
+from jaxdist.calibrate.skew import apart
 from jaxdist.calibrate.together import on_all, rounds
 
 _SOME: Final = (3, 11)
@@ -67,6 +68,8 @@ class Chained:
     """The groups; all of them at once."""
     timings: tuple[Timing, ...]
     """By the size of its result."""
+    skew: float = 0.0
+    """Seconds that were taken out of them: of a wait for devices that are late."""
 
     @property
     def devices(self) -> int:
@@ -86,11 +89,29 @@ def chained(
     """
     sizes = up_to(SIZES, largest)
     return tuple(
-        Chained(kind=kind, among=among, timings=tuple(_timings(grouped, kind, sizes)))
+        _chained(parted(mesh, among), kind, among, sizes)
         for among in groups
-        for grouped in [parted(mesh, among)]
         for kind in _KINDS
     )
+
+
+def _chained(
+    grouped: Mesh, kind: str, among: Among, sizes: Mapping[int, Times]
+) -> Chained:
+    timings = tuple(
+        Timing(
+            kind=kind,
+            payload=_result(kind, size, among.devices),
+            seconds=_seconds(grouped, kind, size, times, before(kind, size)),
+        )
+        for size, times in sizes.items()
+    )
+    if kind not in _IN_A_LINK:
+        return Chained(kind=kind, among=among, timings=timings)
+    smallest = min(sizes)
+    soon = _seconds(grouped, kind, smallest, sizes[smallest], 1)
+    found = apart(timings, soon, _IN_A_LINK[kind])
+    return Chained(kind=kind, among=among, timings=found.timings, skew=found.skew)
 
 
 def parted(mesh: Mesh, among: Among) -> Mesh:
@@ -99,20 +120,18 @@ def parted(mesh: Mesh, among: Among) -> Mesh:
     return Mesh(mesh.devices.reshape(shape), ("others", _GROUP, "beside"))
 
 
-def _timings(grouped: Mesh, kind: str, sizes: Mapping[int, Times]) -> Iterator[Timing]:
-    devices = grouped.shape[_GROUP]
-    for size, (links, times) in sizes.items():
-        own, products = _own(size, devices), before(kind, size)
-        calls = [
-            on_all(grouped, partial(_chain, each, products, count), *own)
-            for each in (_KINDS[kind], _alone)
-            for count in links
-        ]
-        few, some, *kernels = np.median(rounds(grouped, calls, times), axis=1)
-        more = (some - few) - (kernels[1] - kernels[0])
-        seconds = float(max(more, 0.05 * some)) / (links[1] - links[0])
-        seconds /= _IN_A_LINK.get(kind, 1)
-        yield Timing(kind=kind, payload=_result(kind, size, devices), seconds=seconds)
+def _seconds(grouped: Mesh, kind: str, size: int, times: Times, products: int) -> float:
+    """Return what one collective takes behind so many products."""
+    (links, count), own = times, _own(size, grouped.shape[_GROUP])
+    calls = [
+        on_all(grouped, partial(_chain, each, products, many), *own)
+        for each in (_KINDS[kind], _alone)
+        for many in links
+    ]
+    few, some, *kernels = np.median(rounds(grouped, calls, count), axis=1)
+    more = (some - few) - (kernels[1] - kernels[0])
+    seconds = float(max(more, 0.05 * some)) / (links[1] - links[0])
+    return seconds / _IN_A_LINK.get(kind, 1)
 
 
 def before(kind: str, size: int) -> int:

@@ -137,6 +137,7 @@ def line_of(chain: Chained, group: Group, origin: str) -> Line:
             (float(size), seconds / float(line))
             for size, seconds, line in zip(sent, took, straight, strict=True)
         ),
+        skew=Number(chain.skew, origin),
     )
 
 

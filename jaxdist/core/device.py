@@ -13,7 +13,6 @@ from jaxdist.core.timed_block import TimedBlocks
 
 _FREE: Final = Number(0.0, "assumed: kernels start for nothing")
 _ALONE: Final = Number(1.0, "assumed: each device has processors of its own")
-_EVEN: Final = Number(0.0, "assumed: devices that compute the same end together")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +75,6 @@ class Device:
     """Seconds that every kernel takes at least."""
     crowd: Number = _ALONE
     """Times as long as alone kernels take where all devices compute at once."""
-    skew: Number = _EVEN
-    """Seconds by which the last of devices that computed the same is behind them."""
     kernels: Kernels | None = None
     """Products and convolutions that were timed; they go before the efficiency."""
     blocks: TimedBlocks | None = None

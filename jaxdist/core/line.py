@@ -5,7 +5,9 @@
 alpha and bandwidth are the level's own, so that asking about another link asks about
 all of its lines. No collective is straight: a library changes its algorithm with the
 size, and a shaped link lets the first bytes pass. How far timings lie from the line is
-its bend, by the bytes that a device sends in one collective.
+its bend, by the bytes that a device sends in one collective. Devices that computed as
+long as each other do not end together: what the others then wait for the last of them
+is no part of the line, but its skew.
 
 Groups of one size lie in several ways: two devices of each of two hosts, or one of each
 of four. What each way takes is a line of its own, told by `inside`.
@@ -18,6 +20,8 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.number import Number
 
 Points = tuple[tuple[float, float], ...]
+
+_TOGETHER = Number(0.0, "assumed: devices that compute the same end together")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,8 @@ class Line:
     """Of those, in one unit of the level below; None: however they lie."""
     bend: Points = ()
     """(bytes that a device sends, seconds over those of the line), bytes ascending."""
+    skew: Number = _TOGETHER
+    """Seconds by which the last is late where all have computed as long."""
 
     def __post_init__(self) -> None:
         sizes = [size for size, _ in self.bend]

@@ -6,6 +6,7 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.measured import Cell
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.passes import passes
+from jaxdist.oracle.passing import skew_of
 from jaxdist.oracle.replay import lasting, share_in, work_seconds
 from jaxdist.pipeline.planned import timetable
 from jaxdist.pipeline.work import Beat, Work
@@ -30,22 +31,22 @@ def planned_lanes(case: Case, cluster: Cluster) -> Lanes:
         return ()
     made = timetable(case.plan, case.microbatches)
     has_weights = any(w and w.kind == "weights" for row in made.ticks for w in row)
-    stages, device = passes(case, cluster), cluster.device
-    crowd, skew = device.crowd.value, device.skew.value
+    stages, crowd = passes(case, cluster), cluster.device.crowd.value
+    skew = skew_of(cluster, case.plan.mesh)
     lanes: list[list[Cell]] = [[] for _ in made.ticks[0]]
     now = 0.0
     for beat in made.beats:
         ends, share = [now] * len(lanes), share_in(beat, crowd)
-        for place, work in _works(beat):
+        for device, work in _works(beat):
             seconds = work_seconds(work, stages, has_weights, share)
-            start, ends[place] = ends[place], ends[place] + seconds
-            lanes[place].append(
+            start, ends[device] = ends[device], ends[device] + seconds
+            lanes[device].append(
                 Cell(
                     kind=work.kind,
                     stage=work.stage,
                     micro=work.micro,
                     start=start,
-                    end=ends[place],
+                    end=ends[device],
                 )
             )
         now += lasting([end - now for end in ends], skew)

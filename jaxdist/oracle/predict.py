@@ -11,7 +11,7 @@ from jaxdist.core.plan import Plan
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.keeps import kept
 from jaxdist.oracle.passes import moved_around, passes, said_inside
-from jaxdist.oracle.passing import sending
+from jaxdist.oracle.passing import sending, skew_of
 from jaxdist.oracle.prices import priced
 from jaxdist.oracle.replay import Replay, replayed
 from jaxdist.partition.ledger import Ledger
@@ -153,8 +153,7 @@ def check_devices(plan: Plan, cluster: Cluster) -> None:
 
 def paced(case: Case, cluster: Cluster) -> Replay:
     """Return how long devices work in a step, and wait for other stages."""
-    device = cluster.device
-    crowd, skew = device.crowd.value, device.skew.value
+    crowd, skew = cluster.device.crowd.value, skew_of(cluster, case.plan.mesh)
     return replayed(case.plan, case.microbatches, passes(case, cluster), crowd, skew)
 
 

@@ -56,7 +56,7 @@ def replayed(
         microbatches: of a step.
         stages: seconds of each stage in one microbatch, where all devices compute.
         crowd: as of a device.
-        skew: as of a device, in seconds.
+        skew: seconds by which the last of those that end together is late.
     """
     if plan.stages == 1:
         (one,) = stages
@@ -84,7 +84,7 @@ def lasting(works: Sequence[float], skew: float) -> float:
 
     Args:
         works: seconds that each device works in it.
-        skew: as of a device, in seconds.
+        skew: seconds by which the last of those that end together is late.
 
     >>> lasting([3.0, 3.0, 0.0], 0.5), lasting([3.0, 1.0, 1.0], 0.5)
     (3.5, 3.0)

@@ -27,7 +27,7 @@ import numpy as np
 
 from jaxdist.core.axes import SPATIAL_AXES
 from jaxdist.core.cluster import Cluster
-from jaxdist.oracle.passing import in_turn
+from jaxdist.oracle.passing import in_turn, skew_of
 from jaxdist.oracle.predict import MARGIN, PASSES
 from jaxdist.oracle.work import ADDED
 from jaxdist.pipeline.schedule import EAGER
@@ -163,7 +163,8 @@ class Coarse:
         again = found.forward * self.space.remat
         backward = found.backward + again + self._summing
         total: Column = ahead * found.forward + back * backward
-        late = self.cluster.device.skew.value * self._shared
+        skews = [skew_of(self.cluster, mesh) for mesh in self.space.meshes]
+        late = np.array(skews)[self.space.mesh] * self._shared
         return total - self._rested * (found.forward + backward) + late
 
     @cached_property

@@ -117,7 +117,6 @@ _DEVICE: Final[Mapping[str, Reader]] = {
     "memory_bandwidth": quantities.bandwidth,
     "launch": quantities.seconds,
     "crowd": _plain,
-    "skew": quantities.seconds,
 }
 _LEVEL: Final[Mapping[str, Reader]] = {
     "alpha": quantities.seconds,
@@ -126,7 +125,11 @@ _LEVEL: Final[Mapping[str, Reader]] = {
     "oversubscription": _plain,
     "length": quantities.metres,
 }
-_LINE: Final[Mapping[str, Reader]] = {"messages": _plain, "share": _plain}
+_LINE: Final[Mapping[str, Reader]] = {
+    "messages": _plain,
+    "share": _plain,
+    "skew": quantities.seconds,
+}
 _TABLES: Final[Mapping[str, Reader]] = {
     "flops": quantities.work_rate,
     "packing": quantities.seconds,

@@ -9,6 +9,8 @@ from jax.sharding import AxisType
 
 from jaxdist.calibrate import chains
 from jaxdist.calibrate.hosts import Among, Hosts
+from jaxdist.calibrate.links import Timing
+from jaxdist.calibrate.skew import apart
 from jaxdist.collectives.hlo import read_collectives
 
 
@@ -114,3 +116,30 @@ def test_what_is_passed_on_goes_one_way_at_a_time():
     text = jax.jit(run).lower(np.ones(8, np.float32)).compile().as_text()
     pairs = re.findall(r"source_target_pairs=\{(\{.*?\})\}", text)
     assert pairs == ["{0,1},{1,2},{2,3}", "{1,0},{2,1},{3,2}"]
+
+
+def test_what_is_waited_for_late_devices_is_no_part_of_what_links_take(monkeypatch):
+    """Behind long kernels 2 ms more for every size, and the largest takes 5 itself."""
+    wire = {1 << 10: 1e-3, 1 << 18: 5e-3}
+    behind = {1: 0.0, chains._PRODUCTS: 2e-3}
+
+    def seconds(grouped, kind, size, times, products):
+        return wire[size] + behind[products]
+
+    monkeypatch.setattr(chains, "_seconds", seconds)
+    monkeypatch.setattr(chains, "SIZES", dict.fromkeys(wire, ((3, 11), 5)))
+    for one in chains.chained(mesh_of(4), [Among(devices=4)]):
+        took = [timing.seconds for timing in one.timings]
+        if one.kind == "collective-permute":
+            assert took == pytest.approx([*wire.values()])
+            assert one.skew == pytest.approx(2 * 2e-3)  # there and back wait once
+        else:
+            assert one.skew == 0
+            assert took[1] == wire[1 << 18] + behind[chains.before(one.kind, 1 << 18)]
+
+
+def test_a_calibration_that_is_quieter_behind_long_kernels_has_no_skew():
+    late = [Timing(kind="collective-permute", payload=8, seconds=s) for s in (1.0, 4.0)]
+    found = apart(late, soon=1.5, together=2)
+    assert found.skew == 0
+    assert [one.seconds for one in found.timings] == [1.0, 4.0]

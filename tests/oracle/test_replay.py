@@ -19,6 +19,20 @@ from jaxdist.oracle.replay import replayed
 from jaxdist.oracle.work import Spent
 
 
+def with_skew(cluster, seconds):
+    """Four devices of the first level, the last of which is late by so much."""
+    one = Number(1.0, "measured: a test")
+    line = Line(
+        kind="collective-permute",
+        devices=4,
+        messages=one,
+        share=one,
+        skew=Number(seconds, "measured: a test"),
+    )
+    (level, *rest) = cluster.levels
+    return replace(cluster, levels=(replace(level, lines=(line,)), *rest))
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "eager-1f1b"])
 @pytest.mark.parametrize("micro", [4, 8])
 def test_even_stages_take_the_closed_form(schedule, micro):
@@ -93,7 +107,7 @@ def test_nobody_waits_for_the_last_where_one_works_for_longer_than_all_others():
 @pytest.mark.parametrize("schedule", ["1f1b", "eager-1f1b", "gpipe"])
 def test_a_timeline_is_as_long_as_late_devices_make_it(schedule, digits):
     plan = Plan(mesh=MeshShape(pipe=4), microbatches=4, pipe=Pipe(schedule=schedule))
-    late = find("testbed").with_number("device.skew", Number(1e-3, "given: a test"))
+    late = with_skew(find("testbed"), 1e-3)
     case = digits.case(plan)
     terms = predict(case, late).terms_s
     ends = max(lane[-1].end for lane in planned_lanes(case, late))

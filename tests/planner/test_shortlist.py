@@ -155,7 +155,8 @@ def test_what_is_saved_while_others_rest_is_estimated_as_it_is_replayed(coarse):
 def test_what_late_devices_cost_is_estimated_as_it_is_replayed(coarse):
     """Of even stages every exchange but those while a pipeline fills and drains."""
     skew = 1e-3
-    late = coarse.cluster.with_number("device.skew", Number(skew, "given: a test"))
+    late = with_permutations(coarse.cluster, skew)
+    coarse = replace(coarse, cluster=with_permutations(coarse.cluster))
     more = (replace(coarse, cluster=late)._computed - coarse._computed) / skew
     stage = Spent(forward=1.0, backward=1.0)
     for row in np.nonzero(coarse.space.chunks == 1)[0][::97]:
@@ -178,7 +179,7 @@ def test_gradients_that_are_added_up_are_estimated_as_they_are_predicted(coarse)
     assert coarse._summing.max() <= passed * coarse.samples.parameters * 1.01
 
 
-def with_permutations(cluster):
+def with_permutations(cluster, skew=0.0):
     one = Number(1.0, "measured: a test")
     level, *others = cluster.levels
     size = 1 << 20
@@ -189,8 +190,9 @@ def with_permutations(cluster):
             messages=one,
             share=one,
             bend=((size, 1.0),),
+            skew=Number(skew, "measured: a test"),
         )
-        for devices in (2, 8)
+        for devices in (2, 4, 8)
     )
     return replace(cluster, levels=(replace(level, lines=lines), *others))
 

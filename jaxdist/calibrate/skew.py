@@ -1,0 +1,45 @@
+"""Skew: what of a collective behind long kernels is a wait for devices that are late.
+
+    skew = there and back behind long kernels - there and back behind short ones
+
+of the smallest arrays, whose bytes take no time. Devices that computed as long as each
+other do not end together where they share processors: what a stage then waits is the
+same for an array of any size, and nothing where another stage computes for longer
+anyway (`jaxdist/oracle/replay.py`). So it is kept apart from what links take.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from jaxdist.calibrate.links import Timing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apart:
+    """Timings, and the wait that was in them."""
+
+    timings: tuple[Timing, ...]
+    """Without it."""
+    skew: float
+    """Seconds that devices wait for the last, once for as many as follow a kernel."""
+
+
+def apart(late: Sequence[Timing], soon: float, together: int) -> Apart:
+    """Take the wait out of timings.
+
+    Args:
+        late: of collectives behind long kernels, the smallest array first.
+        soon: seconds of the smallest one behind short kernels.
+        together: collectives that follow a kernel, the first of which waits.
+
+    >>> some = [Timing(kind="collective-permute", payload=8, seconds=3e-3)]
+    >>> found = apart(some, soon=1e-3, together=2)
+    >>> found.skew, found.timings[0].seconds
+    (0.004, 0.001)
+    """
+    wait = max(0.0, late[0].seconds - soon)
+    least = min(soon, late[0].seconds)
+    timings = tuple(
+        replace(one, seconds=max(least, one.seconds - wait)) for one in late
+    )
+    return Apart(timings=timings, skew=together * wait)
