@@ -132,7 +132,8 @@ class Coarse:
     @cached_property
     def _beats(self) -> Column:
         """Times that stages exchange what they made."""
-        ticks: Column = sum(self._ticks)
+        ahead, back = self._ticks
+        ticks = ahead + back
         both = self.space.micro * self.space.chunks
         both = both + self.space.sizes("pipe") - self._stages
         return np.where(self._names == EAGER, ticks - both, ticks)
