@@ -254,7 +254,7 @@ class Coarse:
 
     def _priced(self, kind: str, *axes: str) -> Callable[[Column, Column], Column]:
         """Return the seconds of so many arrays and bytes of each plan."""
-        found = tariff(kind, self.cluster, self.space.meshes, axes)
+        found = tariff(kind, self.cluster, self.space.placed, axes)
         return partial(found.seconds, self.space.mesh)
 
 

@@ -144,7 +144,7 @@ def _rows(ledger: Ledger, term: str, cluster: Cluster) -> Iterator[Term]:
         if f"{row.what}, {' x '.join(row.axes)}" == term:
             found[row.kind, row.axes].append(row)
     for (kind, axes), rows in found.items():
-        group = group_of(cluster, ledger.plan.mesh, axes)
+        group = group_of(cluster, ledger.plan.placed, axes)
         took = sum(seconds(kind, row.payload, row.arrays, group) for row in rows)
         formula = _priced(kind, rows, group, took)
         yield Term(name=f"  {kind}", formula=formula, value=took)
