@@ -40,12 +40,6 @@ class Placed:
         inner = self.order[self.order.index(axis) + 1 :]
         return self.mesh.size(*inner), part_size(name) or self.mesh.size(axis)
 
-    @property
-    def moved(self) -> bool:
-        """Whether any axis lies where it does not without being placed."""
-        real = [axis for axis in self.order if self.mesh.size(axis) > 1]
-        return real != sorted(real, key=AXES.index)
-
 
 def order_of(inside: Iterable[str]) -> tuple[str, ...]:
     """Return every axis, outermost first, with some moved behind all others.

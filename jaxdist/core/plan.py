@@ -139,9 +139,8 @@ class Plan:
         return ", ".join((self.title, *self._settings()))
 
     def _settings(self) -> Iterator[str]:
-        if self.placed.moved:
-            inner = [axis for axis in self.placement if self.mesh.size(axis) > 1]
-            yield f"{' x '.join(inner)} inside"
+        if self.inside:
+            yield f"{' x '.join(self.inside)} inside"
         if self.microbatches > 1:
             yield f"{self.microbatches} microbatches"
         if self.stages > 1:
@@ -166,6 +165,17 @@ class Plan:
         'pipe'
         """
         return Placed(mesh=self.mesh, order=order_of(self.placement))
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """Axes that the placement moves; none where all lie as without it.
+
+        >>> Plan(mesh=MeshShape(data=2, tensor=2), placement=("tensor",)).inside
+        ()
+        """
+        real = [a for a in self.placed.order if self.mesh.size(a) > 1]
+        as_ever = real == sorted(real, key=AXES.index)
+        return () if as_ever else tuple(a for a in self.placement if a in real)
 
     @property
     def replicas(self) -> int:

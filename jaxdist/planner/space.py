@@ -53,6 +53,8 @@ class Choices:
     """What fsdp shares out: the optimizer's state alone, or parameters as well."""
     weights: tuple[Weights, ...] = ("pairs",)
     """How the tensor axis splits weights."""
+    inside: tuple[str, ...] = ()
+    """Axes that may be moved to the inside on devices."""
 
 
 @dataclass(frozen=True, kw_only=True)
