@@ -75,8 +75,10 @@ class Heap:
             others: the same with other placements.
         """
         new = [one for one in others if one.label not in self.stages]
-        case = self.describe(plan) if new else None
-        for one in new if case else ():
+        if not new:
+            return
+        case = self.describe(plan)
+        for one in new:
             self.stages[one.label] = case.stages
             prediction = predict(case.under(one), self.cluster)
             self.found[one.label] = Ranked(plan=one, prediction=prediction)

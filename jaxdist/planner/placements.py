@@ -12,31 +12,30 @@ from jaxdist.core.axes import AXES
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.oracle.groups import group_of
-from jaxdist.oracle.predict import Prediction
 from jaxdist.planner.coarse import Coarse
 from jaxdist.planner.heap import Heap, Ranked
 
 _BY_LINKS = ("bubble", "input")
-"""Terms beside collectives that may be shorter where links are faster."""
+"""Terms beside collectives that hang on how fast links are."""
 
 
 def place(heap: Heap, coarse: Coarse) -> None:
     """Try other placements of the layouts that were described, and keep the best.
 
-    One more axis is moved to the inside; asked again it moves another. Layouts whose
-    computing alone takes as long as the fastest step are left as they are.
+    One more axis is moved to the inside; asked again it moves another. What could not
+    be the fastest step if all that comes nearer took no time is left out.
 
     Args:
         heap: of plans that were described.
         coarse: the space, which says the axes that may be moved.
     """
-    if not heap.found:
-        return
     inside, cluster = coarse.space.choices.inside, coarse.cluster
-    best = heap.sorted()[0].prediction.step_s
-    for one in list(_firsts(heap)):
-        if inside and computed(one.prediction) < best:
-            heap.describe_placed(one.plan, moves(one.plan, inside, cluster))
+    firsts = list(_firsts(heap))
+    best = firsts[0].prediction.step_s if firsts else 0.0
+    for one in firsts:
+        found = moves(one.plan, inside, cluster)
+        able = [moved for moved in found if least(one, moved, cluster) < best]
+        heap.describe_placed(one.plan, able)
     heap.drop_misplaced()
 
 
@@ -56,10 +55,30 @@ def moves(plan: Plan, inside: tuple[str, ...], cluster: Cluster) -> Iterator[Pla
             yield moved
 
 
-def computed(made: Prediction) -> float:
-    """Return the seconds of a step that no placement makes shorter."""
-    kept = (s for term, s in made.terms_s.items() if ", " not in term)
-    return sum(kept) - sum(made.terms_s.get(term, 0.0) for term in _BY_LINKS)
+def least(one: Ranked, moved: Plan, cluster: Cluster) -> float:
+    """Return seconds below which no step is under another placement.
+
+    Collectives along axes that come nearer may take no time, and nobody waits for them
+    or for samples; others take what they took, or longer.
+
+    Args:
+        one: a plan and its prediction.
+        moved: it under another placement.
+        cluster: the machines.
+    """
+    total = 0.0
+    for term, took in one.prediction.terms_s.items():
+        what, talks, axes = term.partition(", ")
+        if not talks:
+            total += took if what not in _BY_LINKS else 0.0
+            continue
+        was, now = (
+            group_of(cluster, plan.placed, axes.split(" x "))
+            for plan in (one.plan, moved)
+        )
+        nearer = now.rate > was.rate or now.alpha < was.alpha
+        total += 0.0 if nearer else took
+    return total
 
 
 def _firsts(heap: Heap) -> Iterator[Ranked]:
