@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 _OWN: Final = ("JAXDIST_", "JAX_", "XLA_")
 """Beginnings of variables by which a process of a run is what it is."""
 _MOST: Final = "1000"
-_LAYOUT: Final = ("plan.mesh.", "plan.pipe.", "plan.remat", "plan.microbatches")
+_LAYOUT: Final = (
+    *("plan.mesh.", "plan.pipe.", "plan.placement"),
+    *("plan.remat", "plan.microbatches"),
+)
 """Beginnings of settings that a search may choose, whoever set them."""
 
 

@@ -2,6 +2,8 @@
 
 Every axis of `jaxdist.core.axes.AXES` is there, size 1 included, and every axis type
 is Auto: `jax.make_mesh` alone would make them Explicit, which convolutions refuse.
+Devices are laid in the order of the plan's placement and then turned to that of AXES,
+so shardings and device groups by their place in the mesh are those without one.
 """
 
 from collections.abc import Sequence
@@ -19,7 +21,8 @@ def build_mesh(plan: Plan, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Lay the plan's axes over devices.
 
     Args:
-        plan: sizes of the axes; their product is the number of devices used.
+        plan: sizes of the axes, whose product is the number of devices used, and
+            which of them lie innermost.
         devices: at least that many; all visible ones where not given.
 
     Raises:
@@ -34,8 +37,12 @@ def build_mesh(plan: Plan, devices: Sequence[jax.Device] | None = None) -> Mesh:
             values=f"{plan.title} = {wanted} devices, found {len(found)}",
             remedy=f"plan.mesh.data={max(len(found), 1)} with the other axes at 1",
         )
-    shape = tuple(size for _, size in plan.mesh.items())
-    if devices is None and wanted == len(found):
-        return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    order = plan.placed.order
+    shape = tuple(plan.mesh.size(axis) for axis in order)
+    auto = (AxisType.Auto,) * len(AXES)
     grid = np.asarray(found[:wanted]).reshape(shape)
-    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    if devices is None and wanted == len(found):
+        # jax knows which devices of a machine are near to each other.
+        grid = jax.make_mesh(shape, order, axis_types=auto).devices
+    turned = grid.transpose([order.index(axis) for axis in AXES])
+    return Mesh(turned, AXES, axis_types=auto)

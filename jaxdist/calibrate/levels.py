@@ -22,6 +22,7 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.level import Level
 from jaxdist.core.line import Line
 from jaxdist.core.number import Number
+from jaxdist.core.placement import Placed
 from jaxdist.oracle.groups import Group, group_of
 from jaxdist.oracle.prices import messages
 
@@ -104,7 +105,7 @@ def with_lines(
     """
     found: defaultdict[str, list[Line]] = defaultdict(list)
     for chain in chains:
-        group = group_of(cluster, chain.among.mesh(hosts.whole), ["data"])
+        group = group_of(cluster, Placed(mesh=chain.among.mesh(hosts.whole)), ["data"])
         line = line_of(chain, group, origin)
         inside = hosts.inside(chain.among)
         found[group.level].append(replace(line, inside=inside))

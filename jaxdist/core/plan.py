@@ -11,6 +11,7 @@ from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.mesh import MeshShape, sizes
 from jaxdist.core.outer import Outer
 from jaxdist.core.pipe import Pipe
+from jaxdist.core.placement import Placed, check_placement, order_of
 from jaxdist.core.plan_fields import as_object, known, tuples
 from jaxdist.core.reduce import Reduce
 from jaxdist.core.shuffle import Shuffle
@@ -31,6 +32,10 @@ class Plan:
     """Devices along each axis."""
     idle: tuple[str, ...] = ()
     """Axes allowed to repeat the same work on purpose (to test or to measure)."""
+    placement: tuple[str, ...] = ()
+    """Axes that lie innermost on devices, behind all others, outer to inner: `pipe`
+    puts the stages side by side in a host. Empty leaves the order of the mesh.
+    """
     weights: Weights = "pairs"
     """How the tensor axis splits weights: pairs of layers, filters, or channels;
     sequence: pairs, and the tokens between them.
@@ -63,6 +68,7 @@ class Plan:
             if name not in AXES:
                 near = did_you_mean(name, AXES) or ", ".join(AXES)
                 raise BadInput(f"no mesh axis {name}", remedy=f"did you mean {near}?")
+        check_placement(self.placement)
         if self.spatial_until and self.mesh.spatial_shards == 1:
             raise BadInput(
                 "no images are split that could be gathered",
@@ -127,10 +133,14 @@ class Plan:
         >>> from jaxdist.core.pipe import Pipe
         >>> Plan(mesh=MeshShape(data=2, pipe=2), microbatches=8, remat=True).label
         'pipe 2 x data 2, 8 microbatches, 1f1b, remat'
+        >>> Plan(mesh=MeshShape(data=2, tensor=2), placement=("data",)).label
+        'data 2 x tensor 2, data inside'
         """
         return ", ".join((self.title, *self._settings()))
 
     def _settings(self) -> Iterator[str]:
+        if self.inside:
+            yield f"{' x '.join(self.inside)} inside"
         if self.microbatches > 1:
             yield f"{self.microbatches} microbatches"
         if self.stages > 1:
@@ -146,6 +156,26 @@ class Plan:
             yield "remat"
         if self.reduce.via != "exact":
             yield self.reduce.via
+
+    @property
+    def placed(self) -> Placed:
+        """The mesh on devices.
+
+        >>> Plan(placement=("pipe",)).placed.order[-1]
+        'pipe'
+        """
+        return Placed(mesh=self.mesh, order=order_of(self.placement))
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """Axes that the placement moves; none where all lie as without it.
+
+        >>> Plan(mesh=MeshShape(data=2, tensor=2), placement=("tensor",)).inside
+        ()
+        """
+        real = [a for a in self.placed.order if self.mesh.size(a) > 1]
+        as_ever = real == sorted(real, key=AXES.index)
+        return () if as_ever else tuple(a for a in self.placement if a in real)
 
     @property
     def replicas(self) -> int:
@@ -220,6 +250,7 @@ class Plan:
             | {
                 "mesh": MeshShape(**sizes(tree.get("mesh", {}))),
                 "idle": tuple(tree.get("idle", ())),
+                "placement": tuple(tree.get("placement", ())),
             }
         )
 

@@ -1,7 +1,7 @@
 """A case: what is predicted, one training step of a network under a plan."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import Layer, Profile
@@ -37,6 +37,11 @@ class Case:
     def shards(self) -> int:
         """Devices that share out the positions of one microbatch's samples."""
         return self.plan.batch_shards * self.plan.mesh.spatial_shards
+
+    def under(self, plan: Plan) -> "Case":
+        """Return the same step under a plan that differs in its placement alone."""
+        ledgers = tuple(replace(ledger, plan=plan) for ledger in self.ledgers)
+        return replace(self, plan=plan, ledgers=ledgers)
 
     def layers_of(self, stage: int) -> tuple[Layer, ...]:
         """Return the layers of a stage; those of no block are in the last one."""

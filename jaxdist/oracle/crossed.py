@@ -17,5 +17,5 @@ def links_of(case: Case, cluster: Cluster) -> dict[str, Group]:
     """
     rows = [row for ledger in case.ledgers for row in ledger.rows]
     rows += [r for ledger in case.ledgers for sync in ledger.syncs for r in sync.rows]
-    mesh, axes = case.plan.mesh, dict.fromkeys(row.axes for row in rows)
-    return {" x ".join(names): group_of(cluster, mesh, names) for names in axes}
+    placed, axes = case.plan.placed, dict.fromkeys(row.axes for row in rows)
+    return {" x ".join(names): group_of(cluster, placed, names) for names in axes}

@@ -1,7 +1,7 @@
 """Groups: the devices of some mesh axes, and the links of a cluster they share.
 
-Devices stand in the order of the mesh, the innermost axis side by side, and fill one
-unit of a level after the other: a host, then the next one.
+Devices stand in the order of the mesh, or of the plan's placement, the innermost axis
+side by side, and fill one unit of a level after the other: a host, then the next one.
 
     stride(axis) = product of the sizes of the axes inside it
     span(axes)   = stride * size of the outermost: devices from the first to the last
@@ -18,11 +18,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from jaxdist.core.axes import AXES, part_size
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.level import Level
 from jaxdist.core.line import Line
-from jaxdist.core.plan import MeshShape
+from jaxdist.core.placement import Placed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,24 +44,24 @@ class Group:
         return next((line for line in self.lines if line.kind == kind), None)
 
 
-def group_of(cluster: Cluster, mesh: MeshShape, axes: Iterable[str]) -> Group:
+def group_of(cluster: Cluster, placed: Placed, axes: Iterable[str]) -> Group:
     """Return the group of some axes.
 
     Args:
         cluster: machines.
-        mesh: devices along each axis.
+        placed: devices along each axis, and how these lie.
         axes: names of axes, or of parts of them.
 
     Raises:
         BadInput: the cluster has fewer devices than the mesh.
     """
-    places = [_place(mesh, name) for name in axes]
+    places = [placed.place(name) for name in axes]
     span = max((stride * size for stride, size in places), default=1)
     size = math.prod(size for _, size in places)
     crossed = cluster.levels[: cluster.level_of(span) + 1]
     units = (1, *cluster.sizes)
     rates = (
-        _rate(level, unit, min(unit, mesh.devices), places)
+        _rate(level, unit, min(unit, placed.mesh.devices), places)
         for level, unit in zip(crossed, units, strict=False)
     )
     inside = math.prod(_inside(units[len(crossed) - 1], *place) for place in places)
@@ -90,13 +89,6 @@ def _rate(
     inside = math.prod(_inside(unit, *place) for place in places)
     rings = max(1, devices // inside)
     return level.bandwidth.value / rings / level.oversubscription.value
-
-
-def _place(mesh: MeshShape, name: str) -> tuple[int, int]:
-    """Return the stride and the size of an axis, or of the inner part of one."""
-    axis = name.partition("[")[0]
-    inner = AXES[AXES.index(axis) + 1 :]
-    return mesh.size(*inner), part_size(name) or mesh.size(axis)
 
 
 def _inside(unit: int, stride: int, size: int) -> int:

@@ -32,7 +32,7 @@ def planned_lanes(case: Case, cluster: Cluster) -> Lanes:
     made = timetable(case.plan, case.microbatches)
     has_weights = any(w and w.kind == "weights" for row in made.ticks for w in row)
     stages, crowd = passes(case, cluster), cluster.device.crowd.value
-    skew = skew_of(cluster, case.plan.mesh)
+    skew = skew_of(cluster, case.plan.placed)
     lanes: list[list[Cell]] = [[] for _ in made.ticks[0]]
     now = 0.0
     for beat in made.beats:

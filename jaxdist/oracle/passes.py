@@ -71,7 +71,7 @@ def _said(case: Case, cluster: Cluster) -> Iterator[Spent]:
     for stage in range(max(1, len(case.stages))):
         device = places.of_stages[stage][0]
         inside = _of_layers(case.ledgers[device], _layers_of(case, (stage,)))
-        whole = sum(priced(inside, cluster, case.plan.mesh).values())
+        whole = sum(priced(inside, cluster, case.plan.placed).values())
         once = whole / taken[device].micro / (2 + case.plan.remat)
         back = (1 + case.plan.remat) * once
         yield Spent(forward=once, backward=back, said_forward=once, said_backward=back)

@@ -17,7 +17,8 @@ from dataclasses import replace
 from typing import Final
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.placement import Placed
+from jaxdist.core.plan import Plan
 from jaxdist.oracle.groups import group_of
 from jaxdist.partition.ledger import Ledger
 from jaxdist.pipeline.places import places_of
@@ -68,14 +69,14 @@ def _interleaved(ledger: Ledger, hops: int) -> Ledger:
     return replace(ledger, rows=rows)
 
 
-def skew_of(cluster: Cluster, mesh: MeshShape) -> float:
+def skew_of(cluster: Cluster, placed: Placed) -> float:
     """Return the seconds that stages wait for the last of those that end together.
 
     Args:
         cluster: says what was measured of permutations.
-        mesh: says who passes on to whom.
+        placed: says who passes on to whom.
     """
-    line = group_of(cluster, mesh, _PIPE).line(_PERMUTED)
+    line = group_of(cluster, placed, _PIPE).line(_PERMUTED)
     return line.skew.value if line else 0.0
 
 

@@ -118,7 +118,7 @@ def predict(case: Case, cluster: Cluster) -> Prediction:
     replay = paced(case, cluster)
     ledger = moving(case, cluster, replay.device)
     terms = computed(case, cluster, replay)
-    terms |= priced(ledger, cluster, case.plan.mesh)
+    terms |= priced(ledger, cluster, case.plan.placed)
     terms["packing"] = max(packed(ledger, cluster) for ledger in case.ledgers)
     terms["update"] = _update(case, cluster)
     late = _input(case, cluster) - sum(terms.values())
@@ -153,13 +153,13 @@ def check_devices(plan: Plan, cluster: Cluster) -> None:
 
 def paced(case: Case, cluster: Cluster) -> Replay:
     """Return how long devices work in a step, and wait for other stages."""
-    crowd, skew = cluster.device.crowd.value, skew_of(cluster, case.plan.mesh)
+    crowd, skew = cluster.device.crowd.value, skew_of(cluster, case.plan.placed)
     return replayed(case.plan, case.microbatches, passes(case, cluster), crowd, skew)
 
 
 def computed(case: Case, cluster: Cluster, replay: Replay) -> dict[str, float]:
     """Return the seconds of computing and of waiting for other stages."""
-    said = priced(said_inside(case, replay.device), cluster, case.plan.mesh)
+    said = priced(said_inside(case, replay.device), cluster, case.plan.placed)
     return {"compute": replay.busy - sum(said.values()), "bubble": replay.waits}
 
 
@@ -178,8 +178,8 @@ def moving(case: Case, cluster: Cluster, busiest: int) -> Ledger:
         sending(moved_around(case, device), case.plan, device, cluster)
         for device in range(len(case.ledgers))
     ]
-    mesh, inside = case.plan.mesh, said_inside(case, busiest).rows
-    around = max(found, key=lambda one: sum(priced(one, cluster, mesh).values()))
+    placed, inside = case.plan.placed, said_inside(case, busiest).rows
+    around = max(found, key=lambda one: sum(priced(one, cluster, placed).values()))
     return replace(around, rows=(*around.rows, *inside))
 
 

@@ -15,7 +15,7 @@ from collections import defaultdict
 
 from jaxdist.collectives.hlo import wire_bytes
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.plan import MeshShape
+from jaxdist.core.placement import Placed
 from jaxdist.oracle.groups import Group, group_of
 from jaxdist.partition.ledger import Ledger
 
@@ -66,7 +66,7 @@ def messages(kind: str, devices: int) -> int:
     }[kind]
 
 
-def priced(ledger: Ledger, cluster: Cluster, mesh: MeshShape) -> dict[str, float]:
+def priced(ledger: Ledger, cluster: Cluster, placed: Placed) -> dict[str, float]:
     """Return the seconds of a ledger's rows, by `what, axes`.
 
     Syncs of an outer loop count by the step.
@@ -76,7 +76,7 @@ def priced(ledger: Ledger, cluster: Cluster, mesh: MeshShape) -> dict[str, float
     joint = [row for sync in ledger.syncs for row in sync.rows]
     for rows, share in ((ledger.rows, 1.0), (joint, 1 / every)):
         for row in rows:
-            group = group_of(cluster, mesh, row.axes)
+            group = group_of(cluster, placed, row.axes)
             took = seconds(row.kind, row.payload, row.arrays, group)
             total[f"{row.what}, {' x '.join(row.axes)}"] += share * took
     return dict(total)

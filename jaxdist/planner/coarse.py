@@ -164,7 +164,7 @@ class Coarse:
         again = found.forward * self.space.remat
         backward = found.backward + again + self._summing
         total: Column = ahead * found.forward + back * backward
-        skews = [skew_of(self.cluster, mesh) for mesh in self.space.meshes]
+        skews = [skew_of(self.cluster, one) for one in self.space.placed]
         late = np.array(skews)[self.space.mesh] * self._shared
         return total - self._rested * (found.forward + backward) + late
 
@@ -270,7 +270,7 @@ class Coarse:
 
     def _priced(self, kind: str, *axes: str) -> Callable[[Column, Column], Column]:
         """Return the seconds of so many arrays and bytes of each plan."""
-        found = tariff(kind, self.cluster, self.space.meshes, axes)
+        found = tariff(kind, self.cluster, self.space.placed, axes)
         return partial(found.seconds, self.space.mesh)
 
 

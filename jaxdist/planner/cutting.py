@@ -108,7 +108,7 @@ def step_of(coarse: Coarse, plan: Plan, chain: Chain) -> Callable[[Starts], floa
     behind = plan.microbatches * plan.pipe.chunks - 1
     exchanges = timetable(plan, plan.microbatches).exchanges
     ways = (1 + in_turn(cluster)) * exchanges
-    group = group_of(cluster, plan.mesh, ("pipe",))
+    group = group_of(cluster, plan.placed, ("pipe",))
 
     def step(starts: Starts) -> float:
         one = seconds("collective-permute", chain.longest(starts), 1, group)

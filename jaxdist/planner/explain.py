@@ -130,7 +130,7 @@ def _ticks(
     )
     if "bubble" in made.terms_s:
         count = timetable(plan, case.microbatches).exchanges
-        skew = skew_of(cluster, plan.mesh)
+        skew = skew_of(cluster, plan.placed)
         last = f" ({duration(skew)} more where several do)" if skew else ""
         yield Term(
             name="bubble",
@@ -147,7 +147,7 @@ def _rows(ledger: Ledger, term: str, cluster: Cluster) -> Iterator[Term]:
         if f"{row.what}, {' x '.join(row.axes)}" == term:
             found[row.kind, row.axes].append(row)
     for (kind, axes), rows in found.items():
-        group = group_of(cluster, ledger.plan.mesh, axes)
+        group = group_of(cluster, ledger.plan.placed, axes)
         took = sum(seconds(kind, row.payload, row.arrays, group) for row in rows)
         formula = _priced(kind, rows, group, took)
         yield Term(name=f"  {kind}", formula=formula, value=took)

@@ -1,6 +1,6 @@
 """A heap of plans that were described: those that fit, and why others do not."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from jaxdist.core.cluster import Cluster
@@ -67,6 +67,22 @@ class Heap:
             return self._fits(plan, prediction, prediction.roomy_bytes, ", not traced")
         return self._fits(plan, prediction, prediction.memory_bytes, "")
 
+    def describe_placed(self, plan: Plan, others: Iterable[Plan]) -> None:
+        """Predict a plan that can be run under other placements as well.
+
+        Args:
+            plan: it.
+            others: the same with other placements.
+        """
+        new = [one for one in others if one.label not in self.stages]
+        if not new:
+            return
+        case = self.describe(plan)
+        for one in new:
+            self.stages[one.label] = case.stages
+            prediction = predict(case.under(one), self.cluster)
+            self.found[one.label] = Ranked(plan=one, prediction=prediction)
+
     def again(self, title: str, plan: Plan) -> None:
         """Try a plan that does not fit with the insides of blocks computed again."""
         if title in self.short and not plan.remat:
@@ -81,13 +97,23 @@ class Heap:
         """Return the plans that can be run, the fastest first."""
         return sorted(self.found.values(), key=lambda one: one.prediction.step_s)
 
+    def drop_misplaced(self) -> None:
+        """Keep one of the plans that differ in nothing but their placement."""
+        kept: set[str] = set()
+        for one in self.sorted():
+            same = replace(one.plan, placement=()).label
+            if same in kept:
+                del self.found[one.plan.label]
+            kept.add(same)
+
     def drop_slower(self, ways: Sequence[str]) -> None:
-        """Keep one of the plans that differ in nothing but a way to sum exactly."""
+        """Keep one of the plans that differ in a way to sum exactly, or placement."""
         kept: set[str] = set()
         for one in self.sorted():
             if one.plan.reduce.via not in ways:
                 continue
-            same = replace(one.plan, reduce=one.plan.reduce.by("exact")).label
+            exact = one.plan.reduce.by("exact")
+            same = replace(one.plan, reduce=exact, placement=()).label
             if same in kept:
                 del self.found[one.plan.label]
             kept.add(same)

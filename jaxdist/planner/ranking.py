@@ -10,6 +10,7 @@ from jaxdist.oracle.case import Case
 from jaxdist.oracle.predict import Prediction
 from jaxdist.planner.coarse import Coarse
 from jaxdist.planner.heap import Heap, Ranked, none_of
+from jaxdist.planner.placements import place
 from jaxdist.planner.shortlist import (
     EXACT,
     LAYOUTS,
@@ -66,8 +67,9 @@ def rank(
     """Rank the plans of a space.
 
     The best settings of the best layouts are described in full, until enough of them
-    fit, those in stages with cuts of their own as well; and, of those that come out
-    first, more settings and ways to sum exactly.
+    fit, those in stages with cuts of their own as well, and with other axes side by
+    side where that could be fastest; and, of those that come out first, more settings
+    and ways to sum exactly.
 
     Args:
         coarse: the space, estimated.
@@ -98,10 +100,12 @@ def rank(
     for one in heap.sorted():
         for plan in recut(one.plan, coarse):
             heap.describe_in_full(plan)
+    place(heap, coarse)
     for one in heap.sorted()[:REFINED]:
         for plan in variants(one.plan, order, coarse):
             heap.describe_in_full(plan)
     climb(heap, coarse)
+    place(heap, coarse)
     heap.drop_slower(("exact", *EXACT))
     if trace and not coarse.roomy:
         _confirm(heap, trace)
@@ -178,8 +182,9 @@ def _losses(
 
 
 def _bare(plan: Plan) -> str:
-    """Name a plan but for remat and its way of summing."""
-    return replace(plan, remat=False, reduce=plan.reduce.by("exact")).label
+    """Name a plan but for remat, its way of summing and its placement."""
+    exact = plan.reduce.by("exact")
+    return replace(plan, remat=False, reduce=exact, placement=()).label
 
 
 def reason(one: Prediction, best: Prediction) -> str:

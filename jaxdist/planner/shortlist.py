@@ -91,7 +91,8 @@ def variants(plan: Plan, order: Column, coarse: Coarse) -> Iterator[Plan]:
     space = coarse.space
     place = space.meshes.index(plan.mesh)
     own = order[space.mesh[order] == place]
-    yield from (space.plan(int(row)) for row in own[:SETTINGS])
+    for row in own[:SETTINGS]:
+        yield replace(space.plan(int(row)), placement=plan.placement)
     yield from recut(plan, coarse)
     if plan.mesh.tensor > 1:
         yield from (replace(plan, weights=how) for how in space.choices.weights)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from jaxdist.core.axes import BATCH_AXES
 from jaxdist.core.pipe import Order, Pipe
+from jaxdist.core.placement import Placed
 from jaxdist.core.plan import MeshShape, Plan, Weights
 from jaxdist.core.reduce import Via
 from jaxdist.planner.layouts import AXES, layouts
@@ -52,6 +53,8 @@ class Choices:
     """What fsdp shares out: the optimizer's state alone, or parameters as well."""
     weights: tuple[Weights, ...] = ("pairs",)
     """How the tensor axis splits weights."""
+    inside: tuple[str, ...] = ()
+    """Axes that may be moved to the inside on devices."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +90,12 @@ class Space:
     def chunks(self) -> Column:
         """Stages of each device, of every row."""
         return np.array([chunks for _, chunks in self.choices.orders])[self.order]
+
+    @property
+    def placed(self) -> tuple[Placed, ...]:
+        """The meshes on devices."""
+        order = self.base.placed.order
+        return tuple(Placed(mesh=mesh, order=order) for mesh in self.meshes)
 
     def zero(self, mesh: MeshShape) -> Literal[1, 3]:
         """Return what fsdp shares out in a mesh.

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.plan import MeshShape
+from jaxdist.core.placement import Placed
 from jaxdist.oracle.groups import group_of
 from jaxdist.oracle.prices import seconds
 from jaxdist.planner.space import Column
@@ -50,25 +50,25 @@ class Tariff:
 
 
 def tariff(
-    kind: str, cluster: Cluster, meshes: Sequence[MeshShape], axes: Sequence[str]
+    kind: str, cluster: Cluster, meshes: Sequence[Placed], axes: Sequence[str]
 ) -> Tariff:
     """Return the prices of a kind of collective on each mesh.
 
     Args:
         kind: as the compiler names it.
         cluster: the machines.
-        meshes: of a space.
+        meshes: of a space, on devices.
         axes: along which it moves something, where a mesh has them.
     """
-    each = [_prices(kind, cluster, mesh, axes) for mesh in meshes]
+    each = [_prices(kind, cluster, placed, axes) for placed in meshes]
     return Tariff(prices=np.array(each))
 
 
 def _prices(
-    kind: str, cluster: Cluster, mesh: MeshShape, axes: Sequence[str]
+    kind: str, cluster: Cluster, placed: Placed, axes: Sequence[str]
 ) -> list[float]:
-    along = tuple(axis for axis in axes if mesh.size(axis) > 1)
+    along = tuple(axis for axis in axes if placed.mesh.size(axis) > 1)
     if not along:
         return [0.0] * len(_SIZES)
-    group = group_of(cluster, mesh, along)
+    group = group_of(cluster, placed, along)
     return [seconds(kind, int(size), 1, group) for size in _SIZES]

@@ -66,7 +66,14 @@ class Question:
     def base(self) -> Plan:
         """What no search changes."""
         plan = self.resolved.config.plan
-        return replace(plan, spatial_until="", spatial_then="repeat")
+        placement = plan.placement if self._is_placed else ()
+        one = replace(plan, spatial_until="", spatial_then="repeat")
+        return replace(one, placement=placement)
+
+    @property
+    def _is_placed(self) -> bool:
+        """Whether the order of axes on devices was typed."""
+        return "plan.placement" in self.resolved.set_by("command line")
 
     @cached_property
     def pinned(self) -> dict[str, int]:
@@ -172,5 +179,6 @@ class Question:
             remat=(plan.remat,) if "plan.remat" in typed else (False, True),
             zeros=(plan.zero,) if "plan.zero" in typed else (1, 3),
             weights=(plan.weights,) if "plan.weights" in typed else get_args(Weights),
+            inside=() if self._is_placed else EVERY,
             ways=exact if "plan.reduce.via" in typed else (*exact, *lossy),
         )

@@ -41,6 +41,8 @@ def caption(plan: Plan) -> str:
     'data 4 across, spatial_h 2 down'
     >>> caption(Plan(mesh=MeshShape(spatial_h=2), spatial_until="block3"))
     'spatial_h 2 down, images whole from block3 on'
+    >>> caption(Plan(mesh=MeshShape(data=2, tensor=2), placement=("data",)))
+    'data 2 across, tensor 2 down, data innermost on devices'
     """
     used = [(name, size) for name, size in plan.mesh.items() if size > 1]
     across = [f"{n} {s}" for n, s in used if n not in _DOWN and n != "pipe"]
@@ -51,6 +53,8 @@ def caption(plan: Plan) -> str:
     own = ", samples dealt out" if plan.spatial_then == "samples" else ""
     parts += [f"images whole from {end} on{own}"] if end else []
     parts += [f"pipe {plan.mesh.pipe} side by side"] if plan.mesh.pipe > 1 else []
+    inner = " x ".join(plan.inside)
+    parts += [f"{inner} innermost on devices"] if inner else []
     cut = max(plan.mesh.pipe, _all_across(plan), plan.mesh.size(*_DOWN)) > _MOST
     parts += [f"{_MOST} drawn"] if cut else []
     return ", ".join(parts) or "one device"

@@ -15,6 +15,7 @@ from jaxdist.core.device import Curve, Device
 from jaxdist.core.kernel import Kernel, Shape
 from jaxdist.core.level import Level
 from jaxdist.core.number import Number
+from jaxdist.core.placement import Placed
 from jaxdist.core.plan import MeshShape
 from jaxdist.oracle.groups import group_of
 from jaxdist.oracle.prices import seconds
@@ -86,7 +87,7 @@ def test_a_line_with_its_bend_goes_through_every_timing():
         efficiency=Curve(points=((1.0, 1.0),), origin=ORIGIN),
     )
     cluster = Cluster(name="some", device=device, levels=(level,))
-    group = group_of(cluster, MeshShape(data=4), ["data"])
+    group = group_of(cluster, Placed(mesh=MeshShape(data=4)), ["data"])
     group = replace(group, lines=(line_of(chain, group, ORIGIN),))
     said = [seconds("reduce-scatter", each.payload, 1, group) for each in timed]
     assert said == pytest.approx((3.5e-3, 3.5e-3, *odd[2:]))

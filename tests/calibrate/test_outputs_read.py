@@ -7,6 +7,7 @@ import pytest
 
 from jaxdist.calibrate.links import Timing, wire
 from jaxdist.calibrate.switch import switch_of
+from jaxdist.core.placement import Placed
 from jaxdist.core.plan import MeshShape
 from jaxdist.launch.cli import main
 from jaxdist.meshes.clusters.read import find
@@ -148,7 +149,9 @@ def test_the_oracle_predicts_the_times_that_were_read(read, tmp_path, program):
     (tmp_path / "mine.json").write_text(json.dumps(tree))
     code, _, _ = read(nccl(program), cluster=tmp_path / "mine.json")
     assert code == 0
-    group = group_of(find(str(tmp_path / "cluster.json")), MeshShape(data=16), ["data"])
+    group = group_of(
+        find(str(tmp_path / "cluster.json")), Placed(mesh=MeshShape(data=16)), ["data"]
+    )
     for size in (1 << 14, 1 << 28):
         predicted = seconds(KINDS[program], size, 1, group)
         assert predicted == pytest.approx(took(program, size), rel=2e-3)

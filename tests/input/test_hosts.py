@@ -21,9 +21,11 @@ sys.path[:] = json.loads(sys.argv[3])
 import jax, numpy as np
 jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
 from jax.sharding import NamedSharding, PartitionSpec
+from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.input.feed import eval_feed, train_feed
 from jaxdist.input.order import GlobalOrder
 from jaxdist.input.sources import ArraySource
+from jaxdist.meshes.build import build_mesh
 
 class Counted(ArraySource):
     read = []
@@ -34,10 +36,10 @@ class Counted(ArraySource):
 images = np.random.default_rng(0).random((45, 8, 8, 1))
 source = Counted({"image": images, "label": np.arange(45) % 10})
 # Rows in the order host 0, 1, 0, 1: what a host holds is in two pieces.
-devices = np.array(jax.devices()).reshape(2, 2, 2).transpose(1, 0, 2).reshape(4, 2)
-mesh = jax.sharding.Mesh(devices, ("data", "spatial_h"))
-rows = NamedSharding(mesh, PartitionSpec("data"))
-image = NamedSharding(mesh, PartitionSpec("data", "spatial_h"))
+sizes = MeshShape(data=2, fsdp=2, spatial_h=2)
+mesh = build_mesh(Plan(mesh=sizes, placement=("data",)))
+rows = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+image = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), "spatial_h"))
 shardings = {"image": image, "label": rows, "id": rows, "weight": rows}
 
 def shards(batch):
@@ -53,8 +55,17 @@ with train_feed(source, order, shardings, shift=1) as feed:
 read = set(source.read)
 with eval_feed(source, 16, shardings) as feed:
     test = [shards(batch) for batch in feed]
+# Shards of the batch side by side in a host, those of the weights in both.
+inside = build_mesh(Plan(mesh=MeshShape(data=2, tensor=4), placement=("data",)))
+rows = NamedSharding(inside, PartitionSpec("data"))
+shardings = dict.fromkeys(shardings, rows)
+source.read.clear()
+with train_feed(source, order, shardings, shift=1) as feed:
+    whole = [shards(next(feed))]
+found = {"train": train, "test": test, "read": sorted(read)}
+found |= {"whole": whole, "all": sorted({*source.read})}
 with open(sys.argv[4], "w") as file:
-    json.dump({"train": train, "test": test, "read": sorted(read)}, file)
+    json.dump(found, file)
 """
 
 
@@ -96,6 +107,7 @@ def assemble(hosts, step, like):
 def test_two_hosts_give_the_batches_one_host_gives(tmp_path):
     hosts = run_hosts(tmp_path)
     assert [host["read"] for host in hosts] == [[BATCH // 2]] * 2
+    assert [host["all"] for host in hosts] == [[BATCH]] * 2
     images = np.random.default_rng(0).random((N, 8, 8, 1))
     source = ArraySource({"image": images, "label": np.arange(N) % 10})
     recipes = {
@@ -108,3 +120,8 @@ def test_two_hosts_give_the_batches_one_host_gives(tmp_path):
             got = assemble([host[kind] for host in hosts], step, expected)
             for name, array in expected.items():
                 np.testing.assert_array_equal(got[name], array)
+    expected = recipes["train"](0, np.arange(BATCH))
+    for host in hosts:
+        got = assemble([host["whole"]], 0, expected)
+        for name, array in expected.items():
+            np.testing.assert_array_equal(got[name], array)

@@ -124,3 +124,44 @@ def test_nothing_is_packed_that_was_not_asked_for(capsys):
     assert main(["plan", *words, *slow]) == 0
     plans = json.loads(capsys.readouterr().out)["plans"]
     assert {one["plan"]["reduce"]["via"] for one in plans}.isdisjoint(LOSSY)
+
+
+PAIRS = """
+name: pairs
+origin: "given: a test"
+device:
+  name: one
+  memory: 16 GB
+  memory_bandwidth: 900 GB/s
+  flops: {float32: 10 TFLOP/s}
+  efficiency: 0.5
+levels:
+  - {name: host, size: 2, alpha: 1 us, bandwidth: 100 GB/s}
+  - {name: room, size: 2, alpha: 20 us, bandwidth: 1 GB/s}
+"""
+
+
+def test_the_axis_that_needs_the_links_of_a_host_is_moved_into_it(
+    capsys, job, tmp_path
+):
+    """As the plan file says it, unless a placement was typed."""
+    cluster, path = tmp_path / "pairs.yaml", tmp_path / "plan.json"
+    cluster.write_text(PAIRS)
+    few = ("data.batch=8", "optim.accumulate=1", "model.width=4")
+    words = ("digits", *few, "plan.mesh.data=2", "plan.mesh.tensor=2", "--json")
+    words = (*words, "--cluster", str(cluster), "--devices", "4", "-o", str(path))
+    assert main(["plan", *words]) == 0
+    free = json.loads(capsys.readouterr().out)["plans"]
+    plan = Plan.from_json(path.read_text())
+    assert plan.inside == ("data",)
+    bare = [{**one["plan"], "placement": []} for one in free]
+    assert all(bare.count(one) == 1 for one in bare)
+    assert main(["plan", *words[:-2], "plan.placement="]) == 0
+    fixed = json.loads(capsys.readouterr().out)["plans"]
+    assert {tuple(one["plan"]["placement"]) for one in fixed} == {()}
+    assert free[0]["step_s"] < 0.9 * fixed[0]["step_s"]
+    where = f"run.dir={tmp_path}", f"data.dir={job.data}", "run.name=placed"
+    short = *few, "epochs=0.02", *where
+    code, _, err = job.run("train", "digits", "--plan", path, *short)
+    assert code == 0, err
+    assert Plan.from_json((tmp_path / "placed" / "plan.json").read_text()) == plan

@@ -17,6 +17,7 @@ from jaxdist.collectives.hlo import wire_bytes
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.device import Curve, Device
 from jaxdist.core.number import Number
+from jaxdist.core.placement import Placed
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.meshes.clusters.what_if import changed
 from jaxdist.oracle.groups import group_of
@@ -95,7 +96,7 @@ def test_what_was_measured_is_what_is_said(count, devices):
     assert cluster.devices == hosts.whole
     for chain in chains:
         mesh = chain.among.mesh(hosts.whole)
-        group = group_of(cluster, mesh, ["data"])
+        group = group_of(cluster, Placed(mesh=mesh), ["data"])
         for each in chain.timings:
             said = seconds(chain.kind, each.payload, 1, group)
             assert said == pytest.approx(each.seconds, rel=1e-6)
@@ -108,7 +109,7 @@ def test_what_was_measured_is_what_is_said(count, devices):
                 arrays=3,
             )
             ledger = Ledger(plan=Plan(mesh=mesh), rows=(row,))
-            (whole,) = priced(ledger, cluster, mesh).values()
+            (whole,) = priced(ledger, cluster, Placed(mesh=mesh)).values()
             # Bytes are whole numbers: a third of three arrays may be another byte.
             assert whole == pytest.approx(3 * each.seconds, rel=1e-3)
 
@@ -131,16 +132,18 @@ def test_groups_of_one_size_are_on_their_level_and_lie_as_measured():
     """Four devices of a host, one of each of four hosts, two of each of two."""
     hosts = Hosts(count=4, devices=2)
     cluster = calibrated(hosts, chains_of(hosts))
-    apart = group_of(cluster, MeshShape(data=4, tensor=2), ["data"])
+    apart = group_of(cluster, Placed(mesh=MeshShape(data=4, tensor=2)), ["data"])
     beside = group_of(
-        cluster, MeshShape(replica=2, data=2, tensor=2), ["data", "tensor"]
+        cluster,
+        Placed(mesh=MeshShape(replica=2, data=2, tensor=2)),
+        ["data", "tensor"],
     )
     assert [one.line("all-reduce").inside for one in (apart, beside)] == [1, 2]
     assert (apart.level, beside.level) == ("net", "net")
     four = Hosts(count=4, devices=4)
     cluster = calibrated(four, chains_of(four))
-    within = group_of(cluster, MeshShape(replica=4, data=4), ["data"])
-    across = group_of(cluster, MeshShape(data=4, tensor=4), ["data"])
+    within = group_of(cluster, Placed(mesh=MeshShape(replica=4, data=4)), ["data"])
+    across = group_of(cluster, Placed(mesh=MeshShape(data=4, tensor=4)), ["data"])
     assert (within.level, across.level) == ("host", "net")
     assert within.line("all-reduce").inside is None
     assert across.line("all-reduce").inside == 1
@@ -151,7 +154,7 @@ def test_a_lie_that_was_not_measured_is_priced_by_the_most_alike():
     hosts = Hosts(count=4, devices=4)
     cluster = calibrated(hosts, chains_of(hosts))
     mesh = MeshShape(data=4, spatial_h=2, tensor=2)
-    found = group_of(cluster, mesh, ["data[2]", "tensor"])
+    found = group_of(cluster, Placed(mesh=mesh), ["data[2]", "tensor"])
     assert (found.size, found.level) == (4, "net")
     assert found.line("all-reduce").inside == 1
     payload = 1 << 21
@@ -190,7 +193,9 @@ def test_asking_about_a_level_asks_about_all_that_cross_it():
         (MeshShape(replica=4, data=2), False),
     ):
         before, after = (
-            seconds("all-reduce", payload, 1, group_of(one, mesh, ["data"]))
+            seconds(
+                "all-reduce", payload, 1, group_of(one, Placed(mesh=mesh), ["data"])
+            )
             for one in (cluster, faster)
         )
         assert (after > 2 * before) == crosses

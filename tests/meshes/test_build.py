@@ -1,6 +1,7 @@
 """One mesh factory: every axis there, every axis Auto."""
 
 import jax
+import numpy as np
 import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -20,6 +21,33 @@ def test_every_axis_is_there_and_auto(devices):
     assert set(mesh.axis_types) == {AxisType.Auto}
     assert mesh.shape["data"] == 4
     assert mesh.size == 8
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize(
+    ("placement", "ids"),
+    [
+        ((), [[[0, 1, 2, 3], [4, 5, 6, 7]], [[8, 9, 10, 11], [12, 13, 14, 15]]]),
+        (("data",), [[[0, 2, 4, 6], [1, 3, 5, 7]], [[8, 10, 12, 14], [9, 11, 13, 15]]]),
+        (("pipe",), [[[0, 2, 4, 6], [8, 10, 12, 14]], [[1, 3, 5, 7], [9, 11, 13, 15]]]),
+        (
+            ("data", "pipe"),
+            [[[0, 4, 8, 12], [2, 6, 10, 14]], [[1, 5, 9, 13], [3, 7, 11, 15]]],
+        ),
+    ],
+)
+def test_devices_lie_as_they_are_placed(placement, ids, given):
+    """Device ids by stage, shard of the batch, shard of the weights."""
+    sizes = MeshShape(pipe=2, data=2, tensor=4)
+    plan = Plan(mesh=sizes, placement=placement)
+    mesh = build_mesh(plan, jax.devices() if given else None)
+    assert mesh.axis_names == AXES
+    assert mesh.device_ids.squeeze().tolist() == ids
+    here = mesh.device_ids.squeeze()
+    for place, axis in enumerate(("pipe", "data", "tensor")):
+        stride, size = plan.placed.place(axis)
+        assert here.shape[place] == size
+        assert (np.diff(here, axis=place) == stride).all()
 
 
 def test_more_devices_than_there_are():

@@ -3,7 +3,8 @@
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.plan import MeshShape
+from jaxdist.core.placement import Placed
+from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.meshes.clusters.read import of_tree
 from jaxdist.oracle.groups import group_of
 from jaxdist.oracle.prices import seconds
@@ -47,11 +48,33 @@ CLUSTER = of_tree({"device": DEVICE, "levels": LEVELS}, "mine")
 def test_a_group_has_its_part_of_the_slowest_links_it_crosses(
     mesh, axes, size, level, gigabytes
 ):
-    group = group_of(CLUSTER, mesh, axes)
+    group = group_of(CLUSTER, Placed(mesh=mesh), axes)
     assert (group.size, group.level) == (size, level)
     assert group.rate == pytest.approx(1e9 * gigabytes)
     alphas = {"host": 1e-6, "rack": 1e-5, "room": 2e-5}
     assert group.alpha == pytest.approx(alphas[level])
+
+
+@pytest.mark.parametrize(
+    ("placement", "axis", "level", "gigabytes"),
+    [
+        # A row of four in each host; the four of a host reach over to the other.
+        ((), "tensor", "host", 100),
+        ((), "data", "rack", 20 / 4),
+        # Pairs in a host; two rings of four, half of each in a host.
+        (("data",), "data", "host", 100),
+        (("data",), "tensor", "rack", 20 / 2),
+        # Two neighbours along an axis are in a host where the axis lies so.
+        ((), "tensor[2]", "host", 100),
+        (("data",), "tensor[2]", "host", 100),
+        (("tensor",), "tensor", "host", 100),
+    ],
+)
+def test_a_group_lies_where_its_axes_are_placed(placement, axis, level, gigabytes):
+    plan = Plan(mesh=MeshShape(data=2, tensor=4), placement=placement)
+    group = group_of(CLUSTER, plan.placed, [axis])
+    assert group.level == level
+    assert group.rate == pytest.approx(1e9 * gigabytes)
 
 
 LINE = {"kind": "all-gather", "devices": 8, "messages": 6, "share": 1.2}
@@ -60,12 +83,12 @@ LINE = {"kind": "all-gather", "devices": 8, "messages": 6, "share": 1.2}
 def test_what_was_measured_goes_with_its_kind_its_group_and_its_level():
     rack = {**LEVELS[1], "lines": [LINE]}
     cluster = of_tree({"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine")
-    over_racks = group_of(cluster, MeshShape(data=8, tensor=4), ["data"])
+    over_racks = group_of(cluster, Placed(mesh=MeshShape(data=8, tensor=4)), ["data"])
     assert over_racks.line("all-gather").devices == 8
     assert over_racks.line("all-reduce") is None
-    inside = group_of(cluster, MeshShape(data=4), ["data"])
+    inside = group_of(cluster, Placed(mesh=MeshShape(data=4)), ["data"])
     assert inside.line("all-gather") is None
-    of_four = group_of(cluster, MeshShape(data=4, tensor=8), ["data"])
+    of_four = group_of(cluster, Placed(mesh=MeshShape(data=4, tensor=8)), ["data"])
     assert (of_four.level, of_four.line("all-gather")) == ("rack", None)
     moved = seconds("all-gather", 8000, 3, over_racks)
     assert moved == pytest.approx(3 * 6 * 1e-5 + 1.2 * 7000 / over_racks.rate)
@@ -78,7 +101,7 @@ def test_arrays_of_a_size_take_what_that_size_was_measured_to_take():
     for one in (LINE, bent):
         rack = {**LEVELS[1], "lines": [one]}
         cluster = of_tree({"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine")
-        group = group_of(cluster, MeshShape(data=8, tensor=4), ["data"])
+        group = group_of(cluster, Placed(mesh=MeshShape(data=8, tensor=4)), ["data"])
         found.append([seconds("all-gather", 8000, n, group) for n in (1, 8)])
     (straight_one, straight_eight), (bent_one, bent_eight) = found
     assert bent_one == pytest.approx(2.0 * straight_one)
@@ -88,10 +111,10 @@ def test_arrays_of_a_size_take_what_that_size_was_measured_to_take():
 def test_bytes_that_begin_no_array_take_their_share_of_a_line():
     rack = {**LEVELS[1], "lines": [{**LINE, "share": 3.0}]}
     cluster = of_tree({"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine")
-    group = group_of(cluster, MeshShape(data=8, tensor=4), ["data"])
+    group = group_of(cluster, Placed(mesh=MeshShape(data=8, tensor=4)), ["data"])
     assert seconds("all-gather", 8000, 0, group) == pytest.approx(3 * 7000 / group.rate)
 
 
 def test_more_devices_than_there_are_is_refused():
     with pytest.raises(BadInput, match="too few devices"):
-        group_of(CLUSTER, MeshShape(data=65), ["data"])
+        group_of(CLUSTER, Placed(mesh=MeshShape(data=65)), ["data"])

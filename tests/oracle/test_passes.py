@@ -58,7 +58,7 @@ def test_a_pass_takes_what_its_layers_compute_and_say(digits, schedule):
     found, computed = passes(case, cluster), stage_seconds(case, cluster.device)
     for stage, (one, alone) in enumerate(zip(found, computed, strict=True)):
         (device,) = places_of(case.plan).of_stages[stage]
-        said = priced(said_inside(case, device), cluster, case.plan.mesh)
+        said = priced(said_inside(case, device), cluster, case.plan.placed)
         more = [one.forward - alone.forward, one.backward - alone.backward]
         assert 4 * sum(more) == pytest.approx(sum(said.values()))
         assert more[0] == pytest.approx(more[1])
@@ -71,7 +71,7 @@ def test_activations_that_are_made_again_are_talked_about_again(digits):
     alone = stage_seconds(again, cluster.device)[0]
     forward, backward = kept.forward - alone.forward, kept.backward - alone.backward
     assert backward == pytest.approx(2 * forward)
-    said = priced(said_inside(again, 0), cluster, again.plan.mesh)
+    said = priced(said_inside(again, 0), cluster, again.plan.placed)
     assert 4 * (forward + backward) == pytest.approx(sum(said.values()))
 
 
@@ -90,7 +90,7 @@ def test_stages_wait_for_the_talk_of_others(digits, schedule):
     step = replayed(case.plan, 4, passes(case, cluster))
     silent = replayed(case.plan, 4, stage_seconds(case, cluster.device))
     found = predict(case, cluster)
-    said = priced(said_inside(case, step.device), cluster, case.plan.mesh)
+    said = priced(said_inside(case, step.device), cluster, case.plan.placed)
     terms = found.terms_s
     own = {term: terms[term] for term in said}
     assert own == pytest.approx(said)

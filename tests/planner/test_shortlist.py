@@ -9,6 +9,7 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.core.line import Line
 from jaxdist.core.number import Number
+from jaxdist.core.placement import Placed
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.described import Subject
 from jaxdist.launch.plan.question import Question
@@ -123,7 +124,7 @@ def test_what_layers_say_holds_the_other_stages_up(coarse):
     silent = replace(coarse, samples=replace(coarse.samples, tensor={}))
     said = coarse._moved - silent._moved
     space, mesh = coarse.space, MeshShape(pipe=4, tensor=2)
-    group = group_of(coarse.cluster, mesh, ("tensor",))
+    group = group_of(coarse.cluster, Placed(mesh=mesh), ("tensor",))
     own = (space.mesh == space.meshes.index(mesh)) & (space.chunks == 1)
     assert own.sum() > 4
     for row in np.nonzero(own)[0]:

@@ -7,6 +7,7 @@ import pytest
 
 from jaxdist.core.line import Line
 from jaxdist.core.number import Number
+from jaxdist.core.placement import Placed
 from jaxdist.core.plan import MeshShape
 from jaxdist.meshes.clusters.read import find
 from jaxdist.oracle.groups import group_of
@@ -19,6 +20,7 @@ MESHES = (
     MeshShape(data=2, tensor=2),
     MeshShape(tensor=4),
 )
+PLACED = tuple(Placed(mesh=mesh) for mesh in MESHES)
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +43,14 @@ def bent(cluster):
 
 
 def of_oracle(cluster, mesh, arrays, payload):
-    group = group_of(cluster, mesh, ("data",))
+    group = group_of(cluster, Placed(mesh=mesh), ("data",))
     return seconds(KIND, payload, arrays, group)
 
 
 @pytest.mark.parametrize("arrays", [1, 12])
 @pytest.mark.parametrize("each", [0, 700, 50_000, 3_000_000, 90_000_000])
 def test_on_a_line_it_is_the_price_at_any_size(plain, each, arrays):
-    found = tariff(KIND, plain, MESHES, ("data", "spatial_h"))
+    found = tariff(KIND, plain, PLACED, ("data", "spatial_h"))
     place = np.arange(len(MESHES))
     count, payload = np.full(3, arrays), np.full(3, arrays * each)
     said = found.seconds(place, count, payload)
@@ -59,19 +61,19 @@ def test_on_a_line_it_is_the_price_at_any_size(plain, each, arrays):
 
 def test_a_size_that_lies_off_the_line_is_priced_so(plain):
     cluster = bent(plain)
-    found = tariff(KIND, cluster, MESHES, ("data",))
+    found = tariff(KIND, cluster, PLACED, ("data",))
     for size in (1 << 16, 1 << 20):
         said = found.seconds(np.array([0]), np.array([2]), np.array([2 * size]))
         assert said[0] == pytest.approx(of_oracle(cluster, MESHES[0], 2, 2 * size))
-    straight = tariff(KIND, plain, MESHES, ("data",))
+    straight = tariff(KIND, plain, PLACED, ("data",))
     one = np.array([0]), np.array([1]), np.array([1 << 16])
     assert found.seconds(*one)[0] > 1.5 * straight.seconds(*one)[0]
 
 
 def test_bytes_of_less_than_an_array_are_paid_for(plain):
     """A stage has a part of what a whole network moves."""
-    found = tariff(KIND, plain, MESHES, ("data",))
-    group = group_of(plain, MESHES[0], ("data",))
+    found = tariff(KIND, plain, PLACED, ("data",))
+    group = group_of(plain, Placed(mesh=MESHES[0]), ("data",))
     said = found.seconds(np.array([0]), np.array([0.0]), np.array([1e6]))
     assert said[0] == pytest.approx(seconds(KIND, 10**9, 1, group) / 1000, rel=0.02)
 
@@ -79,8 +81,10 @@ def test_bytes_of_less_than_an_array_are_paid_for(plain):
 def test_axes_that_a_mesh_does_not_have_cross_no_link():
     """Tensor within a host; data, of one device, would stand across hosts."""
     cluster, mesh = find("abci"), MeshShape(fsdp=8, tensor=4)
-    found = tariff(KIND, cluster, [mesh], ("data", "tensor"))
+    found = tariff(KIND, cluster, [Placed(mesh=mesh)], ("data", "tensor"))
     said = found.seconds(np.array([0]), np.array([1]), np.array([1 << 20]))
-    inside = group_of(cluster, mesh, ("tensor",))
-    assert inside.level != group_of(cluster, mesh, ("data", "tensor")).level
+    inside = group_of(cluster, Placed(mesh=mesh), ("tensor",))
+    assert (
+        inside.level != group_of(cluster, Placed(mesh=mesh), ("data", "tensor")).level
+    )
     assert said[0] == pytest.approx(seconds(KIND, 1 << 20, 1, inside))
