@@ -5,7 +5,8 @@
 Of layers in the order in which a pass comes to them, a and b are the seconds of what is
 done first and of what needs it, A and B their sums, and the maximum is how long two
 workers take, one for each (Johnson 1954, two machines in a row). o is the cluster's
-`overlap`: planning's correction 2, t = comp + sum (1 - o) comm, of what can overlap.
+`overlap`: t = comp + sum (1 - o) comm, correction 2 to ParaDL (arXiv 2104.09075), for
+what can overlap.
 
     gathers    parameters that fsdp shares out, then the pass that reads them, forward
                and, from the last layer to the first, backward; in each microbatch
