@@ -57,10 +57,13 @@ def print_prediction(
         f"  memory   {size(found.memory_bytes)} of {size(found.room)} a device: {fits}"
     )
     out.print()
-    seconds = table("term", "ms a step", "share", right=("ms a step", "share"))
+    behind = found.hidden_s
+    heads = ("ms a step", "share", *["hidden behind computing, ms"] * bool(behind))
+    seconds = table("term", *heads, right=heads)
     for term, took in sorted(found.terms_s.items(), key=lambda pair: -pair[1]):
+        beside = [f"{1e3 * behind[term]:,.3f}" if term in behind else ""]
         share = percent(took / found.step_s)
-        seconds.add_row(term, f"{1e3 * took:,.3f}", share)
+        seconds.add_row(term, f"{1e3 * took:,.3f}", share, *beside * bool(behind))
     print_table(out, seconds)
     kept = table("kept on a device", "bytes", right=("bytes",))
     for term, held in sorted(found.memory.items(), key=lambda pair: -pair[1]):

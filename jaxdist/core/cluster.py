@@ -17,6 +17,7 @@ from jaxdist.core.number import Number
 from jaxdist.core.timed_block import TimedBlock, TimedBlocks
 
 _ALIKE: Final = Number(0.0, "assumed: devices are alike")
+_IN_TURN: Final = Number(0.0, "assumed: nothing overlaps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +40,19 @@ class Cluster:
     """Bytes of samples a second that a host makes ready."""
     jitter: Number = _ALIKE
     """Share of a step by which the slowest of many devices is later."""
+    overlap: Number = _IN_TURN
+    """Share that is hidden of what collectives could do while a device computes what
+    does not need them, from 0 (nothing) to 1 (all)."""
 
     def __post_init__(self) -> None:
+        if self.overlap.value > 1:
+            raise BadInput(
+                "no more can be hidden than there is",
+                rule="overlap is a share, from 0 (collectives and computing take "
+                "turns) to 1 (all that can go on at once does)",
+                values=f"overlap: {self.overlap.value:g}",
+                remedy="overlap: 1",
+            )
         if not self.levels:
             raise BadInput(
                 f"cluster {self.name} has no levels",

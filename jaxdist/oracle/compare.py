@@ -77,8 +77,11 @@ class Compared:
         """The two terms that miss by most; none where nobody watched."""
         if self.measured is None:
             return ()
-        origins = self.prediction.origins
-        return misses(self.terms, self.layers, self.measured, origins, self.recalibrate)
+        said, again = self.prediction, self.recalibrate
+        hides = said.hidden_s.keys()
+        return misses(
+            self.terms, self.layers, self.measured, said.origins, again, hides=hides
+        )
 
     @property
     def recalibrate(self) -> str:
@@ -92,7 +95,8 @@ class Compared:
         """What the miss of the step rests on most, in words."""
         own = sum(self.prediction.terms_s.get(name, 0.0) for name in OWN)
         longest = max(self.prediction.terms_s.items(), key=lambda pair: pair[1])[0]
-        of = _SPEEDS if 2 * own > self.prediction.step_s else ("levels",)
+        links = ("levels", *["overlap"] * (longest in self.prediction.hidden_s))
+        of = _SPEEDS if 2 * own > self.prediction.step_s else links
         guessed = [
             path
             for path, origin in self.prediction.origins.items()

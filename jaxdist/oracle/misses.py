@@ -1,6 +1,6 @@
 """Misses: the terms of a run that differ most from what was said, and why, likely."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,6 +47,7 @@ def misses(
     origins: Mapping[str, str],
     recalibrate: str,
     most: int = 2,
+    hides: Collection[str] = (),
 ) -> tuple[Miss, ...]:
     """Return the terms that miss by most seconds, the worst first.
 
@@ -57,13 +58,17 @@ def misses(
         origins: where each number of the cluster is from, by its path.
         recalibrate: the command that folds the run into the cluster.
         most: how many.
+        hides: terms of which a part is said to be hidden behind computing.
     """
+    shown = {path: origin for path, origin in origins.items() if path != "overlap"}
     known = [one for one in terms if one.unit == "s" and one.measured is not None]
     worst = sorted(known, key=lambda one: -one.off)[:most]
     return tuple(
         Miss(
             term=one,
-            cause=_cause(one, layers, measured, origins),
+            cause=_cause(
+                one, layers, measured, origins if one.name in hides else shown
+            ),
             remedy=_remedy(one, measured) or recalibrate,
         )
         for one in worst
@@ -114,7 +119,7 @@ def _layer(layer: Term) -> str:
 
 
 def _guessed(term: str, origins: Mapping[str, str]) -> list[str]:
-    of = _SPEEDS.get(term, ("levels",))
+    of = _SPEEDS.get(term, ("levels", "overlap"))
     found = (
         ".".join(path.split(".")[: 3 if path.startswith("levels") else 2])
         for path, origin in origins.items()

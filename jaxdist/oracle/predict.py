@@ -1,7 +1,7 @@
 """Predicting: the seconds and the bytes of a step by term, and where they are from."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from jaxdist.core.cluster import Cluster
@@ -9,6 +9,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.number import Number
 from jaxdist.core.plan import Plan
 from jaxdist.oracle.case import Case
+from jaxdist.oracle.hiding import hidden, hidings
 from jaxdist.oracle.keeps import kept
 from jaxdist.oracle.passes import moved_around, passes, said_inside
 from jaxdist.oracle.passing import sending, skew_of
@@ -44,7 +45,8 @@ class Prediction:
     cluster: str
     """Name of the machine."""
     terms_s: dict[str, float]
-    """Seconds by term; their sum is the step's."""
+    """Seconds by term, of collectives those that nothing hides; their sum is the
+    step's."""
     memory: dict[str, int]
     """Bytes of a device by term."""
     room: int
@@ -55,6 +57,9 @@ class Prediction:
     """Share by which the step may be shorter or longer, nine times in ten."""
     origins: dict[str, str]
     """Where each number is from that was used, by its path in the cluster."""
+    hidden_s: dict[str, float] = field(default_factory=dict)
+    """Seconds of collectives behind computing, by the names of their terms: what these
+    have is no part of them, nor of the step."""
 
     @property
     def step_s(self) -> float:
@@ -96,6 +101,7 @@ class Prediction:
             "interval_s": list(self.interval_s),
             "samples_per_s": self.batch / self.step_s,
             "terms_s": self.terms_s,
+            "hidden_s": self.hidden_s,
             "memory_bytes": self.memory_bytes,
             "memory_by_term": self.memory,
             "fits": self.fits,
@@ -119,6 +125,8 @@ def predict(case: Case, cluster: Cluster) -> Prediction:
     ledger = moving(case, cluster, replay.device)
     terms = computed(case, cluster, replay)
     terms |= priced(ledger, cluster, case.plan.placed)
+    behind = hidden(hidings(case, cluster, ledger))
+    terms |= {term: max(0.0, terms[term] - s) for term, s in behind.items()}
     terms["packing"] = max(packed(ledger, cluster) for ledger in case.ledgers)
     terms["update"] = _update(case, cluster)
     late = _input(case, cluster) - sum(terms.values())
@@ -126,12 +134,13 @@ def predict(case: Case, cluster: Cluster) -> Prediction:
     return Prediction(
         plan=case.plan.title,
         cluster=cluster.name,
-        terms_s={term: s for term, s in terms.items() if s},
+        terms_s={term: s for term, s in terms.items() if s or term in behind},
         memory=kept(case, cluster.device),
         room=round(cluster.device.memory.value),
         batch=case.profile.batch,
         unsure=_unsure(case, cluster),
         origins=dict(_origins(cluster)),
+        hidden_s=behind,
     )
 
 

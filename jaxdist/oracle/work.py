@@ -18,6 +18,7 @@ kernel: half a layer takes more than half the time (correction 5 to ParaDL, arXi
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -202,21 +203,28 @@ def stage_seconds(case: Case, device: Device) -> tuple[Spent, ...]:
     Raises:
         BadInput: the device has no speed for the dtype.
     """
-    places, taken = places_of(case.plan), turns(case.plan, case.microbatches)
-    found = []
-    for stage in range(max(1, len(case.stages))):
-        place = places.of_stages[stage][0]
-        worker = Worker(
-            case=case,
-            device=device,
-            ledger=case.ledgers[place],
-            microbatches=taken[place].micro,
-        )
-        whole = Spent(forward=0.0, backward=0.0)
-        for layer in worked_in(case, stage):
-            whole += worker.spent(layer)
-        found.append(whole)
-    return tuple(found)
+    nothing = Spent(forward=0.0, backward=0.0)
+    return tuple(
+        sum((one for _, one in spent_in(case, device, stage)), nothing)
+        for stage in range(max(1, len(case.stages)))
+    )
+
+
+def spent_in(case: Case, device: Device, stage: int) -> Iterator[tuple[Layer, Spent]]:
+    """Yield the layers of a stage, and the seconds of each in one microbatch.
+
+    Raises:
+        BadInput: the device has no speed for the dtype.
+    """
+    place = places_of(case.plan).of_stages[stage][0]
+    worker = Worker(
+        case=case,
+        device=device,
+        ledger=case.ledgers[place],
+        microbatches=turns(case.plan, case.microbatches)[place].micro,
+    )
+    for layer in worked_in(case, stage):
+        yield layer, worker.spent(layer)
 
 
 def worked_in(case: Case, stage: int) -> tuple[Layer, ...]:

@@ -31,7 +31,8 @@ from jaxdist.oracle.passing import in_turn, skew_of
 from jaxdist.oracle.predict import MARGIN, PASSES
 from jaxdist.oracle.work import ADDED
 from jaxdist.pipeline.schedule import EAGER
-from jaxdist.planner.pieces import Pieces
+from jaxdist.planner.beside import Beside
+from jaxdist.planner.pieces import Longest, Pieces
 from jaxdist.planner.samples import Samples
 from jaxdist.planner.space import Column, Space
 from jaxdist.planner.tariff import tariff
@@ -157,16 +158,28 @@ class Coarse:
 
     @cached_property
     def _computed(self) -> Column:
+        one, (ahead, back) = self._pass, self._ticks
+        total: Column = ahead * one.forward + back * one.backward
+        skews = [skew_of(self.cluster, placed) for placed in self.space.placed]
+        late = np.array(skews)[self.space.mesh] * self._shared
+        return total - self._rested * (one.forward + one.backward) + late
+
+    @cached_property
+    def _pass(self) -> Longest:
+        """Seconds of a microbatch in the longest stage."""
         found = self.pieces.longest(
             self._parts, self.space.sizes("tensor"), self._stages
         )
-        ahead, back = self._ticks
         again = found.forward * self.space.remat
         backward = found.backward + again + self._summing
-        total: Column = ahead * found.forward + back * backward
-        skews = [skew_of(self.cluster, one) for one in self.space.placed]
-        late = np.array(skews)[self.space.mesh] * self._shared
-        return total - self._rested * (found.forward + backward) + late
+        return Longest(forward=found.forward, backward=backward)
+
+    @property
+    def _beside(self) -> Beside:
+        overlap = self.cluster.overlap.value
+        return Beside(
+            space=self.space, pieces=self.pieces, samples=self.samples, overlap=overlap
+        )
 
     @cached_property
     def _summing(self) -> Column:
@@ -233,13 +246,14 @@ class Coarse:
         found, by = self.samples, self._priced
         sends = np.array([_SHARE.get(way, 1.0) for way in space.choices.ways])
         way = sends[space.way]
-        total = by("all-reduce", "data", *SPATIAL_AXES)(
+        sums = by("all-reduce", "data", *SPATIAL_AXES)(
             found.sums.arrays / pipe, way * self._held
         )
-        total += by("all-gather", "fsdp")(
+        gathers = by("all-gather", "fsdp")(
             once * found.gathers.arrays / pipe, once * found.gathers.payload * own
         )
-        total += by("reduce-scatter", "fsdp")(found.scatters.arrays / pipe, self._held)
+        sums += by("reduce-scatter", "fsdp")(found.scatters.arrays / pipe, self._held)
+        total = sums + gathers - self._beside.hidden(self._pass, sums, gathers)
         said = by("all-reduce", "data", "fsdp", *SPATIAL_AXES)(
             micro * found.statistics.arrays / pipe,
             micro * found.statistics.payload / pipe,

@@ -9,6 +9,7 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.units import duration, size
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.groups import Group, group_of
+from jaxdist.oracle.hiding import Hiding, hidings
 from jaxdist.oracle.passing import skew_of
 from jaxdist.oracle.predict import Prediction, moving, paced, packed
 from jaxdist.oracle.prices import seconds, straight
@@ -46,9 +47,11 @@ def seconds_of(case: Case, cluster: Cluster, made: Prediction) -> Iterator[Term]
     busiest = paced(case, cluster).device
     yield from _ticks(case, cluster, made, busiest)
     ledger = moving(case, cluster, busiest)
+    beside = hidings(case, cluster, ledger)
     for term, took in made.terms_s.items():
         if ", " in term:
             yield from _rows(ledger, term, cluster)
+            yield from (_hidden(one, term) for one in beside if term in one.moved)
             yield Term(name=term, formula="all of these", value=took)
     if "packing" in made.terms_s:
         yield _packing(case, cluster, made)
@@ -165,6 +168,19 @@ def _priced(kind: str, rows: Sequence[Traffic], group: Group, took: float) -> st
         f"{arrays} arrays: {round(start / group.alpha) if group.alpha else 0} messages "
         f"x {duration(group.alpha)} + {size(round(sent))} sent of {size(payload)} / "
         f"{size(round(group.rate))}/s over {group.level}, {group.size} devices{bend}"
+    )
+
+
+def _hidden(one: Hiding, term: str) -> Term:
+    """Write what of a term is hidden behind a pass: seconds that are taken off it."""
+    whole, own = sum(one.moved.values()), one.moved[term]
+    share = f" x {own / whole:.3g} of what moves" if len(one.moved) > 1 else ""
+    return Term(
+        name=f"  behind the {one.behind} pass",
+        formula=f"less {one.overlap:.3g} overlap{share} x {duration(one.beside)} in "
+        f"which {duration(whole)} of collectives and {duration(one.computed)} of "
+        "computing can go on at once, layer by layer",
+        value=-one.by_term[term],
     )
 
 

@@ -86,6 +86,18 @@ class Pieces:
             self._tables[tensor] = self._table(tensor)
         return _between(self._tables[tensor], parts)
 
+    def by_layer(self, parts: int) -> tuple[Column, Column]:
+        """Return the seconds of each layer, forward and backward, at about a part.
+
+        Args:
+            parts: of the samples.
+        """
+        layers = self.profile.layers
+        worker = self._worker(round(np.log2(parts)), 1, layers)
+        spent = [worker.spent(layer) for layer in layers]
+        forward = np.array([one.forward for one in spent])
+        return forward, np.array([one.backward for one in spent])
+
     def parameters(self, stages: Column) -> Column:
         """Return the bytes of the stage that has most."""
         own = self._by_block([layer.parameter_bytes for layer in self.profile.layers])

@@ -106,7 +106,9 @@ def _print_explained(out: "Console", found: Ranked, place: int) -> None:
     for column, show in (("seconds", duration), ("bytes", size)):
         rows = table("term", "arithmetic", column, right=(column,))
         for term in made[column]:
-            rows.add_row(term["term"], term["arithmetic"], show(term["value"]))
+            value = term["value"]
+            shown = f"- {show(-value)}" if value < 0 else show(value)
+            rows.add_row(term["term"], term["arithmetic"], shown)
         print_table(out, rows)
 
 

@@ -111,6 +111,7 @@ _CLUSTER: Final[Mapping[str, Reader]] = {
     "host_memory": quantities.volume,
     "input_rate": quantities.bandwidth,
     "jitter": _plain,
+    "overlap": _plain,
 }
 _DEVICE: Final[Mapping[str, Reader]] = {
     "memory": quantities.volume,

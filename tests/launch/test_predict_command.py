@@ -37,6 +37,27 @@ def test_what_cannot_be_predicted_is_refused(capsys, tmp_path):
     assert "takes no rows" in said
 
 
+def test_what_is_hidden_is_shown_beside_what_is_not(capsys):
+    words = ("digits", "plan.mesh.data=4", "plan.mesh.spatial_h=1")
+    asked = ("oracle", "predict", *words, "--cluster", "testbed")
+    assert main([*asked, "--what-if", "overlap=0.5"]) == 0
+    assert "hidden behind computing" in capsys.readouterr().out
+    assert main([*asked, "--what-if", "overlap=0.5", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["hidden_s"].keys() == {"all-reduce, data"}
+    assert main([*asked, "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert whole["hidden_s"] == {}
+    hidden = found["hidden_s"]["all-reduce, data"]
+    assert found["step_s"] == pytest.approx(whole["step_s"] - hidden)
+    for share, rule in (
+        ("1.5", "overlap is a share"),
+        ("-1", "0 or"),
+        ("x", "no unit"),
+    ):
+        assert rule in refused(capsys, *asked, "--what-if", f"overlap={share}")
+
+
 def test_words_that_calibrate_does_not_know_are_refused(capsys):
     assert "fitt" in refused(capsys, "calibrate", "fitt", "rows.csv")
     assert "did you mean digits" in refused(capsys, "calibrate", "digit")

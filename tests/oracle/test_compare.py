@@ -183,6 +183,19 @@ def test_what_moves_for_long_may_be_a_wait_for_processes_that_nobody_watched(cas
         assert ("wait for other processes" in found.misses[0].cause) is waits
 
 
+def test_a_term_of_which_a_part_is_hidden_rests_on_the_overlap(cases):
+    cluster, half = find("testbed"), Number(0.5, "assumed: a test")
+    case = replace(cases[0], microbatches=1)
+    for overlap, named in ((cluster.overlap, False), (half, True)):
+        said = predict(case, replace(cluster, overlap=overlap))
+        for moved, hides in (("all-reduce, data", True), ("statistics, data", False)):
+            terms = said.terms_s | {moved: said.terms_s[moved] + 7}
+            watched = seen(terms)
+            found = compare(ran("a", watched.busiest.step_s), said, watched)
+            assert found.misses[0].term.name == moved
+            assert ("overlap" in found.misses[0].cause) == (named and hides)
+
+
 def test_a_run_that_nobody_watched_misses_nothing_by_term(cases):
     said = predict(cases[0], find("testbed"))
     found = compare(ran("a", 1.0), said)

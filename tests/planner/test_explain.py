@@ -55,7 +55,12 @@ def measured(cluster):
     )
 
 
-CLUSTERS = {"straight": find("testbed"), "measured": measured(find("testbed"))}
+HALF = Number(0.5, "given: a test")
+CLUSTERS = {
+    "straight": find("testbed"),
+    "hidden": find("testbed").with_number("overlap", HALF),
+    "measured": measured(find("testbed")),
+}
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
@@ -104,6 +109,19 @@ def test_the_account_says_what_is_saved_while_others_rest(subject):
     rest = told["compute"].rpartition(" while")[0].rpartition(" x ")[2]
     whole = predict(case, alone).terms_s["compute"]
     assert made.terms_s["compute"] == pytest.approx(float(rest) * whole, rel=1e-2)
+
+
+def test_the_account_says_what_is_hidden_behind_which_pass(subject):
+    case, cluster = subject.case(PLANS["gathers"]), CLUSTERS["hidden"]
+    made = predict(case, cluster)
+    told = list(seconds_of(case, cluster, made))
+    saved = [one for one in told if one.name.startswith("  behind the ")]
+    assert -sum(one.value for one in saved) == pytest.approx(
+        sum(made.hidden_s.values())
+    )
+    assert max(one.value for one in saved) < 0
+    assert {one.name.split()[2] for one in saved} == {"forward", "backward"}
+    assert all(one.formula.startswith("less 0.5 overlap x ") for one in saved)
 
 
 def test_the_account_says_how_far_sizes_lie_from_a_line(subject):

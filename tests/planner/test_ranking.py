@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.number import Number
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.described import Subject
 from jaxdist.launch.resolve import resolve
@@ -142,11 +143,29 @@ def regret_and_order(subject, coarse):
     return found / min(steps.values()) - 1, sum(pairs) / len(pairs)
 
 
-def test_a_search_of_four_devices_finds_the_best_of_all_plans(subject):
+@pytest.mark.parametrize("overlap", [0.0, 0.7])
+def test_a_search_of_four_devices_finds_the_best_of_all_plans(subject, overlap):
     coarse = estimated(subject, microbatches=(1, 8), orders=ORDERS[:2])
+    share = Number(overlap, "given: a test")
+    coarse = replace(coarse, cluster=coarse.cluster.with_number("overlap", share))
     regret, order = regret_and_order(subject, coarse)
     assert regret <= 0
     assert order > 0.97
+
+
+def test_the_estimate_hides_about_what_the_oracle_does(subject):
+    half = Number(0.5, "given: a test")
+    slow = find("testbed").with_number("overlap", half)
+    added = estimated(subject, microbatches=(1, 2), ways=("exact", "ring"))
+    coarse = replace(added, cluster=slow)
+    hidden = added.seconds - coarse.seconds
+    assert hidden.max() > 0.1 * coarse.seconds.min()
+    for row in range(len(coarse.space)):
+        plan = coarse.space.plan(row)
+        found = predict(subject.case(plan), slow)
+        said = sum(found.hidden_s.values())
+        near = 0.01 * found.step_s
+        assert hidden[row] == pytest.approx(said, rel=0.1, abs=near), plan.label
 
 
 @pytest.mark.slow
