@@ -43,11 +43,11 @@ def calibrate(args: Namespace) -> Calibrated:
     """
     config = resolve(args.words[0], args.words[1:]).config if args.words else None
     cluster = None if args.cluster is None else _measured(args)
-    largest = None if args.largest is None else _largest(args)
     if was_placed(os.environ):
         join(WATCHED_S)
     mine = company()
     devices = _devices(args, cluster, mine.count)
+    largest = _largest(args, cluster, devices)
     prepared = prepare_devices(Plan(mesh=MeshShape(data=devices)), explicit=True)
     machine = _machine(args, prepared, config, cluster, largest)
     if mine.leads:
@@ -100,27 +100,36 @@ def _there(processes: int) -> int:
     return jax.device_count()
 
 
-def _largest(args: Namespace) -> int:
-    """Return the bytes up to which collectives are timed.
+def _largest(args: Namespace, cluster: Cluster | None, devices: int) -> int | None:
+    """Return the bytes up to which collectives are timed; None where nobody says it.
 
     Raises:
-        BadInput: too few to tell what a byte costs, too many, or nothing that is timed.
+        BadInput: no size, too few to tell what a byte costs, too many, or nothing that
+            is timed.
     """
-    size = quantities.volume(args.largest, "--largest")
+    if args.largest is None:
+        return None
+    if cluster is not None or devices == 1:
+        raise BadInput(
+            "no collectives are timed that could be larger",
+            rule="--largest is for several devices, whose links are measured; with "
+            "--cluster they stay as they are",
+            values=f"--largest {args.largest}, "
+            + ("1 device" if cluster is None else f"--cluster {args.cluster}"),
+            remedy=f"jaxdist calibrate --devices {max(2, devices)} "
+            f"--largest {args.largest}",
+        )
+    try:
+        size = quantities.volume(args.largest, "--largest")
+    except BadInput:
+        size = 0.0
     if not _SMALLEST <= size <= _MOST:
         raise BadInput(
             f"--largest {args.largest} is no size of a sum that is worth timing",
-            rule="--largest is from 1 MB, below which bytes are lost among messages, "
-            "to 4 GiB",
-            values=f"{size:,.0f} B",
+            rule="a number and its unit, from 1 MB, below which bytes are lost among "
+            "messages, to 4 GiB",
+            values=f"--largest {args.largest}",
             remedy=("--largest 64MB", "without it: 8 MB"),
-        )
-    if args.cluster is not None:
-        raise BadInput(
-            "the links of a cluster that is added to stay as they are",
-            rule="--largest is for collectives, and with --cluster none is timed",
-            values=f"--largest {args.largest} --cluster {args.cluster}",
-            remedy="one of the two",
         )
     return int(size)
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from jaxdist.calibrate.chains import Chained
 from jaxdist.calibrate.hosts import Hosts
@@ -18,6 +17,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.launch import calibrating, supplying
 from jaxdist.launch.calibrated import Calibrated, print_calibrated
 from jaxdist.launch.cli import main
+from jaxdist.launch.console import console
 from jaxdist.meshes.clusters.read import find
 
 FAST, SLOW = 1e10, 1e8
@@ -48,7 +48,8 @@ def made(hosts, rates):
 
 
 def said(found):
-    out = Console(file=io.StringIO(), width=200)
+    out = console()
+    out.file = io.StringIO()
     print_calibrated(out, found)
     return out.file.getvalue()
 
@@ -65,7 +66,7 @@ def test_each_level_is_said_and_what_is_in_it():
 
 def test_one_level_is_said_as_sums():
     text = said(made(Hosts(count=1, devices=4), [FAST] * 7))
-    assert "  sums     50 us a message, " in text
+    assert "  sums     25 us a message, " in text
     assert "over 1.02 kB to 8.39 MB" in text
 
 
@@ -85,12 +86,19 @@ def test_the_object_has_the_sums_of_each_level():
     assert tree["switches"] == []
 
 
-@pytest.mark.parametrize("size", ["64 parsecs", "12kB", "9TB", "-1MB"])
+@pytest.mark.parametrize("size", ["64 parsecs", "12kB", "9TB", "-1MB", "nan"])
 def test_sizes_that_cannot_be_are_refused(capsys, size):
-    assert main(["calibrate", f"--largest={size}"]) == 2
+    assert main(["calibrate", "--devices=2", f"--largest={size}"]) == 2
     said = capsys.readouterr().err
-    assert "--largest" in said
-    assert "remedy" in said
+    assert f"--largest {size} is no size" in said
+    assert "remedy   --largest 64MB" in said
+
+
+def test_one_device_has_no_links(capsys):
+    assert main(["calibrate", "--largest=64MB"]) == 2
+    said = capsys.readouterr().err
+    assert "--largest 64MB, 1 device" in said
+    assert "remedy   jaxdist calibrate --devices 2 --largest 64MB" in said
 
 
 def test_links_that_are_not_timed_have_no_largest_size(capsys, tmp_path):
@@ -102,7 +110,7 @@ def test_links_that_are_not_timed_have_no_largest_size(capsys, tmp_path):
     path.write_text(json.dumps(tree))
     words = ["calibrate", "digits", "--cluster", str(path), "--largest", "64MB"]
     assert main(words) == 2
-    assert "stay as they are" in capsys.readouterr().err
+    assert "--largest 64MB, --cluster" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_a_lie_that_was_not_measured_is_priced_by_the_most_alike():
     said = seconds("all-reduce", payload, 1, found)
     among = Among(devices=4, stride=2)
     true = took("all-reduce", payload, among, hosts)
-    assert said == pytest.approx(true, rel=0.1)
+    assert said == pytest.approx(true, rel=0.2)
 
 
 def test_every_line_has_a_name_of_its_own():

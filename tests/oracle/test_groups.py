@@ -94,6 +94,34 @@ def test_what_was_measured_goes_with_its_kind_its_group_and_its_level():
     assert moved == pytest.approx(3 * 6 * 1e-5 + 1.2 * 7000 / over_racks.rate)
 
 
+def test_of_lines_of_one_size_that_one_is_taken_which_lies_most_alike():
+    """Eight devices: two of each of four hosts, or four of each of two."""
+    lines = [{**LINE, "messages": n, "inside": n} for n in (4, 1)]
+    rack = {**LEVELS[1], "lines": lines}
+    cluster = of_tree({"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine")
+    for mesh, axes, inside in (
+        (MeshShape(data=4, spatial_h=2, tensor=4), ["data[2]", "tensor"], 4),
+        (MeshShape(data=8, tensor=4), ["data"], 1),
+        # Two in a host lie as near to four as to one: the first of the file.
+        (MeshShape(data=8, spatial_h=2, tensor=2), ["data[4]", "tensor"], 4),
+    ):
+        group = group_of(cluster, Placed(mesh=mesh), axes)
+        assert group.size == 8
+        assert group.line("all-gather").inside == inside
+    every = of_tree(
+        {"device": DEVICE, "levels": [LEVELS[0], {**rack, "lines": [LINE]}]}, "mine"
+    )
+    found = group_of(every, Placed(mesh=MeshShape(data=8, tensor=4)), ["data"])
+    assert found.line("all-gather").inside is None
+
+
+@pytest.mark.parametrize("inside", [0, 8])
+def test_a_line_that_crosses_nothing_is_refused(inside):
+    rack = {**LEVELS[1], "lines": [{**LINE, "inside": inside}]}
+    with pytest.raises(BadInput, match="crosses no links"):
+        of_tree({"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine")
+
+
 def test_arrays_of_a_size_take_what_that_size_was_measured_to_take():
     """A line bends: an array of 8 kB takes twice as long as the line says, of 1 half."""
     bent = {**LINE, "bend": [[875, 0.5], [7000, 2.0]]}

@@ -70,6 +70,18 @@ def test_a_size_that_lies_off_the_line_is_priced_so(plain):
     assert found.seconds(*one)[0] > 1.5 * straight.seconds(*one)[0]
 
 
+def test_large_sizes_that_were_measured_are_priced_so(plain):
+    """`calibrate --largest 64MB` finds another algorithm there."""
+    (level,) = bent(plain).levels
+    (line,) = level.lines
+    far = replace(line, bend=((1e6, 1.0), (3e7, 1.0), (9e7, 0.5)))
+    cluster = replace(plain, levels=(replace(level, lines=(far,)),))
+    found = tariff(KIND, cluster, MESHES, ("data",))
+    for size in (1 << 24, 1 << 26):
+        said = found.seconds(np.array([0]), np.array([1]), np.array([size]))
+        assert said[0] == pytest.approx(of_oracle(cluster, MESHES[0], 1, size))
+
+
 def test_bytes_of_less_than_an_array_are_paid_for(plain):
     """A stage has a part of what a whole network moves."""
     found = tariff(KIND, plain, PLACED, ("data",))
