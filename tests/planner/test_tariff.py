@@ -76,7 +76,7 @@ def test_large_sizes_that_were_measured_are_priced_so(plain):
     (line,) = level.lines
     far = replace(line, bend=((1e6, 1.0), (3e7, 1.0), (9e7, 0.5)))
     cluster = replace(plain, levels=(replace(level, lines=(far,)),))
-    found = tariff(KIND, cluster, MESHES, ("data",))
+    found = tariff(KIND, cluster, PLACED, ("data",))
     for size in (1 << 24, 1 << 26):
         said = found.seconds(np.array([0]), np.array([1]), np.array([size]))
         assert said[0] == pytest.approx(of_oracle(cluster, MESHES[0], 1, size))
