@@ -32,8 +32,9 @@ class Among:
     def mesh(self, count: int) -> MeshShape:
         """Return the mesh of so many devices whose data axis makes these groups.
 
-        >>> Among(devices=4, stride=2).mesh(16).title
-        'replica 2 x data 4 x tensor 2'
+        >>> mesh = Among(devices=4, stride=2).mesh(16)
+        >>> mesh.replica, mesh.data, mesh.tensor
+        (2, 4, 2)
         """
         others = count // (self.devices * self.stride)
         return MeshShape(replica=others, data=self.devices, tensor=self.stride)
