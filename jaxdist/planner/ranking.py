@@ -179,7 +179,8 @@ def _losses(
 
 def _bare(plan: Plan) -> str:
     """Name a plan but for remat and its way of summing."""
-    return replace(plan, remat=False, reduce=plan.reduce.by("exact")).label
+    bare = replace(plan, remat=False, remat_until="")
+    return replace(bare, reduce=plan.reduce.by("exact")).label
 
 
 def reason(one: Prediction, best: Prediction) -> str:

@@ -66,6 +66,9 @@ class Question:
     def base(self) -> Plan:
         """What no search changes."""
         plan = self.resolved.config.plan
+        typed = "plan.remat_until" in self.resolved.set_by("command line")
+        until = plan.remat_until if typed else ""
+        plan = replace(plan, remat_until=until)
         return replace(plan, spatial_until="", spatial_then="repeat")
 
     @cached_property
@@ -164,12 +167,13 @@ class Question:
         parts = [n for n in range(1, min(batch, _MOST) + 1) if batch % n == 0]
         given = {"optim.accumulate", "plan.microbatches"} & {*typed}
         own = {"plan.pipe.schedule", "plan.pipe.chunks", "plan.pipe.cuts"} & {*typed}
+        again = {"plan.remat", "plan.remat_until"} & {*typed}
         exact: tuple[Via, ...] = (plan.reduce.via,)
         return Choices(
             axes=axes,
             microbatches=(self.subject.task.microbatches,) if given else (*parts,),
             orders=((pipe.schedule, pipe.chunks),) if own else ORDERS,
-            remat=(plan.remat,) if "plan.remat" in typed else (False, True),
+            remat=(plan.remat,) if again else (False, True),
             zeros=(plan.zero,) if "plan.zero" in typed else (1, 3),
             weights=(plan.weights,) if "plan.weights" in typed else get_args(Weights),
             ways=exact if "plan.reduce.via" in typed else (*exact, *lossy),
