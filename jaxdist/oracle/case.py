@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import Layer, Profile
@@ -37,6 +38,15 @@ class Case:
     def shards(self) -> int:
         """Devices that share out the positions of one microbatch's samples."""
         return self.plan.batch_shards * self.plan.mesh.spatial_shards
+
+    def again(self, layer: Layer) -> bool:
+        """Tell whether the inside of a layer's block is computed again backward."""
+        plan = self.plan
+        return layer.block in self._remade if plan.remat_until else plan.remat
+
+    @cached_property
+    def _remade(self) -> frozenset[str]:
+        return frozenset(self.plan.remade([x.name for x in self.profile.blocks]))
 
     def layers_of(self, stage: int) -> tuple[Layer, ...]:
         """Return the layers of a stage; those of no block are in the last one."""
