@@ -22,6 +22,7 @@ from jaxdist.planner.shortlist import (
     variants,
 )
 from jaxdist.planner.space import Column
+from jaxdist.planner.tails import keep_tails
 
 REFINED: Final = 3
 """Plans whose other settings are described as well."""
@@ -67,7 +68,8 @@ def rank(
 
     The best settings of the best layouts are described in full, until enough of them
     fit, those in stages with cuts of their own as well; and, of those that come out
-    first, more settings and ways to sum exactly.
+    first, more settings and ways to sum exactly; and of those that compute blocks
+    again the longest tail of blocks that need not, where no step is traced.
 
     Args:
         coarse: the space, estimated.
@@ -88,7 +90,8 @@ def rank(
     order = shortlist(coarse, most)
     best = (at_best(plan, order, coarse) for plan in known)
     asked = {plan.label: plan for plan in best}
-    for row in first_of(order, coarse.space):
+    rows = first_of(order, coarse.space)
+    for row in rows:
         _describe(heap, row, order, coarse)
         if len(heap.found) == LAYOUTS:
             break
@@ -102,9 +105,12 @@ def rank(
         for plan in variants(one.plan, order, coarse):
             heap.describe_in_full(plan)
     climb(heap, coarse)
+    traced = trace if not coarse.roomy else None
+    if not traced:
+        keep_tails(heap, [coarse.space.plan(row) for row in rows], coarse, REFINED)
     heap.drop_slower(("exact", *EXACT))
-    if trace and not coarse.roomy:
-        _confirm(heap, trace)
+    if traced:
+        _confirm(heap, traced)
     found = heap.sorted()
     if not found:
         raise none_of(heap.refused, heap.short, most)
