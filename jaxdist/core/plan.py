@@ -1,7 +1,7 @@
 """A plan: how the training of a network is split over devices, as plain data."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Literal
@@ -54,6 +54,10 @@ class Plan:
     """Parts of a batch whose gradients are added up in a step; 0 leaves that open."""
     remat: bool = False
     """Whether the inside of each block is computed again backward, not kept."""
+    remat_until: str = ""
+    """Block before which the insides of blocks are computed again; its own and those
+    behind it are kept. Empty computes all again.
+    """
     pipe: Pipe = field(default_factory=Pipe)
     """How blocks are dealt out along the pipe axis."""
     reduce: Reduce = field(default_factory=Reduce)
@@ -86,6 +90,7 @@ class Plan:
                 values=f"plan.microbatches = {self.microbatches}",
                 remedy="plan.microbatches=0",
             )
+        _check_remat(self)
         if self.spatial_then == "samples" and not self.spatial_until:
             raise BadInput(
                 "rows are exchanged for samples nowhere",
@@ -153,9 +158,27 @@ class Plan:
         if self.mesh.fsdp > 1 and self.zero != 3:
             yield f"zero {self.zero}"
         if self.remat:
-            yield "remat"
+            end = f" until {self.remat_until}" if self.remat_until else ""
+            yield f"remat{end}"
         if self.reduce.via != "exact":
             yield self.reduce.via
+
+    def remade(self, blocks: Sequence[str]) -> tuple[str, ...]:
+        """Return the blocks whose insides are computed again.
+
+        Args:
+            blocks: all of a network's, in order; `remat_until` is one of them.
+
+        >>> Plan(remat=True, remat_until="block2").remade(("stem", "block2", "head"))
+        ('stem',)
+        >>> Plan(remat=True).remade(("stem", "head"))
+        ('stem', 'head')
+        """
+        if not self.remat:
+            return ()
+        return (*blocks,)[
+            : blocks.index(self.remat_until) if self.remat_until else None
+        ]
 
     @property
     def placed(self) -> Placed:
@@ -259,6 +282,17 @@ _PARTS: Final[Mapping[str, type]] = MappingProxyType(
     {"shuffle": Shuffle, "pipe": Pipe, "reduce": Reduce, "outer": Outer}
 )
 """Fields of a plan that have fields of their own, but for the mesh."""
+
+
+def _check_remat(plan: Plan) -> None:
+    """Refuse an end of what is computed again where nothing is."""
+    if plan.remat_until and not plan.remat:
+        raise BadInput(
+            "no blocks are computed again that could end",
+            rule="plan.remat_until is for plan.remat=true",
+            values=f"plan.remat_until = {plan.remat_until}, plan.remat = False",
+            remedy=("plan.remat=true", "plan.remat_until="),
+        )
 
 
 def _check_replicas(plan: Plan) -> None:

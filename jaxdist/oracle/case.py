@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import Layer, Profile
@@ -42,6 +43,15 @@ class Case:
         """Return the same step under a plan that differs in its placement alone."""
         ledgers = tuple(replace(ledger, plan=plan) for ledger in self.ledgers)
         return replace(self, plan=plan, ledgers=ledgers)
+
+    def again(self, layer: Layer) -> bool:
+        """Tell whether the inside of a layer's block is computed again backward."""
+        plan = self.plan
+        return layer.block in self._remade if plan.remat_until else plan.remat
+
+    @cached_property
+    def _remade(self) -> frozenset[str]:
+        return frozenset(self.plan.remade([x.name for x in self.profile.blocks]))
 
     def layers_of(self, stage: int) -> tuple[Layer, ...]:
         """Return the layers of a stage; those of no block are in the last one."""

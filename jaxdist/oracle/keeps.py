@@ -5,8 +5,9 @@ gathered      parameters that fsdp shares out, where stages put them together fo
 gradients     as many bytes as the parameters that a device works with: whole ones where
               microbatches add theirs up before fsdp shares them out
 activations   sum over layers of share (output_bytes + inner_bytes) in a device's
-              largest stage, once for every microbatch in flight; with remat those
-              between blocks and what the tensor axis brought, and one block whole, once
+              largest stage, once for every microbatch in flight; of blocks that are
+              computed again what they hand on and what the tensor axis brought, and
+              one block whole, once
 batch         the device's samples, kept through the step
 buffers       the largest array that a collective makes
 
@@ -14,7 +15,7 @@ Where the step was traced, the state, the batch and what the program has at most
 them (`jaxdist/profile/heap.py`).
 """
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 from jaxdist.core.device import Device
 from jaxdist.oracle.case import Case
@@ -33,44 +34,58 @@ def kept(case: Case, device: Device) -> dict[str, int]:
     """
     if case.traced:
         return {**case.held, **case.traced}
-    found = [_on(case, device, place) for place in range(len(case.ledgers))]
+    workers = [
+        Worker(case=case, device=device, ledger=ledger, microbatches=mine.micro)
+        for ledger, mine in zip(
+            case.ledgers, turns(case.plan, case.microbatches), strict=True
+        )
+    ]
+    found = [_on(case, workers, place) for place in range(len(workers))]
     return max(found, key=lambda terms: sum(terms.values()))
 
 
-def _on(case: Case, device: Device, place: int) -> dict[str, int]:
-    mine = turns(case.plan, case.microbatches)[place].micro
-    worker = Worker(
-        case=case, device=device, ledger=case.ledgers[place], microbatches=mine
-    )
+def _on(case: Case, workers: Sequence[Worker], place: int) -> dict[str, int]:
     own, whole = case.held.get("parameters", 0), _whole(case, place)
     terms = {
         **case.held,
         "gathered": whole if case.stages else 0,
         "gradients": max(own, whole) if case.microbatches > 1 else own,
-        "activations": _activations(case, worker, place),
+        "activations": _activations(case, workers, place),
         "batch": case.batch_bytes // case.plan.mesh.size(*case.plan.batch_axes),
         "buffers": _buffers(case, place),
     }
     return {term: size for term, size in terms.items() if size}
 
 
-def _activations(case: Case, worker: Worker, place: int) -> int:
+def _activations(case: Case, workers: Sequence[Worker], place: int) -> int:
     """Return the bytes of what forward passes leave for backward passes."""
+    kept, once = _left(case, workers[place], place)
+    if case.plan.remat_until:
+        # Stages are one program, and its arrays have room for what most is kept of.
+        kept = max(_left(case, worker, k)[0] for k, worker in enumerate(workers))
+    return round(kept * _in_flight(case, place) + once)
+
+
+def _left(case: Case, worker: Worker, place: int) -> tuple[float, float]:
+    """Return what a microbatch's forward pass leaves, and the largest block's inside.
+
+    The inside is that of a block which is computed again: it is there once.
+    """
     kept, once = 0.0, 0.0
     stages = places_of(case.plan).stages_of(place) if case.stages else (0,)
     for stage in stages:
-        blocks: dict[str, float] = {}
+        inside, again = 0.0, dict[str, float]()
         for layer in case.layers_of(stage):
             size = worker.share(layer) * (layer.output_bytes + layer.inner_bytes)
-            blocks[layer.block] = blocks.get(layer.block, 0.0) + size
-        if case.plan.remat:
-            kept = max(kept, _between(case, blocks))
-            once = max(once, max(blocks.values(), default=0.0))
-        else:
-            kept = max(kept, sum(blocks.values()))
+            if case.again(layer):
+                again[layer.block] = again.get(layer.block, 0.0) + size
+            else:
+                inside += size
+        kept = max(kept, inside + _between(case, again))
+        once = max(once, max(again.values(), default=0.0))
     if case.plan.remat:
         kept += _brought(case, place) / worker.microbatches / len(stages)
-    return round(kept * _in_flight(case, place) + once)
+    return kept, once
 
 
 def _between(case: Case, blocks: Container[str]) -> float:
@@ -84,8 +99,11 @@ def _brought(case: Case, place: int) -> float:
     """Return the bytes that collectives of the tensor axis brought forward, in a step.
 
     They are not computed again: that would move them again. Of sums half are backward.
+    What was brought to layers whose insides are kept is among those.
     """
-    rows = [row for row in case.ledgers[place].rows if row.axes == ("tensor",)]
+    kept = {x.name for x in case.profile.layers if not case.again(x)}
+    every = case.ledgers[place].rows
+    rows = [x for x in every if x.axes == ("tensor",) and x.layer not in kept]
     sums = sum(row.payload for row in rows if row.kind == "all-reduce")
     return sums / 2 + sum(row.payload for row in rows if row.kind == "all-gather")
 

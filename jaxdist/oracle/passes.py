@@ -5,9 +5,9 @@
 Talk is what layers say to other devices while a microbatch passes through them: sums
 along tensor, edges of images, statistics of norms. Stages wait for each other behind
 every beat, so those whose neighbour talks wait as they do where it computes. Half of it
-is said forward, and again in a backward pass that makes activations anew. What a step
-moves once (gradients, parameters) and what stages hand on is no part of a pass, and
-neither is anything where the network is not cut.
+is said forward. A backward pass that makes activations anew says no more: what was
+brought is kept. What a step moves once (gradients, parameters) and what stages hand on
+is no part of a pass, and neither is anything where the network is not cut.
 """
 
 from collections.abc import Iterable, Iterator
@@ -72,9 +72,8 @@ def _said(case: Case, cluster: Cluster) -> Iterator[Spent]:
         device = places.of_stages[stage][0]
         inside = _of_layers(case.ledgers[device], _layers_of(case, (stage,)))
         whole = sum(priced(inside, cluster, case.plan.placed).values())
-        once = whole / taken[device].micro / (2 + case.plan.remat)
-        back = (1 + case.plan.remat) * once
-        yield Spent(forward=once, backward=back, said_forward=once, said_backward=back)
+        half = whole / taken[device].micro / 2
+        yield Spent(forward=half, backward=half, said_forward=half, said_backward=half)
 
 
 def _of_layers(ledger: Ledger, names: set[str]) -> Ledger:

@@ -9,6 +9,7 @@
     otherwise  max(share F / (peak e(share F)), share M / memory bandwidth) + launch
     whole      all of it as much longer as the layer's block, where that was timed
                (`jaxdist.oracle.whole`)
+    again      forward once more backward, of blocks that a plan computes again
     summed     3 W / memory bandwidth for each microbatch of several, or of a pipeline
 
 F are the FLOPs of one kernel of the layer, M the bytes that it reads and writes, of the
@@ -107,7 +108,8 @@ class Worker:
         longer = self._whole(layer.block)
         forward, backward = longer[0] * forward, longer[1] * backward
         summed = Spent(forward=0.0, backward=self._summing(layer))
-        return self._spent(forward, backward) + summed
+        again = self.case.again(layer) * forward
+        return Spent(forward=forward, backward=backward + again) + summed
 
     def _alone(self, layer: Layer, share: float) -> tuple[float, float]:
         """Return the seconds of a part of a layer, forward and backward."""
@@ -135,10 +137,6 @@ class Worker:
             layer.seconds_backward, layer.flops_backward, share, _READ_BACK * made, 2
         )
         return forward, backward
-
-    def _spent(self, forward: float, backward: float) -> Spent:
-        again = self.case.plan.remat
-        return Spent(forward=forward, backward=backward + again * forward)
 
     def _timed(self, layer: Layer, share: float) -> tuple[float, float] | None:
         """Return the seconds of the layer's own kernels, where such were timed."""

@@ -90,8 +90,9 @@ def chain_of(coarse: Coarse, plan: Plan) -> Chain:
     parts = plan.batch_shards * mesh.spatial_shards * plan.microbatches
     forward, backward = pieces.at(parts, mesh.tensor)
     handed = np.array([block.output_bytes for block in pieces.profile.blocks])
+    again = np.isin(pieces.names, plan.remade(pieces.names))
     return Chain(
-        seconds=(1 + plan.remat) * forward + backward,
+        seconds=(1 + again) * forward + backward,
         handed=handed / parts,
     )
 

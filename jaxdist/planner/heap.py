@@ -88,6 +88,10 @@ class Heap:
         if title in self.short and not plan.remat:
             self.describe_in_full(replace(plan, remat=True))
 
+    def drop(self, plan: Plan) -> None:
+        """Forget a plan that fits, since a better one like it does."""
+        del self.found[plan.label]
+
     def is_safe(self, plan: Plan, case: Case) -> bool:
         """Put the prediction of a traced step in a plan's place, or strike the plan."""
         prediction = predict(case, self.cluster)

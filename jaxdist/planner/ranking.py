@@ -23,6 +23,7 @@ from jaxdist.planner.shortlist import (
     variants,
 )
 from jaxdist.planner.space import Column
+from jaxdist.planner.tails import keep_tails
 
 REFINED: Final = 3
 """Plans whose other settings are described as well."""
@@ -68,8 +69,9 @@ def rank(
 
     The best settings of the best layouts are described in full, until enough of them
     fit, those in stages with cuts of their own as well, and with other axes side by
-    side where that could be fastest; and, of those that come out first, more settings
-    and ways to sum exactly.
+    side where that could be fastest; of those that come out first, more settings and
+    ways to sum exactly; and of those that compute blocks again the longest tail of
+    blocks that need not, where no step is traced.
 
     Args:
         coarse: the space, estimated.
@@ -90,7 +92,8 @@ def rank(
     order = shortlist(coarse, most)
     best = (at_best(plan, order, coarse) for plan in known)
     asked = {plan.label: plan for plan in best}
-    for row in first_of(order, coarse.space):
+    rows = first_of(order, coarse.space)
+    for row in rows:
         _describe(heap, row, order, coarse)
         if len(heap.found) == LAYOUTS:
             break
@@ -106,9 +109,12 @@ def rank(
             heap.describe_in_full(plan)
     climb(heap, coarse)
     place(heap, coarse)
+    traced = trace if not coarse.roomy else None
+    if not traced:
+        keep_tails(heap, [coarse.space.plan(row) for row in rows], coarse, REFINED)
     heap.drop_slower(("exact", *EXACT))
-    if trace and not coarse.roomy:
-        _confirm(heap, trace)
+    if traced:
+        _confirm(heap, traced)
     found = heap.sorted()
     if not found:
         raise none_of(heap.refused, heap.short, most)
@@ -183,8 +189,8 @@ def _losses(
 
 def _bare(plan: Plan) -> str:
     """Name a plan but for remat, its way of summing and its placement."""
-    exact = plan.reduce.by("exact")
-    return replace(plan, remat=False, reduce=exact, placement=()).label
+    bare = replace(plan, remat=False, remat_until="", placement=())
+    return replace(bare, reduce=plan.reduce.by("exact")).label
 
 
 def reason(one: Prediction, best: Prediction) -> str:

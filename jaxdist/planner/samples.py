@@ -131,7 +131,8 @@ def _cases(
 
 def _along(base: Plan, axis: str, devices: int) -> Plan:
     mesh = MeshShape(**{axis: devices})
-    return replace(base.on(mesh), mesh=mesh, microbatches=1, remat=False)
+    one = replace(base.on(mesh), remat=False, remat_until="")
+    return replace(one, mesh=mesh, microbatches=1)
 
 
 def _total(rows: Sequence[Traffic], *, what: str) -> Moved:

@@ -114,6 +114,7 @@ class Space:
             mesh=mesh,
             microbatches=int(self.micro[row]),
             remat=bool(self.remat[row]),
+            remat_until=self.base.remat_until if self.remat[row] else "",
             zero=self.zero(mesh),
             reduce=self.base.reduce.by(self.choices.ways[self.way[row]]),
         )

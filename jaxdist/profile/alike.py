@@ -40,6 +40,17 @@ class Alike:
         """Return the blocks that are read as one, itself first."""
         return (block, *(n for n, model in self.models.items() if model == block))
 
+    def read_behind(self, block: str) -> str:
+        """Return the block itself if it is read, or the first behind it that is.
+
+        >>> Alike(names=("b1", "b2", "b3"), models={"b2": "b1"}).read_behind("b2")
+        'b3'
+        """
+        if block not in self.models:
+            return block
+        behind = self.names[self.names.index(block) :]
+        return next(name for name in behind if name not in self.models)
+
     def source(self, path: str, sep: str = ".") -> str:
         """Return the path that is read in place of one.
 

@@ -25,7 +25,14 @@ from jaxdist.train.asked import asked_of
 from jaxdist.train.hold import Hold, Plain
 from jaxdist.train.layout import Layout, Shapes
 from jaxdist.train.objective import Batch, cast
-from jaxdist.train.staging import in_slots, own_calls, silent, staged
+from jaxdist.train.staging import (
+    in_slots,
+    own_calls,
+    silent,
+    staged,
+    variable_at,
+    variables_by_block,
+)
 from jaxdist.train.state import leaf_names, named_leaves
 from jaxdist.train.task import Task
 
@@ -68,7 +75,7 @@ def lay_out(
     )
     data.check_groups(plan, calls)
     if plan.remat:
-        remake.check(network)
+        remake.check(plan, network)
     roles = readings.once(
         ("roles", plan.weights, plan.mesh.tensor, plan.idle, plan.spatial_until),
         lambda: tensor.assign(plan, calls, network),
@@ -160,31 +167,56 @@ def _again(
     leaves = hold.params
     if plan.zero != 3 or all(leaf.fsdp is None for leaf in leaves):
         return (False,) * len(leaves)
-    return readings.once(
-        ("again", plan.remat), lambda: _read_again(task, plan.remat, shapes, alike)
+
+    def reading(remat: bool, until: str) -> tuple[bool, ...]:
+        one = replace(plan, remat=remat, remat_until=until)
+        return readings.once(
+            ("again", remat, until), lambda: _read_again(task, one, shapes, alike)
+        )
+
+    if not plan.remat_until:
+        return reading(plan.remat, "")
+    # Of equal blocks few are read: the end is moved behind those that are not.
+    near = alike.read_behind(plan.remat_until)
+    first = readings.once(
+        ("remade", plan.remat_until), lambda: _used_first(task, plan, readings)
     )
+    each = zip(first, reading(True, near), reading(False, ""), strict=True)
+    return tuple(again if used else kept for used, again, kept in each)
+
+
+def _used_first(task: Task, plan: Plan, readings: Readings) -> tuple[bool, ...]:
+    """Tell which parameters the blocks use that are computed again."""
+    params, stats = task.state.params, task.state.stats
+    network = readings.once("network", lambda: nnx.merge(task.graph, params, stats))
+    used = readings.once("variables", lambda: dict(variables_by_block(network)))
+    first = set[int]().union(*(used[name] for name in plan.remade((*used,))))
+    return tuple(id(variable_at(network, name)) in first for name in leaf_names(params))
 
 
 def _read_again(
-    task: Task, remat: bool, shapes: Shapes, alike: Alike
+    task: Task, plan: Plan, shapes: Shapes, alike: Alike
 ) -> tuple[bool, ...]:
     network = nnx.merge(task.graph, task.state.params, task.state.stats)
     graph, short, *others = nnx.split(alike.short(network), nnx.Param, ...)
     values, tree = jax.tree.flatten(short)
     values = [cast(x, task.dtype) if x.ndim > 1 else x for x in values]
 
-    def loss(params: list[Any], stats: Any, batch: Batch) -> jax.Array:
+    def make(ids: Any, params: list[Any], stats: Any) -> Any:
         params = jax.tree.unflatten(tree, params)
         model = nnx.merge(graph, params, stats, copy=True)
         model.train()
-        bind(model, jax.random.key(0), batch["id"])
-        if remat:
-            remake.mark(model)
-        outputs = model(*cast(task.objective.arguments(batch), task.dtype))
+        bind(model, jax.random.key(0), ids)
+        remake.mark_all(plan, model)
+        return model
+
+    def loss(params: list[Any], stats: Any, batch: Batch) -> Any:
+        given = cast(task.objective.arguments(batch), task.dtype)
+        own = partial(make, batch["id"])
+        outputs, _ = remake.called(plan, own, params, stats, given)
         return task.objective.losses(outputs, batch).mean()
 
-    loss = remake.remade(loss) if remat else loss
-    reads = read_again(loss, values, others[0], dict(shapes))
+    reads = read_again(remake.graded(plan, loss), values, others[0], dict(shapes))
     again = [read and x.ndim > 1 for read, x in zip(reads, values, strict=True)]
     found = dict(zip(leaf_names(short), again, strict=True))
     return tuple(alike.whole(found, leaf_names(task.state.params)))

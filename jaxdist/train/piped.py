@@ -1,6 +1,7 @@
 """Piped: gradients and scores of a layout whose network is cut into stages."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import jax
@@ -26,11 +27,11 @@ from jaxdist.profile.alike import Alike
 from jaxdist.profile.readings import Readings
 from jaxdist.train.accumulate import cut
 from jaxdist.train.dealt import scored
-from jaxdist.train.held import inputs_of, model_of, stats_of
+from jaxdist.train.held import inputs_of, model_of
 from jaxdist.train.hold import InSlots
 from jaxdist.train.layout import Layout
 from jaxdist.train.objective import Batch
-from jaxdist.train.remake import mark, remade
+from jaxdist.train.remake import apart, graded, in_turn, mark_all
 from jaxdist.train.state import TrainState, named_leaves
 
 _NOT_HANDED: Final = ("replica", "pipe", *BATCH_AXES)
@@ -227,28 +228,31 @@ def _stage(layout: Layout, number: int, last: Last, key: jax.Array | None) -> St
         tuple(place for place, users in enumerate(used) if number in users)
         for used in held.users
     ]
+    again = apart(layout.plan, sum(stages.blocks, ())) if key is not None else ()
 
-    def call(params: Any, stats: Any, carried: Any, part: Batch) -> Any:
-        model: Any = model_of(task, filled(trees[0], params), filled(trees[1], stats))
+    def make(part: Batch, params: Any, stats: Any) -> Any:
+        model = model_of(task, params, stats)
         model.train() if key is not None else model.eval()
         layout.bind(model, key, part["id"] if key is not None else None)
-        if layout.plan.remat:
-            mark(model)
+        mark_all(layout.plan, model)
+        return model
+
+    def call(params: Any, stats: Any, carried: Any, part: Batch) -> Any:
         if number == 0:
             given = inputs_of(task, part)
             carried = (given if len(given) > 1 else given[0]), ()
-        carried = run_blocks(model, blocks, carried)
-        new = jax.tree.leaves(stats_of(model))
+        held = filled(trees[0], params), filled(trees[1], stats)
+        carried, after = in_turn(partial(make, part), blocks, again, held, carried)
+        new = jax.tree.leaves(after)
         kept = {place: new[place] for place in own[1]}
         if not ends:
             return carried, kept
         return last(*scored(layout.plan, outputs(carried), part)), kept
 
-    again = layout.plan.remat and key is not None
     return Stage(
         number=number,
         device=stages.places.device_of(number),
-        call=remade(call) if again else call,
+        call=call if key is None else graded(layout.plan, call),
         params=own[0],
         stats=own[1],
     )

@@ -33,12 +33,12 @@ from jaxdist.train import feedback, flowing, piped
 from jaxdist.train.accumulate import Gradients, accumulated
 from jaxdist.train.average import moved
 from jaxdist.train.dealt import scored
-from jaxdist.train.held import inputs_of, later, model_of, stats_of, whole
+from jaxdist.train.held import inputs_of, later, model_of, whole
 from jaxdist.train.layout import Layout
 from jaxdist.train.nonfinite import unless_skipped
 from jaxdist.train.objective import Batch
 from jaxdist.train.outer import alone, outer_step
-from jaxdist.train.remake import mark, remade
+from jaxdist.train.remake import called, graded, mark_all
 from jaxdist.train.state import TrainState
 from jaxdist.train.trust import leaves_in, masked, own_squares
 
@@ -170,19 +170,23 @@ def _gradients(
         # and keep them; so they seem to depend on the samples of each.
         held = later(held, batch["id"][0], batch["id"])
 
-    def share(leaves: list[jax.Array]) -> tuple[jax.Array, Any]:
+    def make(leaves: list[jax.Array], stats: Any) -> Any:
         model = model_of(task, jax.tree.unflatten(tree, leaves), stats)
         model.train()
         layout.bind(model, key, batch["id"])
-        if plan.remat:
-            mark(model)
-        outputs, own_batch = scored(plan, model(*inputs_of(task, batch)), batch)
+        mark_all(plan, model)
+        return model
+
+    def share(leaves: list[jax.Array]) -> tuple[jax.Array, Any]:
+        outputs, new = called(plan, make, leaves, stats, inputs_of(task, batch))
+        outputs, own_batch = scored(plan, outputs, batch)
         mean = layout.objective.losses(outputs, own_batch).mean()
-        return mean / plan.mesh.size(*plan.sum_axes), stats_of(model)
+        return mean / plan.mesh.size(*plan.sum_axes), new
 
     back: Any
-    graded = remade(share) if plan.remat else share
-    loss, back, new = jax.vjp(graded, whole(layout, held, codec), has_aux=True)
+    loss, back, new = jax.vjp(
+        graded(plan, share), whole(layout, held, codec), has_aux=True
+    )
     if layout.joins:
         wanted = [
             need and x.ndim > 1 for need, x in zip(needed(back), held, strict=True)

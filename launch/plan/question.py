@@ -66,14 +66,14 @@ class Question:
     def base(self) -> Plan:
         """What no search changes."""
         plan = self.resolved.config.plan
-        placement = plan.placement if self._is_placed else ()
-        one = replace(plan, spatial_until="", spatial_then="repeat")
-        return replace(one, placement=placement)
+        until = plan.remat_until if self._is_typed("plan.remat_until") else ""
+        placement = plan.placement if self._is_typed("plan.placement") else ()
+        one = replace(plan, remat_until=until, placement=placement)
+        return replace(one, spatial_until="", spatial_then="repeat")
 
-    @property
-    def _is_placed(self) -> bool:
-        """Whether the order of axes on devices was typed."""
-        return "plan.placement" in self.resolved.set_by("command line")
+    def _is_typed(self, key: str) -> bool:
+        """Tell whether a setting was typed, and so stays."""
+        return key in self.resolved.set_by("command line")
 
     @cached_property
     def pinned(self) -> dict[str, int]:
@@ -171,14 +171,15 @@ class Question:
         parts = [n for n in range(1, min(batch, _MOST) + 1) if batch % n == 0]
         given = {"optim.accumulate", "plan.microbatches"} & {*typed}
         own = {"plan.pipe.schedule", "plan.pipe.chunks", "plan.pipe.cuts"} & {*typed}
+        again = {"plan.remat", "plan.remat_until"} & {*typed}
         exact: tuple[Via, ...] = (plan.reduce.via,)
         return Choices(
             axes=axes,
             microbatches=(self.subject.task.microbatches,) if given else (*parts,),
             orders=((pipe.schedule, pipe.chunks),) if own else ORDERS,
-            remat=(plan.remat,) if "plan.remat" in typed else (False, True),
+            remat=(plan.remat,) if again else (False, True),
             zeros=(plan.zero,) if "plan.zero" in typed else (1, 3),
             weights=(plan.weights,) if "plan.weights" in typed else get_args(Weights),
-            inside=() if self._is_placed else EVERY,
+            inside=() if "plan.placement" in typed else EVERY,
             ways=exact if "plan.reduce.via" in typed else (*exact, *lossy),
         )

@@ -1,4 +1,4 @@
-"""A plan where images are split for a part of the network alone."""
+"""A plan of which something ends at a block of the network."""
 
 from dataclasses import replace
 
@@ -39,3 +39,16 @@ def test_the_end_of_a_split_needs_a_split():
 def test_the_end_of_a_split_goes_with_the_split():
     assert PART.on(MeshShape(spatial_w=4)).spatial_until == "block3"
     assert PART.on(MeshShape(data=2)) == Plan(mesh=MeshShape(data=2))
+
+
+def test_the_end_of_what_is_computed_again_is_in_json_and_label():
+    plan = Plan(mesh=MeshShape(data=2), remat=True, remat_until="block3")
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.label == "data 2, remat until block3"
+    assert plan.on(MeshShape(fsdp=2)).remat_until == "block3"
+
+
+def test_the_end_of_what_is_computed_again_needs_blocks_that_are():
+    with pytest.raises(BadInput, match="no blocks are computed again") as refused:
+        Plan(remat_until="block3")
+    assert refused.value.remedy == ("plan.remat=true", "plan.remat_until=")

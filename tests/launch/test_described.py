@@ -14,6 +14,7 @@ PLANS = (
     Plan(mesh=MeshShape(data=4)),
     Plan(mesh=MeshShape(data=2, fsdp=2)),
     Plan(mesh=MeshShape(fsdp=4), remat=True),
+    Plan(mesh=MeshShape(fsdp=4), remat=True, remat_until="block2"),
     Plan(mesh=MeshShape(fsdp=4), zero=1),
     Plan(mesh=MeshShape(data=2, spatial_h=2)),
     Plan(mesh=MeshShape(spatial_h=4), spatial_until="head"),
@@ -54,6 +55,7 @@ INTERLEAVED = Pipe(schedule="interleaved", chunks=2)
 TEXT = (
     Plan(mesh=MeshShape(data=4)),
     Plan(mesh=MeshShape(fsdp=4), remat=True),
+    Plan(mesh=MeshShape(fsdp=4), remat=True, remat_until="block3"),
     Plan(mesh=MeshShape(fsdp=2, tensor=2), microbatches=4),
     Plan(mesh=MeshShape(tensor=2), weights="sequence"),
     Plan(mesh=MeshShape(pipe=4, tensor=2), microbatches=4),
@@ -67,7 +69,7 @@ def text():
     return Subject(resolve("characters", words).config)
 
 
-@pytest.mark.parametrize("plan", TEXT, ids=[one.title for one in TEXT])
+@pytest.mark.parametrize("plan", TEXT, ids=[one.label for one in TEXT])
 def test_a_case_from_few_of_equal_blocks_is_that_from_all(text, plan):
     text.readings = Readings()
     short = text.case(plan)
@@ -77,7 +79,7 @@ def test_a_case_from_few_of_equal_blocks_is_that_from_all(text, plan):
     assert short == text.case(plan)
 
 
-@pytest.mark.parametrize("plan", TEXT, ids=[one.title for one in TEXT])
+@pytest.mark.parametrize("plan", TEXT, ids=[one.label for one in TEXT])
 def test_what_devices_hold_has_the_shapes_that_are_said(text, plan):
     layout = text.layout(plan)
     found = jax.eval_shape(layout.hold.hold, layout.task.state)

@@ -28,6 +28,7 @@ PLANS = {
         pipe=Pipe(cuts=("block2",), schedule="gpipe"),
         reduce=Reduce(via="top_k", density=0.05, warm_up=3),
         remat=True,
+        remat_until="block3",
         microbatches=4,
     ),
     "replicas of stages": Plan(

@@ -159,3 +159,19 @@ def test_eager_1f1b_with_chunks(hold):
 @pytest.mark.slow
 def test_blocks_are_computed_again(hold):
     hold(("vgg16", 2, "data", "1f1b"), remat=True)
+
+
+@pytest.mark.parametrize(
+    ("cell", "block"),
+    [
+        (("resnet50", 2, "data", "1f1b"), "stage1_block2"),
+        pytest.param(
+            ("googlenet", 2, "fsdp", "eager-1f1b"), "pool4", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            ("gpt2_small", 2, "tensor", "interleaved"), "block1", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_blocks_are_computed_again_until_one(cell, block, hold):
+    hold(cell, remat=True, remat_until=block)

@@ -52,6 +52,16 @@ def test_no_other_cuts_make_a_shorter_step(coarse, stages, micro):
     assert step(found) == pytest.approx(min(map(step, every)))
 
 
+def test_blocks_that_are_computed_again_take_a_forward_pass_more(coarse):
+    plan = Plan(mesh=MeshShape(pipe=2), microbatches=8)
+    again = replace(plan, remat=True)
+    until = replace(again, remat_until=coarse.pieces.names[3])
+    none, every, few = (chain_of(coarse, p).seconds for p in (plan, again, until))
+    assert (few[:3] == every[:3]).all()
+    assert (few[3:] == none[3:]).all()
+    assert (every > none).all()
+
+
 @given(
     blocks=st.lists(
         st.tuples(st.floats(0.01, 9), st.sampled_from([1.0, 2.0, 5.0])),

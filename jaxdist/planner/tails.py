@@ -1,0 +1,72 @@
+"""Tails: how many of the last blocks keep their insides, where not all can.
+
+A plan that fits with all blocks computed again may have room for the insides of some.
+The backward pass reads those of the last blocks first, so they stay; of the blocks
+before, as few are computed again as memory allows. Memory grows with the tail, so the
+place where it begins is found by bisection.
+
+Source: Wahib et al. 2020, arXiv:2008.11421, KARMA: blocks stay from the last one on.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from jaxdist.core.plan import Plan
+from jaxdist.planner.coarse import Coarse
+from jaxdist.planner.heap import Heap
+
+
+def keep_tails(heap: Heap, asked: Sequence[Plan], coarse: Coarse, count: int) -> None:
+    """Describe the first plans that compute blocks again with as long a tail as fits.
+
+    Stages are one program, whose arrays have room for the largest of them: a tail in
+    the last saves nothing, and is not looked for. Nor is it where steps are traced: the
+    compiler whose memory is counted there computes nothing again outside of loops.
+
+    Args:
+        heap: what was described.
+        asked: plans, the best first, some of which may not fit.
+        coarse: says what may be chosen, and the network.
+        count: meshes that are looked at, and plans that do not fit.
+    """
+    if {*coarse.space.choices.remat} != {False, True}:
+        return
+    for plan in islice(_short(heap, asked), count):
+        heap.again(plan.label, plan)
+    again = [one.plan for one in heap.sorted() if _keeps_nothing(one.plan)]
+    first = {plan.mesh: plan for plan in reversed(again)}
+    meshes = dict.fromkeys(plan.mesh for plan in again)
+    for plan in [first[mesh] for mesh in islice(meshes, count)]:
+        if not heap.describe_in_full(replace(plan, remat=False)):
+            keep_tail(heap, plan, coarse.pieces.names)
+
+
+def keep_tail(heap: Heap, plan: Plan, blocks: Sequence[str]) -> None:
+    """Describe a plan with the longest tail that fits, beside what it is.
+
+    Args:
+        heap: where it fits with all blocks computed again, and not with none.
+        plan: computes all of them again.
+        blocks: of the network, in order.
+    """
+    none, fits = 0, len(blocks)
+    while fits - none > 1:
+        middle = (none + fits) // 2
+        if heap.describe_in_full(replace(plan, remat_until=blocks[middle])):
+            if fits < len(blocks):
+                heap.drop(replace(plan, remat_until=blocks[fits]))
+            fits = middle
+        else:
+            none = middle
+
+
+def _short(heap: Heap, asked: Sequence[Plan]) -> Iterator[Plan]:
+    """Yield plans that lack memory and keep all."""
+    for plan in asked:
+        if plan.stages == 1 and not plan.remat and plan.label in heap.short:
+            yield plan
+
+
+def _keeps_nothing(plan: Plan) -> bool:
+    return plan.stages == 1 and plan.remat and not plan.remat_until

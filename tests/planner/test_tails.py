@@ -1,0 +1,98 @@
+"""Where memory lies between, the last blocks are kept and the others computed again."""
+
+from dataclasses import replace
+
+import pytest
+
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.reduce import Reduce
+from jaxdist.launch.described import Subject
+from jaxdist.launch.resolve import resolve
+from jaxdist.meshes.clusters.read import find
+from jaxdist.oracle.predict import predict
+from jaxdist.planner.coarse import Coarse
+from jaxdist.planner.heap import Heap
+from jaxdist.planner.pieces import Pieces
+from jaxdist.planner.ranking import rank
+from jaxdist.planner.samples import sample
+from jaxdist.planner.space import Choices, space_of
+from jaxdist.planner.tails import keep_tail
+
+NONE = Plan(mesh=MeshShape(data=4), microbatches=1, reduce=Reduce(via="ring"))
+ALL = replace(NONE, remat=True)
+CLUSTER = find("testbed")
+
+
+@pytest.fixture(scope="module")
+def subject():
+    words = ("model.depth=6", "model.vocabulary=256", "plan.mesh.data=1")
+    return Subject(resolve("characters", words).config)
+
+
+@pytest.fixture(scope="module")
+def predicted(subject):
+    blocks = [block.name for block in subject.profile.blocks]
+    tails = [replace(ALL, remat_until=block) for block in blocks[1:]]
+    return {p: predict(subject.case(p), CLUSTER) for p in (NONE, ALL, *tails)}
+
+
+def estimated(subject, remat=(False, True), base=NONE):
+    network = subject.profile
+    samples = sample(
+        base, 4, ("data",), subject.case, network.parameter_bytes, CLUSTER.device
+    )
+    chosen = Choices(axes=("data",), remat=remat, ways=("ring",))
+    return Coarse(
+        space=space_of(
+            base, 4, chosen, batch=network.batch, blocks=len(network.blocks)
+        ),
+        cluster=CLUSTER,
+        pieces=Pieces(profile=network, device=CLUSTER.device, dtype=subject.dtype),
+        samples=samples,
+    )
+
+
+def between(predicted, part):
+    """Bytes between those with all and with no blocks computed again."""
+    least, most = predicted[ALL].memory_bytes, predicted[NONE].memory_bytes
+    assert least < most
+    return least + part * (most - least)
+
+
+@pytest.mark.parametrize("part", [0.25, 0.5, 0.75])
+def test_a_search_keeps_the_longest_tail_that_fits(subject, predicted, part):
+    room = between(predicted, part)
+    best, *others = rank(estimated(subject), (), subject.case, room=room).plans
+    fit = {p: made.step_s for p, made in predicted.items() if made.memory_bytes <= room}
+    assert NONE not in fit
+    assert best.plan.remat_until
+    assert best.prediction.memory_bytes <= room
+    assert best.prediction.step_s == min(fit.values()) < fit[ALL]
+    assert best.plan.label == f"data 4, remat until {best.plan.remat_until}, ring"
+    # Shorter tails on the way to it are no plans of their own.
+    assert [one.plan.remat_until for one in others if one.plan.remat] in ([""], [])
+
+
+def test_with_room_for_all_nothing_is_computed_again(subject, predicted):
+    room = between(predicted, 1)
+    found = rank(estimated(subject), (), subject.case, room=room)
+    assert not any(one.plan.remat_until for one in found.plans)
+    assert found.plans[0].plan.remat is False
+
+
+def test_what_was_typed_stays(subject, predicted):
+    room = between(predicted, 0.5)
+    every = estimated(subject, remat=(True,))
+    found = rank(every, (), subject.case, room=room)
+    assert not any(one.plan.remat_until for one in found.plans)
+    own = estimated(subject, remat=(True,), base=replace(ALL, remat_until="head"))
+    found = rank(own, (), subject.case, room=predicted[NONE].memory_bytes * 2)
+    assert {one.plan.remat_until for one in found.plans} == {"head"}
+
+
+def test_few_plans_are_described(subject, predicted):
+    heap = Heap(describe=subject.case, cluster=CLUSTER, most=between(predicted, 0.5))
+    blocks = [block.name for block in subject.profile.blocks]
+    keep_tail(heap, ALL, blocks)
+    assert len(heap.found) == 1
+    assert heap.described <= 3 < len(blocks)
