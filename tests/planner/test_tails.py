@@ -36,12 +36,14 @@ def predicted(subject):
     return {p: predict(subject.case(p), CLUSTER) for p in (NONE, ALL, *tails)}
 
 
-def estimated(subject, remat=(False, True), base=NONE):
+def estimated(subject, remat=(False, True), base=NONE, microbatches=(1,)):
     network = subject.profile
     samples = sample(
         base, 4, ("data",), subject.case, network.parameter_bytes, CLUSTER.device
     )
-    chosen = Choices(axes=("data",), remat=remat, ways=("ring",))
+    chosen = Choices(
+        axes=("data",), remat=remat, ways=("ring",), microbatches=microbatches
+    )
     return Coarse(
         space=space_of(
             base, 4, chosen, batch=network.batch, blocks=len(network.blocks)
@@ -71,6 +73,17 @@ def test_a_search_keeps_the_longest_tail_that_fits(subject, predicted, part):
     assert best.plan.label == f"data 4, remat until {best.plan.remat_until}, ring"
     # Shorter tails on the way to it are no plans of their own.
     assert [one.plan.remat_until for one in others if one.plan.remat] in ([""], [])
+
+
+def test_a_plan_that_lacks_memory_is_tried_beside_one_in_microbatches(
+    subject, predicted
+):
+    """Which of them is faster is not said by which was described first."""
+    room = between(predicted, 0.6)
+    every = estimated(subject, microbatches=(1, 2))
+    found = [one.plan for one in rank(every, (), subject.case, room=room).plans]
+    assert any(plan.microbatches == 2 and not plan.remat for plan in found)
+    assert any(plan.microbatches == 1 and plan.remat_until for plan in found)
 
 
 def test_with_room_for_all_nothing_is_computed_again(subject, predicted):
