@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.reduce import Reduce
 from jaxdist.launch.described import Subject
+from jaxdist.launch.plan.question import Question
 from jaxdist.launch.resolve import resolve
 from jaxdist.meshes.clusters.read import find
 from jaxdist.oracle.predict import predict
@@ -109,3 +111,13 @@ def test_few_plans_are_described(subject, predicted):
     keep_tail(heap, ALL, blocks)
     assert len(heap.found) == 1
     assert heap.described <= 3 < len(blocks)
+
+
+def test_a_block_that_was_mistyped_is_said_before_the_search(subject):
+    words = ("model.depth=6", "model.vocabulary=256", "plan.mesh.data=1")
+    typed = ("plan.remat=true", "plan.remat_until=blok3")
+    resolved = resolve("characters", (*words, *typed))
+    question = Question(resolved=resolved, subject=subject, cluster=CLUSTER, devices=4)
+    with pytest.raises(BadInput, match="until blok3") as caught:
+        question.coarse(())
+    assert caught.value.remedy[0] == "did you mean plan.remat_until=block3?"
