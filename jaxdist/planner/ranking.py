@@ -111,7 +111,7 @@ def rank(
     place(heap, coarse)
     traced = trace if not coarse.roomy else None
     if not traced:
-        keep_tails(heap, [coarse.space.plan(row) for row in rows], coarse, REFINED)
+        keep_tails(heap, rows, coarse, REFINED)
     heap.drop_slower(("exact", *EXACT))
     if traced:
         _confirm(heap, traced)

@@ -17,7 +17,7 @@ from jaxdist.planner.coarse import Coarse
 from jaxdist.planner.heap import Heap
 
 
-def keep_tails(heap: Heap, asked: Sequence[Plan], coarse: Coarse, count: int) -> None:
+def keep_tails(heap: Heap, rows: Sequence[int], coarse: Coarse, count: int) -> None:
     """Describe the first plans that compute blocks again with as long a tail as fits.
 
     Stages are one program, whose arrays have room for the largest of them: a tail in
@@ -26,13 +26,13 @@ def keep_tails(heap: Heap, asked: Sequence[Plan], coarse: Coarse, count: int) ->
 
     Args:
         heap: what was described.
-        asked: plans, the best first, some of which may not fit.
+        rows: of the space, the best first, some of which may not fit.
         coarse: says what may be chosen, and the network.
         count: meshes that are looked at, and plans that do not fit.
     """
     if {*coarse.space.choices.remat} != {False, True}:
         return
-    for plan in islice(_short(heap, asked), count):
+    for plan in islice(_short(heap, rows, coarse), count):
         heap.again(plan.label, plan)
     again = [one.plan for one in heap.sorted() if _keeps_nothing(one.plan)]
     first = {plan.mesh: plan for plan in reversed(again)}
@@ -61,10 +61,17 @@ def keep_tail(heap: Heap, plan: Plan, blocks: Sequence[str]) -> None:
             none = middle
 
 
-def _short(heap: Heap, asked: Sequence[Plan]) -> Iterator[Plan]:
-    """Yield plans that lack memory and keep all."""
-    for plan in asked:
-        if plan.stages == 1 and not plan.remat and plan.label in heap.short:
+def _short(heap: Heap, rows: Sequence[int], coarse: Coarse) -> Iterator[Plan]:
+    """Yield plans that lack memory, keep all, and should fit where they keep less."""
+    space = coarse.space
+    for row in rows:
+        plan = space.plan(row)
+        if plan.stages > 1 or plan.remat or plan.label not in heap.short:
+            continue
+        alike = (space.mesh == space.mesh[row]) & (space.micro == space.micro[row])
+        least = coarse.bytes[alike & (space.remat == 1)].min()
+        needed = heap.most + heap.short[plan.label]
+        if least * needed / coarse.bytes[row] <= heap.most:
             yield plan
 
 

@@ -104,12 +104,19 @@ class Question:
 
         Args:
             lossy: ways of summing that may be chosen beside the exact one.
+
+        Raises:
+            BadInput: the network has no blocks to compute again as was typed.
         """
+        from jaxdist.launch.job import network_of
         from jaxdist.planner.coarse import Coarse
         from jaxdist.planner.pieces import Pieces
         from jaxdist.planner.samples import sample
         from jaxdist.planner.space import space_of
+        from jaxdist.train import remake
 
+        if self.base.remat:
+            remake.check(self.base, network_of(self.subject.task))
         subject, profile = self.subject, self.subject.profile
         device = self.cluster.device
         axes = tuple(axis for axis in self._axes if axis not in self.pinned)

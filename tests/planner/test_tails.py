@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.reduce import Reduce
 from jaxdist.launch.described import Subject
+from jaxdist.launch.plan.question import Question
 from jaxdist.launch.resolve import resolve
 from jaxdist.meshes.clusters.read import find
 from jaxdist.oracle.predict import predict
@@ -36,12 +38,14 @@ def predicted(subject):
     return {p: predict(subject.case(p), CLUSTER) for p in (NONE, ALL, *tails)}
 
 
-def estimated(subject, remat=(False, True), base=NONE):
+def estimated(subject, remat=(False, True), base=NONE, microbatches=(1,)):
     network = subject.profile
     samples = sample(
         base, 4, ("data",), subject.case, network.parameter_bytes, CLUSTER.device
     )
-    chosen = Choices(axes=("data",), remat=remat, ways=("ring",))
+    chosen = Choices(
+        axes=("data",), remat=remat, ways=("ring",), microbatches=microbatches
+    )
     return Coarse(
         space=space_of(
             base, 4, chosen, batch=network.batch, blocks=len(network.blocks)
@@ -73,6 +77,17 @@ def test_a_search_keeps_the_longest_tail_that_fits(subject, predicted, part):
     assert [one.plan.remat_until for one in others if one.plan.remat] in ([""], [])
 
 
+def test_a_plan_that_lacks_memory_is_tried_beside_one_in_microbatches(
+    subject, predicted
+):
+    """Which of them is faster is not said by which was described first."""
+    room = between(predicted, 0.6)
+    every = estimated(subject, microbatches=(1, 2))
+    found = [one.plan for one in rank(every, (), subject.case, room=room).plans]
+    assert any(plan.microbatches == 2 and not plan.remat for plan in found)
+    assert any(plan.microbatches == 1 and plan.remat_until for plan in found)
+
+
 def test_with_room_for_all_nothing_is_computed_again(subject, predicted):
     room = between(predicted, 1)
     found = rank(estimated(subject), (), subject.case, room=room)
@@ -96,3 +111,13 @@ def test_few_plans_are_described(subject, predicted):
     keep_tail(heap, ALL, blocks)
     assert len(heap.found) == 1
     assert heap.described <= 3 < len(blocks)
+
+
+def test_a_block_that_was_mistyped_is_said_before_the_search(subject):
+    words = ("model.depth=6", "model.vocabulary=256", "plan.mesh.data=1")
+    typed = ("plan.remat=true", "plan.remat_until=blok3")
+    resolved = resolve("characters", (*words, *typed))
+    question = Question(resolved=resolved, subject=subject, cluster=CLUSTER, devices=4)
+    with pytest.raises(BadInput, match="until blok3") as caught:
+        question.coarse(())
+    assert caught.value.remedy[0] == "did you mean plan.remat_until=block3?"
