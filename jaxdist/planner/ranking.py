@@ -9,6 +9,7 @@ from jaxdist.core.units import percent
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.predict import Prediction
 from jaxdist.planner.coarse import Coarse
+from jaxdist.planner.ends import ended
 from jaxdist.planner.heap import Heap, Ranked, none_of
 from jaxdist.planner.shortlist import (
     EXACT,
@@ -25,6 +26,8 @@ from jaxdist.planner.space import Column
 
 REFINED: Final = 3
 """Plans whose other settings are described as well."""
+_NEAR: Final = 1.1
+"""Other ends of a split are described up to so many times the first plan's step."""
 _SAFE: Final = 8
 """A step never needed this many times what its layers say: the most seen is 5.0."""
 
@@ -66,8 +69,9 @@ def rank(
     """Rank the plans of a space.
 
     The best settings of the best layouts are described in full, until enough of them
-    fit, those in stages with cuts of their own as well; and, of those that come out
-    first, more settings and ways to sum exactly.
+    fit, those in stages with cuts of their own as well; of the first that split images
+    other blocks where that ends; and, of those that come out first, more settings and
+    ways to sum exactly.
 
     Args:
         coarse: the space, estimated.
@@ -98,9 +102,9 @@ def rank(
     for one in heap.sorted():
         for plan in recut(one.plan, coarse):
             heap.describe_in_full(plan)
-    for one in heap.sorted()[:REFINED]:
-        for plan in variants(one.plan, order, coarse):
-            heap.describe_in_full(plan)
+    _refine(heap, order, coarse)
+    if end_splits(heap, coarse):
+        _refine(heap, order, coarse)
     climb(heap, coarse)
     heap.drop_slower(("exact", *EXACT))
     if trace and not coarse.roomy:
@@ -129,6 +133,33 @@ def climb(heap: Heap, coarse: Coarse) -> None:
             for plan in neighbours(first, coarse):
                 heap.describe_in_full(plan)
             last = first
+
+
+def _refine(heap: Heap, order: Column, coarse: Coarse) -> None:
+    """Describe other settings of the first plans."""
+    for one in heap.sorted()[:REFINED]:
+        for plan in variants(one.plan, order, coarse):
+            heap.describe_in_full(plan)
+
+
+def end_splits(heap: Heap, coarse: Coarse) -> bool:
+    """Describe the first layouts that split images with other ends of the split.
+
+    Those alone whose estimate says that they may be about as fast as the first plan.
+
+    Returns:
+        Whether one of them is the first now.
+    """
+    found = heap.sorted()
+    best: dict[MeshShape, Ranked] = {}
+    for one in found:
+        if one.plan.mesh.spatial_shards > 1:
+            best.setdefault(one.plan.mesh, one)
+    for one in list(best.values())[:REFINED]:
+        room = _NEAR * found[0].prediction.step_s - one.prediction.step_s
+        for plan in ended(one.plan, coarse, room):
+            heap.describe_in_full(plan)
+    return heap.sorted()[:1] != found[:1]
 
 
 def _first(heap: Heap, mesh: MeshShape) -> Plan:

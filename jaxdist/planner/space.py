@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from jaxdist.core.axes import BATCH_AXES
 from jaxdist.core.pipe import Order, Pipe
-from jaxdist.core.plan import MeshShape, Plan, Weights
+from jaxdist.core.plan import MeshShape, Plan, Then, Weights
 from jaxdist.core.reduce import Via
 from jaxdist.planner.layouts import AXES, layouts
 
@@ -52,6 +52,8 @@ class Choices:
     """What fsdp shares out: the optimizer's state alone, or parameters as well."""
     weights: tuple[Weights, ...] = ("pairs",)
     """How the tensor axis splits weights."""
+    ends: tuple[Then, ...] = ()
+    """What devices that shared images may do behind a block where these are whole."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -124,3 +124,17 @@ def test_nothing_is_packed_that_was_not_asked_for(capsys):
     assert main(["plan", *words, *slow]) == 0
     plans = json.loads(capsys.readouterr().out)["plans"]
     assert {one["plan"]["reduce"]["via"] for one in plans}.isdisjoint(LOSSY)
+
+
+def test_a_plan_that_ends_its_split_of_images_is_written(capsys, tmp_path):
+    """And is what a run takes; one that was typed stays as it is."""
+    path = tmp_path / "plan.json"
+    words = ("digits", "plan.mesh.spatial_h=4", "--cluster", "testbed", "--json")
+    words = (*words, "--devices", "4", "-o", str(path))
+    for more, block in ((), "block1"), (("plan.spatial_until=block3",), "block3"):
+        assert main(["plan", *words, *more]) == 0
+        first = json.loads(capsys.readouterr().out)["plans"][0]["plan"]
+        assert (first["spatial_until"], first["spatial_then"]) == (block, "samples")
+        plan = Plan.from_json(path.read_text())
+        config = resolve("digits", plan_words(str(path))).config
+        assert config.plan == plan == Plan.from_json(json.dumps(first))

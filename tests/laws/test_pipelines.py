@@ -159,3 +159,12 @@ def test_eager_1f1b_with_chunks(hold):
 @pytest.mark.slow
 def test_blocks_are_computed_again(hold):
     hold(("vgg16", 2, "data", "1f1b"), remat=True)
+
+
+@pytest.mark.parametrize(
+    "then", ["samples", pytest.param("repeat", marks=pytest.mark.slow)]
+)
+def test_images_may_be_whole_from_a_block_on(then, hold):
+    """They are gathered in the stage of that block."""
+    until = {"spatial_until": "pool1", "spatial_then": then}
+    hold(("vgg16", 2, "spatial", "1f1b"), **until)
