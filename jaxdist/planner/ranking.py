@@ -83,7 +83,7 @@ def rank(
             first of the ranking where memory may be short, unless every plan has room.
 
     Raises:
-        BadInput: none of them can be run.
+        NoLayout: none of them can be run.
     """
     most = room or coarse.cluster.device.memory.value
     heap = Heap(
