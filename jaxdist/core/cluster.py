@@ -38,6 +38,8 @@ class Cluster:
     """Bytes of a host."""
     input_rate: Number | None = None
     """Bytes of samples a second that a host makes ready."""
+    price: Number | None = None
+    """Currency units of a device for an hour."""
     jitter: Number = _ALIKE
     """Share of a step by which the slowest of many devices is later."""
     overlap: Number = _IN_TURN

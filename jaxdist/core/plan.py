@@ -23,6 +23,9 @@ MADE_FOR: Final = "made_for"
 Weights = Literal["pairs", "filter", "channel", "sequence"]
 """How the tensor axis splits weights."""
 
+Then = Literal["repeat", "samples"]
+"""What devices that shared images do where these are whole."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -46,7 +49,7 @@ class Plan:
     """Block before which the spatial axes end: images are gathered, and whole behind;
     empty splits them as far as they go.
     """
-    spatial_then: Literal["repeat", "samples"] = "repeat"
+    spatial_then: Then = "repeat"
     """What devices that shared images do behind that block: repeat the same work, or
     exchange rows for samples and have samples of their own.
     """

@@ -53,6 +53,24 @@ class Case:
     def _remade(self) -> frozenset[str]:
         return frozenset(self.plan.remade([x.name for x in self.profile.blocks]))
 
+    def shards_of(self, block: str) -> int:
+        """Return the devices that share out the positions of samples in a block.
+
+        Behind `plan.spatial_until` those that shared images may repeat the same work.
+
+        Args:
+            block: its name; that of layers without a block stands for the last one.
+        """
+        return self.plan.batch_shards if block in self._repeated else self.shards
+
+    @cached_property
+    def _repeated(self) -> frozenset[str]:
+        """The blocks in which every device has whole images."""
+        until, names = self.plan.spatial_until, [x.name for x in self.profile.blocks]
+        if until not in names or self.plan.spatial_then == "samples":
+            return frozenset()
+        return frozenset(("", *names[names.index(until) :]))
+
     def layers_of(self, stage: int) -> tuple[Layer, ...]:
         """Return the layers of a stage; those of no block are in the last one."""
         if not self.stages:

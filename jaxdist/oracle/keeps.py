@@ -90,9 +90,9 @@ def _left(case: Case, worker: Worker, place: int) -> tuple[float, float]:
 
 def _between(case: Case, blocks: Container[str]) -> float:
     """Return the bytes that blocks hand on, of one microbatch; the last hands none."""
-    parts = case.shards * case.microbatches
     own = (x for x in case.profile.blocks if x.name in blocks and x.cut_after)
-    return sum(x.output_bytes for x in own) / parts
+    handed = sum(x.output_bytes / case.shards_of(x.name) for x in own)
+    return handed / case.microbatches
 
 
 def _brought(case: Case, place: int) -> float:

@@ -44,7 +44,7 @@ def over_layers(
     profile, table = case.profile, device.blocks
     if table is None or not profile.blocks:
         return 1.0, 1.0
-    share = 1 / (case.shards * case.microbatches)
+    share = 1 / (case.shards_of(block) * case.microbatches)
     name, peak = block or profile.blocks[-1].name, device.peak(case.dtype).value
     found = table.at(signature(profile, name), share * profile.batch, peak)
     layers = profile.layers_of(name)

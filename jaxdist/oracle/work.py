@@ -2,7 +2,7 @@
 
     share(l)   = FLOPs that the ledger gives the device / FLOPs of the whole layer; of a
                  module with several split layers, attention, as they; of others
-                 1 / (devices that share out the samples)
+                 1 / (devices that share out the samples there)
     measured   seconds(l) share e(F) / e(share F)
     timed      what the device was seen to take for products and convolutions like the
                slice's own (`jaxdist.core.kernel`)
@@ -84,7 +84,7 @@ class Worker:
             return planned / layer.flops / self.microbatches
         if self.case.plan.mesh.tensor > 1 and layer.name in self._around:
             return self._around[layer.name] / self.microbatches
-        return 1 / (self.case.shards * self.case.microbatches)
+        return 1 / (self.case.shards_of(layer.block) * self.case.microbatches)
 
     @cached_property
     def _around(self) -> dict[str, float]:
@@ -144,7 +144,7 @@ class Worker:
         if whole is None or table is None or layer.seconds_forward is not None:
             return None
         peak = self.device.peak(self.case.dtype).value
-        found = table.seconds(self._slice(whole, share), peak)
+        found = table.seconds(self._slice(layer, whole, share), peak)
         if found is None:
             return None
         forward, backward = found
@@ -159,19 +159,19 @@ class Worker:
         weights = self.read(layer, self.share(layer))
         return ADDED * weights / self.device.memory_bandwidth.value
 
-    def _slice(self, whole: Shape, share: float) -> Shape:
+    def _slice(self, layer: Layer, whole: Shape, share: float) -> Shape:
         """Return what one kernel computes here: a part of the uses, or of the filters.
 
         What is less than a device's part of the samples is filters that it lacks.
         """
-        samples = 1 / (self.case.shards * self.case.microbatches)
+        samples = 1 / (self.case.shards_of(layer.block) * self.case.microbatches)
         filters = min(1.0, share / samples) if self.case.plan.mesh.tensor > 1 else 1.0
         uses = whole.uses * share / filters
         return replace(whole, uses=uses, outputs=whole.outputs * filters)
 
     def read(self, layer: Layer, share: float) -> float:
         """Return the bytes of the weights that a kernel reads: of a device's part."""
-        samples = self.case.shards * self.case.microbatches
+        samples = self.case.shards_of(layer.block) * self.case.microbatches
         return min(1.0, share * samples) * layer.parameter_bytes
 
     def _pass(

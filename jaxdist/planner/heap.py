@@ -133,19 +133,23 @@ class Heap:
         return False
 
 
-def none_of(refused: dict[str, str], short: dict[str, float], most: float) -> BadInput:
+class NoLayout(BadInput):
+    """No layout of so many devices can be run; another number may have one."""
+
+
+def none_of(refused: dict[str, str], short: dict[str, float], most: float) -> NoLayout:
     """Say that nothing can be run, with the smallest violation and what lifts it."""
     if not short:
         few = "; ".join(f"{title}: {why}" for title, why in [*refused.items()][:4])
-        return BadInput(
+        return NoLayout(
             "no layout can be run",
             rule="a layout splits the network and its batch over all the devices",
-            values=few,
+            values=few or "nothing that may be split divides over so many devices",
             remedy="another data.batch, or another number of --devices",
         )
     nearest = min(short, key=lambda title: short[title])
     needed = most + short[nearest]
-    return BadInput(
+    return NoLayout(
         "no layout can be run",
         rule=f"a layout splits the network and its batch, and fits into {size(most)}",
         values=f"the smallest needs {size(needed)}: {nearest} is {refused[nearest]}",

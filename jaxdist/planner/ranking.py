@@ -9,6 +9,7 @@ from jaxdist.core.units import percent
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.predict import Prediction
 from jaxdist.planner.coarse import Coarse
+from jaxdist.planner.ends import ended
 from jaxdist.planner.heap import Heap, Ranked, none_of
 from jaxdist.planner.placements import place
 from jaxdist.planner.shortlist import (
@@ -27,6 +28,8 @@ from jaxdist.planner.tails import keep_tails
 
 REFINED: Final = 3
 """Plans whose other settings are described as well."""
+_NEAR: Final = 1.1
+"""Other ends of a split are described up to so many times the first plan's step."""
 _SAFE: Final = 8
 """A step never needed this many times what its layers say: the most seen is 5.0."""
 
@@ -69,9 +72,10 @@ def rank(
 
     The best settings of the best layouts are described in full, until enough of them
     fit, those in stages with cuts of their own as well, and with other axes side by
-    side where that could be fastest; of those that come out first, more settings and
-    ways to sum exactly; and of those that compute blocks again the longest tail of
-    blocks that need not, where no step is traced.
+    side where that could be fastest; of the first that split images other blocks where
+    that ends; of those that come out first, more settings and ways to sum exactly; and
+    of those that compute blocks again the longest tail of blocks that need not, where
+    no step is traced.
 
     Args:
         coarse: the space, estimated.
@@ -83,7 +87,7 @@ def rank(
             first of the ranking where memory may be short, unless every plan has room.
 
     Raises:
-        BadInput: none of them can be run.
+        NoLayout: none of them can be run.
     """
     most = room or coarse.cluster.device.memory.value
     heap = Heap(
@@ -93,22 +97,8 @@ def rank(
     best = (at_best(plan, order, coarse) for plan in known)
     asked = {plan.label: plan for plan in best}
     rows = first_of(order, coarse.space)
-    for row in rows:
-        _describe(heap, row, order, coarse)
-        if len(heap.found) == LAYOUTS:
-            break
-    for title, plan in asked.items():
-        if not heap.describe_in_full(plan) and True in coarse.space.choices.remat:
-            heap.again(title, plan)
-    for one in heap.sorted():
-        for plan in recut(one.plan, coarse):
-            heap.describe_in_full(plan)
-    place(heap, coarse)
-    for one in heap.sorted()[:REFINED]:
-        for plan in variants(one.plan, order, coarse):
-            heap.describe_in_full(plan)
-    climb(heap, coarse)
-    place(heap, coarse)
+    _begin(heap, rows, asked, order, coarse)
+    _go_on(heap, order, coarse)
     traced = trace if not coarse.roomy else None
     if not traced:
         keep_tails(heap, rows, coarse, REFINED)
@@ -126,6 +116,36 @@ def rank(
     )
 
 
+def _begin(
+    heap: Heap,
+    rows: Sequence[int],
+    asked: Mapping[str, Plan],
+    order: Column,
+    coarse: Coarse,
+) -> None:
+    """Describe the best layouts, and those that are asked about."""
+    for row in rows:
+        _describe(heap, row, order, coarse)
+        if len(heap.found) == LAYOUTS:
+            break
+    for title, plan in asked.items():
+        if not heap.describe_in_full(plan) and True in coarse.space.choices.remat:
+            heap.again(title, plan)
+
+
+def _go_on(heap: Heap, order: Column, coarse: Coarse) -> None:
+    """Describe what else may be chosen of the layouts that came out well."""
+    for one in heap.sorted():
+        for plan in recut(one.plan, coarse):
+            heap.describe_in_full(plan)
+    place(heap, coarse)
+    _refine(heap, order, coarse)
+    if end_splits(heap, coarse):
+        _refine(heap, order, coarse)
+    climb(heap, coarse)
+    place(heap, coarse)
+
+
 def climb(heap: Heap, coarse: Coarse) -> None:
     """Describe the first layouts in stages with other microbatches, while that helps.
 
@@ -139,6 +159,33 @@ def climb(heap: Heap, coarse: Coarse) -> None:
             for plan in neighbours(first, coarse):
                 heap.describe_in_full(plan)
             last = first
+
+
+def _refine(heap: Heap, order: Column, coarse: Coarse) -> None:
+    """Describe other settings of the first plans."""
+    for one in heap.sorted()[:REFINED]:
+        for plan in variants(one.plan, order, coarse):
+            heap.describe_in_full(plan)
+
+
+def end_splits(heap: Heap, coarse: Coarse) -> bool:
+    """Describe the first layouts that split images with other ends of the split.
+
+    Those alone whose estimate says that they may be about as fast as the first plan.
+
+    Returns:
+        Whether one of them is the first now.
+    """
+    found = heap.sorted()
+    best: dict[MeshShape, Ranked] = {}
+    for one in found:
+        if one.plan.mesh.spatial_shards > 1:
+            best.setdefault(one.plan.mesh, one)
+    for one in list(best.values())[:REFINED]:
+        room = _NEAR * found[0].prediction.step_s - one.prediction.step_s
+        for plan in ended(one.plan, coarse, room):
+            heap.describe_in_full(plan)
+    return heap.sorted()[:1] != found[:1]
 
 
 def _first(heap: Heap, mesh: MeshShape) -> Plan:

@@ -36,6 +36,8 @@ def shortlist(coarse: Coarse, most: float) -> Column:
         coarse: the space, estimated.
         most: bytes of a device.
     """
+    if not len(coarse.space):
+        return np.zeros(0, int)
     over = np.maximum(coarse.bytes / most / _ROUGH, 1.0)
     tidy = coarse.space.micro + 1000 * coarse.space.remat
     return np.lexsort((tidy, coarse.seconds, np.where(over > 1, over, 0)))

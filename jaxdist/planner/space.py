@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from jaxdist.core.axes import BATCH_AXES
 from jaxdist.core.pipe import Order, Pipe
 from jaxdist.core.placement import Placed
-from jaxdist.core.plan import MeshShape, Plan, Weights
+from jaxdist.core.plan import MeshShape, Plan, Then, Weights
 from jaxdist.core.reduce import Via
 from jaxdist.planner.layouts import AXES, layouts
 
@@ -55,6 +55,8 @@ class Choices:
     """How the tensor axis splits weights."""
     inside: tuple[str, ...] = ()
     """Axes that may be moved to the inside on devices."""
+    ends: tuple[Then, ...] = ()
+    """What devices that shared images may do behind a block where these are whole."""
 
 
 @dataclass(frozen=True, kw_only=True)

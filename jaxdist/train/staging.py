@@ -10,7 +10,7 @@ from flax import nnx
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.layers import bind
+from jaxdist.layers import Gather, bind
 from jaxdist.partition.leaves import Leaf
 from jaxdist.partition.reduction import compressor
 from jaxdist.pipeline.dealing import deal_slots
@@ -111,7 +111,9 @@ def own_calls(
     stages_of = {n: k for k, names in enumerate(stages.blocks) for n in names}
     own, stage = stages.places.stages_of(device), 0
     for call in calls:
-        first = call.path.split(".")[0]
+        layer, first = call.layer, call.path.split(".")[0]
+        # Images are gathered in the stage of the block that they enter whole.
+        first = layer.until if isinstance(layer, Gather) else first
         stage = max(stage, stages_of[after.get(first, first)])
         if stage in own:
             yield call

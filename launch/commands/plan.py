@@ -12,6 +12,11 @@ _OF_STAGES: Final = (
     "flops_rate",
 )
 """Options that are for stages alone, and have no value unless they are given."""
+_OF_LAYOUTS: Final = (
+    *("overrides", "devices", "top", "what_if", "lossy", "explain"),
+    *("objective", "samples"),
+)
+"""The same of layouts."""
 
 summary = "rank the layouts of an experiment on a cluster, or cut it into stages"
 
@@ -19,7 +24,8 @@ summary = "rank the layouts of an experiment on a cluster, or cut it into stages
 def add_arguments(parser: Parser) -> None:
     """Take an experiment, a cluster and devices; or `stages`, a profile and links."""
     parser.usage = (
-        "jaxdist plan EXPERIMENT [key=value ...] --cluster NAME|FILE --devices N\n"
+        "jaxdist plan EXPERIMENT [key=value ...] --cluster NAME|FILE "
+        "--devices N[,N]\n"
         "       jaxdist plan stages --profile FILE --workers N --bandwidth B [options]"
     )
     parser.add_argument(
@@ -36,7 +42,22 @@ def add_arguments(parser: Parser) -> None:
         help="of the experiment; `jaxdist config EXPERIMENT` lists the keys",
     )
     parser.add_argument(
-        "--devices", metavar="N", type=int, help="of the cluster, for an experiment"
+        "--devices",
+        metavar="N[,N]",
+        type=_numbers,
+        help="of the cluster, for an experiment; several numbers are ranked together",
+    )
+    parser.add_argument(
+        "--objective",
+        metavar="NAME",
+        help="what is made small: step, its seconds; cost, price or device-hours of a "
+        "sample; budget, the time until --samples are trained on (step)",
+    )
+    parser.add_argument(
+        "--samples",
+        metavar="N",
+        type=float,
+        help="samples to be trained on, epochs times those of an epoch: 90e6",
     )
     add_what_if(parser)
     parser.add_argument(
@@ -73,11 +94,7 @@ def run(args: Namespace) -> int:
     if args.output:
         check_folder(args.output)
     if args.what == "stages":
-        _refuse(
-            args,
-            "stages",
-            ("overrides", "devices", "top", "what_if", "lossy", "explain"),
-        )
+        _refuse(args, "stages", _OF_LAYOUTS)
         return _stages(args)
     _refuse(args, args.what, _OF_STAGES)
     return _layouts(args)

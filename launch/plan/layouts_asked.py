@@ -1,7 +1,8 @@
-"""Layouts as they are asked for: an experiment, a cluster and a number of devices."""
+"""Layouts as they are asked for: an experiment, a cluster and numbers of devices."""
 
 import time
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from jaxdist.core.cluster import Cluster
     from jaxdist.launch.described import Subject
     from jaxdist.launch.provenance import Resolved
+    from jaxdist.planner.merging import Merged
+    from jaxdist.planner.objective import Objective
     from jaxdist.planner.ranking import Ranking
 
 
@@ -25,9 +28,11 @@ class Ranked:
     """The experiment."""
     cluster: "Cluster"
     """The machines."""
-    devices: int
-    """How many of them."""
-    ranking: "Ranking"
+    devices: tuple[int, ...]
+    """How many of them; several numbers are searched one after the other."""
+    objective: "Objective"
+    """What plans are ordered by."""
+    ranking: "Merged"
     """What was found."""
     seconds: float
     """That the search took."""
@@ -45,7 +50,7 @@ def rank_layouts(args: Namespace) -> Ranked:
         raise BadInput(
             "nothing says on which machine, or on how many devices",
             rule="a plan is for some devices of a cluster",
-            values=f"--cluster {args.cluster}, --devices {args.devices}",
+            values=f"--cluster {args.cluster}, --devices {_said(args.devices)}",
             remedy="--cluster abci --devices 64",
         )
     resolved = resolve(args.what, args.overrides)
@@ -53,21 +58,25 @@ def rank_layouts(args: Namespace) -> Ranked:
     from jaxdist.launch.described import Subject
     from jaxdist.meshes.clusters.read import find
     from jaxdist.meshes.clusters.what_if import changed
-    from jaxdist.planner.ranking import rank
+    from jaxdist.planner.objective import Objective
 
     cluster = changed(find(args.cluster), args.what_if)
+    objective = Objective(
+        by=args.objective or "step", samples=args.samples, price=cluster.price
+    )
     _check(args, cluster)
     begun = time.perf_counter()
     subject = Subject(resolved.config)
-    question = Question(
-        resolved=resolved, subject=subject, cluster=cluster, devices=args.devices
-    )
-    found = rank(
-        question.coarse(lossy(args.lossy)),
-        question.known(),
-        subject.case,
-        room=volume(args.memory, "--memory") if args.memory else None,
-        trace=subject.traced,
+    counts = tuple(dict.fromkeys(args.devices))
+    found = _merged(
+        counts,
+        objective,
+        lambda count: _ranking(
+            Question(
+                resolved=resolved, subject=subject, cluster=cluster, devices=count
+            ),
+            args,
+        ),
     )
     if (args.explain or 1) > len(found.plans):
         raise BadInput(
@@ -79,23 +88,67 @@ def rank_layouts(args: Namespace) -> Ranked:
     return Ranked(
         resolved=resolved,
         cluster=cluster,
-        devices=args.devices,
+        devices=counts,
+        objective=objective,
         ranking=found,
         seconds=time.perf_counter() - begun,
         subject=subject,
     )
 
 
+def _ranking(question: Question, args: Namespace) -> "Ranking":
+    """Rank the layouts of one number of devices."""
+    from jaxdist.planner.ranking import rank
+
+    subject = question.subject
+    return rank(
+        question.coarse(lossy(args.lossy)),
+        question.known(),
+        subject.case,
+        room=volume(args.memory, "--memory") if args.memory else None,
+        trace=subject.traced,
+    )
+
+
+def _merged(
+    counts: tuple[int, ...], objective: "Objective", rank: "Callable[[int], Ranking]"
+) -> "Merged":
+    """Rank the layouts of each number of devices, and put them together.
+
+    Raises:
+        NoLayout: none of the numbers has one that can be run: what the first lacks.
+    """
+    from jaxdist.planner.heap import NoLayout
+    from jaxdist.planner.merging import merged
+
+    found: dict[int, Ranking] = {}
+    refused: dict[int, NoLayout] = {}
+    for count in counts:
+        try:
+            found[count] = rank(count)
+        except NoLayout as error:
+            refused[count] = error
+    if not found:
+        raise refused[counts[0]]
+    why = {count: error.values for count, error in refused.items()}
+    return merged(found, why, objective)
+
+
+def _said(counts: tuple[int, ...] | None) -> str:
+    return "None" if counts is None else ",".join(map(str, counts))
+
+
 def _check(args: Namespace, cluster: "Cluster") -> None:
     """Refuse numbers that leave nothing to search."""
-    cluster.level_of(max(1, args.devices))
-    if args.devices < 1:
-        raise BadInput(
-            "there are no devices",
-            rule="a plan is for at least one device",
-            values=f"--devices {args.devices}",
-            remedy="--devices 8",
-        )
+    for count in args.devices:
+        cluster.level_of(max(1, count))
+        if count < 1:
+            raise BadInput(
+                "there are no devices",
+                rule="a plan is for at least one device",
+                values=f"--devices {_said(args.devices)}",
+                remedy="--devices 8",
+            )
     if args.explain is not None and args.explain < 1:
         raise BadInput(
             "no plan is at that place",

@@ -6,8 +6,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, get_args
 
 from jaxdist.core.axes import AXES as EVERY
-from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.plan import Plan, Weights
+from jaxdist.core.errors import BadInput, did_you_mean, not_one_of
+from jaxdist.core.plan import Plan, Then, Weights
 from jaxdist.core.reduce import Via
 
 if TYPE_CHECKING:
@@ -64,12 +64,22 @@ class Question:
 
     @cached_property
     def base(self) -> Plan:
-        """What no search changes."""
+        """What no search changes: where the split of images ends, if that was typed.
+
+        Raises:
+            BadInput: it ends at a block that the network does not have.
+        """
         plan = self.resolved.config.plan
         until = plan.remat_until if self._is_typed("plan.remat_until") else ""
         placement = plan.placement if self._is_typed("plan.placement") else ()
-        one = replace(plan, remat_until=until, placement=placement)
-        return replace(one, spatial_until="", spatial_then="repeat")
+        plan = replace(plan, remat_until=until, placement=placement)
+        if not self._is_typed("plan.spatial_until"):
+            return replace(plan, spatial_until="", spatial_then="repeat")
+        known = [block.name for block in self.subject.profile.blocks[1:]]
+        if plan.spatial_until and plan.spatial_until not in known:
+            what, otherwise = "block behind the first", "plan.spatial_until="
+            raise not_one_of(what, plan.spatial_until, known, otherwise)
+        return plan
 
     def _is_typed(self, key: str) -> bool:
         """Tell whether a setting was typed, and so stays."""
@@ -170,6 +180,16 @@ class Question:
         images = "image" in self.subject.shapes
         return tuple(a for a in AXES if images or not a.startswith("spatial"))
 
+    @property
+    def _ends(self) -> tuple[Then, ...]:
+        """What devices may do behind the split of images, of what was not typed."""
+        typed, plan = self.resolved.set_by("command line"), self.resolved.config.plan
+        if "plan.spatial_until" in typed and not plan.spatial_until:
+            return ()
+        if "plan.spatial_then" in typed:
+            return (plan.spatial_then,)
+        return get_args(Then)
+
     def _choices(self, axes: tuple[str, ...], lossy: tuple[Via, ...]) -> "Choices":
         from jaxdist.planner.space import ORDERS, Choices
 
@@ -188,5 +208,6 @@ class Question:
             zeros=(plan.zero,) if "plan.zero" in typed else (1, 3),
             weights=(plan.weights,) if "plan.weights" in typed else get_args(Weights),
             inside=() if "plan.placement" in typed else EVERY,
+            ends=self._ends,
             ways=exact if "plan.reduce.via" in typed else (*exact, *lossy),
         )

@@ -110,6 +110,7 @@ _CLUSTER: Final[Mapping[str, Reader]] = {
     "host_link": quantities.bandwidth,
     "host_memory": quantities.volume,
     "input_rate": quantities.bandwidth,
+    "price": _plain,
     "jitter": _plain,
     "overlap": _plain,
 }

@@ -9,6 +9,7 @@ from jaxdist.launch.cli import main
 from jaxdist.launch.plan.question import LOSSY
 from jaxdist.launch.planfile import plan_words
 from jaxdist.launch.resolve import resolve
+from jaxdist.meshes.clusters.read import find
 
 
 def test_the_first_layout_is_the_plan_that_is_written(capsys, tmp_path):
@@ -82,6 +83,23 @@ def test_a_faster_link_is_asked_about_and_named(capsys):
             "no plan is at that place",
         ),
         (["stages", "--devices", "4"], "takes no devices"),
+        (["stages", "--objective", "cost"], "takes no objective"),
+        (["digits", "--cluster", "testbed", "--devices", "2,5"], "too few devices"),
+        (["digits", "--cluster", "testbed", "--devices", "2,0"], "--devices 2,0"),
+        (["digits", "--cluster", "testbed", "--devices", "2;4"], "not numbers"),
+        (
+            ["digits", "--cluster", "testbed", "--devices", "4", "--objective", "cots"],
+            "did you mean cost",
+        ),
+        (
+            *(["digits", "--cluster", "testbed", "--devices=4", "--objective=budget"],),
+            "no --samples",
+        ),
+        (
+            ["digits", "--cluster", "testbed", "--devices", "4", "--samples=-1"],
+            "at least 1",
+        ),
+        (["digits", "--cluster=testbed", "--devices=4", "--samples=many"], "float"),
         (
             ["digits", "--cluster", "testbed", "--devices", "4", "--memory", "1kB"],
             "the smallest needs",
@@ -165,3 +183,103 @@ def test_the_axis_that_needs_the_links_of_a_host_is_moved_into_it(
     code, _, err = job.run("train", "digits", "--plan", path, *short)
     assert code == 0, err
     assert Plan.from_json((tmp_path / "placed" / "plan.json").read_text()) == plan
+
+
+def test_a_plan_that_ends_its_split_of_images_is_written(capsys, tmp_path):
+    """And is what a run takes; one that was typed stays as it is."""
+    path = tmp_path / "plan.json"
+    words = ("digits", "plan.mesh.spatial_h=4", "--cluster", "testbed", "--json")
+    words = (*words, "--devices", "4", "-o", str(path))
+    for more, block in ((), "block1"), (("plan.spatial_until=block3",), "block3"):
+        assert main(["plan", *words, *more]) == 0
+        first = json.loads(capsys.readouterr().out)["plans"][0]["plan"]
+        assert (first["spatial_until"], first["spatial_then"]) == (block, "samples")
+        plan = Plan.from_json(path.read_text())
+        config = resolve("digits", plan_words(str(path))).config
+        assert config.plan == plan == Plan.from_json(json.dumps(first))
+
+
+FEW = ("digits", "optim.accumulate=1", "plan.remat=false", "plan.mesh.spatial_h=1")
+"""A space of a few plans."""
+
+
+def planned(capsys, *words):
+    assert main(["plan", *FEW, *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_several_numbers_of_devices_are_ranked_together(capsys, tmp_path):
+    path = tmp_path / "plan.json"
+    alone = [planned(capsys, "--cluster=testbed", f"--devices={n}") for n in (2, 4)]
+    assert [found["devices"] for found in alone] == [2, 4]
+    assert "objective" not in alone[0]
+    words = ("--cluster=testbed", "--devices=2,4,2", "--objective=cost", "--top=100")
+    found = planned(capsys, *words, "-o", str(path), "--explain")
+    assert found["devices"] == [2, 4]
+    costs = [one["cost"] for one in found["plans"]]
+    assert costs == sorted(costs)
+    for one in found["plans"]:
+        by_hand = one["devices"] * one["step_s"] / 3600 / 64
+        assert one["cost"] == pytest.approx(by_hand)
+        assert one["cost_unit"] == "device-hours a sample"
+        assert "budget_s" not in one
+    for each in alone:
+        first = each["plans"][0]
+        own = [p for p in found["plans"] if p["devices"] == each["devices"]]
+        assert own[0]["plan"] == first["plan"]
+        assert own[0]["step_s"] == pytest.approx(first["step_s"])
+    first = found["plans"][0]
+    assert Plan.from_json(path.read_text()) == Plan.from_json(json.dumps(first["plan"]))
+    terms = {each["term"]: each["value"] for each in found["explained"]["seconds"]}
+    assert terms["compute"] == first["terms_s"]["compute"]
+
+
+def test_a_budget_of_samples_is_so_many_steps(capsys):
+    words = ("--cluster=testbed", "--devices=4", "--top=2")
+    found = planned(capsys, *words, "--samples=1000")
+    assert (found["objective"], found["samples"]) == ("step", 1000)
+    for one in found["plans"]:
+        assert one["budget_s"] == pytest.approx(16 * one["step_s"])
+        assert "cost" not in one
+    assert (
+        planned(capsys, *words, "--objective=budget", "--samples=1000")["plans"]
+        == (found["plans"])
+    )
+
+
+def test_a_price_is_that_of_the_clusters_file(capsys, tmp_path):
+    tree = json.loads(find("testbed").to_json())
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(tree | {"price": 3.6}))
+    words = (f"--cluster={path}", "--devices=4", "--objective=cost", "--samples=1000")
+    found = planned(capsys, *words, "--top=1")
+    assert found["price"] == {"value": 3.6, "origin": "given: mine"}
+    (one,) = found["plans"]
+    assert one["cost"] == pytest.approx(3.6 * 4 * one["budget_s"] / 3600)
+    assert one["cost_unit"] == "currency units"
+    assert main(["plan", *FEW, *words, "--what-if", "price=0"]) == 2
+    assert "price of 0" in capsys.readouterr().err
+
+
+def test_what_is_ordered_by_is_shown(capsys):
+    words = ("plan", *FEW, "--cluster=testbed", "--devices=2,4", "--samples=90e6")
+    assert main([*words, "--objective=cost", "--top=3"]) == 0
+    out = capsys.readouterr().out
+    assert "ordered by cost of 90,000,000 samples, device-hours" in out
+    assert "testbed has no price" in out
+    for head in ("devices", "device-h", "hours"):
+        assert head in out
+    assert "--devices 2,4 --objective cost --samples 90000000 -o plan.json" in (
+        " ".join(out.split())
+    )
+
+
+def test_a_number_of_devices_without_a_layout_is_no_end(capsys):
+    """It is named among what lost; where no number has one that is the answer."""
+    words = ("--cluster=testbed", "plan.mesh.pipe=1", "plan.mesh.tensor=1", "--top=1")
+    found = planned(capsys, *words, "--devices=3,4")
+    assert [one["devices"] for one in found["plans"]] == [4]
+    lost = {one["layout"]: one for one in found["lost"]}
+    assert lost["all of 3 devices"]["why"]
+    assert main(["plan", *FEW, *words, "--devices=3"]) == 2
+    assert "no layout can be run" in capsys.readouterr().err

@@ -165,3 +165,20 @@ def test_unknown_clusters_and_missing_parts_are_refused(tmp_path):
     path.write_text(json.dumps(SMALL)[:-2])
     with pytest.raises(BadInput, match="cannot be read"):
         find(str(path))
+
+
+def test_a_price_is_a_number_with_an_origin():
+    bill = {"value": 4.1, "origin": "given: the bill of May"}
+    for price, origin in ((4.1, "given: small"), (bill, bill["origin"])):
+        cluster = of_tree(SMALL | {"price": price}, "small")
+        assert cluster.price == Number(4.1, origin)
+        assert dict(cluster.numbers())["price"] == cluster.price
+        assert Cluster.from_json(cluster.to_json()) == cluster
+    assert of_tree(SMALL, "small").price is None
+    for wrong, said in (
+        ({"price": -1.0}, "no negative"),
+        ({"price": "much"}, "price has no unit"),
+        ({"prize": 4.1}, "did you mean price"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            of_tree(SMALL | wrong, "small")

@@ -82,3 +82,23 @@ def test_a_table_that_the_last_block_asks_is_work_of_the_last_stage(subject):
     assert case.ledgers[1].work["embed.tokens"] == pytest.approx(
         table.flops / 2, rel=0.01
     )
+
+
+@pytest.mark.parametrize(("then", "times"), [("repeat", 4), ("samples", 1)])
+def test_work_behind_the_split_of_images_is_repeated_or_dealt_out(digits, then, times):
+    """That of norms and pools as well, of which the ledger has no FLOPs."""
+    device = find("testbed").device
+    plan = Plan(mesh=MeshShape(spatial_h=4), microbatches=1)
+    part = replace(plan, spatial_until="block2", spatial_then=then)
+    found = []
+    for one in (plan, part):
+        case = digits.case(one)
+        (ledger,) = case.ledgers
+        found.append(Worker(case=case, device=device, ledger=ledger, microbatches=1))
+    for layer in digits.profile.layers:
+        behind = layer.block in ("block2", "block3", "head")
+        # Rows are dealt out unevenly in deep blocks, so not to the last FLOP.
+        want = (times if behind else 1) / 4
+        assert found[1].share(layer) == pytest.approx(want, rel=0.1), layer.name
+    most = [kept(worker.case, device)["activations"] for worker in found]
+    assert most[1] > 1.5 * most[0] if times > 1 else most[1] <= 1.1 * most[0]
