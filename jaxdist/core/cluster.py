@@ -96,13 +96,19 @@ class Cluster:
         """Yield every number with its path: `levels.host.alpha`."""
         return _numbers(self, "")
 
+    @property
+    def paths(self) -> list[str]:
+        """Paths of `numbers`, and those of its own that nobody gave: `price`."""
+        known = [name for name, _ in self.numbers()]
+        return known + [x.name for x in fields(self) if getattr(self, x.name) is None]
+
     def with_number(self, path: str, number: Number) -> "Cluster":
-        """Return the cluster with another number at a path of `numbers`.
+        """Return the cluster with another number at one of its `paths`.
 
         Raises:
             BadInput: no such path.
         """
-        check_fields({path: number}, [name for name, _ in self.numbers()], self.name)
+        check_fields({path: number}, self.paths, self.name)
         return _replaced(self, path.split("."), number)
 
     def to_json(self) -> str:

@@ -7,11 +7,11 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES
-from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.mesh import MeshShape, sizes
 from jaxdist.core.outer import Outer
 from jaxdist.core.pipe import Pipe
-from jaxdist.core.placement import Placed, check_placement, order_of
+from jaxdist.core.placement import Placed, order_of
+from jaxdist.core.plan_checks import check_plan
 from jaxdist.core.plan_fields import as_object, known, tuples
 from jaxdist.core.reduce import Reduce
 from jaxdist.core.shuffle import Shuffle
@@ -71,36 +71,7 @@ class Plan:
     """How replicas along the replica axis come together."""
 
     def __post_init__(self) -> None:
-        for name in self.idle:
-            if name not in AXES:
-                near = did_you_mean(name, AXES) or ", ".join(AXES)
-                raise BadInput(f"no mesh axis {name}", remedy=f"did you mean {near}?")
-        check_placement(self.placement)
-        if self.spatial_until and self.mesh.spatial_shards == 1:
-            raise BadInput(
-                "no images are split that could be gathered",
-                rule="plan.spatial_until is for a spatial axis larger than one",
-                values=f"plan.spatial_until = {self.spatial_until}, "
-                "every spatial axis has one device",
-                remedy=("plan.mesh.spatial_h=2", "plan.spatial_until="),
-            )
-        _check_replicas(self)
-        if self.microbatches < 0:
-            raise BadInput(
-                "a plan has no such number of microbatches",
-                rule="plan.microbatches is a number of parts, or 0, which leaves it to "
-                "optim.accumulate",
-                values=f"plan.microbatches = {self.microbatches}",
-                remedy="plan.microbatches=0",
-            )
-        _check_remat(self)
-        if self.spatial_then == "samples" and not self.spatial_until:
-            raise BadInput(
-                "rows are exchanged for samples nowhere",
-                rule="plan.spatial_then is for plan.spatial_until, the block where",
-                values="plan.spatial_then = samples, plan.spatial_until is empty",
-                remedy=("plan.spatial_until=head", "plan.spatial_then=repeat"),
-            )
+        check_plan(self)
 
     def on(self, mesh: MeshShape) -> "Plan":
         """Return the plan on another mesh; what needs an axis goes with the axis.
@@ -285,30 +256,3 @@ _PARTS: Final[Mapping[str, type]] = MappingProxyType(
     {"shuffle": Shuffle, "pipe": Pipe, "reduce": Reduce, "outer": Outer}
 )
 """Fields of a plan that have fields of their own, but for the mesh."""
-
-
-def _check_remat(plan: Plan) -> None:
-    """Refuse an end of what is computed again where nothing is."""
-    if plan.remat_until and not plan.remat:
-        raise BadInput(
-            "no blocks are computed again that could end",
-            rule="plan.remat_until is for plan.remat=true",
-            values=f"plan.remat_until = {plan.remat_until}, plan.remat = False",
-            remedy=("plan.remat=true", "plan.remat_until="),
-        )
-
-
-def _check_replicas(plan: Plan) -> None:
-    """Refuse replicas of stages that are not the devices of the pipe axis."""
-    replicas, devices = plan.pipe.replicas, plan.mesh.pipe
-    if replicas and (min(replicas) < 1 or sum(replicas) != devices):
-        own = [max(1, count) for count in replicas]
-        raise BadInput(
-            "the replicas of stages are not the devices of the pipe axis",
-            rule="plan.pipe.replicas has the devices of each stage, at least one each, "
-            "and their sum is plan.mesh.pipe",
-            values=f"plan.pipe.replicas = {','.join(map(str, replicas))}, "
-            f"plan.mesh.pipe = {devices}",
-            remedy=f"plan.pipe.replicas={','.join(map(str, own))} "
-            f"plan.mesh.pipe={sum(own)}",
-        )

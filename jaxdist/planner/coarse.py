@@ -2,10 +2,8 @@
 
     compute   the oracle's seconds of each block, read off a table by the part of it
               that a device has, summed to stages of equal FLOPs; the longest counts
-    ticks     of a schedule: m + P - 1 with forward and as many with backward passes for
-              gpipe and eager-1f1b; 2 (m + P - 1) for 1f1b, of which P alone have no
-              backward pass; of the P - 1 in which some rest, the share of the replay;
-              behind each exchange of stages the skew of devices that end together
+    ticks     of the schedule (`ticks.py`); of the P - 1 in which some rest, the share of
+              the replay; behind each exchange the skew of devices that end together
     moved     what a small layout of each axis by itself moves (`samples.py`), scaled:
               sums of gradients and gathers with the parameters of a device, sums and
               edges of layers with its samples, messages with the microbatches; what
@@ -36,9 +34,8 @@ from jaxdist.planner.pieces import Longest, Pieces
 from jaxdist.planner.samples import Samples
 from jaxdist.planner.space import Column, Space
 from jaxdist.planner.tariff import tariff
+from jaxdist.planner.ticks import Ticks
 
-_ALONE: Final = 2
-"""Beats of a direction in which one stage alone works: the first and the last."""
 _SHARE: Final = {
     "bf16": 0.5,
     "fp8": 0.254,
@@ -104,10 +101,8 @@ class Coarse:
         return self.space.sizes("pipe") * self.space.chunks
 
     @cached_property
-    def _names(self) -> Column:
-        names = np.array([name for name, _ in self.space.choices.orders])
-        found: Column = names[self.space.order]
-        return found
+    def _ticks(self) -> Ticks:
+        return Ticks(space=self.space, crowd=self.cluster.device.crowd.value)
 
     @cached_property
     def _parts(self) -> Column:
@@ -117,52 +112,12 @@ class Coarse:
         return parts
 
     @cached_property
-    def _long(self) -> Column:
-        """Passes of one direction that follow one another in a step."""
-        long: Column = self.space.micro * self.space.chunks
-        return long + self.space.sizes("pipe") - 1
-
-    @cached_property
-    def _ticks(self) -> tuple[Column, Column]:
-        """Ticks of forward passes alone, and those with backward passes."""
-        pipe, long = self.space.sizes("pipe"), self._long
-        apart = np.isin(self._names, ("gpipe", EAGER)) | (pipe == 1)
-        ahead = np.where(apart, long, np.minimum(pipe * self.space.chunks, long))
-        return ahead, 2 * long - ahead
-
-    @cached_property
-    def _beats(self) -> Column:
-        """Times that stages exchange what they made."""
-        ahead, back = self._ticks
-        ticks = ahead + back
-        both = self.space.micro * self.space.chunks
-        both = both + self.space.sizes("pipe") - self._stages
-        return np.where(self._names == EAGER, ticks - both, ticks)
-
-    @cached_property
-    def _shared(self) -> Column:
-        """Exchanges before which several stages worked: not the first and the last."""
-        several = (self.space.micro > 1) & (self.space.sizes("pipe") > 1)
-        return np.where(several, np.maximum(self._beats - 2 * _ALONE, 0), 0)
-
-    @cached_property
-    def _rested(self) -> Column:
-        """Ticks of a direction by which a step is shorter, as some devices rest."""
-        crowd, pipe = self.cluster.device.crowd.value, self.space.sizes("pipe")
-        pairs, place = np.unique(
-            np.stack([pipe, self._long]), axis=1, return_inverse=True
-        )
-        found = np.array([_rested(crowd, *map(int, pair)) for pair in pairs.T])
-        rested: Column = found[place.ravel()]
-        return rested
-
-    @cached_property
     def _computed(self) -> Column:
-        one, (ahead, back) = self._pass, self._ticks
-        total: Column = ahead * one.forward + back * one.backward
+        one, ticks = self._pass, self._ticks
+        total: Column = ticks.ahead * one.forward + ticks.back * one.backward
         skews = [skew_of(self.cluster, placed) for placed in self.space.placed]
-        late = np.array(skews)[self.space.mesh] * self._shared
-        return total - self._rested * (one.forward + one.backward) + late
+        late = np.array(skews)[self.space.mesh] * ticks.shared
+        return total - ticks.rested * (one.forward + one.backward) + late
 
     @cached_property
     def _pass(self) -> Longest:
@@ -221,9 +176,9 @@ class Coarse:
         pipe, micro = self.space.sizes("pipe"), self.space.micro
         chunks = self.space.chunks
         flying = np.minimum(micro, pipe) * chunks
-        flying = np.where(self._names == "gpipe", micro, flying)
+        flying = np.where(self._ticks.names == "gpipe", micro, flying)
         eager = np.minimum(micro * chunks, (chunks + 1) * pipe - 1)
-        flying = np.where(self._names == EAGER, eager, flying)
+        flying = np.where(self._ticks.names == EAGER, eager, flying)
         return np.where(pipe == 1, 1, flying)
 
     @cached_property
@@ -267,7 +222,7 @@ class Coarse:
             said += by("collective-permute", axis)(
                 micro * edges.arrays / pipe, edges.payload / batch / pipe
             )
-        held_up = self._long / (micro * space.chunks)
+        held_up = self._ticks.long / (micro * space.chunks)
         return total + held_up * said + self._handed(shards)
 
     def _handed(self, shards: Column) -> Column:
@@ -280,17 +235,9 @@ class Coarse:
         one = (self._stages == 2) & (not in_turn(self.cluster))
         ways = np.where(one, 1, 2)
         priced = self._priced("collective-permute", "pipe")
-        return priced(2 * self._beats, ways * self._beats * hop)
+        return priced(2 * self._ticks.beats, ways * self._ticks.beats * hop)
 
     def _priced(self, kind: str, *axes: str) -> Callable[[Column, Column], Column]:
         """Return the seconds of so many arrays and bytes of each plan."""
         found = tariff(kind, self.cluster, self.space.placed, axes)
         return partial(found.seconds, self.space.mesh)
-
-
-def _rested(crowd: float, stages: int, ticks: int) -> float:
-    """Return by how many ticks so many are shorter, of stages one behind the other."""
-    tick = np.arange(ticks)
-    working = np.minimum(np.minimum(tick + 1, ticks - tick), stages)
-    working = np.minimum(working, ticks - stages + 1)
-    return float((1 - np.maximum(1 / crowd, working / stages)).sum())

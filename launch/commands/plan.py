@@ -56,7 +56,6 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--samples",
         metavar="N",
-        type=float,
         help="samples to be trained on, epochs times those of an epoch: 90e6",
     )
     add_what_if(parser)

@@ -62,7 +62,9 @@ def rank_layouts(args: Namespace) -> Ranked:
 
     cluster = changed(find(args.cluster), args.what_if)
     objective = Objective(
-        by=args.objective or "step", samples=args.samples, price=cluster.price
+        by=args.objective or "step",
+        samples=None if args.samples is None else _samples(args.samples),
+        price=cluster.price,
     )
     _check(args, cluster)
     begun = time.perf_counter()
@@ -132,6 +134,23 @@ def _merged(
         raise refused[counts[0]]
     why = {count: error.values for count, error in refused.items()}
     return merged(found, why, objective)
+
+
+def _samples(text: str) -> float:
+    """Read a number of samples.
+
+    Raises:
+        BadInput: it is none.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        raise BadInput(
+            f"{text} is no number of samples",
+            rule="--samples is a number",
+            values=f"--samples {text}",
+            remedy="--samples 90e6",
+        ) from None
 
 
 def _said(counts: tuple[int, ...] | None) -> str:

@@ -14,7 +14,7 @@ def changed(cluster: Cluster, words: Iterable[str]) -> Cluster:
 
     Args:
         cluster: as it is.
-        words: `levels.rack.bandwidth=100gbit`: a path of `Cluster.numbers`, and a
+        words: `levels.rack.bandwidth=100gbit`: one of `Cluster.paths`, and a
             value with its unit.
 
     Raises:
@@ -34,9 +34,7 @@ def changed(cluster: Cluster, words: Iterable[str]) -> Cluster:
                 values=f"--what-if {word}",
                 remedy="--what-if levels.net.bandwidth=1gbit",
             )
-        check_fields(
-            {path: text}, [name for name, _ in cluster.numbers()], cluster.name
-        )
+        check_fields({path: text}, cluster.paths, cluster.name)
         value = reader_of(path)(_number_or_text(text), path)
         cluster = cluster.with_number(path, Number(value, f"given: what if {word}"))
     return cluster

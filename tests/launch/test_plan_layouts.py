@@ -99,7 +99,10 @@ def test_a_faster_link_is_asked_about_and_named(capsys):
             ["digits", "--cluster", "testbed", "--devices", "4", "--samples=-1"],
             "at least 1",
         ),
-        (["digits", "--cluster=testbed", "--devices=4", "--samples=many"], "float"),
+        (
+            ["digits", "--cluster=testbed", "--devices=4", "--samples=many"],
+            "no number of",
+        ),
         (
             ["digits", "--cluster", "testbed", "--devices", "4", "--memory", "1kB"],
             "the smallest needs",
@@ -257,6 +260,9 @@ def test_a_price_is_that_of_the_clusters_file(capsys, tmp_path):
     (one,) = found["plans"]
     assert one["cost"] == pytest.approx(3.6 * 4 * one["budget_s"] / 3600)
     assert one["cost_unit"] == "currency units"
+    words = ("--cluster=testbed", *words[1:])
+    asked = planned(capsys, *words, "--what-if", "price=7.2", "--top=1")
+    assert asked["plans"][0]["cost"] == pytest.approx(2 * one["cost"])
     assert main(["plan", *FEW, *words, "--what-if", "price=0"]) == 2
     assert "price of 0" in capsys.readouterr().err
 
