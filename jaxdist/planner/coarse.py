@@ -2,8 +2,8 @@
 
     compute   the oracle's seconds of each block, read off a table by the part of it
               that a device has, summed to stages of equal FLOPs; the longest counts
-    ticks     of the schedule (`ticks.py`); of the P - 1 in which some rest, the share of
-              the replay; behind each exchange the skew of devices that end together
+    ticks     of the schedule (`ticks.py`); of the P - 1 in which some rest, the share
+              of the replay; behind each exchange the skew of devices that end together
     moved     what a small layout of each axis by itself moves (`samples.py`), scaled:
               sums of gradients and gathers with the parameters of a device, sums and
               edges of layers with its samples, messages with the microbatches; what
