@@ -92,6 +92,14 @@ class Device:
                 remedy="crowd: 1, of devices with processors of their own",
             )
 
+    @property
+    def is_cpu(self) -> bool:
+        """Whether programs are compiled by XLA's CPU backend, by the device's name.
+
+        Calibrated devices are called what JAX calls their kind.
+        """
+        return "cpu" in self.name.lower()
+
     def peak(self, dtype: str) -> Number:
         """Return the FLOPs a second in a dtype.
 

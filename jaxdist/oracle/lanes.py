@@ -6,7 +6,7 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.measured import Cell
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.passes import passes
-from jaxdist.oracle.passing import skew_of
+from jaxdist.oracle.passing import late_in
 from jaxdist.oracle.replay import lasting, share_in, work_seconds
 from jaxdist.pipeline.planned import timetable
 from jaxdist.pipeline.work import Beat, Work
@@ -32,7 +32,7 @@ def planned_lanes(case: Case, cluster: Cluster) -> Lanes:
     made = timetable(case.plan, case.microbatches)
     has_weights = any(w and w.kind == "weights" for row in made.ticks for w in row)
     stages, crowd = passes(case, cluster), cluster.device.crowd.value
-    skew = skew_of(cluster, case.plan.placed)
+    skew = late_in(case.plan, cluster)
     lanes: list[list[Cell]] = [[] for _ in made.ticks[0]]
     now = 0.0
     for beat in made.beats:

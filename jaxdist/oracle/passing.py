@@ -80,6 +80,21 @@ def skew_of(cluster: Cluster, placed: Placed) -> float:
     return line.skew.value if line else 0.0
 
 
+def late_in(plan: Plan, cluster: Cluster) -> float:
+    """Return the seconds that a beat of a plan waits for the last of its devices.
+
+    Where stages have replicas, the device that is in all hops waits in each of them for
+    its other end.
+
+    Args:
+        plan: the layout.
+        cluster: says what was measured of permutations.
+    """
+    if plan.stages == 1:
+        return 0.0
+    return len(places_of(plan).hops()) * skew_of(cluster, plan.placed)
+
+
 def in_turn(cluster: Cluster) -> bool:
     """Tell whether permutations were measured, one way at a time.
 

@@ -12,7 +12,7 @@ from jaxdist.oracle.case import Case
 from jaxdist.oracle.hiding import hidden, hidings
 from jaxdist.oracle.keeps import kept
 from jaxdist.oracle.passes import moved_around, passes, said_inside
-from jaxdist.oracle.passing import sending, skew_of
+from jaxdist.oracle.passing import late_in, sending
 from jaxdist.oracle.prices import priced
 from jaxdist.oracle.replay import Replay, replayed
 from jaxdist.partition.ledger import Ledger
@@ -162,7 +162,7 @@ def check_devices(plan: Plan, cluster: Cluster) -> None:
 
 def paced(case: Case, cluster: Cluster) -> Replay:
     """Return how long devices work in a step, and wait for other stages."""
-    crowd, skew = cluster.device.crowd.value, skew_of(cluster, case.plan.placed)
+    crowd, skew = cluster.device.crowd.value, late_in(case.plan, cluster)
     return replayed(case.plan, case.microbatches, passes(case, cluster), crowd, skew)
 
 

@@ -10,7 +10,7 @@ from jaxdist.core.units import duration, size
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.groups import Group, group_of
 from jaxdist.oracle.hiding import Hiding, hidings
-from jaxdist.oracle.passing import skew_of
+from jaxdist.oracle.passing import late_in
 from jaxdist.oracle.predict import Prediction, moving, paced, packed
 from jaxdist.oracle.prices import seconds, straight
 from jaxdist.oracle.work import Worker, stage_seconds, worked_in
@@ -133,7 +133,7 @@ def _ticks(
     )
     if "bubble" in made.terms_s:
         count = timetable(plan, case.microbatches).exchanges
-        skew = skew_of(cluster, plan.placed)
+        skew = late_in(plan, cluster)
         last = f" ({duration(skew)} more where several do)" if skew else ""
         yield Term(
             name="bubble",

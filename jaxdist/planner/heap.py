@@ -97,6 +97,17 @@ class Heap:
         prediction = predict(case, self.cluster)
         return self._fits(plan, prediction, prediction.safe_bytes, ", traced")
 
+    def has_room(self, plan: Plan) -> bool:
+        """Describe a plan, and tell whether it fits with the margin for no trace."""
+        if not self.describe_in_full(plan) or plan.label not in self.found:
+            return False
+        return self.found[plan.label].prediction.roomy_bytes <= self.most
+
+    def is_roomy(self, plan: Plan) -> bool:
+        """Strike a plan that was described unless it fits with the margin for that."""
+        prediction = self.found[plan.label].prediction
+        return self._fits(plan, prediction, prediction.roomy_bytes, ", not traced")
+
     def sorted(self) -> list[Ranked]:
         """Return the plans that can be run, the fastest first."""
         return sorted(self.found.values(), key=lambda one: one.prediction.step_s)

@@ -75,7 +75,7 @@ def rank(
     side where that could be fastest; of the first that split images other blocks where
     that ends; of those that come out first, more settings and ways to sum exactly; and
     of those that compute blocks again the longest tail of blocks that need not, where
-    no step is traced.
+    no step is traced for a compiler that computes nothing again.
 
     Args:
         coarse: the space, estimated.
@@ -100,8 +100,9 @@ def rank(
     _begin(heap, rows, asked, order, coarse)
     _go_on(heap, order, coarse)
     traced = trace if not coarse.roomy else None
-    if not traced:
-        keep_tails(heap, rows, coarse, REFINED)
+    if not traced or not coarse.cluster.device.is_cpu:
+        fits = heap.has_room if traced else heap.describe_in_full
+        keep_tails(heap, rows, coarse, REFINED, fits)
     heap.drop_slower(("exact", *EXACT))
     if traced:
         _confirm(heap, traced)
@@ -213,9 +214,20 @@ def _confirm(heap: "Heap", trace: Callable[[Plan], Case]) -> None:
         first = heap.sorted()[0]
         if not struck and _SAFE * first.prediction.memory_bytes <= heap.most:
             return
-        if heap.is_safe(first.plan, trace(first.plan)):
+        if _is_confirmed(heap, first.plan, trace):
             return
         struck = True
+
+
+def _is_confirmed(heap: Heap, plan: Plan, trace: Callable[[Plan], Case]) -> bool:
+    """Tell whether a plan fits with a margin, and strike it if not.
+
+    A step is traced as XLA's CPU backend compiles it, which computes nothing again
+    outside of loops. What compilers for accelerators do is what layers say.
+    """
+    if plan.remat and not heap.cluster.device.is_cpu:
+        return heap.is_roomy(plan)
+    return heap.is_safe(plan, trace(plan))
 
 
 def _losses(

@@ -8,7 +8,7 @@ place where it begins is found by bisection.
 Source: Wahib et al. 2020, arXiv:2008.11421, KARMA: blocks stay from the last one on.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -16,19 +16,24 @@ from jaxdist.core.plan import Plan
 from jaxdist.planner.coarse import Coarse
 from jaxdist.planner.heap import Heap
 
+Fits = Callable[[Plan], bool]
+"""Describes a plan, and tells whether it has room enough."""
 
-def keep_tails(heap: Heap, rows: Sequence[int], coarse: Coarse, count: int) -> None:
+
+def keep_tails(
+    heap: Heap, rows: Sequence[int], coarse: Coarse, count: int, fits: Fits
+) -> None:
     """Describe the first plans that compute blocks again with as long a tail as fits.
 
     Stages are one program, whose arrays have room for the largest of them: a tail in
-    the last saves nothing, and is not looked for. Nor is it where steps are traced: the
-    compiler whose memory is counted there computes nothing again outside of loops.
+    the last saves nothing, and is not looked for.
 
     Args:
         heap: what was described.
         rows: of the space, the best first, some of which may not fit.
         coarse: says what may be chosen, and the network.
         count: meshes that are looked at, and plans that do not fit.
+        fits: describes a plan, and tells whether it has room enough.
     """
     if {*coarse.space.choices.remat} != {False, True}:
         return
@@ -38,25 +43,26 @@ def keep_tails(heap: Heap, rows: Sequence[int], coarse: Coarse, count: int) -> N
     first = {plan.mesh: plan for plan in reversed(again)}
     meshes = dict.fromkeys(plan.mesh for plan in again)
     for plan in [first[mesh] for mesh in islice(meshes, count)]:
-        if not heap.describe_in_full(replace(plan, remat=False)):
-            keep_tail(heap, plan, coarse.pieces.names)
+        if not fits(replace(plan, remat=False)):
+            keep_tail(heap, plan, coarse.pieces.names, fits)
 
 
-def keep_tail(heap: Heap, plan: Plan, blocks: Sequence[str]) -> None:
+def keep_tail(heap: Heap, plan: Plan, blocks: Sequence[str], fits: Fits) -> None:
     """Describe a plan with the longest tail that fits, beside what it is.
 
     Args:
         heap: where it fits with all blocks computed again, and not with none.
         plan: computes all of them again.
         blocks: of the network, in order.
+        fits: as of `keep_tails`.
     """
-    none, fits = 0, len(blocks)
-    while fits - none > 1:
-        middle = (none + fits) // 2
-        if heap.describe_in_full(replace(plan, remat_until=blocks[middle])):
-            if fits < len(blocks):
-                heap.drop(replace(plan, remat_until=blocks[fits]))
-            fits = middle
+    none, all_fit = 0, len(blocks)
+    while all_fit - none > 1:
+        middle = (none + all_fit) // 2
+        if fits(replace(plan, remat_until=blocks[middle])):
+            if all_fit < len(blocks):
+                heap.drop(replace(plan, remat_until=blocks[all_fit]))
+            all_fit = middle
         else:
             none = middle
 

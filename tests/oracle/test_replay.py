@@ -13,7 +13,7 @@ from jaxdist.launch.described import Subject
 from jaxdist.launch.resolve import resolve
 from jaxdist.meshes.clusters.read import find
 from jaxdist.oracle.lanes import planned_lanes
-from jaxdist.oracle.passing import sending
+from jaxdist.oracle.passing import late_in, sending
 from jaxdist.oracle.predict import predict
 from jaxdist.oracle.replay import replayed
 from jaxdist.oracle.work import Spent
@@ -90,6 +90,16 @@ def test_who_ends_with_others_is_waited_for(schedule):
     late = replayed(plan, 8, even, skew=0.25)
     assert late.seconds == replayed(plan, 8, even).seconds + beats * 0.25
     assert late.busy == 8 * 3
+
+
+def test_who_is_in_every_hop_waits_in_each_of_them():
+    late = with_skew(find("testbed"), 1e-3)
+    line = Plan(mesh=MeshShape(pipe=4))
+    assert late_in(line, late) == 1e-3
+    pipe = Pipe(schedule="pipedream", replicas=(3, 1))
+    assert late_in(replace(line, pipe=pipe), late) == pytest.approx(3e-3)
+    assert late_in(Plan(mesh=MeshShape(data=4)), late) == 0
+    assert late_in(line, find("testbed")) == 0
 
 
 def test_nobody_waits_for_the_last_where_one_works_for_longer_than_all_others():

@@ -38,10 +38,12 @@ def predicted(subject):
     return {p: predict(subject.case(p), CLUSTER) for p in (NONE, ALL, *tails)}
 
 
-def estimated(subject, remat=(False, True), base=NONE, microbatches=(1,)):
+def estimated(
+    subject, remat=(False, True), base=NONE, microbatches=(1,), cluster=CLUSTER
+):
     network = subject.profile
     samples = sample(
-        base, 4, ("data",), subject.case, network.parameter_bytes, CLUSTER.device
+        base, 4, ("data",), subject.case, network.parameter_bytes, cluster.device
     )
     chosen = Choices(
         axes=("data",), remat=remat, ways=("ring",), microbatches=microbatches
@@ -50,8 +52,8 @@ def estimated(subject, remat=(False, True), base=NONE, microbatches=(1,)):
         space=space_of(
             base, 4, chosen, batch=network.batch, blocks=len(network.blocks)
         ),
-        cluster=CLUSTER,
-        pieces=Pieces(profile=network, device=CLUSTER.device, dtype=subject.dtype),
+        cluster=cluster,
+        pieces=Pieces(profile=network, device=cluster.device, dtype=subject.dtype),
         samples=samples,
     )
 
@@ -95,6 +97,30 @@ def test_with_room_for_all_nothing_is_computed_again(subject, predicted):
     assert found.plans[0].plan.remat is False
 
 
+def test_what_accelerators_compute_again_is_not_traced_for_a_cpu(subject, predicted):
+    """A trace says that nothing is saved, as XLA's CPU backend saves nothing."""
+    other = replace(CLUSTER, device=replace(CLUSTER.device, name="some GPU"))
+    assert CLUSTER.device.is_cpu
+    assert not other.device.is_cpu
+    room, traced = between(predicted, 0.75), []
+
+    def trace(plan):
+        traced.append(plan)
+        return replace(subject.case(plan), traced={"temporaries": 10 * round(room)})
+
+    def ranked(cluster):
+        every = estimated(subject, cluster=cluster)
+        return rank(every, (), subject.case, room=room, trace=trace).plans
+
+    best = ranked(other)[0]
+    assert best.plan.remat_until
+    assert best.prediction.roomy_bytes <= room
+    assert not any(plan.remat for plan in traced)
+    with pytest.raises(BadInput, match="no layout can be run"):
+        ranked(CLUSTER)
+    assert any(plan.remat for plan in traced)
+
+
 def test_what_was_typed_stays(subject, predicted):
     room = between(predicted, 0.5)
     every = estimated(subject, remat=(True,))
@@ -108,7 +134,7 @@ def test_what_was_typed_stays(subject, predicted):
 def test_few_plans_are_described(subject, predicted):
     heap = Heap(describe=subject.case, cluster=CLUSTER, most=between(predicted, 0.5))
     blocks = [block.name for block in subject.profile.blocks]
-    keep_tail(heap, ALL, blocks)
+    keep_tail(heap, ALL, blocks, heap.describe_in_full)
     assert len(heap.found) == 1
     assert heap.described <= 3 < len(blocks)
 
