@@ -3,11 +3,10 @@
 The audit is part of it: no collective runs twice.
 """
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import pytest
+from covers import covering
 from flax import nnx
 
 from jaxdist.models.config import ModelConfig
@@ -37,20 +36,6 @@ EVERY = [
     for place in PLACES
     if not (model in NO_IMAGES and beside == "columns")
 ]
-
-
-def pairs(cell):
-    return set(itertools.combinations(enumerate(cell), 2))
-
-
-def covering(cells):
-    """Cells that together have every pair of a network, an axis and a place."""
-    left, chosen = set().union(*map(pairs, cells)), []
-    while left:
-        chosen.append(max(cells, key=lambda cell: len(pairs(cell) & left)))
-        left -= pairs(chosen[-1])
-    return chosen
-
 
 COVER = covering(EVERY)
 

@@ -5,13 +5,13 @@ against one device, with the same microbatches: batch statistics are those of on
 """
 
 import functools
-import itertools
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from covers import covering
 
 from jaxdist.core.pipe import Pipe
 from jaxdist.models.config import ModelConfig
@@ -49,20 +49,6 @@ WHOLE = [
     if not (model == "gpt2_small" and beside == "spatial")
     and pipe * (1 + (schedule == "interleaved")) <= BLOCKS.get(model, 5)
 ]
-
-
-def pairs(cell):
-    return set(itertools.combinations(enumerate(cell), 2))
-
-
-def covering(cells):
-    """Cells that together have every pair of a network, a depth, an axis, an order."""
-    left, chosen = set().union(*map(pairs, cells)), []
-    while left:
-        chosen.append(max(cells, key=lambda cell: len(pairs(cell) & left)))
-        left -= pairs(chosen[-1])
-    return chosen
-
 
 COVER = covering(WHOLE)
 REST = [cell for cell in WHOLE if cell not in COVER]
