@@ -116,7 +116,17 @@ def print_layouts(out: "Console", found: Ranked, args: Namespace) -> None:
     if args.explain:
         _print_explained(out, found, args.explain)
     words = " ".join((args.what, *args.overrides, f"--cluster {args.cluster}"))
-    print_next(out, f"jaxdist plan {words} {_options(found)} -o plan.json")
+    bound = "".join(f" {option}" for option in _bounds(args))
+    print_next(out, f"jaxdist plan {words} {_options(found)}{bound} -o plan.json")
+
+
+def _bounds(args: Namespace) -> "Iterator[str]":
+    """Yield what else was typed that decides which plan is the first."""
+    yield from (f"--what-if {change}" for change in args.what_if or ())
+    if args.memory:
+        yield f"--memory {args.memory}"
+    if args.lossy:
+        yield f"--lossy {args.lossy}"
 
 
 def _options(found: Ranked) -> str:

@@ -280,6 +280,15 @@ def test_what_is_ordered_by_is_shown(capsys):
     )
 
 
+def test_what_was_typed_is_in_the_command_that_writes_the_plan(capsys):
+    words = ("--cluster=testbed", "--devices=2", "--memory=1GB", "--lossy=int8")
+    changed = ("--what-if", "levels.net.bandwidth=1gbit")
+    assert main(["plan", *FEW, *words, *changed, "--top=1"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    asked = "--what-if levels.net.bandwidth=1gbit --memory 1GB --lossy int8"
+    assert f"--devices 2 {asked} -o plan.json" in out
+
+
 def test_a_number_of_devices_without_a_layout_is_no_end(capsys):
     """It is named among what lost; where no number has one that is the answer."""
     words = ("--cluster=testbed", "plan.mesh.pipe=1", "plan.mesh.tensor=1", "--top=1")
