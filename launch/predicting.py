@@ -28,11 +28,14 @@ def predicted(args: Namespace) -> "tuple[Resolved, Prediction]":
     from jaxdist.launch.described import Subject
     from jaxdist.meshes.clusters.read import find
     from jaxdist.meshes.clusters.what_if import changed
+    from jaxdist.oracle.keeps import is_told_by_trace
     from jaxdist.oracle.predict import check_devices, predict
 
     cluster = changed(find(args.cluster), args.what_if)
     check_devices(resolved.config.plan, cluster)
-    case = Subject(resolved.config).traced(resolved.config.plan)
+    subject, plan = Subject(resolved.config), resolved.config.plan
+    traced = is_told_by_trace(plan, cluster.device)
+    case = subject.traced(plan) if traced else subject.case(plan)
     return resolved, predict(case, cluster)
 
 

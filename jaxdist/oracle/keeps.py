@@ -18,11 +18,25 @@ them (`jaxdist/profile/heap.py`).
 from collections.abc import Container, Sequence
 
 from jaxdist.core.device import Device
+from jaxdist.core.plan import Plan
 from jaxdist.oracle.case import Case
 from jaxdist.oracle.work import Worker
 from jaxdist.pipeline.places import places_of
 from jaxdist.pipeline.planned import timetable, turns
 from jaxdist.pipeline.schedule import Schedule
+
+
+def is_told_by_trace(plan: Plan, device: Device) -> bool:
+    """Tell whether a traced step says what a device's compiler keeps of it.
+
+    It is laid out as XLA's CPU backend does, which computes nothing again outside of
+    loops. What compilers for accelerators keep of such a plan is what layers say.
+
+    Args:
+        plan: the layout.
+        device: whose compiler.
+    """
+    return device.is_cpu or not plan.remat
 
 
 def kept(case: Case, device: Device) -> dict[str, int]:

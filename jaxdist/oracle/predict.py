@@ -90,7 +90,8 @@ class Prediction:
     @property
     def fits(self) -> bool:
         """Whether a device has room for it, with the margin."""
-        return self.safe_bytes <= self.room
+        traced = "temporaries" in self.memory
+        return (self.safe_bytes if traced else self.roomy_bytes) <= self.room
 
     def tree(self) -> dict[str, Any]:
         """Return all of it as plain values."""

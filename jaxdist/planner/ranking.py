@@ -7,6 +7,7 @@ from typing import Final
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.units import percent
 from jaxdist.oracle.case import Case
+from jaxdist.oracle.keeps import is_told_by_trace
 from jaxdist.oracle.predict import Prediction
 from jaxdist.planner.coarse import Coarse
 from jaxdist.planner.ends import ended
@@ -220,14 +221,10 @@ def _confirm(heap: "Heap", trace: Callable[[Plan], Case]) -> None:
 
 
 def _is_confirmed(heap: Heap, plan: Plan, trace: Callable[[Plan], Case]) -> bool:
-    """Tell whether a plan fits with a margin, and strike it if not.
-
-    A step is traced as XLA's CPU backend compiles it, which computes nothing again
-    outside of loops. What compilers for accelerators do is what layers say.
-    """
-    if plan.remat and not heap.cluster.device.is_cpu:
-        return heap.is_roomy(plan)
-    return heap.is_safe(plan, trace(plan))
+    """Tell whether a plan fits with a margin, and strike it if not."""
+    if is_told_by_trace(plan, heap.cluster.device):
+        return heap.is_safe(plan, trace(plan))
+    return heap.is_roomy(plan)
 
 
 def _losses(

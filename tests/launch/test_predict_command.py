@@ -117,3 +117,21 @@ def test_a_machine_and_then_the_layers_of_an_experiment(job, monkeypatch, tmp_pa
 def test_a_cluster_is_not_measured_for_a_folder_that_is_not_there(capsys, tmp_path):
     said = refused(capsys, "calibrate", "-o", str(tmp_path / "none" / "mine.json"))
     assert "none" in said
+
+
+def test_what_accelerators_keep_of_blocks_computed_again_is_what_layers_say(capsys):
+    """A trace is that of XLA's CPU backend, which computes nothing again."""
+    words = ("gpt2_small", "data.name=synthetic", "data.batch=8", "model.depth=4")
+    words = ("predict", *words, "optim.accumulate=1", "plan.mesh.data=1", "--json")
+    found = {}
+    for cluster in ("dgx-a100", "testbed"):
+        for again in ("true", "false"):
+            asked = (*words, "--cluster", cluster, f"plan.remat={again}")
+            assert main(["oracle", *asked]) == 0
+            tree = json.loads(capsys.readouterr().out)["memory_by_term"]
+            found[cluster, again] = tree
+    assert "temporaries" not in found["dgx-a100", "true"]
+    assert "temporaries" in found["dgx-a100", "false"]
+    assert "temporaries" in found["testbed", "true"]
+    kept = found["dgx-a100", "true"]["activations"]
+    assert kept < 0.5 * found["dgx-a100", "false"]["temporaries"]
