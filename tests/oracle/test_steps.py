@@ -239,6 +239,13 @@ def test_no_room_is_said_to_be_enough_without_the_margin(digits):
     assert replace(found, room=found.safe_bytes).fits
 
 
+def test_what_was_not_traced_needs_the_margin_for_all_that_is_estimated(digits):
+    found = predict(digits.case(Plan()), find("testbed"))
+    assert found.safe_bytes == found.memory_bytes < found.roomy_bytes
+    assert not replace(found, room=found.roomy_bytes - 1).fits
+    assert replace(found, room=found.roomy_bytes).fits
+
+
 def test_a_thousand_devices_are_described_without_any(digits):
     config = replace(digits.config, data=replace(digits.config.data, batch=4096))
     plan = Plan(mesh=MeshShape(data=1024))
