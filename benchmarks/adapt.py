@@ -20,13 +20,13 @@ from pathlib import Path
 from statistics import median
 from threading import Event, Thread
 
-from jaxdist.launch.lines import read_lines
-from jaxdist.launch.links import bits_per_second
-from jaxdist.launch.local import Local
-from jaxdist.launch.runs import RunFolder
-from jaxdist.launch.supervise import Patience, run_supervised
-from jaxdist.launch.testbed import Hosts
-from jaxdist.meshes.clusters.read import find
+from jaxdist.launch.launchers.local import Local
+from jaxdist.launch.launchers.processes.restart import Patience, run_supervised
+from jaxdist.launch.run_folder.folder import RunFolder
+from jaxdist.launch.run_folder.jsonl import read_lines
+from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.link_shaping import bits_per_second
+from jaxdist.meshes.clusters.load import find
 from jaxdist.meshes.clusters.what_if import changed
 
 HOSTS, SLOW, CUT_AT = 4, 2, 30

@@ -22,9 +22,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.algorithms.registry import ALGORITHMS
-from jaxdist.collectives.execute import run
 from jaxdist.collectives.permutes import permutes
-from jaxdist.collectives.step_bytes import wire
+from jaxdist.collectives.schedule_executor import run
+from jaxdist.collectives.schedule_traffic import wire
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.meshes.build import build_mesh
 

@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdist.collectives.compress.blocks import Blocks
-from jaxdist.collectives.compress.cast import Cast
-from jaxdist.collectives.compress.picks import Picks
-from jaxdist.collectives.compress.power import across, orthonormal
-from jaxdist.collectives.compress.select import threshold
-from jaxdist.collectives.compress.signs import Signs
+from jaxdist.collectives.compress.bf16 import Cast
+from jaxdist.collectives.compress.block_quantization import Blocks
+from jaxdist.collectives.compress.powersgd import across, orthonormal
+from jaxdist.collectives.compress.sign import Signs
+from jaxdist.collectives.compress.top_k_codec import Picks
+from jaxdist.collectives.compress.top_k_selection import threshold
 
 NUMBERS = 1 << 22
 SLOTS = NUMBERS // 100

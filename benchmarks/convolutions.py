@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdist.layers.convolve import convolve
+from jaxdist.layers.conv_gradients import convolve
 from jaxdist.layers.halo_conv import halo_conv
 from jaxdist.layers.window import windows_over
 

@@ -33,11 +33,11 @@ from executed_pool import LOSSY, MODELS, pool
 from scipy.stats import spearmanr
 
 from jaxdist.core.plan import Plan
-from jaxdist.launch.described import Subject
-from jaxdist.launch.planfile import words_of
-from jaxdist.launch.resolve import resolve
-from jaxdist.launch.testbed import Hosts
-from jaxdist.meshes.clusters.read import find
+from jaxdist.launch.config.plan_file import words_of
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.predict import predict
 
 HOSTS = 4

@@ -10,16 +10,16 @@ import numpy as np
 from jax._src import cache_key
 from jax.sharding import AxisType
 
-from jaxdist.calibrate.together import slowest
-from jaxdist.input.feed import train_feed
+from jaxdist.calibrate.synchronized_timing import slowest
+from jaxdist.input.device_feed import train_feed
 from jaxdist.input.registry import open_data
-from jaxdist.launch.job import make_job
-from jaxdist.launch.joined import join
-from jaxdist.launch.pages import keep_pages
-from jaxdist.launch.resolve import resolve
-from jaxdist.launch.samples import wanted
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.devices.malloc import keep_pages
+from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.training.job.batch_spec import wanted
+from jaxdist.launch.training.job.job import make_job
+from jaxdist.train.async_metrics import AHEAD
 from jaxdist.train.program import compile_program, initial_state
-from jaxdist.train.ticker import AHEAD
 
 SHARED_S = 300
 """Seconds that a process waits for what another one compiles."""

@@ -13,15 +13,15 @@ import jax
 import numpy as np
 from flax import nnx
 
-from jaxdist.core.named import name_of
+from jaxdist.core.object_reference import name_of
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.input.config import DataConfig
 from jaxdist.input.sources import ArraySource
 from jaxdist.launch.config import CheckpointConfig, Experiment
 from jaxdist.layers import Linear
 from jaxdist.models.config import ModelConfig
-from jaxdist.models.parts import Chain
-from jaxdist.train.schedules import OptimConfig
+from jaxdist.models.conv_blocks import Chain
+from jaxdist.train.optimizers import OptimConfig
 
 BATCH = 64
 EPOCH = 100

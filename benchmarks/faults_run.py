@@ -12,8 +12,8 @@ from threading import Thread
 
 import psutil
 
-from jaxdist.launch import standing, trouble
-from jaxdist.launch.iproute import check_machine
+from jaxdist.launch.testbed import faults, manager
+from jaxdist.launch.testbed.iproute import check_machine
 
 NET = Path(__file__).with_name("faults_net.py")
 EPOCH = 100
@@ -50,21 +50,21 @@ class Box:
     slow = "4mbit"
 
     def __init__(self, count):
-        self.hosts = standing.up(count, self.rate)
+        self.hosts = manager.up(count, self.rate)
         self.words = ("testbed", "run")
 
     def harm(self, kind, rank):
         if kind == "cut":
-            trouble.cut(self.hosts, rank)
+            faults.cut(self.hosts, rank)
         else:
-            trouble.slow(self.hosts, rank, self.slow)
+            faults.slow(self.hosts, rank, self.slow)
 
     def mend(self, rank):
-        trouble.mend(self.hosts, rank)
+        faults.mend(self.hosts, rank)
 
     def left(self):
-        standing.down()
-        return list(standing.there())
+        manager.down()
+        return list(manager.there())
 
 
 @contextmanager

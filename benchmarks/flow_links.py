@@ -15,7 +15,7 @@ import json
 import sys
 from pathlib import Path
 
-from jaxdist.launch.testbed import Hosts
+from jaxdist.launch.testbed.hosts import Hosts
 
 WORKER = Path(__file__).with_name("flow_links_worker.py")
 GRIDS = {

@@ -12,14 +12,14 @@ import optax
 import to_accuracy_data as data
 from flax import nnx
 
-from jaxdist.core.pipe import Pipe
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.launch.joined import join
-from jaxdist.launch.links import own_counter
+from jaxdist.core.plan.pipeline import Pipe
+from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.testbed.link_shaping import own_counter
 from jaxdist.layers import Conv, Linear, MaxPool
 from jaxdist.meshes.build import build_mesh
-from jaxdist.models.parts import Chain
-from jaxdist.train.laying import lay_out
+from jaxdist.models.conv_blocks import Chain
+from jaxdist.train.build_layout import lay_out
 from jaxdist.train.program import compile_program, compile_score, initial_state
 from jaxdist.train.task import Task
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jaxdist.input.keyed import permute
-from jaxdist.input.partial import PartialOrder
-from jaxdist.input.shuffle import PartialShuffle, Places
+from jaxdist.input.keyed_permutation import permute
+from jaxdist.input.local_shuffle.partial import PartialOrder
+from jaxdist.input.local_shuffle.shuffle import PartialShuffle, Places
 
 ROUNDS = 5
 

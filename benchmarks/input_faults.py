@@ -33,12 +33,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from jaxdist.core.shuffle import Partial
-from jaxdist.input.behind import Behind
-from jaxdist.input.keeping import open_keeping, slack_of
-from jaxdist.input.partial import order_of
-from jaxdist.input.peers import Peers, PeerServer
-from jaxdist.input.recipes import TrainRecipe
+from jaxdist.core.plan.shuffle import Partial
+from jaxdist.input.batch_assembly import TrainRecipe
+from jaxdist.input.local_shuffle.async_exchange import Behind
+from jaxdist.input.local_shuffle.flight import Peers, PeerServer
+from jaxdist.input.local_shuffle.partial import order_of
+from jaxdist.input.local_shuffle.source import open_keeping, slack_of
 
 HOSTS, VICTIM, PARTITIONS, AHEAD = 4, 1, 16, 2
 FAULTS = ("none", "killed", "stalled", "flipped", "duplicates", "full")

@@ -23,13 +23,13 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxdist.core.shuffle import Shuffle
-from jaxdist.input.keeping import open_keeping
-from jaxdist.input.partial import order_of
-from jaxdist.input.peers import Peers, PeerServer
-from jaxdist.input.store import Store
-from jaxdist.launch.links import counter
-from jaxdist.launch.testbed import Hosts
+from jaxdist.core.plan.shuffle import Shuffle
+from jaxdist.input.local_shuffle.flight import Peers, PeerServer
+from jaxdist.input.local_shuffle.partial import order_of
+from jaxdist.input.local_shuffle.source import open_keeping
+from jaxdist.input.local_shuffle.store import Store
+from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.link_shaping import counter
 
 HOSTS, BATCH, PARTITIONS, AHEAD = 4, 32, 32, 2
 ADDRESS, TOKEN = "10.77.0.{}:4100", "benchmark"

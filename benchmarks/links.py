@@ -18,8 +18,8 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from jaxdist.launch.links import FRAME, SEGMENT, bits_per_second
-from jaxdist.launch.testbed import Hosts
+from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.link_shaping import FRAME, SEGMENT, bits_per_second
 
 HERE = Path(__file__).parent
 OURS, TORCH = HERE / "links_jax.py", HERE / "links_torch.py"

@@ -10,10 +10,10 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.compress.power import Power
+from jaxdist.collectives.compress.powersgd import Power
 from jaxdist.collectives.primitives import psum
-from jaxdist.launch.gauge import Gauge, spread
-from jaxdist.launch.joined import join
+from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.testbed.traffic_counter import Gauge, spread
 
 TWO_LEVELS = ("hierarchical",)  # its inner axis stands for the devices of a host
 

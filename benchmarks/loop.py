@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from jaxdist.launch.catalogue import experiment_names
+from jaxdist.launch.config.registry import experiment_names
 
 TINY = (
     *("data.name=synthetic", "data.samples=192", "data.batch=16", "data.context=16"),

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxdist.layers.maxima import maxima
+from jaxdist.layers.pool import maxima
 from jaxdist.layers.window import windows_over
 
 ROUNDS = 15

@@ -32,11 +32,11 @@ import numpy as np
 import optax
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.reduce import Reduce
+from jaxdist.core.plan.reduction import Reduce
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import model_factory, objective_for
-from jaxdist.train.laying import lay_out
+from jaxdist.train.build_layout import lay_out
 from jaxdist.train.layout import Layout
 from jaxdist.train.step import train_step
 from jaxdist.train.task import Task

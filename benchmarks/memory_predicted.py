@@ -17,12 +17,12 @@ import numpy as np
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.launch.described import Subject
-from jaxdist.launch.resolve import resolve
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.training.job.abstract_step import Subject
 from jaxdist.meshes.build import build_mesh
-from jaxdist.meshes.clusters.read import find
+from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.predict import predict
-from jaxdist.train.laying import lay_out
+from jaxdist.train.build_layout import lay_out
 from jaxdist.train.program import compile_program
 
 TINY = ("data.name=synthetic", "data.samples=64", "data.batch=32", "model.size=tiny")

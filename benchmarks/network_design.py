@@ -9,11 +9,11 @@ how long simulations take.
 
 import time
 
-from jaxdist.network.bound import nic_bound
-from jaxdist.network.factors import factors
-from jaxdist.network.lists import step_list
-from jaxdist.network.mitigate import mitigate
+from jaxdist.network.contention_search import mitigate
+from jaxdist.network.lower_bound import nic_bound
 from jaxdist.network.platforms.read import find
+from jaxdist.network.protocol_overheads import factors
+from jaxdist.network.schedules_by_name import step_list
 from jaxdist.network.simulate import Network, simulate
 from jaxdist.network.sparse import Entries
 from jaxdist.network.sparse_runs import simulate_sparse

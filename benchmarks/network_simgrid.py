@@ -81,7 +81,7 @@ def case_of(name, network, settings, ranks, config=(*CONFIG, FULL)):
     """Lay a case out for another process: links, ways, and whole bytes."""
     import numpy as np
 
-    from jaxdist.network.lists import step_list
+    from jaxdist.network.schedules_by_name import step_list
     from jaxdist.network.topologies.registry import topology
 
     made, steps = topology(network, ranks, settings), step_list(name, ranks)
@@ -128,7 +128,7 @@ def of_simgrid(case, folder):
 
 def ours(case):
     """Return our seconds, and the seconds that it took."""
-    from jaxdist.network.lists import step_list
+    from jaxdist.network.schedules_by_name import step_list
     from jaxdist.network.simulate import Network, simulate
     from jaxdist.network.topologies.registry import topology
 

@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 
 from jaxdist.network.concurrent import of_list, run_together
-from jaxdist.network.factors import factors
 from jaxdist.network.platforms.read import find
+from jaxdist.network.protocol_overheads import factors
 from jaxdist.network.published import FORMS_OF, PUBLISHED, SPARSE
 from jaxdist.network.simulate import Network, simulate
 from jaxdist.network.sparse import Entries

@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from jaxdist.calibrate.fit import MOST, fit
-from jaxdist.calibrate.fitted import fitted, unfitted
+from jaxdist.calibrate.fitted_constants import fitted, unfitted
 from jaxdist.calibrate.formats.rates import CONSTANTS, rates
 from jaxdist.calibrate.formats.registry import FORMATS, format_of
-from jaxdist.calibrate.measured import starts
+from jaxdist.calibrate.measured_rows import starts
+from jaxdist.calibrate.row_filter import selection
 from jaxdist.calibrate.score import score
-from jaxdist.calibrate.selection import selection
-from jaxdist.meshes.clusters.read import find
-from jaxdist.oracle.megatron.links import Group, all_reduce
+from jaxdist.meshes.clusters.load import find
+from jaxdist.oracle.published.megatron.links import Group, all_reduce
 
 ONE = "vtrain/single_node_calibration.csv"
 SEVERAL = "vtrain/multi_node_calibration.csv"

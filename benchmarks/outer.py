@@ -78,8 +78,8 @@ def trained(folder: Path, name: str, words: list[str]) -> dict:
 def samples_of(words: list[str]) -> tuple[int, int]:
     """Return the training samples of an experiment, and those of a step."""
     from jaxdist.input.registry import open_data
-    from jaxdist.launch.resolve import resolve
-    from jaxdist.launch.samples import wanted
+    from jaxdist.launch.config.resolve import resolve
+    from jaxdist.launch.training.job.batch_spec import wanted
 
     config = resolve(words[0], words[1:]).config
     return len(open_data(config.data, wanted(config))[0]), config.data.batch

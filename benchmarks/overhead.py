@@ -26,14 +26,14 @@ import numpy as np
 from handwritten import Hand
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.input.feed import train_feed
+from jaxdist.input.device_feed import train_feed
 from jaxdist.input.registry import open_data
 from jaxdist.launch.experiments.digits import digits
-from jaxdist.launch.job import make_job
-from jaxdist.train.course import Course
+from jaxdist.launch.training.job.job import make_job
 from jaxdist.train.loop import fit
 from jaxdist.train.metrics import Recorder
 from jaxdist.train.program import compile_program, initial_state
+from jaxdist.train.run_schedule import Course
 
 
 class Silent:

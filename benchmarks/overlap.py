@@ -18,7 +18,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from jaxdist.launch.testbed import Hosts
+from jaxdist.launch.testbed.hosts import Hosts
 
 WORKER = Path(__file__).with_name("overlap_worker.py")
 

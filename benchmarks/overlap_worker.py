@@ -14,8 +14,8 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.primitives import psum
-from jaxdist.launch.gauge import Gauge, spread
-from jaxdist.launch.joined import join
+from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.testbed.traffic_counter import Gauge, spread
 
 LAYERS, WIDTH, BATCH = 4, 1024, 256
 MOVES = re.compile(r"ppermute|all_gather|all_to_all|psum|all-|collective-")

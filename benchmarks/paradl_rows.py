@@ -12,12 +12,12 @@ import argparse
 from pathlib import Path
 
 from jaxdist.calibrate.fit import fit
-from jaxdist.calibrate.fitted import fitted
+from jaxdist.calibrate.fitted_constants import fitted
 from jaxdist.calibrate.formats.paradl import ParaDL
 from jaxdist.calibrate.ranking import ranking
+from jaxdist.calibrate.row_filter import selection
 from jaxdist.calibrate.score import score
-from jaxdist.calibrate.selection import selection
-from jaxdist.meshes.clusters.read import find
+from jaxdist.meshes.clusters.load import find
 
 RUNS, RANKED = "measured_iterations.csv", "table8_resnet50.csv"
 SPLITS = (

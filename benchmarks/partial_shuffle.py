@@ -19,15 +19,15 @@ from typing import Literal
 import jax
 from flax import nnx
 
-from jaxdist.core.named import name_of
+from jaxdist.core.object_reference import name_of
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.shuffle import Shuffle
+from jaxdist.core.plan.shuffle import Shuffle
 from jaxdist.input.config import DataConfig
 from jaxdist.launch.config import Experiment
 from jaxdist.layers import BatchNorm, Linear
 from jaxdist.models.config import ModelConfig
-from jaxdist.models.parts import Chain
-from jaxdist.train.schedules import OptimConfig
+from jaxdist.models.conv_blocks import Chain
+from jaxdist.train.optimizers import OptimConfig
 
 PARTS = ("none", "0", "0.1", "0.3", "1")
 

@@ -13,17 +13,17 @@ import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jaxdist.launch.specimen import find_specimen, profile_of
-from jaxdist.planner.answer import Question
-from jaxdist.planner.forms import Form
-from jaxdist.planner.graph import Graph
-from jaxdist.planner.pipedream_file import read_pipedream
-from jaxdist.planner.profiled import of_profile
-from jaxdist.planner.speed import at_rate
-from jaxdist.planner.stages import partition
-from jaxdist.planner.tiers import tiers
+from jaxdist.launch.training.job.abstract_model import find_specimen, profile_of
+from jaxdist.planner.layer_times import at_rate
+from jaxdist.planner.stages.cost_conventions import Form
+from jaxdist.planner.stages.graph import Graph
+from jaxdist.planner.stages.graph_from_profile import of_profile
+from jaxdist.planner.stages.link_hierarchy import tiers
+from jaxdist.planner.stages.partitioner import partition
+from jaxdist.planner.stages.pipedream_file import read_pipedream
+from jaxdist.planner.stages.stage_plan import Question
 
-FILE = Path(__file__).parents[1] / "tests/planner/pipedream/vgg16.txt"
+FILE = Path(__file__).parents[1] / "tests/planner/stages/pipedream/vgg16.txt"
 FILE_BATCH = 64
 V100 = {"vgg16": 0.008245589, "resnet50": 0.003119502}
 """Seconds a sample, forward and backward, measured on a V100 in float32 (ParaDL, HPDC

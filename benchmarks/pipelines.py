@@ -32,13 +32,13 @@ import numpy as np
 import optax
 from flax import nnx
 
-from jaxdist.core.pipe import Pipe
 from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.plan.pipeline import Pipe
 from jaxdist.layers import LayerNorm, Linear
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import image_shape, model_factory
-from jaxdist.train.laying import lay_out
+from jaxdist.train.build_layout import lay_out
 from jaxdist.train.objective import Regression
 from jaxdist.train.program import compile_program, initial_state, trace_program
 from jaxdist.train.task import Task

@@ -10,12 +10,12 @@ import sys
 import time
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.launch.described import Subject
-from jaxdist.launch.plan.question import Question
-from jaxdist.launch.resolve import resolve
-from jaxdist.meshes.clusters.read import find
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.planning.search_space import Question
+from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.predict import predict
-from jaxdist.planner.shortlist import shortlist
+from jaxdist.planner.layouts.shortlist import shortlist
 
 GPT3 = (
     *("gpt2_small", "model.depth=96", "model.embed=12288", "model.heads=96"),

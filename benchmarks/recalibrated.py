@@ -18,11 +18,11 @@ from statistics import median
 
 from executed import MODELS, laid, pooled
 
-from jaxdist.core.number import Number
-from jaxdist.core.run import Run
-from jaxdist.launch.described import Subject
-from jaxdist.launch.resolve import resolve
-from jaxdist.meshes.clusters.read import find
+from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.run_record import Run
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.compare import compare, recalibrated
 from jaxdist.oracle.predict import predict
 

@@ -5,9 +5,10 @@
 
 Needs Linux and root: each host is a network namespace with a link of its own, one
 process and one thread. At each rate the hosts measure their link once
-(`jaxdist.calibrate.ways`) and choose for every size out of three sets: the exact ways,
-these and int8, and some more. Then every way is timed at that size, in turn, and its
-time is the first quartile: other work on the machine only adds. Regret is what the
+(`jaxdist.calibrate.reduction_timings`) and choose for every size out of three sets: the
+exact ways, these and int8, and some more. Then every way is timed at that size, in
+turn, and its time is the first quartile: other work on the machine only adds. Regret is
+what the
 chosen way takes longer than the fastest one of its set.
 """
 
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxdist.launch.testbed import Hosts
+from jaxdist.launch.testbed.hosts import Hosts
 
 WORKER = Path(__file__).with_name("regret_worker.py")
 HEADS = ("rate", "size", "out of", "choice", "ms", "fastest", "ms", "regret", "exact")

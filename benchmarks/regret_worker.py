@@ -11,12 +11,12 @@ import numpy as np
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.calibrate.ways import measure
-from jaxdist.collectives.auto import choose
+from jaxdist.calibrate.reduction_timings import measure
+from jaxdist.collectives.autotune import choose
 from jaxdist.collectives.primitives import psum
-from jaxdist.collectives.via import METHODS
-from jaxdist.launch.gauge import Gauge, spread
-from jaxdist.launch.joined import join
+from jaxdist.collectives.registry import METHODS
+from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.testbed.traffic_counter import Gauge, spread
 
 EXACT = ("exact", "ring", "recursive_doubling", "halving_doubling")
 LOSSY = ("int4", "sign", "random_k", "sparse", "power")

@@ -12,15 +12,15 @@ import random
 import time
 from pathlib import Path
 
-from jaxdist.planner.answer import Question
-from jaxdist.planner.forms import FORMS
-from jaxdist.planner.graph import Graph, Node
-from jaxdist.planner.memory import Memory
-from jaxdist.planner.pipedream_file import read_pipedream
-from jaxdist.planner.stages import partition
-from jaxdist.planner.tiers import tiers
+from jaxdist.planner.stages.cost_conventions import FORMS
+from jaxdist.planner.stages.graph import Graph, Node
+from jaxdist.planner.stages.link_hierarchy import tiers
+from jaxdist.planner.stages.memory import Memory
+from jaxdist.planner.stages.partitioner import partition
+from jaxdist.planner.stages.pipedream_file import read_pipedream
+from jaxdist.planner.stages.stage_plan import Question
 
-FILES = Path(__file__).parents[1] / "tests/planner/pipedream"
+FILES = Path(__file__).parents[1] / "tests/planner/stages/pipedream"
 RATES = 12e9, 1.25e9
 
 

@@ -17,10 +17,10 @@ import sys
 import time
 from pathlib import Path
 
-from jaxdist.launch import standing
-from jaxdist.launch.links import bits_per_second
-from jaxdist.launch.spaces import FILES
-from jaxdist.launch.testbed import Hosts
+from jaxdist.launch.testbed import manager
+from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.link_shaping import bits_per_second
+from jaxdist.launch.testbed.namespaces import FILES
 
 RATE = "200mbit"
 FOLDERS = (FILES, Path("/run/netns"))
@@ -31,8 +31,8 @@ import json, sys
 import jax
 import numpy as np
 from jax.sharding import AxisType, PartitionSpec
-from jaxdist.launch.gauge import Gauge, spread
-from jaxdist.launch.joined import join
+from jaxdist.launch.testbed.traffic_counter import Gauge, spread
+from jaxdist.launch.distributed.initialize import join
 
 join()
 mesh = jax.make_mesh((jax.process_count(),), ("data",), (AxisType.Auto,))
@@ -72,11 +72,11 @@ def cycles(args):
     Raises:
         SystemExit: something is left.
     """
-    standing.down()
+    manager.down()
     before, start = there(), time.monotonic()
     for _ in range(args.times):
-        standing.up(4, RATE)
-        standing.down()
+        manager.up(4, RATE)
+        manager.down()
     seconds = (time.monotonic() - start) / args.times
     print(f"{args.times} testbeds of 4 hosts, {seconds:.2f} s each")
     if (after := there()) != before:
@@ -92,7 +92,7 @@ def there():
         for each in words
     ]
     files = [p for folder in FOLDERS for p in folder.rglob("jaxdist-testbed*")]
-    return standing.there(), said, files
+    return manager.there(), said, files
 
 
 def main():

@@ -18,7 +18,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from jaxdist.launch.testbed import Hosts
+from jaxdist.launch.testbed.hosts import Hosts
 
 HERE = Path(__file__).parent
 OURS, TORCH = HERE / "to_accuracy_jax.py", HERE / "to_accuracy_torch.py"

@@ -13,13 +13,13 @@ import to_accuracy_data as data
 from flax import nnx
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.reduce import Reduce
-from jaxdist.launch.gauge import Gauge
-from jaxdist.launch.joined import join
-from jaxdist.launch.links import own_counter
+from jaxdist.core.plan.reduction import Reduce
+from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.testbed.link_shaping import own_counter
+from jaxdist.launch.testbed.traffic_counter import Gauge
 from jaxdist.layers.linear import Linear
 from jaxdist.meshes.build import build_mesh
-from jaxdist.train.laying import lay_out
+from jaxdist.train.build_layout import lay_out
 from jaxdist.train.program import compile_program, initial_state
 from jaxdist.train.task import Task
 

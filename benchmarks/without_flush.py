@@ -25,21 +25,21 @@ os.environ.setdefault("NPROC", str(3 + (os.cpu_count() or 1)))
 import jax
 from flax import nnx
 
-from jaxdist.core.named import name_of
-from jaxdist.core.pipe import Pipe
+from jaxdist.core.object_reference import name_of
 from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.plan.pipeline import Pipe
 from jaxdist.input.config import DataConfig
-from jaxdist.input.feed import train_feed
+from jaxdist.input.device_feed import train_feed
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.evaluation import evaluator
-from jaxdist.launch.job import make_job
-from jaxdist.launch.samples import wanted
+from jaxdist.launch.training.evaluate import evaluator
+from jaxdist.launch.training.job.batch_spec import wanted
+from jaxdist.launch.training.job.job import make_job
 from jaxdist.layers import Linear
 from jaxdist.models.config import ModelConfig
-from jaxdist.models.parts import Chain
+from jaxdist.models.conv_blocks import Chain
+from jaxdist.train.optimizers import OptimConfig
 from jaxdist.train.program import compile_program
-from jaxdist.train.schedules import OptimConfig
 
 STAGES, STREAM, BATCH = 4, 15, 64
 SIZES = (256, 256, 256, 256, 10)

@@ -4,13 +4,13 @@ import jax
 import numpy as np
 from flax import nnx
 
-from jaxdist.core.named import name_of
+from jaxdist.core.object_reference import name_of
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.input.config import DataConfig
 from jaxdist.launch.config import Experiment
 from jaxdist.layers import Conv, GlobalMean, Linear, MaxPool
 from jaxdist.models.config import ModelConfig
-from jaxdist.models.parts import Chain
+from jaxdist.models.conv_blocks import Chain
 
 
 class Stage(nnx.Module):

@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, Any, Final
 _HOMES: Final = {
     "ArrayRecordSource": "jaxdist.input.array_record",
     "ArraySource": "jaxdist.input.sources",
-    "Global": "jaxdist.core.shuffle",
-    "Keep": "jaxdist.input.kept",
-    "Local": "jaxdist.core.shuffle",
+    "Global": "jaxdist.core.plan.shuffle",
+    "Keep": "jaxdist.input.local_shuffle.setup",
+    "Local": "jaxdist.core.plan.shuffle",
     "Mixture": "jaxdist.input.mixture",
-    "Partial": "jaxdist.core.shuffle",
-    "Workers": "jaxdist.input.ahead",
-    "loader": "jaxdist.input.loading",
-    "sampler": "jaxdist.input.sampling",
+    "Partial": "jaxdist.core.plan.shuffle",
+    "Workers": "jaxdist.input.prefetch",
+    "loader": "jaxdist.input.data_loader",
+    "sampler": "jaxdist.input.data_sampler",
 }
 
 if TYPE_CHECKING:
-    from jaxdist.core.shuffle import Global as Global
-    from jaxdist.core.shuffle import Local as Local
-    from jaxdist.core.shuffle import Partial as Partial
-    from jaxdist.input.ahead import Workers as Workers
+    from jaxdist.core.plan.shuffle import Global as Global
+    from jaxdist.core.plan.shuffle import Local as Local
+    from jaxdist.core.plan.shuffle import Partial as Partial
     from jaxdist.input.array_record import ArrayRecordSource as ArrayRecordSource
-    from jaxdist.input.kept import Keep as Keep
-    from jaxdist.input.loading import loader as loader
+    from jaxdist.input.data_loader import loader as loader
+    from jaxdist.input.data_sampler import sampler as sampler
+    from jaxdist.input.local_shuffle.setup import Keep as Keep
     from jaxdist.input.mixture import Mixture as Mixture
-    from jaxdist.input.sampling import sampler as sampler
+    from jaxdist.input.prefetch import Workers as Workers
     from jaxdist.input.sources import ArraySource as ArraySource
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from jaxdist.input.keyed import below, key
+from jaxdist.input.keyed_permutation import below, key
 
 _PURPOSE: Final = 0x5348494654
 """Keeps these draws apart from those of the order, which have the same seed."""

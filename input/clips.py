@@ -1,7 +1,7 @@
 """Clips: short films, each with a sentence that says what happens in it.
 
-A vocabulary is the signs of `jaxdist.core.tokens` and then the sorted words of all
-captions. A file of clips is a NumPy archive of `clip`, uint8 [N, T, H, W, C], and
+A vocabulary is the signs of `jaxdist.core.special_tokens` and then the sorted words of
+all captions. A file of clips is a NumPy archive of `clip`, uint8 [N, T, H, W, C], and
 `caption`, N strings; the last tenth is held out.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.tokens import BEGIN, END, PADDING, SIGNS
+from jaxdist.core.special_tokens import BEGIN, END, PADDING, SIGNS
 from jaxdist.input.sources import Arrays
 
 Pixels = NDArray[np.uint8]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from jaxdist.core.errors import BadInput
 
 if TYPE_CHECKING:
-    from jaxdist.input.ahead import Workers
+    from jaxdist.input.prefetch import Workers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ class DataConfig:
     @property
     def readers(self) -> "int | Workers":
         """Threads or processes that prepare batches."""
-        from jaxdist.input.ahead import Workers
+        from jaxdist.input.prefetch import Workers
 
         return Workers(self.workers, self.threads) if self.workers else self.threads
 

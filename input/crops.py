@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.input.keyed import key
+from jaxdist.input.keyed_permutation import key
 
 _PURPOSE: Final = 0x43524F50
 """Keeps these draws apart from those of the order, which have the same seed."""

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput, Remark
-from jaxdist.input.damaged import damaged
-from jaxdist.input.pictures import Pictures
-from jaxdist.input.wanted import Wanted, wanted_image
+from jaxdist.input.corrupt_images import damaged
+from jaxdist.input.feature_spec import Wanted, wanted_image
+from jaxdist.input.image_files import Pictures
 
 _ENDINGS: Final = (".jpg", ".jpeg", ".png")
 Images = list[tuple[Path, int]]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.keyed import key, permute
+from jaxdist.input.keyed_permutation import key, permute
 from jaxdist.input.sources import Arrays, Source, Varied
 
 Ids = NDArray[np.integer[Any]]

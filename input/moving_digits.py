@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from jaxdist.input.clips import Clips, Pixels, length_of, vocabulary_of
 from jaxdist.input.digits import open_digits
-from jaxdist.input.keyed import below, key
+from jaxdist.input.keyed_permutation import below, key
 from jaxdist.input.sources import Source
 
 FRAMES: Final = 5

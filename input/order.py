@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.keyed import key, permute
+from jaxdist.input.keyed_permutation import key, permute
 
 
 class Order(Protocol):

@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.named import is_named
+from jaxdist.core.object_reference import is_named
 from jaxdist.input.config import DataConfig
-from jaxdist.input.wanted import Wanted
+from jaxdist.input.feature_spec import Wanted
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
@@ -79,7 +79,7 @@ def open_data(config: DataConfig, wanted: Wanted = NOTHING) -> "tuple[Source, So
     Raises:
         BadInput: no such data set, or its folder is damaged or cannot be written.
     """
-    from jaxdist.input.reordered import by_label
+    from jaxdist.input.permuted_source import by_label
 
     if not known(config):
         raise no_data(config.name)
@@ -161,7 +161,7 @@ def _tfds(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
 
 
 def _own(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
-    from jaxdist.input.own import open_own
+    from jaxdist.input.user_data import open_own
 
     return open_own(config.name)
 

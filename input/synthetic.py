@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.keyed import key
+from jaxdist.input.feature_spec import Field, Wanted
+from jaxdist.input.keyed_permutation import key
 from jaxdist.input.sources import Arrays
-from jaxdist.input.wanted import Field, Wanted
 
 _PURPOSE: Final = 0x53594E5448
 """Keeps these draws apart from those of the order and of augmentation."""

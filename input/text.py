@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.units import count
+from jaxdist.core.text.formatting import count
 from jaxdist.input.sources import Arrays
 
 _REMEDY: Final = "data.path=FILE, a text in UTF-8, or a folder of them"

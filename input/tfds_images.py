@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.pictures import Pictures
+from jaxdist.input.feature_spec import Wanted, wanted_image
+from jaxdist.input.image_files import Pictures
 from jaxdist.input.sources import split_fingerprint
-from jaxdist.input.wanted import Wanted, wanted_image
 
 _HELD_OUT: Final = ("validation", "test")
 """Splits that a run is scored on, the first that is there."""

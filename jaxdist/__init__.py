@@ -13,9 +13,9 @@ _HOMES: Final = {
     "MeshShape": "jaxdist.core.plan",
     "Plan": "jaxdist.core.plan",
     "Profile": "jaxdist.core.profile",
-    "Run": "jaxdist.core.run",
-    "audit": "jaxdist.partition.foreign",
-    "bytes_of": "jaxdist.partition.foreign",
+    "Run": "jaxdist.core.run_record",
+    "audit": "jaxdist.partition.external_step",
+    "bytes_of": "jaxdist.partition.external_step",
     "fit": "jaxdist.train.loop",
     "load": "jaxdist.train.load",
 }
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from jaxdist.core.plan import MeshShape as MeshShape
     from jaxdist.core.plan import Plan as Plan
     from jaxdist.core.profile import Profile as Profile
-    from jaxdist.core.run import Run as Run
-    from jaxdist.partition.foreign import audit as audit
-    from jaxdist.partition.foreign import bytes_of as bytes_of
+    from jaxdist.core.run_record import Run as Run
+    from jaxdist.partition.external_step import audit as audit
+    from jaxdist.partition.external_step import bytes_of as bytes_of
     from jaxdist.train.load import load as load
     from jaxdist.train.loop import fit as fit
 

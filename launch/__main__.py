@@ -2,7 +2,7 @@
 
 import sys
 
-from jaxdist.launch.cli import main
+from jaxdist.launch.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeVar
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.ranges import check_range
+from jaxdist.core.validation import check_range
 
 Statistics = Literal["global", "replica"]
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
-from jaxdist.core.chain import Unit
+from jaxdist.core.block_protocol import Unit
 from jaxdist.layers import Conv, Dropout, Linear, MaxPool
 from jaxdist.models.config import ModelConfig, Preset, settle
-from jaxdist.models.parts import Flatten, Network
+from jaxdist.models.conv_blocks import Flatten, Network
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from flax import nnx
 
 from jaxdist.layers import Dropout, GridMean, Linear, MaxPool
 from jaxdist.models.config import ModelConfig, Preset, settle
-from jaxdist.models.parts import (
+from jaxdist.models.conv_blocks import (
     Chain,
     ConvNormRelu,
     Fork,

@@ -8,7 +8,7 @@ from flax import nnx
 
 from jaxdist.layers import AvgPool, GridMean, Linear, MaxPool
 from jaxdist.models.config import ModelConfig, Preset, settle
-from jaxdist.models.parts import (
+from jaxdist.models.conv_blocks import (
     Chain,
     ConvNormRelu,
     Fork,

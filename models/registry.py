@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.named import is_named
+from jaxdist.core.object_reference import is_named
 from jaxdist.models.config import ModelConfig, settle
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def model_factory(config: ModelConfig) -> "Callable[..., nnx.Module]":
         BadInput: no network has this name.
     """
     if is_own(config):
-        from jaxdist.models.own import make_own
+        from jaxdist.models.user_models import make_own
 
         return partial(make_own, config)
     return partial(_kind(config.name), config)
@@ -67,7 +67,7 @@ def objective_for(config: ModelConfig) -> "Objective":
     from jaxdist.train import objective
 
     if is_own(config):
-        from jaxdist.models.own import objective_of
+        from jaxdist.models.user_models import objective_of
 
         return objective_of(config.name)
     if reads_clips(config):

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Final
 import jax
 from flax import nnx
 
-from jaxdist.core.chain import Pair
+from jaxdist.core.block_protocol import Pair
 from jaxdist.layers import Conv, MaxPool
 from jaxdist.models.config import ModelConfig, Preset, settle
-from jaxdist.models.parts import (
+from jaxdist.models.conv_blocks import (
     ConvNorm,
     ConvNormRelu,
     Head,

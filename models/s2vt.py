@@ -19,11 +19,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from jaxdist.core.chain import Answers
-from jaxdist.core.tokens import BEGIN, SIGNS
+from jaxdist.core.block_protocol import Answers
+from jaxdist.core.special_tokens import BEGIN, SIGNS
 from jaxdist.layers import LSTM, Dropout, Embed, Linear
 from jaxdist.models.config import ModelConfig, settle
-from jaxdist.models.parts import Chain, Dense
+from jaxdist.models.conv_blocks import Chain, Dense
 from jaxdist.models.vgg import VGGPreset, trunk
 
 Layer = Any

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
-from jaxdist.core.chain import Answers, Stream
+from jaxdist.core.block_protocol import Answers, Stream
 from jaxdist.layers import (
     LayerNorm,
     RMSNorm,
 )
 from jaxdist.models.config import ModelConfig
-from jaxdist.models.token_parts import (
+from jaxdist.models.transformer_blocks import (
     Attention,
     Block,
     Embedding,

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
-from jaxdist.core.chain import Unit
+from jaxdist.core.block_protocol import Unit
 from jaxdist.layers import Conv, MaxPool
 from jaxdist.models.config import ModelConfig, Preset, settle
-from jaxdist.models.parts import Dense, DenseRelu, Flatten, Network
+from jaxdist.models.conv_blocks import Dense, DenseRelu, Flatten, Network
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,7 +74,7 @@ class Job:
         """Run a command in this process, which takes no start; returns as `run` does."""
         import jax
 
-        from jaxdist.launch.cli import main
+        from jaxdist.launch.cli.main import main
 
         out, err = io.StringIO(), io.StringIO()
         with (

@@ -16,8 +16,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxdist.calibrate.kernels import alone
-from jaxdist.core.timed_block import TimedBlock
-from jaxdist.pipeline import forms
+from jaxdist.core.cluster.block_timings import TimedBlock
+from jaxdist.pipeline import flat_messages
 from jaxdist.pipeline.stage import apart, filled, residuals
 
 _LEAST: Final = 2e8
@@ -76,7 +76,7 @@ class _Traced:
     """Its backward pass, to be filled with arrays."""
     out: Shapes
     """What it hands on that has gradients."""
-    kept: forms.Form
+    kept: flat_messages.Form
     """What its forward pass keeps."""
 
 
@@ -99,7 +99,7 @@ def _timed(mesh: Mesh, subject: Subject) -> TimedBlock:
         samples=subject.samples,
         forward_s=alone(mesh, forward, *given, *rest, calls=calls),
         backward_s=alone(mesh, backward, *given, *rings, *steep, calls=calls // 2),
-        kept=forms.size(traced.kept.lengths),
+        kept=flat_messages.size(traced.kept.lengths),
     )
 
 
@@ -115,7 +115,7 @@ def _traced(subject: Subject) -> _Traced:
     given = [list(x) for x in (subject.weights, subject.slopes, subject.rest)]
     out, kept = jax.eval_shape(probe, *given)
     return _Traced(
-        subject=subject, back=found[0], out=tuple(out), kept=forms.form_of(kept)
+        subject=subject, back=found[0], out=tuple(out), kept=flat_messages.form_of(kept)
     )
 
 
@@ -133,7 +133,7 @@ def _forward(subject: Subject, i: jax.Array, *given: jax.Array) -> Any:
     count, more = len(subject.weights), len(subject.slopes)
     inputs = [x[i % 2] for x in given[count:]]
     out, back = _vjp(subject, given[:count], inputs[:more], inputs[more:])
-    return out, [forms.numbers(x) for x in jax.tree.leaves(residuals(back))]
+    return out, [flat_messages.numbers(x) for x in jax.tree.leaves(residuals(back))]
 
 
 def _backward(traced: _Traced, i: jax.Array, *given: jax.Array) -> Any:
@@ -152,7 +152,7 @@ def _rings(traced: _Traced, weights: Any, inputs: Any) -> list[np.ndarray]:
 
     def write(weights: Any, slopes: Any, rest: Any) -> Any:
         _, back = _vjp(traced.subject, weights, slopes, rest)
-        empty = forms.zeros(traced.kept.lengths)
+        empty = flat_messages.zeros(traced.kept.lengths)
         return traced.kept.write(empty, residuals(back))
 
     made = jax.jit(write)(list(weights), inputs[:more], inputs[more:])

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.calibrate.measured import Constant, Constants, Format, Row, starts
+from jaxdist.calibrate.measured_rows import Constant, Constants, Format, Row, starts
 from jaxdist.core.errors import BadInput, did_you_mean
 
 MOST: Final = 3

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxdist.calibrate.together import quartiles, repeated
-from jaxdist.core.kernel import Kernel, Shape
+from jaxdist.calibrate.synchronized_timing import quartiles, repeated
+from jaxdist.core.cluster.kernel_timings import Kernel
+from jaxdist.core.kernel_shape import Shape
 from jaxdist.layers.halo_conv import halo_conv
 from jaxdist.layers.window import Window, Windows
 from jaxdist.profile.flops import valid_taps

@@ -14,23 +14,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from jaxdist.calibrate import links
-from jaxdist.calibrate.chains import Chained
+from jaxdist.calibrate import alpha_beta_fit
+from jaxdist.calibrate.algorithm_switch import Switch, switch_of
+from jaxdist.calibrate.collective_timings import Chained
 from jaxdist.calibrate.hosts import Among, Hosts
-from jaxdist.calibrate.switch import Switch, switch_of
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.level import Level
-from jaxdist.core.line import Line
-from jaxdist.core.number import Number
-from jaxdist.core.placement import Placed
-from jaxdist.oracle.groups import Group, group_of
-from jaxdist.oracle.prices import messages
+from jaxdist.core.cluster.collective_cost import Line
+from jaxdist.core.cluster.level import Level
+from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.plan.placement import Placed
+from jaxdist.oracle.collective_times import messages
+from jaxdist.oracle.link_groups import Group, group_of
 
 _LEAST: Final = 1e-9
 """Seconds of a message that is too short to be told."""
 _MOST: Final = 1e15
 """Bytes a second of what connects a device with itself."""
-_NOTHING: Final = links.Wire(alpha=_LEAST, bandwidth=_MOST, spread=0.0)
+_NOTHING: Final = alpha_beta_fit.Wire(alpha=_LEAST, bandwidth=_MOST, spread=0.0)
 _SUM: Final = "all-reduce"
 """The collective that a level's own numbers are of."""
 
@@ -43,9 +43,9 @@ class Sums:
     """Its name."""
     among: Among
     """Who sums."""
-    timings: tuple[links.Timing, ...]
+    timings: tuple[alpha_beta_fit.Timing, ...]
     """By size."""
-    line: links.Wire
+    line: alpha_beta_fit.Wire
     """Through them."""
     switch: Switch | None
     """Two lines, where one does not do justice to them."""
@@ -123,10 +123,10 @@ def line_of(chain: Chained, group: Group, origin: str) -> Line:
         group: with the level's alpha, and its part of the links.
         origin: of the numbers.
     """
-    found = links.wire(chain.timings, chain.devices)
-    straight = links.seconds(found, chain.timings, chain.devices)
-    sent = links.sent(chain.timings, chain.devices)
-    took = links.steadied([timing.seconds for timing in chain.timings])
+    found = alpha_beta_fit.wire(chain.timings, chain.devices)
+    straight = alpha_beta_fit.seconds(found, chain.timings, chain.devices)
+    sent = alpha_beta_fit.sent(chain.timings, chain.devices)
+    took = alpha_beta_fit.steadied([timing.seconds for timing in chain.timings])
     started = found.alpha * messages(chain.kind, chain.devices)
     said = f"{origin}, spread {found.spread:.0%}"
     return Line(
@@ -156,7 +156,7 @@ def _spans(hosts: Hosts) -> tuple[_Span, ...]:
 
 
 def _sums(level: str, chain: Chained) -> Sums:
-    line = links.wire(chain.timings, chain.devices)
+    line = alpha_beta_fit.wire(chain.timings, chain.devices)
     sized = [(timing.payload, timing) for timing in chain.timings]
     return Sums(
         level=level,
@@ -167,7 +167,7 @@ def _sums(level: str, chain: Chained) -> Sums:
     )
 
 
-def _level(span: _Span, line: links.Wire, origin: str) -> Level:
+def _level(span: _Span, line: alpha_beta_fit.Wire, origin: str) -> Level:
     """Return a level without its lines."""
     said, rings = f"{origin}, spread {line.spread:.0%}", span.own.stride
     times = f"; times {rings} devices of a host that sent at once" if rings > 1 else ""

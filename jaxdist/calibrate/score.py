@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxdist.calibrate.fit import utilisation
-from jaxdist.calibrate.fitted import Fitted
-from jaxdist.calibrate.measured import Row
+from jaxdist.calibrate.fitted_constants import Fitted
+from jaxdist.calibrate.measured_rows import Row
 from jaxdist.core.errors import BadInput
 
 

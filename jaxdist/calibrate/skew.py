@@ -5,13 +5,13 @@
 of the smallest arrays, whose bytes take no time. Devices that computed as long as each
 other do not end together where they share processors: what a stage then waits is the
 same for an array of any size, and nothing where another stage computes for longer
-anyway (`jaxdist/oracle/replay.py`). So it is kept apart from what links take.
+anyway (`jaxdist/oracle/schedule_times.py`). So it is kept apart from what links take.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from jaxdist.calibrate.links import Timing
+from jaxdist.calibrate.alpha_beta_fit import Timing
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxdist.collectives.compress.exact import Exact
 from jaxdist.collectives.compress.method import Method, Shape, devices_along
-from jaxdist.collectives.hlo import wire_bytes
+from jaxdist.collectives.hlo_collectives import wire_bytes
 from jaxdist.core.errors import BadInput
 
 

@@ -13,7 +13,7 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
-from jaxdist.collectives.algorithms.steps import Transfer
+from jaxdist.collectives.algorithms.schedule import Transfer
 
 End = tuple[str, int]
 """A rank that sends, or a rank that receives."""

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from jaxdist.collectives.hlo import Move, wire_bytes
-from jaxdist.core.units import count
+from jaxdist.collectives.hlo_collectives import Move, wire_bytes
+from jaxdist.core.text.formatting import count
 
 Key = tuple[str, tuple[str, ...], int]
 """Kind, axes, and devices that take part together."""

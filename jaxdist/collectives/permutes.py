@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jaxdist.collectives.algorithms.steps import Algorithm, Step
+from jaxdist.collectives.algorithms.schedule import Algorithm, Step
 from jaxdist.collectives.matchings import matchings
 from jaxdist.core.errors import BadInput
 

@@ -20,12 +20,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdist.collectives.accepts import check_axes, check_floats
-from jaxdist.collectives.auto import Auto
-from jaxdist.collectives.bound import bound, reducer, scatterer
+from jaxdist.collectives.autotune import Auto
 from jaxdist.collectives.compress.exact import Exact
 from jaxdist.collectives.compress.method import Axes, Method, Reduced, Scatters
-from jaxdist.collectives.via import METHODS, method_of
+from jaxdist.collectives.primitive_binding import bound, reducer, scatterer
+from jaxdist.collectives.registry import METHODS, method_of
+from jaxdist.collectives.validation import check_axes, check_floats
 from jaxdist.core.errors import BadInput, Remark
 
 Via = str | Method | Auto

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
-from jaxdist.core.kernel import Shape
+from jaxdist.core.kernel_shape import Shape
 
 
 @dataclass(frozen=True, kw_only=True)

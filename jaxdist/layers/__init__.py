@@ -1,17 +1,17 @@
 """Layers that see from the trace that an axis is manual, and exchange or sum."""
 
 from jaxdist.layers.attention import causal_attention
-from jaxdist.layers.bind import bind
+from jaxdist.layers.context import bind
 from jaxdist.layers.conv import Conv
 from jaxdist.layers.dropout import Dropout
 from jaxdist.layers.embed import Embed
-from jaxdist.layers.gather import Exchange, Gather
+from jaxdist.layers.layer_norm import LayerNorm, RMSNorm
 from jaxdist.layers.linear import Linear
+from jaxdist.layers.local_response_norm import LocalResponseNorm
 from jaxdist.layers.lstm import LSTM
 from jaxdist.layers.norm import BatchNorm
 from jaxdist.layers.pool import AvgPool, GlobalMean, GridMean, MaxPool
-from jaxdist.layers.response import LocalResponseNorm
-from jaxdist.layers.token_norm import LayerNorm, RMSNorm
+from jaxdist.layers.spatial_gather import Exchange, Gather
 
 __all__ = [
     "LSTM",

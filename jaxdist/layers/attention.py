@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from jaxdist.core.array_tags import INNER
 from jaxdist.core.dtypes import wide
-from jaxdist.core.made import INNER
 
 
 def causal_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:

@@ -5,10 +5,10 @@ from typing import Any
 import jax
 from flax import nnx
 
+from jaxdist.layers.halo import Rows, Split
 from jaxdist.layers.halo_conv import halo_conv
-from jaxdist.layers.role import Role, entered, left, own_groups
-from jaxdist.layers.rows import cut_windows
-from jaxdist.layers.split import Rows, Split
+from jaxdist.layers.tensor_role import Role, entered, left, own_groups
+from jaxdist.layers.valid_rows import cut_windows
 from jaxdist.layers.window import Windows, windows_over
 
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from jaxdist.layers.role import AXIS, TOKENS, Role, own_slice
-from jaxdist.layers.split import Rows, Split
+from jaxdist.layers.halo import Rows, Split
+from jaxdist.layers.tensor_role import AXIS, TOKENS, Role, own_slice
 
 
 @jax.tree_util.register_dataclass
@@ -28,7 +28,7 @@ class Dropout(nnx.Dropout):
     """`flax.nnx.Dropout` with a mask that is a function of (key, sample id, position).
 
     However the batch is ordered, split over devices or cut into blocks, a sample's
-    element is dropped or kept alike. The noise comes from `jaxdist.layers.bind`.
+    element is dropped or kept alike. The noise comes from `jaxdist.layers.context`.
     """
 
     scope: str = ""

@@ -7,7 +7,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from jaxdist.layers.role import AXIS, Role, gathered, own_slice, scattered, summed
+from jaxdist.layers.tensor_role import (
+    AXIS,
+    Role,
+    gathered,
+    own_slice,
+    scattered,
+    summed,
+)
 
 SLICED: Final = ("vocabulary", "lookup")
 """Roles of which a device has a slice of the rows."""

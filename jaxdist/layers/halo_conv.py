@@ -13,8 +13,8 @@ and ceil(lo / s) behind the block's own, so it exchanges rows of dy and convolve
 Left to itself, differentiation would instead convolve onto the extended block and send
 its edges back: more rows to compute (25 % at 8 rows and K = 3).
 
-Without a split dim nothing is fetched, and this is `jaxdist.layers.convolve` with its
-gradients.
+Without a split dim nothing is fetched, and this is `jaxdist.layers.conv_gradients` with
+its gradients.
 """
 
 import functools
@@ -24,7 +24,7 @@ from typing import Any
 import jax
 
 from jaxdist.layers import halo
-from jaxdist.layers.convolve import convolve, input_gradient, kernel_gradient
+from jaxdist.layers.conv_gradients import convolve, input_gradient, kernel_gradient
 from jaxdist.layers.window import Window, Windows
 
 Saved = tuple[jax.Array | None, jax.Array | None]

@@ -6,7 +6,7 @@ import jax
 from flax import nnx
 from jax import lax
 
-from jaxdist.layers.role import Role, entered, left
+from jaxdist.layers.tensor_role import Role, entered, left
 
 
 class Linear(nnx.Linear):

@@ -8,7 +8,7 @@ from flax import nnx
 from jax import lax
 
 from jaxdist.core.dtypes import wide
-from jaxdist.layers.role import Role, left
+from jaxdist.layers.tensor_role import Role, left
 
 Carry = tuple[jax.Array, jax.Array]
 """What a step hands to the next: outputs `[B, H]`, cells of its own units `[B, H]`."""

@@ -10,10 +10,10 @@ from jax import lax
 
 from jaxdist.core.axes import BATCH_AXES
 from jaxdist.core.dtypes import wide
-from jaxdist.layers.manual import manual, manual_sizes
-from jaxdist.layers.role import Role
-from jaxdist.layers.rows import local_sum
-from jaxdist.layers.split import Split
+from jaxdist.layers.halo import Split
+from jaxdist.layers.manual_axes import manual, manual_sizes
+from jaxdist.layers.tensor_role import Role
+from jaxdist.layers.valid_rows import local_sum
 
 Statistics = Literal["global", "replica"]
 """global: mean and variance of the whole batch; replica: of one replica's samples, or

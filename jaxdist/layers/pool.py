@@ -12,11 +12,44 @@ from jax import lax
 
 from jaxdist.core.dtypes import wide
 from jaxdist.layers import halo
-from jaxdist.layers.maxima import maxima
-from jaxdist.layers.role import Role
-from jaxdist.layers.rows import cut_windows, fill_padding, zero_padding
-from jaxdist.layers.split import Rows, Split
-from jaxdist.layers.window import Padding, Windows, windows_over
+from jaxdist.layers.halo import Rows, Split
+from jaxdist.layers.tensor_role import Role
+from jaxdist.layers.valid_rows import cut_windows, fill_padding, zero_padding
+from jaxdist.layers.window import Padding, Window, Windows, windows_over
+
+
+def maxima(x: jax.Array, windows: Windows, fill: float) -> jax.Array:
+    """Return the maximum of each window; that of one with a NaN in it is NaN.
+
+    Args:
+        x: block `[B, ..., C]`, its halos fetched.
+        windows: over each dim between batch and channels; pads along a dim with an axis
+            are in the block already.
+        fill: what is beyond the edges.
+
+    >>> maxima(jnp.float32([[[1], [3], [2], [2]]]), (Window(4, 2, 2),), 0.0).ravel()
+    Array([3., 2.], dtype=float32)
+    """
+    # The last dim first: of several largest, the first row's is found last, and stays.
+    for dim, window in reversed(list(enumerate(windows, start=1))):
+        x = _along(x, dim, window, fill)
+    return x
+
+
+def _along(x: jax.Array, dim: int, window: Window, fill: float) -> jax.Array:
+    """Return the maxima along one dim."""
+    if window.axis is None and any(window.pads):
+        pads = [(*window.pads, 0) if d == dim else (0, 0, 0) for d in range(x.ndim)]
+        x = lax.pad(x, jnp.asarray(fill, x.dtype), pads)
+    reach = x.shape[dim] - window.extent + 1
+    taps = (
+        lax.slice_in_dim(x, tap, tap + reach, window.stride, dim)
+        for tap in range(window.extent)
+    )
+    most = next(taps)
+    for tap in taps:
+        most = jnp.where((tap > most) | jnp.isnan(tap), tap, most)
+    return most
 
 
 class Pool(nnx.Module):

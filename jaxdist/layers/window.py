@@ -7,7 +7,7 @@ block gives b / stride outputs, from its own rows and a halo of
     lo = rows padded before        hi = extent - stride - lo      (negative: crop)
 
 The cut is even where n b = N and n b / stride = M. Elsewhere rows from N and outputs
-from M on are padding (`jaxdist.layers.rows`).
+from M on are padding (`jaxdist.layers.valid_rows`).
 """
 
 from collections.abc import Sequence

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxdist.collectives.algorithms.columns import as_columns
-from jaxdist.collectives.algorithms.steps import Algorithm
+from jaxdist.collectives.algorithms.schedule import Algorithm
+from jaxdist.collectives.algorithms.vectorized_transfers import as_columns
 from jaxdist.core.errors import not_one_of
-from jaxdist.network.fluid import PRECISION
+from jaxdist.network.bandwidth_sharing import Demand, rates
+from jaxdist.network.flow_simulation import PRECISION
+from jaxdist.network.message_scheduling import Turns
+from jaxdist.network.messages import Traffic, ask
 from jaxdist.network.routes import Numbers, Reals
-from jaxdist.network.sharing import Demand, rates
 from jaxdist.network.simulate import Network
-from jaxdist.network.traffic import Traffic, ask
-from jaxdist.network.turns import Turns
 
 PACES = ("steps", "ranks")
 

@@ -16,17 +16,17 @@ from typing import Final
 import numpy as np
 
 from jaxdist.collectives.algorithms import recursive_doubling, rings
-from jaxdist.collectives.algorithms.columns import columns
-from jaxdist.collectives.algorithms.divide import rows_of
-from jaxdist.collectives.algorithms.fold import folded
 from jaxdist.collectives.algorithms.halving_doubling import distances, halving_doubling
+from jaxdist.collectives.algorithms.non_power_of_two import folded
 from jaxdist.collectives.algorithms.parameter_server import sharded_parameter_server
-from jaxdist.collectives.algorithms.steps import Algorithm, Step, Steps, together
+from jaxdist.collectives.algorithms.rank_grid import rows_of
+from jaxdist.collectives.algorithms.schedule import Algorithm, Step, Steps, together
 from jaxdist.collectives.algorithms.two_level import (
     levels,
     two_level_halving,
     two_level_ring,
 )
+from jaxdist.collectives.algorithms.vectorized_transfers import columns
 
 
 def tree_up(group: Sequence[int], piece: range) -> Steps:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxdist.collectives.algorithms.columns import Columns, as_columns
-from jaxdist.collectives.algorithms.steps import Algorithm, Step
+from jaxdist.collectives.algorithms.schedule import Algorithm, Step
+from jaxdist.collectives.algorithms.vectorized_transfers import Columns, as_columns
 from jaxdist.core.errors import BadInput, not_one_of
 from jaxdist.network import contention
-from jaxdist.network.factors import FACTORS, Factors
-from jaxdist.network.fluid import ends
+from jaxdist.network.flow_simulation import ends
+from jaxdist.network.messages import SHARINGS, Traffic, ask
+from jaxdist.network.protocol_overheads import FACTORS, Factors
 from jaxdist.network.routes import Numbers
 from jaxdist.network.topology import Topology
-from jaxdist.network.traffic import SHARINGS, Traffic, ask
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,8 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.collectives.algorithms.columns import Columns, Part, as_columns
-from jaxdist.collectives.algorithms.steps import Algorithm
+from jaxdist.collectives.algorithms.schedule import Algorithm
+from jaxdist.collectives.algorithms.vectorized_transfers import (
+    Columns,
+    Part,
+    as_columns,
+)
 from jaxdist.core.errors import BadInput
 from jaxdist.network.routes import Numbers, Reals
 from jaxdist.network.topology import Topology

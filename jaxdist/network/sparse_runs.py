@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from jaxdist.collectives.algorithms.steps import Algorithm
+from jaxdist.collectives.algorithms.schedule import Algorithm
 from jaxdist.network.concurrent import Messages
+from jaxdist.network.messages import Traffic
 from jaxdist.network.routes import Numbers
 from jaxdist.network.simulate import Network, Phase, Simulation, placed
 from jaxdist.network.sparse import Entries, Message, messages
 from jaxdist.network.topology import Topology
-from jaxdist.network.traffic import Traffic
 
 
 def simulate_sparse(

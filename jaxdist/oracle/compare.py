@@ -8,8 +8,10 @@ from typing import Final
 import numpy as np
 
 from jaxdist.core.cluster import Cluster
+from jaxdist.core.cluster.sourced_number import Number
 from jaxdist.core.errors import BadInput
-from jaxdist.core.measured import (
+from jaxdist.core.run_record import Run
+from jaxdist.core.step_breakdown import (
     BETWEEN,
     BUBBLE,
     COMPUTE,
@@ -19,13 +21,11 @@ from jaxdist.core.measured import (
     Measured,
     Pair,
 )
-from jaxdist.core.number import Number
-from jaxdist.core.run import Run
-from jaxdist.oracle.groups import Group
-from jaxdist.oracle.lanes import Lanes
-from jaxdist.oracle.misses import Miss, misses
+from jaxdist.oracle.largest_errors import Miss, misses
+from jaxdist.oracle.link_groups import Group
+from jaxdist.oracle.pipeline_timeline import Lanes
 from jaxdist.oracle.predict import Prediction
-from jaxdist.oracle.term import Term
+from jaxdist.oracle.predicted_term import Term
 
 OWN: Final = (COMPUTE, BUBBLE, PACKING, UPDATE)
 """Terms of a device alone; the others are of the links, and of the input."""

@@ -5,18 +5,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from jaxdist.core.cluster import Cluster
+from jaxdist.core.cluster.sourced_number import Number
 from jaxdist.core.errors import BadInput
-from jaxdist.core.number import Number
 from jaxdist.core.plan import Plan
-from jaxdist.oracle.case import Case
-from jaxdist.oracle.hiding import hidden, hidings
-from jaxdist.oracle.keeps import kept
-from jaxdist.oracle.passes import moved_around, passes, said_inside
-from jaxdist.oracle.passing import late_in, sending
-from jaxdist.oracle.prices import priced
-from jaxdist.oracle.replay import Replay, replayed
+from jaxdist.oracle.collective_times import priced
+from jaxdist.oracle.memory import kept
+from jaxdist.oracle.overlap import hidden, hidings
+from jaxdist.oracle.schedule_times import Replay, replayed
+from jaxdist.oracle.stage_times import moved_around, passes, said_inside
+from jaxdist.oracle.stage_transfers import late_in, sending
+from jaxdist.oracle.step_description import Case
 from jaxdist.partition.ledger import Ledger
-from jaxdist.pipeline.planned import updates
+from jaxdist.pipeline.plan_schedule import updates
 
 PASSES: Final = 5
 """Passes of an update over the parameters: value, slope and momentum are read, value

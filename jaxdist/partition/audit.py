@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jaxdist.collectives.hlo import Move
+from jaxdist.collectives.hlo_collectives import Move
 from jaxdist.core.errors import Failed
+from jaxdist.partition.flops import Work
 from jaxdist.partition.ledger import Key, Ledger
-from jaxdist.partition.work import Work
 
 
 class AuditError(Failed):

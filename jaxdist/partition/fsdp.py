@@ -22,10 +22,10 @@ import numpy as np
 
 from jaxdist.collectives.compress.codec import Codec
 from jaxdist.collectives.compress.method import Method, Scatters
-from jaxdist.collectives.via import METHODS
+from jaxdist.collectives.registry import METHODS
 from jaxdist.core.dtypes import wide
 from jaxdist.core.plan import Plan
-from jaxdist.partition.leaves import Leaf
+from jaxdist.partition.param_sharding import Leaf
 from jaxdist.partition.traffic import Traffic
 
 AXIS = "fsdp"

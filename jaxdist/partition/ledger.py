@@ -5,21 +5,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jaxdist.collectives.hlo import wire_bytes
+from jaxdist.collectives.hlo_collectives import wire_bytes
 from jaxdist.core.plan import Plan
-from jaxdist.layers.role import Roles
-from jaxdist.partition import data, fsdp, norms, reach, spatial, tensor
-from jaxdist.partition.leaves import Leaf
-from jaxdist.partition.outer import Sync
-from jaxdist.partition.reduction import (
+from jaxdist.layers.tensor_role import Roles
+from jaxdist.partition import (
+    data_parallel,
+    fsdp,
+    global_norm_axes,
+    spatial_layers,
+    spatial_parallel,
+    tensor_parallel,
+)
+from jaxdist.partition.flops import plan_work
+from jaxdist.partition.gradient_buckets import (
     BUCKETS,
     Reduction,
     compressed,
     exact_reduction,
 )
+from jaxdist.partition.outer_sync import Sync
+from jaxdist.partition.param_sharding import Leaf
 from jaxdist.partition.traffic import Traffic
-from jaxdist.partition.work import plan_work
-from jaxdist.profile.calls import Call
+from jaxdist.profile.layer_calls import Call
 
 Key = tuple[str, tuple[str, ...]]
 
@@ -126,11 +133,11 @@ def write_ledger(
     sums = reduction or exact_reduction(plan, reads.leaves)
     ranges = [
         replace(each, calls=tuple(own(each.calls)))
-        for each in reach.ranges(plan, tuple(calls))
+        for each in spatial_layers.ranges(plan, tuple(calls))
     ]
     layers = [row for each in ranges for row in _talk(each, roles)]
     rows = (
-        *data.gradients(plan, reads.leaves, sums.exactly, updates),
+        *data_parallel.gradients(plan, reads.leaves, sums.exactly, updates),
         *compressed(plan, reads.leaves, sums),
         *fsdp.parameters(
             plan,
@@ -141,7 +148,9 @@ def write_ledger(
             sums.scatter,
             sums.gather,
         ),
-        *norms.lengths(plan, reads.leaves, reads.lengths, reads.totals, updates),
+        *global_norm_axes.lengths(
+            plan, reads.leaves, reads.lengths, reads.totals, updates
+        ),
         *(_repeated(row, times) for row in layers),
     )
     work = {
@@ -162,11 +171,11 @@ def _repeated(row: Traffic, times: int) -> Traffic:
     return replace(row, payload=times * row.payload, arrays=times * row.arrays)
 
 
-def _talk(part: reach.Range, roles: Roles) -> Iterator[Traffic]:
+def _talk(part: spatial_layers.Range, roles: Roles) -> Iterator[Traffic]:
     """Yield what layers move for one batch or microbatch."""
     plan, calls = part.plan, part.calls
-    yield from data.statistics(part.norms, calls, roles)
-    yield from spatial.halos(plan, calls, roles)
-    yield from spatial.means(plan, calls)
-    yield from spatial.gathers(plan, calls, roles)
-    yield from tensor.outputs(plan, calls, roles)
+    yield from data_parallel.statistics(part.norms, calls, roles)
+    yield from spatial_parallel.halos(plan, calls, roles)
+    yield from spatial_parallel.means(plan, calls)
+    yield from spatial_parallel.gathers(plan, calls, roles)
+    yield from tensor_parallel.outputs(plan, calls, roles)

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxdist.core.errors import BadInput
 from jaxdist.layers import LSTM, Conv, Embed, Linear
-from jaxdist.profile.calls import Call
+from jaxdist.profile.layer_calls import Call
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ backward passes by twice as much as in 1F1B (Zhuang et al. 2022, arXiv 2211.0532
 "eager-1F1B", who hide messages behind it).
 """
 
-from jaxdist.pipeline.work import Beat, Beats, Row, Work, backward, forward
+from jaxdist.pipeline.work_item import Beat, Beats, Row, Work, backward, forward
 
 
 def eager(devices: int, microbatches: int, chunks: int) -> Beats:

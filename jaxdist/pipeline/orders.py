@@ -6,7 +6,7 @@ all vS. All gradients are those of the weights that the step began with.
 
 from collections.abc import Iterator
 
-from jaxdist.pipeline.work import Order, Work, backward, forward, weights
+from jaxdist.pipeline.work_item import Order, Work, backward, forward, weights
 
 Orders = tuple[Order, ...]
 """One a device."""

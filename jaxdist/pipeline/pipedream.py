@@ -15,10 +15,10 @@ import math
 from collections.abc import Callable, Sequence
 
 from jaxdist.core.errors import BadInput
+from jaxdist.pipeline.async_schedule import Stream
+from jaxdist.pipeline.lockstep import play
 from jaxdist.pipeline.orders import taking_turns
-from jaxdist.pipeline.play import play
-from jaxdist.pipeline.stream import Stream
-from jaxdist.pipeline.work import (
+from jaxdist.pipeline.work_item import (
     Order,
     Ticks,
     Work,

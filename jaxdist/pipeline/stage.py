@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxdist.pipeline import forms
-from jaxdist.pipeline.forms import Form
-from jaxdist.pipeline.slots import Held, Slots
-from jaxdist.pipeline.tables import Tables
+from jaxdist.pipeline import flat_messages
+from jaxdist.pipeline.flat_messages import Form
+from jaxdist.pipeline.schedule_arrays import Tables
+from jaxdist.pipeline.stage_parameters import Held, Slots
 
 Part = Mapping[str, jax.Array]
 """A microbatch: arrays of its samples by name."""
@@ -108,7 +108,7 @@ class Trace:
 
 def sloped(form: Form) -> Form:
     """Return the form of the gradient of a tree: that of its floats."""
-    return forms.form_of(apart(form.shaped)[0])
+    return flat_messages.form_of(apart(form.shaped)[0])
 
 
 def traced(
@@ -124,7 +124,7 @@ def traced(
         graded: whether there are backward passes.
     """
     part = {key: x[0] for key, x in parts.items()}
-    takes = forms.form_of(())
+    takes = flat_messages.form_of(())
     for stage in pipe.stages:
         found: list[Any] = []
 
@@ -139,12 +139,12 @@ def traced(
             return out, residuals(back)
 
         out, kept = jax.eval_shape(probe, (takes.shaped, part))
-        gives = forms.form_of(out)
+        gives = flat_messages.form_of(out)
         yield Trace(
             stage=stage,
             takes=takes,
             gives=gives,
-            keeps=forms.form_of(kept),
+            keeps=flat_messages.form_of(kept),
             back=found[0] if found else None,
         )
         takes = gives

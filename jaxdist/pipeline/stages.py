@@ -14,7 +14,7 @@ from flax import nnx
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
-from jaxdist.pipeline.places import Places, places_of
+from jaxdist.pipeline.stage_placement import Places, places_of
 
 Blocks = tuple[str, ...]
 

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.units import duration, size
-from jaxdist.oracle.case import Case
-from jaxdist.oracle.groups import Group, group_of
-from jaxdist.oracle.hiding import Hiding, hidings
-from jaxdist.oracle.passing import late_in
+from jaxdist.core.text.formatting import duration, size
+from jaxdist.oracle.collective_times import seconds, straight
+from jaxdist.oracle.compute_times import Worker, stage_seconds, worked_in
+from jaxdist.oracle.link_groups import Group, group_of
+from jaxdist.oracle.overlap import Hiding, hidings
 from jaxdist.oracle.predict import Prediction, moving, paced, packed
-from jaxdist.oracle.prices import seconds, straight
-from jaxdist.oracle.work import Worker, stage_seconds, worked_in
+from jaxdist.oracle.stage_transfers import late_in
+from jaxdist.oracle.step_description import Case
 from jaxdist.partition.ledger import Ledger
 from jaxdist.partition.traffic import Traffic
-from jaxdist.pipeline.places import places_of
-from jaxdist.pipeline.planned import timetable, turns
+from jaxdist.pipeline.plan_schedule import timetable, turns
+from jaxdist.pipeline.stage_placement import places_of
 
 _WHOLE: Final = 0.9995
 """Share of a kernel's seconds from which on it is said to be all of them."""

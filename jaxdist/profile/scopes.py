@@ -6,7 +6,7 @@ import jax
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from jaxdist.core.made import MADE
+from jaxdist.core.array_tags import MADE
 
 
 def modules(network: nnx.Module) -> dict[str, nnx.Module]:

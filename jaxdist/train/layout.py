@@ -15,17 +15,17 @@ from jax.sharding import PartitionSpec as P
 from jaxdist.core.axes import BATCH_AXES
 from jaxdist.core.plan import Plan
 from jaxdist.layers import bind
-from jaxdist.layers.role import Roles
-from jaxdist.partition import reach
-from jaxdist.partition.leaves import Leaf
+from jaxdist.layers.tensor_role import Roles
+from jaxdist.partition import spatial_layers
+from jaxdist.partition.block_padding import Sizes
+from jaxdist.partition.gradient_buckets import Reduction
 from jaxdist.partition.ledger import Ledger
-from jaxdist.partition.outer import Sync
-from jaxdist.partition.reduction import Reduction
-from jaxdist.partition.sizes import Sizes
-from jaxdist.train import feedback, outer
-from jaxdist.train.hold import Hold, InSlots
+from jaxdist.partition.outer_sync import Sync
+from jaxdist.partition.param_sharding import Leaf
+from jaxdist.train import diloco, error_feedback
 from jaxdist.train.objective import Batch, Objective
 from jaxdist.train.state import TrainState
+from jaxdist.train.state_layout import Hold, InSlots
 from jaxdist.train.task import Task
 
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
@@ -52,7 +52,7 @@ def batch_specs(
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How a task's step is laid out; `jaxdist.train.laying` makes it."""
+    """How a task's step is laid out; `jaxdist.train.build_layout` makes it."""
 
     task: Task
     """What is trained."""
@@ -141,7 +141,7 @@ class Layout:
             ),
             feedback=left,
         )
-        return outer.spread_specs(self.plan, specs)
+        return diloco.spread_specs(self.plan, specs)
 
     @cached_property
     def shaped(self) -> TrainState:
@@ -196,7 +196,7 @@ class Layout:
         shapes, _ = self._feedback
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         one = replace(self.hold.hold(self.task.init()), feedback=zeros)
-        return outer.spread(self.plan, one)
+        return diloco.spread(self.plan, one)
 
     def bind(
         self,
@@ -218,7 +218,7 @@ class Layout:
             self.roles,
             self.sizes.splits,
             self.plan.spatial_until,
-            reach.gather_of(self.plan),
+            spatial_layers.gather_of(self.plan),
         )
 
     def batch(self, shapes: Shapes) -> dict[str, NamedSharding]:
@@ -258,7 +258,7 @@ class Layout:
     @cached_property
     def _feedback(self) -> tuple[Any, Any]:
         """Shapes and specs of what compressed gradients leave."""
-        return feedback.begin(self.plan, self.reduction, self.leaves)
+        return error_feedback.begin(self.plan, self.reduction, self.leaves)
 
     def _batch_specs(self, batch: Mapping[str, Any]) -> dict[str, P]:
         return batch_specs(self.task.objective, batch, self.plan.batch_axes)
@@ -266,7 +266,7 @@ class Layout:
 
 def _spread(plan: Plan, state: TrainState) -> TrainState:
     """Return the shapes of a state of which every replica has its own."""
-    spread: TrainState = jax.eval_shape(partial(outer.spread, plan), state)
+    spread: TrainState = jax.eval_shape(partial(diloco.spread, plan), state)
     return spread
 
 

@@ -9,9 +9,9 @@ import optax
 from flax import nnx
 
 from jaxdist.core.errors import BadInput
-from jaxdist.train import stored
-from jaxdist.train.checkpoint import Checkpoints
-from jaxdist.train.recipe import Recipe
+from jaxdist.train.checkpoint import reader
+from jaxdist.train.checkpoint.checkpoints import Checkpoints
+from jaxdist.train.model_spec import Recipe
 from jaxdist.train.state import TrainState
 from jaxdist.train.task import Task
 
@@ -32,7 +32,7 @@ def load(run: str | Path, checkpoint: int | None = None) -> tuple[Any, TrainStat
         BadInput: no run or checkpoint, or a damaged one.
     """
     folder = _checkpoints(run)
-    notes = stored.read_notes(stored.folder_of(folder, checkpoint))
+    notes = reader.read_notes(reader.folder_of(folder, checkpoint))
     recipe = Recipe(**notes.about["recipe"])
     params = {leaf.dtype for name, leaf in notes.leaves.items() if "params/" in name}
     task = Task(

@@ -17,7 +17,7 @@ import optax
 from jax import lax
 
 from jaxdist.core.dtypes import wide
-from jaxdist.layers.role import AXIS
+from jaxdist.layers.tensor_role import AXIS
 
 
 class Logits(Protocol):

@@ -7,13 +7,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdist.train.course import Course
+from jaxdist.train.async_metrics import Ticker
+from jaxdist.train.callbacks import Judge, Pausing, Saver, Score, Watcher
 from jaxdist.train.metrics import Recorder
 from jaxdist.train.nonfinite import skipped_steps
-from jaxdist.train.parties import Judge, Pausing, Saver, Score, Watcher
 from jaxdist.train.program import Program
+from jaxdist.train.run_schedule import Course
 from jaxdist.train.state import TrainState
-from jaxdist.train.ticker import Ticker
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxdist.core.dtypes import wide
-from jaxdist.train.trust import Squares, Total, own_squares
+from jaxdist.train.sharded_norms import Squares, Total, own_squares
 
 Tree = TypeVar("Tree")
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxdist.core.axes import spatial_axes_of
 from jaxdist.core.dtypes import wide
 from jaxdist.core.errors import BadInput
-from jaxdist.core.tokens import PADDING
+from jaxdist.core.special_tokens import PADDING
 from jaxdist.train.logits import Logits, Slices, Whole
 
 Batch = Mapping[str, jax.Array]

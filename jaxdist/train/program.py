@@ -7,18 +7,18 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from jaxdist.collectives.hlo import Move, read_collectives
+from jaxdist.collectives.hlo_collectives import Move, read_collectives
 from jaxdist.partition import audit
 from jaxdist.partition.audit import AuditError
-from jaxdist.partition.foreign import memory_of
-from jaxdist.partition.outer import Sync
-from jaxdist.partition.reduction import Reduction, summed_exactly
-from jaxdist.partition.work import Work, compare_work
-from jaxdist.pipeline.planned import timetable, turns
-from jaxdist.pipeline.reading import own_moves
+from jaxdist.partition.external_step import memory_of
+from jaxdist.partition.flops import Work, compare_work
+from jaxdist.partition.gradient_buckets import Reduction, summed_exactly
+from jaxdist.partition.outer_sync import Sync
+from jaxdist.pipeline.plan_schedule import timetable, turns
+from jaxdist.pipeline.stage_traffic import own_moves
 from jaxdist.profile.trace import pruned
+from jaxdist.train.eval_step import eval_step
 from jaxdist.train.layout import Layout, Shapes
-from jaxdist.train.score import eval_step
 from jaxdist.train.state import TrainState
 from jaxdist.train.step import sync_step, train_step
 

@@ -22,25 +22,26 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.reduce import sum_shares
-from jaxdist.collectives.shards import deal, join, own
+from jaxdist.collectives.sharded_leaves import deal, join, own
 from jaxdist.partition import fsdp
-from jaxdist.partition.norms import axes_of
-from jaxdist.partition.outer import Sync
-from jaxdist.partition.reduction import Reduction
-from jaxdist.pipeline.slots import Held
-from jaxdist.profile.again import needed
-from jaxdist.train import feedback, flowing, piped
+from jaxdist.partition.global_norm_axes import axes_of
+from jaxdist.partition.gradient_buckets import Reduction
+from jaxdist.partition.outer_sync import Sync
+from jaxdist.pipeline.stage_parameters import Held
+from jaxdist.profile.xla_cpu.backward_reads import needed
+from jaxdist.train import error_feedback
 from jaxdist.train.accumulate import Gradients, accumulated
-from jaxdist.train.average import moved
-from jaxdist.train.dealt import scored
-from jaxdist.train.held import inputs_of, later, model_of, whole
+from jaxdist.train.diloco import alone, outer_step
+from jaxdist.train.ema import moved
 from jaxdist.train.layout import Layout
+from jaxdist.train.materialize_params import inputs_of, later, model_of, whole
 from jaxdist.train.nonfinite import unless_skipped
 from jaxdist.train.objective import Batch
-from jaxdist.train.outer import alone, outer_step
-from jaxdist.train.remake import called, graded, mark_all
+from jaxdist.train.pipeline import async_steps, sync_gradients
+from jaxdist.train.remat import called, graded, mark_all
+from jaxdist.train.sample_exchange import scored
+from jaxdist.train.sharded_norms import leaves_in, masked, own_squares
 from jaxdist.train.state import TrainState
-from jaxdist.train.trust import leaves_in, masked, own_squares
 
 UPDATE: Final = "update"
 """Scope of what moves the parameters, as a compiled program has it."""
@@ -138,7 +139,7 @@ def _flowing(
         )
         return new
 
-    losses, stats, params, opt = flowing.run(layout, state, batch, move)
+    losses, stats, params, opt = async_steps.run(layout, state, batch, move)
     (loss,) = sum_shares([losses.mean()], [layout.plan.sum_axes])
     return loss, stats, params, opt, state.feedback
 
@@ -151,7 +152,7 @@ def _in_turn(layout: Layout, state: TrainState) -> Gradients:
 
 def _in_stages(layout: Layout, state: TrainState) -> Gradients:
     """Return gradients of microbatches that go through the stages of a pipeline."""
-    return functools.partial(piped.gradients, layout, state)
+    return functools.partial(sync_gradients.gradients, layout, state)
 
 
 def _gradients(
@@ -220,7 +221,7 @@ def _reduced(
     ]
     over = [plan.sum_axes, *reduction.exactly]
     loss, *leaves = sum_shares([loss, *leaves], over)
-    leaves, left = feedback.summed(
+    leaves, left = error_feedback.summed(
         plan.reduce, reduction, names, leaves, state.feedback, state.step
     )
     return loss, jax.tree.unflatten(jax.tree.structure(params), leaves), left

@@ -12,8 +12,8 @@ import optax
 from flax import nnx
 
 from jaxdist.profile.abstract import one_key
-from jaxdist.profile.alike import same_arrays
-from jaxdist.train import average
+from jaxdist.profile.repeated_blocks import same_arrays
+from jaxdist.train import ema as average
 from jaxdist.train.objective import Classification, Objective
 from jaxdist.train.state import TrainState
 

@@ -4,7 +4,7 @@ from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.input.config import DataConfig
 from jaxdist.launch.config import Experiment
 from jaxdist.models.config import ModelConfig
-from jaxdist.train.schedules import OptimConfig
+from jaxdist.train.optimizers import OptimConfig
 
 
 def googlenet() -> Experiment:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from jaxdist.launch.report.page import render
-from jaxdist.launch.report.read import read_record
+from jaxdist.launch.report.run_record import read_record
 
 
 def write_report(folder: Path) -> Path:

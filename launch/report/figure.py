@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from jaxdist.launch.report.curves import Curve, plot
+from jaxdist.launch.report.line_chart import Curve, plot
 
 
 @dataclass(frozen=True, kw_only=True)

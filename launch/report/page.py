@@ -5,25 +5,25 @@ from typing import Any
 
 from markupsafe import Markup
 
-from jaxdist.core.units import count, duration
-from jaxdist.core.words import ORIGINS
+from jaxdist.core.text.formatting import count, duration
+from jaxdist.core.text.theme import ORIGINS
 from jaxdist.launch.report import (
-    beside,
-    charts,
-    findings,
-    learning,
-    mesh,
-    mixing,
-    moved,
-    replanned,
-    scaling,
-    sittings,
-    timeline,
+    captions,
+    goodput,
+    learning_curves,
+    mesh_drawing,
+    pipeline_timeline,
+    predicted_vs_measured,
+    replans,
+    scaling_section,
+    shuffle_mixing,
+    time_and_bytes,
+    traffic,
 )
-from jaxdist.launch.report.facts import facts, tiles, utc
-from jaxdist.launch.report.paper import fill, part
-from jaxdist.launch.report.read import Record
-from jaxdist.launch.tables import next_commands
+from jaxdist.launch.report.header import facts, tiles, utc
+from jaxdist.launch.report.html_document import fill, part
+from jaxdist.launch.report.run_record import Record
+from jaxdist.launch.terminal.run_summary import next_commands
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,23 +47,23 @@ def _shown(record: Record) -> dict[str, Any]:
         "record": record,
         "run": run,
         "title": plan.title if plan else "plan not recorded",
-        "drawing": mesh.draw_mesh(plan) if plan else None,
-        "caption": mesh.caption(plan) if plan else "",
+        "drawing": mesh_drawing.draw_mesh(plan) if plan else None,
+        "caption": mesh_drawing.caption(plan) if plan else "",
         "facts": facts(record),
         "tiles": list(tiles(record)),
         "find": _sentences(record),
-        "figures": learning.figures(record),
-        "steps_a_point": learning.steps_a_point(len(record.train)),
-        "wall_time": charts.wall_time(run),
-        "phases": charts.time_by_phase(run),
-        "moved": moved.moved(record),
-        "changes": replanned.lines(record),
-        "scaling": scaling.scaling(record),
-        "mixing": mixing.mixing(record),
-        "sittings": sittings.sittings(record),
-        "beside": beside.beside(record),
-        "pipeline": timeline.pipeline(record),
-        "saved": findings.saved(record),
+        "figures": learning_curves.figures(record),
+        "steps_a_point": learning_curves.steps_a_point(len(record.train)),
+        "wall_time": time_and_bytes.wall_time(run),
+        "phases": time_and_bytes.time_by_phase(run),
+        "moved": traffic.moved(record),
+        "changes": replans.lines(record),
+        "scaling": scaling_section.scaling(record),
+        "mixing": shuffle_mixing.mixing(record),
+        "sittings": goodput.sittings(record),
+        "beside": predicted_vs_measured.beside(record),
+        "pipeline": pipeline_timeline.pipeline(record),
+        "saved": captions.saved(record),
         "values": _values(record),
         "origins": [who for who in ORIGINS if who in _setters(record)],
         "setters": _setters(record),
@@ -77,18 +77,18 @@ def _shown(record: Record) -> dict[str, Any]:
 def _sentences(record: Record) -> dict[str, Markup]:
     """Compute the sentence over each section."""
     return {
-        "learning": findings.learning(record),
-        "time": findings.time(record),
-        "moved": moved.sentence(record),
-        "memory": findings.memory(record),
-        "predicted": findings.predicted(record),
-        "pipeline": findings.pipeline(record),
-        "replanned": replanned.sentence(record),
-        "scaling": scaling.sentence(record),
-        "mixing": mixing.sentence(record),
-        "goodput": sittings.sentence(record),
-        "checkpoints": findings.checkpoints(record),
-        "configuration": findings.values(record),
+        "learning": captions.learning(record),
+        "time": captions.time(record),
+        "moved": traffic.sentence(record),
+        "memory": captions.memory(record),
+        "predicted": captions.predicted(record),
+        "pipeline": captions.pipeline(record),
+        "replanned": replans.sentence(record),
+        "scaling": scaling_section.sentence(record),
+        "mixing": shuffle_mixing.sentence(record),
+        "goodput": goodput.sentence(record),
+        "checkpoints": captions.checkpoints(record),
+        "configuration": captions.values(record),
     }
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from jaxdist.core.cluster import Cluster
+from jaxdist.core.cluster.sourced_number import Number
 from jaxdist.core.errors import BadInput
-from jaxdist.core.fields import check_fields
-from jaxdist.core.number import Number
-from jaxdist.meshes.clusters.read import reader_of
+from jaxdist.core.validation import check_fields
+from jaxdist.meshes.clusters.load import reader_of
 
 
 def changed(cluster: Cluster, words: Iterable[str]) -> Cluster:
@@ -20,7 +20,7 @@ def changed(cluster: Cluster, words: Iterable[str]) -> Cluster:
     Raises:
         BadInput: no such number, or a value that it cannot have.
 
-    >>> from jaxdist.meshes.clusters.read import find
+    >>> from jaxdist.meshes.clusters.load import find
     >>> other = changed(find("testbed"), ["levels.net.bandwidth=1gbit"])
     >>> print(other.levels[0].bandwidth)
     1.25e+08 (given: what if levels.net.bandwidth=1gbit)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxdist.calibrate.measured import Constant, Row
+from jaxdist.calibrate.measured_rows import Constant, Row
 
 RATE = Constant(
     name="rate", unit="1/s", low=0.1, high=100, start=1, origin="given: toy"

@@ -18,10 +18,10 @@ from jaxdist.calibrate.blocks import (
     timed,
 )
 from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
-from jaxdist.launch.blockwise import blocks_of
-from jaxdist.launch.described import Subject as Described
-from jaxdist.launch.resolve import resolve
-from jaxdist.layers.manual import manual
+from jaxdist.launch.calibration.block_timing import blocks_of
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.training.job.abstract_step import Subject as Described
+from jaxdist.layers.manual_axes import manual
 
 NETWORKS = {
     "digits": ("digits", "data.batch=8"),

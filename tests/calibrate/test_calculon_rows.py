@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from jaxdist.calibrate.fit import fit
-from jaxdist.calibrate.fitted import fitted
+from jaxdist.calibrate.fitted_constants import fitted
 from jaxdist.calibrate.formats.calculon import Calculon
-from jaxdist.calibrate.measured import starts
+from jaxdist.calibrate.measured_rows import starts
+from jaxdist.calibrate.row_filter import selection
 from jaxdist.calibrate.score import score
-from jaxdist.calibrate.selection import selection
 from jaxdist.core.errors import BadInput
-from jaxdist.meshes.clusters.read import find
+from jaxdist.meshes.clusters.load import find
 
 DATA = Path(__file__).parent / "data" / "calculon"
 FORM = Calculon()

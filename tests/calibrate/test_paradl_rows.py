@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from jaxdist.calibrate.fit import fit
-from jaxdist.calibrate.fitted import fitted
+from jaxdist.calibrate.fitted_constants import fitted
 from jaxdist.calibrate.formats.paradl import ParaDL
 from jaxdist.calibrate.formats.registry import FORMATS, format_of
 from jaxdist.calibrate.ranking import ranking
+from jaxdist.calibrate.row_filter import selection
 from jaxdist.calibrate.score import Scored, score
-from jaxdist.calibrate.selection import selection
 from jaxdist.core.errors import BadInput
-from jaxdist.meshes.clusters.read import find
+from jaxdist.meshes.clusters.load import find
 
 HERE = Path(__file__).parent / "data" / "paradl"
 RUNS, RANKED = HERE / "runs.csv", HERE / "ranking.csv"

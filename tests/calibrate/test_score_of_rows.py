@@ -3,7 +3,12 @@
 import pytest
 
 from jaxdist.calibrate.fit import fit
-from jaxdist.calibrate.fitted import fitted, read_fitted, unfitted, write_fitted
+from jaxdist.calibrate.fitted_constants import (
+    fitted,
+    read_fitted,
+    unfitted,
+    write_fitted,
+)
 from jaxdist.calibrate.score import score
 from jaxdist.core.errors import BadInput
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from jaxdist.collectives.algorithms.bucket import bucket_2d
-from jaxdist.collectives.algorithms.divide import near_square
 from jaxdist.collectives.algorithms.double_tree import double_binary_tree
-from jaxdist.collectives.algorithms.fold import power_below
+from jaxdist.collectives.algorithms.non_power_of_two import power_below
 from jaxdist.collectives.algorithms.parameter_server import parameter_server
+from jaxdist.collectives.algorithms.rank_grid import near_square
 from jaxdist.collectives.algorithms.registry import ALGORITHMS, algorithm
 from jaxdist.collectives.algorithms.replay import contributions, replay
-from jaxdist.collectives.algorithms.steps import Algorithm, Step, Transfer
+from jaxdist.collectives.algorithms.schedule import Algorithm, Step, Transfer
 from jaxdist.collectives.algorithms.two_level import two_level_halving, two_level_ring
-from jaxdist.collectives.step_bytes import chunk_size, sent, wire
+from jaxdist.collectives.schedule_traffic import chunk_size, sent, wire
 from jaxdist.core.errors import BadInput
 
 POWERS_ONLY = {"swing", "striped_halving_doubling"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxdist.collectives.hlo import Move
+from jaxdist.collectives.hlo_collectives import Move
 from jaxdist.collectives.meter import metered
 
 MESH = {"data": 4, "tensor": 2}

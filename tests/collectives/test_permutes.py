@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdist.collectives.algorithms.fold import power_below
+from jaxdist.collectives.algorithms.non_power_of_two import power_below
 from jaxdist.collectives.algorithms.registry import ALGORITHMS, algorithm
-from jaxdist.collectives.algorithms.steps import Algorithm, Step, Transfer
+from jaxdist.collectives.algorithms.schedule import Algorithm, Step, Transfer
 from jaxdist.collectives.matchings import matchings
 from jaxdist.collectives.permutes import permutes
 from jaxdist.core.errors import BadInput

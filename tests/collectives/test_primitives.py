@@ -9,11 +9,11 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.compress.blocks import Blocks
-from jaxdist.collectives.compress.picks import Picks
-from jaxdist.collectives.compress.power import Power, across, orthonormal
+from jaxdist.collectives.compress.block_quantization import Blocks
+from jaxdist.collectives.compress.powersgd import Power, across, orthonormal
+from jaxdist.collectives.compress.top_k_codec import Picks
 from jaxdist.collectives.primitives import psum, psum_scatter, reduce
-from jaxdist.collectives.via import METHODS
+from jaxdist.collectives.registry import METHODS
 from jaxdist.core.errors import BadInput
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.outer import Outer
 from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.plan.outer import Outer
 
 
 @pytest.mark.parametrize(

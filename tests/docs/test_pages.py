@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxdist.launch.arguments import Parser
-from jaxdist.launch.cli import load_command
-from jaxdist.launch.resolve import resolve
-from jaxdist.launch.specimen import find_specimen
+from jaxdist.launch.cli.main import load_command
+from jaxdist.launch.cli.parser import Parser
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.training.job.abstract_model import find_specimen
 
 ROOT = Path(__file__).parents[2]
 CI = runpy.run_path(str(ROOT / ".ci" / "commands.py"))

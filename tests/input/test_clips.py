@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.tokens import BEGIN, END, PADDING
+from jaxdist.core.special_tokens import BEGIN, END, PADDING
 from jaxdist.input.clips import decode, open_clips
 from jaxdist.input.config import DataConfig
 from jaxdist.input.digits import open_digits

@@ -8,8 +8,8 @@ import sys
 
 import numpy as np
 
+from jaxdist.input.batch_assembly import EvalRecipe, TrainRecipe
 from jaxdist.input.order import GlobalOrder
-from jaxdist.input.recipes import EvalRecipe, TrainRecipe
 from jaxdist.input.sources import ArraySource
 
 N, BATCH, STEPS = 45, 16, 3
@@ -22,7 +22,7 @@ import jax, numpy as np
 jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.input.feed import eval_feed, train_feed
+from jaxdist.input.device_feed import eval_feed, train_feed
 from jaxdist.input.order import GlobalOrder
 from jaxdist.input.sources import ArraySource
 from jaxdist.meshes.build import build_mesh

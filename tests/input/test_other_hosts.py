@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxdist.input.keeping import open_keeping
+from jaxdist.input.batch_assembly import TrainRecipe
+from jaxdist.input.local_shuffle.partial import PartialOrder
+from jaxdist.input.local_shuffle.shuffle import PartialShuffle
+from jaxdist.input.local_shuffle.source import open_keeping
 from jaxdist.input.order import GlobalOrder
-from jaxdist.input.partial import PartialOrder
-from jaxdist.input.recipes import TrainRecipe
-from jaxdist.input.shuffle import PartialShuffle
 from jaxdist.input.sources import ArraySource
 
 HOSTS = 16, 4, 8

@@ -5,9 +5,9 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.config import DataConfig
+from jaxdist.input.feature_spec import Field
 from jaxdist.input.registry import open_data
 from jaxdist.input.synthetic import Synthetic, open_synthetic
-from jaxdist.input.wanted import Field
 
 IMAGES = {"image": Field(shape=(6, 5, 3)), "label": Field(below=7)}
 VOLUMES = {"image": Field(shape=(4, 4, 4, 2)), "target": Field(shape=(3,))}

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxdist.core.errors import BadInput
+from jaxdist.input.batch_assembly import EvalRecipe
 from jaxdist.input.config import DataConfig
-from jaxdist.input.recipes import EvalRecipe
 from jaxdist.input.registry import open_data
 from jaxdist.input.text import END, encode, open_text
 

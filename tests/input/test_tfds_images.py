@@ -10,8 +10,8 @@ from PIL import Image
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.config import DataConfig
+from jaxdist.input.feature_spec import Field
 from jaxdist.input.registry import known, open_data
-from jaxdist.input.wanted import Field
 
 WANTED = {"image": Field(shape=(6, 6, 3)), "label": Field(below=10)}
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.named import find
+from jaxdist.core.object_reference import find
 from jaxdist.input import ArraySource, Global, Keep, Partial, Workers, loader
 
 X = np.random.default_rng(0).random((60, 40, 40)).astype(np.float32)

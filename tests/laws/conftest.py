@@ -14,7 +14,7 @@ from flax import nnx
 
 from jaxdist.core.axes import AXES
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.tokens import BEGIN, END, PADDING
+from jaxdist.core.special_tokens import BEGIN, END, PADDING
 from jaxdist.layers import bind
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.registry import (
@@ -26,7 +26,7 @@ from jaxdist.models.registry import (
     reads_clips,
     reads_tokens,
 )
-from jaxdist.train.laying import lay_out
+from jaxdist.train.build_layout import lay_out
 from jaxdist.train.program import compile_program, initial_state
 from jaxdist.train.task import Task
 

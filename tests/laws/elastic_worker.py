@@ -8,11 +8,11 @@ import time
 import traceback
 from pathlib import Path
 
-from jaxdist.launch.company import company
-from jaxdist.launch.devices import prepare_devices
-from jaxdist.launch.joined import join
-from jaxdist.launch.preempted import Preempted
-from jaxdist.launch.resolve import resolve
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.devices.prepare import prepare_devices
+from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.distributed.preemption import Preempted
+from jaxdist.launch.distributed.process_group import company
 
 SLOW_S = 1.0
 """A step with fewer processes: there is time to take one back before the end."""
@@ -33,8 +33,8 @@ def main(folder, count, dies_at, ends_at, *words):
     whole = mine.count == int(count)
     with Preempted(mine) as ends:
         prepared = prepare_devices(resolved.config.plan, explicit=True)
-        from jaxdist.launch.onlooker import Silent
-        from jaxdist.launch.training import train
+        from jaxdist.launch.training.console_reporter import Silent
+        from jaxdist.launch.training.train import train
 
         def traced(batches, start):
             trace = folder / f"trace-{start:04}-{mine.count}-{rank}"

@@ -7,18 +7,18 @@ import sys
 import time
 from pathlib import Path
 
-from jaxdist.launch.company import company
-from jaxdist.launch.devices import prepare_devices
-from jaxdist.launch.joined import join
-from jaxdist.launch.resolve import resolve
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.devices.prepare import prepare_devices
+from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.distributed.process_group import company
 
 
 def main(trace, dies_at, *words):
     rank = join()
     resolved = resolve("digits", words)
     prepared = prepare_devices(resolved.config.plan, explicit=True)
-    from jaxdist.launch.onlooker import Silent
-    from jaxdist.launch.training import train
+    from jaxdist.launch.training.console_reporter import Silent
+    from jaxdist.launch.training.train import train
 
     def traced(batches, start):
         with Path(f"{trace}-{rank}").open("a", buffering=1) as file:

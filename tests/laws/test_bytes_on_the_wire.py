@@ -10,11 +10,11 @@ from rows import rows_of
 
 from jaxdist.collectives.algorithms.registry import ALGORITHMS
 from jaxdist.collectives.compress.method import Scatters
-from jaxdist.collectives.hlo import wire_bytes
-from jaxdist.collectives.via import METHODS
-from jaxdist.launch.joined import Loopback
-from jaxdist.launch.links import framed
-from jaxdist.launch.testbed import Hosts
+from jaxdist.collectives.hlo_collectives import wire_bytes
+from jaxdist.collectives.registry import METHODS
+from jaxdist.launch.launchers.processes.loopback import Loopback
+from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.link_shaping import framed
 
 WORKER = Path(__file__).with_name("wire_worker.py")
 SQUARE = (1024, 1024)

@@ -8,11 +8,11 @@ import numpy as np
 import optax
 import pytest
 
-from jaxdist.collectives.hlo import read_collectives
-from jaxdist.core.reduce import Reduce
+from jaxdist.collectives.hlo_collectives import read_collectives
+from jaxdist.core.plan.reduction import Reduce
 from jaxdist.models.config import ModelConfig
 from jaxdist.partition import audit
-from jaxdist.partition.reduction import summed_exactly
+from jaxdist.partition.gradient_buckets import summed_exactly
 from jaxdist.train.nonfinite import skip_nonfinite
 from jaxdist.train.program import compile_program, initial_state, trace_program
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdist.core.reduce import Reduce
+from jaxdist.core.plan.reduction import Reduce
 from jaxdist.models.config import ModelConfig
 from jaxdist.train.program import compile_program, initial_state
 from jaxdist.train.state import named_leaves

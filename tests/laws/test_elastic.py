@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from jaxdist.input.order import GlobalOrder
-from jaxdist.launch.able import Able
-from jaxdist.launch.elastic import run_elastic
-from jaxdist.launch.goodput import goodput
-from jaxdist.launch.local import local
-from jaxdist.launch.supervise import Patience
-from jaxdist.train import stored
+from jaxdist.launch.launchers.elastic.process_counts import Able
+from jaxdist.launch.launchers.elastic.supervisor import run_elastic
+from jaxdist.launch.launchers.local import local
+from jaxdist.launch.launchers.processes.restart import Patience
+from jaxdist.launch.run_folder.goodput import goodput
+from jaxdist.train.checkpoint import reader
 
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
 
@@ -115,7 +115,7 @@ def losses(folder):
 
 def leaves(folder):
     saved = folder / "checkpoints" / str(STEPS)
-    return dict(stored.leaves(saved, stored.read_notes(saved)))
+    return dict(reader.leaves(saved, reader.read_notes(saved)))
 
 
 @pytest.fixture(scope="module")

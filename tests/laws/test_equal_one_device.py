@@ -5,7 +5,7 @@ import pytest
 from flax import nnx
 
 from jaxdist.models.config import ModelConfig, settle
-from jaxdist.models.parts import Head
+from jaxdist.models.conv_blocks import Head
 from jaxdist.models.resnet import ResNet8, Stem
 
 pytestmark = pytest.mark.laws

@@ -14,8 +14,8 @@ from jaxdist.core.errors import BadInput
 from jaxdist.layers import BatchNorm
 from jaxdist.models.config import ModelConfig
 from jaxdist.train.nonfinite import skip_nonfinite
+from jaxdist.train.optimizers import OptimConfig, optimizer
 from jaxdist.train.program import compile_program
-from jaxdist.train.schedules import OptimConfig, optimizer
 
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
 

@@ -9,9 +9,9 @@ import numpy as np
 import optax
 import pytest
 
-from jaxdist.core.outer import Outer
+from jaxdist.core.plan.outer import Outer
 from jaxdist.models.config import ModelConfig
-from jaxdist.train.outer import spread
+from jaxdist.train.diloco import spread
 from jaxdist.train.program import compile_program, initial_state
 from jaxdist.train.state import named_leaves
 

@@ -14,10 +14,10 @@ import optax
 import pytest
 from flax import nnx
 
-from jaxdist.core.pipe import Pipe
+from jaxdist.core.plan.pipeline import Pipe
 from jaxdist.layers import Linear, bind
 from jaxdist.models.config import ModelConfig
-from jaxdist.models.parts import Chain
+from jaxdist.models.conv_blocks import Chain
 from jaxdist.train.program import compile_program
 from jaxdist.train.state import named_leaves
 

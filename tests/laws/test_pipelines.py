@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from covers import covering
 
-from jaxdist.core.pipe import Pipe
+from jaxdist.core.plan.pipeline import Pipe
 from jaxdist.models.config import ModelConfig
+from jaxdist.train.optimizers import OptimConfig, optimizer
 from jaxdist.train.program import compile_program
-from jaxdist.train.schedules import OptimConfig, optimizer
 from jaxdist.train.state import named_leaves
 
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]

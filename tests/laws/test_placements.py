@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdist.core.pipe import Pipe
+from jaxdist.core.plan.pipeline import Pipe
 from jaxdist.models.config import ModelConfig
-from jaxdist.train.checkpoint import Checkpoints
+from jaxdist.train.checkpoint.checkpoints import Checkpoints
 from jaxdist.train.program import compile_program
 from jaxdist.train.state import named_leaves
 

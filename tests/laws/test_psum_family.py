@@ -14,16 +14,16 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.algorithms.registry import ALGORITHMS
-from jaxdist.collectives.compress.aligned import Aligned
-from jaxdist.collectives.compress.gathered import Gathered
 from jaxdist.collectives.compress.hierarchical import Hierarchical
-from jaxdist.collectives.compress.picks import Picks
-from jaxdist.collectives.compress.power import Power
+from jaxdist.collectives.compress.powersgd import Power
 from jaxdist.collectives.compress.random_k import RandomK
+from jaxdist.collectives.compress.shared_top_k import Aligned
 from jaxdist.collectives.compress.sparse import Sparse
-from jaxdist.collectives.hlo import read_collectives
+from jaxdist.collectives.compress.top_k_allgather import Gathered
+from jaxdist.collectives.compress.top_k_codec import Picks
+from jaxdist.collectives.hlo_collectives import read_collectives
 from jaxdist.collectives.primitives import psum, psum_scatter, reduce
-from jaxdist.collectives.via import METHODS
+from jaxdist.collectives.registry import METHODS
 
 pytestmark = pytest.mark.laws
 

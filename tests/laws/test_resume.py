@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from jaxdist.train import stored, vault
+from jaxdist.train.checkpoint import orbax_store, reader
 
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
 
@@ -87,7 +87,9 @@ class Sitting:
     def saving(self, step):
         """Whether a checkpoint from this step on has begun and is not committed."""
         saves = self.folder / "checkpoints"
-        begun = [path.name.split(".")[0] for path in saves.glob(f"*{vault.LEFTOVER}")]
+        begun = [
+            path.name.split(".")[0] for path in saves.glob(f"*{orbax_store.LEFTOVER}")
+        ]
         return any(int(s) >= step and not (saves / s).exists() for s in begun)
 
     def kill(self, inside, step, wait_s=0.0):
@@ -131,7 +133,7 @@ def test_stopped_from_the_keyboard(job, whole, tmp_path):
     assert sitting.child.returncode == 130
     assert err.splitlines()[-1] == "stopped from the keyboard"
     assert "Traceback" not in err
-    assert not list((folder / "checkpoints").glob(f"*{vault.LEFTOVER}*"))
+    assert not list((folder / "checkpoints").glob(f"*{orbax_store.LEFTOVER}*"))
     finish(job, folder)
     assert_the_same_run(job, folder, whole)
 
@@ -139,7 +141,7 @@ def test_stopped_from_the_keyboard(job, whole, tmp_path):
 def test_a_damaged_newest_checkpoint_is_skipped(job, whole, tmp_path):
     folder = tmp_path / "digits"
     shutil.copytree(whole, folder)
-    *_, older, newest = stored.steps(folder / "checkpoints")
+    *_, older, newest = reader.steps(folder / "checkpoints")
     damage(folder / "checkpoints" / str(newest))
     out = finish(job, folder)
     assert f"warn: checkpoint {newest} skipped: " in out

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from jaxdist.pipeline.schedule import forward_only, schedule
+from jaxdist.pipeline.sync_schedule import forward_only, schedule
 
 pytestmark = pytest.mark.laws
 

@@ -29,7 +29,7 @@ class Slow:
 
 registry.open_data = lambda *given: tuple(map(Slow, opened(*given)))
 
-from jaxdist.launch.cli import main
+from jaxdist.launch.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 

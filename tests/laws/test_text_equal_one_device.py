@@ -4,7 +4,7 @@ import optax
 import pytest
 
 from jaxdist.models.config import ModelConfig
-from jaxdist.train.schedules import OptimConfig, optimizer
+from jaxdist.train.optimizers import OptimConfig, optimizer
 
 pytestmark = pytest.mark.laws
 

@@ -19,7 +19,7 @@ from jaxdist.layers import (
     MaxPool,
 )
 from jaxdist.models.config import ModelConfig, settle
-from jaxdist.models.parts import batch_norm
+from jaxdist.models.conv_blocks import batch_norm
 from jaxdist.models.resnet import ResNet8
 
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]

@@ -11,9 +11,9 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.primitives import psum, psum_scatter
-from jaxdist.launch.gauge import Gauge, spread
-from jaxdist.launch.joined import join
-from jaxdist.partition.foreign import bytes_of
+from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.testbed.traffic_counter import Gauge, spread
+from jaxdist.partition.external_step import bytes_of
 
 TIMES = 5
 

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxdist.core.errors import BadInput
 from jaxdist.layers import Conv
-from jaxdist.layers.split import Split
+from jaxdist.layers.halo import Split
 
 CASES = {
     "3x3": dict(kernel=(3, 3), strides=1),

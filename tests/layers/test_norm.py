@@ -9,7 +9,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.layers import BatchNorm
-from jaxdist.layers.split import Split
+from jaxdist.layers.halo import Split
 
 
 def make(statistics="global"):

@@ -22,7 +22,7 @@ from jaxdist.layers import (
     MaxPool,
     bind,
 )
-from jaxdist.layers.split import Split
+from jaxdist.layers.halo import Split
 
 AXES = ("spatial_d", "spatial_h", "spatial_w")
 KEY, IDS = jax.random.key(3), jnp.arange(2, dtype=jnp.int32)

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.device import Curve
+from jaxdist.core.cluster.device import Curve
+from jaxdist.core.cluster.sourced_number import Number
 from jaxdist.core.errors import BadInput
-from jaxdist.core.number import Number
-from jaxdist.meshes.clusters.read import find, names, of_tree, reader_of
+from jaxdist.meshes.clusters.load import find, names, of_tree, reader_of
 
 SMALL = {
     "name": "small",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxdist.core.tokens import BEGIN
+from jaxdist.core.special_tokens import BEGIN
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import clip_shapes, model_factory, objective_for
 from jaxdist.train.objective import Captions

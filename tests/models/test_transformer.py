@@ -11,8 +11,8 @@ from flax import nnx
 from jaxdist.core.errors import BadInput
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import model_factory, objective_for
-from jaxdist.models.token_parts import Rotary
 from jaxdist.models.transformer import Gpt2, Llama
+from jaxdist.models.transformer_blocks import Rotary
 from jaxdist.train.objective import NextToken
 from jaxdist.train.task import Task
 

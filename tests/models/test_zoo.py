@@ -9,11 +9,11 @@ import pytest
 from flax import nnx
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.specimen import Specimen, inputs_of
+from jaxdist.launch.training.job.abstract_model import Specimen, inputs_of
 from jaxdist.layers import LSTM, Conv, bind
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import image_shape, model_factory, names, reads_tokens
-from jaxdist.profile.calls import read_calls
+from jaxdist.profile.layer_calls import read_calls
 
 PARAMETERS = {
     "alexnet": 61_100_840,

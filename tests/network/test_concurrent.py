@@ -6,9 +6,9 @@ import pytest
 from jaxdist.collectives.algorithms.registry import ALGORITHMS
 from jaxdist.core.errors import BadInput
 from jaxdist.network.concurrent import halos, of_list, run_together
-from jaxdist.network.lists import step_list
-from jaxdist.network.mitigate import mitigate
+from jaxdist.network.contention_search import mitigate
 from jaxdist.network.placement import placement
+from jaxdist.network.schedules_by_name import step_list
 from jaxdist.network.simulate import Network, simulate
 from jaxdist.network.topologies.registry import topology
 
@@ -60,7 +60,7 @@ def test_halos_beside_a_sum_take_part_of_its_links():
 
 def test_a_rank_that_is_done_early_goes_on():
     """Chain 0 to 1 to 2 beside a slow message from 3 to 4: ranks do not wait for it."""
-    from jaxdist.collectives.algorithms.steps import Algorithm, Step, Transfer
+    from jaxdist.collectives.algorithms.schedule import Algorithm, Step, Transfer
 
     steps = Algorithm(
         name="chain",

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from jaxdist.core.errors import BadInput
-from jaxdist.network.lists import step_list
 from jaxdist.network.platforms.read import find
+from jaxdist.network.schedules_by_name import step_list
 from jaxdist.network.simulate import Network, simulate
 from jaxdist.network.topologies.registry import topology
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxdist.network.lists import step_list
+from jaxdist.network.schedules_by_name import step_list
 from jaxdist.network.simulate import Network, simulate
 from jaxdist.network.topologies.registry import topology
 

@@ -6,8 +6,8 @@ import pytest
 from jaxdist.collectives.algorithms.registry import ALGORITHMS
 from jaxdist.core.errors import BadInput
 from jaxdist.network.contention import graph
-from jaxdist.network.factors import factors
-from jaxdist.network.lists import step_list
+from jaxdist.network.protocol_overheads import factors
+from jaxdist.network.schedules_by_name import step_list
 from jaxdist.network.simulate import Network, simulate
 from jaxdist.network.topologies.registry import topology
 

@@ -5,9 +5,9 @@ import pytest
 
 from jaxdist.collectives.algorithms.registry import ALGORITHMS
 from jaxdist.collectives.algorithms.replay import contributions
-from jaxdist.collectives.algorithms.steps import Algorithm, Step, Transfer
+from jaxdist.collectives.algorithms.schedule import Algorithm, Step, Transfer
 from jaxdist.core.errors import BadInput
-from jaxdist.network.lists import step_list
+from jaxdist.network.schedules_by_name import step_list
 from jaxdist.network.simulate import Network, simulate
 from jaxdist.network.sparse import Entries, messages
 from jaxdist.network.sparse_runs import simulate_sparse

@@ -2,8 +2,8 @@
 
 import pytest
 
-from jaxdist.launch.described import Subject
-from jaxdist.launch.resolve import resolve
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.training.job.abstract_step import Subject
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,12 @@ import pytest
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.profile import Layer, Profile
-from jaxdist.launch.described import Subject
-from jaxdist.launch.resolve import resolve
-from jaxdist.meshes.clusters.read import find
-from jaxdist.oracle.case import Case
-from jaxdist.oracle.keeps import kept
-from jaxdist.oracle.work import Worker
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.meshes.clusters.load import find
+from jaxdist.oracle.compute_times import Worker
+from jaxdist.oracle.memory import kept
+from jaxdist.oracle.step_description import Case
 from jaxdist.partition.ledger import Ledger
 
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
+from jaxdist.core.cluster.sourced_number import Number
 from jaxdist.core.errors import BadInput
-from jaxdist.core.measured import Measured, Pair, Watched
-from jaxdist.core.number import Number
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.run import Run
-from jaxdist.launch.described import Subject
-from jaxdist.launch.resolve import resolve
-from jaxdist.meshes.clusters.read import find
+from jaxdist.core.run_record import Run
+from jaxdist.core.step_breakdown import Measured, Pair, Watched
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.compare import check_unseen, compare, recalibrated
-from jaxdist.oracle.layers import layer_seconds
+from jaxdist.oracle.compute_times import layer_seconds
 from jaxdist.oracle.predict import predict
 
 MESHES = (

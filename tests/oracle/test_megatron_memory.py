@@ -2,8 +2,12 @@
 
 import pytest
 
-from jaxdist.oracle.megatron.memory import in_flight, layer_activations, memory_terms
-from jaxdist.oracle.megatron.model import Layout, Transformer
+from jaxdist.oracle.published.megatron.memory import (
+    in_flight,
+    layer_activations,
+    memory_terms,
+)
+from jaxdist.oracle.published.megatron.model import Layout, Transformer
 
 MODEL = Transformer(
     hidden=6144,

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.meshes.clusters.read import find
-from jaxdist.oracle.megatron.kernels import head, layer
-from jaxdist.oracle.megatron.links import Group, all_reduce, group, send
-from jaxdist.oracle.megatron.model import Layout, Transformer
-from jaxdist.oracle.megatron.speed import Rates
-from jaxdist.oracle.megatron.step import step
+from jaxdist.meshes.clusters.load import find
+from jaxdist.oracle.published.megatron.kernels import head, layer
+from jaxdist.oracle.published.megatron.links import Group, all_reduce, group, send
+from jaxdist.oracle.published.megatron.model import Layout, Transformer
+from jaxdist.oracle.published.megatron.speed import Rates
+from jaxdist.oracle.published.megatron.step import step
 
 CLUSTER = find("dgx-a100")
 RATES = Rates(matmul=0.8, memory=0.7, issue=0.0, network=0.8, inside=0.77, call=3e-5)

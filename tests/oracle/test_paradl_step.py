@@ -5,17 +5,17 @@ from itertools import combinations, pairwise
 
 import pytest
 
+from jaxdist.core.cluster.sourced_number import Number
 from jaxdist.core.errors import BadInput
-from jaxdist.core.number import Number
-from jaxdist.meshes.clusters.read import find
-from jaxdist.oracle.paradl.case import Case, split_of
-from jaxdist.oracle.paradl.memory import memory
-from jaxdist.oracle.paradl.networks import workload
-from jaxdist.oracle.paradl.slices import Part, compute
-from jaxdist.oracle.paradl.stages import cut
-from jaxdist.oracle.paradl.step import Shares, step, with_input
-from jaxdist.oracle.paradl.supply import Reading, stall
-from jaxdist.oracle.paradl.system import system_of
+from jaxdist.meshes.clusters.load import find
+from jaxdist.oracle.published.paradl.case import Case, split_of
+from jaxdist.oracle.published.paradl.memory import memory
+from jaxdist.oracle.published.paradl.networks import workload
+from jaxdist.oracle.published.paradl.slices import Part, compute
+from jaxdist.oracle.published.paradl.stages import cut
+from jaxdist.oracle.published.paradl.step import Shares, step, with_input
+from jaxdist.oracle.published.paradl.supply import Reading, stall
+from jaxdist.oracle.published.paradl.system import system_of
 
 ABCI = system_of(find("abci"))
 SHARES = Shares(reduce=0.5, staging=0.9)

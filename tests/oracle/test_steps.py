@@ -8,25 +8,26 @@ import jax
 import numpy as np
 import pytest
 
-from jaxdist.collectives.hlo import KINDS, wire_bytes
-from jaxdist.core.device import Curve
+from jaxdist.collectives.hlo_collectives import KINDS, wire_bytes
+from jaxdist.core.cluster.device import Curve
+from jaxdist.core.cluster.kernel_timings import Kernel, Kernels
+from jaxdist.core.cluster.sourced_number import Number
 from jaxdist.core.errors import BadInput
-from jaxdist.core.kernel import Kernel, Kernels, Shape
-from jaxdist.core.number import Number
-from jaxdist.core.pipe import Pipe
+from jaxdist.core.kernel_shape import Shape
 from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.plan.pipeline import Pipe
 from jaxdist.input.registry import open_data
-from jaxdist.launch.described import Subject, held
-from jaxdist.launch.job import make_job
-from jaxdist.launch.resolve import resolve
-from jaxdist.launch.samples import wanted
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.training.job.abstract_step import Subject, held
+from jaxdist.launch.training.job.batch_spec import wanted
+from jaxdist.launch.training.job.job import make_job
 from jaxdist.meshes.build import build_mesh
-from jaxdist.meshes.clusters.read import find
-from jaxdist.oracle.groups import Group
+from jaxdist.meshes.clusters.load import find
+from jaxdist.oracle.collective_times import messages, seconds
+from jaxdist.oracle.compute_times import Worker, stage_seconds
+from jaxdist.oracle.link_groups import Group
 from jaxdist.oracle.predict import PASSES, predict
-from jaxdist.oracle.prices import messages, seconds
-from jaxdist.oracle.work import Worker, stage_seconds
-from jaxdist.train.laying import lay_out
+from jaxdist.train.build_layout import lay_out
 from jaxdist.train.program import compile_program
 
 FLAT = Curve(points=((1.0, 0.5),), origin="given: a test")
@@ -158,7 +159,7 @@ def test_gradients_are_added_to_those_of_other_microbatches(digits, monkeypatch)
     # A pipeline adds up whatever it is given; its program knows no single microbatch.
     staged = digits.case(Plan(mesh=MeshShape(pipe=2), microbatches=1))
     summed = stage_seconds(staged, cluster.device)
-    monkeypatch.setattr("jaxdist.oracle.work.ADDED", 0)
+    monkeypatch.setattr("jaxdist.oracle.compute_times.ADDED", 0)
     bare = stage_seconds(staged, cluster.device)
     more = sum(a.backward - b.backward for a, b in zip(summed, bare, strict=True))
     assert more == pytest.approx(passed, rel=0.02)

@@ -28,14 +28,18 @@ def loaded_after(code):
 
 @pytest.mark.parametrize(
     "code",
-    ["import jaxdist", "import jaxdist.launch.cli", "import jaxdist; jaxdist.Plan"],
+    [
+        "import jaxdist",
+        "import jaxdist.launch.cli.main",
+        "import jaxdist; jaxdist.Plan",
+    ],
 )
 def test_nothing_heavy_is_imported(code):
     assert not loaded_after(code) & HEAVY
 
 
 def test_help_needs_no_jax():
-    code = "from jaxdist.launch.cli import help_text; help_text()"
+    code = "from jaxdist.launch.cli.main import help_text; help_text()"
     assert not loaded_after(code) & {"jax", "flax", "orbax", "grain"}
 
 

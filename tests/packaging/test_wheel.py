@@ -16,7 +16,7 @@ DATA = (
     "jaxdist/launch/report/report.html.j2",
     "jaxdist/launch/report/style.css",
     "jaxdist/launch/report/sort.js",
-    "jaxdist/launch/scripts/slurm.sh",
+    "jaxdist/launch/launchers/scripts/slurm.sh",
 )
 
 
@@ -82,7 +82,7 @@ def test_data_files_are_inside(wheel, name):
 
 def test_the_command_and_the_licence_are_inside(wheel):
     (entry,) = (n for n in wheel.namelist() if n.endswith("entry_points.txt"))
-    assert b"jaxdist = jaxdist.launch.cli:main" in wheel.read(entry)
+    assert b"jaxdist = jaxdist.launch.cli.main:main" in wheel.read(entry)
     assert any(name.endswith("licenses/LICENSE") for name in wheel.namelist())
 
 

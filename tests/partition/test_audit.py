@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxdist.collectives.hlo import Move
+from jaxdist.collectives.hlo_collectives import Move
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.partition import audit
 from jaxdist.partition.ledger import Ledger

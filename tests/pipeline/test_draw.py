@@ -7,10 +7,10 @@ from xml.etree import ElementTree as Xml
 import pytest
 from rich.console import Console
 
-from jaxdist.core.words import FILLS, SURFACES
-from jaxdist.pipeline.draw import draw
-from jaxdist.pipeline.picture import picture
-from jaxdist.pipeline.schedule import forward_only, schedule
+from jaxdist.core.text.theme import FILLS, SURFACES
+from jaxdist.pipeline.draw_svg import picture
+from jaxdist.pipeline.draw_text import draw
+from jaxdist.pipeline.sync_schedule import forward_only, schedule
 
 SVG = "{http://www.w3.org/2000/svg}"
 TABLES = [

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.pipeline.draw import draw
+from jaxdist.pipeline.draw_text import draw
 from jaxdist.pipeline.pipedream import most_in_flight, pipedream, pipedream_2bw
 
 

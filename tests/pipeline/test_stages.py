@@ -4,8 +4,8 @@ import pytest
 from flax import nnx
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.pipe import Pipe
 from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.plan.pipeline import Pipe
 from jaxdist.pipeline.stages import balanced, cut
 
 

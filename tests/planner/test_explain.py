@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from jaxdist.collectives.hlo import KINDS
-from jaxdist.core.line import Line
-from jaxdist.core.number import Number
-from jaxdist.core.pipe import Pipe
+from jaxdist.collectives.hlo_collectives import KINDS
+from jaxdist.core.cluster.collective_cost import Line
+from jaxdist.core.cluster.sourced_number import Number
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.reduce import Reduce
-from jaxdist.launch.described import Subject
-from jaxdist.launch.resolve import resolve
-from jaxdist.meshes.clusters.read import find
+from jaxdist.core.plan.pipeline import Pipe
+from jaxdist.core.plan.reduction import Reduce
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.meshes.clusters.load import find
+from jaxdist.oracle.compute_times import stage_seconds
 from jaxdist.oracle.predict import paced, predict
-from jaxdist.oracle.work import stage_seconds
 from jaxdist.planner.explain import bytes_of, seconds_of
 
 

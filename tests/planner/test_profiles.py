@@ -6,9 +6,9 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.profile import Block, Layer, Profile
-from jaxdist.planner.pipedream_file import read_pipedream
-from jaxdist.planner.profiled import of_profile, read_profile
-from jaxdist.planner.speed import at_rate
+from jaxdist.planner.layer_times import at_rate
+from jaxdist.planner.stages.graph_from_profile import of_profile, read_profile
+from jaxdist.planner.stages.pipedream_file import read_pipedream
 
 LINE = (
     "node{n} -- {label} -- forward_compute_time={f}, backward_compute_time={b}, "

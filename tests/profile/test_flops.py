@@ -8,8 +8,8 @@ import pytest
 from jax import lax
 
 from jaxdist.profile.flops import count_flops, valid_taps
+from jaxdist.profile.jaxpr_walk import program_flops
 from jaxdist.profile.trace import live
-from jaxdist.profile.walk import program_flops
 
 
 def f32(*shape):

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxdist.core.errors import Failed
-from jaxdist.train.course import Course
 from jaxdist.train.loop import fit
 from jaxdist.train.metrics import Recorder
+from jaxdist.train.run_schedule import Course
 
 
 def course(samples, batch, epochs, save_every=1000, skips=0):

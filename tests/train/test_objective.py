@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdist.core.tokens import END, PADDING
+from jaxdist.core.special_tokens import END, PADDING
 from jaxdist.train.objective import (
     Captions,
     Classification,

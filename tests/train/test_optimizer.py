@@ -9,7 +9,7 @@ from flax import nnx
 
 from jaxdist.core.errors import BadInput
 from jaxdist.layers import LSTM
-from jaxdist.train.schedules import OptimConfig, optimizer
+from jaxdist.train.optimizers import OptimConfig, optimizer
 
 NAMES = ("sgd", "adamw", "lars", "lamb")
 RATE = 0.1

@@ -7,10 +7,10 @@ import optax
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.outer import Outer
 from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.plan.outer import Outer
+from jaxdist.train.diloco import check, spread
 from jaxdist.train.nonfinite import skip_nonfinite
-from jaxdist.train.outer import check, spread
 from jaxdist.train.state import TrainState
 
 SGD = optax.sgd(0.1)

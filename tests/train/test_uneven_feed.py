@@ -9,14 +9,14 @@ import optax
 import pytest
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.input.feed import eval_feed, train_feed
+from jaxdist.input.device_feed import eval_feed, train_feed
 from jaxdist.input.order import GlobalOrder
 from jaxdist.input.sources import ArraySource
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import model_factory
+from jaxdist.train.build_layout import lay_out
 from jaxdist.train.evaluate import Evaluator
-from jaxdist.train.laying import lay_out
 from jaxdist.train.program import compile_program, initial_state
 from jaxdist.train.task import Task
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from jaxdist.calibrate.formats.rates import CONSTANTS, rates
-from jaxdist.calibrate.measured import Constant, Constants, Row, Terms
+from jaxdist.calibrate.measured_rows import Constant, Constants, Row, Terms
 from jaxdist.calibrate.table import need_columns, number, read_table
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.oracle.megatron.memory import memory_terms
-from jaxdist.oracle.megatron.model import Layout, Recompute, Transformer
-from jaxdist.oracle.megatron.step import step
+from jaxdist.oracle.published.megatron.memory import memory_terms
+from jaxdist.oracle.published.megatron.model import Layout, Recompute, Transformer
+from jaxdist.oracle.published.megatron.step import step
 
 _COLUMNS: Final = ("model", "mode", "quantity", "unit", "measured", "execution")
 _RECOMPUTE: Final[Mapping[str, Recompute]] = {
@@ -42,7 +42,7 @@ _TOKENS: Final = 51_200
 
 @dataclass(frozen=True)
 class Calculon:
-    """Megatron's published points, predicted by `jaxdist.oracle.megatron`."""
+    """Megatron's published points, predicted by `jaxdist.oracle.published.megatron`."""
 
     name: str = "calculon"
     cluster: str = "dgx-a100"

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from jaxdist.calibrate.measured import Constant, Constants, Row
+from jaxdist.calibrate.measured_rows import Constant, Constants, Row
 from jaxdist.calibrate.table import need_columns, number, plain_name, read_table, whole
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
-from jaxdist.oracle.paradl.case import Case, Split, split_of
-from jaxdist.oracle.paradl.networks import Workload, workload
-from jaxdist.oracle.paradl.step import Shares, step, with_input
-from jaxdist.oracle.paradl.system import System, system_of
+from jaxdist.oracle.published.paradl.case import Case, Split, split_of
+from jaxdist.oracle.published.paradl.networks import Workload, workload
+from jaxdist.oracle.published.paradl.step import Shares, step, with_input
+from jaxdist.oracle.published.paradl.system import System, system_of
 
 _DEVICE: Final = "V100"
 _RUN: Final = (

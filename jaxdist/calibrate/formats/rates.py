@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from jaxdist.calibrate.measured import Constant, Constants
-from jaxdist.oracle.megatron.speed import Rates
+from jaxdist.calibrate.measured_rows import Constant, Constants
+from jaxdist.oracle.published.megatron.speed import Rates
 
 _SHARE: Final = "assumed: what large kernels reach"
 

@@ -6,7 +6,7 @@ from typing import Final
 from jaxdist.calibrate.formats.calculon import Calculon
 from jaxdist.calibrate.formats.paradl import ParaDL
 from jaxdist.calibrate.formats.vtrain import VTrain
-from jaxdist.calibrate.measured import Format
+from jaxdist.calibrate.measured_rows import Format
 from jaxdist.calibrate.table import read_table
 from jaxdist.core.errors import BadInput, did_you_mean
 

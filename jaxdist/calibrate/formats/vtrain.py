@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.calibrate.formats.rates import CONSTANTS, rates
-from jaxdist.calibrate.measured import Constant, Row
+from jaxdist.calibrate.measured_rows import Constant, Row
 from jaxdist.calibrate.table import (
     need_columns,
     number,
@@ -24,8 +24,8 @@ from jaxdist.calibrate.table import (
 )
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
-from jaxdist.oracle.megatron.model import Layout, Recompute, Transformer
-from jaxdist.oracle.megatron.step import step
+from jaxdist.oracle.published.megatron.model import Layout, Recompute, Transformer
+from jaxdist.oracle.published.megatron.step import step
 
 _TIME: Final = "iteration time (ms)"
 _COLUMNS: Final = {
@@ -50,7 +50,7 @@ _RECOMPUTE: Final[Mapping[str, Recompute]] = {
 
 @dataclass(frozen=True)
 class VTrain:
-    """Rows of vTrain, predicted by `jaxdist.oracle.megatron`."""
+    """Rows of vTrain, predicted by `jaxdist.oracle.published.megatron`."""
 
     name: str = "vtrain"
     cluster: str = "vtrain-a100"

@@ -17,8 +17,8 @@ torus networks", ACM Trans. Parallel Comput. 1(2).
 from collections.abc import Sequence
 
 from jaxdist.collectives.algorithms import rings
-from jaxdist.collectives.algorithms.divide import columns_of, near_square, rows_of
-from jaxdist.collectives.algorithms.steps import Algorithm, cut, together
+from jaxdist.collectives.algorithms.rank_grid import columns_of, near_square, rows_of
+from jaxdist.collectives.algorithms.schedule import Algorithm, cut, together
 from jaxdist.collectives.algorithms.two_level import levels
 
 Table = Sequence[Sequence[int]]

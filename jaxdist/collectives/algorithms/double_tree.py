@@ -14,7 +14,7 @@ broadcast, reduction and scan", Parallel Computing 35(12).
 
 from collections.abc import Mapping
 
-from jaxdist.collectives.algorithms.steps import (
+from jaxdist.collectives.algorithms.schedule import (
     Algorithm,
     Step,
     Steps,

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from jaxdist.collectives.algorithms.columns import columns
-from jaxdist.collectives.algorithms.steps import Step, Steps
+from jaxdist.collectives.algorithms.schedule import Step, Steps
+from jaxdist.collectives.algorithms.vectorized_transfers import columns
 
 Partners = Sequence[ArrayLike]
 """For each round, the place of every rank's partner in the group."""

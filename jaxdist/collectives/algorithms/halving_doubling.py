@@ -15,9 +15,9 @@ Operations in MPICH", section 4.
 
 from collections.abc import Sequence
 
-from jaxdist.collectives.algorithms.fold import Middle, folded, power_below
 from jaxdist.collectives.algorithms.halving import halve_and_double, hypercube
-from jaxdist.collectives.algorithms.steps import Algorithm, Steps, checked
+from jaxdist.collectives.algorithms.non_power_of_two import Middle, folded, power_below
+from jaxdist.collectives.algorithms.schedule import Algorithm, Steps, checked
 
 
 def halving_doubling(ranks: int) -> Algorithm:

@@ -16,8 +16,8 @@ server", OSDI. Servers answer at once here, as in synchronous training.
 
 import numpy as np
 
-from jaxdist.collectives.algorithms.columns import columns
-from jaxdist.collectives.algorithms.steps import Algorithm, Step, checked
+from jaxdist.collectives.algorithms.schedule import Algorithm, Step, checked
+from jaxdist.collectives.algorithms.vectorized_transfers import columns
 from jaxdist.core.errors import BadInput
 
 

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxdist.collectives.algorithms.columns import columns
-from jaxdist.collectives.algorithms.fold import folded
 from jaxdist.collectives.algorithms.halving import hypercube
 from jaxdist.collectives.algorithms.halving_doubling import distances
-from jaxdist.collectives.algorithms.steps import Algorithm, Step, Steps, checked
+from jaxdist.collectives.algorithms.non_power_of_two import folded
+from jaxdist.collectives.algorithms.schedule import Algorithm, Step, Steps, checked
+from jaxdist.collectives.algorithms.vectorized_transfers import columns
 
 
 def recursive_doubling(ranks: int) -> Algorithm:

@@ -16,7 +16,7 @@ from jaxdist.collectives.algorithms.parameter_server import (
 )
 from jaxdist.collectives.algorithms.recursive_doubling import recursive_doubling
 from jaxdist.collectives.algorithms.rings import ring
-from jaxdist.collectives.algorithms.steps import Algorithm
+from jaxdist.collectives.algorithms.schedule import Algorithm
 from jaxdist.collectives.algorithms.striped import striped_halving_doubling
 from jaxdist.collectives.algorithms.swing import swing
 from jaxdist.collectives.algorithms.two_level import two_level_halving, two_level_ring

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.collectives.algorithms.steps import Algorithm, Step
+from jaxdist.collectives.algorithms.schedule import Algorithm, Step
 
 
 def replay(algorithm: Algorithm, start: NDArray[Any]) -> NDArray[Any]:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxdist.collectives.algorithms.columns import columns
-from jaxdist.collectives.algorithms.steps import Algorithm, Step, Steps, checked
+from jaxdist.collectives.algorithms.schedule import Algorithm, Step, Steps, checked
+from jaxdist.collectives.algorithms.vectorized_transfers import columns
 
 
 def ring(ranks: int) -> Algorithm:

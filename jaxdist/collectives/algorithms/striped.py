@@ -15,8 +15,8 @@ Source: own; of the family of multi-port algorithms (bucket, Swing).
 
 from jaxdist.collectives.algorithms.halving import halve_and_double, hypercube
 from jaxdist.collectives.algorithms.halving_doubling import distances
-from jaxdist.collectives.algorithms.powers import needs_power
-from jaxdist.collectives.algorithms.steps import Algorithm, cut, together
+from jaxdist.collectives.algorithms.non_power_of_two import needs_power
+from jaxdist.collectives.algorithms.schedule import Algorithm, cut, together
 
 
 def striped_halving_doubling(ranks: int) -> Algorithm:

@@ -15,8 +15,8 @@ publication has forms for other even numbers of ranks and for tori, too.
 """
 
 from jaxdist.collectives.algorithms.halving import Partners, halve_and_double
-from jaxdist.collectives.algorithms.powers import needs_power
-from jaxdist.collectives.algorithms.steps import Algorithm
+from jaxdist.collectives.algorithms.non_power_of_two import needs_power
+from jaxdist.collectives.algorithms.schedule import Algorithm
 
 
 def swing(ranks: int) -> Algorithm:

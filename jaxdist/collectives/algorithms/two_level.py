@@ -19,10 +19,10 @@ CCGrid.
 from collections.abc import Callable, Sequence
 
 from jaxdist.collectives.algorithms import rings
-from jaxdist.collectives.algorithms.divide import columns_of, near_square, rows_of
-from jaxdist.collectives.algorithms.fold import folded, power_below
 from jaxdist.collectives.algorithms.halving_doubling import near_first
-from jaxdist.collectives.algorithms.steps import Algorithm, Steps, cut, together
+from jaxdist.collectives.algorithms.non_power_of_two import folded, power_below
+from jaxdist.collectives.algorithms.rank_grid import columns_of, near_square, rows_of
+from jaxdist.collectives.algorithms.schedule import Algorithm, Steps, cut, together
 
 Across = Callable[[Sequence[int], range], Steps]
 """Sums a run of chunks over a group of ranks."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import jax
 from jax import lax
 
-from jaxdist.collectives.compress.gathered import Gathered
 from jaxdist.collectives.compress.method import Axes, Flat, Payload, dealt, rank_of
+from jaxdist.collectives.compress.top_k_allgather import Gathered
 from jaxdist.core.errors import BadInput
 
 

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdist.collectives.joined import joined
+from jaxdist.collectives.flat_buffer import joined
 from jaxdist.core.dtypes import wide
 from jaxdist.core.errors import BadInput
 

@@ -23,7 +23,7 @@ from jaxdist.collectives.compress.method import (
     nan_where_not_finite,
     places,
 )
-from jaxdist.collectives.compress.select import scrambled
+from jaxdist.collectives.compress.top_k_selection import scrambled
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdist.collectives.all_to_all import exchange
 from jaxdist.collectives.compress.method import (
     Axes,
     Payload,
@@ -30,10 +31,9 @@ from jaxdist.collectives.compress.method import (
     places,
     rank_of,
 )
-from jaxdist.collectives.compress.picks import Picks, added, heard, said
-from jaxdist.collectives.compress.select import large, marked
-from jaxdist.collectives.compress.two_phase import TwoPhase
-from jaxdist.collectives.exchange import exchange
+from jaxdist.collectives.compress.reduce_scatter_allgather import TwoPhase
+from jaxdist.collectives.compress.top_k_codec import Picks, added, heard, said
+from jaxdist.collectives.compress.top_k_selection import large, marked
 
 _STRETCH = 32  # the bits of a word, so that words are dealt out in place of numbers
 

@@ -5,8 +5,8 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.core.fields import check_fields
-from jaxdist.core.quantities import bandwidth, seconds
+from jaxdist.core.text.parsing import bandwidth, seconds
+from jaxdist.core.validation import check_fields
 from jaxdist.network.platforms.fields import Tree, choice, count, flag
 from jaxdist.network.platforms.graph import TIES, Graph, Ways
 from jaxdist.network.platforms.parts import (

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.fields import check_fields
+from jaxdist.core.validation import check_fields
 from jaxdist.network.platforms.expand import filled
 
 Tree = Mapping[str, Any]

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.fields import check_fields
-from jaxdist.core.quantities import LIGHT, bandwidth, metres, seconds
+from jaxdist.core.text.parsing import LIGHT, bandwidth, metres, seconds
+from jaxdist.core.validation import check_fields
 from jaxdist.network.platforms.expand import rounds
 from jaxdist.network.platforms.fields import (
     Tree,

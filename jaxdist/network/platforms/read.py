@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.quantities import bandwidth, seconds
-from jaxdist.core.yaml_file import read_table
+from jaxdist.core.text.parsing import bandwidth, seconds
+from jaxdist.core.validation import read_table
 from jaxdist.network.platforms.built import built
 from jaxdist.network.topologies.registry import FABRICS, settings_of, topology, unknown
 from jaxdist.network.topology import Topology

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from jaxdist.core import quantities
 from jaxdist.core.errors import BadInput, did_you_mean, not_one_of
+from jaxdist.core.text import parsing
 from jaxdist.network.topologies.dln import dln
 from jaxdist.network.topologies.dragonfly import dragonfly
 from jaxdist.network.topologies.fabric import Cable, Fabric
@@ -151,9 +151,9 @@ def _read(name: str, settings: Mapping[str, object]) -> dict[str, Any]:
 def _value(key: str, value: object) -> Any:
     """Read a setting; its name says what it is."""
     if key.endswith("bandwidth"):
-        return quantities.bandwidth(value, key)
+        return parsing.bandwidth(value, key)
     if key.endswith("latency"):
-        return quantities.seconds(value, key)
+        return parsing.seconds(value, key)
     if key in ("duplex", "routing", "inside"):
         return str(value)
     if key == "dims":

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.collectives.algorithms.divide import near_square
+from jaxdist.collectives.algorithms.rank_grid import near_square
 from jaxdist.core.errors import BadInput
 from jaxdist.network.routes import Numbers
 from jaxdist.network.topologies.fabric import Cable, Fabric, same

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from specimens import compared_of, put_everything
+from sample_runs import compared_of, put_everything
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.run import Run
+from jaxdist.core.run_record import Run
 from jaxdist.launch.report import write_report
 
 START = 1_773_475_200.0  # 2026-03-14 08:00:00 UTC

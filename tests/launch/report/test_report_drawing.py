@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdist.launch.report.bars import Segment, bar_row, stack
-from jaxdist.launch.report.curves import Curve, plot
-from jaxdist.launch.report.learning import thin
+from jaxdist.launch.report.bar_chart import Segment, bar_row, stack
+from jaxdist.launch.report.learning_curves import thin
+from jaxdist.launch.report.line_chart import Curve, plot
 from jaxdist.launch.report.svg import tag, ticks
 
 numbers = st.floats(1e-6, 1e9, allow_nan=False)

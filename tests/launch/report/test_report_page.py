@@ -7,7 +7,7 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.launch.cli import main
+from jaxdist.launch.cli.main import main
 from jaxdist.launch.report import write_report
 
 VOID = {"meta", "input", "br", "link"}

@@ -4,17 +4,17 @@ import json
 import re
 
 import pytest
-from specimens import drifts, exchanged, moves, put_everything, sits_again, study
+from sample_runs import drifts, exchanged, moves, put_everything, sits_again, study
 
 from jaxdist.launch.report import (
-    mixing,
-    moved,
-    replanned,
-    scaling,
-    sittings,
+    goodput,
+    replans,
+    scaling_section,
+    shuffle_mixing,
+    traffic,
     write_report,
 )
-from jaxdist.launch.report.read import read_record
+from jaxdist.launch.report.run_record import read_record
 
 
 def record(sample):
@@ -33,7 +33,7 @@ def section(path, name):
 class TestBytes:
     def test_without_a_cluster_no_link_is_named(self, sample):
         moves(sample)
-        found = moved.moved(record(sample))
+        found = traffic.moved(record(sample))
         assert found.links is None
         assert [line.link for line in found.lines] == ["", ""]
         assert "jaxdist bytes digits --wire" in found.how
@@ -48,22 +48,20 @@ class TestBytes:
         assert 'class="m half t-pipe"' in text  # the program half tone
 
     def test_a_summary_from_before_collectives_were_kept_has_its_terms(self, sample):
-        found = moved.moved(record(sample))
+        found = traffic.moved(record(sample))
         assert (len(found.terms.rows), found.lines) == (3, [])
 
 
 class TestGoodput:
     def test_one_sitting_is_a_line(self, sample):
         found = record(sample)
-        assert sittings.sittings(found) is None
-        assert "in one sitting: nothing was done again" in said(
-            sittings.sentence(found)
-        )
+        assert goodput.sittings(found) is None
+        assert "in one sitting: nothing was done again" in said(goodput.sentence(found))
 
     def test_steps_done_again_and_the_time_between_are_told_apart(self, sample):
         sits_again(sample, 200, behind=12)
         found = record(sample)
-        shown = sittings.sittings(found)
+        shown = goodput.sittings(found)
         first, second = shown.lines
         assert (first.steps, first.lost, first.ended) == ("1 to 200", "12", "went down")
         assert (second.steps, second.gap, second.ended) == (
@@ -74,7 +72,7 @@ class TestGoodput:
         names = [row.name for row in shown.rest.rows]
         assert {"between sittings", "steps done again"} <= {*names}
         assert "for a new plan" not in names
-        assert sum(sittings._parts(found).values()) == pytest.approx(
+        assert sum(goodput._parts(found).values()) == pytest.approx(
             found.goodput.wall_s
         )
 
@@ -83,7 +81,7 @@ class TestGoodput:
         sample.write()
         rows = drifts(ended - 20)[:3]
         sample.put("drift.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-        shown = sittings.sittings(read_record(sample.folder))
+        shown = goodput.sittings(read_record(sample.folder))
         assert [line.ended for line in shown.lines] == ["for plan pipe 4", "done"]
         names = [row.name for row in shown.rest.rows]
         assert ("for a new plan" in names, "between sittings" in names) == (True, False)
@@ -108,7 +106,7 @@ class TestChanges:
         for row in sample.train:
             row["step_s"] = 0.5 if row["step"] <= 400 else 0.2
         put_everything(sample, compared)
-        first, second = replanned.lines(read_record(sample.folder))
+        first, second = replans.lines(read_record(sample.folder))
         assert (first.before, first.drifted, first.after) == (
             "700 ms",
             "2.1 s",
@@ -117,7 +115,7 @@ class TestChanges:
         assert second.after == ""
 
     def test_without_a_drift_it_says_what_looks(self, sample):
-        assert "--cluster NAME --adapt" in said(replanned.sentence(record(sample)))
+        assert "--cluster NAME --adapt" in said(replans.sentence(record(sample)))
 
     def test_a_line_that_was_cut_off_is_left_out(self, sample):
         sample.write()
@@ -135,9 +133,9 @@ class TestScaling:
 
     def test_the_study_of_the_same_experiment_is_found_beside(self, sample):
         found = self.put(sample)
-        text = said(scaling.sentence(found))
+        text = said(scaling_section.sentence(found))
         assert text.startswith("4 processes make 2,863 samples/s with batch 64, 49.6 %")
-        shown = scaling.scaling(found)
+        shown = scaling_section.scaling(found)
         assert [figure.name for figure in shown.figures] == ["Throughput", "Efficiency"]
         assert "ring, 39 %" in shown.figures[1].svg
         assert len(shown.lines) == 5
@@ -146,35 +144,35 @@ class TestScaling:
     def test_the_study_of_another_one_is_not(self, sample):
         found = self.put(sample, experiment="vgg16")
         text = "Not measured: jaxdist scale digits --processes 1,2."
-        assert said(scaling.sentence(found)) == text
-        assert scaling.scaling(found) is None
+        assert said(scaling_section.sentence(found)) == text
+        assert scaling_section.scaling(found) is None
 
     def test_runs_that_failed_leave_what_there_is(self, sample):
         alone = study()["runs"][:1]
         found = self.put(sample, runs=alone, fits=[])
-        assert scaling.scaling(found).figures == []
-        assert "1 process makes" in said(scaling.sentence(found))
-        assert scaling.scaling(self.again(found, [])) is None
+        assert scaling_section.scaling(found).figures == []
+        assert "1 process makes" in said(scaling_section.sentence(found))
+        assert scaling_section.scaling(self.again(found, [])) is None
 
     def test_without_the_run_that_all_are_held_against_it_draws_rates_alone(
         self, sample
     ):
         runs = [one | {"efficiency": None} for one in study()["runs"][1:]]
         found = self.put(sample, runs=runs, fits=[])
-        (figure,) = scaling.scaling(found).figures
+        (figure,) = scaling_section.scaling(found).figures
         assert figure.name == "Throughput"
-        assert "efficient" not in said(scaling.sentence(found))
+        assert "efficient" not in said(scaling_section.sentence(found))
 
     def test_each_way_is_named_with_its_own_most_processes(self, sample):
         runs = [one for one in study()["runs"] if one["run"] != "p4-ring"]
-        rates, _ = scaling.scaling(self.put(sample, runs=runs)).figures
+        rates, _ = scaling_section.scaling(self.put(sample, runs=runs)).figures
         assert "ring, 1,984 at 2" in rates.svg
         assert "int8, 2,863 at 4" in rates.svg
 
     def test_a_file_that_is_no_study_is_passed_over(self, sample):
         file = sample.write().parent / "scale.json"
         file.write_text("{}")
-        assert scaling.scaling(read_record(sample.folder)) is None
+        assert scaling_section.scaling(read_record(sample.folder)) is None
 
     @staticmethod
     def again(found, runs):
@@ -187,10 +185,10 @@ class TestShuffle:
         sample.write()
         sample.put("shuffle.json", json.dumps(exchanged()))
         found = read_record(sample.folder)
-        text = said(mixing.sentence(found))
+        text = said(shuffle_mixing.sentence(found))
         assert text.startswith("A partition exchanged 9 of its 89 samples an epoch")
         assert "0.849 at first" in text
-        names = [figure.name for figure in mixing.mixing(found).figures]
+        names = [figure.name for figure in shuffle_mixing.mixing(found).figures]
         assert names == ["Samples at home", "Class distance"]
 
     def test_what_a_run_writes_is_measured_where_an_epoch_began(self):
@@ -202,7 +200,7 @@ class TestShuffle:
             assert row["distance"] == pytest.approx(row["distance_forecast"], abs=0.03)
 
     def test_an_order_from_all_samples_is_a_line(self, sample):
-        text = said(mixing.sentence(record(sample)))
+        text = said(shuffle_mixing.sentence(record(sample)))
         assert "jaxdist data quality digits" in text
 
 

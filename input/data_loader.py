@@ -1,0 +1,115 @@
+"""Loader: batches for any JAX training loop, in one call."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan.shuffle import Global, Shuffle
+from jaxdist.input.batch_assembly import Dtypes
+from jaxdist.input.device_feed import Feed, train_feed
+from jaxdist.input.loader_state import Start, step_of
+from jaxdist.input.local_shuffle.partial import order_of
+from jaxdist.input.local_shuffle.setup import Keep
+from jaxdist.input.prefetch import Workers
+from jaxdist.input.sources import Source, fingerprint_of
+
+_DRAWN: Final = Global()
+
+
+def loader(
+    source: Source,
+    *,
+    global_batch: int,
+    shuffle: Shuffle = _DRAWN,
+    mesh: Mesh | None = None,
+    over: str | Sequence[str] | None = None,
+    seed: int = 0,
+    start: Start = 0,
+    threads: int | Workers = 1,
+    keep: Keep | None = None,
+) -> Feed:
+    """Feed a training loop: an endless iterator over global arrays on the devices.
+
+    Each batch is a dict of what the source has, and `id`; every process calls this
+    alike and gets its part. A loop that stopped goes on from `start`, on any number of
+    processes. Close it, or use it in a `with` statement: it holds threads.
+
+    Args:
+        source: `len(source)` and `source.get(ids) -> dict of arrays [n, ...]`.
+        global_batch: samples a step, over all devices together.
+        shuffle: `Global()`, `Local()` or `Partial(q=0.1)`.
+        mesh: devices; none: the first one.
+        over: axes of the mesh that split samples; none: the mesh's first axis.
+        seed: another seed is another order, in every epoch.
+        start: steps that are already done; better what `state()` of the loop that
+            stopped returned, which other samples or another order do not fit.
+        threads: threads that prepare batches, or `Workers(2)`, processes that do.
+        keep: how this host keeps the samples of its partitions; none: it reads them
+            where the source is.
+
+    Raises:
+        BadInput: a batch that is larger than the source or does not divide over axes
+            or partitions, an axis that the mesh does not have, or the state of a loop
+            over other samples or in another order.
+
+    >>> from jaxdist.input.sources import ArraySource
+    >>> source = ArraySource({"x": np.arange(10.0)})
+    >>> with loader(source, global_batch=4) as batches:
+    ...     next(batches)["x"].shape
+    (4,)
+    """
+    mesh = mesh or Mesh(np.asarray(jax.devices()[:1]), ("data",))
+    axes = (mesh.axis_names[0],) if over is None else over
+    axes = (axes,) if isinstance(axes, str) else tuple(axes)
+    _check(mesh, axes, global_batch, len(source))
+    order = order_of(shuffle, samples=len(source), batch=global_batch, seed=seed)
+    step = step_of(start, order, lambda: fingerprint_of(source))
+    dtypes, rows = _dtypes(source), NamedSharding(mesh, PartitionSpec(axes))
+    return train_feed(
+        source,
+        order,
+        dict.fromkeys((*dtypes, "id"), rows),
+        dtypes=dtypes,
+        start=step,
+        threads=threads,
+        keep=keep,
+    )
+
+
+def _check(mesh: Mesh, axes: tuple[str, ...], batch: int, samples: int) -> None:
+    unknown = [axis for axis in axes if axis not in mesh.shape]
+    if unknown:
+        raise BadInput(
+            f"the mesh has no axis {unknown[0]}",
+            values=f"its axes are {', '.join(mesh.axis_names)}",
+            remedy=f"over={mesh.axis_names[0]!r}",
+        )
+    shards = int(np.prod([mesh.shape[axis] for axis in axes]))
+    if batch % shards or not batch:
+        raise BadInput(
+            "the batch does not divide over the mesh",
+            rule="global_batch is a multiple of the devices along the axes of samples",
+            values=f"global_batch = {batch}, {shards} along {' x '.join(axes)}",
+            remedy=f"global_batch={max(-(-batch // shards), 1) * shards}",
+        )
+    if samples < batch:
+        raise BadInput(
+            "the source is smaller than a batch",
+            rule="a step draws different samples",
+            values=f"{samples} samples, global_batch = {batch}",
+            remedy=f"global_batch={max(samples // shards, 1) * shards}",
+        )
+
+
+def _dtypes(source: Source) -> Dtypes:
+    """Return the dtype of each key in a batch: the source's own, 64 bits as jax has."""
+    found = source.get(np.zeros(1, np.int64))
+    return {
+        key: jax.dtypes.canonicalize_dtype(array.dtype).name
+        for key, array in found.items()
+        if key != "id"
+    }

@@ -1,0 +1,217 @@
+"""Feed: batches on the devices before the step asks for them.
+
+A recipe says what is in the batch of a step, for the rows this host needs; the feed
+runs it ahead of time in grain's read threads and places the pieces on the devices.
+"""
+
+from collections.abc import Callable, Mapping
+from threading import Thread, current_thread
+from types import TracebackType
+from typing import Any, Final, Self
+from weakref import finalize
+
+import jax
+from jax.sharding import NamedSharding
+
+from jaxdist.input.batch_assembly import (
+    IMAGES,
+    Batch,
+    Dtypes,
+    EvalRecipe,
+    Recipe,
+    TrainRecipe,
+)
+from jaxdist.input.device_put import NONE_LARGER, Shapes, place, rows_held
+from jaxdist.input.loader_state import Position, position
+from jaxdist.input.local_shuffle.setup import Keep, Kept, check_threads
+from jaxdist.input.order import Order
+from jaxdist.input.prefetch import Made, Workers, ahead
+from jaxdist.input.sources import Source, fingerprint_of
+
+_ENDLESS: Final = 2**62
+
+
+class Feed:
+    """An iterator over batches as global `jax.Array`s, prepared ahead of time.
+
+    Close it, or use it in a `with` statement: it holds threads.
+
+    Args:
+        recipe: what is in the batch of a step.
+        batch: samples a step, over all devices together.
+        shardings: how each key of the batch lies on the devices.
+        shapes: of keys that are laid out with padding behind each sample.
+        start: first step to give.
+        stop: the step at which the feed ends.
+        threads: threads that prepare batches, or `Workers`.
+        kept: samples that this process keeps for itself; closed with the feed.
+        at: says where a loop is in its data that has done so many steps; none: it
+            has no state to save.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        batch: int,
+        shardings: Mapping[str, NamedSharding],
+        shapes: Shapes = NONE_LARGER,
+        start: int = 0,
+        stop: int = _ENDLESS,
+        threads: int | Workers = 1,
+        kept: Kept | None = None,
+        at: Callable[[int], Position] | None = None,
+    ) -> None:
+        rows, seen = rows_held(shardings.values(), batch), set[Thread]()
+
+        # Nothing here holds the feed itself: one that nobody holds is closed.
+        def placed(local: Batch) -> dict[str, jax.Array]:
+            return place(local, rows, batch, shardings, shapes)
+
+        self.kept, self._at = kept, at
+        self.step = start
+        """Steps that are done: this many batches of the run were given."""
+        batches = ahead(
+            Made(recipe=recipe, rows=rows),
+            placed,
+            lambda: seen.add(current_thread()),
+            start=start,
+            stop=stop,
+            threads=threads,
+        )
+        self._open = [batches]
+        """Empty when the feed is closed."""
+        self._end = finalize(self, _end, self._open, seen, kept)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> dict[str, jax.Array]:
+        if not self._open:
+            raise ValueError("this feed is closed")
+        batch: dict[str, jax.Array] = next(self._open[0])
+        self.step += 1
+        return batch
+
+    def state(self) -> Position:
+        """Return where the loop is, for its checkpoint: JSON of at most 512 bytes.
+
+        The same on every process, and a function of the batches that were given, not
+        of those that are made ahead. `loader(..., start=saved)` goes on from it.
+
+        Raises:
+            BadInput: a source without a fingerprint.
+            ValueError: a feed that has no state: an evaluation is done from the start.
+        """
+        if self._at is None:
+            raise ValueError("this feed has no state: it is read from the start")
+        return self._at(self.step)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End threads and processes and wait for them; closing twice does no harm."""
+        self._end()
+
+
+def _end(batches: list[Any], threads: set[Thread], kept: Kept | None) -> None:
+    """End what makes batches; also where a feed is left open, when its program ends.
+
+    grain's iterators that outlive this would complain as Python ends.
+    """
+    while batches:
+        batches.pop().close()
+    # grain tells its threads to end but does not wait for the batch in the making.
+    for thread in threads - {current_thread()}:
+        thread.join()
+    if kept is not None:
+        kept.close()
+
+
+def train_feed(
+    source: Source,
+    order: Order,
+    shardings: Mapping[str, NamedSharding],
+    *,
+    shapes: Shapes = NONE_LARGER,
+    dtypes: Dtypes = IMAGES,
+    shift: int = 0,
+    start: int = 0,
+    threads: int | Workers = 1,
+    keep: Keep | None = None,
+) -> Feed:
+    """Feed a training loop, endlessly, from step `start` on.
+
+    Args:
+        source: the training samples.
+        order: which samples a step takes.
+        shardings: of the keys that are read and of `id`.
+        shapes: of keys that are laid out with padding behind each sample.
+        dtypes: the keys that are read of a sample, each with its dtype.
+        shift: largest random shift of an `image`, pixels.
+        start: steps already done; the feed goes on as if it had given their batches.
+        threads: threads that prepare batches, or `Workers`.
+        keep: how this host keeps the samples of its partitions; none: it reads them
+            where the source is.
+
+    Raises:
+        BadInput: samples that cannot be kept.
+    """
+
+    def read(samples: Source) -> Recipe:
+        return TrainRecipe(source=samples, order=order, shift=shift, dtypes=dtypes)
+
+    kept = None
+    if keep is not None:
+        check_threads(threads)
+        rows = rows_held(shardings.values(), order.batch)
+        kept = Kept(source, order, rows, keep, start)
+    return Feed(
+        read(source) if kept is None else kept.recipe(read),
+        batch=order.batch,
+        shardings=shardings,
+        shapes=shapes,
+        start=start,
+        threads=threads,
+        kept=kept,
+        at=lambda step: position(order, fingerprint_of(source), step),
+    )
+
+
+def eval_feed(
+    source: Source,
+    batch: int,
+    shardings: Mapping[str, NamedSharding],
+    *,
+    shapes: Shapes = NONE_LARGER,
+    dtypes: Dtypes = IMAGES,
+    threads: int = 1,
+) -> Feed:
+    """Feed an exact evaluation: each sample once with weight 1, padding with weight 0.
+
+    Args:
+        source: the samples.
+        batch: samples a step, over all devices together.
+        shardings: of the keys that are read, of `id` and of `weight`.
+        shapes: of keys that are laid out with padding behind each sample.
+        dtypes: the keys that are read of a sample, each with its dtype.
+        threads: threads that prepare batches.
+    """
+    recipe = EvalRecipe(source=source, batch=batch, dtypes=dtypes)
+    return Feed(
+        recipe,
+        batch=batch,
+        shardings=shardings,
+        shapes=shapes,
+        stop=recipe.steps,
+        threads=threads,
+    )

@@ -1,0 +1,83 @@
+"""Position: where a loop is in its data, as a few values for its checkpoint.
+
+The step says all; the rest tells whether the step still means the same samples. It is
+the same on every process, and as large for any number of them.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.local_shuffle.partial import PartialOrder
+from jaxdist.input.order import Order
+
+Start = int | Mapping[str, Any]
+"""Steps that are done, or the position of the loop that has done them."""
+Position = dict[str, int | str]
+"""A step and what it counts in; JSON of at most 512 bytes."""
+_VERSION: Final = 1
+"""Of the order and of these values: another order is another version."""
+
+
+def position(order: Order, data: str, step: int) -> Position:
+    """Describe a loop that has done so many steps.
+
+    Args:
+        order: which samples a step takes.
+        data: fingerprint of the samples, any text.
+        step: steps that are done.
+
+    >>> from jaxdist.input.order import GlobalOrder
+    >>> position(GlobalOrder(n=10, batch=4), "scans, version 1", 7)["step"]
+    7
+    """
+    return {**_meaning(order, data), "step": step}
+
+
+def step_of(saved: Start, order: Order, data: Callable[[], str]) -> int:
+    """Return the steps that are done, if they took the samples that this order takes.
+
+    Args:
+        saved: what `position` returned, its JSON read back, or the steps alone.
+        order: which samples a step takes now.
+        data: names the samples now, by their fingerprint; asked for a position.
+
+    Raises:
+        BadInput: other samples, another order, or no position.
+    """
+    if isinstance(saved, int):
+        return saved
+    now = _meaning(order, data())
+    step = saved.get("step")
+    if set(saved) != {*now, "step"} or not isinstance(step, int) or step < 0:
+        raise BadInput(
+            "this is no state of a loader",
+            rule="a state is what state() returned, or its JSON read back",
+            values=f"keys: {', '.join(map(str, saved)) or 'none'}; step = {step!r}",
+            remedy="start=STEPS, where the steps that are done are known",
+        )
+    changed = [f"{k}: was {saved[k]}, is {now[k]}" for k in now if saved[k] != now[k]]
+    if changed:
+        raise BadInput(
+            "the loop was started with other samples or in another order",
+            rule="a loop goes on with the samples and the order that it began with",
+            values="; ".join(changed),
+            remedy="data and arguments as they were, or a loop from the start",
+        )
+    return step
+
+
+def _meaning(order: Order, data: str) -> Position:
+    """Return what a step counts in."""
+    partial = order.shuffle if isinstance(order, PartialOrder) else None
+    return {
+        "version": _VERSION,
+        "order": "global" if partial is None else "partial",
+        "seed": int(order.seed),
+        "samples": order.n,
+        "batch": order.batch,
+        "partitions": 0 if partial is None else partial.partitions,
+        "exchanged": 0 if partial is None else partial.exchanged,
+        "data": hashlib.sha256(data.encode()).hexdigest()[:32],
+    }

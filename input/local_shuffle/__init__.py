@@ -1,0 +1,1 @@
+"""Partial local shuffling: samples a host stores, and those it exchanges."""

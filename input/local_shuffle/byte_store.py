@@ -1,0 +1,196 @@
+"""Byte store: samples of any size that a host keeps, such as compressed images.
+
+On disk each sample is a file of its own, ID.bin: its checksum, then the bytes of each
+key with their length before them. A file that cannot be written for want of room is
+left out, and one that is not whole is taken for gone.
+"""
+
+import errno
+import json
+import struct
+import threading
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.core.errors import Remark
+from jaxdist.input.local_shuffle.store import Ids, checksums, raw
+from jaxdist.input.sources import Arrays
+
+Sample = dict[str, bytes]
+FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+"""What a system says where there is no room."""
+_HEAD: Final = struct.Struct("<q")
+
+
+class ByteStore:
+    """Samples of which some keys are bytes of any length; used as a `Store` is.
+
+    Args:
+        like: one sample, `[1, ...]` a key; bytes have the dtype of objects.
+        places: most samples at once.
+        folder: where they lie on disk; none: in memory. What an earlier store of the
+            same samples has left there is there again.
+        of: name of the samples.
+    """
+
+    def __init__(
+        self, like: Arrays, places: int, folder: Path | None = None, of: str = ""
+    ) -> None:
+        self._like = {key: (x.dtype, x.shape[1:]) for key, x in sorted(like.items())}
+        self._places, self._folder, self._lock = places, folder, threading.Lock()
+        self.damaged = 0
+        """Samples that were not what was put there."""
+        self.peak = 0
+        """Most samples that were ever held."""
+        self._full = False
+        self._sums: dict[int, int] = {}
+        self._held: dict[int, Sample] = {}
+        if folder is not None:
+            self._sums = dict.fromkeys(_prepared(folder, of, self._like), 0)
+
+    def __len__(self) -> int:
+        return len(self._sums)
+
+    @property
+    def free(self) -> int:
+        """Count the places that hold nothing."""
+        return self._places - len(self._sums)
+
+    def missing(self, ids: Ids) -> NDArray[np.bool_]:
+        """Tell which samples are not here: bool [n]."""
+        with self._lock:
+            return np.array([int(i) not in self._sums for i in ids], bool)
+
+    def put(self, ids: Ids, samples: Arrays) -> int:
+        """Keep samples `[n, ...]`; return for how many there was room."""
+        sums = checksums(samples).tolist() if len(ids) else []
+        kept = 0
+        with self._lock:
+            for row, (sample, sum) in enumerate(zip(ids.tolist(), sums)):
+                one = {key: raw(samples[key][row]) for key in self._like}
+                kept += sample in self._sums or self._keep(sample, sum, one)
+            self.peak = max(self.peak, len(self._sums))
+        return kept
+
+    def get(self, ids: Ids) -> tuple[Arrays, NDArray[np.bool_]]:
+        """Read samples: arrays `[n, ...]`, and which of their rows mean something."""
+        read = [self._read(sample) for sample in ids.tolist()]
+        arrays = {
+            key: _stacked([one[key] if one else None for one in read], *kind)
+            for key, kind in self._like.items()
+        }
+        return arrays, np.array([one is not None for one in read], bool)
+
+    def sums(self, ids: Ids) -> NDArray[np.int64]:
+        """Return the checksums that were written with samples, 0 for others: [n]."""
+        with self._lock:
+            return np.array([self._sums.get(i, 0) for i in ids.tolist()], np.int64)
+
+    def drop(self, ids: Iterable[int]) -> None:
+        """Forget samples; those that are not here are no matter."""
+        with self._lock:
+            for sample in ids:
+                self._sums.pop(int(sample), None)
+                self._held.pop(int(sample), None)
+                if self._folder is not None:
+                    self._path(int(sample)).unlink(missing_ok=True)
+
+    def held(self) -> NDArray[np.int64]:
+        """Return the samples that are here, sorted: int64 [n]."""
+        with self._lock:
+            return np.array(sorted(self._sums), np.int64)
+
+    def _keep(self, sample: int, sum: int, one: Sample) -> bool:
+        if self._folder is None:
+            self._held[sample] = one
+        elif not self._written(self._path(sample), sum, one):
+            return False
+        self._sums[sample] = sum
+        return True
+
+    def _written(self, path: Path, sum: int, one: Sample) -> bool:
+        parts = (part for x in one.values() for part in (_HEAD.pack(len(x)), x))
+        try:
+            path.write_bytes(_HEAD.pack(sum) + b"".join(parts))
+        except OSError as refused:
+            path.unlink(missing_ok=True)
+            if refused.errno not in FULL:
+                raise
+            if not self._full:
+                self._full = True
+                says = f"{path.parent} is full with {len(self._sums):,} samples; the "
+                warnings.warn(
+                    Remark(f"{says}others are read where the data set is"), stacklevel=2
+                )
+            return False
+        return True
+
+    def _read(self, sample: int) -> Sample | None:
+        """Return the bytes of a sample, by key, if it is here and whole."""
+        with self._lock:
+            if self._folder is None or sample not in self._sums:
+                return self._held.get(sample)
+            path = self._path(sample)
+        found = _parsed(path, self._like)
+        with self._lock:
+            if sample not in self._sums:  # dropped meanwhile
+                return None
+            if found is not None:
+                self._sums[sample] = found[0]
+                return found[1]
+            self.damaged += 1
+        self.drop([sample])
+        return None
+
+    def _path(self, sample: int) -> Path:
+        assert self._folder is not None
+        return self._folder / f"{sample}.bin"
+
+
+def _parsed(path: Path, keys: Iterable[str]) -> tuple[int, Sample] | None:
+    """Read a sample's file; None where it is not what was written."""
+    try:
+        data = memoryview(path.read_bytes())
+        (sum,), at, one = _HEAD.unpack_from(data), _HEAD.size, {}
+        for key in keys:
+            (size,) = _HEAD.unpack_from(data, at)
+            at += _HEAD.size + size
+            one[key] = bytes(data[at - size : at])
+    except (OSError, struct.error):
+        return None
+    rows = {key: _stacked([x], np.dtype(object), ()) for key, x in one.items()}
+    return (sum, one) if at == len(data) and checksums(rows)[0] == sum else None
+
+
+def _stacked(
+    rows: list[bytes | None], dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> NDArray[Any]:
+    """Make an array of samples of their bytes; those that are not here are zeros."""
+    if dtype.hasobject:
+        found = np.empty(len(rows), object)
+        found[:] = [row or b"" for row in rows]
+        return found
+    size = int(np.prod(shape)) * dtype.itemsize
+    data = b"".join(row or bytes(size) for row in rows)
+    return np.frombuffer(data, dtype).reshape(len(rows), *shape)
+
+
+def _prepared(folder: Path, of: str, like: Mapping[str, Any]) -> list[int]:
+    """Make a folder for samples; name those of the same kind that it has already."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kinds = {key: [str(dtype), list(shape)] for key, (dtype, shape) in like.items()}
+    said = json.dumps({"samples": of, "bytes": kinds})
+    head = folder / "store.json"
+    files = [path for path in folder.glob("*.bin") if path.stem.isdecimal()]
+    if head.is_file() and head.read_text(encoding="utf-8") == said:
+        return [int(path.stem) for path in files]
+    head.unlink(missing_ok=True)
+    for path in folder.glob("*.bin"):
+        path.unlink()
+    head.write_text(said, encoding="utf-8")
+    return []

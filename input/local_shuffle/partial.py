@@ -1,0 +1,229 @@
+"""Partial order: each step takes equally many samples of every partition.
+
+An epoch is read in rounds, the next sample of every partition in turn, and left-overs
+in a last short round; epochs follow each other as one stream, cut into batches. The
+rows of a batch are sorted by partition, so that a host's rows are those of the
+partitions that it holds, whatever the number of hosts: only at the end of an epoch may
+a row be of another host's partition.
+"""
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan.shuffle import Shuffle
+from jaxdist.input.local_shuffle.shuffle import Numbers, PartialShuffle, partitions_of
+from jaxdist.input.order import GlobalOrder, Order, steps_of
+
+_TRACED: Final = 1 << 14
+"""Samples of a round or several that are traced back at once."""
+_KEPT: Final = 4
+"""Times as many blocks are kept as a batch reads of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartialOrder:
+    """The order in which a run sees samples that stay near to their hosts.
+
+    Args:
+        shuffle: which partition holds a sample in which epoch.
+        batch: samples a step, over all devices together, a multiple of the partitions.
+
+    Raises:
+        BadInput: a batch that does not divide over the partitions, or too few samples.
+
+    >>> shuffle = PartialShuffle(samples=10, partitions=2, exchanged=1)
+    >>> order = PartialOrder(shuffle=shuffle, batch=4)
+    >>> order.epochs(2).tolist(), sorted(order.ids(0)[:2].tolist() + [9])[-1]
+    ([0, 1, 0, 1], 9)
+    """
+
+    shuffle: PartialShuffle
+    batch: int
+    _blocks: "_Blocks" = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        count = self.shuffle.partitions
+        if self.batch % count:
+            raise BadInput(
+                "the batch does not divide over the partitions",
+                rule="data.batch is a multiple of plan.shuffle.partitions",
+                values=f"data.batch = {self.batch}, plan.shuffle.partitions = {count}",
+                remedy=(
+                    f"data.batch={-(-self.batch // count) * count}",
+                    f"plan.shuffle.partitions={math.gcd(self.batch, count)}",
+                ),
+            )
+        if self.n >= 2**31:
+            raise BadInput(
+                "no order for this many samples",
+                rule="at most 2,147,483,647 samples",
+                values=f"{self.n} samples",
+            )
+        object.__setattr__(self, "_blocks", _Blocks(self.shuffle))
+
+    @property
+    def n(self) -> int:
+        """Samples in the data set."""
+        return self.shuffle.samples
+
+    @property
+    def seed(self) -> int:
+        """Another seed is another order, in every epoch."""
+        return self.shuffle.seed
+
+    def ids(self, step: int, rows: NDArray[Any] | None = None) -> NDArray[np.int32]:
+        """Name the samples of a step's rows, of all if none are given: int32."""
+        epochs, rounds, partitions = self._reads(step, rows)
+        return self._blocks.read(epochs, rounds, partitions).astype(np.int32)
+
+    def epochs(self, step: int, rows: NDArray[Any] | None = None) -> Numbers:
+        """Name the epoch (from 0) of each of a step's rows: int64."""
+        return self._reads(step, rows)[0]
+
+    def exchanged(
+        self, step: int, partitions: range
+    ) -> tuple[Numbers, Numbers, Numbers]:
+        """Return the samples that leave a host in a step, and those that come.
+
+        A sample leaves with its read; who comes for it is read in the next epoch.
+
+        Args:
+            step: from 0.
+            partitions: those of the host; what moves between them is in neither list.
+
+        Returns:
+            What leaves, what comes, and the partition that each comes from: int64.
+        """
+        epochs, rounds, owners = self._reads(step, None)
+        sent = self.shuffle.leaving(rounds)
+        own = (owners >= partitions.start) & (owners < partitions.stop) & (sent >= 0)
+        gone, came, source = (np.zeros(0, np.int64) for _ in range(3))
+        for epoch in sorted(set(epochs[own].tolist())):
+            now = own & (epochs == epoch)
+            away, back, whose = self._moved(epoch, owners[now], sent[now], partitions)
+            # What comes at the end of an epoch may leave at the start of the next, in
+            # one step: it is never here.
+            stays = ~np.isin(came, away)
+            gone = np.concatenate([gone, away[~np.isin(away, came)]])
+            came = np.concatenate([came[stays], back])
+            source = np.concatenate([source[stays], whose])
+        return gone, came, source
+
+    def held(self, step: int, partitions: range) -> Numbers:
+        """Return the samples that a host's partitions hold before a step: sorted."""
+        epoch, place = divmod(step * self.batch, self.n)
+        rounds = [-(-(place - w) // self.shuffle.partitions) for w in partitions]
+        sent = [np.nonzero(self.shuffle.outgoing(epoch) < done)[0] for done in rounds]
+        owners = np.repeat(partitions, [len(own) for own in sent])
+        gone, came, _ = self._moved(epoch, owners, np.concatenate(sent), partitions)
+        start = _joined([self.shuffle.ids(epoch, w) for w in partitions])
+        return np.union1d(np.setdiff1d(start, gone), came)
+
+    def _moved(
+        self, epoch: int, owners: Numbers, sent: Numbers, partitions: range
+    ) -> tuple[Numbers, Numbers, Numbers]:
+        """Return what reads take to other hosts, what they bring, and from where."""
+        shuffle = self.shuffle
+        turn = shuffle.turn(epoch, sent)
+        to, source = ((owners + s * turn) % shuffle.partitions for s in (1, -1))
+        away, back = (~np.isin(each, partitions) for each in (to, source))
+        places = sent[away] * shuffle.slots // max(shuffle.exchanged, 1)
+        gone = shuffle.read(epoch, owners[away], places)
+        came = shuffle.incoming(epoch, owners[back], sent[back])
+        return gone, came, source[back]
+
+    def steps(self, epochs: float) -> int:
+        """Count the steps until this many epochs, or parts of one, are wholly drawn."""
+        return steps_of(epochs, self.n, self.batch)
+
+    def _reads(
+        self, step: int, rows: NDArray[Any] | None
+    ) -> tuple[Numbers, Numbers, Numbers]:
+        """Return epoch, round and partition of rows, sorted by partition."""
+        stream = np.arange(step * self.batch, (step + 1) * self.batch, dtype=np.int64)
+        epochs, places = np.divmod(stream, self.n)
+        rounds, partitions = np.divmod(places, self.shuffle.partitions)
+        by_row = np.argsort(partitions, kind="stable")
+        by_row = by_row if rows is None else by_row[rows]
+        return epochs[by_row], rounds[by_row], partitions[by_row]
+
+
+class _Blocks:
+    """Samples of some rounds of partitions, traced once and kept while they are read.
+
+    Several threads may read; what two of them trace at once is traced twice.
+    """
+
+    def __init__(self, shuffle: PartialShuffle) -> None:
+        self._shuffle = shuffle
+        self._rounds = max(_TRACED // shuffle.partitions, 1)
+        self._found: OrderedDict[tuple[int, int, int], Numbers] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type, tuple[PartialShuffle]]:
+        """Be sent to another process empty: what is traced is traced there."""
+        return type(self), (self._shuffle,)
+
+    def read(self, epochs: Numbers, rounds: Numbers, partitions: Numbers) -> Numbers:
+        """Return the samples read in rounds of epochs: int64 [m]."""
+        blocks, inside = np.divmod(rounds, self._rounds)
+        names = list(zip(*(x.tolist() for x in (epochs, blocks, partitions))))
+        held = self._held(dict.fromkeys(names))
+        return np.array([held[n][i] for n, i in zip(names, inside.tolist())], np.int64)
+
+    def _held(
+        self, names: dict[tuple[int, int, int], None]
+    ) -> dict[tuple[int, int, int], Numbers]:
+        with self._lock:
+            held = {name: self._found[name] for name in names if name in self._found}
+        missing = [name for name in names if name not in held]
+        for epoch, block in dict.fromkeys(name[:2] for name in missing):
+            own = [w for e, b, w in missing if (e, b) == (epoch, block)]
+            held |= self._traced(epoch, block, own)
+        with self._lock:
+            self._found |= held
+            while len(self._found) > _KEPT * len(names):
+                self._found.popitem(last=False)
+        return held
+
+    def _traced(
+        self, epoch: int, block: int, partitions: list[int]
+    ) -> dict[tuple[int, int, int], Numbers]:
+        """Trace a block of each partition, all at once."""
+        first = block * self._rounds
+        sizes = [min(self._rounds, self._shuffle.size(w) - first) for w in partitions]
+        rounds = np.concatenate([first + np.arange(size) for size in sizes])
+        found = self._shuffle.read(epoch, np.repeat(partitions, sizes), rounds)
+        parts = np.split(found, np.cumsum(sizes)[:-1])
+        return {(epoch, block, w): ids for w, ids in zip(partitions, parts)}
+
+
+def _joined(parts: Sequence[Numbers]) -> Numbers:
+    return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def order_of(asked: Shuffle, *, samples: int, batch: int, seed: int) -> Order:
+    """Make the order that a plan asks for.
+
+    Args:
+        asked: how far samples travel.
+        samples: in the data set.
+        batch: samples a step, over all devices together.
+        seed: another seed is another order.
+
+    Raises:
+        BadInput: partitions that the batch or the samples cannot fill.
+    """
+    if asked.q is None:
+        return GlobalOrder(n=samples, batch=batch, seed=seed)
+    count = asked.partitions or partitions_of(batch, samples, asked.q)
+    shuffle = PartialShuffle.of(samples=samples, partitions=count, q=asked.q, seed=seed)
+    return PartialOrder(shuffle=shuffle, batch=batch)

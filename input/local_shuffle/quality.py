@@ -1,0 +1,112 @@
+"""Quality: how far an order of samples is from one drawn from all of them.
+
+Two numbers an epoch, for partitions of n samples that exchange k = q n of them:
+
+    home fraction      h_t = 1/V + (1 - 1/V) L^t,   L = 1 - q V / (V - 1)
+    class distance     TV_t = sqrt((TV_0 L^t)^2 + TV_r^2)
+
+the part of samples in their first partition, and the mean over partitions of half the
+sum of differences between the parts of each class there and overall. TV_r is that of a
+random partition,
+
+    TV_r = sum_c sqrt(p_c (1 - p_c) / (2 pi n)),
+
+0.5 E|x| of a normal approximation. The start is forgotten when both parts of TV_t are
+equal: t* = ln(TV_0 / TV_r) / -ln L.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.input.local_shuffle.shuffle import PartialShuffle
+
+Labels = NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """A forecast for partitions that exchange some of their samples.
+
+    Args:
+        shuffle: the partitions.
+        first: class distance before the first exchange, TV_0; none: not known.
+        floor: class distance of random partitions, TV_r.
+
+    >>> shuffle = PartialShuffle.of(samples=8192, partitions=32, q=0.1)
+    >>> quality = Quality(shuffle=shuffle, first=0.875, floor=0.075)
+    >>> round(quality.home(10), 3), round(quality.distance(10), 3)
+    (0.351, 0.298)
+    >>> round(quality.forgotten)
+    22
+    """
+
+    shuffle: PartialShuffle
+    first: float | None = None
+    floor: float | None = None
+
+    @property
+    def kept(self) -> float:
+        """L: what one epoch leaves of the difference from a random partition."""
+        count, part = self.shuffle.partitions, self.shuffle.exchanged
+        if count == 1:
+            return 0.0
+        return 1 - part / self.shuffle.slots * count / (count - 1)
+
+    def home(self, epoch: int) -> float:
+        """Return the part of samples that are in their first partition."""
+        share = 1 / self.shuffle.partitions
+        return float(share + (1 - share) * self.kept**epoch)
+
+    def distance(self, epoch: int) -> float | None:
+        """Return the class distance, 0 to 1; None where labels are not known."""
+        if self.first is None or self.floor is None:
+            return None
+        # What is observed at first has the noise of a partition in it as well.
+        begin = math.sqrt(max(self.first**2 - self.floor**2, 0.0))
+        return math.hypot(begin * self.kept**epoch, self.floor)
+
+    @property
+    def forgotten(self) -> float:
+        """Epochs until as much of the class distance is noise as is left of it."""
+        if not self.first or not self.floor or self.first <= self.floor:
+            return 0.0
+        if not 0 < abs(self.kept) < 1:
+            return 0.0 if self.kept == 0 else math.inf
+        return math.log(self.first / self.floor) / -math.log(abs(self.kept))
+
+
+def forecast(shuffle: PartialShuffle, labels: Labels | None = None) -> Quality:
+    """Forecast the quality of an order.
+
+    Args:
+        shuffle: the partitions.
+        labels: of all samples, int [N]; none: only the home fraction is forecast.
+    """
+    if labels is None:
+        return Quality(shuffle=shuffle)
+    parts = np.bincount(labels) / len(labels)
+    spread = np.sqrt(parts * (1 - parts) / (2 * math.pi * shuffle.slots))
+    first = class_distance(shuffle, labels, 0)
+    return Quality(shuffle=shuffle, first=first, floor=float(spread.sum()))
+
+
+def class_distance(shuffle: PartialShuffle, labels: Labels, epoch: int) -> float:
+    """Measure the class distance of the partitions of an epoch: 0 to 1."""
+    whole = np.bincount(labels) / len(labels)
+    held = shuffle.located(epoch, np.arange(shuffle.samples)).partition
+    shape = shuffle.partitions, len(whole)
+    both = np.bincount(held * shape[1] + labels, minlength=math.prod(shape))
+    parts = both.reshape(shape)
+    parts = parts / parts.sum(axis=1, keepdims=True)
+    return float(abs(parts - whole).sum(axis=1).mean() / 2)
+
+
+def home_fraction(shuffle: PartialShuffle, epoch: int) -> float:
+    """Measure the part of samples that are in their first partition in an epoch."""
+    ids = np.arange(shuffle.samples)
+    first, now = (shuffle.located(e, ids).partition for e in (0, epoch))
+    return float((first == now).mean())

@@ -1,0 +1,134 @@
+"""Kept: this process's samples of a run, filled and joined with other hosts'."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.batch_assembly import Recipe, Rows
+from jaxdist.input.local_shuffle.async_exchange import Behind
+from jaxdist.input.local_shuffle.rendezvous import Met, meet, place_of
+from jaxdist.input.local_shuffle.source import (
+    Keeping,
+    check_kept,
+    open_keeping,
+    slack_of,
+)
+from jaxdist.input.order import Order
+from jaxdist.input.prefetch import Workers
+from jaxdist.input.sources import Keepable, Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keep:
+    """How a host keeps the samples of its partitions for itself."""
+
+    folder: Path | None = None
+    """Where on its own disk; none: in memory."""
+    interface: str = ""
+    """Its address between hosts, on which it hands the others what moves; empty: what
+    comes is read where the source is.
+    """
+
+
+class Kept:
+    """Samples that this process keeps while it trains; close it in the end.
+
+    Every process of the program makes one at the same time.
+
+    Args:
+        source: all samples.
+        order: which are read when.
+        rows: of a batch that this process reads, sorted.
+        keep: where samples are kept and who brings them.
+        start: steps that are already done.
+
+    Raises:
+        BadInput: samples that are drawn from everywhere or vary, hosts that do not
+            divide, or a folder that cannot be written.
+    """
+
+    def __init__(
+        self, source: Source, order: Order, rows: Rows, keep: Keep, start: int
+    ) -> None:
+        check_rows(source, order, rows)
+        host, hosts = place_of(rows, order.batch)
+        # Processes of one machine that hold the same rows have a store each.
+        mine = f"process-{jax.process_index()}"
+        own = None if keep.folder is None else keep.folder / mine
+        stored = source.stored if isinstance(source, Keepable) else source
+        self.keeping = open_keeping(stored, order, host=host, hosts=hosts, folder=own)
+        # Before anyone is told where it is: whoever asks finds what should be here.
+        self.keeping.begin(start)
+        self._met = _meet(self.keeping, keep.interface) if keep.interface else None
+        keeping = self.keeping
+        seen = source.over(keeping) if isinstance(source, Keepable) else keeping
+        self._behind = Behind(keeping, seen)
+
+    def recipe(self, read: Callable[[Source], Recipe]) -> Recipe:
+        """Return batches of what is kept, from a function that reads a source."""
+        return self._behind.recipe(read)
+
+    def counts(self) -> Mapping[str, int]:
+        """Say what this process has read from where, in samples, and held at most.
+
+        What is under way is waited for.
+        """
+        self._behind.settle()
+        counts, peers = self.keeping.counts, self._met and self._met.peers
+        return {
+            "kept": counts.kept,
+            "filled": counts.filled,
+            "exchanged": counts.exchanged,
+            "from_peers": peers.fetched if peers else 0,
+            "from_origin": counts.origin,
+            "bad": peers.bad if peers else 0,
+            "failed_calls": peers.failed if peers else 0,
+            "strays": counts.strays,
+            "without_room": counts.without_room,
+            "share": counts.share,
+            "peak": self.keeping.store.peak,
+        }
+
+    def close(self) -> None:
+        """End the exchange and serve no more; closing twice does no harm."""
+        self._behind.close()
+        if self._met is not None:
+            self._met.close()
+
+
+def _meet(own: Keeping, interface: str) -> Met:
+    """Let hosts bring each other what moves."""
+    like = own.origin.get(np.zeros(1, np.int64))
+    met = meet(own.store, like, own.host, interface)
+    own.peers, own.slack = met.peers, slack_of(own.order)
+    return met
+
+
+def check_rows(source: Source, order: Order, rows: Rows) -> None:
+    """Refuse samples that a process with these rows of a batch cannot keep.
+
+    Raises:
+        BadInput: they are drawn from everywhere or vary, or hosts do not divide.
+    """
+    _, hosts = place_of(rows, order.batch)
+    stored = source.stored if isinstance(source, Keepable) else source
+    check_kept(stored, order, hosts)
+
+
+def check_threads(threads: int | Workers) -> None:
+    """Refuse processes beside this one, which alone has the samples that are kept.
+
+    Raises:
+        BadInput: there would be some.
+    """
+    if isinstance(threads, Workers):
+        raise BadInput(
+            "worker processes do not see the samples that are kept",
+            rule="samples that a host keeps are read by its threads",
+            values=f"data.workers = {threads.count} (Workers), and a data.store (keep)",
+            remedy=("data.workers=0", "or data.store=none"),
+        )

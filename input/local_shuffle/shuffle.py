@@ -1,0 +1,244 @@
+"""Partial-local shuffling: which partition holds a sample in which epoch.
+
+N samples lie in V partitions of n = N // V slots; the first N mod V have one more. In
+epoch e partition w reads its slots in the order of a permutation tau(e, w), keyed by
+both. Of its reads k are outgoing, the j-th of them at position
+
+    p_j = floor(j n / k),   to partition w + r_j mod V,   r_j = 1 + (g j + c_e) mod V-1
+
+where it takes the slot that is read there at p_j as well; g has no divisor in common
+with V - 1 and spreads few reads over all distances, so over all hosts. So every
+partition sends and receives k samples, to each other equally many but for one, never
+to itself, and a slot is free when it is needed. Everything is a function of (seed,
+epoch, partition, slot): nothing is stored, nothing is sent to agree, and a place is
+traced back through the epochs one step each.
+
+The scheme with private orders, rotations and even spacing is ours; what it does, Q N/M
+samples exchanged an epoch: Nguyen et al. 2022, "Why Globally Re-shuffle?", IPDPS.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.keyed_permutation import Words, key, permute, unpermute
+
+Numbers = NDArray[np.int64]
+_TURN: Final = 0xC0FFEE
+"""Marks the key of an epoch's first rotation, apart from those of partitions."""
+
+
+class Places(NamedTuple):
+    """Where samples are at the start of an epoch."""
+
+    partition: Numbers
+    slot: Numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartialShuffle:
+    """Partitions that exchange the same number of samples every epoch.
+
+    Args:
+        samples: N, in the data set.
+        partitions: V.
+        exchanged: k, sent by each partition an epoch; 0 where V is 1.
+        seed: another seed is another exchange.
+
+    >>> shuffle = PartialShuffle(samples=10, partitions=2, exchanged=1)
+    >>> [sorted(shuffle.ids(0, w).tolist()) for w in (0, 1)]
+    [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    >>> len(set(shuffle.ids(1, 0).tolist()) - {0, 1, 2, 3, 4})
+    1
+    """
+
+    samples: int
+    partitions: int
+    exchanged: int
+    seed: int = 0
+
+    @classmethod
+    def of(cls, *, samples: int, partitions: int, q: float, seed: int = 0) -> Self:
+        """Make one that exchanges a part of each partition, rounded to samples.
+
+        Raises:
+            BadInput: fewer samples than partitions, or a part of less than a sample.
+        """
+        if not 1 <= partitions <= samples:
+            raise BadInput(
+                "there are more partitions than samples",
+                rule="a partition holds at least one sample",
+                values=f"{samples} samples, {partitions} partitions",
+                remedy=f"plan.shuffle.partitions={max(samples, 1)}, or fewer",
+            )
+        slots = samples // partitions
+        exchanged = round(q * slots) if partitions > 1 else 0
+        if q and not exchanged and partitions > 1:
+            raise BadInput(
+                "a partition would exchange less than a sample",
+                rule="q x samples / partitions rounds to at least 1",
+                values=f"q = {q:g}, {slots} samples in each of {partitions} partitions",
+                remedy=(f"plan.shuffle.q={1 / slots:.2g}", "fewer partitions"),
+            )
+        return cls(
+            samples=samples, partitions=partitions, exchanged=exchanged, seed=seed
+        )
+
+    @property
+    def slots(self) -> int:
+        """Samples of every partition, but for one more in the first `rest`."""
+        return self.samples // self.partitions
+
+    @property
+    def rest(self) -> int:
+        """Partitions that have one more sample."""
+        return self.samples % self.partitions
+
+    def size(self, partition: int) -> int:
+        """Return how many samples a partition has."""
+        return self.slots + (partition < self.rest)
+
+    def ids(self, epoch: int, partition: int) -> Numbers:
+        """Return the samples that a partition holds in an epoch, by slot: int64 [n]."""
+        slots = np.arange(self.size(partition))
+        return self.traced(epoch, np.full_like(slots, partition), slots)
+
+    def order(self, epoch: int, partition: int) -> Numbers:
+        """Return the same samples as they are read."""
+        return self.read(epoch, *self._positions(partition))
+
+    def read(self, epoch: int, partition: Numbers, position: Numbers) -> Numbers:
+        """Return the samples that partitions read at positions of an epoch: [m]."""
+        slot = self.turned(permute, epoch, partition, position)
+        return self.traced(epoch, partition, slot)
+
+    def traced(self, epoch: int, partition: Numbers, slot: Numbers) -> Numbers:
+        """Return the samples that are at places when an epoch begins: int64 [m]."""
+        places = Places(partition, slot)
+        for before in range(epoch - 1, -1, -1):
+            places = self.back(before, places)
+        partition, slot = places
+        return partition * self.slots + np.minimum(partition, self.rest) + slot
+
+    def located(self, epoch: int, ids: ArrayLike) -> Places:
+        """Return where samples are when an epoch begins: the inverse of `traced`."""
+        sample = np.asarray(ids, np.int64)
+        large = self.rest * (self.slots + 1)
+        behind = np.maximum(sample - large, 0)
+        partition = np.where(
+            sample < large,
+            sample // (self.slots + 1),
+            self.rest + behind // self.slots,
+        )
+        first = partition * self.slots + np.minimum(partition, self.rest)
+        places = Places(partition, sample - first)
+        for passed in range(epoch):
+            places = self.forth(passed, places)
+        return places
+
+    def back(self, epoch: int, places: Places) -> Places:
+        """Return where samples were at the start of an epoch, from the next one's."""
+        return self._moved(epoch, places, -1)
+
+    def forth(self, epoch: int, places: Places) -> Places:
+        """Return where samples are when the next epoch begins, from an epoch's."""
+        return self._moved(epoch, places, 1)
+
+    def outgoing(self, epoch: int) -> Numbers:
+        """Return the positions of the reads that leave, the same in each partition."""
+        steps = np.arange(self.exchanged, dtype=np.int64)
+        return steps * self.slots // max(self.exchanged, 1)
+
+    def turn(self, epoch: int, sent: Numbers) -> Numbers:
+        """Return how many partitions further the j-th outgoing reads go: int64 [m]."""
+        others = max(self.partitions - 1, 1)
+        begin = int(key(self.seed, _TURN, epoch)[0] % np.uint64(others))
+        return 1 + (_stride(others) * sent + begin) % others
+
+    def incoming(self, epoch: int, partition: Numbers, sent: Numbers) -> Numbers:
+        """Return the samples that come for the j-th outgoing reads of partitions: [m].
+
+        Each takes the slot of the sample that leaves, when the next epoch begins.
+        """
+        source = (partition - self.turn(epoch, sent)) % self.partitions
+        return self.read(epoch, source, sent * self.slots // max(self.exchanged, 1))
+
+    def leaving(self, position: Numbers) -> Numbers:
+        """Return which of the outgoing reads positions are, -1 where they stay: [m]."""
+        if not self.exchanged:
+            return np.full_like(position, -1)
+        sent = -(-position * self.exchanged // self.slots)
+        leaves = (sent < self.exchanged) & (position < self.slots)
+        leaves &= sent * self.slots // self.exchanged == position
+        return np.where(leaves, sent, -1)
+
+    def turned(
+        self,
+        way: Callable[[Words, ArrayLike, int], Numbers],
+        epoch: int,
+        partition: Numbers,
+        cells: Numbers,
+    ) -> Numbers:
+        """Apply partitions' reading orders: `permute` maps positions to slots."""
+        keys = key(self.seed, epoch, np.arange(self.partitions))[partition]
+        larger = partition < self.rest
+        if larger.all() or not larger.any():
+            return way(keys, cells, self.slots + bool(larger.any()))
+        found = np.empty_like(cells)
+        for size, own in ((self.slots, ~larger), (self.slots + 1, larger)):
+            found[own] = way(keys[own], cells[own], size)
+        return found
+
+    def _moved(self, epoch: int, places: Places, sign: int) -> Places:
+        """Move the places that an epoch exchanges; the others stay as they are."""
+        if not self.exchanged:
+            return places
+        position = self.turned(unpermute, epoch, *places)
+        sent = self.leaving(position)
+        moved = np.nonzero(sent >= 0)[0]
+        partition, slot = (part.copy() for part in places)
+        turn = sign * self.turn(epoch, sent[moved])
+        partition[moved] = (partition[moved] + turn) % self.partitions
+        slot[moved] = self.turned(permute, epoch, partition[moved], position[moved])
+        return Places(partition, slot)
+
+    def _positions(self, partition: int) -> tuple[Numbers, Numbers]:
+        positions = np.arange(self.size(partition))
+        return np.full_like(positions, partition), positions
+
+
+def _stride(size: int) -> int:
+    """Return a number near the golden section of a size, without a common divisor.
+
+    >>> [_stride(size) for size in (1, 2, 7, 31)]
+    [1, 1, 4, 19]
+    """
+    first = max(round(0.618034 * size), 1)
+    return next(g for g in range(first, first + size) if math.gcd(g, size) == 1)
+
+
+def partitions_of(batch: int, samples: int, q: float) -> int:
+    """Choose how many partitions: as many as divide a batch and can exchange.
+
+    Args:
+        batch: samples a step, over all devices together.
+        samples: N.
+        q: part of its samples that each exchanges an epoch.
+
+    >>> partitions_of(64, 1437, 0.1), partitions_of(64, 1437, 0.01)
+    (64, 16)
+    """
+    fitting = [v for v in range(1, min(batch, 4096, samples) + 1) if batch % v == 0]
+    return next(
+        v for v in reversed(fitting) if v == 1 or not q or round(q * (samples // v))
+    )
+
+
+def hosts_of(partitions: int) -> tuple[int, ...]:
+    """Return the numbers of hosts that can hold equally many partitions each."""
+    return tuple(m for m in range(1, partitions + 1) if partitions % m == 0)

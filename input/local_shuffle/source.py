@@ -1,0 +1,250 @@
+"""Keeping: a source of which this host keeps its own partitions, and exchanges some.
+
+A batch reads what the host keeps. With each read that leaves, its place is given to the
+sample that comes for it: Q b samples a step, spread evenly. Whatever is missing, for
+any reason, is read from where the data set is.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.local_shuffle.byte_store import ByteStore
+from jaxdist.input.local_shuffle.capacity import store_of
+from jaxdist.input.local_shuffle.partial import PartialOrder
+from jaxdist.input.local_shuffle.shuffle import Numbers, hosts_of
+from jaxdist.input.local_shuffle.store import Store
+from jaxdist.input.order import Order
+from jaxdist.input.sources import Arrays, Source, Varied
+
+_TOGETHER: Final = 1024
+"""Samples that are read of the data set at once when a store is filled."""
+_APART: Final = 8
+"""Steps by which hosts may be apart: each makes batches ahead of training."""
+
+
+class Fetch(Protocol):
+    """Brings samples of other hosts, as many as it can."""
+
+    def fetch(self, ids: Numbers, hosts: Numbers) -> Mapping[int, Arrays]:
+        """Return what came, by id, `[1, ...]` a key; `hosts` have them."""
+
+
+@dataclass(kw_only=True)
+class Counts:
+    """What a host has read from where, in samples."""
+
+    kept: int = 0
+    """Of its own store."""
+    filled: int = 0
+    """Of the data set, to begin with."""
+    exchanged: int = 0
+    """That came for others that left."""
+    origin: int = 0
+    """Of these, read of the data set and not brought by peers."""
+    strays: int = 0
+    """Of the data set, because they were not in the store when they were needed."""
+    without_room: int = 0
+    """That the store had no place for: its disk was full when it was made."""
+    share: int = 0
+    """That this host's partitions hold."""
+
+
+@dataclass(kw_only=True)
+class Keeping:
+    """A host's part of a source; is a `Source` of all of it.
+
+    Args:
+        origin: all samples.
+        order: which are read when.
+        host: this one.
+        hosts: how many there are.
+        store: where this host's samples are kept.
+        peers: brings samples that come from other hosts; none: the origin has them.
+        slack: steps for which a sample that left is still here, for peers that are
+            behind.
+
+    Raises:
+        BadInput: hosts that cannot hold equally many partitions each, or samples that
+            are not kept as they are read.
+    """
+
+    origin: Source
+    order: PartialOrder
+    host: int
+    hosts: int
+    store: Store | ByteStore
+    peers: Fetch | None = None
+    slack: int = 0
+    counts: Counts = field(default_factory=Counts)
+    _left: dict[int, int] = field(default_factory=dict, repr=False)
+    """The step in which each sample left that is still here."""
+
+    def __post_init__(self) -> None:
+        check_kept(self.origin, self.order, self.hosts)
+        sizes = map(self.order.shuffle.size, self.partitions)
+        self.counts.share = sum(sizes)
+
+    def __len__(self) -> int:
+        return len(self.origin)
+
+    @property
+    def fingerprint(self) -> str:
+        """That of all samples."""
+        return self.origin.fingerprint
+
+    @property
+    def partitions(self) -> range:
+        """The partitions that this host keeps."""
+        each = self.order.shuffle.partitions // self.hosts
+        return range(self.host * each, (self.host + 1) * each)
+
+    def begin(self, step: int) -> None:
+        """Keep what this host's partitions hold before a step, and nothing else."""
+        wanted = self.order.held(step, self.partitions)
+        self.store.drop(np.setdiff1d(self.store.held(), wanted).tolist())
+        self._left.clear()
+        gone = wanted[self.store.missing(wanted)]
+        fitting, filled = gone[: self.store.free], 0
+        for ids in np.array_split(fitting, -(-len(fitting) // _TOGETHER) or 1):
+            if len(ids):
+                filled += self.store.put(ids, self.origin.get(ids))
+        self.counts.filled += filled
+        self.counts.without_room += len(gone) - filled
+
+    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+        """Read samples: int [n] to new arrays [n, ...]."""
+        found, good = self.store.get(ids)
+        self.counts.kept += int(good.sum())
+        if good.all():
+            return found
+        self.counts.strays += int((~good).sum())
+        fresh = self.origin.get(ids[~good])
+        arrays = {key: np.array(array) for key, array in found.items()}
+        for key, array in arrays.items():
+            array[~good] = fresh[key]
+        return arrays
+
+    def exchange(self, step: int) -> None:
+        """Give the places of what a step has read and what leaves to what comes."""
+        gone, came, source = self.order.exchanged(step, self.partitions)
+        self._left |= dict.fromkeys(gone.tolist(), step)
+        for sample in came.tolist():  # it may be one that left just now
+            self._left.pop(sample, None)
+        missing = self.store.missing(came)
+        brought = self._brought(came[missing], source[missing])
+        late = [sample for sample, at in self._left.items() if at <= step - self.slack]
+        self.store.drop(late)
+        for sample in late:
+            del self._left[sample]
+        for ids, samples in brought:
+            room = self.store.free
+            fitting = {key: array[:room] for key, array in samples.items()}
+            kept = self.store.put(ids[:room], fitting)
+            self.counts.exchanged += len(ids)
+            self.counts.without_room += len(ids) - kept
+
+    def _brought(
+        self, ids: Numbers, source: Numbers
+    ) -> Iterator[tuple[Numbers, Arrays]]:
+        """Yield samples that come, from peers as far as they have them."""
+        each = self.order.shuffle.partitions // self.hosts
+        found = self.peers.fetch(ids, source // each) if self.peers else {}
+        for sample, arrays in found.items():
+            yield np.array([sample]), arrays
+        rest = np.array([i for i in ids.tolist() if i not in found], np.int64)
+        self.counts.origin += len(rest)
+        if len(rest):
+            yield rest, self.origin.get(rest)
+
+
+def open_keeping(
+    source: Source, order: Order, *, host: int, hosts: int, folder: Path | None
+) -> Keeping:
+    """Make this host's part of a source, with a store that is large enough.
+
+    Args:
+        source: all samples.
+        order: which are read when.
+        host: this one.
+        hosts: how many there are.
+        folder: where samples are kept; none: in memory.
+
+    Raises:
+        BadInput: samples that are drawn from everywhere, or hosts that do not divide.
+    """
+    kept = check_kept(source, order, hosts)
+    each = kept.shuffle.partitions // hosts
+    places = each * (kept.shuffle.slots + 1) + 2 * kept.batch // hosts
+    own = None if folder is None else folder / f"host-{host}-of-{hosts}"
+    store = store_of(source, places, own)
+    return Keeping(origin=source, order=kept, host=host, hosts=hosts, store=store)
+
+
+def slack_of(order: PartialOrder) -> int:
+    """Return for how many steps a sample that left may stay, for hosts behind.
+
+    Of w reads that follow each other at most ceil(w k / n) leave, one more where an
+    epoch ends between them; what stays is at most two steps' worth of reads.
+
+    >>> from jaxdist.input.local_shuffle.shuffle import PartialShuffle
+    >>> def slack(k):
+    ...     shuffle = PartialShuffle(samples=80, partitions=4, exchanged=k)
+    ...     return slack_of(PartialOrder(shuffle=shuffle, batch=16))
+    >>> slack(0), slack(2), slack(10), slack(20)
+    (8, 8, 3, 1)
+    """
+    reads = order.batch // order.shuffle.partitions
+    k, n = order.shuffle.exchanged, order.shuffle.slots
+    if not k:
+        return _APART
+    return max(0, min(_APART, (2 * reads - 1) * n // (k * reads)))
+
+
+def check_kept(source: Source, order: Order, hosts: int) -> PartialOrder:
+    """Refuse samples that hosts cannot keep.
+
+    Raises:
+        BadInput: they are drawn from everywhere, hosts do not divide, or samples are
+            not kept as they are read.
+    """
+    if not isinstance(order, PartialOrder):
+        raise BadInput(
+            "samples of all hosts would be kept on each",
+            rule="a host keeps what stays with it: Local() or Partial(q=0.1)",
+            values="shuffle = Global()",
+            remedy="shuffle=Partial(q=0.1)",
+        )
+    check_hosts(order.shuffle.partitions, hosts)
+    if isinstance(source, Varied):
+        raise BadInput(
+            "these samples cannot be kept",
+            rule="what is kept is the same in every epoch",
+            values=f"{type(source).__name__} reads others in each",
+            remedy="leave them where they are: plan.shuffle.q alone",
+        )
+    return order
+
+
+def check_hosts(partitions: int, hosts: int) -> None:
+    """Refuse hosts that cannot hold equally many partitions each.
+
+    Raises:
+        BadInput: naming the numbers of hosts that can.
+    """
+    if partitions % hosts:
+        works = ", ".join(map(str, hosts_of(partitions)))
+        raise BadInput(
+            "the partitions do not divide over the hosts",
+            rule="each host keeps equally many partitions",
+            values=f"plan.shuffle.partitions = {partitions}, {hosts} hosts",
+            remedy=(
+                f"{works} hosts",
+                f"plan.shuffle.partitions={hosts}, or a multiple",
+            ),
+        )

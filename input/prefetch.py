@@ -1,0 +1,130 @@
+"""Ahead: batches that are made before they are asked for, in threads or processes.
+
+Threads are the default: reading and decoding a batch at once leaves Python little to
+do. Processes are for samples whose decoding keeps several cores busy in Python. Each
+makes whole batches, which are functions of the step, so their number changes nothing.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxdist.core.object_reference import loaded_files
+from jaxdist.input.batch_assembly import Batch, Recipe, Rows
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Processes that prepare batches, in place of threads of this one.
+
+    They are sent the recipe. A script that starts them begins with
+    `if __name__ == "__main__":`, as each loads it again.
+    """
+
+    count: int
+    """How many."""
+    threads: int = 1
+    """That prepare batches in each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A host's rows of a step; is sent to worker processes."""
+
+    recipe: Recipe
+    """What is in the batch of a step."""
+    rows: Rows
+    """Of the global batch."""
+
+    def __call__(self, step: int) -> Batch:
+        """Make the rows of a step."""
+        return self.recipe(step, self.rows)
+
+
+def ahead(
+    made: Made,
+    finish: Callable[[Batch], Any],
+    begin: Callable[[], Any],
+    *,
+    start: int,
+    stop: int,
+    threads: int | Workers,
+) -> Any:
+    """Iterate over steps, made ahead of time; close the iterator in the end.
+
+    Args:
+        made: makes the rows of a step.
+        finish: what is done with them here, in a thread.
+        begin: told so in each of these threads, for each step.
+        start: first step.
+        stop: step behind the last one.
+        threads: that make batches, or processes that do.
+    """
+    import grain
+
+    def made_here(step: int) -> Any:
+        begin()
+        return finish(made(step))
+
+    def made_there(batch: Batch) -> Any:
+        begin()
+        return finish(_own(batch))
+
+    steps = grain.MapDataset.range(start, stop)
+    if isinstance(threads, int):
+        return iter(steps.map(made_here).to_iter_dataset(_read(threads)))
+    _prepare()
+    several = grain.MultiprocessingOptions(
+        num_workers=threads.count, per_worker_buffer_size=2
+    )
+    apart = steps.map(made).to_iter_dataset(_read(threads.threads))
+    brought = apart.mp_prefetch(several, _alone).map(made_there)
+    return iter(
+        grain.experimental.ThreadPrefetchIterDataset(brought, prefetch_buffer_size=2)
+    )
+
+
+def _read(threads: int) -> Any:
+    import grain
+
+    return grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads + 1)
+
+
+def _own(batch: Batch) -> Batch:
+    """Copy a batch out of memory that is shared with a worker, which ends here."""
+    return {key: np.array(array, subok=False) for key, array in batch.items()}
+
+
+def _prepare() -> None:
+    """Make what workers need known to libraries below."""
+    import cloudpickle
+    from absl import flags
+
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()  # grain reads flags that nobody has parsed here
+    for module in loaded_files():
+        cloudpickle.register_pickle_by_value(module)
+
+
+def _alone(worker: int, workers: int) -> None:
+    """Let a worker end with its parent, however that went, and not by a signal.
+
+    Ctrl-C and SIGTERM reach a whole group of processes; the parent may have to finish a
+    step first, for which it needs its batches.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()

@@ -1,0 +1,80 @@
+"""A switch of algorithm: where two lines go through the timings far better than one.
+
+A library takes another algorithm or protocol from some size on. A level keeps one alpha
+and one bandwidth; that they hide a switch is said.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from jaxdist.calibrate.alpha_beta_fit import FEWEST, Timing, Wire, wire
+
+_STRAIGHT: Final = 0.03
+"""Spread below which one line is enough."""
+_BETTER: Final = 0.5
+"""Share of one line's spread that two must get below."""
+
+Sized = Sequence[tuple[int, Timing]]
+"""Timings, each with the bytes that its program calls it by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switch:
+    """Two lines in place of one."""
+
+    program: str
+    """Whose sizes these are."""
+    below: int
+    """Largest size of the first line, bytes as the program says them."""
+    above: int
+    """Smallest size of the second one."""
+    small: Wire
+    """Line up to `below`."""
+    large: Wire
+    """Line from `above` on."""
+    spread: float
+    """Mean of |lines - timing| / timing."""
+
+    @property
+    def text(self) -> str:
+        """How well the two lines do, for who is told that one does not."""
+        return (
+            f"two lines of {self.program} spread {self.spread:.0%}, up to "
+            f"{self.below:,} B and from {self.above:,} B on"
+        )
+
+
+def switch_of(program: str, sized: Sized, devices: int, one: Wire) -> Switch | None:
+    """Return the best switch, or none where one line is about as good.
+
+    Args:
+        program: that was timed.
+        sized: its timings by size.
+        devices: that took part.
+        one: the line through all of them.
+    """
+    sizes = sorted({size for size, _ in sized})
+    places = range(FEWEST, len(sizes) - FEWEST + 1)
+    if one.spread < _STRAIGHT or not places:
+        return None
+    tried = (_at(program, sized, devices, sizes[i - 1], sizes[i]) for i in places)
+    best = min(tried, key=lambda switch: switch.spread)
+    return best if best.spread < _BETTER * one.spread else None
+
+
+def _at(program: str, sized: Sized, devices: int, below: int, above: int) -> Switch:
+    sides: list[list[Timing]] = [
+        [timing for size, timing in sized if size <= below],
+        [timing for size, timing in sized if size >= above],
+    ]
+    small, large = (wire(side, devices) for side in sides)
+    off = small.spread * len(sides[0]) + large.spread * len(sides[1])
+    return Switch(
+        program=program,
+        below=below,
+        above=above,
+        small=small,
+        large=large,
+        spread=off / len(sized),
+    )

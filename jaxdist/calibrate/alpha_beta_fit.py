@@ -1,0 +1,102 @@
+"""Links: what a message and a byte of a collective cost, as a line through timings.
+
+    seconds(all-reduce of m bytes over p) = messages alpha + 2 (p - 1) / p m / bandwidth
+
+fitted over sizes with the same relative weight, alpha and 1 / bandwidth not negative.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from jaxdist.collectives.hlo_collectives import wire_bytes
+from jaxdist.oracle.collective_times import messages
+
+FEWEST: Final = 3
+"""Sizes through which a line is drawn."""
+_ALIKE: Final = 1.5
+"""Times that one of alike seconds is another at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """A collective that was timed."""
+
+    kind: str
+    """As the compiler names it."""
+    payload: int
+    """Bytes of its result on one device."""
+    seconds: float
+    """Of one, on the slowest device."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wire:
+    """What a line through the timings says."""
+
+    alpha: float
+    """Seconds that a message takes without its bytes."""
+    bandwidth: float
+    """Bytes a second that a device sends."""
+    spread: float
+    """Mean of |line - timing| / timing."""
+
+
+def wire(timed: Sequence[Timing], devices: int) -> Wire:
+    """Fit a line.
+
+    Args:
+        timed: at least two sizes.
+        devices: that took part.
+    """
+    from scipy.optimize import nnls
+
+    took = np.array([each.seconds for each in timed])
+    sides = _sides(timed, devices) / took[:, None]
+    scale = sides.max(axis=0)
+    (alpha, beta), _ = nnls(sides / scale, np.ones(len(took)))
+    alpha, beta = alpha / scale[0], beta / scale[1]
+    found = Wire(alpha=float(alpha), bandwidth=float(1 / max(beta, 1e-15)), spread=0.0)
+    line = seconds(found, timed, devices)
+    return replace(found, spread=float(np.mean(np.abs(line - took) / took)))
+
+
+def seconds(wire: Wire, timed: Sequence[Timing], devices: int) -> np.ndarray:
+    """Return what a line says that collectives take, in seconds."""
+    found: np.ndarray = _sides(timed, devices) @ (wire.alpha, 1 / wire.bandwidth)
+    return found
+
+
+def sent(timed: Sequence[Timing], devices: int) -> list[int]:
+    """Return the bytes that a device sends in each."""
+    return [wire_bytes(each.kind, each.payload, devices) for each in timed]
+
+
+def steadied(took: Sequence[float]) -> list[float]:
+    """Give small sizes their mean where they take about as long as each other.
+
+    What they take is how long a collective needs to start, measured once for each size
+    and a fifth off each time.
+
+    Args:
+        took: seconds by size, the smallest first.
+
+    >>> steadied([7.0, 6.0, 5.0, 14.0])
+    [6.0, 6.0, 6.0, 14.0]
+    """
+    count = 1
+    while count < len(took) and _are_alike(took[: count + 1]):
+        count += 1
+    return [sum(took[:count]) / count] * count + list(took[count:])
+
+
+def _are_alike(took: Sequence[float]) -> bool:
+    return max(took) <= _ALIKE * min(took)
+
+
+def _sides(timed: Sequence[Timing], devices: int) -> np.ndarray:
+    """Return messages and bytes of each."""
+    count = [messages(each.kind, devices) for each in timed]
+    return np.array([count, sent(timed, devices)], float).T

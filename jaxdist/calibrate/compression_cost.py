@@ -1,0 +1,87 @@
+"""Packing: what lossy ways of summing compute, beside what they send.
+
+    seconds a number = seconds in which a device does what all devices do for a sum
+                       / devices / numbers of the sum
+
+A way that rounds at random spends more on that than on its bytes. Each device plays all
+of them here: collectives are moves in its own memory, and no link has a part in it.
+Other devices do the same meanwhile. As in a step there are several arrays, to which is
+added what was left of them before, and what is left of them then is written.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxdist.calibrate.synchronized_timing import on_all, rounds
+from jaxdist.collectives.registry import METHODS
+from jaxdist.core.cluster.sourced_number import Number
+
+WAYS: Final = ("bf16", "fp8", "int8", "int4", "sign", "random_k", "top_k", "power")
+"""Ways that a search may choose (`jaxdist plan --lossy`)."""
+_NUMBERS: Final = 1 << 22
+"""Of all devices that one of them plays; those of a step do not stay in a cache."""
+_COLUMNS: Final = 256
+_PARTS: Final = (2, 4, 8, 8)
+"""Of an array each, one half and less: layers have weights of their own."""
+_ROUNDS: Final = 7
+_AXIS: Final = "played"
+
+
+def packing(
+    mesh: Mesh, origin: str, ways: Sequence[str] = WAYS
+) -> Mapping[str, Number]:
+    """Time sums in every way.
+
+    Args:
+        mesh: more than one device.
+        origin: of the numbers.
+        ways: names of lossy ways.
+    """
+    return {way: Number(_seconds(mesh, way), origin) for way in ways}
+
+
+def played(
+    way: str, each: Sequence[jax.Array]
+) -> tuple[list[jax.Array], list[jax.Array]]:
+    """Make a sum of all devices on one of them.
+
+    Args:
+        way: the name of a lossy way.
+        each: [devices, rows, columns], what each one adds of some arrays.
+
+    Returns:
+        What each one has of the sums, and what each one put into them; as `each`.
+    """
+    method = METHODS[way]
+
+    def own(*arrays: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
+        memory = method.begin([x.shape for x in arrays])
+        found = method.reduce(arrays, memory, jnp.int32(0), (_AXIS,))
+        return list(found.total), list(found.sent)
+
+    return jax.vmap(own, axis_name=_AXIS)(*each)
+
+
+def _seconds(mesh: Mesh, way: str) -> float:
+    """Return the seconds of a number on one device."""
+    rows = max(_PARTS[-1], _NUMBERS // mesh.size // _COLUMNS)
+    draw = np.random.default_rng(0)
+    given = [
+        draw.standard_normal((mesh.size, rows // part, _COLUMNS)).astype(np.float32)
+        for part in _PARTS
+    ]
+
+    def step(*arrays: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
+        grads, before = arrays[: len(given)], arrays[len(given) :]
+        sums = [x + left for x, left in zip(grads, before, strict=True)]
+        totals, sent = played(way, sums)
+        return totals, [x - put for x, put in zip(sums, sent, strict=True)]
+
+    call = on_all(mesh, step, *given, *given)
+    (took,) = np.median(rounds(mesh, [call], _ROUNDS), axis=1)
+    return float(took) / sum(x.size for x in given)

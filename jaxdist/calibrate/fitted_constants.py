@@ -1,0 +1,137 @@
+"""Fitted constants as a file: values, bounds, origin, and the rows they are from."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from jaxdist.calibrate.fit import Found
+from jaxdist.calibrate.measured_rows import Format, Row, starts
+from jaxdist.core.errors import BadInput
+
+_KIND: Final = "jaxdist fitted constants"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """Constants that were fitted, and to what."""
+
+    format: str
+    """Name of the form of the rows."""
+    cluster: str
+    """Name or file of the cluster that they were on."""
+    values: dict[str, float]
+    """Of all constants of the format."""
+    constants: tuple[dict[str, Any], ...] = ()
+    """Of those that were fitted: name, value, unit, low, high, origin."""
+    train: str = ""
+    """The selection of the rows."""
+    source: str = ""
+    """Name of the file they were in."""
+    rows: tuple[str, ...] = ()
+    """Keys of the rows that were fitted: none of them is scored."""
+    mape: float | None = None
+    """Over these rows."""
+    utilisation: dict[str, float] = field(default_factory=dict)
+    """The baseline of the same rows, by quantity."""
+    interval: dict[str, float] = field(default_factory=dict)
+    """Share of a prediction by which 9 of 10 of these rows are off at most."""
+    kind: str = _KIND
+
+    def parted(self, rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+        """Part rows in those that were fitted and the others."""
+        known = set(self.rows)
+        marked = [(row, row.key in known) for row in rows]
+        return [row for row, was in marked if was], [r for r, was in marked if not was]
+
+
+def fitted(form: Format, cluster: str, found: Found, train: str, source: str) -> Fitted:
+    """Return what a fit found as a value that can be kept."""
+    return Fitted(
+        format=form.name,
+        cluster=cluster,
+        values=found.values,
+        constants=tuple(
+            {
+                "name": one.name,
+                "value": found.values[one.name],
+                "unit": one.unit,
+                "low": one.low,
+                "high": one.high,
+                "origin": f"fitted to {len(found.rows)} rows of {source}: {train}",
+            }
+            for one in found.free
+        ),
+        train=train,
+        source=source,
+        rows=tuple(row.key for row in found.rows),
+        mape=found.mape,
+        utilisation=found.utilisation,
+        interval=found.interval,
+    )
+
+
+def unfitted(form: Format, cluster: str) -> Fitted:
+    """Return the constants of a format where nothing was fitted."""
+    return Fitted(format=form.name, cluster=cluster, values=starts(form.constants))
+
+
+def is_fitted(path: Path) -> bool:
+    """Tell whether a file has fitted constants, rather than a cluster."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(tree, dict) and tree.get("kind") == _KIND
+
+
+def write_fitted(made: Fitted, path: Path) -> None:
+    """Write fitted constants.
+
+    Raises:
+        BadInput: there is no folder for the file.
+    """
+    if not path.parent.is_dir():
+        raise BadInput(
+            f"no folder {path.parent}",
+            rule="fitted constants are written into a folder that exists",
+            values=f"-o {path}",
+            remedy=f"-o {path.name}",
+        )
+    path.write_text(json.dumps(asdict(made), indent=1) + "\n", encoding="utf-8")
+
+
+def read_fitted(path: Path, form: Format) -> Fitted:
+    """Read fitted constants for rows of a form.
+
+    Raises:
+        BadInput: they are of another form, or not what was written.
+    """
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        if tree["format"] != form.name:
+            raise _other(path, tree["format"], form)
+        values = {one.name: float(tree["values"][one.name]) for one in form.constants}
+        rows, constants = tuple(tree["rows"]), tuple(tree["constants"])
+        return Fitted(
+            **{**tree, "values": values, "rows": rows, "constants": constants}
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(
+            f"{path} has no fitted constants of {form.name}",
+            rule="fitted constants are what `jaxdist calibrate fit` wrote",
+            values=f"{type(error).__name__}: {error}",
+            remedy=f"jaxdist calibrate fit measured.csv --train ... -o {path}",
+        ) from error
+
+
+def _other(path: Path, own: str, form: Format) -> BadInput:
+    return BadInput(
+        f"{path} is fitted to rows of the form {own}",
+        rule="constants are of one form, whose model they are of",
+        values=f"rows: {form.name}",
+        remedy=f"jaxdist calibrate fit FILE.csv --format {form.name} -o fitted.json",
+    )

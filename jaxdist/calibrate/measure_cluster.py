@@ -1,0 +1,173 @@
+"""A machine as it was measured: a cluster whose every number says so."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxdist.calibrate import blocks, kernels
+from jaxdist.calibrate.collective_timings import chained
+from jaxdist.calibrate.compression_cost import packing
+from jaxdist.calibrate.core_contention import crowding
+from jaxdist.calibrate.host_copies import copying
+from jaxdist.calibrate.hosts import hosts_of
+from jaxdist.calibrate.levels import Sums, groups_of, levels_of, sums_of, with_lines
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.cluster.block_timings import TimedBlock, TimedBlocks
+from jaxdist.core.cluster.device import Curve, Device
+from jaxdist.core.cluster.kernel_timings import Kernel, Kernels
+from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.errors import BadInput
+
+NOISY: Final = 0.35
+"""Spread of the timings of a link above which it is not taken for measured."""
+SOON: Final = 5e9
+"""FLOPs of the largest kernel that is timed on a CPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What calibrate found."""
+
+    cluster: Cluster
+    """All of it, as the oracle reads it."""
+    kernels: tuple[Kernel, ...]
+    """Products and convolutions that were timed."""
+    blocks: tuple[TimedBlock, ...] = ()
+    """Whole blocks that were."""
+    sums: tuple[Sums, ...] = ()
+    """Sums that were timed, of each level; none on one device."""
+
+
+def measured(
+    mesh: Mesh,
+    *,
+    name: str,
+    dtype: str,
+    memory: int,
+    when: str,
+    noisy: bool = False,
+    largest: int | None = None,
+) -> Machine:
+    """Measure the devices of a mesh and what connects them, all at once.
+
+    Processes with several devices each are hosts: what is in one and what is between
+    them are levels of their own.
+
+    Args:
+        mesh: all devices lie along its data axis.
+        name: of the cluster.
+        dtype: of the numbers that are computed with.
+        memory: bytes of a device.
+        when: a date, for the origins.
+        noisy: take a link as it is, however much it spreads.
+        largest: bytes up to which collectives are timed; None for 8 MB.
+
+    Raises:
+        BadInput: sums that spread so much that no line goes through them.
+    """
+    devices = mesh.shape["data"]
+    origin = f"measured: jaxdist calibrate, {devices} devices at once, {when}"
+    timed_kernels = kernels.timed(mesh, kernels.every(SOON), dtype)
+    peak, curve = efficiency(timed_kernels, origin)
+    hosts = hosts_of(mesh)
+    chains = chained(mesh, groups_of(hosts), largest)
+    sums = sums_of(hosts, chains)
+    for each in sums:
+        if each.line.spread > NOISY and not noisy:
+            raise _too_noisy(each)
+    device = Device(
+        name=f"{mesh.devices.flat[0].device_kind}, {devices} at once",
+        flops={dtype: Number(peak, origin)},
+        memory=Number(memory, "given: by the system"),
+        memory_bandwidth=Number(kernels.passing(mesh), origin),
+        efficiency=curve,
+        kernels=Kernels(origin=origin, peak=peak, timed=timed_kernels),
+        launch=Number(kernels.starting(mesh), origin),
+        crowd=Number(crowding(mesh), origin),
+    )
+    cluster = Cluster(
+        name=name,
+        device=device,
+        levels=levels_of(hosts, sums, origin),
+        source=origin,
+        host_link=Number(copying(mesh), origin),
+    )
+    if devices > 1:
+        device = replace(device, packing=packing(mesh, origin))
+    return Machine(
+        cluster=with_lines(replace(cluster, device=device), hosts, chains, origin),
+        kernels=timed_kernels,
+        sums=sums,
+    )
+
+
+def with_layers(
+    cluster: Cluster,
+    mesh: Mesh,
+    subjects: Sequence[kernels.Subject],
+    wholes: Sequence[blocks.Subject] = (),
+    *,
+    dtype: str,
+    when: str,
+) -> Machine:
+    """Time a network's layers and blocks, and add them to a cluster that was measured.
+
+    Args:
+        cluster: of the same devices.
+        mesh: all devices lie along its data axis.
+        subjects: the layers.
+        wholes: the blocks.
+        dtype: of the numbers that are computed with.
+        when: a date, for the origin.
+    """
+    origin = f"measured: jaxdist calibrate, {mesh.size} devices at once, {when}"
+    device, peak = cluster.device, cluster.device.peak(dtype).value
+    timed = kernels.timed(mesh, subjects, dtype)
+    more = Kernels(origin=origin, peak=peak, timed=timed)
+    table = device.kernels.with_more(more) if device.kernels else more
+    whole = blocks.timed(mesh, wholes)
+    found = TimedBlocks(origin=origin, peak=peak, timed=whole)
+    every = device.blocks.with_more(found) if device.blocks else found
+    device = replace(device, kernels=table, blocks=every if every.timed else None)
+    return Machine(
+        cluster=replace(cluster, device=device),
+        kernels=timed,
+        blocks=whole,
+    )
+
+
+def efficiency(timed: Sequence[Kernel], origin: str) -> tuple[float, Curve]:
+    """Return the peak and the share of it that kernels of a size reach.
+
+    The peak is what the fastest kernel reaches; a point of the curve is the mean of
+    those whose FLOPs begin with the same power of four.
+    """
+    sizes = np.array([kernel.shape.flops for kernel in timed])
+    rates = sizes / np.array([kernel.forward_s for kernel in timed])
+    bins = np.floor(np.log(sizes) / np.log(4))
+    peak = float(rates.max())
+    curve = tuple(
+        (
+            float(np.exp(np.log(sizes[bins == place]).mean())),
+            min(1.0, float(np.exp(np.log(rates[bins == place]).mean()) / peak)),
+        )
+        for place in sorted(set(bins.tolist()))
+    )
+    return peak, Curve(points=curve, origin=origin)
+
+
+def _too_noisy(sums: Sums) -> BadInput:
+    slow = ", ".join(f"{t.payload:,} B: {1e3 * t.seconds:.2f} ms" for t in sums.timings)
+    two = sums.switch
+    return BadInput(
+        f"the sums of level {sums.level} spread too much to calibrate on",
+        rule=f"timings lie within {NOISY:.0%} of a line through them, on average",
+        values=f"{sums.line.spread:.0%}: {slow}" + (f"; {two.text}" if two else ""),
+        remedy=(
+            "again on a machine that does nothing else",
+            "--noisy takes it as it is",
+        ),
+    )

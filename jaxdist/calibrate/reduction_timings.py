@@ -1,0 +1,83 @@
+"""Measuring a link: sums of some sizes along a mesh axis, timed in each of some ways.
+
+Every device comes to the same numbers, so all of them choose alike.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import compress
+from typing import Final
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from jaxdist.calibrate.synchronized_timing import quartiles, spread
+from jaxdist.collectives.compress.method import Method
+from jaxdist.collectives.link import Link, Timed, fitted
+from jaxdist.collectives.primitives import psum
+
+SIDES: Final = (160, 1024, 2896)
+"""Sides of the square float32 matrices: 0.1, 4 and 32 MiB."""
+_QUICK_S: Final = 0.1
+_BUDGET_S: Final = 0.6
+_MOST: Final = 41
+
+
+def measure(mesh: Mesh, axis: str, among: Sequence[Method]) -> Link:
+    """Time ways to sum along a mesh axis, in turn.
+
+    Every process of the program calls it at the same time. A way that took 0.1 s is not
+    timed on the next larger matrix: there its bytes decide.
+
+    Args:
+        mesh: its other axes repeat the same sums.
+        axis: more than one device.
+        among: the ways, the exact one among them.
+
+    Returns:
+        The same link in every process.
+    """
+    times: list[list[float]] = [[] for _ in among]
+    for place, side in enumerate(SIDES):
+        quick = [place < 2 or each[-1] < _QUICK_S for each in times]
+        if not any(quick):
+            break
+        found = _timed(mesh, axis, list(compress(among, quick)), side)
+        for each, seconds in zip(compress(times, quick), found, strict=True):
+            each.append(seconds)
+    longest = max(map(len, times))
+    return fitted(
+        [
+            Timed(way=way, seconds=tuple(each))
+            for way, each in zip(among, times, strict=True)
+        ],
+        [(side, side) for side in SIDES[:longest]],
+        np.dtype(np.float32),
+        {axis: mesh.shape[axis]},
+    )
+
+
+def _timed(mesh: Mesh, axis: str, among: Sequence[Method], side: int) -> list[float]:
+    """Return the seconds of each way on matrices of one size."""
+    numbers = np.random.default_rng(0).standard_normal((side, side), np.float32)
+    x = spread(mesh, numbers, axis)
+    calls = [_compiled(mesh, axis, way, x) for way in among]
+    return quartiles(mesh, calls, budget_s=_BUDGET_S, most=_MOST)
+
+
+def _compiled(
+    mesh: Mesh, axis: str, way: Method, x: jax.Array
+) -> Callable[[], jax.Array]:
+    """Return a sum that has been made once."""
+    add = jax.jit(
+        jax.shard_map(
+            lambda rows: psum(rows, axis, way),
+            mesh=mesh,
+            in_specs=P(axis),
+            out_specs=P(axis),
+            check_vma=False,
+        )
+    )
+    jax.block_until_ready(add(x))
+    return lambda: add(x)

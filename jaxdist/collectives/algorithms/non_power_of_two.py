@@ -1,0 +1,65 @@
+"""Folding: ranks beyond a power of two hand their array to a neighbour and wait.
+
+With P = 2^m + e ranks the first 2 e form pairs. Before, the even rank of each pair
+sends its whole array to the odd one, which adds it; behind, it gets the sum back. The
+2^m others do the work. It costs two steps, and S bytes more for both ranks of a pair.
+
+Source: Rabenseifner 2004, "Optimization of collective reduction operations", ICCS.
+"""
+
+from collections.abc import Callable, Sequence
+
+from jaxdist.collectives.algorithms.schedule import Step, Steps, checked, send
+from jaxdist.core.errors import BadInput
+
+Middle = Callable[[Sequence[int], range], Steps]
+"""Sums a run of chunks over ranks whose number is a power of two."""
+
+
+def power_below(ranks: int) -> int:
+    """Return the largest power of two that is not above a number of ranks.
+
+    >>> [power_below(ranks) for ranks in (1, 6, 8)]
+    [1, 4, 8]
+    """
+    return 1 << (ranks.bit_length() - 1)
+
+
+def folded(group: Sequence[int], piece: range, middle: Middle) -> Steps:
+    """Return the steps of `middle` over a power of two of the group, folded around.
+
+    Args:
+        group: any number of ranks.
+        piece: chunks, as many as `middle` needs.
+        middle: gives the steps of those that work.
+    """
+    extra = len(group) - power_below(len(group))
+    idle, busy = group[: 2 * extra : 2], group[1 : 2 * extra : 2]
+    core = middle([*busy, *group[2 * extra :]], piece)
+    if not extra:
+        return core
+    pairs = list(zip(idle, busy))
+    before = Step(tuple(send(a, b, piece, adds=True) for a, b in pairs))
+    behind = Step(tuple(send(b, a, piece, adds=False) for a, b in pairs))
+    return (before, *core, behind)
+
+
+def needs_power(name: str, ranks: int) -> int:
+    """Return the binary logarithm of a number of ranks.
+
+    Raises:
+        BadInput: the number is not a power of two.
+
+    >>> needs_power("swing", 8)
+    3
+    """
+    below = power_below(checked(ranks))
+    if below != ranks:
+        near = min(below, 2 * below, key=lambda power: abs(power - ranks))
+        raise BadInput(
+            f"{name} is not defined for {ranks} ranks",
+            rule="the number of ranks is a power of two",
+            values=f"ranks={ranks}",
+            remedy=(f"{name}({near})", f"halving_doubling({ranks})"),
+        )
+    return ranks.bit_length() - 1

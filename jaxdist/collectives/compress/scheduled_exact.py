@@ -1,0 +1,61 @@
+"""Step lists: the exact sum by an algorithm of our choice, not the backend's.
+
+permutes   those of the list (`jaxdist.collectives.algorithms`)
+"""
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import jax
+from jax import lax
+
+from jaxdist.collectives.algorithms.registry import ALGORITHMS
+from jaxdist.collectives.algorithms.schedule import Algorithm
+from jaxdist.collectives.compress.method import Axes, Flat, Payload, devices_along
+from jaxdist.collectives.permutes import Permutes, permutes
+from jaxdist.collectives.schedule_executor import run
+from jaxdist.collectives.schedule_traffic import in_permutes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed(Flat):
+    """All numbers as they are, by a step list."""
+
+    algorithm: str = "ring"
+    """One of `jaxdist.collectives.algorithms.registry.ALGORITHMS`."""
+
+    @property
+    def name(self) -> str:
+        """The algorithm's."""
+        return self.algorithm
+
+    @property
+    def lossless(self) -> bool:
+        """Everything is sent."""
+        return True
+
+    def sum(
+        self, x: jax.Array, step: jax.Array, axes: Axes
+    ) -> tuple[jax.Array, jax.Array]:
+        """Run the list."""
+        return run(ALGORITHMS[self.algorithm](lax.axis_size(axes)), x, axes), x
+
+    def moved(
+        self, numbers: int, itemsize: int, sizes: Mapping[str, int]
+    ) -> Iterator[Payload]:
+        """Yield the permutes."""
+        algorithm, steps = _list(self.algorithm, devices_along(sizes))
+        yield Payload(
+            kind="collective-permute",
+            axes=tuple(sizes),
+            size=in_permutes(algorithm, steps, numbers, itemsize),
+            arrays=sum(map(len, steps)),
+        )
+
+
+@functools.cache
+def _list(name: str, devices: int) -> tuple[Algorithm, tuple[Permutes, ...]]:
+    """Return a step list and its permutes: of 256 devices they take a second."""
+    algorithm = ALGORITHMS[name](devices)
+    return algorithm, permutes(algorithm)

@@ -1,0 +1,88 @@
+"""The sparse codec: the largest numbers of a row, each with its place.
+
+A message is `[values, places, flag]` in words of 32 bits; the flag is NaN where a
+number of the row is not finite, and all of the row with it.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdist.collectives.compress.codec import Codec
+from jaxdist.collectives.compress.method import (
+    check_density,
+    nan_where_not_finite,
+    places,
+)
+from jaxdist.collectives.compress.top_k_selection import largest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picks(Codec):
+    """A part of the numbers."""
+
+    density: float = 0.01
+    """Which part of a row is sent, at most."""
+
+    def __post_init__(self) -> None:
+        check_density(self.density)
+
+    @property
+    def name(self) -> str:
+        """What it picks."""
+        return "top_k"
+
+    def pack(self, rows: jax.Array) -> jax.Array:
+        """Pick values and places."""
+        values, where = largest(rows, places(self.density, rows.shape[1]))
+        return said(values, where, jax.vmap(nan_where_not_finite)(rows))
+
+    def unpack(
+        self, messages: jax.Array, row: int, dtype: np.dtype[np.generic]
+    ) -> jax.Array:
+        """Put the values where they were, into zeros."""
+        empty = jnp.zeros(row, dtype)
+        return jax.vmap(lambda message: added(empty, message))(messages)
+
+    def message(self, row: int, itemsize: int) -> int:
+        """Return the bytes of values, places and flag."""
+        slots = places(self.density, row)
+        return slots * (itemsize + 4) + itemsize
+
+
+def said(values: jax.Array, where: jax.Array, flags: jax.Array) -> jax.Array:
+    """Return messages [R, w] of values [R, k], places [R, k] and flags [R]."""
+    parts = _as_words(values), lax.bitcast_convert_type(where, jnp.uint32)
+    return jnp.concatenate([*parts, _as_words(flags[:, None])], axis=1)
+
+
+def heard(
+    message: jax.Array, dtype: np.dtype[np.generic]
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Read values [k], places [k] and flag [1] of one message, of the packed dtype."""
+    words = dtype.itemsize // 4
+    slots = message.size // (words + 1)
+    values = _as_floats(message[: words * slots], dtype)
+    where = lax.bitcast_convert_type(message[words * slots : -words], jnp.int32)
+    return values, where, _as_floats(message[-words:], dtype)
+
+
+def added(total: jax.Array, message: jax.Array) -> jax.Array:
+    """Add what one message says to a vector of the dtype that was packed."""
+    values, where, flag = heard(message, total.dtype)
+    # Places differ, so that the sum does not depend on the order of the additions.
+    return total.at[where].add(values, mode="drop", unique_indices=True) + flag
+
+
+def _as_words(values: jax.Array) -> jax.Array:
+    """Read floats [R, k] of 32 or 64 bits as words of 32."""
+    return lax.bitcast_convert_type(values, jnp.uint32).reshape(len(values), -1)
+
+
+def _as_floats(words: jax.Array, dtype: np.dtype[np.generic]) -> jax.Array:
+    """Read a vector of words as floats."""
+    pairs = words.reshape(-1, 2) if dtype.itemsize == 8 else words
+    return lax.bitcast_convert_type(pairs, dtype)

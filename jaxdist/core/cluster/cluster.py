@@ -1,0 +1,249 @@
+"""A cluster: what computes and what connects, level by level, as plain data."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from itertools import accumulate
+from operator import mul
+from typing import Any, Final
+
+from jaxdist.core.cluster.block_timings import TimedBlock, TimedBlocks
+from jaxdist.core.cluster.collective_cost import Line
+from jaxdist.core.cluster.device import Curve, Device
+from jaxdist.core.cluster.kernel_timings import Kernel, Kernels
+from jaxdist.core.cluster.level import Level
+from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.errors import BadInput
+from jaxdist.core.validation import check_fields, required
+
+_ALIKE: Final = Number(0.0, "assumed: devices are alike")
+_IN_TURN: Final = Number(0.0, "assumed: nothing overlaps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Devices, and levels that connect them."""
+
+    name: str
+    """As in `--cluster NAME`."""
+    device: Device
+    """All are alike."""
+    levels: tuple[Level, ...]
+    """Innermost first; their sizes multiply to the devices."""
+    source: str = ""
+    """Where the machine is described."""
+    host_link: Number | None = None
+    """Bytes a second between a device and its host's memory, one way."""
+    host_memory: Number | None = None
+    """Bytes of a host."""
+    input_rate: Number | None = None
+    """Bytes of samples a second that a host makes ready."""
+    price: Number | None = None
+    """Currency units of a device for an hour."""
+    jitter: Number = _ALIKE
+    """Share of a step by which the slowest of many devices is later."""
+    overlap: Number = _IN_TURN
+    """Share that is hidden of what collectives could do while a device computes what
+    does not need them, from 0 (nothing) to 1 (all)."""
+
+    def __post_init__(self) -> None:
+        if self.overlap.value > 1:
+            raise BadInput(
+                "no more can be hidden than there is",
+                rule="overlap is a share, from 0 (collectives and computing take "
+                "turns) to 1 (all that can go on at once does)",
+                values=f"overlap: {self.overlap.value:g}",
+                remedy="overlap: 1",
+            )
+        if not self.levels:
+            raise BadInput(
+                f"cluster {self.name} has no levels",
+                rule="at least one level says how devices are connected",
+                values="levels: []",
+                remedy="levels: [{name: host, size: 8, ...}]",
+            )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Devices in one unit of each level, innermost first."""
+        return tuple(accumulate((level.size for level in self.levels), mul))
+
+    @property
+    def devices(self) -> int:
+        """All devices."""
+        return self.sizes[-1]
+
+    def level_of(self, devices: int) -> int:
+        """Return the innermost level that so many neighbouring devices are within.
+
+        Args:
+            devices: that stand side by side, the first at a unit's start.
+
+        Raises:
+            BadInput: more than the cluster has.
+        """
+        for place, size in enumerate(self.sizes):
+            if devices <= size:
+                return place
+        raise BadInput(
+            f"{self.name} has too few devices",
+            rule=f"{self.name} has {self.devices:,} devices",
+            values=f"devices = {devices:,}",
+            remedy=f"--devices {self.devices}",
+        )
+
+    def numbers(self) -> Iterator[tuple[str, Number]]:
+        """Yield every number with its path: `levels.host.alpha`."""
+        return _numbers(self, "")
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of `numbers`, and those of its own that nobody gave: `price`."""
+        known = [name for name, _ in self.numbers()]
+        return known + [x.name for x in fields(self) if getattr(self, x.name) is None]
+
+    def with_number(self, path: str, number: Number) -> "Cluster":
+        """Return the cluster with another number at one of its `paths`.
+
+        Raises:
+            BadInput: no such path.
+        """
+        check_fields({path: number}, self.paths, self.name)
+        return _replaced(self, path.split("."), number)
+
+    def to_json(self) -> str:
+        """Write the cluster; `from_json` reads the same value back."""
+        return json.dumps(_tree(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Cluster":
+        """Read a cluster that `to_json` wrote.
+
+        Raises:
+            BadInput: a field that no cluster has, or numbers that no machine has.
+        """
+        return cls.from_tree(json.loads(text))
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any]) -> "Cluster":
+        """Make a cluster of plain values in SI units, each number with its origin.
+
+        Raises:
+            BadInput: as `from_json`.
+        """
+        values = _read(cls, tree, "a cluster")
+        required(values["device"], ("efficiency", "flops"), "a device")
+        device = _read(Device, values["device"], "a device")
+        curve = _read(Curve, device["efficiency"], "an efficiency")
+        curve["points"] = tuple((float(a), float(b)) for a, b in curve["points"])
+        device["efficiency"] = Curve(**curve)
+        if device.get("kernels"):
+            device["kernels"] = _kernels(device["kernels"])
+        if device.get("blocks"):
+            device["blocks"] = _blocks(device["blocks"])
+        for table in ("flops", "packing"):
+            device[table] = {
+                name: _number(value, f"{table}.{name}")
+                for name, value in device.get(table, {}).items()
+            }
+        levels = tuple(map(_level, values["levels"]))
+        return cls(**values | {"device": Device(**device), "levels": levels})
+
+
+def _kernels(tree: Mapping[str, Any]) -> Kernels:
+    """Read rows of [kind, taps, uses, inputs, outputs, seconds, seconds]."""
+    values = _read(Kernels, tree, "kernels")
+    return Kernels(**values | {"timed": tuple(map(Kernel.of_row, values["timed"]))})
+
+
+def _blocks(tree: Mapping[str, Any]) -> TimedBlocks:
+    """Read rows of [key, samples, seconds, seconds, bytes]."""
+    values = _read(TimedBlocks, tree, "blocks")
+    timed = tuple(map(TimedBlock.of_row, values["timed"]))
+    return TimedBlocks(**values | {"timed": timed})
+
+
+def _level(tree: Mapping[str, Any]) -> Level:
+    values = _read(Level, tree, "a level")
+    return Level(**values | {"lines": tuple(map(_line, values.get("lines", ())))})
+
+
+def _line(tree: Mapping[str, Any]) -> Line:
+    values = _read(Line, tree, "a line")
+    bend = tuple((float(a), float(b)) for a, b in values.get("bend", ()))
+    return Line(**values | {"bend": bend})
+
+
+def _read(kind: type, tree: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the fields of a table, with its numbers as `Number`."""
+    known = {field.name: field for field in fields(kind)}
+    check_fields(tree, known, where)
+    required(tree, [n for n, f in known.items() if _is_needed(f)], where)
+    numbers = [name for name in tree if "Number" in str(known[name].type)]
+    return dict(tree) | {
+        name: _number(tree[name], f"{where}: {name}")
+        for name in numbers
+        if "Mapping" not in str(known[name].type)
+    }
+
+
+def _is_needed(known: Field[Any]) -> bool:
+    return known.default is MISSING and known.default_factory is MISSING
+
+
+def _number(value: Any, where: str) -> Number | None:
+    """Read what `Number.tree` wrote."""
+    if value is None:
+        return None
+    check_fields(value, ("value", "origin"), where)
+    required(value, ("value", "origin"), where)
+    return Number(**value)
+
+
+def _tree(value: Any) -> Any:
+    """Return plain values, without fields that are not known."""
+    if isinstance(value, Number):
+        return value.tree()
+    if isinstance(value, Kernel | TimedBlock):
+        return value.row
+    if isinstance(value, Mapping):
+        return {key: _tree(one) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return [_tree(one) for one in value]
+    if not is_dataclass(value):
+        return value
+    found = {field.name: getattr(value, field.name) for field in fields(value)}
+    return {key: _tree(one) for key, one in found.items() if one is not None}
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    """Return what lies below a value of a cluster; levels and lines by their names."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple):
+        return {one.name: one for one in value if isinstance(one, Level | Line)}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return {}
+
+
+def _numbers(value: Any, path: str) -> Iterator[tuple[str, Number]]:
+    for name, part in _parts(value).items():
+        here = f"{path}.{name}".strip(".")
+        if isinstance(part, Number):
+            yield here, part
+        else:
+            yield from _numbers(part, here)
+
+
+def _replaced(value: Any, path: list[str], number: Number) -> Any:
+    """Return the value with another number at the path."""
+    if not path:
+        return number
+    first, *rest = path
+    part = _replaced(_parts(value)[first], rest, number)
+    if isinstance(value, Mapping):
+        return {**value, first: part}
+    if isinstance(value, tuple):
+        return tuple(part if one.name == first else one for one in value)
+    return replace(value, **{first: part})

@@ -1,0 +1,116 @@
+"""A device: what it computes, keeps and moves, and how fast kernels of a size are."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from jaxdist.core.cluster.block_timings import TimedBlocks
+from jaxdist.core.cluster.kernel_timings import Kernels
+from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.errors import BadInput
+
+_FREE: Final = Number(0.0, "assumed: kernels start for nothing")
+_ALONE: Final = Number(1.0, "assumed: each device has processors of its own")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Share of the peak that kernels of a size reach; straight between the points."""
+
+    points: tuple[tuple[float, float], ...]
+    """(FLOPs of a kernel, share of the peak), FLOPs ascending."""
+    origin: str
+    """Where they are from, as of a `Number`."""
+
+    def __post_init__(self) -> None:
+        sizes = [size for size, _ in self.points]
+        ascends = sizes == sorted(set(sizes)) and bool(sizes) and sizes[0] > 0
+        if not ascends or not all(0 < share <= 1 for _, share in self.points):
+            raise BadInput(
+                "no kernels are that efficient",
+                rule="points are [FLOPs, share of the peak], FLOPs above 0 and "
+                "ascending, shares above 0 and at most 1",
+                values=f"{[list(point) for point in self.points]}",
+                remedy="[[1e6, 0.05], [1e9, 0.6]]",
+            )
+        Number(0, self.origin)
+
+    def at(self, flops: float) -> float:
+        """Return the share that a kernel of so many FLOPs reaches.
+
+        Between two points it is straight over the logarithm of FLOPs; outside it is
+        that of the nearest point.
+
+        >>> Curve(points=((1e6, 0.1), (1e8, 0.5)), origin="given: me").at(1e7)
+        0.3
+        """
+        before = None
+        for size, share in self.points:
+            if flops <= size:
+                if before is None:
+                    return share
+                part = math.log(flops / before[0]) / math.log(size / before[0])
+                return round(before[1] + part * (share - before[1]), 12)
+            before = size, share
+        return self.points[-1][1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """What one device computes and keeps."""
+
+    name: str
+    """As its maker calls it."""
+    flops: Mapping[str, Number]
+    """Peak FLOPs a second by dtype: `float32`, `bfloat16`."""
+    memory: Number
+    """Bytes."""
+    memory_bandwidth: Number
+    """Bytes a second, read or written."""
+    efficiency: Curve
+    """Share of the peak by the FLOPs of a kernel."""
+    launch: Number = _FREE
+    """Seconds that every kernel takes at least."""
+    crowd: Number = _ALONE
+    """Times as long as alone kernels take where all devices compute at once."""
+    kernels: Kernels | None = None
+    """Products and convolutions that were timed; they go before the efficiency."""
+    blocks: TimedBlocks | None = None
+    """Whole blocks of networks that were timed; they go before their layers."""
+    packing: Mapping[str, Number] = field(default_factory=lambda: MappingProxyType({}))
+    """Seconds a number that lossy ways of summing compute, by their names."""
+
+    def __post_init__(self) -> None:
+        if self.crowd.value < 1:
+            raise BadInput(
+                "devices that are faster in company",
+                rule="crowd is the time of a kernel where all devices compute, over "
+                "that where one does: at least 1",
+                values=f"crowd: {self.crowd.value:g}",
+                remedy="crowd: 1, of devices with processors of their own",
+            )
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether programs are compiled by XLA's CPU backend, by the device's name.
+
+        Calibrated devices are called what JAX calls their kind.
+        """
+        return "cpu" in self.name.lower()
+
+    def peak(self, dtype: str) -> Number:
+        """Return the FLOPs a second in a dtype.
+
+        Raises:
+            BadInput: none is known.
+        """
+        if dtype not in self.flops:
+            raise BadInput(
+                f"{self.name} has no FLOP/s for {dtype}",
+                rule=f"those of {', '.join(self.flops)} are known",
+                values=f"dtype = {dtype}",
+                remedy=f"device.flops.{dtype} in the cluster's file",
+            )
+        return self.flops[dtype]

@@ -1,0 +1,156 @@
+"""Kernels: products and convolutions that were timed, and what another one takes.
+
+    seconds = FLOPs / rate,   log rate = sum_i v_i log rate_i / sum_i v_i,
+    v_i = 1 / d_i^4,          d_i = distance to the timed kernel i
+
+The distance is taken over the logarithms of how often a weight is used, of inputs and
+of outputs: a product of few rows is as slow as its weights are read, whatever its
+FLOPs. A kernel that was timed itself takes what it took.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.core.cluster.timing_table import check_peak, slower
+from jaxdist.core.errors import BadInput
+from jaxdist.core.kernel_shape import KINDS, Kind, Shape
+
+Column = NDArray[Any]
+
+_POWER: Final = 4
+"""How fast the weight of a timed kernel falls with its distance."""
+_HERE: Final = 1e-6
+"""Distance at which a kernel is the timed one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """A kernel that was timed."""
+
+    shape: Shape
+    """What it computes."""
+    forward_s: float
+    """Seconds of its forward pass."""
+    backward_s: float
+    """Seconds of both its gradients."""
+
+    def __post_init__(self) -> None:
+        if min(self.forward_s, self.backward_s, self.shape.flops) <= 0:
+            raise BadInput(
+                "a kernel that takes no time",
+                rule="seconds and sizes of a kernel are above 0",
+                values=f"{self}",
+                remedy="jaxdist calibrate measures them",
+            )
+
+    @property
+    def row(self) -> list[Any]:
+        """The same as a row of a file; `of_row` reads it."""
+        return [*astuple(self.shape), self.forward_s, self.backward_s]
+
+    @classmethod
+    def of_row(cls, row: Sequence[Any]) -> Self:
+        """Read a row.
+
+        Raises:
+            BadInput: it has other columns, or another kind.
+        """
+        names = [field.name for field in fields(Shape)]
+        if len(row) != len(names) + 2 or row[0] not in KINDS:
+            raise BadInput(
+                "no row of a kernel",
+                rule=f"[{', '.join(names)}, forward_s, backward_s], of kind "
+                f"{' or '.join(KINDS)}",
+                values=f"{list(row)}",
+                remedy='["product", 1, 16, 64, 64, 1.0e-6, 3.0e-6]',
+            )
+        if any(isinstance(x, bool) or not isinstance(x, int | float) for x in row[1:]):
+            raise BadInput(
+                "a row of a kernel with words in it",
+                rule="all but the kind are numbers",
+                values=f"{list(row)}",
+                remedy='["product", 1, 16, 64, 64, 1.0e-6, 3.0e-6]',
+            )
+        *sizes, forward, backward = row
+        shape = Shape(**dict(zip(names, sizes, strict=True)))
+        return cls(shape=shape, forward_s=forward, backward_s=backward)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernels:
+    """What a device was seen to take for kernels."""
+
+    origin: str
+    """As of a `Number`."""
+    peak: float
+    """FLOPs a second of the device then; kernels of a faster one take less by that."""
+    timed: tuple[Kernel, ...]
+    """In any order; the last of equal shapes counts."""
+
+    def __post_init__(self) -> None:
+        check_peak("kernels", self.peak, self.origin)
+
+    def with_more(self, more: "Kernels") -> "Kernels":
+        """Add kernels; those timed again replace what they took before.
+
+        What a device of the peak of `more` takes for the others stays as it is.
+        """
+        before = (slower(one, self.peak / more.peak) for one in self.timed)
+        return replace(more, timed=_latest((*before, *more.timed)))
+
+    def seconds(self, shape: Shape, peak: float) -> tuple[float, float] | None:
+        """Return the seconds of forward and backward pass; None if none is alike.
+
+        Args:
+            shape: what the kernel computes.
+            peak: FLOPs a second of the device.
+
+        >>> small = Shape(kind="product", uses=16, inputs=64, outputs=64)
+        >>> timed = (Kernel(shape=small, forward_s=1e-6, backward_s=3e-6),)
+        >>> kernels = Kernels(origin="given: me", peak=1e9, timed=timed)
+        >>> twice = Shape(kind="product", uses=32, inputs=64, outputs=64)
+        >>> forward, backward = kernels.seconds(twice, 1e9)
+        >>> round(1e6 * forward, 3), round(1e6 * backward, 3)
+        (2.0, 6.0)
+        """
+        places, rates = self._of_kind[shape.kind]
+        if not len(places) or shape.flops <= 0:
+            return None
+        distance = np.linalg.norm(places - _place(shape), axis=1)
+        near = np.maximum(distance, _HERE) ** -_POWER
+        forward, backward = np.exp(near @ rates / near.sum())
+        work = shape.flops * self.peak / peak
+        return work / float(forward), 2 * work / float(backward)
+
+    @cached_property
+    def _of_kind(self) -> dict[Kind, tuple[Column, Column]]:
+        """Places and logarithms of rates, of products and of convolutions."""
+        found: dict[Kind, tuple[Column, Column]] = {}
+        latest = _latest(self.timed)
+        for kind in KINDS:
+            each = [kernel for kernel in latest if kernel.shape.kind == kind]
+            places = np.array([_place(kernel.shape) for kernel in each])
+            found[kind] = places, np.array([_rates(kernel) for kernel in each])
+        return found
+
+
+def _latest(timed: Iterable[Kernel]) -> tuple[Kernel, ...]:
+    """Return the last kernel of each shape."""
+    return tuple({kernel.shape: kernel for kernel in timed}.values())
+
+
+def _place(shape: Shape) -> Column:
+    sizes = shape.uses, shape.taps * shape.inputs, shape.outputs
+    return np.log2(sizes)
+
+
+def _rates(kernel: Kernel) -> tuple[float, float]:
+    flops = kernel.shape.flops
+    forward, backward = flops / kernel.forward_s, 2 * flops / kernel.backward_s
+    return math.log(forward), math.log(backward)

@@ -1,0 +1,59 @@
+"""Timed: what tables of timed work have in common, kernels and blocks of networks.
+
+Seconds are those of a device of some peak; one of another peak takes as much longer or
+less.
+"""
+
+from dataclasses import replace
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.errors import BadInput
+
+
+class Timed(Protocol):
+    """Work that was timed: a dataclass with the seconds of both passes."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def forward_s(self) -> float:
+        """Seconds of the forward pass."""
+
+    @property
+    def backward_s(self) -> float:
+        """Seconds of the backward pass."""
+
+
+Work = TypeVar("Work", bound=Timed)
+
+
+def check_peak(what: str, peak: float, origin: str) -> None:
+    """Refuse a table of a device that computes nothing.
+
+    Args:
+        what: was timed: `kernels`.
+        peak: FLOPs a second of the device then.
+        origin: as of a `Number`.
+
+    Raises:
+        BadInput: a peak of 0, or no number.
+    """
+    if Number(peak, origin).value == 0:
+        raise BadInput(
+            f"{what} of a device that computes nothing",
+            rule="peak is the FLOPs a second of the device when they were timed",
+            values=f"peak: {peak:g}",
+            remedy="peak: 60 GFLOP/s",
+        )
+
+
+def slower(one: Work, times: float) -> Work:
+    """Return timed work as if it took so many times as long.
+
+    Args:
+        one: work that was timed.
+        times: above 0.
+    """
+    forward, backward = times * one.forward_s, times * one.backward_s
+    return replace(one, forward_s=forward, backward_s=backward)

@@ -1,0 +1,338 @@
+"""A plan: how the training of a network is split over devices, as plain data."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
+from typing import Final, Literal
+
+from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.plan.json_fields import as_object, known, tuples
+from jaxdist.core.plan.mesh import MeshShape, sizes
+from jaxdist.core.plan.outer import Outer
+from jaxdist.core.plan.pipeline import Pipe
+from jaxdist.core.plan.placement import Placed, check_placement, order_of
+from jaxdist.core.plan.reduction import Reduce
+from jaxdist.core.plan.shuffle import Shuffle
+
+MADE_FOR: Final = "made_for"
+"""Key of a plan file that says what it was made for; no part of the plan."""
+
+
+Weights = Literal["pairs", "filter", "channel", "sequence"]
+"""How the tensor axis splits weights."""
+
+Then = Literal["repeat", "samples"]
+"""What devices that shared images do where these are whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a training run is laid out: read by the step, the audit and the report."""
+
+    mesh: MeshShape = field(default_factory=MeshShape)
+    """Devices along each axis."""
+    idle: tuple[str, ...] = ()
+    """Axes allowed to repeat the same work on purpose (to test or to measure)."""
+    placement: tuple[str, ...] = ()
+    """Axes that lie innermost on devices, behind all others, outer to inner: `pipe`
+    puts the stages side by side in a host. Empty leaves the order of the mesh.
+    """
+    weights: Weights = "pairs"
+    """How the tensor axis splits weights: pairs of layers, filters, or channels;
+    sequence: pairs, and the tokens between them.
+    """
+    zero: Literal[1, 3] = 3
+    """What the fsdp axis shares out: 1 the optimizer's state, 3 parameters as well."""
+    spatial_until: str = ""
+    """Block before which the spatial axes end: images are gathered, and whole behind;
+    empty splits them as far as they go.
+    """
+    spatial_then: Then = "repeat"
+    """What devices that shared images do behind that block: repeat the same work, or
+    exchange rows for samples and have samples of their own.
+    """
+    microbatches: int = 0
+    """Parts of a batch whose gradients are added up in a step; 0 leaves that open."""
+    remat: bool = False
+    """Whether the inside of each block is computed again backward, not kept."""
+    remat_until: str = ""
+    """Block before which the insides of blocks are computed again; its own and those
+    behind it are kept. Empty computes all again.
+    """
+    pipe: Pipe = field(default_factory=Pipe)
+    """How blocks are dealt out along the pipe axis."""
+    reduce: Reduce = field(default_factory=Reduce)
+    """How gradients are summed over the data axis."""
+    shuffle: Shuffle = field(default_factory=Shuffle)
+    """From how far away the samples of an epoch are drawn."""
+    outer: Outer = field(default_factory=Outer)
+    """How replicas along the replica axis come together."""
+
+    def __post_init__(self) -> None:
+        check_plan(self)
+
+    def on(self, mesh: MeshShape) -> "Plan":
+        """Return the plan on another mesh; what needs an axis goes with the axis.
+
+        >>> plan = Plan(mesh=MeshShape(data=2, spatial_h=2), spatial_until="head")
+        >>> plan.on(MeshShape(data=2)).title
+        'data 2'
+        """
+        one = replace(
+            self,
+            outer=self.outer if mesh.replica > 1 else Outer(),
+            pipe=self.pipe if mesh.pipe == self.mesh.pipe else Pipe(),
+        )
+        if mesh.spatial_shards > 1:
+            return replace(one, mesh=mesh)
+        return replace(one, mesh=mesh, spatial_until="", spatial_then="repeat")
+
+    @property
+    def title(self) -> str:
+        """The plan as people write it: the name of a layout everywhere.
+
+        >>> Plan(mesh=MeshShape(data=4, spatial_h=2)).title
+        'data 4 x spatial_h 2'
+        >>> Plan(mesh=MeshShape(spatial_h=2), spatial_until="block3").title
+        'spatial_h 2 until block3'
+        >>> Plan().title
+        'data 1'
+        """
+        named = [f"{name} {size}" for name, size in self.mesh.items() if size > 1]
+        end = f" until {self.spatial_until}" if self.spatial_until else ""
+        end += ", then samples" if self.spatial_then == "samples" else ""
+        return (" x ".join(named) or "data 1") + end
+
+    @property
+    def label(self) -> str:
+        """The title and what else was chosen: tells plans of one mesh apart.
+
+        >>> from jaxdist.core.plan.pipeline import Pipe
+        >>> Plan(mesh=MeshShape(data=2, pipe=2), microbatches=8, remat=True).label
+        'pipe 2 x data 2, 8 microbatches, 1f1b, remat'
+        >>> Plan(mesh=MeshShape(data=2, tensor=2), placement=("data",)).label
+        'data 2 x tensor 2, data inside'
+        """
+        return ", ".join((self.title, *self._settings()))
+
+    def _settings(self) -> Iterator[str]:
+        if self.inside:
+            yield f"{' x '.join(self.inside)} inside"
+        if self.microbatches > 1:
+            yield f"{self.microbatches} microbatches"
+        if self.stages > 1:
+            chunks = f" x {self.pipe.chunks}" if self.pipe.chunks > 1 else ""
+            yield f"{self.pipe.schedule}{chunks}"
+        if self.pipe.cuts:
+            yield "own cuts"
+        if self.mesh.tensor > 1 and self.weights != "pairs":
+            yield f"weights by {self.weights}"
+        if self.mesh.fsdp > 1 and self.zero != 3:
+            yield f"zero {self.zero}"
+        if self.remat:
+            end = f" until {self.remat_until}" if self.remat_until else ""
+            yield f"remat{end}"
+        if self.reduce.via != "exact":
+            yield self.reduce.via
+
+    def remade(self, blocks: Sequence[str]) -> tuple[str, ...]:
+        """Return the blocks whose insides are computed again.
+
+        Args:
+            blocks: all of a network's, in order; `remat_until` is one of them.
+
+        >>> Plan(remat=True, remat_until="block2").remade(("stem", "block2", "head"))
+        ('stem',)
+        >>> Plan(remat=True).remade(("stem", "head"))
+        ('stem', 'head')
+        """
+        if not self.remat:
+            return ()
+        return (*blocks,)[
+            : blocks.index(self.remat_until) if self.remat_until else None
+        ]
+
+    @property
+    def placed(self) -> Placed:
+        """The mesh on devices.
+
+        >>> Plan(placement=("pipe",)).placed.order[-1]
+        'pipe'
+        """
+        return Placed(mesh=self.mesh, order=order_of(self.placement))
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """Axes that the placement moves; none where all lie as without it.
+
+        >>> Plan(mesh=MeshShape(data=2, tensor=2), placement=("tensor",)).inside
+        ()
+        """
+        real = [a for a in self.placed.order if self.mesh.size(a) > 1]
+        as_ever = real == sorted(real, key=AXES.index)
+        return () if as_ever else tuple(a for a in self.placement if a in real)
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the network that train on their own between outer steps.
+
+        >>> from jaxdist.core.plan.outer import Outer
+        >>> Plan(mesh=MeshShape(replica=2), outer=Outer(every=50)).replicas
+        2
+        """
+        alone = self.outer.every and "replica" not in self.idle
+        return self.mesh.replica if alone else 1
+
+    @property
+    def stages(self) -> int:
+        """Into how many parts the network is cut.
+
+        >>> from jaxdist.core.plan.pipeline import Pipe
+        >>> Plan(mesh=MeshShape(pipe=2), pipe=Pipe(chunks=2)).stages
+        4
+        """
+        devices = 1 if "pipe" in self.idle else self.mesh.pipe
+        if devices == 1:
+            return 1
+        return len(self.pipe.replicas) or devices * self.pipe.chunks
+
+    @property
+    def batch_axes(self) -> tuple[str, ...]:
+        """Axes along which the samples of a global batch are divided."""
+        return ("replica", *BATCH_AXES) if self.replicas > 1 else BATCH_AXES
+
+    @property
+    def batch_shards(self) -> int:
+        """Into how many parts the samples of a global batch are divided."""
+        return self.mesh.size(*self.batch_axes)
+
+    @property
+    def sample_axes(self) -> tuple[str, ...]:
+        """Axes along which devices have samples of their own where the loss is made."""
+        dealt = self.spatial_then == "samples"
+        return (*self.batch_axes, *SPATIAL_AXES) if dealt else self.batch_axes
+
+    @property
+    def sum_axes(self) -> tuple[str, ...]:
+        """Axes over which every device holds a different share of the loss.
+
+        Along the pipe axis the devices of the last stage hold it, and others none.
+        """
+        used = {"pipe", *BATCH_AXES, *SPATIAL_AXES, "tensor"} - set(self.idle)
+        return tuple(a for a, size in self.mesh.items() if a in used and size > 1)
+
+    def to_json(self) -> str:
+        """Write the plan; `from_json` reads the same value back."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """Read a plan that `to_json` wrote.
+
+        What a file says it was made for is no part of the plan.
+
+        Raises:
+            BadInput: a field that no plan has.
+        """
+        tree = as_object("a plan", json.loads(text))
+        tree = {key: value for key, value in tree.items() if key != MADE_FOR}
+        return cls(
+            **known(cls, tree, "a plan")
+            | {
+                name: kind(**tuples(known(kind, tree.get(name, {}), f"plan.{name}")))
+                for name, kind in _PARTS.items()
+            }
+            | {
+                "mesh": MeshShape(**sizes(tree.get("mesh", {}))),
+                "idle": tuple(tree.get("idle", ())),
+                "placement": tuple(tree.get("placement", ())),
+            }
+        )
+
+
+_PARTS: Final[Mapping[str, type]] = MappingProxyType(
+    {"shuffle": Shuffle, "pipe": Pipe, "reduce": Reduce, "outer": Outer}
+)
+"""Fields of a plan that have fields of their own, but for the mesh."""
+
+
+def check_plan(plan: Plan) -> None:
+    """Refuse settings that do not go together.
+
+    Raises:
+        BadInput: with the rule, the values and what to type instead.
+    """
+    _check_idle(plan)
+    check_placement(plan.placement)
+    _check_split(plan)
+    _check_replicas(plan)
+    _check_microbatches(plan)
+    _check_remat(plan)
+
+
+def _check_idle(plan: Plan) -> None:
+    """Refuse names that are no axes."""
+    for name in plan.idle:
+        if name not in AXES:
+            near = did_you_mean(name, AXES) or ", ".join(AXES)
+            raise BadInput(f"no mesh axis {name}", remedy=f"did you mean {near}?")
+
+
+def _check_split(plan: Plan) -> None:
+    """Refuse an end of a split of images that is none."""
+    if plan.spatial_until and plan.mesh.spatial_shards == 1:
+        raise BadInput(
+            "no images are split that could be gathered",
+            rule="plan.spatial_until is for a spatial axis larger than one",
+            values=f"plan.spatial_until = {plan.spatial_until}, "
+            "every spatial axis has one device",
+            remedy=("plan.mesh.spatial_h=2", "plan.spatial_until="),
+        )
+    if plan.spatial_then == "samples" and not plan.spatial_until:
+        raise BadInput(
+            "rows are exchanged for samples nowhere",
+            rule="plan.spatial_then is for plan.spatial_until, the block where",
+            values="plan.spatial_then = samples, plan.spatial_until is empty",
+            remedy=("plan.spatial_until=head", "plan.spatial_then=repeat"),
+        )
+
+
+def _check_microbatches(plan: Plan) -> None:
+    """Refuse fewer parts than none."""
+    if plan.microbatches < 0:
+        raise BadInput(
+            "a plan has no such number of microbatches",
+            rule="plan.microbatches is a number of parts, or 0, which leaves it to "
+            "optim.accumulate",
+            values=f"plan.microbatches = {plan.microbatches}",
+            remedy="plan.microbatches=0",
+        )
+
+
+def _check_remat(plan: Plan) -> None:
+    """Refuse an end of what is computed again where nothing is."""
+    if plan.remat_until and not plan.remat:
+        raise BadInput(
+            "no blocks are computed again that could end",
+            rule="plan.remat_until is for plan.remat=true",
+            values=f"plan.remat_until = {plan.remat_until}, plan.remat = False",
+            remedy=("plan.remat=true", "plan.remat_until="),
+        )
+
+
+def _check_replicas(plan: Plan) -> None:
+    """Refuse replicas of stages that are not the devices of the pipe axis."""
+    replicas, devices = plan.pipe.replicas, plan.mesh.pipe
+    if replicas and (min(replicas) < 1 or sum(replicas) != devices):
+        own = [max(1, count) for count in replicas]
+        raise BadInput(
+            "the replicas of stages are not the devices of the pipe axis",
+            rule="plan.pipe.replicas has the devices of each stage, at least one each, "
+            "and their sum is plan.mesh.pipe",
+            values=f"plan.pipe.replicas = {','.join(map(str, replicas))}, "
+            f"plan.mesh.pipe = {devices}",
+            remedy=f"plan.pipe.replicas={','.join(map(str, own))} "
+            f"plan.mesh.pipe={sum(own)}",
+        )

@@ -1,0 +1,1 @@
+"""Text for people: units, parsing of quantities, terms and their colours."""

@@ -1,0 +1,130 @@
+"""Fields of a file or a table: those that are known, and the refusal of others."""
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxdist.core.errors import BadInput, did_you_mean
+
+
+def check_fields(tree: object, known: Iterable[str], where: str) -> None:
+    """Refuse what is no table, and fields that are not known.
+
+    Args:
+        tree: what was read.
+        known: names of the fields that there are.
+        where: what has them, for errors: `a level`.
+
+    Raises:
+        BadInput: no table, or a field of another name.
+    """
+    names = list(known)
+    if not isinstance(tree, Mapping):
+        raise BadInput(
+            f"{where} is not a table",
+            rule=f"its fields are {', '.join(names)}",
+            values=f"{tree!r}",
+            remedy=f"{names[0]}: ...",
+        )
+    for key in tree:
+        if key not in names:
+            near = did_you_mean(str(key), names)
+            raise BadInput(
+                f"{where} has no field {key}",
+                rule=f"its fields are {', '.join(names)}",
+                values=f"{key}: {tree[key]}",
+                remedy=f"did you mean {near}?" if near else f"without {key}",
+            )
+
+
+def required(tree: Mapping[str, Any], keys: Iterable[str], where: str) -> None:
+    """Refuse a table that lacks a field.
+
+    Raises:
+        BadInput: one is not there.
+    """
+    for key in keys:
+        if key not in tree:
+            raise BadInput(
+                f"{where} has no {key}",
+                rule=f"{where} has {', '.join(keys)}",
+                values=f"it has {', '.join(map(str, tree)) or 'nothing'}",
+                remedy=f"{key}: ...",
+            )
+
+
+def check_range(
+    key: str, value: float, *, least: float, below: float = math.inf
+) -> None:
+    """Refuse a number outside its range.
+
+    Args:
+        key: the setting, as it is typed.
+        value: what it was given.
+        least: the smallest number that works.
+        below: the first number that does not.
+
+    Raises:
+        BadInput: with the number nearest to what was given, or the smallest.
+
+    >>> check_range("model.dropout", 0.3, least=0, below=1)
+    >>> check_range("model.width", 0, least=1)
+    Traceback (most recent call last):
+    jaxdist.core.errors.BadInput: model.width is out of range
+      rule     model.width is at least 1
+      values   model.width = 0
+      remedy   model.width=1
+    """
+    if least <= value < below:
+        return
+    upper = "" if below == math.inf else f" and below {below:g}"
+    raise BadInput(
+        f"{key} is out of range",
+        rule=f"{key} is at least {least:g}{upper}",
+        values=f"{key} = {value}",
+        remedy=f"{key}={least:g}",
+    )
+
+
+def read_table(path: Path, *, what: str, holds: str, option: str, page: str) -> Any:
+    """Read a file as a table.
+
+    Args:
+        path: of the file; JSON is YAML too.
+        what: it is: `a platform`.
+        holds: what it has, for errors.
+        option: that names it on the command line.
+        page: of the documentation, which has an example.
+
+    Raises:
+        BadInput: no file, or no table in it.
+    """
+    # Not at the top: whoever reads no file does not wait for it.
+    import yaml
+
+    if not path.is_file():
+        near = did_you_mean(str(path), [str(p) for p in path.parent.glob("*.*")])
+        raise BadInput(
+            f"no file {path}",
+            rule=f"{what} is a name or a file that exists",
+            values=f"{option} {path}",
+            remedy=f"did you mean {near}?" if near else f"{page} has an example",
+        )
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(
+            f"{path} cannot be read",
+            rule=f"{what} is a YAML file",
+            values=" ".join(str(error).split()),
+            remedy=f"{page} has an example",
+        ) from error
+    if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
+        raise BadInput(
+            f"{path} is not a table",
+            rule=f"the file of {what} is a table: {holds}",
+            values=f"{type(tree).__name__}",
+            remedy=f"{page} has an example",
+        )
+    return tree

@@ -1,0 +1,68 @@
+"""Joining: the slices that devices hold of an activation put together.
+
+On every device, all of them, or on each those of its own samples.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdist.collectives import sharded_leaves
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def joined(x: jax.Array, dim: int, axis: str) -> jax.Array:
+    """Join the slices of all devices; floats of 16 bits as bits.
+
+    Backward the gradients of all devices are summed, in at least float32, and each
+    keeps its slice of the sum.
+
+    Args:
+        x: this device's slice.
+        dim: the dim that is sliced.
+        axis: the manual axis along which devices have the slices.
+    """
+    return sharded_leaves.joined(x, axis, dim)
+
+
+def _forward(x: jax.Array, dim: int, axis: str) -> tuple[jax.Array, None]:
+    return joined(x, dim, axis), None
+
+
+def _backward(dim: int, axis: str, saved: None, ct: jax.Array) -> tuple[jax.Array]:
+    return (sharded_leaves.dealt(ct, axis, dim).astype(ct.dtype),)
+
+
+joined.defvjp(_forward, _backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def exchanged(x: jax.Array, give: int, take: int, axis: str) -> jax.Array:
+    """Give slices of one dim away and take those of another; 16-bit floats as bits.
+
+    Args:
+        x: whole along `give`, this device's slice along `take`.
+        give: the dim that is a slice behind.
+        take: the dim that is whole behind.
+        axis: the manual axis along which devices exchange.
+    """
+    if x.dtype.itemsize != 2:
+        return lax.all_to_all(x, axis, give, take, tiled=True)
+    bits = lax.bitcast_convert_type(x, jnp.uint16)
+    moved = lax.all_to_all(bits, axis, give, take, tiled=True)
+    return lax.bitcast_convert_type(moved, x.dtype)
+
+
+def _gave(x: jax.Array, give: int, take: int, axis: str) -> tuple[jax.Array, None]:
+    return exchanged(x, give, take, axis), None
+
+
+def _given_back(
+    give: int, take: int, axis: str, saved: None, ct: jax.Array
+) -> tuple[jax.Array]:
+    return (exchanged(ct, take, give, axis),)
+
+
+exchanged.defvjp(_gave, _given_back)

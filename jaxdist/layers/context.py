@@ -1,0 +1,53 @@
+"""Binding: a model told, for one step, its layers' names, roles, splits and noise."""
+
+import zlib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import jax
+from flax import nnx
+
+from jaxdist.layers.dropout import Dropout, Noise
+from jaxdist.layers.halo import Split, own_samples
+from jaxdist.layers.spatial_gather import Gather, put_gather
+from jaxdist.layers.tensor_role import Roles, use_of
+
+
+def bind(
+    model: nnx.Module,
+    key: jax.Array | None = None,
+    ids: jax.Array | None = None,
+    roles: Roles = MappingProxyType({}),
+    splits: Mapping[str, Split] = MappingProxyType({}),
+    until: str = "",
+    gather: type[Gather] = Gather,
+) -> None:
+    """Write each layer's path into its scope; give it its role, split and noise.
+
+    Args:
+        model: changed in place; a fresh merge inside the step.
+        key: random key of (seed, step); None where nothing is random.
+        ids: sample ids of this device's samples, int32 [B].
+        roles: what layers do with the tensor axis.
+        splits: how the images of layers are cut, where not as far as they go and
+            with real rows alone.
+        until: block before which images are gathered; empty gathers none.
+        gather: what is put there.
+    """
+    if until:
+        put_gather(model, until, gather)
+    for path, layer in nnx.iter_modules(model):
+        name = ".".join(map(str, path))
+        if hasattr(layer, "scope"):
+            layer.scope = name
+        if name in roles and hasattr(layer, "role"):
+            layer.role = roles[name]
+        if hasattr(layer, "attended"):
+            layer.attended = roles.get(use_of(name, "attend"))
+        if name in splits and hasattr(layer, "split"):
+            layer.split = splits[name]
+        if isinstance(layer, Dropout) and key is not None and ids is not None:
+            # The path, not a counter: a stage that holds half the model draws alike.
+            own = jax.random.fold_in(key, zlib.crc32(name.encode()) & 0x7FFFFFFF)
+            mine = own_samples(ids, layer.split.samples)
+            layer.noise = nnx.data(Noise(own, mine))

@@ -1,0 +1,72 @@
+"""Norms of each token by itself: over its features, whatever else is split."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from jaxdist.core.dtypes import wide
+from jaxdist.layers.tensor_role import Role, whole_tokens
+
+
+class LayerNorm(nnx.LayerNorm):
+    """`flax.nnx.LayerNorm`, its statistics in two passes and at least float32.
+
+    y = (x - mean) / sqrt(var + epsilon) * scale + bias
+    """
+
+    scope: str = ""
+    role: Role | None = None
+    """Whether tokens are this device's and joined behind it: `gather`."""
+
+    def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
+        """Normalise `x [..., C]` over its features.
+
+        Raises:
+            TypeError: a mask; a token is there whole or not at all.
+        """
+        _refuse_mask(mask)
+        with jax.named_scope(self.scope or "LayerNorm"):
+            full = x.astype(wide(x.dtype))
+            centred = full - full.mean(-1, keepdims=True)
+            return whole_tokens(_scaled(self, centred, x.dtype), self.role)
+
+
+class RMSNorm(nnx.RMSNorm):
+    """`flax.nnx.RMSNorm`, its statistics at least float32.
+
+        y = x / sqrt(mean(x**2) + epsilon) * scale
+
+    Zhang and Sennrich 2019, arXiv:1910.07467, equation 4.
+    """
+
+    scope: str = ""
+    role: Role | None = None
+    """Whether tokens are this device's and joined behind it: `gather`."""
+
+    def __call__(self, x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+        """Normalise `x [..., C]` over its features.
+
+        Raises:
+            TypeError: a mask; a token is there whole or not at all.
+        """
+        _refuse_mask(mask)
+        with jax.named_scope(self.scope or "RMSNorm"):
+            y = _scaled(self, x.astype(wide(x.dtype)), x.dtype)
+            return whole_tokens(y, self.role)
+
+
+def _scaled(norm: LayerNorm | RMSNorm, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Divide by the root of the mean square, then scale, and shift where it does."""
+    square = jnp.square(x).mean(-1, keepdims=True)
+    y = x * lax.rsqrt(square + norm.epsilon)
+    if norm.scale is not None:
+        y = y * norm.scale[...].astype(x.dtype)
+    if isinstance(norm, LayerNorm) and norm.bias is not None:
+        y = y + norm.bias[...].astype(x.dtype)
+    return y.astype(norm.dtype or dtype)
+
+
+def _refuse_mask(mask: jax.Array | None) -> None:
+    if mask is not None:
+        raise TypeError("a norm of tokens takes no mask")

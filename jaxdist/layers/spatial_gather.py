@@ -1,0 +1,126 @@
+"""A gather: where the split of images ends, and each device has all rows from there on.
+
+It stands before a block of a network's chain. The layers behind it see whole images.
+What they do is done on every device that held a part of them; or, where rows are
+exchanged for samples, each device has samples of its own.
+
+Source: Kahira et al. 2021, arXiv:2104.09075, section 3, data and spatial combined.
+"""
+
+from typing import Any
+
+import jax
+from flax import nnx
+from jax import lax
+
+from jaxdist.core.axes import spatial_axes_of
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.layers.all_gather_slices import exchanged, joined
+from jaxdist.layers.halo import Split
+
+
+class Gather(nnx.Module):
+    """Join the blocks of images along every split dim, and cut off padding.
+
+    Backward the gradients that devices have of an image are summed, and each keeps
+    those of its own rows.
+
+    Args:
+        until: name of the block that it stands before.
+    """
+
+    scope: str = ""
+    split: Split = Split()
+    """How its images are cut."""
+
+    def __init__(self, until: str) -> None:
+        self.until = until
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map a block of images `[B, ..., C]` to the whole images.
+
+        Raises:
+            BadInput: what enters the block are no images.
+        """
+        if not spatial_axes_of(getattr(x, "ndim", 0)):
+            raise _refused(
+                f"no images enter {self.until}",
+                "the split of images ends before a block that reads images",
+                f"{self.until} reads {_shapes(x)}",
+            )
+        with jax.named_scope(self.scope or "Gather"):
+            real = self.split.real(x)
+            for dim, axis in self.split.dims(x).items():
+                rows = self.rows_of_all(x, dim, axis)
+                x = lax.slice_in_dim(rows, 0, real[dim - 1], axis=dim)
+            return x
+
+    def rows_of_all(self, x: jax.Array, dim: int, axis: str) -> jax.Array:
+        """Return the rows of all devices along one dim, padding included."""
+        return joined(x, dim, axis)
+
+
+class Exchange(Gather):
+    """Give away samples and take the rows of those that are left, dim by dim."""
+
+    def rows_of_all(self, x: jax.Array, dim: int, axis: str) -> jax.Array:
+        """Return the rows of all devices along one dim, for a part of the samples."""
+        return exchanged(x, 0, dim, axis)
+
+
+def put_gather(network: Any, until: str, kind: type[Gather] = Gather) -> Gather:
+    """Put a gather before a block of a network's chain; changed in place.
+
+    Args:
+        network: a fresh merge inside a trace.
+        until: name of the block.
+        kind: what it does.
+
+    Raises:
+        BadInput: the network has no such block, or it is the first.
+    """
+    block = _block(network, until)
+    gather = kind(until)
+    setattr(network, f"gather_{until}", gather)
+    known = type(block)
+
+    def gathered(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        return known.__call__(self, gather(x), *args, **kwargs)
+
+    # Python looks `__call__` up on the class: the block gets a class of its own.
+    own = type(known.__name__, (known,), {"__call__": gathered})
+    object.__setattr__(block, "__class__", own)
+    return gather
+
+
+def _block(network: Any, until: str) -> nnx.Module:
+    """Find the block, or say which there are."""
+    if not hasattr(network, "chain"):
+        kind = type(network).__name__
+        raise _refused(
+            f"{kind} has no blocks that a split could end at",
+            "plan.spatial_until names a block of the network's chain()",
+            f"{kind} has no chain()",
+        )
+    blocks = dict(network.chain())
+    if until not in list(blocks)[1:]:
+        near = did_you_mean(until, list(blocks)[1:])
+        raise _refused(
+            f"the split of images cannot end at {until}",
+            "plan.spatial_until names a block of the network, and not the first",
+            f"the blocks are {', '.join(blocks)}",
+            *([f"did you mean plan.spatial_until={near}?"] if near else []),
+        )
+    block: nnx.Module = blocks[until]
+    return block
+
+
+def _refused(what: str, rule: str, values: str, *first: str) -> BadInput:
+    whole = "plan.spatial_until= splits images as far as they go"
+    return BadInput(what, rule=rule, values=values, remedy=(*first, whole))
+
+
+def _shapes(x: Any) -> str:
+    """Say what was handed over."""
+    shapes = [str(list(leaf.shape)) for leaf in jax.tree.leaves(x)]
+    return " and ".join(shapes)

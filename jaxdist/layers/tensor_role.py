@@ -1,0 +1,140 @@
+"""Role: what a layer does with the tensor axis, told to it by `jaxdist.layers.context`.
+
+    role        weights a device holds   input a device takes   what it returns
+    filter      a slice of the filters   whole                  whole: slices gathered
+    channel     a slice of the channels  whole, it cuts its own whole: summed
+    column      a slice of the filters   whole                  its slice
+    row         a slice of the channels  its slice              whole: summed
+    inner       its slice                its slice              its slice
+    vocabulary  a slice of the rows      whole                  whole: summed
+    logits      a slice of the filters   whole                  its slice, to the loss
+
+and where the tokens between pairs are split as well:
+
+    scatter     a slice of the channels  its slice              its tokens of the sum
+    lookup      a slice of the rows      whole                  its tokens of the sum
+    own         whole                    its tokens, or whole   its tokens
+    gather      whole                    its tokens             whole: tokens gathered
+
+A table has a second role, `PATH.attend`, for what it does with the likeness of vectors
+to its rows: `filter` or `logits`.
+
+`column` and `row` make a pair: between them every device has its own features, and the
+layers there are `inner`. No gradient needs a rule of its own: each device holds a
+share of what its whole activations are worth to the loss, and all sums transpose to
+sums (`jaxdist.train.step`).
+
+Sources: filter and channel: Kahira et al. 2021, arXiv:2104.09075, section 3; pairs:
+Shoeybi et al. 2019, arXiv:1909.08053, section 3; tokens: Korthikanti et al. 2022,
+arXiv:2205.05198, section 4.2.
+"""
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import jax
+from jax import lax
+
+from jaxdist.core.dtypes import wide
+from jaxdist.layers.all_gather_slices import joined
+
+Role = Literal[
+    "filter",
+    "channel",
+    "column",
+    "row",
+    "inner",
+    "vocabulary",
+    "logits",
+    "scatter",
+    "lookup",
+    "own",
+    "gather",
+]
+
+Roles = Mapping[str, Role]
+"""Roles by the path of the layer; a layer that is not in it is whole everywhere."""
+
+AXIS: Final = "tensor"
+TOKENS: Final = 1
+"""The dim of tokens in `[B, T, C]`."""
+
+
+def use_of(path: str, method: str) -> str:
+    """Name one use of a layer, as roles do.
+
+    >>> use_of("embed.tokens", "__call__"), use_of("embed.tokens", "attend")
+    ('embed.tokens', 'embed.tokens.attend')
+    """
+    return path if method == "__call__" else f"{path}.{method}"
+
+
+def entered(x: jax.Array, role: Role | None, groups: int = 1) -> jax.Array:
+    """Return the part of a layer's input that this device's weights read.
+
+    Args:
+        x: `[B, ..., C]`, whole, or its slice of the channels for a `row`.
+        role: the layer's role.
+        groups: parts of the channels that filters do not see across.
+    """
+    if role == "channel":
+        grouped = x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)
+        part = own_slice(grouped, grouped.shape[-1] // lax.axis_size(AXIS))
+        return part.reshape(*x.shape[:-1], -1)
+    if role in ("filter", "column") and groups > 1:
+        devices, width = lax.axis_size(AXIS), x.shape[-1] // groups
+        # A device's filters are of several groups, or a part of one.
+        first = lax.axis_index(AXIS) * groups // devices
+        size = max(groups // devices, 1) * width
+        return lax.dynamic_slice_in_dim(x, first * width, size, x.ndim - 1)
+    return x
+
+
+def own_groups(role: Role | None, groups: int) -> int:
+    """Return into how many groups this device's filters fall."""
+    if role in ("filter", "column") and groups > 1:
+        return max(groups // lax.axis_size(AXIS), 1)
+    return groups
+
+
+def left(y: jax.Array, role: Role | None, bias: jax.Array | None) -> jax.Array:
+    """Make what a layer returns of what this device's weights gave.
+
+    Args:
+        y: `[B, ..., C]`, a slice of the filters or a part of each sum.
+        role: the layer's role.
+        bias: `[C]`, added once: behind a sum, or to the slice that it belongs to.
+    """
+    if role in ("channel", "row"):
+        y = summed(y)
+    elif role == "scatter":
+        y = scattered(y)
+    y = y if bias is None else y + bias
+    return gathered(y) if role == "filter" else y
+
+
+def summed(y: jax.Array) -> jax.Array:
+    """Add what all devices have, in at least float32."""
+    return lax.psum(y.astype(wide(y.dtype)), AXIS).astype(y.dtype)
+
+
+def scattered(y: jax.Array) -> jax.Array:
+    """Add what all devices have of `[B, T, C]`, and keep this device's tokens."""
+    full = y.astype(wide(y.dtype))
+    part = lax.psum_scatter(full, AXIS, scatter_dimension=TOKENS, tiled=True)
+    return part.astype(y.dtype)
+
+
+def own_slice(x: jax.Array, size: int) -> jax.Array:
+    """Cut this device's slice of `size` out of the last dim."""
+    return lax.dynamic_slice_in_dim(x, lax.axis_index(AXIS) * size, size, x.ndim - 1)
+
+
+def gathered(x: jax.Array) -> jax.Array:
+    """Join the slices of all devices along the last dim."""
+    return joined(x, x.ndim - 1, AXIS)
+
+
+def whole_tokens(x: jax.Array, role: Role | None) -> jax.Array:
+    """Join the tokens of all devices behind the last layer that has its own."""
+    return joined(x, TOKENS, AXIS) if role == "gather" else x

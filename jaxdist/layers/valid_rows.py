@@ -1,0 +1,95 @@
+"""Real rows: how many rows of a split image are its own, where the others are padding.
+
+N rows lie on n devices as blocks of b rows, and n b may be larger than N. The rows from
+N on are padding: they hold any finite numbers, as what a layer makes of padding is
+padding. A layer whose windows or sums would meet them replaces them first, so nothing
+real ever depends on them, and their gradients are zero.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdist.layers.halo import Rows, Split
+from jaxdist.layers.manual_axes import manual_sizes
+from jaxdist.layers.window import Windows, cut
+
+
+class Windowed(Protocol):
+    """A layer that passes a window over its input."""
+
+    scope: str
+    split: Split
+    fill: float
+
+    def windows(self, rows: Rows) -> Windows:
+        """Return the window over each dim of the whole image."""
+        ...
+
+
+def fill_padding(
+    x: jax.Array, split: Mapping[int, str], rows: Mapping[int, int], fill: float = 0.0
+) -> jax.Array:
+    """Replace the padding of a block; without padding `x` itself.
+
+    Args:
+        x: block `[B, ..., C]`.
+        split: {dim: axis} of the dims that are cut.
+        rows: real rows along those dims whose padding is replaced.
+        fill: by what.
+    """
+    for dim, real in rows.items():
+        block = x.shape[dim]
+        if real < block * lax.axis_size(split[dim]):
+            along = [block if d == dim else 1 for d in range(x.ndim)]
+            here = lax.broadcasted_iota(jnp.int32, along, dim)
+            first = lax.axis_index(split[dim]).astype(jnp.int32) * block
+            x = jnp.where(here + first < real, x, jnp.asarray(fill, x.dtype))
+    return x
+
+
+def zero_padding(x: jax.Array, split: Split) -> jax.Array:
+    """Replace all padding of a block by zeros, so that sums are of what is real."""
+    dims, real = split.dims(x), split.real(x)
+    return fill_padding(x, dims, {dim: real[dim - 1] for dim in dims})
+
+
+def local_sum(x: jax.Array, split: Split) -> tuple[jax.Array, float]:
+    """Sum a block's real positions, all samples.
+
+    Args:
+        x: block `[B, ..., C]`.
+        split: how the layer's images are cut.
+
+    Returns:
+        The sum `[C]`, and how many positions a device has on average.
+    """
+    sizes, filled = manual_sizes(), zero_padding(x, split)
+    shards = math.prod(sizes[axis] for axis in split.dims(x).values())
+    positions = x.shape[0] * math.prod(split.real(x))
+    return filled.sum(tuple(range(x.ndim - 1))), positions / shards
+
+
+def cut_windows(layer: Windowed, x: jax.Array) -> tuple[jax.Array, Windows]:
+    """Prepare a block for a layer's windows.
+
+    Returns:
+        The block, its padding replaced where a window meets it, and the window over
+        each of its dims.
+
+    Raises:
+        BadInput: blocks without whole strides; or the outputs are not one for each
+            stride of rows, and the layer was not told its real rows.
+    """
+    split, sizes = layer.split.dims(x), manual_sizes()
+    whole = layer.windows(layer.split.real(x))
+    if layer.split.rows is None:
+        for dim, axis in split.items():
+            whole[dim - 1].check_even(axis, sizes[axis], layer.scope)
+    meets = {dim: whole[dim - 1].rows for dim in split if whole[dim - 1].overhang}
+    filled = fill_padding(x, split, meets, layer.fill)
+    return filled, cut(whole, split, x.shape, layer.scope)

@@ -1,0 +1,115 @@
+"""Mitigation: the list and the placement with the least time, by trying them.
+
+Contention comes from partners that share links in the same step, so it can be taken
+away without other cables: by another order of partners, by stripes that use all dims at
+once, by two levels, or by putting ranks elsewhere. All of these are tried, and then
+swaps of two ranks' devices, as long as they help.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from jaxdist.collectives.algorithms.schedule import Algorithm
+from jaxdist.core.errors import BadInput
+from jaxdist.network.placement import placement
+from jaxdist.network.routes import Numbers
+from jaxdist.network.schedules_by_name import step_list
+from jaxdist.network.simulate import Network, Simulation, key_of, simulate
+
+LISTS: Final = (
+    "halving_doubling",
+    "halving_doubling_far",
+    "striped_halving_doubling",
+    "swing",
+    "ring",
+    "bucket_2d",
+    "double_binary_tree",
+    "recursive_doubling",
+)
+"""Lists that know no hosts."""
+PLACES: Final = ("in_order", "dealt", "reversed_bits")
+_MESSAGES: Final = 1 << 23
+"""Messages of unlike steps above which a list is not tried."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Candidate:
+    """One way that was tried."""
+
+    algorithm: Algorithm
+    """The step list."""
+    per_host: int | None
+    """Ranks of a host, where the list has two levels."""
+    place: str
+    """Name of the placement."""
+    devices: Numbers
+    """`[P]`, the device of each rank."""
+    simulation: Simulation
+    """What it takes."""
+
+
+def mitigate(
+    ranks: int, size: float, network: Network, swaps: int = 0, seed: int = 0
+) -> list[Candidate]:
+    """Return the ways that were tried, best first.
+
+    Args:
+        ranks: P.
+        size: bytes of the array.
+        network: has P devices at least.
+        swaps: exchanges of two ranks that are tried on the best way.
+        seed: of the exchanges.
+
+    >>> from jaxdist.network.topologies.registry import topology
+    >>> found = mitigate(16, 2.0**26, Network(topology=topology("dln", 16, {})))
+    >>> found[0].simulation.phi_max
+    1
+    """
+    tried = []
+    for algorithm, per_host in _lists(ranks, network):
+        for place in PLACES:
+            devices = placement(place, ranks, network.topology)
+            tried.append(
+                Candidate(
+                    algorithm=algorithm,
+                    per_host=per_host,
+                    place=place,
+                    devices=devices,
+                    simulation=simulate(algorithm, size, network, devices),
+                )
+            )
+    tried.sort(key=lambda one: one.simulation.seconds)
+    better = _swapped(tried[0], size, network, swaps, seed)
+    return tried if better is tried[0] else [better, *tried]
+
+
+def _lists(ranks: int, network: Network) -> Iterator[tuple[Algorithm, int | None]]:
+    hosts = {network.topology.per_host, network.topology.per_switch, None}
+    widths = [w for w in hosts if w is None or (1 < w < ranks and ranks % w == 0)]
+    two = [(n, w) for n in ("two_level_ring", "two_level_halving") for w in widths]
+    for name, per_host in [*((name, None) for name in LISTS), *two]:
+        try:
+            algorithm = step_list(name, ranks, per_host)
+        except BadInput:  # not defined for so many ranks
+            continue
+        unlike = {key_of(step): len(step.transfers) for step in algorithm.steps}
+        if sum(unlike.values()) <= _MESSAGES:
+            yield algorithm, per_host
+
+
+def _swapped(
+    best: Candidate, size: float, network: Network, swaps: int, seed: int
+) -> Candidate:
+    """Exchange two ranks at a time, and keep what takes less time."""
+    rng = np.random.default_rng(seed)
+    for _ in range(swaps):
+        devices = best.devices.copy()
+        one, other = rng.choice(devices.size, 2, replace=False)
+        devices[[one, other]] = devices[[other, one]]
+        found = simulate(best.algorithm, size, network, devices)
+        if found.seconds < best.simulation.seconds:
+            best = replace(best, place="swapped", devices=devices, simulation=found)
+    return best

@@ -1,0 +1,87 @@
+"""Fluid: when messages that start at given times arrive, if bytes flow like water.
+
+Between two events, a message that starts and one that ends, all rates stay as they are;
+at an event they are shared anew. A message starts after the latency of its way.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from jaxdist.network.bandwidth_sharing import Demand, rates
+from jaxdist.network.routes import Reals
+
+PRECISION: Final = 1e-12
+"""Seconds: ends that are nearer to each other are one event."""
+
+
+@dataclass(eq=False)
+class Stream:
+    """Messages on their way, moved on from event to event.
+
+    Args:
+        demand: F messages on L links.
+        capacity: `[L]`, bytes a second.
+        start: `[F]`, seconds at which bytes begin to flow.
+        size: `[F]`, bytes.
+    """
+
+    demand: Demand
+    capacity: Reals
+    start: Reals
+    size: Reals
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.left = self.size.astype(float)
+        self.end = np.full(self.left.size, np.inf)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all have arrived."""
+        return bool(np.isfinite(self.end).all())
+
+    def step(self) -> None:
+        """Go on to the next event."""
+        waits = np.isinf(self.end)
+        running = waits & (self.start <= self.now + PRECISION)
+        later = self.start[waits & ~running]
+        following = float(later.min()) if later.size else np.inf
+        ids = np.flatnonzero(running)
+        if not ids.size:
+            self.now = following
+            return
+        rate = rates(self.demand.of(running), self.capacity)
+        needs = self.left[ids] / rate
+        passed = min(float(needs.min()), following - self.now)
+        self.left[ids] -= rate * passed
+        self.now += passed
+        self.end[ids[needs <= passed + PRECISION]] = self.now
+
+
+def ends(demand: Demand, capacity: Reals, start: Reals, size: Reals) -> Reals:
+    """Return when each message has arrived.
+
+    Args:
+        demand: F messages on L links.
+        capacity: `[L]`, bytes a second.
+        start: `[F]`, seconds at which bytes begin to flow.
+        size: `[F]`, bytes.
+
+    Returns:
+        `[F]`, seconds.
+
+    Two messages of 8 B share 4 B/s; the second one starts when half of the first is
+    through, so each waits for the other:
+
+    >>> both, flow = np.array([0, 0]), np.array([0, 1])
+    >>> asked = Demand(flow=flow, link=both, use=np.ones(2), weight=np.ones(2),
+    ...     most=np.full(2, np.inf))
+    >>> ends(asked, np.array([4.0]), np.array([0.0, 1.0]), np.array([8.0, 8.0]))
+    array([3., 4.])
+    """
+    stream = Stream(demand, capacity, start, size)
+    while not stream.is_over:
+        stream.step()
+    return stream.end

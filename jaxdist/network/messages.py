@@ -1,0 +1,106 @@
+"""Traffic: the messages of a step, and what they ask of a topology's links."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxdist.core.errors import BadInput
+from jaxdist.network.bandwidth_sharing import Demand
+from jaxdist.network.protocol_overheads import Factors
+from jaxdist.network.routes import Numbers, Reals, Routes
+from jaxdist.network.topology import Topology
+
+SHARINGS = ("maxmin", "rtt")
+"""How links are shared: in equal parts, or in parts of 1 / latency."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Traffic:
+    """Messages that start together."""
+
+    sources: Numbers
+    """`[F]`, devices that send."""
+    targets: Numbers
+    """`[F]`, devices that receive."""
+    size: Reals
+    """`[F]`, bytes."""
+
+    @classmethod
+    def none(cls) -> "Traffic":
+        """Return no messages at all."""
+        nobody = np.zeros(0, np.int64)
+        return cls(sources=nobody, targets=nobody, size=np.zeros(0))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Asked:
+    """Messages with their ways: all that sharing and time depend on."""
+
+    routes: Routes
+    """The ways there."""
+    demand: Demand
+    """What is asked of links, ways back included where they count."""
+    start: Reals
+    """`[F]`, seconds until bytes begin to flow."""
+    size: Reals
+    """`[F]`, bytes."""
+
+
+def ask(topology: Topology, traffic: Traffic, factors: Factors, sharing: str) -> Asked:
+    """Lay messages on a topology.
+
+    Args:
+        topology: has the devices.
+        traffic: F messages.
+        factors: what a protocol makes of links.
+        sharing: `maxmin` or `rtt`.
+
+    Raises:
+        BadInput: shares by round trip, where a way has no latency at all.
+    """
+    size = traffic.size
+    ways = topology.routes(traffic.sources, traffic.targets)
+    latency = ways.sums(topology.latency)
+    start = latency * factors.latency(size)
+    most = ways.least(topology.capacity) * factors.bandwidth(size)
+    window = np.full(size.size, np.inf)
+    np.divide(factors.window, 2 * latency, out=window, where=latency > 0)
+    back = topology.routes(traffic.targets, traffic.sources) if factors.back else None
+    flow, link, use = _crossings(ways, back, factors.back)
+    demand = Demand(
+        flow=flow,
+        link=link,
+        use=use,
+        weight=_weights(topology, ways, latency, factors, sharing),
+        most=np.minimum(most, window),
+    )
+    return Asked(routes=ways, demand=demand, start=start, size=size)
+
+
+def _crossings(
+    ways: Routes, back: Routes | None, part: float
+) -> tuple[Numbers, Numbers, Reals]:
+    if back is None:
+        return ways.flow, ways.link, np.ones(ways.flow.size)
+    flow = np.concatenate((ways.flow, back.flow))
+    order = np.argsort(flow, kind="stable")
+    link = np.concatenate((ways.link, back.link))
+    use = np.repeat((1.0, part), (ways.flow.size, back.flow.size))
+    return flow[order], link[order], use[order]
+
+
+def _weights(
+    topology: Topology, ways: Routes, latency: Reals, factors: Factors, sharing: str
+) -> Reals:
+    if sharing == "maxmin":
+        return np.ones(latency.size)
+    trip = latency + factors.per_hop * ways.sums(1 / topology.capacity)
+    if not (trip > 0).all():
+        raise BadInput(
+            "links cannot be shared by round trip where a way has no latency",
+            rule="--sharing rtt shares a link in parts of 1 / latency",
+            values=f"{int((trip <= 0).sum())} messages cross links of 0 s only",
+            remedy=("--sharing maxmin", "a latency for each link of the platform"),
+        )
+    # In parts of the shortest, so that sums of them stay near 1.
+    return np.asarray(trip.min() / trip)

@@ -1,0 +1,140 @@
+"""Misses: the terms of a run that differ most from what was said, and why, likely."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from jaxdist.core.step_breakdown import (
+    BUBBLE,
+    COMPUTE,
+    OTHER,
+    PACKING,
+    UPDATE,
+    WAITING,
+    Measured,
+)
+from jaxdist.oracle.predicted_term import Term
+
+_SURE: Final = ("measured", "fitted")
+_SPEEDS: Final = {
+    COMPUTE: ("device.flops", "device.efficiency", "device.launch"),
+    PACKING: ("device.packing",),
+    UPDATE: ("device.memory_bandwidth",),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Miss:
+    """A term that was predicted badly."""
+
+    term: Term
+    """What was said and what was seen."""
+    cause: str
+    """What it comes from, likely."""
+    remedy: str
+    """What mends the prediction, or the run."""
+
+    @property
+    def seconds(self) -> float:
+        """Measured less predicted."""
+        return (self.term.measured or 0.0) - self.term.predicted
+
+
+def misses(
+    terms: Sequence[Term],
+    layers: Sequence[Term],
+    measured: Measured,
+    origins: Mapping[str, str],
+    recalibrate: str,
+    most: int = 2,
+    hides: Collection[str] = (),
+) -> tuple[Miss, ...]:
+    """Return the terms that miss by most seconds, the worst first.
+
+    Args:
+        terms: of the step, seconds.
+        layers: of computing, those that miss most first.
+        measured: what the devices did.
+        origins: where each number of the cluster is from, by its path.
+        recalibrate: the command that folds the run into the cluster.
+        most: how many.
+        hides: terms of which a part is said to be hidden behind computing.
+    """
+    shown = {path: origin for path, origin in origins.items() if path != "overlap"}
+    known = [one for one in terms if one.unit == "s" and one.measured is not None]
+    worst = sorted(known, key=lambda one: -one.off)[:most]
+    return tuple(
+        Miss(
+            term=one,
+            cause=_cause(
+                one, layers, measured, origins if one.name in hides else shown
+            ),
+            remedy=_remedy(one, measured) or recalibrate,
+        )
+        for one in worst
+        if one.off
+    )
+
+
+def _cause(
+    term: Term,
+    layers: Sequence[Term],
+    measured: Measured,
+    origins: Mapping[str, str],
+) -> str:
+    count, cores = len(measured.devices), measured.cores
+    crowd = f"{count} devices of the process share {cores} cores"
+    match term.name:
+        case "waiting" | "bubble" | "other" if count > cores:
+            return f"{crowd}, so they take turns"
+        case "waiting":
+            return "devices come to a collective at different times"
+        case "bubble":
+            return "stages take other times than was predicted of them"
+        case "other":
+            return "between operations nothing ran: each is short beside its start"
+        case "input":
+            return "the samples of a step were not there when it began"
+    guessed = _guessed(term.name, origins)
+    parts = [f"{', '.join(guessed)}: nobody measured"] if guessed else []
+    if term.name == COMPUTE and layers:
+        parts.append(f"most of it in {_layer(layers[0])}")
+    if _may_be_waiting(term) and measured.processes > 1:
+        parts.append("it may be a wait for other processes, which nobody watched")
+    if count > cores:
+        parts.append(crowd)
+    return "; ".join(parts) or "the numbers it rests on were measured elsewhere"
+
+
+def _may_be_waiting(term: Term) -> bool:
+    """Tell whether a term moves something, and took longer than was said."""
+    moves = term.name not in (*_SPEEDS, OTHER)
+    return moves and (term.measured or 0.0) > term.predicted
+
+
+def _layer(layer: Term) -> str:
+    took, said = 1e3 * (layer.measured or 0.0), 1e3 * layer.predicted
+    name = layer.name or "operations of no layer"
+    return f"{name}, {took:,.2f} ms, predicted {said:,.2f}"
+
+
+def _guessed(term: str, origins: Mapping[str, str]) -> list[str]:
+    of = _SPEEDS.get(term, ("levels", "overlap"))
+    found = (
+        ".".join(path.split(".")[: 3 if path.startswith("levels") else 2])
+        for path, origin in origins.items()
+        if path.startswith(of) and not origin.startswith(_SURE)
+    )
+    return list(dict.fromkeys(found))
+
+
+def _remedy(term: Term, measured: Measured) -> str:
+    """Say what mends the run; nothing where the prediction is to be mended."""
+    crowded = len(measured.devices) > measured.cores
+    if term.name in (WAITING, BUBBLE, OTHER) and crowded:
+        return f"at most {measured.cores} devices in a process of this machine"
+    if term.name == "input":
+        return "data.readers=4, or data that is kept"
+    if term.name == BUBBLE:
+        return "plan.pipe.cuts where measured stages are equal, or more microbatches"
+    return ""

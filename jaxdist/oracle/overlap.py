@@ -1,0 +1,216 @@
+"""Hiding: collectives that go on while a device computes what does not need them.
+
+    hidden = o (A + B - max over k of (a_1 + ... + a_k + b_k + ... + b_n))
+
+Of layers in the order in which a pass comes to them, a and b are the seconds of what is
+done first and of what needs it, A and B their sums, and the maximum is how long two
+workers take, one for each (Johnson 1954, two machines in a row). o is the cluster's
+`overlap`: t = comp + sum (1 - o) comm, correction 2 to ParaDL (arXiv 2104.09075), for
+what can overlap.
+
+    gathers    parameters that fsdp shares out, then the pass that reads them, forward
+               and, from the last layer to the first, backward; in each microbatch
+    sums       a layer's backward pass, then the sum of its gradients, which have what
+               gathers leave of that pass; buckets are summed when they are full
+
+The bytes of a layer's parameters say its part of what moves. What comes behind a loop
+has no pass to hide behind: sums of several microbatches, all of a pipeline, parameters
+that are put together after the update (`plan.zero=1`). What layers say to each other is
+needed at once.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.oracle.collective_times import priced
+from jaxdist.oracle.compute_times import spent_in
+from jaxdist.oracle.step_description import Case
+from jaxdist.partition.fsdp import AXIS
+from jaxdist.partition.gradient_buckets import BUCKETS
+from jaxdist.partition.ledger import Ledger
+from jaxdist.partition.traffic import Traffic
+
+Seconds = NDArray[np.float64]
+_SUMS: Final = "reduce_gradients"
+"""How the scope of sums of whole gradients begins."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hiding:
+    """Collectives beside one pass of a step."""
+
+    behind: str
+    """`forward` or `backward`: the pass."""
+    moved: Mapping[str, float]
+    """Their seconds by term, as if nothing overlapped."""
+    computed: float
+    """Seconds of the pass that nothing else is hidden behind."""
+    beside: float
+    """Seconds in which both can go on."""
+    overlap: float
+    """Share of these in which both do."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that are hidden."""
+        return self.overlap * self.beside
+
+    @property
+    def by_term(self) -> dict[str, float]:
+        """The same by term, as the seconds of each."""
+        whole = sum(self.moved.values())
+        return {term: self.seconds * s / whole for term, s in self.moved.items()}
+
+
+def at_once(first: Seconds, then: Seconds) -> Seconds:
+    """Return the seconds in which two workers work at the same time.
+
+    Args:
+        first: seconds of each piece at the first worker, [..., pieces].
+        then: the same at the second, who may not have it before.
+
+    >>> float(at_once(np.ones(4), np.ones(4)))
+    3.0
+    """
+    behind = np.cumsum(then[..., ::-1], axis=-1)[..., ::-1]
+    longest = (np.cumsum(first, axis=-1) + behind).max(axis=-1)
+    return np.maximum(0.0, first.sum(axis=-1) + then.sum(axis=-1) - longest)
+
+
+def hidings(case: Case, cluster: Cluster, ledger: Ledger) -> tuple[Hiding, ...]:
+    """Return what a step hides behind its passes.
+
+    Args:
+        case: network, layout and traffic.
+        cluster: machines.
+        ledger: what the step's collectives move.
+    """
+    if not cluster.overlap.value or case.plan.stages > 1:
+        return ()
+    passes = _passes(case, cluster)
+    found = [*_gathered(case, cluster, ledger, passes)]
+    if case.microbatches == 1:
+        taken = sum(one.seconds for one in found if one.behind == "backward")
+        found += _summed(case, cluster, ledger, passes, taken)
+    return tuple(one for one in found if one.beside > 0)
+
+
+def hidden(found: Iterable[Hiding]) -> dict[str, float]:
+    """Return the seconds that are hidden, by term."""
+    total: Counter[str] = Counter()
+    for one in found:
+        total.update(one.by_term)
+    return dict(total)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Passes:
+    """A step's passes by layer, in the order of the network."""
+
+    forward: Seconds
+    """Seconds of a step."""
+    backward: Seconds
+    """The same."""
+    bytes: Seconds
+    """Those of parameters."""
+
+    @property
+    def shares(self) -> Seconds:
+        """The part that each layer has of the parameters."""
+        shares: Seconds = self.bytes / max(1.0, self.bytes.sum())
+        return shares
+
+
+def _passes(case: Case, cluster: Cluster) -> _Passes:
+    late = case.microbatches * (1 + cluster.jitter.value)
+    layers, spent = zip(*spent_in(case, cluster.device, 0), strict=True)
+    return _Passes(
+        forward=late * np.array([one.forward for one in spent]),
+        backward=late * np.array([one.backward for one in spent]),
+        bytes=np.array([float(layer.parameter_bytes) for layer in layers]),
+    )
+
+
+def _gathered(
+    case: Case, cluster: Cluster, ledger: Ledger, passes: _Passes
+) -> Iterator[Hiding]:
+    """Yield parameters that fsdp shares out, beside the passes that read them."""
+    own = [r for r in ledger.rows if r.what == "parameters" and r.axes == (AXIS,)]
+    if case.plan.zero != 3:
+        return
+    once = case.microbatches
+    for behind, rows, computed, shares in (
+        ("forward", (_times(row, once) for row in own), passes.forward, passes.shares),
+        (
+            "backward",
+            (_times(row, row.arrays - once) for row in own),
+            passes.backward[::-1],
+            passes.shares[::-1],
+        ),
+    ):
+        moved = _moved(ledger, rows, case, cluster)
+        fetched = sum(moved.values()) * shares
+        yield Hiding(
+            behind=behind,
+            moved=moved,
+            computed=float(computed.sum()),
+            beside=float(at_once(fetched, computed)),
+            overlap=cluster.overlap.value,
+        )
+
+
+def _summed(
+    case: Case, cluster: Cluster, ledger: Ledger, passes: _Passes, taken: float
+) -> Iterator[Hiding]:
+    """Yield sums of gradients beside what is left of the backward pass."""
+    own = [row for row in ledger.rows if _is_sum(row)]
+    moved = _moved(ledger, own, case, cluster)
+    backward = float(passes.backward.sum())
+    computed = (1 - taken / backward) * passes.backward[::-1]
+    joined = any(row.layer.startswith(BUCKETS) for row in own)
+    full = joined * case.plan.reduce.bucket_mib * 2**20 * case.plan.mesh.fsdp
+    ready = in_buckets(passes.bytes[::-1], full) / max(1.0, passes.bytes.sum())
+    yield Hiding(
+        behind="backward",
+        moved=moved,
+        computed=float(computed.sum()),
+        beside=float(at_once(computed, sum(moved.values()) * ready)),
+        overlap=cluster.overlap.value,
+    )
+
+
+def in_buckets(sizes: Seconds, full: float) -> Seconds:
+    """Return the bytes that are summed when each layer is done.
+
+    >>> in_buckets(np.array([3.0, 1.0, 2.0, 1.0]), 4.0).tolist()
+    [0.0, 4.0, 0.0, 3.0]
+    """
+    found, held = np.zeros_like(sizes), 0.0
+    for place, size in enumerate(sizes):
+        held += size
+        if held >= full or place == len(sizes) - 1:
+            found[place], held = held, 0.0
+    return found
+
+
+def _is_sum(row: Traffic) -> bool:
+    shared = row.what == "gradients" and row.axes == (AXIS,)
+    return shared or row.layer.startswith(_SUMS)
+
+
+def _times(row: Traffic, arrays: int) -> Traffic:
+    """Return so many of a row's arrays."""
+    return replace(row, arrays=arrays, payload=row.payload // row.arrays * arrays)
+
+
+def _moved(
+    ledger: Ledger, rows: Iterable[Traffic], case: Case, cluster: Cluster
+) -> dict[str, float]:
+    some = replace(ledger, rows=tuple(rows), syncs=())
+    return priced(some, cluster, case.plan.placed)

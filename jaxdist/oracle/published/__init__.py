@@ -1,0 +1,1 @@
+"""Published cost models, restated: ParaDL and Megatron-LM."""

@@ -1,0 +1,132 @@
+"""Kernels: what a layer's forward and backward passes multiply and move on a device.
+
+A matmul of m x k with k x n has 2 m n k FLOPs forward and twice as many backward, in
+two kernels. What is not a matmul moves bytes: what it reads and writes of half-size
+numbers, masks of one byte. With t devices along tensor each has 1/t of heads and of the
+feed-forward part; norms, dropout and residuals are of all features on each, or of 1/t
+of the tokens with sequence parallelism (Korthikanti et al. 2022, arXiv 2205.05198).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jaxdist.oracle.published.megatron.model import Transformer
+
+_E = 2
+"""Bytes of a number."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel, or several at once on as many matrices."""
+
+    flops: float
+    """Of matmuls, 0 where none is done."""
+    moved: float
+    """Bytes that are read and written."""
+    aligned: bool = True
+    """Sides of the matrices are multiples of 8, as tensor cores take them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """What a network does once: kernels forward, and those of its backward pass."""
+
+    forward: Kernel
+    backward: tuple[Kernel, ...]
+    core: bool = False
+    """Between queries, keys and values: computed again where that is selective."""
+
+
+def matmul(m: int, n: int, k: int, *, many: int = 1, core: bool = False) -> Operation:
+    """Return m x k times k x n, `many` at once; backward in two kernels."""
+    moved = _E * many * (m * k + k * n + m * n)
+    one = Kernel(2.0 * m * n * k * many, moved, not (m % 8 or n % 8 or k % 8))
+    return Operation(forward=one, backward=(one, one), core=core)
+
+
+def moving(forward: float, backward: float, *, core: bool = False) -> Operation:
+    """Return an operation that moves so many bytes forward and backward."""
+    back = (Kernel(0, backward),) if backward else ()
+    return Operation(forward=Kernel(0, forward), backward=back, core=core)
+
+
+def layer(
+    model: Transformer, microbatch: int, tensor: int, *, sequence_parallel: bool
+) -> tuple[Operation, ...]:
+    """Return the operations of one layer on one device.
+
+    Args:
+        model: sizes of the whole.
+        microbatch: samples.
+        tensor: devices that share the layer.
+        sequence_parallel: norms and dropout are split over tokens.
+    """
+    tokens = microbatch * model.sequence
+    whole = tokens * model.hidden / (tensor if sequence_parallel else 1)
+    return (
+        *_attention(model, microbatch, tensor, whole),
+        *_wide(model, tokens, tensor, whole),
+    )
+
+
+def head(model: Transformer, microbatch: int, rows: int) -> tuple[Operation, ...]:
+    """Return the operations of a device's part of the head, and of the loss.
+
+    Args:
+        model: sizes of the whole.
+        microbatch: samples.
+        rows: outputs that the device has.
+    """
+    tokens = microbatch * model.sequence
+    scores, whole = tokens * rows, tokens * model.hidden
+    return (
+        moving(2 * _E * whole, 5 * _E * whole),  # norm
+        matmul(tokens, rows, model.hidden),
+        moving(6 * scores, 6 * scores),  # to float32, and back
+        moving(4 * scores, 0),  # the largest
+        moving(8 * scores, 0),  # what is below it
+        moving(8 * scores, 0),  # exponents
+        moving(4 * scores, 0),  # their sum
+        moving(8 * scores, 8 * scores),  # parts of it, times the slope
+    )
+
+
+def embedding(model: Transformer, microbatch: int) -> tuple[Operation, ...]:
+    """Return the operations of a device's part of the embedding."""
+    whole = microbatch * model.sequence * model.hidden
+    return (
+        moving(2 * _E * whole, 2 * _E * whole),  # rows of tokens, and their sums
+        moving(3 * _E * whole, _E * whole),  # with positions
+        moving(5 * whole, 5 * whole),  # dropout
+    )
+
+
+def _attention(
+    model: Transformer, microbatch: int, tensor: int, whole: float
+) -> Iterator[Operation]:
+    s, h, d = model.sequence, model.hidden, model.head_size
+    tokens, heads = microbatch * s, microbatch * model.heads // tensor
+    own = model.attention // tensor
+    scores = heads * s * s
+    yield moving(2 * _E * whole, 5 * _E * whole)  # norm
+    yield matmul(tokens, 3 * own, h)
+    yield moving(6 * _E * tokens * own, 6 * _E * tokens * own)  # queries, keys, values
+    yield matmul(s, s, d, many=heads, core=True)
+    yield moving(2 * _E * scores, 3 * _E * scores, core=True)  # softmax
+    yield moving(5 * scores, 5 * scores, core=True)  # dropout, with its mask
+    yield matmul(s, d, s, many=heads, core=True)
+    yield moving(2 * _E * tokens * own, 2 * _E * tokens * own)  # heads beside another
+    yield matmul(tokens, h, own)
+    yield moving(7 * whole, 8 * whole)  # bias, dropout, residual
+
+
+def _wide(
+    model: Transformer, tokens: int, tensor: int, whole: float
+) -> Iterator[Operation]:
+    h, own = model.hidden, model.feedforward // tensor
+    yield moving(2 * _E * whole, 5 * _E * whole)  # norm
+    yield matmul(tokens, own, h)
+    yield moving(2 * _E * tokens * own, 3 * _E * tokens * own)  # bias, GELU
+    yield matmul(tokens, h, own)
+    yield moving(7 * whole, 8 * whole)  # bias, dropout, residual

@@ -1,0 +1,90 @@
+"""Links: what collectives and sends of neighbouring or spread ranks take on a cluster.
+
+A group of n ranks of which q are in each host, on r = n / q hosts, sums S bytes by
+
+    reduce-scatter, all-gather in hosts  2 (q-1)/q S / B_in + 2 (q-1) alpha_in
+    ring over hosts, of parts            2 (r-1)/r S g / B_out + 2 (r-1) alpha_out
+
+g groups of as many ranks share a host's links at the same time: g q = devices of a
+host. A group on one host has the first line alone. A host's links carry S g of the
+parts of its q ranks, since each has S / q. Patarasuk and Yuan 2009 for the ring.
+"""
+
+from dataclasses import dataclass
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.cluster.level import Level
+from jaxdist.oracle.published.megatron.speed import Rates
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Ranks that sum or send together, and those that do so beside them."""
+
+    inside: int
+    """q, ranks of it in each host."""
+    hosts: int
+    """r, hosts that it is on."""
+    beside: int
+    """g, such groups on each host."""
+
+    @property
+    def ranks(self) -> int:
+        """Return n."""
+        return self.inside * self.hosts
+
+
+def group(ranks: int, stride: int, per_host: int) -> Group:
+    """Return a group of ranks that stand `stride` apart.
+
+    Args:
+        ranks: n.
+        stride: product of the axes that are further inside.
+        per_host: devices of a host.
+
+    >>> group(16, 4, 8)
+    Group(inside=2, hosts=8, beside=4)
+    """
+    inside = max(1, min(ranks, per_host // min(stride, per_host)))
+    return Group(
+        inside=inside, hosts=-(-ranks // inside), beside=max(1, per_host // inside)
+    )
+
+
+def all_reduce(size: float, who: Group, cluster: Cluster, rates: Rates) -> float:
+    """Return the seconds in which a group sums `size` bytes of each rank."""
+    if who.ranks == 1:
+        return 0.0
+    host, beyond = cluster.levels[0], _beyond(cluster)
+    q, r = who.inside, who.hosts
+    took = rates.call
+    if q > 1:
+        rate = host.bandwidth.value * rates.inside
+        took += 2 * (q - 1) / q * size / rate + 2 * (q - 1) * host.alpha.value
+    if r > 1:
+        rate = beyond.bandwidth.value * rates.network / beyond.oversubscription.value
+        took += 2 * (r - 1) / r * size * who.beside / rate
+        took += 2 * (r - 1) * beyond.alpha.value
+    return took
+
+
+def send(size: float, crossing: int, cluster: Cluster, rates: Rates) -> float:
+    """Return the seconds in which devices send `size` bytes each, at once.
+
+    Args:
+        size: bytes of one device.
+        crossing: devices of a host that send to another one; 0 where all stay inside.
+        cluster: whose links.
+        rates: what is reached of them.
+    """
+    host, beyond = cluster.levels[0], _beyond(cluster)
+    if not crossing:
+        rate = host.bandwidth.value * rates.inside
+        return rates.call + size / rate + host.alpha.value
+    rate = beyond.bandwidth.value * rates.network / beyond.oversubscription.value
+    return rates.call + size * crossing / rate + beyond.alpha.value
+
+
+def _beyond(cluster: Cluster) -> Level:
+    """Return the links between hosts."""
+    return cluster.levels[min(1, len(cluster.levels) - 1)]

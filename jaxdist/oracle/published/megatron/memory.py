@@ -1,0 +1,67 @@
+"""Memory by term: the bytes of a device that trains a Transformer, mixed precision.
+
+Korthikanti et al. 2022 (arXiv 2205.05198): a layer keeps, for s tokens, b samples,
+h features, a heads and t devices along tensor,
+
+    nothing recomputed        s b h (10 + 24/t + 5 a s / (h t))
+    + sequence parallel       s b h (34/t + 5 a s / (h t))
+    selective recompute       s b h (10 + 24/t), with sequence parallel 34/t
+    full recompute            2 s b h
+
+and the first of p stages has p microbatches in flight, or with v chunks
+L (1 + (p - 1) / (p v)) layers instead of L. Bytes of a number: 2; of a mask: 1.
+"""
+
+from typing import Final
+
+from jaxdist.oracle.published.megatron.model import Layout, Transformer
+
+STATES: Final = {"parameters": 2, "gradients": 4, "optimizer": 12}
+"""Bytes of a parameter: half-size weight, float32 gradient, float32 weight with mean
+and square of Adam."""
+
+
+def layer_activations(model: Transformer, layout: Layout) -> float:
+    """Return the bytes that one layer keeps of a microbatch.
+
+    The feed-forward part and heads may have any sizes; with f = 4 h and a d = h it is
+    the equation above.
+    """
+    tokens, t = layout.microbatch * model.sequence, layout.tensor
+    if layout.recompute == "full":
+        return 2.0 * tokens * model.hidden
+    norms = 10 * model.hidden / (t if layout.sequence_parallel else 1)
+    # 6 a d of queries, keys and values, 2 a d before the projection; 4 f around GELU
+    split = (8 * model.attention + 4 * model.feedforward) / t
+    core = 5 * model.heads * model.sequence / t
+    return tokens * (norms + split + core * (layout.recompute == "none"))
+
+
+def in_flight(model: Transformer, layout: Layout) -> float:
+    """Return how many layers' activations the first stage has at once, at most.
+
+    With as many microbatches as stages, L; with fewer, fewer; chunks add to it.
+    """
+    p, v, m = layout.pipe, layout.chunks, layout.microbatches
+    layers = model.layers / p
+    if v == 1:
+        return layers * min(m, p)
+    return layers * min(m, p * (1 + (p - 1) / (p * v)))
+
+
+def memory_terms(
+    model: Transformer, layout: Layout, *, ends: bool = True
+) -> dict[str, float]:
+    """Return the bytes of a device in the first stage, by term.
+
+    Args:
+        model: the network.
+        layout: how it is split.
+        ends: the embedding counts; published figures are often of layers alone.
+    """
+    layers = model.layers / layout.pipe
+    own = layers * model.layer_parameters(layout.tensor)
+    own += model.embedding_parameters(layout.tensor) if ends else 0.0
+    terms = {name: size * own for name, size in STATES.items()}
+    kept = layer_activations(model, layout) * in_flight(model, layout)
+    return terms | {"activations": kept}

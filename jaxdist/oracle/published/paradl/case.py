@@ -1,0 +1,122 @@
+"""A case: a network in one of ParaDL's strategies on so many devices."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.oracle.published.paradl.layers import CnnLayer
+from jaxdist.oracle.published.paradl.networks import Workload
+from jaxdist.oracle.published.paradl.slices import Part
+
+Split = Literal["", "spatial", "filter", "channel", "layer"]
+"""What the devices of a group share out; nothing where each has samples of its own."""
+Through = Literal["devices", "hosts"]
+"""Whether activations move between devices, or are copied through hosts."""
+
+STRATEGIES: Final = (
+    "data",
+    "spatial",
+    "filter",
+    "channel",
+    "layer",
+    "data+spatial",
+    "data+filter",
+    "data+channel",
+)
+"""As rows name them, `data` first in hybrids."""
+
+_SPLITS: Final[Mapping[str, Split]] = {
+    "": "",
+    "spatial": "spatial",
+    "filter": "filter",
+    "channel": "channel",
+    "layer": "layer",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is predicted: one step."""
+
+    workload: Workload
+    """The network."""
+    split: Split
+    """What the devices of a group share out."""
+    devices: int
+    """All of them."""
+    group: int
+    """Devices that share the samples of a batch."""
+    batch: float
+    """Samples of a group."""
+    through: Through = "devices"
+    """How activations move in a group."""
+    segments: int = 1
+    """Parts of a batch that follow one another through layers."""
+
+    def __post_init__(self) -> None:
+        if self.devices % self.group:
+            near = self.devices // self.group * self.group or self.group
+            raise BadInput(
+                f"{self.devices} devices are not groups of {self.group}",
+                rule="all groups have as many devices",
+                values=f"gpus = {self.devices}, group_size = {self.group}",
+                remedy=f"gpus = {near}",
+            )
+
+    @property
+    def layers(self) -> tuple[CnnLayer, ...]:
+        """Layers of the network."""
+        return self.workload.layers()
+
+    @property
+    def groups(self) -> int:
+        """Groups, each with samples of its own."""
+        return self.devices // self.group
+
+    @property
+    def total(self) -> float:
+        """Samples of a step."""
+        return self.batch * self.groups
+
+    @property
+    def weights(self) -> int:
+        """Elements that are trained."""
+        return sum(layer.weights for layer in self.layers)
+
+    @property
+    def part(self) -> Part:
+        """How the layers of a group are split."""
+        match self.split:
+            case "spatial":
+                return Part(positions=self.group)
+            case "filter" | "channel":
+                return Part(features=self.group)
+        return Part()
+
+    @property
+    def split_layers(self) -> tuple[CnnLayer, ...]:
+        """Layers whose features are split; by channel the first is not."""
+        convs = [layer for layer in self.layers if layer.kind == "conv"]
+        return tuple(convs[1:] if self.split == "channel" else convs)
+
+
+def split_of(strategy: str) -> tuple[bool, Split]:
+    """Return whether a strategy has groups, and what one shares out.
+
+    Raises:
+        BadInput: it is none of ParaDL's.
+
+    >>> split_of("spatial+data"), split_of("channel")
+    ((True, 'spatial'), (False, 'channel'))
+    """
+    parts = strategy.lower().replace(" ", "").replace("pipeline", "layer").split("+")
+    name = "+".join(sorted(parts, key=lambda part: part != "data"))
+    if name not in STRATEGIES:
+        near = did_you_mean(name, STRATEGIES)
+        raise BadInput(
+            f"no strategy {strategy}",
+            rule=f"strategies are {', '.join(STRATEGIES)}",
+            remedy=f"did you mean {near}?" if near else "one of these",
+        )
+    return name.startswith("data"), _SPLITS[name.removeprefix("data").strip("+")]

@@ -1,0 +1,48 @@
+"""Memory of a device by term: bytes of a case.
+
+    activations  d b sum y       each once: x of a layer is y of the one before
+    gradients    d (max (x + y)) of activations, while the backward pass is at a layer;
+                 d w of weights
+    optimizer    4 bytes a weight: momentum in float32
+    buffers      d w where gradients are summed: packed for one all-reduce
+
+ParaDL (table 3) counts values and gradients of both x and y, twice as many bytes, and
+no optimizer.
+"""
+
+from jaxdist.oracle.published.paradl.case import Case
+from jaxdist.oracle.published.paradl.system import System
+
+_MOMENTUM = 4
+
+
+def memory(case: Case, system: System) -> dict[str, float]:
+    """Return the bytes of one device by term."""
+    weights = _weights(case)
+    batch = case.batch / case.part.positions
+    layers = case.layers
+    if case.split == "layer":
+        # The first stage keeps all segments until they come back; balanced stages.
+        kept = sum(layer.outputs for layer in layers) / case.group
+    else:
+        kept = float(sum(layer.outputs for layer in layers))
+    largest = max(layer.inputs + layer.outputs for layer in layers)
+    summed = case.groups > 1 or case.split in ("", "spatial")
+    return {
+        "parameters": system.element * weights,
+        "gradients": system.element * weights,
+        "optimizer": _MOMENTUM * weights,
+        "activations": system.element * batch * kept,
+        "slopes": system.element * batch * largest / case.segments,
+        "buffers": system.element * weights * (summed and case.devices > 1),
+    }
+
+
+def _weights(case: Case) -> float:
+    """Return the elements that a device trains."""
+    if case.split == "layer":
+        return case.weights / case.group
+    if case.part.features == 1:
+        return float(case.weights)
+    mine = sum(layer.weights for layer in case.split_layers)
+    return case.weights - mine * (1 - 1 / case.part.features)

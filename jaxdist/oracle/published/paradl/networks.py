@@ -1,0 +1,182 @@
+"""The four convolutional networks of ParaDL's measurements, layer by layer.
+
+Shapes are those that were trained there: 226 x 226 inputs, for which VGG's first dense
+layer has 8 x 8 positions to read.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Final
+
+from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.oracle.published.paradl.layers import CnnLayer, Stack
+
+# Less the optimizer's update, a term of its own: five passes over the weights.
+_RUN: Final = "measured: ParaDL's run on one GPU, less its update"
+_PROFILE: Final = "published: ParaDL's profile, forward and backward on one V100"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A network with what one device was seen to do, and its epochs."""
+
+    name: str
+    """As rows name it."""
+    layers: Callable[[], tuple[CnnLayer, ...]]
+    """Its layers, in order."""
+    seconds: Number
+    """Of forward and backward for one sample on one device."""
+    batch: float
+    """Samples a device where rows do not say."""
+    samples: int
+    """Of an epoch."""
+
+
+@cache
+def resnet50() -> tuple[CnnLayer, ...]:
+    """ResNet-50 (He et al. 2015), the stride at the 3x3, with its shortcuts."""
+    net = Stack(grid=(226, 226), channels=3)
+    net.conv(64, 7, 2)
+    net.each("norm", "relu")
+    net.pool(3, 2, partial=False)
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        for block in range(blocks):
+            first = block == 0
+            _bottleneck(net, 64 * 2**stage, 2 if first and stage else 1, first)
+    net.pool(7, 7)
+    net.dense(1000)
+    return tuple(net.layers)
+
+
+@cache
+def vgg16() -> tuple[CnnLayer, ...]:
+    """VGG-16 (Simonyan and Zisserman 2014, configuration D)."""
+    net = Stack(grid=(226, 226), channels=3)
+    for convs, wide in ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)):
+        for _ in range(convs):
+            net.conv(wide, 3)
+            net.each("relu")
+        net.pool(2, 2)
+    _classify(net)
+    return tuple(net.layers)
+
+
+@cache
+def alexnet() -> tuple[CnnLayer, ...]:
+    """AlexNet (Krizhevsky et al. 2012) without groups."""
+    net = Stack(grid=(227, 227), channels=3)
+    net.conv(96, 11, 4, pad=False)
+    net.each("relu")
+    net.pool(3, 2, partial=False)
+    net.conv(256, 5)
+    net.each("relu")
+    net.pool(3, 2, partial=False)
+    for wide in (384, 384, 256):
+        net.conv(wide, 3)
+        net.each("relu")
+    net.pool(3, 2, partial=False)
+    _classify(net)
+    return tuple(net.layers)
+
+
+@cache
+def cosmoflow(rows: int) -> tuple[CnnLayer, ...]:
+    """CosmoFlow (Mathuriya et al. 2018) on maps of `rows` cubed with four channels.
+
+    Its dense layers are written as one, with as many weights as they have together.
+    """
+    net = Stack(grid=(rows,) * 3, channels=4)
+    for wide, kernel in ((16, 3), (32, 4), (64, 4)):
+        net.conv(wide, kernel)
+        net.each("relu")
+        net.pool(2, 2)
+    for wide, kernel in ((128, 3), (256, 2), (256, 2), (256, 2)):
+        net.conv(wide, kernel, 2)
+        net.each("relu")
+    net.pool(net.grid[0], net.grid[0])
+    net.dense(1682)
+    return tuple(net.layers)
+
+
+def workload(name: str) -> Workload:
+    """Return a network by name.
+
+    Raises:
+        BadInput: it is not one of them.
+    """
+    plain = name.lower().replace("-", "").replace("_", "")
+    if plain not in WORKLOADS:
+        near = did_you_mean(plain, WORKLOADS)
+        raise BadInput(
+            f"no layers of {name} are known",
+            rule=f"rows are of {', '.join(WORKLOADS)}",
+            values=f"model = {name}",
+            remedy=f"did you mean {near}?" if near else "leave out these rows",
+        )
+    return WORKLOADS[plain]
+
+
+def _bottleneck(net: Stack, wide: int, stride: int, first: bool) -> None:
+    """Add a block; the first of a stage has a convolution in its shortcut."""
+    beside = Stack(grid=net.grid, channels=net.channels)
+    for features, kernel, step in ((wide, 1, 1), (wide, 3, stride)):
+        net.conv(features, kernel, step)
+        net.each("norm", "relu")
+    net.conv(4 * wide, 1)
+    net.each("norm")
+    if first:
+        beside.conv(4 * wide, 1, stride)
+        beside.each("norm")
+        net.layers += beside.layers
+    net.each("add", "relu")
+
+
+def _classify(net: Stack) -> None:
+    for wide in (4096, 4096):
+        net.dense(wide)
+        net.each("relu")
+    net.dense(1000)
+
+
+def _cosmoflow(name: str, rows: int, seconds: float) -> Workload:
+    return Workload(
+        name=name,
+        layers=partial(cosmoflow, rows),
+        seconds=Number(seconds, _PROFILE),
+        batch=0.25,
+        samples=1584,
+    )
+
+
+WORKLOADS: Final[Mapping[str, Workload]] = {
+    one.name: one
+    for one in (
+        Workload(
+            name="resnet50",
+            layers=resnet50,
+            seconds=Number((0.18384 - 0.00065) / 64, _RUN),
+            batch=64,
+            samples=1_280_000,
+        ),
+        Workload(
+            name="vgg16",
+            layers=vgg16,
+            seconds=Number((0.26209 - 0.00429) / 32, _RUN),
+            batch=32,
+            samples=1_280_000,
+        ),
+        Workload(
+            name="alexnet",
+            layers=alexnet,
+            seconds=Number(0.000610938, _PROFILE),
+            batch=512,
+            samples=1_280_000,
+        ),
+        _cosmoflow("cosmoflow", 512, 2.108143184),
+        _cosmoflow("cosmoflow512", 512, 2.108143184),
+        _cosmoflow("cosmoflow256", 256, 0.263517898),
+    )
+}
+"""By the names that rows have."""

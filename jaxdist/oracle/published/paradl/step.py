@@ -1,0 +1,108 @@
+"""A step by term: what a case takes on a system, in seconds.
+
+    data     compute + all-reduce(p, d w)
+    spatial  compute / p + halos + all-reduce in hosts + all-reduce between hosts
+    filter   slices + passes over the outputs + all-reduce between groups
+    layer    (p + S - 1) / S max stage + 2 (p + S - 2) (alpha + max y b d / (S c))
+
+each with the optimizer's update and with what is waited for input (equations of ParaDL,
+HPDC 2021, table 3, with the corrections of docs/paradl.md).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jaxdist.oracle.published.paradl.case import Case
+from jaxdist.oracle.published.paradl.rings import passes
+from jaxdist.oracle.published.paradl.slices import compute, copies, update
+from jaxdist.oracle.published.paradl.stages import piped
+from jaxdist.oracle.published.paradl.staging import gathers, halos, scatter, tail
+from jaxdist.oracle.published.paradl.supply import Reading, stall
+from jaxdist.oracle.published.paradl.system import System
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """The two numbers of the model that are fitted."""
+
+    reduce: float
+    """Share of a link's bandwidth that sums of gradients get."""
+    staging: float
+    """Share of a host's link that copies through hosts get."""
+
+
+def step(case: Case, system: System, shares: Shares) -> dict[str, float]:
+    """Return the seconds of one step by term, without input."""
+    if case.split == "layer":
+        return piped(case, system)
+    serial = case.workload.seconds.value
+    work = compute(case.layers, serial, case.batch, case.part, system)
+    found = {f"compute, {kind}": seconds for kind, seconds in work.items()}
+    found |= _activations(case, system, shares)
+    # A profile has the backward pass, of which two thirds of a step's compute are.
+    hidden = system.overlap.value * sum(work.values()) * 2 / 3
+    found |= _gradients(case, system, shares, hidden)
+    found["update"] = update(case.layers, case.part, system)
+    return {name: seconds for name, seconds in found.items() if seconds > 0}
+
+
+def with_input(
+    case: Case, system: System, shares: Shares, terms: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the terms of a step, with its samples handed out and waited for."""
+    if case.split not in ("", "layer") and case.group > 1:
+        among = case.layers, case.group, case.batch, system
+        terms = {**terms, "scatter": scatter(*among, shares.staging)}
+    reading = Reading(batch=case.batch, total=case.total)
+    work = sum(s for name, s in terms.items() if name.startswith("compute"))
+    late = stall(reading, work, sum(terms.values()), system)
+    return {**terms, "input": late} if late else dict(terms)
+
+
+def _activations(case: Case, system: System, shares: Shares) -> dict[str, float]:
+    """Return what devices of a group say to each other before gradients."""
+    if case.group == 1 or not case.split:
+        return {}
+    among = case.group, case.batch, system
+    if case.split == "spatial":
+        return {
+            "halos": halos(case.layers, *among, shares.staging),
+            "tail": tail(case.layers, *among, shares.staging),
+        }
+    layers = case.split_layers
+    told = {"copies": copies(layers, case.batch, system)}
+    if case.through == "hosts":
+        return told | {"gathers": gathers(layers, *among, shares.staging)}
+    # Outputs are gathered and their gradients scattered; by channel outputs are summed
+    # as a whole, since what follows reads all of them, and gradients are gathered.
+    times = 3 if case.split == "channel" else 2
+    reach = system.reach(case.group)
+    each = system.element * case.batch
+    sizes = (each * layer.outputs for layer in layers)
+    moved = (passes(case.group, size, reach, times=times) for size in sizes)
+    return told | {"gathers": sum(moved)}
+
+
+def _gradients(
+    case: Case, system: System, shares: Shares, hidden: float
+) -> dict[str, float]:
+    """Return the sums of gradients: in a group that splits samples, and over groups."""
+    size = float(system.element * case.weights)
+    if not case.split or case.groups == 1:
+        devices = case.devices if case.split in ("", "spatial") else 1
+        reach = system.reach(devices)
+        whole = passes(devices, size, reach, times=2, share=shares.reduce)
+        return {"gradients": max(whole - hidden, 0.0)}
+    inner = 0.0
+    if case.split == "spatial":
+        near = system.reach(case.group)
+        inner = passes(case.group, size, near, times=2, share=shares.reduce)
+    # One device of each group sums all, or each its part beside the others: as many
+    # bytes through the host's port.
+    crowd = system.crowded.value if case.devices > system.reaches[1].devices else 1.0
+    far = system.reach(case.devices)
+    outer = passes(case.groups, size, far, times=2, share=shares.reduce / crowd)
+    return {
+        "gradients in groups": inner,
+        "gradients between groups": max(outer - hidden, 0.0),
+    }

@@ -1,0 +1,122 @@
+"""Replay: a schedule's table with the seconds of uneven stages.
+
+The program that runs a table goes from exchange to exchange with all devices together,
+so a beat is as long as who works longest in it:
+
+    step = sum over beats of max(longest, second + skew)
+
+of the seconds that devices work in it, share(beat) of what they take alone to each,
+
+    share(beat) = max(1 / crowd, devices that work in it / devices)
+
+Where devices share processors (`crowd` above 1), those that work are faster while
+others rest, as where a pipeline fills or drains; what layers say to other devices is
+not. Devices that work as long as each other do not end together (`skew`), and who waits
+for all of them waits for the last; nobody does where one works for much longer than the
+others. The bubble is what is left of a step for the device that works longest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxdist.core.plan import Plan
+from jaxdist.oracle.compute_times import Spent
+from jaxdist.pipeline.plan_schedule import timetable
+from jaxdist.pipeline.work_item import Beat, Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """A step as its table plays: how devices along the pipe axis hold each other up."""
+
+    device: int
+    """Who works longest."""
+    busy: float
+    """Seconds that it works."""
+    waits: float
+    """Seconds that it waits for others."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all beats."""
+        return self.busy + self.waits
+
+
+def replayed(
+    plan: Plan,
+    microbatches: int,
+    stages: Sequence[Spent],
+    crowd: float = 1.0,
+    skew: float = 0.0,
+) -> Replay:
+    """Return what the busiest device works in a step, and what it waits.
+
+    Args:
+        plan: the layout.
+        microbatches: of a step.
+        stages: seconds of each stage in one microbatch, where all devices compute.
+        crowd: as of a device.
+        skew: seconds by which the last of those that end together is late.
+    """
+    if plan.stages == 1:
+        (one,) = stages
+        busy = microbatches * (one.forward + one.backward)
+        return Replay(device=0, busy=busy, waits=0.0)
+    made = timetable(plan, microbatches)
+    has_weights = any(w and w.kind == "weights" for row in made.ticks for w in row)
+
+    def took(beat: Beat) -> list[float]:
+        share = share_in(beat, crowd)
+        return [
+            sum(work_seconds(w, stages, has_weights, share) for w in works if w)
+            for works in zip(*beat, strict=True)
+        ]
+
+    beats = [took(beat) for beat in made.beats]
+    works = [sum(own) for own in zip(*beats, strict=True)]
+    busy = max(works)
+    waits = sum(lasting(own, skew) for own in beats) - busy
+    return Replay(device=works.index(busy), busy=busy, waits=waits)
+
+
+def lasting(works: Sequence[float], skew: float) -> float:
+    """Return the seconds of a beat, from exchange to exchange.
+
+    Args:
+        works: seconds that each device works in it.
+        skew: seconds by which the last of those that end together is late.
+
+    >>> lasting([3.0, 3.0, 0.0], 0.5), lasting([3.0, 1.0, 1.0], 0.5)
+    (3.5, 3.0)
+    """
+    *_, second, longest = sorted((0.0, *works))
+    return max(longest, second + skew) if second else longest
+
+
+def share_in(beat: Beat, crowd: float) -> float:
+    """Return the part of its seconds that a kernel takes where some devices rest.
+
+    Args:
+        beat: says which work.
+        crowd: times as long as alone kernels take where all do.
+    """
+    working = sum(any(works) for works in zip(*beat, strict=True))
+    return max(1 / crowd, working / len(beat[0]))
+
+
+def work_seconds(
+    work: Work, stages: Sequence[Spent], has_weights: bool, share: float
+) -> float:
+    """Return what one work takes; gradients of weights are half of a backward pass.
+
+    Args:
+        work: of a table.
+        stages: seconds of each stage in one microbatch.
+        has_weights: whether those gradients are works of their own.
+        share: of its beat.
+    """
+    stage = stages[work.stage]
+    if work.kind == "forward":
+        return share * (stage.forward - stage.said_forward) + stage.said_forward
+    whole = share * (stage.backward - stage.said_backward) + stage.said_backward
+    return whole / (2 if has_weights else 1)

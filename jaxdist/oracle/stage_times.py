@@ -1,0 +1,81 @@
+"""Passes: the seconds of a microbatch's way through each stage, and back.
+
+    pass(s) = compute(s) (1 + jitter) + talk(s) / 2
+
+Talk is what layers say to other devices while a microbatch passes through them: sums
+along tensor, edges of images, statistics of norms. Stages wait for each other behind
+every beat, so those whose neighbour talks wait as they do where it computes. Half of it
+is said forward. A backward pass that makes activations anew says no more: what was
+brought is kept. What a step moves once (gradients, parameters) and what stages hand on
+is no part of a pass, and neither is anything where the network is not cut.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.oracle.collective_times import priced
+from jaxdist.oracle.compute_times import Spent, stage_seconds, worked_in
+from jaxdist.oracle.step_description import Case
+from jaxdist.partition.ledger import Ledger
+from jaxdist.pipeline.plan_schedule import turns
+from jaxdist.pipeline.stage_placement import places_of
+
+
+def passes(case: Case, cluster: Cluster) -> tuple[Spent, ...]:
+    """Return the seconds of each stage in one microbatch; one without stages.
+
+    Raises:
+        BadInput: the device has no speed for the dtype.
+    """
+    late = 1 + cluster.jitter.value
+    computed = stage_seconds(case, cluster.device)
+    said = _said(case, cluster)
+    return tuple(
+        Spent(forward=late * one.forward, backward=late * one.backward) + talk
+        for one, talk in zip(computed, said, strict=True)
+    )
+
+
+def said_inside(case: Case, device: int) -> Ledger:
+    """Return what the layers of a device's stages move; nothing without stages.
+
+    Args:
+        case: network, layout and traffic.
+        device: its place along the pipe axis.
+    """
+    return _of_layers(case.ledgers[device], _own(case, device))
+
+
+def moved_around(case: Case, device: int) -> Ledger:
+    """Return all else that a device moves in a step."""
+    ledger, own = case.ledgers[device], _own(case, device)
+    rows = tuple(row for row in ledger.rows if row.layer not in own)
+    return replace(ledger, rows=rows)
+
+
+def _own(case: Case, device: int) -> set[str]:
+    """Name the layers of a device's stages."""
+    return _layers_of(case, places_of(case.plan).stages_of(device))
+
+
+def _layers_of(case: Case, stages: Iterable[int]) -> set[str]:
+    """Name the layers of stages; none where the network is not cut."""
+    cut = stages if case.stages else ()
+    return {layer.name for stage in cut for layer in worked_in(case, stage)}
+
+
+def _said(case: Case, cluster: Cluster) -> Iterator[Spent]:
+    """Yield what the layers of each stage say in one microbatch."""
+    places, taken = places_of(case.plan), turns(case.plan, case.microbatches)
+    for stage in range(max(1, len(case.stages))):
+        device = places.of_stages[stage][0]
+        inside = _of_layers(case.ledgers[device], _layers_of(case, (stage,)))
+        whole = sum(priced(inside, cluster, case.plan.placed).values())
+        half = whole / taken[device].micro / 2
+        yield Spent(forward=half, backward=half, said_forward=half, said_backward=half)
+
+
+def _of_layers(ledger: Ledger, names: set[str]) -> Ledger:
+    rows = tuple(row for row in ledger.rows if row.layer in names)
+    return replace(ledger, rows=rows, syncs=())

@@ -1,0 +1,105 @@
+"""Passing on: what a device really sends of that which stages hand to each other.
+
+Every device takes part in every permutation along the pipe axis, but the last stage has
+no activations to send on, and the first no gradients to send back. Links carry both at
+the same time, in opposite directions, so their seconds do not add up. Where a cluster's
+permutations were measured they do: libraries make one after the other, as gloo does,
+every device waits for both, and they were timed that way.
+
+Stages with replicas need H permutations each way, one behind the other at the device
+that is in all of them. One that is in a single hop goes on behind it, and what it sends
+next passes what still comes to others: the bytes of a beat take as long as H + 1
+messages, not 2 H. All 2 H begin and end at that device, so each costs what one does
+without its bytes.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.plan import Plan
+from jaxdist.core.plan.placement import Placed
+from jaxdist.oracle.link_groups import group_of
+from jaxdist.partition.ledger import Ledger
+from jaxdist.pipeline.stage_placement import places_of
+
+_ON: Final = "activations"
+_BACK: Final = "gradients"
+_PIPE: Final = ("pipe",)
+_PERMUTED: Final = "collective-permute"
+
+
+def sending(ledger: Ledger, plan: Plan, device: int, cluster: Cluster) -> Ledger:
+    """Return a device's ledger without the bytes that it only receives.
+
+    Args:
+        ledger: of the device.
+        plan: the layout.
+        device: its place along the pipe axis.
+        cluster: says whether permutations were measured.
+    """
+    if plan.stages == 1:
+        return ledger
+    places = places_of(plan)
+    if in_turn(cluster):
+        return _interleaved(ledger, len(places.hops()))
+    own = places.stages_of(device)
+    silent = {
+        _ON: all(stage == places.stages - 1 for stage in own),
+        _BACK: all(stage == 0 for stage in own),
+    }
+    rows = tuple(
+        replace(row, payload=0)
+        if row.axes == _PIPE and silent.get(row.what, False)
+        else row
+        for row in ledger.rows
+    )
+    return replace(ledger, rows=rows)
+
+
+def _interleaved(ledger: Ledger, hops: int) -> Ledger:
+    """Return a ledger with the bytes of so many hops each way that a beat waits for."""
+    share = (hops + 1) / (2 * hops)
+    rows = tuple(
+        replace(row, payload=round(share * row.payload))
+        if row.axes == _PIPE and row.what in (_ON, _BACK)
+        else row
+        for row in ledger.rows
+    )
+    return replace(ledger, rows=rows)
+
+
+def skew_of(cluster: Cluster, placed: Placed) -> float:
+    """Return the seconds that stages wait for the last of those that end together.
+
+    Args:
+        cluster: says what was measured of permutations.
+        placed: says who passes on to whom.
+    """
+    line = group_of(cluster, placed, _PIPE).line(_PERMUTED)
+    return line.skew.value if line else 0.0
+
+
+def late_in(plan: Plan, cluster: Cluster) -> float:
+    """Return the seconds that a beat of a plan waits for the last of its devices.
+
+    Where stages have replicas, the device that is in all hops waits in each of them for
+    its other end.
+
+    Args:
+        plan: the layout.
+        cluster: says what was measured of permutations.
+    """
+    if plan.stages == 1:
+        return 0.0
+    return len(places_of(plan).hops()) * skew_of(cluster, plan.placed)
+
+
+def in_turn(cluster: Cluster) -> bool:
+    """Tell whether permutations were measured, one way at a time.
+
+    What goes both ways at once, as the steps of a ring do, takes longer than their
+    prices say: two to four times between pairs of hosts with links of 200 Mbit.
+    """
+    lines = (line for level in cluster.levels for line in level.lines)
+    return any(line.kind == _PERMUTED for line in lines)

@@ -1,0 +1,142 @@
+"""Strides: how many rows of the image one row of a layer stands for.
+
+The product of the strides before it. Shapes alone do not tell: 75 rows can become 8 by
+a stride of 8 or by windows without padding. So the network is traced once more on a
+block of a split image, where a window of stride s makes b / s rows of b whatever its
+padding, and the shapes of that trace are read.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from flax import nnx
+from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import PartitionSpec as P
+
+from jaxdist.core.axes import spatial_axes_of
+from jaxdist.core.errors import BadInput
+from jaxdist.layers import (
+    BatchNorm,
+    Conv,
+    Dropout,
+    Gather,
+    GlobalMean,
+    GridMean,
+    bind,
+)
+from jaxdist.layers.halo import Rows, Split
+from jaxdist.layers.pool import Pool
+from jaxdist.profile.layer_calls import Call, read_calls
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """One call of a layer that depends on where rows are."""
+
+    index: int
+    """Which of the network's calls it is."""
+    call: Call
+    """The call, on the whole image."""
+    before: Rows
+    """Rows of the image that a row of its input stands for, along each dim."""
+    behind: Rows
+    """The same of its output, where that has rows."""
+
+    @property
+    def arrays(self) -> tuple[tuple[Rows, Rows], ...]:
+        """Real rows and strides of its input, and of a window's output."""
+        ends = [(self.call.shape, self.before)]
+        if is_windowed(self.call):
+            ends.append((self.call.out_shape, self.behind))
+        return tuple((shape[1:-1], strides) for shape, strides in ends)
+
+
+def is_windowed(call: Call) -> bool:
+    """Tell whether a call passes a window over rows."""
+    return isinstance(call.layer, Conv | Pool)
+
+
+def has_rows(call: Call) -> bool:
+    """Tell whether a layer depends on where the rows of its input are."""
+    kinds = Conv | Pool | BatchNorm | Dropout | Gather | GlobalMean | GridMean
+    return isinstance(call.layer, kinds) and bool(spatial_axes_of(len(call.shape)))
+
+
+def read_stops(
+    graph: nnx.GraphDef[nnx.Module],
+    state: Sequence[Any],
+    inputs: Sequence[jax.ShapeDtypeStruct],
+    calls: Sequence[Call],
+    splits: Mapping[str, Split],
+    until: str,
+) -> tuple[Stop, ...]:
+    """Read the strides of a network's calls.
+
+    Args:
+        graph: the network's structure.
+        state: shapes of its parameters and statistics.
+        inputs: shapes of what it is called on.
+        calls: its calls on them, as far as images are split.
+        splits: how the images of its layers are cut.
+        until: block before which images are gathered; empty for none.
+
+    Raises:
+        BadInput: branches of different strides meet.
+    """
+    dims = next(len(call.shape) - 2 for call in calls if has_rows(call))
+    images, *others = inputs
+    real = images.shape[-1 - dims : -1]
+    block = tuple(_many_strides(calls, dim, n) for dim, n in enumerate(real))
+    shape = (*images.shape[: -1 - dims], *block, images.shape[-1])
+    try:
+        blocks = read_calls(
+            graph,
+            state,
+            jax.ShapeDtypeStruct(shape, images.dtype),
+            *others,
+            prepare=lambda network: bind(network, splits=splits, until=until),
+            within=_on_two(dims),
+        )
+    except TypeError as error:
+        raise BadInput(
+            "the network cannot be split along spatial axes",
+            rule="branches that meet have the same strides",
+            values=str(error).splitlines()[0],
+            remedy="plan.mesh.data in place of the spatial axes",
+        ) from error
+    return tuple(
+        Stop(
+            index=index,
+            call=call,
+            before=_ratio(block, part.shape),
+            behind=_ratio(block, part.out_shape if is_windowed(call) else part.shape),
+        )
+        for index, (call, part) in enumerate(zip(calls, blocks))
+        if has_rows(call)
+    )
+
+
+def _many_strides(calls: Sequence[Call], dim: int, rows: int) -> int:
+    """Return a number of rows, twice the image's or more, that every stride divides."""
+    strides = math.prod(
+        call.layer.windows(call.shape[1:-1])[dim].stride
+        for call in calls
+        if has_rows(call) and is_windowed(call)
+    )
+    return strides * -(-2 * rows // strides)
+
+
+def _on_two(dims: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Run a function as on one of two devices along each of so many spatial dims."""
+    axes = spatial_axes_of(dims + 2)
+    mesh = AbstractMesh((2,) * dims, axes, axis_types=(AxisType.Auto,) * dims)
+    return lambda run: jax.shard_map(
+        run, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False
+    )
+
+
+def _ratio(image: Rows, shape: Sequence[int]) -> Rows:
+    return tuple(whole // rows for whole, rows in zip(image, shape[1:-1]))

@@ -1,0 +1,57 @@
+"""Norms of whole leaves: what an optimizer asks of devices that hold shards of one.
+
+Traffic a step: an all-reduce of one number, float32 or wider, for each leaf whose
+length is asked for, over the axes that split the leaf.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from jaxdist.core.dtypes import wide
+from jaxdist.core.plan import Plan
+from jaxdist.partition.param_sharding import Leaf
+from jaxdist.partition.traffic import Traffic, real_axes
+
+Axes = tuple[str, ...]
+
+
+def axes_of(leaf: Leaf) -> Axes:
+    """Name the axes that split a leaf, in the order of its dims.
+
+    Not the pipe axis: along it are different leaves.
+    """
+    return tuple(axis for axis in leaf.spec() if axis not in (None, "pipe"))
+
+
+def lengths(
+    plan: Plan,
+    leaves: Sequence[Leaf],
+    asked: Sequence[Sequence[bool]],
+    totals: int = 0,
+    updates: int = 1,
+) -> Iterator[Traffic]:
+    """Yield the sums of squares that an optimizer asks for.
+
+    Args:
+        plan: the layout.
+        leaves: all parameters.
+        asked: for each time that it asks, whether it does for each parameter.
+        totals: how often it asks for their sum over all stages.
+        updates: times that parameters move in a step.
+    """
+    sums: Counter[Axes] = Counter()
+    if plan.stages > 1:
+        sums["pipe",] = totals * max(wide(leaf.dtype).itemsize for leaf in leaves)
+    for wanted in asked:
+        for leaf, want in zip(leaves, wanted, strict=True):
+            over = real_axes(plan, axes_of(leaf))
+            sums[over] += wide(leaf.dtype).itemsize * want
+    for axes, payload in sums.items():
+        if axes:
+            yield Traffic(
+                what="lengths",
+                kind="all-reduce",
+                axes=axes,
+                payload=updates * payload,
+                layer="whole_lengths",
+            )

@@ -1,0 +1,156 @@
+"""Outer steps: which parameters replicas average when, and what that moves.
+
+Rule: replicas share the global batch, and nothing travels between them in a step. The
+blocks of a network are dealt out to fragments, the largest first, each to the fragment
+that has least; fragment f of F is averaged after step
+
+    every (f + 1) // F      of each period of `every` steps,
+
+so the last one, and running statistics with it, at the end of a period.
+Traffic of a sync of G parameters' bytes on a device: an all-reduce of G over replica,
+or what the way of `plan.outer.via` moves for its matrices. Source: Douillard et al.
+2025, arXiv:2501.18512, section 2 (fragments).
+"""
+
+import math
+import warnings
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from jaxdist.collectives.compress.method import Method
+from jaxdist.collectives.registry import narrow
+from jaxdist.core.errors import BadInput, Remark
+from jaxdist.core.plan import Plan
+from jaxdist.partition.param_sharding import Leaf
+from jaxdist.partition.traffic import Traffic
+
+AXIS: Final = "replica"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sync:
+    """What replicas average together at one place of the period."""
+
+    after: int
+    """Steps of the period that are done then, from 1 to `every`."""
+    every: int
+    """Steps of a period."""
+    exactly: tuple[int, ...]
+    """Parameters whose differences are summed as they are, in the tree's order."""
+    packed: tuple[int, ...]
+    """Parameters whose differences are summed by `method`."""
+    method: Method
+    """How."""
+    statistics: bool
+    """Whether running statistics are averaged, too."""
+    rows: tuple[Traffic, ...]
+    """What it moves."""
+
+    def due(self, step: int) -> bool:
+        """Whether it follows step `step`, counted from 1."""
+        return step % self.every == self.after % self.every
+
+
+def plan_syncs(
+    plan: Plan, leaves: Sequence[Leaf], stats: Sequence[Leaf]
+) -> tuple[Sync, ...]:
+    """Say what replicas average, in the order of the period.
+
+    Args:
+        plan: the layout.
+        leaves: all parameters, in the tree's order.
+        stats: all running statistics.
+
+    Raises:
+        BadInput: more fragments than blocks.
+    """
+    asked = plan.outer
+    if plan.replicas == 1:
+        if asked.every:
+            warnings.warn(
+                f"plan.outer.every = {asked.every} does nothing: "
+                f"no replicas train on their own in {plan.title}",
+                Remark,
+                stacklevel=2,
+            )
+        return ()
+    dealt = fragments(leaves, asked.fragments)
+    return tuple(
+        _sync(plan, leaves, stats if number == asked.fragments else (), places, number)
+        for number, places in enumerate(dealt, start=1)
+    )
+
+
+def fragments(leaves: Sequence[Leaf], count: int) -> tuple[tuple[int, ...], ...]:
+    """Deal the blocks out, so that each parameter is in one fragment.
+
+    A block is what the first word of a parameter's path names.
+
+    Raises:
+        BadInput: more fragments than blocks.
+    """
+    blocks: dict[str, list[int]] = defaultdict(list)
+    for place, leaf in enumerate(leaves):
+        blocks[leaf.name.split("/")[0]].append(place)
+    if count > len(blocks):
+        raise BadInput(
+            "the network has fewer blocks than fragments",
+            rule="plan.outer.fragments is at most the blocks of the network",
+            values=f"plan.outer.fragments = {count}, "
+            f"{len(blocks)} blocks: {', '.join(blocks)}",
+            remedy=f"plan.outer.fragments={len(blocks)}",
+        )
+    held: list[list[int]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for block in sorted(blocks.values(), key=lambda b: -_numbers(leaves, b)):
+        least = sizes.index(min(sizes))
+        held[least] += block
+        sizes[least] += _numbers(leaves, block)
+    return tuple(tuple(sorted(places)) for places in held)
+
+
+def _numbers(leaves: Sequence[Leaf], places: Sequence[int]) -> int:
+    return sum(math.prod(leaves[place].shape) for place in places)
+
+
+def _sync(
+    plan: Plan,
+    leaves: Sequence[Leaf],
+    stats: Sequence[Leaf],
+    places: Sequence[int],
+    number: int,
+) -> Sync:
+    """Describe the sync of fragment `number`, counted from 1."""
+    asked = plan.outer
+    method, codec = narrow(asked.via, 256)
+    packed = [p for p in places if codec and len(leaves[p].shape) > 1]
+    exactly = [p for p in places if p not in packed]
+    plain = [leaves[p].local(plan, shared=plan.zero == 3) for p in exactly]
+    plain += [leaf.local(plan, shared=False) for leaf in stats]
+    types = [leaves[p].dtype for p in exactly] + [leaf.dtype for leaf in stats]
+    size = sum(math.prod(s) * np.dtype(t).itemsize for s, t in zip(plain, types))
+    rows = [_row("all-reduce", size)] if size else []
+    if packed:
+        shapes = [leaves[p].local(plan, shared=plan.zero == 3) for p in packed]
+        sizes, dtype = {AXIS: plan.mesh.replica}, leaves[packed[0]].dtype
+        moved = method.payloads(shapes, dtype, sizes)
+        rows += [_row(payload.kind, payload.size) for payload in moved]
+    return Sync(
+        after=asked.every * number // asked.fragments,
+        every=asked.every,
+        exactly=tuple(exactly),
+        packed=tuple(packed),
+        method=method,
+        statistics=bool(stats),
+        rows=tuple(rows),
+    )
+
+
+def _row(kind: str, payload: int) -> Traffic:
+    return Traffic(
+        what="outer step", kind=kind, axes=(AXIS,), payload=payload, layer="outer_step"
+    )

@@ -1,0 +1,109 @@
+"""Leaves: how each parameter lies on the mesh, dim by dim.
+
+    tensor   the dim that the layer's role deals out
+    fsdp     the largest other dim that divides, if any does
+
+Statistics and the optimizer's state of a parameter lie as the parameter does; with
+`plan.zero = 1` parameters themselves are not split over fsdp, only that state is.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from jaxdist.core.plan import Plan
+from jaxdist.layers.tensor_role import AXIS, Role, Roles
+
+_FILTERS: Final = {"kernel": -1, "recurrent": -1, "bias": -1}
+_SLICED: Final[Mapping[Role, Mapping[str, int]]] = MappingProxyType(
+    {
+        "filter": _FILTERS,
+        "column": _FILTERS,
+        "channel": {"kernel": -2},
+        "row": {"kernel": -2},
+        "inner": {"scale": 0, "bias": 0, "mean": 0, "var": 0},
+        "vocabulary": {"embedding": 0},
+        "logits": _FILTERS,
+        "scatter": {"kernel": -2},
+        "lookup": {"embedding": 0},
+        "own": {},
+        "gather": {},
+    }
+)
+"""Dim of each of a layer's leaves that its role deals out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """One parameter or statistic and how it is split."""
+
+    name: str
+    """Path in the tree, with slashes."""
+    shape: tuple[int, ...]
+    """Of the whole leaf."""
+    dtype: Any
+    """Of its numbers."""
+    tensor: int | None
+    """Dim that is split over the tensor axis."""
+    fsdp: int | None
+    """Dim that the fsdp axis shares out."""
+    pipe: int | None = None
+    """Dim that has a row for each device of a pipeline."""
+    sent: bool | None = None
+    """Whether its gradient is compressed, where that is a plan's way; None: its shape
+    says so.
+    """
+
+    def spec(self, *, shared: bool = True) -> tuple[str | None, ...]:
+        """Name the axis of each dim; `shared` tells whether fsdp splits it here.
+
+        >>> Leaf(name="k", shape=(8, 4), dtype="f4", tensor=1, fsdp=0).spec()
+        ('fsdp', 'tensor')
+        """
+        names: list[str | None] = [None] * len(self.shape)
+        dims = {AXIS: self.tensor, "fsdp": self.fsdp, "pipe": self.pipe}
+        for axis, dim in dims.items():
+            if dim is not None and (shared or axis != "fsdp"):
+                names[dim] = axis
+        return tuple(names)
+
+    def local(self, plan: Plan, *, shared: bool = True) -> tuple[int, ...]:
+        """Return the shape that one device holds."""
+        return tuple(
+            rows // plan.mesh.size(axis) if axis else rows
+            for rows, axis in zip(self.shape, self.spec(shared=shared), strict=True)
+        )
+
+
+def leaves_of(plan: Plan, roles: Roles, named: Mapping[str, Any]) -> tuple[Leaf, ...]:
+    """Say how each leaf lies.
+
+    Args:
+        plan: the layout.
+        roles: what layers do with the tensor axis.
+        named: arrays or shapes by path, `block1/conv2/kernel`.
+    """
+    return tuple(_leaves(plan, roles, named))
+
+
+def _leaves(plan: Plan, roles: Roles, named: Mapping[str, Any]) -> Iterator[Leaf]:
+    for name, x in named.items():
+        *path, last = name.split("/")
+        role = roles.get(".".join(path))
+        dim = _SLICED[role].get(last) if role else None
+        tensor = None if dim is None else dim % len(x.shape)
+        yield Leaf(
+            name=name,
+            shape=tuple(x.shape),
+            dtype=x.dtype,
+            tensor=tensor,
+            fsdp=_shared(plan, tuple(x.shape), tensor),
+        )
+
+
+def _shared(plan: Plan, shape: tuple[int, ...], taken: int | None) -> int | None:
+    """Return the largest dim that fsdp divides, the first of equal ones."""
+    shards = 1 if "fsdp" in plan.idle else plan.mesh.fsdp
+    dims = [d for d, n in enumerate(shape) if d != taken and n % shards == 0 and n]
+    return max(dims, key=lambda d: shape[d]) if shards > 1 and dims else None

@@ -1,0 +1,39 @@
+"""Channel parallelism: each device has a slice of the channels that a layer reads.
+
+Rule: the channels of every layer behind the first divide over the tensor axis, within
+each group where there are groups; the first layer, tables and LSTMs are whole.
+Traffic a step of a layer (output y): an all-reduce of y, and one of its gradient.
+
+Source: Kahira et al. 2021, arXiv:2104.09075, section 3.
+"""
+
+from collections.abc import Sequence
+
+from flax import nnx
+
+from jaxdist.layers import LSTM, Embed
+from jaxdist.layers.tensor_role import Roles
+from jaxdist.partition.weights import Weights, uneven
+
+
+def roles(weights: Sequence[Weights], network: nnx.Module, devices: int) -> Roles:
+    """Say what each layer does with the tensor axis.
+
+    Raises:
+        BadInput: a layer whose channels do not divide.
+    """
+    whole = Embed | LSTM
+    layers = [w for w in weights if not (w.first or isinstance(w.layer, whole))]
+    for w in layers:
+        if _width(w) % devices:
+            works = max(n for n in range(1, devices) if _all(layers, n))
+            raise uneven(w, "channels", w.inputs, devices, works)
+    return {w.path: "channel" for w in layers}
+
+
+def _width(weights: Weights) -> int:
+    return weights.inputs // weights.groups
+
+
+def _all(layers: Sequence[Weights], devices: int) -> bool:
+    return all(_width(w) % devices == 0 for w in layers)

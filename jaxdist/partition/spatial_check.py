@@ -1,0 +1,242 @@
+"""Positions: what a network does to split images outside the layers of jaxdist.
+
+A device holds a block of every image. The layers of `jaxdist.layers` fetch and sum what
+they need of the other blocks. All else sees its own block alone, and is right only if
+it does the same to each position by itself. That is read from the jaxpr, dim by dim;
+what is not known is refused.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Final
+
+import jax
+from flax import nnx
+
+from jaxdist.core.axes import spatial_axes_of
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.layers import GlobalMean, GridMean
+from jaxdist.layers.spatial_gather import put_gather
+from jaxdist.partition.dim_propagation import Dims, Mixed, follow
+
+_LAYER: Final = "jaxdist layer "
+"""Begins the names of the programs that stand for our layers."""
+_GATHER: Final = f"{_LAYER}the gather"
+"""Names the program of a gather."""
+_INNER: Final = MappingProxyType(
+    {
+        "jit": "jaxpr",
+        "pjit": "jaxpr",
+        "remat2": "jaxpr",
+        "closed_call": "call_jaxpr",
+        "custom_jvp_call": "call_jaxpr",
+        "custom_vjp_call": "call_jaxpr",
+    }
+)
+"""Operations that are a program of their own, called once, and its key."""
+_BARE: Final = (nnx.BatchNorm, nnx.Dropout)
+"""Layers of flax that have another meaning on a part of a batch."""
+
+
+def check_layers(network: nnx.Module) -> None:
+    """Refuse layers of flax that have another meaning on a part of a batch.
+
+    Raises:
+        BadInput: naming the layer and the one to take.
+    """
+    for path, layer in nnx.iter_modules(network):
+        if isinstance(layer, _BARE) and not _is_ours(layer):
+            kind = type(layer).__name__
+            raise BadInput(
+                f"{'.'.join(map(str, path))} sees its own device alone",
+                rule="statistics and noise are of the whole batch, on every layout",
+                values=f"it is flax.nnx.{kind}",
+                remedy=f"from jaxdist.layers import {kind}",
+            )
+
+
+def check_positions(
+    plan: Plan, network: nnx.Module, inputs: Sequence[jax.ShapeDtypeStruct]
+) -> None:
+    """Refuse a network that mixes positions of split images by itself.
+
+    Args:
+        plan: the layout.
+        network: abstract or real; not changed.
+        inputs: what it is called on, global batch first.
+
+    Raises:
+        BadInput: naming the operation, where it is, and what to do.
+    """
+    axes = spatial_axes_of(len(inputs[0].shape))
+    real = {d: a for d, a in enumerate(axes, start=1) if plan.mesh.size(a) > 1}
+    if not real:
+        return
+    program, layers = _traced(network, inputs, plan.spatial_until)
+    first = len(program.invars) - len(inputs)
+    if plan.spatial_then == "samples":
+        _check_sides(program, [""] * first + ["before"] * len(inputs))
+    known = [Dims() for _ in program.invars]
+    known[first] = Dims(split=frozenset(real))
+    try:
+        outs = _Walk(known[first].split, layers).through(program, known)
+        if any(out.split for out in outs):
+            raise Mixed("its outputs have rows: no mean over positions ends the split")
+    except Mixed as found:
+        raise BadInput(
+            "the network mixes positions that lie on different devices",
+            rule="only layers of jaxdist.layers look at neighbours in a split image, "
+            "and GlobalMean, GridMean or plan.spatial_until ends the split",
+            values=str(found),
+            remedy=[
+                "from jaxdist.layers import Conv, MaxPool, AvgPool, GlobalMean",
+                "or: " + " ".join(f"plan.mesh.{axis}=1" for axis in real.values()),
+            ],
+        ) from found
+
+
+def _check_sides(jaxpr: Any, known: Sequence[str]) -> list[str]:
+    """Refuse paths around an exchange: samples differ before it and behind.
+
+    Args:
+        jaxpr: a program.
+        known: which of its inputs come from before it or from behind it.
+
+    Returns:
+        The same of its outputs.
+    """
+    env = dict(zip(jaxpr.invars, known, strict=True))
+    for eqn in jaxpr.eqns:
+        given = [_side(env, atom) for atom in eqn.invars]
+        label, key = str(eqn.params.get("name", "")), _INNER.get(eqn.primitive.name)
+        sides = {"behind"} if label == _GATHER else set(given) - {""}
+        outs = [next(iter(sides), "")] * len(eqn.outvars)
+        if key and not label.startswith(_LAYER):
+            inner = eqn.params[key]
+            outs = _check_sides(getattr(inner, "jaxpr", inner), given)
+        elif len(sides) > 1:
+            raise BadInput(
+                "a path leads around the exchange of rows for samples",
+                rule="behind plan.spatial_until a network reads that block alone",
+                values=f"{label or eqn.primitive.name} in "
+                f"{eqn.source_info.name_stack} reads from before it and from behind",
+                remedy="plan.spatial_then=repeat",
+            )
+        env.update(zip(eqn.outvars, outs, strict=True))
+    return [_side(env, atom) for atom in jaxpr.outvars]
+
+
+def _side(env: Mapping[Any, str], atom: Any) -> str:
+    return "" if hasattr(atom, "val") else env.get(atom, "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Layers:
+    """Our layers in a traced network, by label."""
+
+    called: tuple[str, ...]
+    """In the order of their calls."""
+    means: frozenset[str]
+    """Those that end the split."""
+
+    @cached_property
+    def whole(self) -> frozenset[str]:
+        """Those behind a gather, which take their images to be whole."""
+        until = (*self.called, _GATHER).index(_GATHER)
+        return frozenset(self.called[until + 1 :])
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """Follows the split dims through a program."""
+
+    split: frozenset[int]
+    """Dims of the input that are cut."""
+    layers: _Layers
+    """Our layers in it."""
+
+    def through(self, jaxpr: Any, known: Sequence[Dims]) -> list[Dims]:
+        """Return what is known of a program's outputs."""
+        env = dict(zip(jaxpr.invars, known, strict=True))
+        for eqn in jaxpr.eqns:
+            for var, dims in zip(eqn.outvars, self._step(eqn, _look(env, eqn.invars))):
+                env[var] = dims
+        return _look(env, jaxpr.outvars)
+
+    def _step(self, eqn: Any, ops: Sequence[Dims]) -> Sequence[Dims]:
+        label = str(eqn.params.get("name", ""))
+        if label.startswith(_LAYER):
+            return [self._ours(label, ops)]
+        if key := _INNER.get(eqn.primitive.name):
+            inner = eqn.params[key]
+            return self.through(getattr(inner, "jaxpr", inner), ops)
+        return [follow(eqn, ops)] * len(eqn.outvars)
+
+    def _ours(self, label: str, ops: Sequence[Dims]) -> Dims:
+        found, name = {op.split for op in ops if op.split}, label[len(_LAYER) :]
+        if found - {self.split}:
+            raise Mixed(f"{name} is called on turned images")
+        if found and label in self.layers.whole:
+            raise Mixed(f"{name} reads images from before the gather")
+        if not found and label == _GATHER:
+            raise Mixed("images are whole already where they are to be gathered")
+        ends = label in self.layers.means or label == _GATHER
+        return Dims(split=self.split if found and not ends else frozenset())
+
+
+def _traced(
+    network: nnx.Module, inputs: Sequence[jax.ShapeDtypeStruct], until: str
+) -> tuple[Any, _Layers]:
+    """Trace a network, each of our layers one named program."""
+    graph, state = nnx.split(network)
+    leaves, tree = jax.tree.flatten(state)
+    called: list[str] = []
+    means: set[str] = set()
+
+    def run(*arrays: jax.Array) -> Any:
+        model = nnx.merge(graph, jax.tree.unflatten(tree, arrays[: len(leaves)]))
+        model.eval()
+        # As in training: with the auxiliary heads that it has.
+        model.set_attributes(type(model), deterministic=False, raise_if_not_found=False)
+        for path, layer in list(nnx.iter_modules(model)):
+            if _is_ours(layer):
+                label = _LAYER + ".".join(map(str, path))
+                means.update([label] * isinstance(layer, (GlobalMean, GridMean)))
+                _mark(layer, label, called)
+        if until:  # last: around its block, also where that is a layer
+            _mark(put_gather(model, until), _GATHER, called)
+        return model(*arrays[len(leaves) :])
+
+    program = jax.make_jaxpr(run)(*leaves, *inputs).jaxpr
+    return program, _Layers(called=tuple(called), means=frozenset(means))
+
+
+def _mark(layer: nnx.Module, label: str, called: list[str]) -> None:
+    """Make this one layer a program of this name; its class and siblings stay."""
+    kind = type(layer)
+
+    def marked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(*arrays: Any) -> Any:
+            return kind.__call__(self, *arrays, **kwargs)
+
+        call.__name__ = label
+        called.append(label)
+        return jax.jit(call)(*args)
+
+    # Python looks `__call__` up on the class, so the instance gets a class of its own.
+    own = type(kind.__name__, (kind,), {"__call__": marked})
+    object.__setattr__(layer, "__class__", own)
+
+
+def _is_ours(layer: Any) -> bool:
+    return any(
+        kind.__module__.startswith("jaxdist.layers") for kind in type(layer).mro()
+    )
+
+
+def _look(env: Mapping[Any, Dims], atoms: Sequence[Any]) -> list[Dims]:
+    """Return what is known of variables; a literal is one number."""
+    return [Dims() if hasattr(a, "val") else env.get(a, Dims()) for a in atoms]

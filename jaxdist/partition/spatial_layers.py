@@ -1,0 +1,93 @@
+"""Reach: which calls of a network the spatial axes of a plan split.
+
+All of them, or those before the gather that the plan puts into the network. Behind it
+the plan is one without spatial axes: every device has whole images. Devices along those
+axes do the same there, or they have samples of their own, as along the data axis.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxdist.core.axes import SPATIAL_AXES
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.layers import Exchange, Gather
+from jaxdist.layers.halo import Split
+from jaxdist.profile.layer_calls import Call
+
+Calls = tuple[Call, ...]
+
+
+def part(calls: Sequence[Call], until: str) -> tuple[Calls, Calls]:
+    """Part a network's calls where images are gathered.
+
+    Args:
+        calls: in order.
+        until: block before which they are; empty where they are not.
+
+    Returns:
+        The calls as far as images are split, the gather among them, and those behind.
+
+    Raises:
+        BadInput: not one gather is called, but none or several; or a layer is called
+            on both sides of it.
+    """
+    ends = [i for i, call in enumerate(calls, 1) if isinstance(call.layer, Gather)]
+    if len(ends) != bool(until):
+        raise _refused(until, "a block that is called once", f"{len(ends)} calls of it")
+    end = ends[0] if ends else len(calls)
+    split, whole = tuple(calls[:end]), tuple(calls[end:])
+    for path in {call.path for call in split} & {call.path for call in whole}:
+        raise _refused(until, "no layer on both sides of it", f"{path} is on both")
+    return split, whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Calls that follow each other and lie on devices alike."""
+
+    calls: Calls
+    """In order."""
+    plan: Plan
+    """What a device has of an array."""
+    norms: Plan
+    """Which devices share batch statistics."""
+
+
+def ranges(plan: Plan, calls: Sequence[Call]) -> tuple[Range, Range]:
+    """Return the calls on split images, and those behind the gather.
+
+    Args:
+        plan: the layout.
+        calls: in order.
+    """
+    split, whole = part(calls, plan.spatial_until)
+    sizes = dict(plan.mesh.items()) | dict.fromkeys(SPATIAL_AXES, 1)
+    same = plan.on(MeshShape(**sizes))
+    dealt = plan.on(
+        MeshShape(**sizes | {"data": plan.mesh.size("data", *SPATIAL_AXES)})
+    )
+    before = Range(calls=split, plan=plan, norms=plan)
+    if plan.spatial_then == "samples":
+        return before, Range(calls=whole, plan=dealt, norms=plan)
+    return before, Range(calls=whole, plan=same, norms=same)
+
+
+def gather_of(plan: Plan) -> type[Gather]:
+    """Return the layer that a plan puts where its split of images ends."""
+    return Exchange if plan.spatial_then == "samples" else Gather
+
+
+def behind(plan: Plan) -> Split:
+    """Return how the images of layers lie behind the gather."""
+    dealt = plan.spatial_then == "samples"
+    return Split(axes=(), samples=SPATIAL_AXES if dealt else ())
+
+
+def _refused(until: str, rule: str, values: str) -> BadInput:
+    return BadInput(
+        f"the split of images cannot end at {until}",
+        rule=f"plan.spatial_until names {rule}",
+        values=values,
+        remedy="plan.spatial_until= splits images as far as they go",
+    )

@@ -1,0 +1,205 @@
+"""Spatial parallelism: every sample is cut into blocks, and edges are exchanged.
+
+Rule: at every layer a block holds whole strides (`jaxdist.partition.block_padding`).
+Traffic a step along a split dim (b rows a block, kernel extent K, stride s, lo and hi
+of `jaxdist.layers.window`; B samples, W the other dims of a block):
+
+    forward    (lo + hi) rows of the input: B * rows * W * C_in
+    backward   convolution: ((K - 1 - lo) // s + ceil(lo / s)) rows of the output's
+               gradient; pooling: (lo + hi) rows of the input's gradient
+    means      the averaged features, [B, C] or a grid, forward and backward
+    gather     forward the rows of all devices, backward a device's part of their
+               gradients, dim by dim: an all-gather and a reduce-scatter; or, for
+               samples, both times as much as a device has: two all-to-alls
+
+Source: Dryden et al. 2019, "Improving Strong-Scaling of CNN Training by Exploiting
+Finer-Grained Parallelism", section III; halo counts for strides are ours.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from jaxdist.core.axes import spatial_axes_of
+from jaxdist.core.dtypes import wide
+from jaxdist.core.plan import Plan
+from jaxdist.layers import Conv, Exchange, Gather, GlobalMean, GridMean
+from jaxdist.layers.halo import PIPE, hops
+from jaxdist.layers.halo_conv import gradient_halo
+from jaxdist.layers.pool import Pool
+from jaxdist.layers.tensor_role import Roles
+from jaxdist.layers.window import Window, Windows, cut
+from jaxdist.partition.tensor_parallel import own_channels
+from jaxdist.partition.traffic import Traffic, real_axes
+from jaxdist.profile.layer_calls import Call, of_kind
+
+
+def halos(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
+    """Yield the rows every convolution and pooling fetches from its neighbours.
+
+    Branches that need the same rows of the same array fetch them once: the compiler
+    merges equal operations, and that is counted on.
+    """
+    known: set[Fetch] = set()
+    for call in map(partial(own_channels, plan, roles), _windowed(calls)):
+        forward = [f for f in _forward(plan, call, roles) if f not in known]
+        known.update(forward)
+        backward = _backward(plan, call, roles)
+        for axis in _split(plan, call.shape).values():
+            fetched = [f.numbers for f in (*forward, *backward) if f.axis == axis]
+            # Among stages each edge is gathered by the whole axis: `layers.halo`.
+            staged = plan.mesh.size(PIPE) > 1
+            yield Traffic(
+                what="halo",
+                kind="all-gather" if staged else "collective-permute",
+                axes=(axis,),
+                payload=sum(fetched)
+                * (plan.mesh.size(axis) if staged else 1)
+                * np.dtype(call.dtype).itemsize,
+                layer=call.path,
+                arrays=len(fetched),
+            )
+
+
+def device_block(plan: Plan, call: Call) -> tuple[tuple[int, ...], Windows]:
+    """Return one device's block of a layer's input, and the windows that pass over it.
+
+    Args:
+        plan: the layout.
+        call: a use of a convolution or pooling, on the global batch.
+    """
+    block, split = block_of(plan, call.laid), _split(plan, call.shape)
+    return block, cut(call.layer.windows(call.shape[1:-1]), split, block, call.path)
+
+
+def means(plan: Plan, calls: Sequence[Call]) -> Iterator[Traffic]:
+    """Yield the sums of averages over positions, which end the split."""
+    for call in (*of_kind(calls, GlobalMean), *of_kind(calls, GridMean)):
+        if axes := real_axes(plan, spatial_axes_of(len(call.shape))):
+            features = math.prod(call.out_shape) // plan.mesh.batch_shards
+            yield Traffic(
+                what="all-reduce",
+                kind="all-reduce",
+                axes=axes,
+                payload=2 * features * wide(call.dtype).itemsize,
+                layer=call.path,
+                arrays=2,
+            )
+
+
+def gathers(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
+    """Yield what puts images together where the plan ends their split."""
+    for call in map(partial(own_channels, plan, roles), of_kind(calls, Gather)):
+        held, full = np.dtype(call.dtype).itemsize, wide(call.dtype).itemsize
+        shape = list(block_of(plan, call.laid))
+        for dim, axis in _split(plan, call.shape).items():
+            part, devices = math.prod(shape), plan.mesh.size(axis)
+            shape[dim] = call.shape[dim]
+            moved = {
+                "all-gather": part * devices * held,
+                "reduce-scatter": part * full,
+            }
+            if isinstance(call.layer, Exchange):
+                shape[0] //= devices
+                moved = {"all-to-all": 2 * part * held}
+            for kind, payload in moved.items():
+                yield Traffic(
+                    what="gather",
+                    kind=kind,
+                    axes=(axis,),
+                    payload=payload,
+                    layer=call.path,
+                    arrays=2 if kind == "all-to-all" else 1,
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetch:
+    """Rows that one exchange takes from one neighbour."""
+
+    axis: str
+    """Axis along which they are fetched."""
+    numbers: int
+    """Numbers that a device gets."""
+    what: tuple[Any, ...]
+    """The array and its rows: equal where two exchanges get the same."""
+
+
+def _forward(plan: Plan, call: Call, roles: Roles) -> list[Fetch]:
+    """List what a window fetches of its input."""
+    block, windows = device_block(plan, call)
+    filled = tuple(
+        (dim, call.layer.fill)
+        for dim, window in enumerate(call.layer.windows(call.shape[1:-1]), start=1)
+        if window.overhang and call.laid[dim] > window.rows
+    )
+    need = {dim: w.pads for dim, w in _cut(windows)}
+    groups = getattr(call.layer, "feature_group_count", 1)
+    slice_of = (roles.get(call.path), groups) if _cuts(call, roles) else None
+    array = (call.reads, np.dtype(call.dtype), slice_of, filled)
+    return list(_fetches(plan, block, windows, need, array, call.layer.fill))
+
+
+def _backward(plan: Plan, call: Call, roles: Roles) -> list[Fetch]:
+    """List what is fetched for the gradient of the input."""
+    if call.first:
+        return []
+    if isinstance(call.layer, Pool):  # the gradients of the halo's rows go back
+        return _forward(plan, call, roles)
+    (_, windows), out = device_block(plan, call), block_of(plan, call.out_laid)
+    need = {dim: gradient_halo(w) for dim, w in _cut(windows)}
+    return list(_fetches(plan, out, windows, need, (), 0.0))
+
+
+def _fetches(
+    plan: Plan,
+    block: Sequence[int],
+    windows: Windows,
+    need: Mapping[int, tuple[int, int]],
+    array: tuple[Any, ...],
+    fill: float,
+) -> Iterator[Fetch]:
+    """Yield the fetches along each dim; a later dim includes earlier halos."""
+    shape = list(block)
+    for dim, sides in need.items():
+        axis = windows[dim - 1].axis or ""
+        rest = math.prod(shape) // shape[dim]
+        for side, rows in enumerate(sides):
+            for hop, take in hops(rows, shape[dim]):
+                if hop < plan.mesh.size(axis):  # else from beyond the edge
+                    what = (*array, dim, side, hop, take)
+                    yield Fetch(axis=axis, numbers=rest * take, what=what)
+        shape[dim] += sum(sides)
+        array = (*array, dim, sides, fill if max(sides) > 0 else None)
+
+
+def _cut(windows: Sequence[Window]) -> list[tuple[int, Window]]:
+    return [(dim, w) for dim, w in enumerate(windows, start=1) if w.axis]
+
+
+def _windowed(calls: Sequence[Call]) -> list[Call]:
+    return [*of_kind(calls, Conv), *of_kind(calls, Pool)]
+
+
+def _split(plan: Plan, shape: Sequence[int]) -> dict[int, str]:
+    names = enumerate(spatial_axes_of(len(shape)), start=1)
+    return {dim: axis for dim, axis in names if plan.mesh.size(axis) > 1}
+
+
+def block_of(plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
+    """Shape of one device's block of a global array."""
+    block = [shape[0] // plan.mesh.batch_shards, *shape[1:]]
+    for dim, axis in _split(plan, shape).items():
+        block[dim] //= plan.mesh.size(axis)
+    return tuple(block)
+
+
+def _cuts(call: Call, roles: Roles) -> bool:
+    """Tell whether a convolution cuts its own channels out of what it reads."""
+    role = roles.get(call.path)
+    groups = getattr(call.layer, "feature_group_count", 1)
+    return role == "channel" or (role in ("filter", "column") and groups > 1)

@@ -1,0 +1,206 @@
+"""A survey: what a compiled step moves and does, with no plan to hold it against."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from jaxdist.collectives.hlo_collectives import Move
+from jaxdist.core.text.formatting import count, percent, size
+
+HINTS: Final = {
+    "conv_general_dilated": "a grouped convolution whose batch is split: XLA gathers "
+    "the batch and repeats the work; call it inside jax.shard_map over that axis",
+    "dot_general": "a product over a dim that one side alone splits: split both alike; "
+    "meant, where weights are split to save memory",
+    "reshape": "a reshape that merges a split dim into another: keep the split dim "
+    "outermost",
+    "concatenate": "a concatenation along a split dim: join along another",
+    "pad": "padding of a split dim: exchange the edge rows inside jax.shard_map",
+    "sort": "a sort along a split dim: sort along another",
+    "gather": "indexing into a split dim: index inside jax.shard_map",
+    "dynamic_slice": "a slice of a split dim: slice inside jax.shard_map",
+}
+"""What makes the compiler gather, by the operation that it gathers for."""
+
+_REPEATED: Final = 1.5
+"""More work than written by this much is a repeat; fusion repeats a little as well."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The collectives of one kind, over the same axes, from one line of Python."""
+
+    kind: str
+    """Collective, as the compiler names it."""
+    axes: tuple[str, ...]
+    """Axes it runs over; empty where no mesh is known, or its groups are no axes."""
+    group: int
+    """Devices that take part together."""
+    source: str
+    """`file:line`, or the operation where the line is not known."""
+    operation: str
+    """The operation it is made for: `psum`, `conv_general_dilated`."""
+    count: int
+    """How often they run."""
+    payload: int
+    """Bytes of their results on one device."""
+    wire: int
+    """Bytes that a device sends for them, at least."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What a compiled step moves and does."""
+
+    mesh: Mapping[str, int]
+    """Devices along each axis; `devices` alone where no mesh is known."""
+    moves: tuple[Move, ...]
+    """Its collectives."""
+    inputs: Mapping[str, int]
+    """Bytes of each whole array that it is called on, by its path."""
+    flops_device: int
+    """FLOPs of one device, by XLA's own count; the body of a loop counts once."""
+    flops_written: int | None
+    """FLOPs of the function as it is written; None where that is not known."""
+    memory_bytes: int
+    """Memory a device needs, by the compiler."""
+
+    @property
+    def devices(self) -> int:
+        """Devices that run it."""
+        total = 1
+        for along in self.mesh.values():
+            total *= along
+        return total
+
+    @property
+    def repeats(self) -> float | None:
+        """All devices' work, as a multiple of the work as it is written."""
+        if not self.flops_written:
+            return None
+        return self.flops_device * self.devices / self.flops_written
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The collectives by line of Python, the largest first."""
+        groups: dict[Any, list[Move]] = defaultdict(list)
+        for move in self.moves:
+            asked = move.source or operation_of(move)
+            groups[move.kind, move.axes, asked, operation_of(move)].append(move)
+        places = (_place(group) for group in groups.values())
+        return tuple(sorted(places, key=lambda place: -place.payload))
+
+    @property
+    def gathers(self) -> tuple[Move, ...]:
+        """The all-gathers that the compiler chose, not the function's author."""
+        return tuple(
+            move
+            for move in self.moves
+            if move.kind == "all-gather" and not operation_of(move).startswith("all_")
+        )
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """What is likely to be a mistake, a sentence each; empty is good."""
+        return (*map(self._gathered, self.gathers), *self._repeated())
+
+    def tree(self) -> dict[str, Any]:
+        """Return all of it as plain values, bytes and FLOPs."""
+        return {
+            "mesh": dict(self.mesh),
+            "devices": self.devices,
+            "collectives": [asdict(place) for place in self.places],
+            "unplanned_all_gathers": len(self.gathers),
+            "memory_bytes": self.memory_bytes,
+            "flops": {"device": self.flops_device, "written": self.flops_written},
+            "repeats": self.repeats,
+            "findings": list(self.findings),
+        }
+
+    def _gathered(self, move: Move) -> str:
+        each, operation = move.payload // move.trips, operation_of(move)
+        whole = [name for name, size in self.inputs.items() if size == each]
+        what = f"the whole of {whole[0]}" if len(whole) == 1 else "a split array"
+        axes = " x ".join(move.axes) or f"{move.group} devices"
+        hint = HINTS.get(operation, "jax.shard_map leaves the compiler nothing to add")
+        return (
+            f"unplanned all-gather over {axes}, {size(each)}: {what}, for {operation} "
+            f"at {short(move.source) or 'an unknown line'}; {hint}"
+        )
+
+    def _repeated(self) -> Iterator[str]:
+        if self.repeats and self.repeats > _REPEATED:
+            yield (
+                f"replicated compute: {self.devices} devices together do "
+                f"{self.repeats:.1f} times the work of the function as it is written"
+            )
+
+    def __str__(self) -> str:
+        """Lay it out as `jaxdist audit` prints it."""
+        return "\n".join((*self._facts(), "", *_table(self.places), *self._advice()))
+
+    def _facts(self) -> Iterator[str]:
+        axes = " x ".join(f"{name} {n}" for name, n in self.mesh.items() if n > 1)
+        yield f"  mesh     {axes or 'one device'}"
+        work = f"{size(self.flops_device, 'FLOP')} a device"
+        if self.flops_written and self.repeats is not None:
+            share = percent(self.repeats / self.devices, 2)
+            written = size(self.flops_written, "FLOP")
+            work += f", {share} of {written}: repeats {self.repeats:.2f}"
+        yield f"  work     {work}"
+        yield f"  memory   {size(self.memory_bytes)} a device"
+        sent = sum(move.wire for move in self.moves)
+        yield f"  sends    {size(sent)} a device"
+
+    def _advice(self) -> Iterator[str]:
+        if any(not move.bounded for move in self.moves):
+            yield "  a loop of unknown length counts once"
+        for finding in self.findings:
+            yield f"\nfound: {finding}"
+
+
+def operation_of(move: Move) -> str:
+    """Return the primitive that a collective is made for.
+
+    >>> from jaxdist.collectives.hlo_collectives import Move
+    >>> name = "jit(step)/transpose(jvp(conv1))/conv_general_dilated"
+    >>> operation_of(Move(kind="", axes=(), group=2, payload=0, name=name))
+    'conv_general_dilated'
+    """
+    return move.name.rsplit("/", 1)[-1].strip("()")
+
+
+def short(source: str) -> str:
+    """Write a path from the folder one is in, where it lies below that."""
+    here = f"{Path.cwd()}/"
+    return source.removeprefix(here)
+
+
+def _place(moves: list[Move]) -> Place:
+    first, total = moves[0], Counter[str]()
+    for move in moves:
+        total.update(count=move.trips, payload=move.payload, wire=move.wire)
+    return Place(
+        kind=first.kind,
+        axes=first.axes,
+        group=first.group,
+        source=first.source or operation_of(first),
+        operation=operation_of(first),
+        **total,
+    )
+
+
+def _table(places: Iterable[Place]) -> Iterator[str]:
+    """Lay out a row a place, numbers to the right."""
+    rows = [("collective", "axes", "count", "bytes", "sent", "at")]
+    for place in places:
+        axes = " x ".join(place.axes) or f"{place.group} devices"
+        sizes = count(place.count), size(place.payload), size(place.wire)
+        rows.append((place.kind, axes, *sizes, short(place.source)))
+    wide = [max(len(row[column]) for row in rows) for column in range(6)]
+    for row in rows:
+        left = (f"{word:{n}}" for word, n in zip(row[:2], wide[:2]))
+        right = (f"{word:>{n}}" for word, n in zip(row[2:5], wide[2:5]))
+        yield "  " + "   ".join((*left, *right, row[5]))

@@ -1,0 +1,234 @@
+"""Flow: stages whose weights move while later microbatches are under way.
+
+As `jaxdist.pipeline.sync_executor`, with two things more. A device keeps as many
+versions of its weights as the table holds at once, and its work reads the one that the
+table says.
+At the end of a beat that ends a round of its stage, the mean of the round's gradients
+moves the newest weights; replicas of a stage take the mean together.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdist.pipeline.async_schedule import Stream
+from jaxdist.pipeline.device_cond import Row, in_turn, once
+from jaxdist.pipeline.stage import Part, Pipeline
+from jaxdist.pipeline.stage_parameters import Held, Slots
+from jaxdist.pipeline.stage_placement import side_by_side
+from jaxdist.pipeline.sync_executor import AXIS, Carry, Runner
+from jaxdist.pipeline.weight_versions import Versions, versions
+
+UPDATE: Final = "stages.update"
+"""Scope of what moves weights, as a compiled program has it."""
+
+Move = Callable[[Held, Any, Held], tuple[Held, Any]]
+"""From mean gradients, an optimizer's state and parameters to the next of both."""
+
+
+@partial(
+    jax.tree_util.register_dataclass, data_fields=("weights", "opt"), meta_fields=()
+)
+@dataclass(frozen=True, kw_only=True)
+class Moving:
+    """What a device has of its weights between two beats."""
+
+    weights: Held
+    """Ring of versions, [rows, ...] each."""
+    opt: Any
+    """State of the optimizer, of the newest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """Stages, a stream that moves them, and how their weights move."""
+
+    pipe: Pipeline
+    """The stages; its tables are those of the stream."""
+    stream: Stream
+    """Who does what when, on which weights."""
+    move: Move
+    """Moves the weights of this device's stage."""
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """Devices along the pipe axis that have the same stage."""
+        return [list(group) for group in side_by_side(self.stream.replicas).groups]
+
+    def sum_replicas(self, slots: Slots, held: Held, row: Row | None = None) -> Held:
+        """Sum what replicas of a stage have, as far as their stages go.
+
+        A stage that has no replica may be much larger; its numbers stay where they are.
+
+        Args:
+            slots: how leaves lie.
+            held: numbers in slots.
+            row: of the turn whose sum it is, where it is made `once`.
+        """
+        devices = [d for group in self.groups if len(group) > 1 for d in group]
+
+        def add(own: list[jax.Array]) -> list[jax.Array]:
+            mine = own if row is None else in_turn(row, own)
+            found: list[jax.Array] = lax.psum(mine, AXIS, axis_index_groups=self.groups)
+            return found
+
+        return slots.of_fronts(held, slots.used(devices), add)
+
+
+def run(
+    flow: Flow, params: Held, opt: Any, stats: Held, parts: Part
+) -> tuple[jax.Array, Held, Held, Any]:
+    """Do all of a stream, from its first forward pass to its last update.
+
+    Args:
+        flow: stages whose last returns a scalar, the loss of a microbatch.
+        params: what this device holds.
+        opt: the optimizer's state for it.
+        stats: running statistics.
+        parts: microbatches, [M, b, ...]; every stage has all.
+
+    Returns:
+        What the last stage returned [M], zero on devices that did not do it; new
+        statistics, the mean of those of replicas; new parameters; the optimizer's
+        state, with counts of the stage that has moved most often.
+    """
+    runner = _Runner(flow, params, opt, stats, parts)
+    after = runner.run()
+    last = _own(runner.versions.last)
+    new = jax.tree.map(lambda x: x[last], after.moving.weights)
+    return (
+        after.total,
+        _mean(flow, after.stats),
+        new,
+        _together(flow, after.moving.opt),
+    )
+
+
+class _Runner(Runner):
+    """One run of a stream inside a `shard_map`."""
+
+    def __init__(
+        self, flow: Flow, params: Held, opt: Any, stats: Held, parts: Part
+    ) -> None:
+        super().__init__(flow.pipe, params, stats, parts, graded=True)
+        self.flow, self.opt = flow, opt
+        self.versions: Versions = versions(flow.stream)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return all numbers of the tables by name."""
+        return {**super().columns(), **self.versions.columns()}
+
+    def first(self) -> Carry:
+        """Return what there is before the first beat: version 0 in row 0."""
+        rows = self.versions.rows
+        ring = jax.tree.map(
+            lambda x: jnp.zeros((rows, *x.shape), x.dtype).at[0].set(x), self.params
+        )
+        carry = super().first()
+        return replace(
+            carry,
+            total=jnp.zeros(self.flow.stream.microbatches, carry.total.dtype),
+            moving=Moving(weights=ring, opt=self.opt),
+        )
+
+    def weights(self, row: Row, carry: Carry) -> Held:
+        """Return the version that a work reads."""
+        held: Held = jax.tree.map(lambda x: x[row["read"]], carry.moving.weights)
+        return held
+
+    def sums(self, row: Row, carry: Carry) -> Held:
+        """Return what the round has summed before a backward pass.
+
+        Who begins a round clears the sums, and not who ends one: sums that are read
+        and cleared in one turn would be copied.
+        """
+        held: Held = jax.tree.map(
+            lambda x: jnp.where(row["begins"] > 0, jnp.zeros_like(x), x), carry.grads
+        )
+        return held
+
+    def noted(self, row: Row, carry: Carry, out: Any) -> Any:
+        """Return the losses with one more."""
+        return carry.total.at[row["micro"]].add(out)
+
+    def beat(self, row: Row, carry: Carry) -> Carry:
+        """Do a device's work, and move its weights where a round is done."""
+        carry = super().beat(row, carry)
+        with jax.named_scope(UPDATE):
+            return once(row["update"] >= 0, self._update, row, carry)
+
+    def settled(self, row: Row, carry: Carry) -> Carry:
+        """Return the carry with a round summed over replicas, where it is done.
+
+        In a loop of its own, and so written in place: XLA's CPU backend fuses with an
+        update what is written to the front of an array, and then it passes over the
+        whole array under masks: see `slots`. Behind what lets go and reads the sums,
+        they would be copied in every beat.
+        """
+        if max(self.flow.stream.replicas) == 1:
+            return carry
+        with jax.named_scope(UPDATE):
+            return once(row["update"] >= 0, self._sum_replicas, row, carry)
+
+    def _sum_replicas(self, row: Row, carry: Carry) -> Carry:
+        """Sum a round over replicas."""
+        slots = self.flow.pipe.params
+        return replace(carry, grads=self.flow.sum_replicas(slots, carry.grads, row))
+
+    def _update(self, row: Row, carry: Carry) -> Carry:
+        moving = carry.moving
+        newest = jax.tree.map(lambda x: x[row["newest"]], moving.weights)
+        # In turn: the mean would else be taken in every beat.
+        mean = self._of_the_round(in_turn(row, carry.grads))
+        new, opt = self.flow.move(mean, moving.opt, newest)
+        ring = jax.tree.map(
+            lambda x, y: x.at[row["update"]].set(y), moving.weights, new
+        )
+        return replace(carry, moving=Moving(weights=ring, opt=opt))
+
+    def _of_the_round(self, grads: Held) -> Held:
+        """Return the mean over a round of its sum."""
+        stream = self.flow.stream
+        if max(stream.rounds) == 1:
+            return grads
+        sizes = zip(stream.rounds, stream.replicas, strict=True)
+        size = _own(np.array([n for n, count in sizes for _ in range(count)]))
+        mean: Held = jax.tree.map(lambda x: x / size.astype(x.dtype), grads)
+        return mean
+
+
+def _own(numbers: np.ndarray) -> jax.Array:
+    """Return this device's of some numbers, one for each along the pipe axis."""
+    return jnp.asarray(numbers)[lax.axis_index(AXIS)]
+
+
+def _mean(flow: Flow, stats: Held) -> Held:
+    """Return the mean of the statistics of replicas."""
+    replicas = flow.stream.replicas
+    if max(replicas) == 1:
+        return stats
+    count = _own(np.repeat(replicas, replicas))
+    with jax.named_scope("statistics_of_replicas"):
+        total = flow.sum_replicas(flow.pipe.stats, stats)
+        mean: Held = jax.tree.map(lambda x: x / count.astype(x.dtype), total)
+        return mean
+
+
+def _together(flow: Flow, opt: Any) -> Any:
+    """Return an optimizer's state whose counts are those of the busiest stage."""
+    if len(set(flow.stream.rounds)) == 1:
+        return opt
+
+    def is_held(node: Any) -> bool:
+        return isinstance(node, Held)
+
+    with jax.named_scope("counts_of_updates"):
+        return jax.tree.map(
+            lambda x: x if is_held(x) else lax.pmax(x, AXIS), opt, is_leaf=is_held
+        )

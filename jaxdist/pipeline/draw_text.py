@@ -1,0 +1,96 @@
+"""A table drawn for the terminal: a row a device, a cell a tick.
+
+A forward is its microbatch, a backward has it in brackets, a gradient of weights in
+parentheses, so the drawing holds without colours too.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Protocol
+
+from jaxdist.core.text.theme import FILLS, TEXT_ON
+from jaxdist.pipeline.work_item import Kind, Ticks, Work
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+
+class Table(Protocol):
+    """What can be drawn: ticks, and the names of what is in them."""
+
+    @property
+    def title(self) -> str:
+        """What is drawn, in a line."""
+
+    @property
+    def ticks(self) -> Ticks:
+        """Rows are ticks, columns devices."""
+
+    def lane(self, device: int) -> str:
+        """Name the row of a device."""
+
+    def label(self, work: Work) -> str:
+        """Name a work in its row."""
+
+    def note(self, device: int) -> str:
+        """Say what a device holds."""
+
+
+AROUND: Final[Mapping[Kind, tuple[str, str]]] = MappingProxyType(
+    {"forward": (" ", " "), "backward": ("[", "]"), "weights": ("(", ")")}
+)
+"""What stands on either side of a work's name."""
+
+STEP: Final = 4
+"""Ticks from one number below the drawing to the next."""
+
+_STYLES: Final[Mapping[Kind, str]] = MappingProxyType(
+    {
+        "forward": f"{TEXT_ON['on-forward'].light} on {FILLS['forward'].light}",
+        "backward": f"{TEXT_ON['on-backward'].light} on {FILLS['backward'].light}",
+        "weights": "",
+    }
+)
+
+
+def draw(table: Table, *, width: int, idle: str = "╱", more: str = "…") -> "Text":
+    """Return a table as text for a rich console.
+
+    Args:
+        table: what to draw.
+        width: columns; what does not fit is cut at a tick, and counted below.
+        idle: sign of a tick without work, one column.
+        more: sign at a cut.
+    """
+    from rich.text import Text
+
+    devices = range(len(table.ticks[0]))
+    start = max(len(table.lane(device)) for device in devices) + 2
+    end = max(len(table.note(device)) for device in devices) + 2 + len(more)
+    size = 2 + label_size(table)
+    rows = table.ticks[: max((width - start - end) // size, 1)]
+    left = len(table.ticks) - len(rows)
+    drawn = Text(no_wrap=True)
+    for device in devices:
+        drawn.append(table.lane(device).ljust(start))
+        for row in rows:
+            drawn.append(*_cell(table, row[device], size, idle))
+        drawn.append(f"{more if left else ''}  {table.note(device)}".rstrip() + "\n")
+    numbers = (f" {t}".ljust(size * STEP) for t in range(0, len(rows), STEP))
+    rest = f"  {left:,} more ticks" if left else ""
+    drawn.append("tick".ljust(start) + "".join(numbers).rstrip() + rest)
+    return drawn
+
+
+def label_size(table: Table) -> int:
+    """Return the length of the longest name of a work."""
+    return max(len(table.label(w)) for row in table.ticks for w in row if w)
+
+
+def _cell(table: Table, work: Work | None, size: int, idle: str) -> tuple[str, str]:
+    """Return a cell and its style."""
+    if work is None:
+        return idle * size, "bright_black"
+    left, right = AROUND[work.kind]
+    name = table.label(work).center(size - 2)
+    return f"{left}{name}{right}", _STYLES[work.kind]

@@ -1,0 +1,59 @@
+"""Parting: a leaf as devices of a pipeline have it, in rows of numbers, and whole.
+
+whole leaf  <->  [fsdp, tensor, n]      as it lies on all devices
+a device's  <->  [fsdp, n]              as fsdp shares it out
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxdist.core.plan import Plan
+from jaxdist.partition.param_sharding import Leaf
+
+
+def numbers(plan: Plan, leaf: Leaf) -> int:
+    """Count the numbers of a leaf on one device."""
+    return math.prod(leaf.local(plan))
+
+
+def split(x: Any, leaf: Leaf, plan: Plan) -> Any:
+    """Part a whole leaf as it lies on devices, [fsdp, tensor, n]."""
+    parts = x[None]
+    for dim, size in ((leaf.tensor, plan.mesh.tensor), (leaf.fsdp, plan.mesh.fsdp)):
+        pieces = (
+            jnp.split(parts, size, axis=dim + parts.ndim - len(leaf.shape))
+            if dim is not None
+            else [parts]
+        )
+        parts = jnp.stack(pieces)
+    return parts.reshape(*parts.shape[:2], -1)
+
+
+def joined(rows: Any, leaf: Leaf, plan: Plan) -> Any:
+    """Put a whole leaf together from the parts of devices, [fsdp, tensor, n]."""
+    local = leaf.local(plan)
+    x = rows[:, :, : math.prod(local)].reshape(*rows.shape[:2], *local)
+    for dim in (leaf.fsdp, leaf.tensor):
+        pieces = list(x)
+        x = (
+            pieces[0]
+            if dim is None
+            else jnp.concatenate(pieces, axis=dim + x.ndim - 1 - len(local))
+        )
+    return x
+
+
+def parted(x: jax.Array, leaf: Leaf, plan: Plan) -> jax.Array:
+    """Part a device's gradient as fsdp shares it out, [fsdp, n]."""
+    pieces = jnp.split(x, plan.mesh.fsdp, leaf.fsdp) if leaf.fsdp is not None else [x]
+    return jnp.stack([piece.reshape(-1) for piece in pieces])
+
+
+def merged(rows: jax.Array, leaf: Leaf, plan: Plan) -> jax.Array:
+    """Put a device's leaf together from what fsdp shares out, [fsdp, n]."""
+    local = leaf.local(plan)
+    pieces = [row[: math.prod(local)].reshape(local) for row in rows]
+    return pieces[0] if leaf.fsdp is None else jnp.concatenate(pieces, leaf.fsdp)

@@ -1,0 +1,79 @@
+"""The carry: what a device has between two beats, and how what arrives is kept."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+import jax
+
+from jaxdist.pipeline import flat_messages
+from jaxdist.pipeline.device_cond import Row
+from jaxdist.pipeline.flat_messages import Vectors
+from jaxdist.pipeline.stage_parameters import Held
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=(
+        "total",
+        "grads",
+        "stats",
+        "inputs",
+        "gradients",
+        "kept",
+        "up",
+        "down",
+        "moving",
+    ),
+    meta_fields=(),
+)
+@dataclass(frozen=True, kw_only=True)
+class Carry:
+    """What a device has between two beats."""
+
+    total: Any
+    """Sum of what the last stage returned."""
+    grads: Any
+    """Sums of gradients, `Held`; None without backward passes."""
+    stats: Held
+    """Running statistics."""
+    inputs: Vectors
+    """Ring of what arrived from the stage before."""
+    gradients: Vectors
+    """Ring of gradients from the stage behind."""
+    kept: Vectors
+    """Ring of what forward passes keep."""
+    up: tuple[Vectors, ...]
+    """What arrives next from the stage before, hop by hop; until it is sent, what was
+    made comes first.
+    """
+    down: tuple[Vectors, ...]
+    """What arrives next from the stage behind."""
+    moving: Any = None
+    """Weights that change meanwhile, and what changes them; None where none do."""
+
+
+def _arrive(hop: int, row: Row, carry: Carry) -> Carry:
+    """Keep what arrived from the stage before."""
+    kept = flat_messages.put(carry.inputs, row["comes"][hop], carry.up[hop])
+    return replace(carry, inputs=kept)
+
+
+def _come_back(hop: int, row: Row, carry: Carry) -> Carry:
+    """Keep the gradient that arrived from the stage behind."""
+    kept = flat_messages.put(carry.gradients, row["returns"][hop], carry.down[hop])
+    return replace(carry, gradients=kept)
+
+
+def let_go(row: Row, carry: Carry) -> Carry:
+    """Give up what a backward pass has read: see `forms.drop`."""
+    kept = flat_messages.drop(carry.kept, row["kept"], (carry.grads, carry.down))
+    return replace(carry, kept=kept)
+
+
+ARRIVALS: Final[Mapping[str, Callable[[int, Row, Carry], Carry]]] = MappingProxyType(
+    {"comes": _arrive, "returns": _come_back}
+)
+"""What keeps an arrival, by its row of the table."""

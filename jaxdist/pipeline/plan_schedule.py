@@ -1,0 +1,141 @@
+"""Planned: the timetable of a plan's step, and how often its devices do what."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.pipeline.async_schedule import Stream
+from jaxdist.pipeline.lockstep import play
+from jaxdist.pipeline.pipedream import pipedream, pipedream_2bw
+from jaxdist.pipeline.schedule_base import Timetable
+from jaxdist.pipeline.stage_placement import places_of
+from jaxdist.pipeline.sync_schedule import Schedule, forward_only, schedule
+from jaxdist.pipeline.work_item import Beats, beat_by_beat, forward, needs
+
+_WORDS: Final = (
+    ("microbatches=", "optim.accumulate="),
+    ("replicas=", "plan.pipe.replicas="),
+    ("stashing=", "plan.pipe.stashing="),
+    ("vertical_sync=", "plan.pipe.vertical_sync="),
+    ("group=", "plan.pipe.group="),
+    ("chunks=", "plan.pipe.chunks="),
+    ("schedule=", "plan.pipe.schedule="),
+    ("devices=", "plan.mesh.pipe="),
+    ("stages=", "plan.mesh.pipe="),
+)
+"""What tables call their numbers, and what a plan does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turns:
+    """How often a device along the pipe axis does something in a step."""
+
+    micro: int
+    """Microbatches that its stages work on."""
+    updates: int
+    """Times that its weights move."""
+
+
+def table(plan: Plan, microbatches: int) -> Schedule:
+    """Return who does what when in a step whose microbatches see the same weights.
+
+    Raises:
+        BadInput: a schedule that does not go with these numbers.
+    """
+    pipe = plan.pipe
+    with _in_words_of_a_plan():
+        return schedule(pipe.schedule, plan.mesh.pipe, microbatches, pipe.chunks)
+
+
+def stream(plan: Plan, microbatches: int) -> Stream:
+    """Return who does what when in a step whose microbatches move the weights.
+
+    Raises:
+        BadInput: a schedule that does not go with these numbers.
+    """
+    pipe, stages = plan.pipe, plan.stages
+    with _in_words_of_a_plan():
+        if pipe.schedule == "pipedream-2bw":
+            return pipedream_2bw(stages, microbatches, pipe.group or stages)
+        return pipedream(
+            pipe.replicas or (1,) * stages,
+            microbatches,
+            stashing=pipe.stashing,
+            vertical_sync=pipe.vertical_sync,
+        )
+
+
+def timetable(plan: Plan, microbatches: int) -> Timetable:
+    """Return who does what when in a training step.
+
+    Raises:
+        BadInput: a schedule that does not go with these numbers.
+    """
+    found = stream if plan.pipe.flows else table
+    return found(plan, microbatches)
+
+
+def evaluation(plan: Plan, microbatches: int) -> Beats:
+    """Return who does what when in an evaluation."""
+    places, stages = places_of(plan), plan.stages
+    if not plan.pipe.replicas:
+        return forward_only(plan.mesh.pipe, microbatches, plan.pipe.chunks).beats
+    lists = tuple(
+        tuple(
+            forward(stage, micro)
+            for micro in range(microbatches)
+            if places.device_of(stage, micro) == device
+        )
+        for device in range(places.devices)
+        for stage in places.stages_of(device)
+    )
+    return beat_by_beat(play(lists, lambda work: needs(work, stages)))
+
+
+def turns(plan: Plan, microbatches: int) -> tuple[Turns, ...]:
+    """Return how often each device along the pipe axis does what in a training step.
+
+    >>> from jaxdist.core.plan.pipeline import Pipe
+    >>> from jaxdist.core.plan import MeshShape
+    >>> pipe = Pipe(schedule="pipedream", replicas=(2, 1))
+    >>> [t.micro for t in turns(Plan(mesh=MeshShape(pipe=3), pipe=pipe), 8)]
+    [4, 4, 8]
+    """
+    places, rounds = places_of(plan), (microbatches,) * plan.stages
+    if plan.pipe.flows:
+        rounds = stream(plan, microbatches).rounds
+    return tuple(
+        Turns(
+            micro=microbatches // places.replicas_of(device),
+            updates=microbatches // rounds[places.stages_of(device)[0]],
+        )
+        for device in range(places.devices)
+    )
+
+
+def updates(plan: Plan, microbatches: int) -> int:
+    """Return how often weights move in a training step, those that move most often."""
+    return max(own.updates for own in turns(plan, microbatches))
+
+
+@contextmanager
+def _in_words_of_a_plan() -> Iterator[None]:
+    """Say what tables refuse in the words of a plan's settings."""
+    try:
+        yield
+    except BadInput as error:
+        raise BadInput(
+            error.what,
+            rule=error.rule,
+            values=_reworded(error.values),
+            remedy=tuple(map(_reworded, error.remedy)),
+        ) from error
+
+
+def _reworded(text: str) -> str:
+    for word, setting in _WORDS:
+        text = text.replace(word, setting)
+    return text

@@ -1,0 +1,80 @@
+"""A timetable: who does what in which tick, and what follows from that alone."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxdist.pipeline.work_item import Beats, Kind, Ticks, Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timetable:
+    """The ticks of some devices."""
+
+    name: str
+    """What the order of work is called."""
+    microbatches: int
+    """Microbatches, from 0."""
+    beats: Beats
+    """`beats[b][t][device]`: what the device does in tick t of beat b, or None. A beat
+    ends with an exchange: what was made in it can be used from the next one on, and by
+    who made it at once.
+    """
+
+    @cached_property
+    def ticks(self) -> Ticks:
+        """`ticks[t][device]`: what the device does in tick t, or None."""
+        return tuple(row for beat in self.beats for row in beat)
+
+    @property
+    def exchanges(self) -> int:
+        """How often devices hand on what they made."""
+        return len(self.beats)
+
+    @property
+    def length(self) -> int:
+        """Number of ticks."""
+        return len(self.ticks)
+
+    @property
+    def idle(self) -> float:
+        """Share of ticks, over all devices, without work: the bubble."""
+        return idle(self.ticks)
+
+    @cached_property
+    def tick_of(self) -> dict[Work, int]:
+        """The tick of each work."""
+        return tick_of(self.ticks)
+
+
+def column(ticks: Ticks, device: int) -> tuple[Work | None, ...]:
+    """Return what one device does, tick by tick."""
+    return tuple(row[device] for row in ticks)
+
+
+def tick_of(ticks: Ticks) -> dict[Work, int]:
+    """Return the tick of each work."""
+    return {work: tick for tick, row in enumerate(ticks) for work in row if work}
+
+
+def idle(ticks: Ticks) -> float:
+    """Return the share of ticks, over all devices, in which nobody works."""
+    cells = [work for row in ticks for work in row]
+    return cells.count(None) / len(cells)
+
+
+def most_held(works: Iterable[Work | None], until: Kind) -> int:
+    """Return how many stage inputs a device holds at most.
+
+    An input is held from the tick of its forward to that of its last use, inclusive.
+
+    Args:
+        works: what the device does, in order.
+        until: kind of its last use.
+    """
+    held = most = 0
+    for work in filter(None, works):
+        held += work.kind == "forward"
+        most = max(most, held)
+        held -= work.kind == until
+    return most

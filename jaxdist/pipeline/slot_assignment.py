@@ -1,0 +1,101 @@
+"""Dealing: which leaf of a network lies in which slot."""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from jaxdist.core.plan import Plan
+from jaxdist.partition.param_sharding import Leaf
+from jaxdist.pipeline.leaf_packing import numbers
+from jaxdist.pipeline.stage_parameters import Slot, Slots
+from jaxdist.pipeline.stage_placement import Places
+
+Kind = tuple[bool, str, bool, bool, bool]
+"""Vector, dtype, split over tensor, shared out over fsdp, compressed."""
+
+
+def deal_slots(
+    plan: Plan,
+    leaves: Sequence[Leaf],
+    users: Sequence[frozenset[int]],
+    places: Places,
+    sent: Callable[[Leaf], bool] = lambda leaf: False,
+) -> Slots:
+    """Deal the leaves of a network into slots.
+
+    Args:
+        plan: the layout.
+        leaves: how each lies but for the pipe axis.
+        users: stages that use each leaf.
+        places: where stages are; the replicas of one hold the same.
+        sent: whether the gradient of a leaf is compressed.
+    """
+    groups: dict[Any, list[list[int]]] = defaultdict(
+        lambda: [[] for _ in range(plan.mesh.pipe)]
+    )
+    owners = [{places.of_stages[stage] for stage in own} for own in users]
+    devices = [frozenset(itertools.chain(*own)) for own in owners]
+    shared = tuple(place for place, own in enumerate(owners) if len(own) != 1)
+    for place, leaf in enumerate(leaves):
+        for device in () if place in shared else devices[place]:
+            groups[_kind(leaf, sent(leaf))][device].append(place)
+    slots = [
+        _slot(plan, leaves, kind, places)
+        for kind, own in sorted(groups.items())
+        for places in _ranked(plan, leaves, own)
+    ]
+    ordered = sorted(slots, key=lambda slot: slot.vector)
+    named = [
+        replace(slot, leaf=replace(slot.leaf, name=f"{slot.leaf.name}/{k}"))
+        for k, slot in enumerate(ordered)
+    ]
+    return Slots(
+        plan=plan,
+        leaves=tuple(leaves),
+        slots=tuple(named),
+        shared=shared,
+        devices=tuple(devices),
+    )
+
+
+def _kind(leaf: Leaf, sent: bool) -> Kind:
+    """Return what leaves of one slot have in common."""
+    vector = len(leaf.shape) < 2 or "bias" in leaf.name.split("/")
+    split = leaf.tensor is not None, leaf.fsdp is not None
+    return vector, np.dtype(leaf.dtype).name, *split, sent
+
+
+def _ranked(
+    plan: Plan, leaves: Sequence[Leaf], own: Sequence[list[int]]
+) -> list[tuple[int | None, ...]]:
+    """Return the largest leaf of each device, the second largest of each, and so on."""
+    rows = [sorted(p, key=lambda i: -numbers(plan, leaves[i])) for p in own]
+    return [
+        tuple(row[k] if k < len(row) else None for row in rows)
+        for k in range(max(map(len, rows)))
+    ]
+
+
+def _slot(
+    plan: Plan,
+    leaves: Sequence[Leaf],
+    kind: Kind,
+    places: tuple[int | None, ...],
+) -> Slot:
+    vector, dtype, tensor, fsdp, sent = kind
+    most = max(numbers(plan, leaves[p]) for p in places if p is not None)
+    parts = plan.mesh.fsdp if fsdp else 1, plan.mesh.tensor if tensor else 1
+    leaf = Leaf(
+        name="vectors" if vector else "matrices",
+        shape=(plan.mesh.pipe, *parts, most),
+        dtype=np.dtype(dtype),
+        tensor=2 if tensor else None,
+        fsdp=1 if fsdp else None,
+        pipe=0,
+        sent=sent,
+    )
+    return Slot(vector=vector, places=places, leaf=leaf)

@@ -1,0 +1,60 @@
+"""Reading: what the devices of one stage move, of a program for all stages.
+
+A compiled pipeline has the collectives of every stage, in loops that turn once or not
+at all. A device runs those of its own stages, once for each microbatch.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from jaxdist.collectives.hlo_collectives import Move
+from jaxdist.core.axes import part_of
+from jaxdist.pipeline.async_executor import UPDATE
+from jaxdist.pipeline.plan_schedule import Turns
+from jaxdist.pipeline.stage_placement import Places
+
+_STAGE: Final = re.compile(r"stage(\d+)\.(?:forward|backward)")
+
+
+def own_moves(
+    moves: Iterable[Move], places: Places, device: int, turns: Turns, beats: int
+) -> Iterator[Move]:
+    """Yield what a device of a pipeline moves in one step.
+
+    Args:
+        moves: of the compiled program, those of stages once for each beat.
+        places: which stages the device has.
+        device: along the pipe axis.
+        turns: how often it does what in a step.
+        beats: of the timetable.
+    """
+    replicas = places.replicas_of(device)
+    for move in moves:
+        loops = "/".join(move.loops)
+        found = _STAGE.search(loops)
+        if move.uneven and replicas == 1:
+            continue
+        seen = _among(replicas, move) if move.uneven else move
+        if UPDATE in loops:
+            yield _times(turns.updates, beats, seen)
+        elif found is None:
+            yield seen
+        elif int(found[1]) in places.stages_of(device):
+            yield _times(turns.micro, beats, seen)
+
+
+def _among(replicas: int, move: Move) -> Move:
+    """Return a sum among replicas of stages as a device sees it that is one of some."""
+    axes = (part_of("pipe", replicas),)
+    return replace(move, axes=axes, group=replicas, uneven=False)
+
+
+def _times(turns: int, beats: int, move: Move) -> Move:
+    """Return what is moved in so many turns of a stage, where each beat has one.
+
+    Loops inside of a turn, over the steps of an LSTM, count as often as they go round.
+    """
+    payload, trips = move.payload // beats, move.trips // beats
+    return replace(move, payload=turns * payload, trips=turns * trips, bounded=True)

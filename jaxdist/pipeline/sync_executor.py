@@ -1,0 +1,228 @@
+"""Execution: one program for all stages, a turn of one loop for each beat of a table.
+
+In a beat a device does what its column of the table says: one stage's forward pass of a
+microbatch, one's backward pass, both or nothing. What it hands on is permuted along the
+pipe axis at the beat's end.
+
+Other stages do other work in the same beat, so nothing in a stage may wait for devices
+along the pipe axis; sums and gathers over other axes may.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdist.pipeline import flat_messages
+from jaxdist.pipeline.device_cond import Row, in_turn, once
+from jaxdist.pipeline.flat_messages import Vectors
+from jaxdist.pipeline.loop_carry import ARRIVALS, Carry, let_go
+from jaxdist.pipeline.schedule_arrays import NOTHING, own
+from jaxdist.pipeline.stage import (
+    Part,
+    Pipeline,
+    Trace,
+    apart,
+    filled,
+    residuals,
+    traced,
+)
+from jaxdist.pipeline.stage_parameters import Held
+
+AXIS = "pipe"
+
+
+def run_forward(pipe: Pipeline, params: Held, stats: Held, parts: Part) -> Any:
+    """Sum what the last stage returns over microbatches.
+
+    Args:
+        pipe: its table has forward passes alone.
+        params: what this device holds, dims over fsdp whole.
+        stats: its running statistics, which stay as they are.
+        parts: microbatches, [M, b, ...]; every stage has all.
+
+    Returns:
+        The sums, zero on devices without the last stage.
+    """
+    runner = Runner(pipe, params, stats, parts, graded=False)
+    return runner.run().total
+
+
+def run(
+    pipe: Pipeline, params: Held, stats: Held, parts: Part
+) -> tuple[jax.Array, Held, Held]:
+    """Do a table's forward and backward passes.
+
+    Args:
+        pipe: stages whose last returns a scalar.
+        params: what this device holds, dims over fsdp whole.
+        stats: its running statistics.
+        parts: microbatches, [M, b, ...]; every stage has all.
+
+    Returns:
+        The sum of what the last stage returned over microbatches, zero on devices
+        without it; new statistics; gradients of the sum with respect to `params`.
+    """
+    after = Runner(pipe, params, stats, parts, graded=True).run()
+    return after.total, after.stats, after.grads
+
+
+class Runner:
+    """One run of a table inside a `shard_map`."""
+
+    def __init__(
+        self, pipe: Pipeline, params: Held, stats: Held, parts: Part, *, graded: bool
+    ) -> None:
+        self.pipe, self.params, self.parts = pipe, params, parts
+        self.stats, self.graded = stats, graded
+        found = traced(pipe, params, stats, parts, graded=graded)
+        self.traces = tuple(found)
+        self.takes = flat_messages.longest(trace.takes for trace in self.traces[1:])
+        self.slopes = flat_messages.longest(trace.sloped for trace in self.traces[1:])
+        self.keeps = flat_messages.longest(trace.keeps for trace in self.traces)
+
+    def run(self) -> Carry:
+        """Do every beat."""
+        rows = {name: jnp.asarray(x) for name, x in self.columns().items()}
+        return lax.scan(self._turn, self.first(), rows)[0]
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return all numbers of the tables by name."""
+        return self.pipe.tables.columns()
+
+    def weights(self, row: Row, carry: Carry) -> Held:
+        """Return the parameters that a work reads, dims over fsdp whole."""
+        return self.params
+
+    def sums(self, row: Row, carry: Carry) -> Held:
+        """Return the sums that a backward pass adds gradients to."""
+        held: Held = carry.grads
+        return held
+
+    def noted(self, row: Row, carry: Carry, out: Any) -> Any:
+        """Return the total with what the last stage returned."""
+        return jax.tree.map(jnp.add, carry.total, out)
+
+    def first(self) -> Carry:
+        """Return what there is before the first beat."""
+        inputs, gradients, kept = self.pipe.tables.rows
+        hops = range(len(self.pipe.tables.hops))
+        return Carry(
+            total=jax.tree.map(_zeros, self.traces[-1].gives.shaped),
+            grads=jax.tree.map(jnp.zeros_like, self.params) if self.graded else None,
+            stats=self.stats,
+            inputs=flat_messages.zeros(self.takes, inputs),
+            gradients=flat_messages.zeros(self.slopes, gradients),
+            kept=flat_messages.zeros(self.keeps, kept),
+            up=tuple(flat_messages.zeros(self.takes) for _ in hops),
+            down=tuple(flat_messages.zeros(self.slopes) for _ in hops),
+        )
+
+    def _turn(self, carry: Carry, rows: Mapping[str, jax.Array]) -> tuple[Carry, None]:
+        me = lax.axis_index(AXIS)
+        row = {name: x[me] for name, x in rows.items()}
+        return self._sent(self.beat(row, carry)), None
+
+    def beat(self, row: Row, carry: Carry) -> Carry:
+        """Do what a device does in a beat."""
+        for way in ("comes", "returns") if self.graded else ("comes",):
+            for hop in range(len(self.pipe.tables.hops)):
+                arrives = partial(ARRIVALS[way], hop)
+                carry = once(row[way][hop] >= 0, arrives, row, carry)
+        carry = self._asked("forward", self._forward, row, carry)
+        if not self.graded:
+            return carry
+        carry = self._asked("backward", self._backward, row, carry)
+        carry = self.settled(row, carry)
+        mine = own(row, "backward")
+        return once(mine["stage"] != NOTHING, let_go, mine, carry)
+
+    def settled(self, row: Row, carry: Carry) -> Carry:
+        """Return the carry with its sums whole, before what made them is let go."""
+        return carry
+
+    def _asked(
+        self, kind: str, work: Callable[..., Carry], row: Row, carry: Carry
+    ) -> Carry:
+        """Do the work of a kind of that stage, if any, whose turn it is."""
+        mine = own(row, kind)
+        for trace in self.traces:
+            number = trace.stage.number
+            with jax.named_scope(f"stage{number}.{kind}"):
+                body = partial(work, trace)
+                carry = once(mine["stage"] == number, body, mine, carry)
+        return carry
+
+    def _sent(self, carry: Carry) -> Carry:
+        """Hand on what was made in a beat."""
+        ups = self.pipe.tables.hops
+        downs = [[(b, a) for a, b in hop] for hop in ups]
+        with jax.named_scope("between_stages"):
+            with jax.named_scope("activations"):
+                up = tuple(_permuted(carry.up[0], hop) for hop in ups)
+            with jax.named_scope("gradients"):
+                down = tuple(_permuted(carry.down[0], hop) for hop in downs)
+        return replace(carry, up=up, down=down)
+
+    def _forward(self, trace: Trace, row: Row, carry: Carry) -> Carry:
+        stage, last = trace.stage, trace is self.traces[-1]
+        run, leaves, slopes = self._ready(trace, row, carry)
+        if self.graded:
+            _, back, (out, stats) = jax.vjp(run, leaves, slopes, has_aux=True)
+            kept = trace.keeps.write(carry.kept, residuals(back), row["kept"])
+            carry = replace(carry, kept=kept)
+            new = self.pipe.stats.put(carry.stats, stage.device, stats)
+            carry = replace(carry, stats=new)
+        else:
+            _, (out, _) = run(leaves, slopes)
+        if last:
+            return replace(carry, total=self.noted(row, carry, out))
+        return replace(carry, up=(trace.gives.write(carry.up[0], out), *carry.up[1:]))
+
+    def _backward(self, trace: Trace, row: Row, carry: Carry) -> Carry:
+        _, leaves, slopes = self._ready(trace, row, carry)
+        kept = trace.keeps.read(carry.kept, row["kept"])
+        back = filled(trace.back, kept, leaves, slopes)
+        grads, down = back(self._slope(trace, row, carry))
+        if trace.stage.number:
+            made = trace.sloped.write(carry.down[0], down)
+            carry = replace(carry, down=(made, *carry.down[1:]))
+        before, device = self.sums(row, carry), trace.stage.device
+        added = self.pipe.params.add(before, device, grads, row["turn"])
+        return replace(carry, grads=added)
+
+    def _slope(self, trace: Trace, row: Row, carry: Carry) -> Any:
+        """Return the gradient of what a stage returned, as its neighbour sent it."""
+        if trace is self.traces[-1]:
+            return in_turn(row, jax.tree.map(_ones, trace.gives.shaped))
+        form = self.traces[trace.stage.number + 1].sloped
+        came = form.read(carry.gradients, row["gradient"])
+        return in_turn(row, came)
+
+    def _ready(self, trace: Trace, row: Row, carry: Carry) -> tuple[Any, Any, Any]:
+        """Return a stage as a function, and what it is called on."""
+        stage, pipe = trace.stage, self.pipe
+        part = {key: x[row["micro"]] for key, x in self.parts.items()}
+        carried = trace.takes.read(carry.inputs, row["input"])
+        part, carried = in_turn(row, (part, carried))
+        slopes, others = apart(carried)
+        run = pipe.function(stage, others, pipe.own_stats(stage, carry.stats), part)
+        return run, pipe.own_params(stage, self.weights(row, carry)), slopes
+
+
+def _permuted(vectors: Vectors, pairs: Sequence[tuple[int, int]]) -> Vectors:
+    """Hand vectors to neighbours along the pipe axis."""
+    return {dtype: lax.ppermute(x, AXIS, pairs) for dtype, x in vectors.items()}
+
+
+def _zeros(x: jax.ShapeDtypeStruct) -> jax.Array:
+    return jnp.zeros(x.shape, x.dtype)
+
+
+def _ones(x: jax.ShapeDtypeStruct) -> jax.Array:
+    return jnp.ones(x.shape, x.dtype)

@@ -1,0 +1,240 @@
+"""A synchronous schedule as a table: who does what in which tick of a step.
+
+One table drives the program that runs it, the count of ticks and bubbles, the count of
+inputs that are held, and the drawing. A device does one work a tick; what is sent
+behind a beat, of one tick or two, can be used from the next one on.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.pipeline import orders, schedule_base
+from jaxdist.pipeline.eager import eager
+from jaxdist.pipeline.lockstep import play
+from jaxdist.pipeline.orders import Orders
+from jaxdist.pipeline.schedule_base import Timetable
+from jaxdist.pipeline.work_item import Beats, Kind, Work, beat_by_beat, needs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(Timetable):
+    """The ticks of one step, its microbatches all on the same weights."""
+
+    devices: int
+    """Devices along the pipe, from 0."""
+    chunks: int
+    """Stages a device; stage s lies on device s % devices."""
+
+    @property
+    def stages(self) -> int:
+        """Chunks that the network is cut into."""
+        return self.devices * self.chunks
+
+    @property
+    def last_use(self) -> Kind | None:
+        """Kind of work that lets go of a stage's input; none where nothing is kept."""
+        kinds = {work.kind for row in self.ticks for work in row if work}
+        present = (kind for kind in ("weights", "backward") if kind in kinds)
+        return next(present, None)
+
+    def device_of(self, stage: int) -> int:
+        """Return the device that a stage lies on."""
+        return stage % self.devices
+
+    def in_flight(self, device: int) -> int:
+        """Return how many inputs at most wait on a device for their backward."""
+        return self._most(device, "backward") if self.last_use else 0
+
+    def held(self, device: int) -> int:
+        """Return how many inputs at most a device holds for `last_use`."""
+        return self._most(device, self.last_use) if self.last_use else 0
+
+    @property
+    def title(self) -> str:
+        """What is drawn, in a line."""
+        each = f" of {self.chunks} chunks" if self.chunks > 1 else ""
+        devices = f"{self.devices} {'device' if each else 'stage'}"
+        micros = f"{self.microbatches} microbatch{'es' * (self.microbatches > 1)}"
+        return f"{self.name}, {devices}{'s' * (self.devices > 1)}{each}, {micros}"
+
+    def lane(self, device: int) -> str:
+        """Name the row of a device."""
+        return f"{'device' if self.chunks > 1 else 'stage'} {device}"
+
+    def label(self, work: Work) -> str:
+        """Name a work in its row: its microbatch, and its chunk (a, b, ...) if many."""
+        letter = chr(ord("a") + work.stage // self.devices) if self.chunks > 1 else ""
+        return f"{work.micro}{letter}"
+
+    def note(self, device: int) -> str:
+        """Say what a device holds."""
+        if not self.last_use:
+            return ""
+        flying, held = self.in_flight(device), self.held(device)
+        more = f", {held} held" if self.last_use == "weights" else ""
+        return f"{flying} in flight{more}"
+
+    def _most(self, device: int, until: Kind) -> int:
+        return schedule_base.most_held(schedule_base.column(self.ticks, device), until)
+
+
+PLAIN: Final[Mapping[str, Callable[[int, int], Orders]]] = MappingProxyType(
+    {
+        "gpipe": orders.gpipe,
+        "1f1b": orders.one_f_one_b,
+        "zb-h1": orders.zero_bubble_h1,
+    }
+)
+"""Schedules with one chunk a device."""
+
+FULL: Final = frozenset({"zb-h1"})
+"""Of these, those that need as many microbatches as devices."""
+
+CHUNKED: Final[Mapping[str, Callable[[int, int, int], Orders]]] = MappingProxyType(
+    {"interleaved": orders.interleaved}
+)
+"""Schedules with two chunks a device or more."""
+
+EAGER: Final = "eager-1f1b"
+"""The schedule with any number of chunks a device."""
+
+SCHEDULES: Final = (*PLAIN, *CHUNKED, EAGER)
+"""The names of all synchronous schedules."""
+
+
+def schedule(name: str, devices: int, microbatches: int, chunks: int = 1) -> Schedule:
+    """Return the table of a schedule.
+
+    Args:
+        name: one of `SCHEDULES`.
+        devices: devices along the pipe, S.
+        microbatches: microbatches of a step, M.
+        chunks: chunks of the network on each device, v.
+
+    Raises:
+        BadInput: there is no such schedule, or not with these numbers.
+
+    >>> made = schedule("1f1b", devices=4, microbatches=8)
+    >>> made.length, [made.in_flight(device) for device in range(4)]
+    (22, [4, 3, 2, 1])
+    """
+    return _made(name, devices, microbatches, chunks)
+
+
+@lru_cache(maxsize=8)
+def _made(name: str, devices: int, microbatches: int, chunks: int) -> Schedule:
+    """Make a table: every device of a step asks for the same."""
+    _refuse_none(devices, microbatches, chunks)
+    if name in PLAIN:
+        _refuse_chunks(name, chunks)
+        _refuse_few(name, devices, microbatches)
+        beats = _played(PLAIN[name](devices, microbatches), chunks)
+    elif name in CHUNKED:
+        _refuse_one_chunk(name, chunks)
+        _refuse_uneven(name, devices, microbatches)
+        beats = _played(CHUNKED[name](devices, microbatches, chunks), chunks)
+    elif name == EAGER:
+        if chunks > 1:
+            _refuse_uneven(f"{name} with chunks", devices, microbatches)
+        beats = eager(devices, microbatches, chunks)
+    else:
+        raise _unknown(name)
+    return _table(name, beats, microbatches, chunks)
+
+
+def forward_only(devices: int, microbatches: int, chunks: int = 1) -> Schedule:
+    """Return the table of an evaluation: forwards alone.
+
+    Raises:
+        BadInput: a number below 1.
+
+    >>> forward_only(devices=4, microbatches=8).length
+    11
+    """
+    _refuse_none(devices, microbatches, chunks)
+    lists = orders.forwards(devices, microbatches, chunks)
+    return _table("forward", _played(lists, chunks), microbatches, chunks)
+
+
+def _played(lists: Orders, chunks: int) -> Beats:
+    stages = len(lists) * chunks
+    return beat_by_beat(play(lists, lambda work: needs(work, stages)))
+
+
+def _table(name: str, beats: Beats, microbatches: int, chunks: int) -> Schedule:
+    return Schedule(
+        name=name,
+        devices=len(beats[0][0]),
+        chunks=chunks,
+        microbatches=microbatches,
+        beats=beats,
+    )
+
+
+def _refuse_none(devices: int, microbatches: int, chunks: int) -> None:
+    given = {"devices": devices, "microbatches": microbatches, "chunks": chunks}
+    wrong = {key: value for key, value in given.items() if value < 1}
+    if wrong:
+        raise BadInput(
+            "a schedule without work",
+            rule="devices, microbatches and chunks are at least 1",
+            values=", ".join(f"{key}={value}" for key, value in wrong.items()),
+            remedy=" ".join(f"{key}=1" for key in wrong),
+        )
+
+
+def _refuse_chunks(name: str, chunks: int) -> None:
+    if chunks > 1:
+        raise BadInput(
+            f"the schedule {name} does not take chunks",
+            rule=f"{name} has one chunk of the network on each device",
+            values=f"chunks={chunks}",
+            remedy=(f"schedule=interleaved chunks={chunks}", "or chunks=1"),
+        )
+
+
+def _refuse_few(name: str, devices: int, microbatches: int) -> None:
+    if name in FULL and microbatches < devices:
+        raise BadInput(
+            f"too few microbatches for {name}",
+            rule="microbatches is at least the number of devices: with fewer there are "
+            "ticks that no gradient of weights can fill",
+            values=f"microbatches={microbatches}, devices={devices}",
+            remedy=(f"microbatches={devices}", "or schedule=1f1b"),
+        )
+
+
+def _refuse_one_chunk(name: str, chunks: int) -> None:
+    if chunks == 1:
+        raise BadInput(
+            f"the schedule {name} has nothing to interleave",
+            rule="it has at least 2 chunks of the network on each device",
+            values="chunks=1",
+            remedy=("chunks=2", "or schedule=1f1b"),
+        )
+
+
+def _refuse_uneven(name: str, devices: int, microbatches: int) -> None:
+    if rest := microbatches % devices:
+        below, above = microbatches - rest, microbatches - rest + devices
+        near = [f"microbatches={n}" for n in (below, above) if n]
+        raise BadInput(
+            f"the microbatches of {name} do not go round the devices",
+            rule="microbatches is a multiple of devices",
+            values=f"microbatches={microbatches}, devices={devices}",
+            remedy=" or ".join(near),
+        )
+
+
+def _unknown(name: str) -> BadInput:
+    near = did_you_mean(name, SCHEDULES)
+    return BadInput(
+        f"no schedule named {name}",
+        rule=f"one of {', '.join(SCHEDULES)}",
+        values=f"schedule={name}",
+        remedy=f"did you mean {near}?" if near else "schedule=1f1b",
+    )

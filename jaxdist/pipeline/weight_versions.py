@@ -1,0 +1,86 @@
+"""Versions: rows of a ring in which a stage keeps its weights, old and new.
+
+Version v of a stage lies in row v % rows. A row is written over when no work that is to
+come reads it any more.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxdist.pipeline.async_schedule import Stream
+from jaxdist.pipeline.schedule_arrays import NOTHING
+from jaxdist.pipeline.stage_placement import side_by_side
+from jaxdist.pipeline.work_item import Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Versions:
+    """What each device does with its weights, int32 [beats, devices] each; a stream's
+    beats have a tick each.
+    """
+
+    read: np.ndarray
+    """Row that its work reads."""
+    newest: np.ndarray
+    """Row of the newest weights."""
+    update: np.ndarray
+    """Row that new weights get at the tick's end; `NOTHING` where there are none."""
+    begins: np.ndarray
+    """1 where its work is the first backward pass of a round that it does; else 0."""
+    last: np.ndarray
+    """Row of the newest weights in the end, int32 [devices]."""
+    rows: int
+    """Rows of the ring."""
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return what there is for each tick, by name."""
+        names = ("read", "newest", "update", "begins")
+        return {name: getattr(self, name) for name in names}
+
+
+def versions(stream: Stream) -> Versions:
+    """Write down which weights a stream's devices read and write.
+
+    >>> from jaxdist.pipeline.pipedream import pipedream
+    >>> versions(pipedream((1, 1, 1), 6)).rows
+    3
+    """
+    places, rows = side_by_side(stream.replicas), _most(stream)
+    shape = stream.length, stream.devices
+    read, newest, update = (np.full(shape, NOTHING, np.int32) for _ in range(3))
+    begins, last = np.zeros(shape, np.int32), np.zeros(stream.devices, np.int32)
+    for device in range(stream.devices):
+        (stage,) = places.stages_of(device)
+        begun = -1
+        for tick, row in enumerate(stream.ticks):
+            now, work = stream.version_at(stage, tick), row[device]
+            newest[tick, device] = now % rows
+            if stream.version_at(stage, tick + 1) > now:
+                update[tick, device] = (now + 1) % rows
+            if work is None:
+                continue
+            read[tick, device] = _version(stream, work) % rows
+            if work.kind == "backward":
+                round_ = work.micro // stream.rounds[stage]
+                begins[tick, device], begun = round_ > begun, round_
+        last[device] = stream.version_at(stage, stream.length) % rows
+    return Versions(
+        read=read,
+        newest=newest,
+        update=update,
+        begins=begins,
+        last=last,
+        rows=rows,
+    )
+
+
+def _most(stream: Stream) -> int:
+    return max(stream.versions_held(stage) for stage in range(stream.stages))
+
+
+def _version(stream: Stream, work: Work) -> int:
+    """Return the version that a work takes."""
+    ahead = work.kind == "forward"
+    kind = stream.forward_versions if ahead else stream.backward_versions
+    return kind[work.stage][work.micro]

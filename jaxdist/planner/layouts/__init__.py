@@ -1,0 +1,1 @@
+"""Search over layouts: meshes times settings, ranked by predicted step time."""

@@ -1,0 +1,226 @@
+"""Pieces: what blocks take and keep by the part of them that a device has.
+
+The oracle prices each layer at parts of 1, 1/2, 1/4, ... of a batch; in between it is
+straight. So a hundred thousand plans are priced by looking rows of a table up. Layers
+of equal numbers are priced once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from jaxdist.core.cluster.block_timings import signature
+from jaxdist.core.cluster.device import Device
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.profile import Layer, Profile
+from jaxdist.oracle.compute_times import Worker
+from jaxdist.oracle.step_description import Case
+from jaxdist.partition.ledger import Ledger
+from jaxdist.pipeline.stages import balanced
+from jaxdist.planner.layouts.space import Column
+
+_FINEST: Final = 24
+"""The smallest part of the table is 2 to the power of minus this."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Longest:
+    """Seconds of the longest stage in one microbatch."""
+
+    forward: Column
+    backward: Column
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pieces:
+    """A network in blocks, on one device."""
+
+    profile: Profile
+    """On a global batch."""
+    device: Device
+    """How fast it is."""
+    dtype: str
+    """Of the activations."""
+    divided: frozenset[str] = frozenset()
+    """Layers whose work the tensor axis divides."""
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The blocks; one without a name where the network is no chain."""
+        return tuple(block.name for block in self.profile.blocks) or ("",)
+
+    @cached_property
+    def places(self) -> Column:
+        """The block of each layer; layers of none are in the last."""
+        last = len(self.names) - 1
+        found = {name: place for place, name in enumerate(self.names)}
+        layers = self.profile.layers
+        return np.array([found.get(layer.block, last) for layer in layers], int)
+
+    def longest(self, parts: Column, tensor: Column, stages: Column) -> Longest:
+        """Return the seconds of the longest stage.
+
+        Args:
+            parts: of the samples, microbatches included.
+            tensor: parts of the weights.
+            stages: of the network.
+        """
+        keys, place = np.unique(
+            np.stack([parts, tensor, stages]), axis=1, return_inverse=True
+        )
+        found = np.array([self._longest(*map(int, key)) for key in keys.T])
+        forward, backward = found[place.ravel()].T
+        return Longest(forward=forward, backward=backward)
+
+    def at(self, parts: int, tensor: int) -> Column:
+        """Return the seconds of each block, forward and backward, at a part.
+
+        Args:
+            parts: of the samples, microbatches included.
+            tensor: parts of the weights.
+        """
+        if tensor not in self._tables:
+            self._tables[tensor] = self._table(tensor)
+        return _between(self._tables[tensor], parts)
+
+    def by_layer(self, parts: int) -> tuple[Column, Column]:
+        """Return the seconds of each layer, forward and backward, at about a part.
+
+        Args:
+            parts: of the samples.
+        """
+        layers = self.profile.layers
+        worker = self._worker(round(np.log2(parts)), 1, layers)
+        spent = [worker.spent(layer) for layer in layers]
+        forward = np.array([one.forward for one in spent])
+        return forward, np.array([one.backward for one in spent])
+
+    def parameters(self, stages: Column) -> Column:
+        """Return the bytes of the stage that has most."""
+        own = self._by_block([layer.parameter_bytes for layer in self.profile.layers])
+        return self._each(stages, lambda cut: self._sums(own, cut).max())
+
+    def handed(self, stages: Column) -> Column:
+        """Return the bytes of the global batch that most is handed on of."""
+        handed = np.array([block.output_bytes for block in self.profile.blocks] or [0])
+        starts = self._starts
+        return self._each(
+            stages,
+            lambda cut: handed[np.array(starts(cut)[1:], int) - 1].max(initial=0),
+        )
+
+    def made(self, parts: Column, tensor: Column, stages: Column) -> Column:
+        """Return the bytes that the fullest stage makes of one microbatch.
+
+        Args:
+            parts: of the samples, microbatches included.
+            tensor: parts of the weights.
+            stages: of the network.
+        """
+        return self._made(tensor, stages, self._sums) / parts
+
+    def largest(self, parts: Column, tensor: Column, stages: Column) -> Column:
+        """Return the bytes that a block makes at most of one microbatch; as `made`."""
+        return self._made(tensor, stages, lambda sizes, _: sizes) / parts
+
+    def between(self, parts: Column, stages: Column) -> Column:
+        """Return the bytes that the blocks of a stage hand on; as `made`."""
+        handed = np.array([block.output_bytes for block in self.profile.blocks] or [0])
+        most = self._each(stages, lambda cut: self._sums(handed, cut).max())
+        return most / parts
+
+    def _made(
+        self, tensor: Column, stages: Column, over: Callable[[Column, int], Column]
+    ) -> Column:
+        layers = self.profile.layers
+        sizes = np.array([x.output_bytes + x.inner_bytes for x in layers], float)
+        split = np.array([x.name in self.divided for x in layers])
+        own, whole = self._by_block(sizes * split), self._by_block(sizes * ~split)
+        keys, place = np.unique(np.stack([tensor, stages]), axis=1, return_inverse=True)
+        found = [over(whole + own / n, int(cut)).max() for n, cut in keys.T]
+        return np.array(found)[place.ravel()]
+
+    def _longest(self, parts: int, tensor: int, stages: int) -> tuple[float, float]:
+        each = self.at(parts, tensor)
+        sums = np.add.reduceat(each, self._starts(stages), axis=1)
+        forward, backward = sums[:, sums.sum(axis=0).argmax()]
+        return float(forward), float(backward)
+
+    @cached_property
+    def _tables(self) -> dict[int, Column]:
+        return {}
+
+    def _table(self, tensor: int) -> Column:
+        """Return the seconds of blocks: [part, way, block]."""
+        kinds, counts = self._kinds
+        found = []
+        for power in range(_FINEST + 1):
+            worker = self._worker(power, tensor, kinds)
+            spent = [worker.spent(layer) for layer in kinds]
+            each = np.array([(one.forward, one.backward) for one in spent])
+            found.append(each.T @ counts)
+        return np.array(found)
+
+    @cached_property
+    def _kinds(self) -> tuple[tuple[Layer, ...], Column]:
+        """One of each kind of layers of equal numbers; how many blocks have: [., .]."""
+        first: dict[tuple[Layer, bool, str], Layer] = {}
+        timed = self.device.blocks is not None and self.profile.blocks
+        of_block = {name: signature(self.profile, name) for name in self.names if timed}
+        owners: dict[str, list[int]] = {}
+        for place, layer in zip(self.places, self.profile.layers, strict=True):
+            block = of_block.get(self.names[place], "")
+            alike = replace(layer, name="", block="")
+            key = alike, layer.name in self.divided, block
+            one = first.setdefault(key, layer)
+            owners.setdefault(one.name, []).append(place)
+        counts = [np.bincount(x, minlength=len(self.names)) for x in owners.values()]
+        return tuple(first.values()), np.array(counts)
+
+    def _worker(self, power: int, tensor: int, layers: tuple[Layer, ...]) -> Worker:
+        """Return a device that has one part of 2 ** power of samples, and weights."""
+        plan = Plan(mesh=MeshShape(data=2**power, tensor=tensor))
+        work = {
+            x.name: max(
+                1, x.flops // (tensor if x.name in self.divided else 1) >> power
+            )
+            for x in layers
+        }
+        ledger = Ledger(plan=plan, rows=(), work=work)
+        case = Case(
+            profile=self.profile, plan=plan, ledgers=(ledger,), dtype=self.dtype
+        )
+        return Worker(case=case, device=self.device, ledger=ledger, microbatches=1)
+
+    @cached_property
+    def _cuts(self) -> dict[int, list[int]]:
+        return {}
+
+    def _starts(self, stages: int) -> list[int]:
+        """Return where stages begin whose largest has the fewest FLOPs."""
+        if stages not in self._cuts:
+            flops = [block.flops for block in self.profile.blocks] or [0]
+            self._cuts[stages] = [0, *balanced(flops, stages)]
+        return self._cuts[stages]
+
+    def _by_block(self, sizes: Column | list[int]) -> Column:
+        return np.bincount(self.places, weights=sizes, minlength=len(self.names))
+
+    def _sums(self, sizes: Column, stages: int) -> Column:
+        return np.add.reduceat(sizes, self._starts(stages))
+
+    def _each(self, stages: Column, of: Callable[[int], float]) -> Column:
+        """Return a number of every plan's stages."""
+        counts, place = np.unique(stages, return_inverse=True)
+        return np.array([of(int(count)) for count in counts])[place.ravel()]
+
+
+def _between(table: Column, parts: int) -> Column:
+    """Read a table by powers of two between its rows."""
+    power = min(float(np.log2(parts)), len(table) - 1.0)
+    low = int(power)
+    high = min(low + 1, len(table) - 1)
+    return table[low] + (power - low) * (table[high] - table[low])

@@ -1,0 +1,74 @@
+"""A tariff: what collectives take by their size, on every mesh of a space at once.
+
+    seconds = arrays price(mesh, bytes / arrays)
+
+The price of one array is the oracle's at a row of sizes, and on a straight line between
+two of them and behind the last.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.plan.placement import Placed
+from jaxdist.oracle.collective_times import seconds
+from jaxdist.oracle.link_groups import group_of
+from jaxdist.planner.layouts.space import Column
+
+_SIZES: Final = np.array([0, *(1 << power for power in range(10, 29, 2))])
+"""Bytes of an array: none, and 1 KiB to 256 MiB."""
+_FEW: Final = 1e-9
+"""Arrays at least, so that bytes of none are bytes of a very large one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tariff:
+    """The prices of a kind of collective along some axes."""
+
+    prices: Column
+    """Seconds of an array, [mesh, size]."""
+
+    def seconds(self, mesh: Column, arrays: Column, payload: Column) -> Column:
+        """Return what so many arrays of each plan take together.
+
+        Args:
+            mesh: the place of each plan's mesh.
+            arrays: how many it moves.
+            payload: bytes of all of them.
+        """
+        count = np.maximum(arrays, _FEW)
+        each = payload / count
+        above = np.searchsorted(_SIZES, each, side="right")
+        above = np.clip(above, 1, len(_SIZES) - 1)
+        low, high = _SIZES[above - 1], _SIZES[above]
+        first, last = self.prices[mesh, above - 1], self.prices[mesh, above]
+        found: Column = count * (first + (last - first) * (each - low) / (high - low))
+        return found
+
+
+def tariff(
+    kind: str, cluster: Cluster, meshes: Sequence[Placed], axes: Sequence[str]
+) -> Tariff:
+    """Return the prices of a kind of collective on each mesh.
+
+    Args:
+        kind: as the compiler names it.
+        cluster: the machines.
+        meshes: of a space, on devices.
+        axes: along which it moves something, where a mesh has them.
+    """
+    each = [_prices(kind, cluster, placed, axes) for placed in meshes]
+    return Tariff(prices=np.array(each))
+
+
+def _prices(
+    kind: str, cluster: Cluster, placed: Placed, axes: Sequence[str]
+) -> list[float]:
+    along = tuple(axis for axis in axes if placed.mesh.size(axis) > 1)
+    if not along:
+        return [0.0] * len(_SIZES)
+    group = group_of(cluster, placed, along)
+    return [seconds(kind, int(size), 1, group) for size in _SIZES]

@@ -1,0 +1,121 @@
+"""Beside: a first estimate of what plans hide behind their passes, all of them at once.
+
+As the oracle has it (`jaxdist.oracle.overlap`), with one part for each layer of the
+seconds of a pass, that of a device with some part of the samples. Then
+
+    hidden = o min(A, B) h(B / A)
+
+and h is read off a table of ratios, so a network's layers are looked at once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from jaxdist.oracle.overlap import at_once, in_buckets
+from jaxdist.partition.gradient_buckets import PLAIN
+from jaxdist.planner.layouts.block_costs import Longest, Pieces
+from jaxdist.planner.layouts.space import Column, Space
+from jaxdist.planner.layouts.traffic_probes import Samples
+
+_RATIOS: Final = np.logspace(-4, 4, 161)
+_LEAST: Final = 1e-12
+"""Seconds at least, so that nothing has a ratio to something."""
+
+Both = Callable[[Column, Column], Column]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """What plans let collectives do while they compute."""
+
+    space: Space
+    """The plans."""
+    pieces: Pieces
+    """What their layers take."""
+    samples: Samples
+    """What is moved of parameters."""
+    overlap: float
+    """As of a cluster."""
+
+    def hidden(self, passes: Longest, sums: Column, gathers: Column) -> Column:
+        """Return the seconds that each plan hides; none in stages.
+
+        Args:
+            passes: seconds of a microbatch.
+            sums: of gradients, seconds of a step.
+            gathers: of parameters that fsdp shares out, the same.
+        """
+        found = np.zeros(len(self.space))
+        (rows,) = np.nonzero(self.space.sizes("pipe") == 1)
+        if not self.overlap or not len(rows):
+            return found
+        micro = self.space.micro[rows]
+        steps = micro * passes.forward[rows], micro * passes.backward[rows]
+        behind, backward = self._fetched(*steps, gathers[rows], rows)
+        after = self._summed(backward, sums[rows] * (micro == 1), rows)
+        found[rows] = self.overlap * (behind + after)
+        return found
+
+    def _fetched(
+        self, forward: Column, backward: Column, gathers: Column, rows: Column
+    ) -> tuple[Column, Column]:
+        """Return how long gathers go on beside passes, and what these leave."""
+        space, whole = self.space, self.samples.gathers.payload
+        joined = np.array([m.fsdp > 1 and space.zero(m) == 3 for m in space.meshes])
+        fetched = gathers * joined[space.mesh[rows]]
+        # Of what a microbatch gathers, the first time is for its forward pass.
+        used = self.samples.used * self.samples.parameters
+        first = min(1.0, used / whole) if whole else 1.0
+        own, back, shares = self._layers
+        ahead = _tabled(shares, own)(first * fetched, forward)
+        again = _tabled(shares[::-1], back[::-1])((1 - first) * fetched, backward)
+        return ahead + again, backward - self.overlap * again
+
+    def _summed(self, backward: Column, sums: Column, rows: Column) -> Column:
+        """Return how long sums go on beside what is left of backward passes."""
+        _, back, shares = self._layers
+        full, total = self._full[rows], np.zeros(len(rows))
+        for size in np.unique(full):
+            ready = in_buckets(shares[::-1], float(size))
+            after = _tabled(back[::-1], ready)(backward, sums)
+            total = np.where(full == size, after, total)
+        return total
+
+    @cached_property
+    def _full(self) -> Column:
+        """The part of the parameters that is summed together; 0: an array alone."""
+        plain = np.array([way in PLAIN for way in self.space.choices.ways])
+        bucket = self.space.base.reduce.bucket_mib * 2**20
+        full = bucket * self.space.sizes("fsdp") / self.samples.parameters
+        return np.where(plain[self.space.way], 0.0, np.minimum(1.0, full))
+
+    @cached_property
+    def _layers(self) -> tuple[Column, Column, Column]:
+        """Seconds of layers forward and backward, and their parts of parameters."""
+        forward, backward = self.pieces.by_layer(self.space.meshes[0].devices)
+        own = np.array([x.parameter_bytes for x in self.pieces.profile.layers], float)
+        return forward, backward, own / max(1.0, own.sum())
+
+
+def _tabled(first: Column, then: Column) -> Both:
+    """Return how long both go on at once, by the seconds of what is first and then.
+
+    Args:
+        first: of each layer, in any unit.
+        then: the same of what needs it.
+    """
+    first = first / max(_LEAST, first.sum())
+    then = then / max(_LEAST, then.sum())
+    both = at_once(first[None], _RATIOS[:, None] * then[None])
+    part = both / np.minimum(1.0, _RATIOS)
+
+    def seconds(before: Column, after: Column) -> Column:
+        ratio = np.maximum(after, _LEAST) / np.maximum(before, _LEAST)
+        found: Column = np.interp(np.log(ratio), np.log(_RATIOS), part)
+        return np.minimum(before, after) * found
+
+    return seconds

@@ -1,0 +1,97 @@
+"""Placements: which axes of a layout lie side by side in a host, chosen by its links.
+
+An axis that is moved to the inside has the links of a host, as far as it fits into one,
+and all others come to lie farther apart. What collectives move stays the same, so a
+step is described once and predicted for each placement.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from jaxdist.core.axes import AXES
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.oracle.link_groups import group_of
+from jaxdist.planner.layouts.cost_estimate import Coarse
+from jaxdist.planner.layouts.evaluated_plans import Heap, Ranked
+
+_BY_LINKS = ("bubble", "input")
+"""Terms beside collectives that hang on how fast links are."""
+
+
+def place(heap: Heap, coarse: Coarse) -> None:
+    """Try other placements of the layouts that were described, and keep the best.
+
+    One more axis is moved to the inside; asked again it moves another. What could not
+    be the fastest step if all that comes nearer took no time is left out.
+
+    Args:
+        heap: of plans that were described.
+        coarse: the space, which says the axes that may be moved.
+    """
+    inside, cluster = coarse.space.choices.inside, coarse.cluster
+    firsts = list(_firsts(heap))
+    best = firsts[0].prediction.step_s if firsts else 0.0
+    for one in firsts:
+        found = moves(one.plan, inside, cluster)
+        able = [moved for moved in found if least(one, moved, cluster) < best]
+        heap.describe_placed(one.plan, able)
+    heap.drop_misplaced()
+
+
+def moves(plan: Plan, inside: tuple[str, ...], cluster: Cluster) -> Iterator[Plan]:
+    """Yield a plan with one axis more on the inside, where links then differ.
+
+    Args:
+        plan: a layout.
+        inside: axes that may be moved there.
+        cluster: whose links they cross.
+    """
+    before = _links(plan, cluster)
+    for axis in inside:
+        others = tuple(name for name in plan.placement if name != axis)
+        moved = replace(plan, placement=(*others, axis))
+        if plan.mesh.size(axis) > 1 and _links(moved, cluster) != before:
+            yield moved
+
+
+def least(one: Ranked, moved: Plan, cluster: Cluster) -> float:
+    """Return seconds below which no step is under another placement.
+
+    Collectives along axes that come nearer may take no time, and nobody waits for them
+    or for samples; others take what they took, or longer.
+
+    Args:
+        one: a plan and its prediction.
+        moved: it under another placement.
+        cluster: the machines.
+    """
+    total = 0.0
+    for term, took in one.prediction.terms_s.items():
+        what, talks, axes = term.partition(", ")
+        if not talks:
+            total += took if what not in _BY_LINKS else 0.0
+            continue
+        was, now = (
+            group_of(cluster, plan.placed, axes.split(" x "))
+            for plan in (one.plan, moved)
+        )
+        nearer = now.rate > was.rate or now.alpha < was.alpha
+        total += 0.0 if nearer else took
+    return total
+
+
+def _firsts(heap: Heap) -> Iterator[Ranked]:
+    """Yield the fastest plan of each mesh that has one."""
+    seen: set[MeshShape] = set()
+    for one in heap.sorted():
+        if one.plan.mesh not in seen:
+            seen.add(one.plan.mesh)
+            yield one
+
+
+def _links(plan: Plan, cluster: Cluster) -> list[tuple[str, float]]:
+    """Return the level and the rate that each axis has."""
+    used = (axis for axis in AXES if plan.mesh.size(axis) > 1)
+    groups = (group_of(cluster, plan.placed, (axis,)) for axis in used)
+    return [(group.level, group.rate) for group in groups]

@@ -1,0 +1,88 @@
+"""Ticks: how often stages work and exchange in a step, of every plan of a space.
+
+long    m chunks + P - 1 passes of one direction follow one another
+ahead   of them without a backward pass: all for gpipe and eager-1f1b, P chunks of
+        1f1b
+beats   exchanges: one a tick, or of eager-1f1b one for a forward and a backward one
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from jaxdist.pipeline.sync_schedule import EAGER
+from jaxdist.planner.layouts.space import Column, Space
+
+_ALONE: Final = 2
+"""Beats of a direction in which one stage alone works: the first and the last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ticks:
+    """The schedules of a space's plans."""
+
+    space: Space
+    """The plans."""
+    crowd: float
+    """As of a device."""
+
+    @cached_property
+    def names(self) -> Column:
+        """The order of each plan's stages."""
+        names = np.array([name for name, _ in self.space.choices.orders])
+        found: Column = names[self.space.order]
+        return found
+
+    @cached_property
+    def long(self) -> Column:
+        """Passes of one direction that follow one another in a step."""
+        long: Column = self.space.micro * self.space.chunks
+        return long + self.space.sizes("pipe") - 1
+
+    @cached_property
+    def ahead(self) -> Column:
+        """Ticks of forward passes alone."""
+        pipe, long = self.space.sizes("pipe"), self.long
+        apart = np.isin(self.names, ("gpipe", EAGER)) | (pipe == 1)
+        return np.where(apart, long, np.minimum(pipe * self.space.chunks, long))
+
+    @cached_property
+    def back(self) -> Column:
+        """Ticks with backward passes."""
+        back: Column = 2 * self.long - self.ahead
+        return back
+
+    @cached_property
+    def beats(self) -> Column:
+        """Times that stages exchange what they made."""
+        pipe, chunks = self.space.sizes("pipe"), self.space.chunks
+        both = self.space.micro * chunks + pipe - pipe * chunks
+        return np.where(self.names == EAGER, 2 * self.long - both, 2 * self.long)
+
+    @cached_property
+    def shared(self) -> Column:
+        """Exchanges before which several stages worked: not the first and the last."""
+        several = (self.space.micro > 1) & (self.space.sizes("pipe") > 1)
+        return np.where(several, np.maximum(self.beats - 2 * _ALONE, 0), 0)
+
+    @cached_property
+    def rested(self) -> Column:
+        """Ticks of a direction by which a step is shorter, as some devices rest."""
+        pairs, place = np.unique(
+            np.stack([self.space.sizes("pipe"), self.long]),
+            axis=1,
+            return_inverse=True,
+        )
+        found = np.array([_rested(self.crowd, *map(int, pair)) for pair in pairs.T])
+        rested: Column = found[place.ravel()]
+        return rested
+
+
+def _rested(crowd: float, stages: int, ticks: int) -> float:
+    """Return by how many ticks so many are shorter, of stages one behind the other."""
+    tick = np.arange(ticks)
+    working = np.minimum(np.minimum(tick + 1, ticks - tick), stages)
+    working = np.minimum(working, ticks - stages + 1)
+    return float((1 - np.maximum(1 / crowd, working / stages)).sum())

@@ -1,0 +1,145 @@
+"""A shortlist: which plans of an estimated space are worth describing in full."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from jaxdist.core.plan import Plan
+from jaxdist.core.plan.reduction import Via
+from jaxdist.oracle.stage_transfers import in_turn
+from jaxdist.planner.layouts.cost_estimate import Coarse
+from jaxdist.planner.layouts.space import Column, Space
+from jaxdist.planner.layouts.stage_cuts import faster_cuts
+
+LAYOUTS: Final = 12
+"""Layouts that fit whose best settings are described."""
+TRIED: Final = 24
+"""Layouts that are described until as many of them fit."""
+SETTINGS: Final = 4
+"""Settings of a layout that came out well, which are described beside its best."""
+EXACT: Final[tuple[Via, ...]] = (
+    "ring",
+    "halving_doubling",
+    "recursive_doubling",
+)
+"""Ways to sum that lose nothing, and are steps of our own."""
+_ROUGH: Final = 1.1
+"""A plan is left to the last if it seems to need so many times the memory there is."""
+
+
+def shortlist(coarse: Coarse, most: float) -> Column:
+    """Return the rows of a space by their estimate; what seems too large comes last.
+
+    Args:
+        coarse: the space, estimated.
+        most: bytes of a device.
+    """
+    if not len(coarse.space):
+        return np.zeros(0, int)
+    over = np.maximum(coarse.bytes / most / _ROUGH, 1.0)
+    tidy = coarse.space.micro + 1000 * coarse.space.remat
+    return np.lexsort((tidy, coarse.seconds, np.where(over > 1, over, 0)))
+
+
+def first_of(order: Column, space: Space) -> list[int]:
+    """Return the best row of each of the best layouts, the best first."""
+    _, first = np.unique(space.mesh[order], return_index=True)
+    return [int(order[place]) for place in np.sort(first)[:TRIED]]
+
+
+def at_best(plan: Plan, order: Column, coarse: Coarse) -> Plan:
+    """Return a plan with the best settings of its mesh, as it is where there are none.
+
+    Args:
+        plan: a layout.
+        order: rows of the space, the best first.
+        coarse: the space, estimated.
+    """
+    space = coarse.space
+    if plan.mesh not in space.meshes:
+        return plan
+    own = order[space.mesh[order] == space.meshes.index(plan.mesh)]
+    return space.plan(int(own[0])) if len(own) else plan
+
+
+def smaller(row: int, needed: float, most: float, order: Column, coarse: Coarse) -> int:
+    """Return the best row of a layout that should fit; the same where there is none.
+
+    Args:
+        row: one that does not fit.
+        needed: bytes that it needs; others need as much more or less than estimated.
+        most: bytes of a device.
+        order: rows of the space, the best first.
+        coarse: the space, estimated.
+    """
+    own = order[coarse.space.mesh[order] == coarse.space.mesh[row]]
+    fits = coarse.bytes[own] * needed / coarse.bytes[row] <= most
+    return int(own[fits][0]) if fits.any() else row
+
+
+def variants(plan: Plan, order: Column, coarse: Coarse) -> Iterator[Plan]:
+    """Yield other settings of a plan's layout, the best first.
+
+    Beside those of the space: other cuts, other ways to split weights, and parameters
+    that fsdp does not share out.
+
+    Args:
+        plan: one that came out well.
+        order: rows of the space, the best first.
+        coarse: the space, estimated.
+    """
+    space = coarse.space
+    place = space.meshes.index(plan.mesh)
+    own = order[space.mesh[order] == place]
+    for row in own[:SETTINGS]:
+        yield replace(space.plan(int(row)), placement=plan.placement)
+    yield from recut(plan, coarse)
+    if plan.mesh.tensor > 1:
+        yield from (replace(plan, weights=how) for how in space.choices.weights)
+    if plan.mesh.fsdp > 1:
+        yield from (replace(plan, zero=zero) for zero in space.choices.zeros)
+    if plan.mesh.data > 1 and plan.reduce.via == "exact" and not plan.pipe.flows:
+        priced = space.choices.ways[0] == "exact" and not in_turn(coarse.cluster)
+        for way in EXACT if priced else ():
+            yield replace(plan, reduce=plan.reduce.by(way))
+
+
+def recut(plan: Plan, coarse: Coarse) -> Iterator[Plan]:
+    """Yield a plan in stages of equal FLOPs with cuts of its own, if it can have them.
+
+    What stages hand on decides on slow links, and how long small kernels take on fast
+    devices; FLOPs say nothing of either.
+
+    Args:
+        plan: one of the space.
+        coarse: the space, estimated.
+    """
+    if plan.stages > 1 and not plan.pipe.cuts and not plan.pipe.flows:
+        yield replace(plan, pipe=replace(plan.pipe, cuts=faster_cuts(coarse, plan)))
+
+
+def neighbours(plan: Plan, coarse: Coarse) -> Iterator[Plan]:
+    """Yield a plan in stages with the next smaller and larger numbers of microbatches.
+
+    What kernels cost by their size decides how many are best, and where the network is
+    best cut for them: each comes with equal FLOPs and with cuts of its own.
+
+    Args:
+        plan: one that came out first.
+        coarse: the space, estimated.
+    """
+    space = coarse.space
+    if plan.stages == 1 or plan.pipe.flows:
+        return
+    alike = space.mesh == space.meshes.index(plan.mesh)
+    # With chunks microbatches go round the devices, which not every number does.
+    known = np.unique(space.micro[alike & (space.chunks == plan.pipe.chunks)])
+    fewer, more = known < plan.microbatches, known > plan.microbatches
+    given = space.base.pipe.cuts
+    for micro in (*known[fewer][-1:], *known[more][:1]):
+        pipe = replace(plan.pipe, cuts=given)
+        one = replace(plan, microbatches=int(micro), pipe=pipe)
+        yield one
+        yield from recut(one, coarse)

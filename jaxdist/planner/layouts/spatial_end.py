@@ -1,0 +1,143 @@
+"""Ends: blocks where the split of images may end, and what that costs and saves.
+
+    step(b) = compute(blocks in front of b, on parts) + compute(b and behind)
+              + edges * share in front of b + statistics + exchange(b)
+
+With `samples` what is behind b is computed on parts too, and statistics are those of
+all devices. With `repeat` it is computed on whole images, and statistics of it are
+summed over replicas alone. Layers with a window fetch rows of their neighbours: the
+share is that of such layers. What is exchanged is what the block in front of b hands
+on, there and back. The estimate says which ends are described; the oracle has the last
+word. Source: Kahira et al. 2021, arXiv:2104.09075, section 3, data + spatial.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
+from jaxdist.core.kernel_shape import Shape
+from jaxdist.core.plan import Plan, Then
+from jaxdist.oracle.collective_times import seconds
+from jaxdist.oracle.link_groups import Group, group_of
+from jaxdist.planner.layouts.cost_estimate import Coarse
+from jaxdist.planner.layouts.space import Column
+from jaxdist.planner.layouts.traffic_probes import Moved
+
+ENDS: Final = 4
+"""Ends of a plan that are described."""
+
+
+def ended(plan: Plan, coarse: Coarse, room: float) -> Iterator[Plan]:
+    """Yield a plan with other ends of its split of images, the best of them first.
+
+    Args:
+        plan: one of the space.
+        coarse: the space, estimated.
+        room: seconds by which an end may make the plan's step longer; negative where it
+            has to be shorter.
+    """
+    base, choices = coarse.space.base, coarse.space.choices
+    if plan.mesh.spatial_shards == 1:
+        return
+    names = (base.spatial_until,) if base.spatial_until else coarse.pieces.names[1:]
+    ends = Ends(plan=plan, coarse=coarse)
+    some = {
+        replace(plan, spatial_until=name, spatial_then=then): ends.seconds(name, then)
+        for name in names
+        for then in choices.ends
+    }
+    most = room + ends.seconds(plan.spatial_until, plan.spatial_then)
+    best = sorted(some, key=lambda one: some[one])[:ENDS]
+    yield from (one for one in best if some[one] <= most)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ends:
+    """A plan that splits images, and what its ends take."""
+
+    plan: Plan
+    """Its mesh, its microbatches and its remat count."""
+    coarse: Coarse
+    """The network in pieces, what its axes move, and the machines."""
+
+    def seconds(self, until: str, then: Then) -> float:
+        """Return the seconds of what an end changes in a step, about.
+
+        Args:
+            until: a block; empty where images are split as far as they go.
+            then: what devices do behind it.
+        """
+        names = self.coarse.pieces.names
+        end = names.index(until) if until else len(names)
+        split = self._share(end)
+        alike = 1.0 if then == "samples" else split
+        shared, replicas = self._along(SPATIAL_AXES), self._along(BATCH_AXES)
+        moved = self._statistics(alike, replicas + shared)
+        moved += self._statistics(1 - alike, replicas)
+        for axis in shared:
+            moved += self._edges(split, axis)
+            moved += self._exchanged(axis, end, then) if until else 0.0
+        return self._computed(end, then) + moved
+
+    def _along(self, axes: Sequence[str]) -> tuple[str, ...]:
+        return tuple(axis for axis in axes if self.plan.mesh.size(axis) > 1)
+
+    @cached_property
+    def _windows(self) -> Column:
+        """Layers with a window in each block."""
+        pieces = self.coarse.pieces
+        shapes = [layer.kernel for layer in pieces.profile.layers]
+        wide = [shape is not None and _is_window(shape) for shape in shapes]
+        return np.bincount(pieces.places, weights=wide, minlength=len(pieces.names))
+
+    def _share(self, end: int) -> float:
+        """Return the part of layers with a window in front of a block."""
+        return float(self._windows[:end].sum() / max(1.0, self._windows.sum()))
+
+    def _computed(self, end: int, then: Then) -> float:
+        """Return the seconds of all blocks, forward and backward."""
+        plan, pieces = self.plan, self.coarse.pieces
+        few = plan.batch_shards * plan.microbatches
+        parts, tensor = few * plan.mesh.spatial_shards, plan.mesh.tensor
+        own = pieces.at(parts, tensor)
+        behind = own if then == "samples" else pieces.at(few, tensor)
+        forward, backward = own[:, :end].sum(axis=1) + behind[:, end:].sum(axis=1)
+        total = (1 + plan.remat) * forward + backward
+        return float(plan.microbatches * total)
+
+    def _statistics(self, share: float, axes: tuple[str, ...]) -> float:
+        """Return the seconds of a part of the sums of norms."""
+        found, times = self.coarse.samples.statistics, share * self.plan.microbatches
+        count, payload = times * found.arrays, times * found.payload
+        return seconds("all-reduce", payload, round(count), self._group(*axes))
+
+    def _edges(self, share: float, axis: str) -> float:
+        """Return the seconds of a part of the rows that neighbours fetch."""
+        found, plan = self.coarse.samples.edges.get(axis, Moved()), self.plan
+        count = share * plan.microbatches * found.arrays
+        payload = share * found.payload / plan.batch_shards
+        kind = "collective-permute"
+        return seconds(kind, payload, round(count), self._group(axis))
+
+    def _group(self, *axes: str) -> Group:
+        return group_of(self.coarse.cluster, self.plan.placed, axes)
+
+    def _exchanged(self, axis: str, end: int, then: Then) -> float:
+        """Return the seconds in which images are put together, there and back."""
+        plan, mesh = self.plan, self.plan.mesh
+        group = self._group(axis)
+        whole = self.coarse.pieces.profile.blocks[end - 1].output_bytes
+        part = whole / plan.batch_shards / mesh.spatial_shards
+        times = plan.microbatches
+        if then == "samples":
+            return 2 * seconds("all-to-all", part, times, group)
+        gathered = seconds("all-gather", part * mesh.size(axis), times, group)
+        return gathered + seconds("reduce-scatter", part, times, group)
+
+
+def _is_window(shape: Shape) -> bool:
+    return shape.kind == "convolution" and shape.taps > 1

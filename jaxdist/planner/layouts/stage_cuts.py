@@ -1,0 +1,118 @@
+"""Cutting: where the stages of a plan begin by seconds, not by FLOPs.
+
+    step = all stages once + (m - 1) slowest + 2 E seconds(longest)
+
+All stages go from exchange to exchange together: the first microbatch passes through
+each of them, the others come behind it as fast as the slowest lets them, and in each of
+the E exchanges the longest of what stages hand on counts, there and back (once where
+links carry both at the same time), since messages have one length. For every length
+that a cut may have, the stages whose slowest is fastest are found by dynamic
+programming, which is exact.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxdist.core.plan import Plan
+from jaxdist.oracle.collective_times import seconds
+from jaxdist.oracle.link_groups import group_of
+from jaxdist.oracle.stage_transfers import in_turn
+from jaxdist.pipeline.plan_schedule import timetable
+from jaxdist.planner.layouts.cost_estimate import Coarse
+from jaxdist.planner.layouts.space import Column
+
+Starts = tuple[int, ...]
+"""The first block of each stage but the first, by its place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """Blocks that are cut into stages."""
+
+    seconds: Column
+    """Of each block in one microbatch, forward and backward."""
+    handed: Column
+    """Bytes that each hands on, of one microbatch."""
+
+    def slowest(self, starts: Starts) -> float:
+        """Return the seconds of the slowest stage."""
+        return float(np.add.reduceat(self.seconds, (0, *starts)).max())
+
+    def longest(self, starts: Starts) -> float:
+        """Return the bytes of the longest message between stages."""
+        return float(self.handed[np.array(starts, int) - 1].max(initial=0.0))
+
+    def cuts(self, stages: int) -> Iterator[Starts]:
+        """Yield for every longest message the cuts whose slowest stage is fastest."""
+        for limit in np.unique(self.handed[:-1]):
+            found = self._within(float(limit), stages)
+            if found is not None:
+                yield found
+
+    def _within(self, limit: float, stages: int) -> Starts | None:
+        """Return the best cuts where little enough is handed on; None: too few."""
+        sums = np.concatenate([[0.0], np.cumsum(self.seconds)])
+        # Seconds of blocks a to b - 1, where a cut in front of b may be.
+        own = np.maximum(0.0, sums[None] - sums[:, None])
+        own[np.tril_indices(len(sums))] = np.inf
+        own[:, 1:-1][:, self.handed[:-1] > limit] = np.inf
+        best, before = own[0], []
+        for _ in range(stages - 1):
+            both = np.maximum(best[:, None], own)
+            before.append(both.argmin(axis=0))
+            best = both.min(axis=0)
+        if not np.isfinite(best[-1]):
+            return None
+        starts, end = [], len(sums) - 1
+        for table in reversed(before):
+            end = int(table[end])
+            starts.append(end)
+        return tuple(reversed(starts))
+
+
+def faster_cuts(coarse: Coarse, plan: Plan) -> tuple[str, ...]:
+    """Return the first block of each stage but the first that make a step shortest.
+
+    Args:
+        coarse: the network, its pieces and the cluster.
+        plan: with stages, not more than blocks, and microbatches.
+    """
+    chain, names = chain_of(coarse, plan), coarse.pieces.names
+    best = min(chain.cuts(plan.stages), key=step_of(coarse, plan, chain))
+    return tuple(names[start] for start in best)
+
+
+def chain_of(coarse: Coarse, plan: Plan) -> Chain:
+    """Return the blocks, one microbatch through a device's part of each."""
+    pieces, mesh = coarse.pieces, plan.mesh
+    parts = plan.batch_shards * mesh.spatial_shards * plan.microbatches
+    forward, backward = pieces.at(parts, mesh.tensor)
+    handed = np.array([block.output_bytes for block in pieces.profile.blocks])
+    again = np.isin(pieces.names, plan.remade(pieces.names))
+    return Chain(
+        seconds=(1 + again) * forward + backward,
+        handed=handed / parts,
+    )
+
+
+def step_of(coarse: Coarse, plan: Plan, chain: Chain) -> Callable[[Starts], float]:
+    """Return what says about how many seconds a step takes that is cut somewhere.
+
+    Args:
+        coarse: says the cluster.
+        plan: with stages and microbatches.
+        chain: its blocks.
+    """
+    cluster, whole = coarse.cluster, float(chain.seconds.sum())
+    behind = plan.microbatches * plan.pipe.chunks - 1
+    exchanges = timetable(plan, plan.microbatches).exchanges
+    ways = (1 + in_turn(cluster)) * exchanges
+    group = group_of(cluster, plan.placed, ("pipe",))
+
+    def step(starts: Starts) -> float:
+        one = seconds("collective-permute", chain.longest(starts), 1, group)
+        return whole + behind * chain.slowest(starts) + ways * one
+
+    return step

@@ -1,0 +1,163 @@
+"""Samples: what each axis moves by itself, read off small layouts described in full."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from jaxdist.core.axes import SPATIAL_AXES
+from jaxdist.core.cluster.device import Device
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.oracle.compute_times import Worker
+from jaxdist.oracle.step_description import Case
+from jaxdist.partition.traffic import Traffic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """Traffic of one kind in one microbatch, or step."""
+
+    payload: float = 0.0
+    """Bytes of the whole global batch, or of all parameters."""
+    arrays: float = 0.0
+    """Messages of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """What axes move where each of them is alone."""
+
+    parameters: int
+    """Bytes of the parameters."""
+    state: float = 1.0
+    """Bytes of the state for each byte of the parameters."""
+    batch: int = 0
+    """Bytes of the samples of a global batch."""
+    split: float = 0.0
+    """Part of the parameters that the tensor axis splits."""
+    divided: frozenset[str] = frozenset()
+    """Layers whose work it divides."""
+    used: float = 1.0
+    """Bytes of the parameters as they are used for each byte of them."""
+    axes: tuple[str, ...] = ()
+    """Axes that split something of this network."""
+    sums: Moved = Moved()
+    """Of gradients, in a step."""
+    statistics: Moved = Moved()
+    """Of batch norms, in a microbatch."""
+    gathers: Moved = Moved()
+    """Of parameters that fsdp shares out, in a microbatch."""
+    scatters: Moved = Moved()
+    """Of their gradients, in a step."""
+    tensor: Mapping[str, Moved] = field(default_factory=lambda: MappingProxyType({}))
+    """Of layers whose weights are split, by kind of collective."""
+    edges: Mapping[str, Moved] = field(default_factory=lambda: MappingProxyType({}))
+    """Of split images, by axis."""
+
+
+def sample(
+    base: Plan,
+    devices: int,
+    axes: Sequence[str],
+    describe: Callable[[Plan], Case],
+    parameters: int,
+    device: Device,
+) -> Samples:
+    """Describe a layout along each axis alone, and read what it moves.
+
+    An axis that refuses the smallest number of devices is left out.
+
+    Args:
+        base: what stays as it is.
+        devices: whose smallest divisor is tried.
+        axes: to be tried; `pipe` is taken as it is.
+        describe: gives a plan's case; it may refuse.
+        parameters: bytes of all of them.
+        device: any: its speed is not used.
+    """
+    few = next((n for n in range(2, devices + 1) if devices % n == 0), 1)
+    cases = dict(_cases(base, few, axes, describe))
+    rows = {axis: case.ledgers[0].rows for axis, case in cases.items()}
+    some = next(iter(cases.values()), None) or describe(_along(base, "data", 1))
+    held = some.held.get("parameters", parameters)
+    state = sum(some.held.values()) / max(1, held)
+    whole = rows.get("data") or rows.get("spatial_h") or rows.get("fsdp") or ()
+    tensor = cases.get("tensor")
+    kept = tensor.held["parameters"] / parameters if tensor else 1.0
+    return Samples(
+        parameters=parameters,
+        state=state,
+        batch=some.batch_bytes,
+        split=min(1.0, (1 - kept) * few / (few - 1)) if few > 1 else 0.0,
+        divided=_divided(tensor, device) if tensor else frozenset(),
+        used=_used(rows.get("fsdp", ()), parameters),
+        axes=tuple(axis for axis in axes if axis in cases or axis == "pipe"),
+        sums=_total(whole, what="all-reduce"),
+        statistics=_total(whole, what="statistics"),
+        gathers=_total(rows.get("fsdp", ()), what="parameters"),
+        scatters=_total(rows.get("fsdp", ()), what="gradients"),
+        tensor=_of_tensor(rows.get("tensor", ()), few),
+        edges={a: _edges(rows[a]) for a in SPATIAL_AXES if a in rows},
+    )
+
+
+def _divided(case: Case, device: Device) -> frozenset[str]:
+    """Return the layers of which a device along the tensor axis does a part."""
+    micro, halfway = case.microbatches, (1 + 1 / case.plan.mesh.tensor) / 2
+    worker = Worker(
+        case=case, device=device, ledger=case.ledgers[0], microbatches=micro
+    )
+    whole = halfway / case.shards / micro
+    return frozenset(x.name for x in case.profile.layers if worker.share(x) < whole)
+
+
+def _used(rows: Sequence[Traffic], parameters: int) -> float:
+    """Return the bytes that are put together at a time for each byte of them."""
+    whole = sum(row.payload // row.arrays for row in rows if row.what == "parameters")
+    return whole / parameters or 1.0
+
+
+def _cases(
+    base: Plan, few: int, axes: Sequence[str], describe: Callable[[Plan], Case]
+) -> Iterator[tuple[str, Case]]:
+    for axis in axes if few > 1 else ():
+        if axis == "pipe":
+            continue
+        try:
+            yield axis, describe(_along(base, axis, few))
+        except BadInput:
+            continue
+
+
+def _along(base: Plan, axis: str, devices: int) -> Plan:
+    mesh = MeshShape(**{axis: devices})
+    one = replace(base.on(mesh), remat=False, remat_until="")
+    return replace(one, mesh=mesh, microbatches=1)
+
+
+def _total(rows: Sequence[Traffic], *, what: str) -> Moved:
+    own = [row for row in rows if row.what == what]
+    return Moved(
+        payload=sum(row.payload for row in own), arrays=sum(row.arrays for row in own)
+    )
+
+
+def _of_tensor(rows: Sequence[Traffic], devices: int) -> dict[str, Moved]:
+    """Sum what layers move; what is dealt out is counted whole."""
+    found: dict[str, Moved] = {}
+    for row in rows:
+        if row.what in ("all-reduce", "gradients", "statistics", "lengths"):
+            continue
+        was = found.get(row.kind, Moved())
+        whole = devices if row.kind == "reduce-scatter" else 1
+        found[row.kind] = Moved(
+            payload=was.payload + whole * row.payload, arrays=was.arrays + row.arrays
+        )
+    return found
+
+
+def _edges(rows: Sequence[Traffic]) -> Moved:
+    own = [row for row in rows if row.kind == "collective-permute"]
+    return Moved(
+        payload=sum(row.payload for row in own), arrays=sum(row.arrays for row in own)
+    )

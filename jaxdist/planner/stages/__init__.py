@@ -1,0 +1,1 @@
+"""PipeDream's partitioner: stages and their replicas for a graph."""

@@ -1,0 +1,111 @@
+"""Condense: a graph with fewer nodes, whose best plans are as fast.
+
+Three kinds of nodes never need a cut of their own, so that fewer sets of nodes have to
+be looked at. `free` means no seconds, no parameters, nothing kept where memory counts:
+
+    first   free, makes nothing, reads others of its kind alone: before all else
+    last    free, read by nobody, reads one node: with that one
+    next    free, the only reader of the only node it reads, and makes no more: with it
+
+What is lost are stages without any work, which only take devices off others.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from jaxdist.planner.stages.graph import Graph, Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condensed:
+    """A smaller graph, and what its nodes stand for."""
+
+    graph: Graph
+    """Fewer nodes."""
+    groups: dict[str, tuple[str, ...]]
+    """Names of the nodes that each of its nodes stands for."""
+    first: tuple[str, ...]
+    """Nodes that belong into the first stage, whatever that is."""
+
+    def names(self, members: int) -> frozenset[str]:
+        """Return what some of its nodes stand for.
+
+        Args:
+            members: bit i is its node i.
+        """
+        own = (n.name for i, n in enumerate(self.graph.nodes) if members >> i & 1)
+        return frozenset(name for one in own for name in self.groups[one])
+
+
+def condensed(graph: Graph, *, keeps: bool) -> Condensed:
+    """Return a smaller graph that has as good plans, but for stages without work.
+
+    Args:
+        graph: any.
+        keeps: whether bytes that are kept count.
+    """
+    first = tuple(_first(graph, keeps))
+    nodes = {n.name: n for n in graph.nodes if n.name not in first}
+    edges = {e for e in graph.edges if e[0] in nodes}
+    groups: dict[str, tuple[str, ...]] = {name: (name,) for name in nodes}
+    while pair := next(_pairs(nodes, edges, keeps), None):
+        maker, reader = pair
+        last = all(a != reader for a, _ in edges)
+        nodes[maker] = _joined(nodes[maker], nodes.pop(reader), last=last)
+        groups[maker] += groups.pop(reader)
+        edges = {(maker if a == reader else a, b) for a, b in edges if (a, b) != pair}
+    small = Graph(
+        source=graph.source, nodes=tuple(nodes.values()), edges=tuple(sorted(edges))
+    )
+    return Condensed(graph=small, groups=groups, first=first)
+
+
+def whole(graph: Graph) -> Condensed:
+    """Return a graph as it is."""
+    return Condensed(
+        graph=graph, groups={node.name: (node.name,) for node in graph.nodes}, first=()
+    )
+
+
+def _free(node: Node, keeps: bool) -> bool:
+    return not (node.seconds or node.parameters or (keeps and node.kept))
+
+
+def _first(graph: Graph, keeps: bool) -> Iterator[str]:
+    makers: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
+    for maker, reader in graph.edges:
+        makers[reader].append(maker)
+    found: set[str] = set()
+    for place in graph.order:
+        node = graph.nodes[place]
+        if (
+            _free(node, keeps)
+            and not node.output
+            and found.issuperset(makers[node.name])
+        ):
+            found.add(node.name)
+            yield node.name
+
+
+def _pairs(
+    nodes: dict[str, Node], edges: set[tuple[str, str]], keeps: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield (maker, reader) that may be one node."""
+    makers: dict[str, list[str]] = {name: [] for name in nodes}
+    readers: dict[str, list[str]] = {name: [] for name in nodes}
+    for maker, reader in edges:
+        makers[reader].append(maker)
+        readers[maker].append(reader)
+    for name, node in nodes.items():
+        if _free(node, keeps) and len(makers[name]) == 1:
+            maker = makers[name][0]
+            last = not readers[name]
+            only = len(readers[maker]) == 1 and node.output <= nodes[maker].output
+            if (last or only) and nodes[maker].cut_after == node.cut_after:
+                yield maker, name
+
+
+def _joined(maker: Node, reader: Node, *, last: bool) -> Node:
+    """Return both as one: it makes what the reader makes, if anybody reads that."""
+    output = maker.output if last else reader.output
+    return replace(maker, output=output, kept=maker.kept + reader.kept)

@@ -1,0 +1,73 @@
+"""Infeasible: why no stages fit, and the least that would lift it."""
+
+import math
+from dataclasses import replace
+from typing import Final
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.text.formatting import size
+from jaxdist.planner.stages.memory import Memory
+from jaxdist.planner.stages.search import Search
+
+_TRIES: Final = 12
+"""Halvings of the range in which the least memory lies."""
+
+
+def infeasible(search: Search, source: str) -> BadInput:
+    """Return the refusal of a search that found nothing.
+
+    Args:
+        search: whose answer is infinite.
+        source: what was to be cut.
+    """
+    devices = math.prod(tier.size for tier in search.tiers)
+    room = len(search.places) - 1
+    if search.straight and devices > room:
+        return BadInput(
+            "there are more devices than stages",
+            rule="--straight has a stage of at least a node on each device",
+            values=f"--workers {devices}, {source} can be cut into {room}",
+            remedy=(f"--workers {room}", "no --straight: stages with replicas"),
+        )
+    least = _least(search)
+    limit = search.memory.limit
+    return BadInput(
+        f"out of memory by {size(least - limit)} on every plan",
+        rule=f"a device holds what is in flight ({search.memory.model} model)",
+        values=f"--memory {limit:g}, {devices} devices, {source}",
+        remedy=(
+            f"--memory {least:.3g}",
+            "a profile of a smaller minibatch",
+        ),
+    )
+
+
+def _least(search: Search) -> float:
+    """Return memory that is enough, hardly more than the least that is.
+
+    The limit is not enough; all of everything for each device is.
+    """
+    places = search.places
+    most = sum(float(sums[-1]) for sums in (places.made, places.parameters))
+    devices = math.prod(tier.size for tier in search.tiers)
+    low, high = search.memory.limit, most * (devices + 1)
+    for _ in range(_TRIES):
+        middle = math.sqrt(max(low, high / 1e6) * high)
+        if math.isfinite(_with(search, middle)):
+            high = middle
+        else:
+            low = middle
+    return _up(high)
+
+
+def _with(search: Search, limit: float) -> float:
+    memory: Memory = replace(search.memory, limit=limit)
+    return Search(
+        search.places, search.tiers, search.form, memory, straight=search.straight
+    ).seconds
+
+
+def _up(value: float) -> float:
+    """Round up to three digits, as the remedy is written."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return math.ceil(value / step) * step

@@ -1,0 +1,65 @@
+"""Memory: what a device of a stage holds, and whether that fits.
+
+With b devices behind a stage for each of its own, a device holds up to K = 1 + ceil(b)
+minibatches: NOAM at the first stage, 1 at the last; the executor's table has as many.
+
+    in-flight   K (kept + W) + W    activations and weights of each, and one gradient
+    upstream    (K - 1) (made + W)  the authors' test; the minibatch that is worked on,
+                                    and so all of data parallelism, is free in it
+
+kept counts what is done in place once, made counts it twice, as profiles do.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, Literal
+
+from jaxdist.planner.stages.cut_points import Floats
+
+MODELS: Final = ("in-flight", "upstream")
+"""Names of the two ways to count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """A limit, and how bytes are counted against it."""
+
+    limit: float
+    """Bytes of a device; infinite where nobody said."""
+    model: Literal["in-flight", "upstream"] = "in-flight"
+    """How they are counted."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether anything may be refused."""
+        return math.isfinite(self.limit)
+
+    def bytes(
+        self, kept: Floats, made: Floats, parameters: Floats, behind: Fraction
+    ) -> Floats:
+        """Return the bytes of a device of a stage, for arrays of stages.
+
+        Args:
+            kept: activations of a minibatch, what is done in place once.
+            made: activations of a minibatch, all that nodes hand on.
+            parameters: bytes of weights.
+            behind: b, devices behind for each of its own.
+        """
+        held = in_flight(behind)
+        if self.model == "upstream":
+            return (held - 1) * (made + parameters)
+        return held * (kept + parameters) + parameters
+
+
+UNLIMITED: Final = Memory(limit=math.inf)
+"""Nothing is refused."""
+
+
+def in_flight(behind: Fraction) -> int:
+    """Return K, the minibatches that a device holds at most.
+
+    >>> in_flight(Fraction(1, 7)), in_flight(Fraction(0)), in_flight(Fraction(3))
+    (2, 1, 4)
+    """
+    return 1 + math.ceil(behind)

@@ -1,0 +1,193 @@
+"""Stages: PipeDream's answer for a graph on devices, and what it costs.
+
+Times are seconds for a minibatch in the steady state: the slowest of all stages and
+cuts. Bytes are what all devices send for a minibatch: a ring sum over m copies of W
+bytes is 2 (m - 1) / m W, a cut 2 A.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from jaxdist.planner.stages.cut_points import Places, all_sets, ordered
+from jaxdist.planner.stages.graph import Graph
+from jaxdist.planner.stages.graph_contraction import Condensed, condensed, whole
+from jaxdist.planner.stages.infeasible import infeasible
+from jaxdist.planner.stages.memory import in_flight
+from jaxdist.planner.stages.pruning import useful
+from jaxdist.planner.stages.search import Part, Search
+from jaxdist.planner.stages.search_cost import check_effort
+from jaxdist.planner.stages.stage_plan import Answer, Question, Stage
+
+
+def partition(asked: Question) -> Answer:
+    """Return the stages whose slowest is fastest.
+
+    Raises:
+        BadInput: none fits, or there is too much to look at.
+    """
+    places, small = ordered(asked.graph), whole(asked.graph)
+    check_effort(len(places), asked.tiers)
+    search = _search(asked, places)
+    if asked.cuts == "any" and not asked.graph.is_chain:
+        fewer = condensed(asked.graph, keeps=asked.memory.counts)
+        wider = _search(asked, _around_any(asked, fewer.graph, search.seconds))
+        if wider.seconds <= search.seconds:
+            search, small = wider, fewer
+    if not math.isfinite(search.seconds):
+        raise infeasible(search, asked.graph.source)
+    return _answer(asked, search, small)
+
+
+def _around_any(asked: Question, graph: Graph, bound: float) -> Places:
+    """Return the places that a plan faster than one of `bound` seconds may have."""
+    return all_sets(
+        graph,
+        lambda found: useful(found, asked.tiers, asked.form, bound),
+        nested=len(asked.tiers) > 1,
+    )
+
+
+def _search(asked: Question, places: Places) -> Search:
+    return Search(
+        places, asked.tiers, asked.form, asked.memory, straight=asked.straight
+    )
+
+
+def _answer(asked: Question, search: Search, small: Condensed) -> Answer:
+    parts, places = search.parts, search.places
+    own = [tier.size for tier in asked.tiers]
+    everywhere = [(size, 0, len(places) - 1) for size in own]
+    return Answer(
+        question=asked,
+        stages=tuple(_stages(asked, places, parts, small)),
+        config=_config(parts),
+        seconds=search.seconds,
+        seconds_of_one=float(places.seconds[-1]),
+        seconds_of_data_parallel=_over(
+            asked, places, float(places.seconds[-1]), everywhere
+        ),
+        bytes=_sent(places, parts),
+        bytes_of_data_parallel=sum(
+            2 * (size - 1) / size * float(places.parameters[-1]) for size in own
+        ),
+        fewer=_fewer(search),
+        places=len(places),
+    )
+
+
+def _fewer(search: Search) -> tuple[int, float] | None:
+    """Say how many devices were better: the recurrences put all of them to use."""
+    if search.memory.counts:
+        return None
+    times, groups = search.of_fewer, search.tiers[:-1]
+    best = int(np.argmin(times))
+    if times[best] >= search.seconds * (1 - 1e-9):
+        return None
+    devices = math.prod(tier.size for tier in groups) * (best + 1)
+    return devices, float(times[best])
+
+
+Around = tuple[int, int, int]
+"""Copies, place in front and place behind of a part."""
+
+
+def _over(
+    asked: Question, places: Places, seconds: float, around: Sequence[Around]
+) -> float:
+    """Return what seconds inside of parts are outside of them.
+
+    Args:
+        asked: has form and tiers.
+        places: what weights lie between.
+        seconds: of the innermost.
+        around: parts, innermost first; the last is of the outermost tier.
+    """
+    for tier, (copies, start, end) in zip(asked.tiers[-len(around) :], around):
+        weights = places.parameters[end] - places.parameters[start]
+        value, bytes_ = np.array(seconds), np.array(weights)
+        seconds = float(asked.form.stage(value, bytes_, copies, tier.bandwidth))
+    return seconds
+
+
+def _leaves(
+    parts: Sequence[Part], outside: tuple[Part, ...] = ()
+) -> Iterator[tuple[Part, tuple[Part, ...]]]:
+    """Yield the parts that are on devices, each with those around it, inside out."""
+    for part in parts:
+        if part.inner:
+            yield from _leaves(part.inner, (part, *outside))
+        else:
+            yield part, (part, *outside)
+
+
+def _stages(
+    asked: Question, places: Places, parts: Sequence[Part], small: Condensed
+) -> Iterator[Stage]:
+    order = [asked.graph.nodes[i].name for i in asked.graph.order]
+    done = set[str]()
+    for leaf, line in _leaves(parts):
+        around = [(part.copies, part.start, part.end) for part in line]
+        compute, kept, parameters = (
+            float(sums[leaf.end] - sums[leaf.start])
+            for sums in (places.seconds, places.kept, places.parameters)
+        )
+        held = small.names(places.members[leaf.end]).union(small.first) - done
+        done |= held
+        most = in_flight(leaf.behind)
+        yield Stage(
+            nodes=tuple(name for name in order if name in held),
+            replicas=math.prod(part.copies for part in line),
+            seconds=_over(asked, places, compute, around),
+            compute=compute,
+            parameters=parameters,
+            in_flight=most,
+            memory=most * (kept + parameters) + parameters,
+            cut=_cut(asked, places, line),
+            crossing=float(places.crossing[leaf.start]),
+            after=len(done),
+        )
+
+
+def _cut(asked: Question, places: Places, line: Sequence[Part]) -> float:
+    """Return the seconds of the cut in front of a leaf.
+
+    It is one of the outermost tier on which a part begins there, and not before.
+    """
+    place = line[0].start
+    if not place:
+        return 0.0
+    begins = max(k for k, part in enumerate(line) if part.start == place)
+    crossing = np.array(places.crossing[place])
+    tier = asked.tiers[begins]
+    inner = float(asked.form.cut(crossing, line[begins].copies, tier.bandwidth))
+    outside = [(part.copies, part.start, part.end) for part in line[begins + 1 :]]
+    return _over(asked, places, inner, outside) if outside else inner
+
+
+def _sent(places: Places, parts: Sequence[Part]) -> float:
+    """Return the bytes that all devices send for a minibatch."""
+    total = 0.0
+    for number, part in enumerate(parts):
+        weights = places.parameters[part.end] - places.parameters[part.start]
+        total += 2 * (part.copies - 1) / part.copies * float(weights)
+        total += 2 * float(places.crossing[part.start]) * bool(number)
+        total += _sent(places, part.inner)
+    return total
+
+
+def _config(parts: Sequence[Part]) -> str:
+    """Write parts as PipeDream does.
+
+    >>> from fractions import Fraction
+    >>> part = lambda n, *inner: Part(
+    ...     start=0, end=1, copies=n, behind=Fraction(0), inner=inner
+    ... )
+    >>> _config([part(3, part(4)), part(1, part(1), part(3))])
+    '3x(4)-1x(1-3)'
+    """
+    return "-".join(
+        f"{part.copies}x({_config(part.inner)})" if part.inner else f"{part.copies}"
+        for part in parts
+    )

@@ -1,0 +1,151 @@
+"""PipeDream's profile files: a node a line, an edge a line, times in milliseconds.
+
+    node4 -- Conv2d(64, 64, ...) -- forward_compute_time=46.201, \
+backward_compute_time=113.330, activation_size=1644167168.000, parameter_size=147712.000
+    <tab>node3 -- node4
+
+Sizes are bytes of a whole minibatch; `[a; b; c]` is a tuple, whose parts add up. (Its
+program is github.com/msr-fiddle/pipedream; Narayanan et al. 2019, SOSP.)
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.planner.stages.graph import Graph, Node, untimed
+
+FIELDS: Final = (
+    "forward_compute_time",
+    "backward_compute_time",
+    "activation_size",
+    "parameter_size",
+)
+_BETWEEN: Final = " -- "
+_PAIR: Final = re.compile(r"([A-Za-z_]+)\s*=\s*(\[[^\]]*\]|[^,]*)")
+_IN_PLACE: Final = re.compile(r"\binplace\b(?!\s*=\s*False)")
+_COMPUTES: Final = re.compile(
+    r"\w*(Conv|Linear|LSTM|GRU|RNN|Norm|Pool|ReLU|Embedding|Attention|Softmax|Tanh)"
+)
+"""Layers that never take no time; views, additions and dropout may in these files."""
+_MILLI: Final = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """A line of the file that says something."""
+
+    number: int
+    text: str
+    parts: tuple[str, ...]
+
+
+def read_pipedream(text: str, source: str) -> Graph:
+    """Read a profile.
+
+    Inputs (nodes that read nothing and are called `Input...`) are left out, as the
+    authors leave them out: they are wherever the first stage is. What a node does in
+    place it does not keep a second time.
+
+    Args:
+        text: of a `graph.txt`.
+        source: its name, for errors.
+
+    Raises:
+        BadInput: a line that is neither node nor edge, a size or time that is missing
+            or no number, a layer that takes no time, or what `Graph` refuses.
+    """
+    lines = list(_lines(text))
+    nodes = [_node(line, source) for line in lines if _is_node(line)]
+    edges = [_edge(line, source) for line in lines if not _is_node(line)]
+    read = {reader for _, reader in edges}
+    inputs = {
+        node.name
+        for node in nodes
+        if node.name not in read and node.label.startswith("Input")
+    }
+    kept = tuple(node for node in nodes if node.name not in inputs)
+    idle = [node for node in kept if not node.seconds and _computes(node)]
+    if idle:
+        raise untimed(source, idle[0], len(idle) - 1)
+    inner = dict.fromkeys(edge for edge in edges if edge[0] not in inputs)
+    return Graph(source=source, nodes=kept, edges=tuple(inner))
+
+
+def _computes(node: Node) -> bool:
+    return bool(node.parameters or _COMPUTES.match(node.label))
+
+
+def _lines(text: str) -> list[_Line]:
+    found = []
+    for number, line in enumerate(text.lstrip("\ufeff").splitlines(), start=1):
+        if line.strip():
+            parts = tuple(part.strip() for part in line.split(_BETWEEN))
+            found.append(_Line(number=number, text=line.strip(), parts=parts))
+    return found
+
+
+def _is_node(line: _Line) -> bool:
+    return len(line.parts) >= 3 or "_time=" in line.parts[-1]
+
+
+def _edge(line: _Line, source: str) -> tuple[str, str]:
+    if len(line.parts) == 2 and all(line.parts) and "=" not in line.parts[1]:
+        return line.parts[0], line.parts[1]
+    raise BadInput(
+        f"{source}, line {line.number} is neither a node nor an edge",
+        rule="a node is `name -- module -- "
+        + ", ".join(f"{name}=..." for name in FIELDS)
+        + "`, an edge is `name -- name`",
+        values=line.text[:80],
+        remedy="a graph.txt of PipeDream's profiler, or a profile of ours as JSON",
+    )
+
+
+def _node(line: _Line, source: str) -> Node:
+    name, label = line.parts[0], line.parts[1] if len(line.parts) > 2 else ""
+    values = dict(_PAIR.findall(line.parts[min(2, len(line.parts) - 1)]))
+    for field in FIELDS:
+        if field not in values:
+            raise _missing(line, source, field, values)
+    forward, backward, output, parameters = (
+        _number(values[field], f"{source}, line {line.number}: {name}", field)
+        for field in FIELDS
+    )
+    return Node(
+        name=name,
+        label=label,
+        forward=forward * _MILLI,
+        backward=backward * _MILLI,
+        output=output,
+        kept=0 if _IN_PLACE.search(label) else output,
+        parameters=parameters,
+    )
+
+
+def _missing(
+    line: _Line, source: str, field: str, values: Mapping[str, str]
+) -> BadInput:
+    others = [name for name in values if name not in FIELDS]
+    near = did_you_mean(field, others)
+    return BadInput(
+        f"{source}, line {line.number}: {line.parts[0]} has no {field}",
+        rule=f"a node has {', '.join(FIELDS)}",
+        values=line.text[:90],
+        remedy=f"{field} instead of {near}" if near else f"{field}=...",
+    )
+
+
+def _number(text: str, where: str, field: str) -> float:
+    """Read a number, or a tuple of them as their sum."""
+    inner = text.strip().strip("[]")
+    try:
+        return sum(float(part) for part in re.split(r"[;,]", inner))
+    except ValueError as error:
+        raise BadInput(
+            f"{where} has no number for {field}",
+            rule="times are milliseconds, sizes bytes; a tuple is [a; b; c]",
+            values=f"{field}={text.strip()}",
+            remedy=f"{field}=0.000, where there is none",
+        ) from error

@@ -1,0 +1,50 @@
+"""Effort: how long a search takes, before it begins."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.text.formatting import duration
+from jaxdist.planner.stages.link_hierarchy import Tier
+
+MOST_SECONDS: Final = 1_000.0
+"""Of a search, on a core that was measured."""
+_CALL: Final = 11e-6
+"""Seconds for each split of components in two, measured."""
+_CELL: Final = 1.5e-9
+"""Seconds for each stage or pair of stages that is looked at then, measured."""
+
+
+def check_effort(places: int, tiers: Sequence[Tier]) -> None:
+    """Refuse a search that nobody waits for.
+
+    Args:
+        places: to cut at.
+        tiers: devices, innermost first.
+
+    Raises:
+        BadInput: it would take longer than `MOST_SECONDS`.
+    """
+    found = effort(places, tiers)
+    if found > MOST_SECONDS:
+        shown = ",".join(str(tier.size) for tier in tiers)
+        raise BadInput(
+            "the search would take too long",
+            rule=f"a search takes at most {duration(MOST_SECONDS)}; it grows with the "
+            "square of the components of a level",
+            values=f"--levels {shown}, {places} places to cut: {duration(found)}",
+            remedy="--levels 8,64,... with a bandwidth for each, innermost first",
+        )
+
+
+def effort(places: int, tiers: Sequence[Tier]) -> float:
+    """Return about how many seconds a search takes where memory is not limited.
+
+    >>> from jaxdist.planner.stages.link_hierarchy import Tier
+    >>> round(effort(351, [Tier(size=16, bandwidth=1.0)]), 3)
+    0.025
+    """
+    *inner, outer = (tier.size**2 / 2 for tier in tiers)
+    cells = outer * places**2 + sum(inner) * places**3 / 6
+    calls = outer + sum(inner) * places
+    return cells * _CELL + calls * _CALL

@@ -1,0 +1,127 @@
+"""An answer: what stages were asked for, and the best there are, as data."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.plan.pipeline import Pipe
+from jaxdist.planner.stages.cost_conventions import FORMS, Form
+from jaxdist.planner.stages.graph import Graph
+from jaxdist.planner.stages.link_hierarchy import Tier
+from jaxdist.planner.stages.memory import UNLIMITED, Memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What stages are asked for."""
+
+    graph: Graph
+    """What is cut."""
+    tiers: tuple[Tier, ...]
+    """Devices, innermost first."""
+    form: Form = FORMS["max"]
+    """What stages and cuts cost."""
+    memory: Memory = UNLIMITED
+    """What a device has."""
+    straight: bool = False
+    """Whether each stage is on one device."""
+    cuts: Literal["order", "any"] = "order"
+    """Between neighbours in one order of the nodes, or around any set of them."""
+
+    @property
+    def devices(self) -> int:
+        """Devices in all."""
+        return math.prod(tier.size for tier in self.tiers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Nodes that are on the same devices."""
+
+    nodes: tuple[str, ...]
+    """Their names, in the order of the graph."""
+    replicas: int
+    """Devices that take minibatches in turn."""
+    seconds: float
+    """For a minibatch: compute and sums, over all replicas."""
+    compute: float
+    """Seconds of compute of a minibatch on one device."""
+    parameters: float
+    """Bytes of weights."""
+    in_flight: int
+    """Minibatches that a device holds at most."""
+    memory: float
+    """Bytes that a device holds then: activations and weights of each, one gradient."""
+    cut: float
+    """Seconds of the cut in front of it for a minibatch; 0 at the first."""
+    crossing: float
+    """Bytes over that cut, one way."""
+    after: int
+    """Nodes in front of it and in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The best stages, by PipeDream's recurrences."""
+
+    question: Question
+    """What was asked."""
+    stages: tuple[Stage, ...]
+    """First to last."""
+    config: str
+    """As PipeDream writes it: `7-1`; with tiers `3x(4)-1x(1-2-1)`, outermost first."""
+    seconds: float
+    """Of a minibatch."""
+    seconds_of_one: float
+    """Of a minibatch on one device."""
+    seconds_of_data_parallel: float
+    """Of a minibatch with all nodes on all devices, under the same form."""
+    bytes: float
+    """Sent for a minibatch by all devices."""
+    bytes_of_data_parallel: float
+    """The same with all nodes on all devices."""
+    fewer: tuple[int, float] | None
+    """Fewer devices that are faster, and their seconds; None where all are best."""
+    places: int
+    """Places that cuts were looked for at, both ends included."""
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """Devices of each stage."""
+        return tuple(stage.replicas for stage in self.stages)
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        """The first node of each stage but the first."""
+        return tuple(stage.nodes[0] for stage in self.stages[1:])
+
+    @property
+    def bytes_over_data_parallel(self) -> float | None:
+        """Bytes as a part of data parallelism's; None where that sends none."""
+        if self.bytes == self.bytes_of_data_parallel:
+            return 1.0
+        whole = self.bytes_of_data_parallel
+        return self.bytes / whole if whole else None
+
+
+def plan_of(found: Answer) -> Plan:
+    """Return the plan of some stages: one alone is data parallelism.
+
+    Nodes are the blocks of a network: its cuts are named by them. Others run without a
+    flush, as PipeDream does, which is what their times are of.
+    """
+    if len(found.stages) == 1:
+        return Plan(mesh=MeshShape(data=found.replicas[0]))
+    pipe = Pipe(cuts=found.cuts, schedule="pipedream", replicas=found.replicas)
+    return Plan(mesh=MeshShape(pipe=sum(found.replicas)), pipe=pipe)
+
+
+def microbatches_of(found: Answer) -> int:
+    """Return microbatches of a step that all stages can deal out, and that fill them.
+
+    With M of them S - 1 of M + S - 1 turns are waited for.
+    """
+    round_ = math.lcm(*found.replicas)
+    wanted = 4 * sum(found.replicas)
+    return -(-wanted // round_) * round_

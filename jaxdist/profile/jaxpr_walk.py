@@ -1,0 +1,153 @@
+"""Walking a jaxpr: every operation of a traced program, with its scopes and trips."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
+
+from jaxdist.core.array_tags import INNER, MADE
+from jaxdist.profile.flops import count_flops, has_rule
+from jaxdist.profile.repeated_blocks import Alike, renamed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """One operation of a program."""
+
+    eqn: JaxprEqn
+    """The primitive, its shapes and its settings."""
+    scopes: tuple[str, ...]
+    """Names of the scopes it was traced in, outermost first."""
+    trips: int
+    """How often it runs: the product of the lengths of the scans around it."""
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of all its trips."""
+        return self.trips * count_flops(self.eqn)
+
+    @property
+    def made_bytes(self) -> int:
+        """Bytes of the activation that a layer made here, over all trips; mostly 0."""
+        return self._named_bytes(MADE)
+
+    @property
+    def inner_bytes(self) -> int:
+        """Bytes of an array inside of a layer that its backward pass reads."""
+        return self._named_bytes(INNER)
+
+    def _named_bytes(self, name: str) -> int:
+        if self.eqn.primitive.name != "name" or self.eqn.params["name"] != name:
+            return 0
+        array: Any = self.eqn.outvars[0].aval
+        return self.trips * int(array.size) * array.dtype.itemsize
+
+
+def scan_length(eqn: JaxprEqn) -> int:
+    """Return how often the programs inside an operation run: a scan's its length."""
+    return eqn.params["length"] if eqn.primitive.name == "scan" else 1
+
+
+def walk(
+    jaxpr: Jaxpr,
+    scopes: tuple[str, ...] = (),
+    trips: int = 1,
+    times: Callable[[JaxprEqn], int] = scan_length,
+) -> Iterator[Use]:
+    """Yield the operations of a program, in order, those of inner programs included.
+
+    A scan's body runs `length` times. A while loop's length is not in the program: its
+    body counts once, as with XLA. Of a conditional the branch with the most FLOPs
+    counts.
+
+    Args:
+        jaxpr: a traced program.
+        scopes: scopes around it.
+        trips: how often it runs.
+        times: how often the programs inside an operation run.
+    """
+    for eqn in jaxpr.eqns:
+        here = (*scopes, *_words(str(eqn.source_info.name_stack)))
+        inner = [] if has_rule(eqn) else list(jaxprs_in_params(eqn.params))
+        if not inner:
+            yield Use(eqn=eqn, scopes=here, trips=trips)
+            continue
+        if eqn.primitive.name == "cond":
+            inner = [max(inner, key=program_flops)]
+        for one in inner:
+            yield from walk(one, here, trips * times(eqn), times)
+
+
+def program_flops(jaxpr: Jaxpr) -> int:
+    """Sum the FLOPs of a program."""
+    return sum(use.flops for use in walk(jaxpr))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """FLOPs and activations of a program, by layer."""
+
+    flops: Counter[str]
+    """FLOPs by the path of the layer that does them, or the block; "" without."""
+    made_bytes: Counter[str]
+    """Bytes of the activations it makes."""
+    inner_bytes: Counter[str]
+    """Bytes inside of it that its backward pass reads."""
+    blocks: dict[str, str]
+    """The block that a layer was first used in, by its path."""
+
+
+@dataclass(kw_only=True)
+class _Own:
+    """What one layer does in one block."""
+
+    owner: str
+    flops: int = 0
+    made_bytes: int = 0
+    inner_bytes: int = 0
+
+
+def sum_by_layer(
+    jaxpr: Jaxpr,
+    layers: Container[str],
+    blocks: Container[str],
+    alike: Alike | None = None,
+) -> Sums:
+    """Give each operation to the innermost layer whose scope it is in.
+
+    Args:
+        jaxpr: a traced program.
+        layers: paths of the network's modules.
+        blocks: names of its chain's blocks; one takes what no layer does.
+        alike: blocks that are not in the program since others are as they are.
+    """
+    found: dict[tuple[str, str], _Own] = {}
+    for use in walk(jaxpr):
+        block = next((s for s in use.scopes if s in blocks), "")
+        owner = next((s for s in reversed(use.scopes) if s in layers), block)
+        own = found.setdefault((block, owner), _Own(owner=owner))
+        own.flops += use.flops
+        own.made_bytes += use.made_bytes
+        own.inner_bytes += use.inner_bytes
+    sums = Sums(flops=Counter(), made_bytes=Counter(), inner_bytes=Counter(), blocks={})
+    whole = alike or Alike()
+    each = [(block, own) for (block, _), own in found.items()]
+    for block, read, own in whole.spread(each):
+        owner = renamed(own.owner, read, block)
+        sums.flops[owner] += own.flops
+        sums.made_bytes[owner] += own.made_bytes
+        sums.inner_bytes[owner] += own.inner_bytes
+        sums.blocks.setdefault(owner, block)
+    return sums
+
+
+def _words(stack: str) -> list[str]:
+    """Split a name stack into its scopes.
+
+    >>> _words("transpose(jvp(block1))/block1.conv1")
+    ['transpose', 'jvp', 'block1', 'block1.conv1']
+    """
+    return [word for word in re.split(r"[/()]", stack) if word]

@@ -1,0 +1,167 @@
+"""A call: one use of a layer, with its shapes; a network read without computing."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+import jax
+from flax import nnx
+
+from jaxdist.profile.repeated_blocks import Alike, renamed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One use of one layer on a whole (unsplit) batch."""
+
+    path: str
+    """Where the layer is in the network: `block1.conv2`."""
+    layer: Any
+    """The layer itself, parameters abstract."""
+    shape: tuple[int, ...]
+    """Shape of its input, global batch first."""
+    out_shape: tuple[int, ...]
+    """Shape of its output."""
+    dtype: Any
+    """Dtype of its output."""
+    reads: int = 0
+    """The first call that reads the same array."""
+    first: bool = False
+    """Whether it reads the network's input, which needs no gradient."""
+    method: str = "__call__"
+    """What was called: a table is also asked how like its rows vectors are."""
+    padded: tuple[int, ...] = ()
+    """Shape of its input on the devices, where rows are padded; else empty."""
+    out_padded: tuple[int, ...] = ()
+    """The same of its output."""
+
+    @property
+    def laid(self) -> tuple[int, ...]:
+        """Shape of its input as it lies on the devices."""
+        return self.padded or self.shape
+
+    @property
+    def out_laid(self) -> tuple[int, ...]:
+        """Shape of its output as it lies on the devices."""
+        return self.out_padded or self.out_shape
+
+
+Prepare = Callable[[nnx.Module], None]
+Around = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def read_calls(
+    graph: nnx.GraphDef[nnx.Module],
+    state: Sequence[Any],
+    *inputs: jax.ShapeDtypeStruct,
+    prepare: Prepare = lambda network: None,
+    within: Around = lambda run: run,
+    alike: Alike | None = None,
+) -> tuple[Call, ...]:
+    """List the layers a network calls, in order.
+
+    Args:
+        graph: the network's structure.
+        state: shapes of its parameters and statistics, as `nnx.split` parts them.
+        inputs: shapes and dtypes of what it is called on, global batch first.
+        prepare: called on the traced network before it runs, to tell layers something.
+        within: wraps the traced function, to read it as on one device of several.
+        alike: blocks that need not be read.
+    """
+    calls: list[Call] = []
+    read: list[jax.Array] = []
+    blocks: list[str] = []
+    here = [""]
+    if alike is not None and alike.models:
+        whole = nnx.merge(graph, *state)
+        short = alike.short(whole, lambda name: here.__setitem__(0, name))
+        graph, *state = nnx.split(short)
+
+    def run(parts: Sequence[Any], *arrays: jax.Array) -> Any:
+        network = nnx.merge(graph, *parts)
+        network.eval()
+        # Layers draw no noise here, but the network runs as in training: with the
+        # auxiliary heads that it has.
+        network.set_attributes(
+            type(network), deterministic=False, raise_if_not_found=False
+        )
+        prepare(network)
+        for path, layer in _leaves(network):
+            _record(layer, path, calls, read, lambda: blocks.append(here[0]))
+        return network(*arrays)
+
+    jax.eval_shape(within(run), state, *inputs)
+    if alike is None or not alike.models:
+        return tuple(calls)
+    return tuple(_every(alike, blocks, calls))
+
+
+def _every(alike: Alike, blocks: list[str], calls: list[Call]) -> Iterator[Call]:
+    """Yield the calls of all blocks, from those of the blocks that were read.
+
+    A call that reads what one in its own block or in that before read first does so in
+    every block that is like its own.
+    """
+    places: list[int] = []
+    made = before = 0
+    for block, own in groupby(zip(blocks, calls, strict=True), key=lambda p: p[0]):
+        each, start = [call for _, call in own], len(places)
+        places += range(made, made + len(each))
+        for name in alike.like(block):
+            for call in each:
+                near = call.reads >= before
+                reads = made - start + call.reads if near else places[call.reads]
+                path = renamed(call.path, block, name)
+                yield replace(call, path=path, reads=reads)
+            made += len(each)
+        before = start
+
+
+def _leaves(network: nnx.Module) -> list[tuple[str, nnx.Module]]:
+    """List the modules that hold no other, by path."""
+    every = [(path, layer) for path, layer in nnx.iter_modules(network) if path]
+    holders = {path[:-1] for path, _ in every}
+    return [(".".join(map(str, p)), m) for p, m in every if p not in holders]
+
+
+def _record(
+    layer: nnx.Module,
+    path: str,
+    calls: list[Call],
+    read: list[jax.Array],
+    note: Callable[[], None],
+) -> None:
+    """Make this one layer note its calls; its class and siblings stay as they are."""
+    kind = type(layer)
+
+    def noting(method: str) -> Any:
+        def noted(self: Any, x: jax.Array, *args: Any, **kwargs: Any) -> Any:
+            y = getattr(kind, method)(self, x, *args, **kwargs)
+            note()
+            read.append(x)
+            calls.append(
+                Call(
+                    path=path,
+                    layer=self,
+                    shape=x.shape,
+                    out_shape=y.shape,
+                    dtype=y.dtype,
+                    reads=next(i for i, array in enumerate(read) if array is x),
+                    first=not calls,
+                    method=method,
+                )
+            )
+            return y
+
+        return noted
+
+    methods = [name for name in ("__call__", "attend") if hasattr(kind, name)]
+    # Python looks `__call__` up on the class, so the instance gets a class of its own.
+    own = type(kind.__name__, (kind,), {name: noting(name) for name in methods})
+    object.__setattr__(layer, "__class__", own)
+
+
+def of_kind(calls: Sequence[Call], kind: type) -> list[Call]:
+    """Keep the calls of one kind of layer."""
+    return [call for call in calls if isinstance(call.layer, kind)]

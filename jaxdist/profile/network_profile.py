@@ -1,0 +1,210 @@
+"""Reading a profile: what each layer of a network holds and does, nothing computed."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import jax
+from flax import nnx
+
+from jaxdist.core.profile import Block, Layer, Profile
+from jaxdist.profile.jaxpr_walk import Sums, sum_by_layer
+from jaxdist.profile.repeated_blocks import Alike, alike_of
+from jaxdist.profile.scopes import modules
+from jaxdist.profile.trace import Prepare, trace
+
+NO_CHAIN: Final = "none: the network has no chain() of named blocks"
+"""What is said of a network that cannot be cut."""
+
+NO_MODULES: Final = "none: a block of chain() is no module of the network"
+"""The same of a chain of plain functions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anatomy:
+    """What a network is made of."""
+
+    name: str
+    """Name of its class."""
+    kinds: Mapping[str, str]
+    """Class of each module, by path."""
+    chain: Mapping[str, str]
+    """Path of each block, by its name; empty where it cannot be cut."""
+    note: str
+    """Why it cannot be cut."""
+    weights: Mapping[str, tuple[int, ...]]
+    """Shape of the largest trainable array of each module that holds one, by path."""
+    params: Counter[str]
+    """Trainable numbers, by the path of the module that holds them."""
+    param_bytes: Counter[str]
+    """Their bytes."""
+    state_bytes: Counter[str]
+    """Bytes of running statistics."""
+
+    def block_of(self, path: str) -> str:
+        """Return the block that a module lies in, or nothing."""
+        held = (n for n, at in self.chain.items() if f"{path}.".startswith(f"{at}."))
+        return next(held, "")
+
+
+def read_profile(
+    network: nnx.Module,
+    inputs: Sequence[jax.ShapeDtypeStruct],
+    *,
+    name: str = "",
+    prepare: Prepare = lambda network: None,
+    alike: Alike | None = None,
+) -> Profile:
+    """Read what one training step of a network costs on one device.
+
+    The step is the network alone: its forward pass in training mode, and the gradient
+    of the sum of its outputs with respect to its parameters. Loss and optimizer are
+    not in it.
+
+    Args:
+        network: abstract (made under `nnx.eval_shape`) or real; not changed.
+        inputs: shapes and dtypes of what it is called on, the batch first.
+        name: what to call it; empty takes the name of its class.
+        prepare: called on the traced network before it runs, to bind noise to it.
+        alike: blocks that need not be read; none: they are looked for.
+
+    Raises:
+        ValueError: a layer returns nothing, because its input is too small.
+    """
+    same = alike_of(network, inputs, prepare) if alike is None else alike
+    anatomy = dissect(network)
+    traced = trace(same.short(network) if same.models else network, inputs, prepare)
+    for path, size in traced.returned.items():
+        if not size:
+            raise ValueError(f"{path} returns nothing: its input is too small")
+    layers = _layers(
+        anatomy,
+        sum_by_layer(traced.forward, anatomy.kinds, anatomy.chain, same),
+        sum_by_layer(traced.both, anatomy.kinds, anatomy.chain, same),
+    )
+    return Profile(
+        model=name or anatomy.name,
+        inputs=tuple(f"{x.dtype}{list(x.shape)}".replace(" ", "") for x in inputs),
+        batch=inputs[0].shape[0],
+        layers=layers,
+        blocks=_blocks(anatomy, layers, _every(same, traced.returned)),
+        note=anatomy.note,
+    )
+
+
+def dissect(network: nnx.Module) -> Anatomy:
+    """List a network's modules, blocks and arrays."""
+    found = modules(network)
+    chain, note = _chain(network, found)
+    params = list(_arrays(network, nnx.Param, found))
+    return Anatomy(
+        name=type(network).__name__,
+        kinds={path: type(module).__name__ for path, module in found.items()},
+        chain=chain,
+        note=note,
+        weights={p: x.shape for p, x in sorted(params, key=lambda each: each[1].size)},
+        params=_sum((path, x.size) for path, x in params),
+        param_bytes=_sum((path, _bytes(x)) for path, x in params),
+        state_bytes=_sum(
+            (path, _bytes(x)) for path, x in _arrays(network, nnx.BatchStat, found)
+        ),
+    )
+
+
+def _chain(network: Any, found: Mapping[str, nnx.Module]) -> tuple[dict[str, str], str]:
+    """Find the blocks between which the network may be cut."""
+    if not hasattr(network, "chain"):
+        return {}, NO_CHAIN
+    paths = {id(module): path for path, module in found.items()}
+    blocks = {name: paths.get(id(block), "") for name, block in network.chain()}
+    return (blocks, "") if all(blocks.values()) else ({}, NO_MODULES)
+
+
+def _arrays(
+    network: nnx.Module, kind: type, found: Mapping[str, Any]
+) -> Iterable[tuple[str, Any]]:
+    """Yield the arrays of a kind, each with the path of the module that holds it."""
+    for path, variable in nnx.to_flat_state(nnx.state(network, kind)):
+        words = [".".join(map(str, path[:n])) for n in range(len(path), -1, -1)]
+        holder = next((word for word in words if word in found), "")
+        yield from ((holder, leaf) for leaf in jax.tree.leaves(variable))
+
+
+def _layers(anatomy: Anatomy, forward: Sums, both: Sums) -> tuple[Layer, ...]:
+    """Write a row for every path that holds or does something, in order of use."""
+    order = dict.fromkeys((*forward.flops, *both.flops, *anatomy.kinds, ""))
+    rows = (
+        Layer(
+            name=path or anatomy.name,
+            kind=anatomy.kinds.get(path, anatomy.name if not path else "function"),
+            block=anatomy.block_of(path) or both.blocks.get(path, ""),
+            parameters=anatomy.params[path],
+            parameter_bytes=anatomy.param_bytes[path],
+            state_bytes=anatomy.state_bytes[path],
+            flops_forward=forward.flops[path],
+            flops_backward=both.flops[path] - forward.flops[path],
+            output_bytes=forward.made_bytes[path],
+            inner_bytes=forward.inner_bytes[path],
+            weights=anatomy.weights.get(path, ()),
+        )
+        for path in order
+    )
+    return tuple(row for row in rows if _is_something(row))
+
+
+def _is_something(row: Layer) -> bool:
+    held = row.parameters or row.state_bytes
+    return bool(held or row.flops or row.output_bytes)
+
+
+def _every(alike: Alike, returned: Mapping[str, int]) -> dict[str, int]:
+    """Return the bytes that blocks return, those of blocks that were not read too."""
+    each = [(name, returned[name]) for name in alike.kept if name in returned]
+    every = {name: size for name, _, size in alike.spread(each)}
+    return {**returned, **every}
+
+
+def _blocks(
+    anatomy: Anatomy, layers: Sequence[Layer], returned: Mapping[str, int]
+) -> tuple[Block, ...]:
+    """Sum the layers of each block; all but the last may be cut after."""
+    names = tuple(anatomy.chain)
+    return tuple(
+        _block(
+            Block(
+                name=name,
+                kind=anatomy.kinds[path],
+                block=name,
+                output_bytes=returned.get(path, 0),
+                cut_after=name != names[-1],
+            ),
+            [row for row in layers if row.block == name],
+        )
+        for name, path in anatomy.chain.items()
+    )
+
+
+def _block(block: Block, layers: Sequence[Layer]) -> Block:
+    """Fill a block with the sums of its layers."""
+    sums = (
+        "parameters",
+        "parameter_bytes",
+        "state_bytes",
+        "flops_forward",
+        "flops_backward",
+        "inner_bytes",
+    )
+    totals = {name: sum(getattr(row, name) for row in layers) for name in sums}
+    return replace(block, **totals)
+
+
+def _sum(pairs: Iterable[tuple[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for path, number in pairs:
+        total[path] += int(number)
+    return total
+
+
+def _bytes(array: Any) -> int:
+    return int(array.size) * array.dtype.itemsize

@@ -1,0 +1,128 @@
+"""Watched: the time of profiled steps dealt out to terms, each moment to one.
+
+Operations of a device overlap and lie in one another. A moment belongs to what computes
+in it; else to a wait for other devices; else to what moves; else it is `other`. So
+what is moved beside computing takes no time, and the terms add up to the step.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+from jaxdist.core.step_breakdown import BETWEEN, COMPUTE, OTHER, Pair, Watched
+from jaxdist.profile.instruction_term import Part
+from jaxdist.profile.pipeline_lane import lane, length
+from jaxdist.profile.xplane import Span
+
+_NS: Final = 1e-9
+
+
+@dataclass(frozen=True, order=True)
+class _Share:
+    """What a moment belongs to; the least of several wins."""
+
+    rank: int
+    term: str
+    layer: str = ""
+    backward: bool = False
+
+
+def watched(spans: Sequence[Span], parts: Mapping[str, Part]) -> tuple[Watched, ...]:
+    """Deal out the time of the steps that were seen from beginning to end.
+
+    Args:
+        spans: operations of a training step's program.
+        parts: by the name of the instruction; loops and calls, which only hold others,
+            are not among them.
+
+    Returns:
+        One for each device; none where no step was seen whole.
+    """
+    by_device: defaultdict[int, list[Span]] = defaultdict(list)
+    for span in spans:
+        by_device[span.device].append(span)
+    found = (_of_device(n, by_device[n], parts) for n in sorted(by_device))
+    return tuple(one for one in found if one is not None)
+
+
+def _of_device(
+    number: int, spans: Sequence[Span], parts: Mapping[str, Part]
+) -> Watched | None:
+    runs = _whole(spans)
+    if not runs:
+        return None
+    begin = (min(span.start for span in run) for run in runs[1:])
+    end = (max(span.end for span in run) for run in runs)
+    spent: defaultdict[_Share, float] = defaultdict(float)
+    for run in runs:
+        for share, took in _dealt(run, parts):
+            spent[share] += took
+    steps = len(runs)
+    pauses = [max(0.0, later - sooner) for sooner, later in zip(end, begin)]
+    if pauses:
+        # An evaluation or a checkpoint makes one of them long: none of a step.
+        spent[_Share(3, BETWEEN)] = steps * median(pauses)
+    terms: defaultdict[str, float] = defaultdict(float)
+    layers: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for share, took in spent.items():
+        terms[share.term] += _NS * took / steps
+        if share.term == COMPUTE:
+            layers[share.layer][share.backward] += _NS * took / steps
+    return Watched(
+        device=number,
+        steps=steps,
+        terms_s=dict(sorted(terms.items(), key=lambda pair: -pair[1])),
+        layers_s={n: Pair(forward=f, backward=b) for n, (f, b) in layers.items()},
+        lane=lane(sorted(runs, key=length)[steps // 2], parts),
+    )
+
+
+def _whole(spans: Sequence[Span]) -> list[list[Span]]:
+    """Return the runs that have as many operations as most, in their order."""
+    runs: defaultdict[int, list[Span]] = defaultdict(list)
+    for span in spans:
+        runs[span.run].append(span)
+    counts = {run: sum(not s.waits for s in found) for run, found in runs.items()}
+    most = max(counts.values())
+    whole = [found for run, found in runs.items() if counts[run] == most]
+    return sorted(whole, key=lambda found: min(span.start for span in found))
+
+
+def _dealt(
+    run: Sequence[Span], parts: Mapping[str, Part]
+) -> Iterator[tuple[_Share, float]]:
+    """Yield each moment of a run and what it belongs to."""
+    marks = sorted(
+        (at, turn, share)
+        for span in run
+        if (share := _share(span, parts)) is not None
+        for at, turn in ((span.start, 1), (span.end, -1))
+    )
+    active: Counter[_Share] = Counter()
+    for (at, turn, share), (later, _, _) in pairwise(marks):
+        active[share] += turn
+        if later > at:
+            yield from _split(active, later - at)
+
+
+def _split(active: Mapping[_Share, int], took: float) -> Iterator[tuple[_Share, float]]:
+    """Yield the parts of a moment, alike where several have the same rank."""
+    there = [one for one, times in active.items() if times > 0] or [_NO]
+    best = min(one.rank for one in there)
+    first = [one for one in there if one.rank == best]
+    yield from ((one, took / len(first)) for one in first)
+
+
+_NO: Final = _Share(4, OTHER)
+
+
+def _share(span: Span, parts: Mapping[str, Part]) -> _Share | None:
+    part = parts.get(span.op)
+    if part is None:
+        return _NO
+    if not part.waits:
+        return _Share(0, part.term, part.layer, part.backward)
+    return _Share(1, part.waits) if span.waits else _Share(2, part.term)

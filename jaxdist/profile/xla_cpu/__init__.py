@@ -1,0 +1,1 @@
+"""What XLA's CPU backend fuses and keeps, reproduced from a jaxpr."""

@@ -1,0 +1,206 @@
+"""Kernels: which arrays of a program are written to memory, and what writes each.
+
+XLA's CPU backend puts what is cheap to compute into every kernel that reads it, as
+often as it is read. An array is written where it is returned, or where what reads it
+cannot take it in: products, convolutions, collectives, loops, and sums of large arrays,
+which are a library's and take in at most the square or product that they sum. What is
+costly (a root, an exponential) and read twice is written once.
+
+Source: xla/service/cpu/cpu_instruction_fusion.cc, buffer assignments of jaxlib 0.10.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from jaxdist.profile.flat_jaxpr import Flat, Value
+from jaxdist.profile.xla_cpu.xla_fusion import (
+    GIVEN,
+    LOOPED,
+    is_library,
+    may_join,
+    shared,
+)
+
+_VIEWS: Final = ("reshape", "squeeze", "expand_dims", "bitcast_convert_type")
+_WHOLE_NAMES: Final = "broadcast_in_dim slice dynamic_slice concatenate stack unstack"
+_WHOLE: Final = frozenset(_WHOLE_NAMES.split())
+"""What makes nothing where it makes as many bytes as it reads first."""
+_AGAIN: Final = ("pad", "concatenate", "stack", "dynamic_update_slice")
+"""What is not computed twice in a kernel: each time is a branch."""
+_TIMES: Final = 15
+"""How often what is cheap is computed in one kernel at most."""
+_ROOT: Final = -1
+
+
+@dataclass(kw_only=True)
+class Kernels:
+    """A program as kernels."""
+
+    flat: Flat
+    """The program; views are left out of what its operations read."""
+    reads: dict[int, list[Value]]
+    """What each kernel reads from memory, by the operation that it ends with."""
+    outs: tuple[Value, ...]
+    """What the program returns."""
+
+    def is_loop(self, number: int) -> bool:
+        """Whether a kernel is written by the compiler, element by element."""
+        return self.flat.ops[number].name in LOOPED
+
+
+def viewed(flat: Flat, value: Value) -> Value:
+    """Return the array that a view is of; what is no view is its own."""
+    while True:
+        op = flat.ops[value[0]]
+        if not op.ins or not _is_view(flat, value[0]):
+            return value
+        value = op.ins[0]
+
+
+def _is_view(flat: Flat, number: int) -> bool:
+    op = flat.ops[number]
+    if op.name in _VIEWS:
+        return True
+    made, read = op.outs[0], flat.array(op.ins[0])
+    if op.name in _WHOLE:
+        return made.nbytes == read.nbytes
+    if op.name == "convert_element_type":
+        return made.dtype == read.dtype
+    # A product is as easily made the other way round.
+    product = flat.ops[op.ins[0][0]].name == "dot_general"
+    return op.name == "transpose" and product and len(made.shape) == 2
+
+
+def without_views(flat: Flat) -> None:
+    """Let every operation read arrays, not views of them, in place."""
+    arrays = [[viewed(flat, v) for v in op.ins] for op in flat.ops]
+    flat.outs = tuple(viewed(flat, v) for v in flat.outs)
+    for op, ins in zip(flat.ops, arrays, strict=True):
+        op.ins = ins
+    for op in flat.ops:
+        if op.name == "reduce_sum" and flat.ops[op.ins[0][0]].name == "neg":
+            op.ins = list(flat.ops[op.ins[0][0]].ins)
+
+
+def fused(flat: Flat) -> Kernels:
+    """Find a program's kernels.
+
+    Args:
+        flat: rewritten, and without views.
+    """
+    return Kernels(flat=flat, reads=_Fusing(flat).run(), outs=flat.outs)
+
+
+class _Fusing:
+    def __init__(self, flat: Flat) -> None:
+        self.flat, self.ops = flat, flat.ops
+        self.users = users(flat)
+        order = _ordered(flat, self.users)
+        self.place = {number: k for k, number in enumerate(order)}
+        self.shared = shared(flat, self.users, order)
+
+    def run(self) -> dict[int, list[Value]]:
+        left = deque(v[0] for v in self.flat.outs)
+        reads: dict[int, list[Value]] = {}
+        while left:
+            number = left.popleft()
+            if number not in reads:
+                reads[number] = self._reads(number)
+                left += (v[0] for v in reads[number])
+        return reads
+
+    def _reads(self, kernel: int) -> list[Value]:
+        """Return what a kernel reads from memory: who reads is asked before it."""
+        if self.ops[kernel].name in GIVEN:
+            return []
+        made = _Made(self.flat, kernel)
+        found: dict[Value, None] = {}
+        left = dict.fromkeys(self.ops[kernel].ins, kernel)
+        while left:
+            value = max(left, key=lambda v: (self.place[v[0]], -v[1]))
+            if not self._goes_in(value[0], left.pop(value), kernel, made):
+                found[value] = None
+                continue
+            made.add(value[0])
+            for one in self.ops[value[0]].ins:
+                left.setdefault(one, value[0])
+        return list(found)
+
+    def _goes_in(self, number: int, user: int, kernel: int, made: "_Made") -> bool:
+        """Whether what an operation makes is computed where it is used."""
+        if number in self.shared:
+            return False
+        if is_library(self.flat, kernel) and user != kernel:
+            return False
+        times = len(self.users[number])
+        if not may_join(self.flat, number, user, times):
+            return False
+        name = self.ops[number].name
+        if made.alone or name in ("lit", "iota", "broadcast_in_dim"):
+            return True
+        often = made.times(number)
+        return often <= _TIMES and (name not in _AGAIN or often == times == 1)
+
+
+class _Made:
+    """How often each operation is computed in a kernel.
+
+    Once for each place that it is asked for: elementwise operations ask for the place
+    that they are asked for themselves, what moves elements for another one.
+    """
+
+    def __init__(self, flat: Flat, kernel: int) -> None:
+        self.flat, self.alone = flat, True
+        self.places: dict[int, set[int]] = {kernel: {_ROOT}}
+        self.count = {_ROOT: 1}
+        self._ask(kernel)
+
+    def times(self, number: int) -> int:
+        """Return how often an operation would be computed."""
+        return sum(self.count[one] for one in self.places[number])
+
+    def add(self, number: int) -> None:
+        """Take an operation in."""
+        self.alone = False
+        self._ask(number)
+
+    def _ask(self, number: int) -> None:
+        op = self.flat.ops[number]
+        self.count[number] = self.times(number)
+        for value in op.ins:
+            alike = self.flat.array(value).shape == op.outs[0].shape
+            same = alike or op.name == "transpose"
+            asked = self.places[number] if same else {number}
+            self.places.setdefault(value[0], set()).update(asked)
+
+
+def _ordered(flat: Flat, readers: Mapping[int, set[int]]) -> list[int]:
+    """Return the operations that results need, each behind those that it reads."""
+    missing = {n: len({v[0] for v in flat.ops[n].ins}) for n in readers}
+    ready = deque(sorted(n for n, count in missing.items() if not count))
+    found: list[int] = []
+    while ready:
+        found.append(ready.popleft())
+        for user in sorted(readers[found[-1]]):
+            missing[user] -= 1
+            if not missing[user]:
+                ready.append(user)
+    return found
+
+
+def users(flat: Flat) -> dict[int, set[int]]:
+    """Return which operations read each one that a program's results need."""
+    found: dict[int, set[int]] = {}
+    left = [v[0] for v in flat.outs]
+    while left:
+        number = left.pop()
+        if number in found:
+            continue
+        found[number] = set()
+        left += [v[0] for v in flat.ops[number].ins]
+    for number in found:
+        for v in flat.ops[number].ins:
+            found[v[0]].add(number)
+    return found

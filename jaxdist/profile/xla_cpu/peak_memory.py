@@ -1,0 +1,221 @@
+"""The heap: the bytes of a program's temporary arrays at the moment of most.
+
+Kernels run breadth first, as XLA's CPU backend schedules them: each as soon as what it
+reads is there, in the order in which that happens. So what a backward pass needs of a
+forward pass alone (a copy with its dims in another order, a mean taken away) is made
+during the forward pass, and kept.
+
+    peak = max over kernels of  arrays made and still to be read + workspace of a loop
+
+A donated argument that is still read after its new value may be written is copied, and
+its place is then free for other arrays until the new value comes.
+
+Source: BFScheduler of xla/service/hlo_memory_scheduler.cc; buffer assignments.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from jax.extend.core import Jaxpr
+
+from jaxdist.profile.flat_jaxpr import Flat, Op, Value, flattened
+from jaxdist.profile.xla_cpu.fusion_groups import Kernels, fused, users, without_views
+from jaxdist.profile.xla_cpu.xla_fusion import ELEMENTWISE, GIVEN
+from jaxdist.profile.xla_cpu.xla_rewrites import before, rewrite
+
+_IN_PLACE = ELEMENTWISE | {
+    "while",
+    "scan",
+    "cond",
+    "dynamic_update_slice",
+    "scatter",
+    "scatter-add",
+}
+_SMALL = 256
+"""Bytes below which an array's place is not looked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Room:
+    """The place of a donated argument that was copied."""
+
+    nbytes: int
+    """Its size."""
+    copy: int
+    """The operation after which it is free."""
+    new: Value
+    """What is written there in the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Times:
+    """When the arrays of a program are made, and read for the last time."""
+
+    order: tuple[int, ...]
+    """Kernels as they run."""
+    made: Mapping[Value, int]
+    """The turn that makes an array."""
+    last: Mapping[Value, int]
+    """The last turn that reads it."""
+
+
+def temporaries(jaxpr: Jaxpr, donated: Sequence[tuple[int, int]] = ()) -> int:
+    """Return the bytes of the temporary arrays that a program has at most.
+
+    Arguments and results are not counted.
+
+    Args:
+        jaxpr: a traced program of one device.
+        donated: arguments whose place results take: positions of both.
+    """
+    flat = flattened(jaxpr)
+    _prepare(flat)
+    rooms = list(_copied(flat, donated))
+    kernels = fused(flat)
+    times = _timed(kernels)
+    placed = {*flat.outs, *_housed(kernels, times, rooms)}
+    return _most(kernels, times, placed, ())
+
+
+def _inside(op: Op, flat: Flat) -> int:
+    """Return the bytes that a loop's body needs beside what the loop carries."""
+    args, outs = flat.args, flat.outs
+    _prepare(flat)
+    carried: Sequence[Value] = ()
+    placed = set(flat.outs)
+    kernels = fused(flat)
+    if op.name == "scan":
+        first, many = op.params["num_consts"], op.params["num_carry"]
+        carried = args[first : first + many]
+        stacked = set(flat.outs[many:]) - set(flat.outs[:many])
+        placed = {v for v in stacked if kernels.is_loop(v[0])}
+    elif op.name == "while":
+        carried, placed = args[-len(outs) :], set()
+    return _most(kernels, _timed(kernels), placed, carried)
+
+
+def _prepare(flat: Flat) -> None:
+    rewrite(flat)
+    without_views(flat)
+
+
+def _copied(flat: Flat, donated: Sequence[tuple[int, int]]) -> Iterator[_Room]:
+    """Copy donated arguments that may be read after they were written over."""
+    readers = users(flat)
+    marked = sorted(
+        {n for arg, _ in donated for n in readers.get(flat.args[arg][0], ())}
+    )
+    bits = {number: 1 << k for k, number in enumerate(marked)}
+    needs = before(flat, marked)
+    for arg, out in donated:
+        old, new = flat.args[arg], flat.outs[out]
+        alike = flat.array(old).nbytes == flat.array(new).nbytes
+        if old == new or not alike or old[0] not in readers:
+            continue
+        if all(needs[new[0]] & bits[number] for number in readers[old[0]]):
+            continue
+        copy = flat.add("copied", [old], flat.array(old))
+        for number in readers[old[0]]:
+            op = flat.ops[number]
+            op.ins = [(copy, 0) if v == old else v for v in op.ins]
+        yield _Room(nbytes=flat.array(old).nbytes, copy=copy, new=new)
+
+
+def _timed(kernels: Kernels) -> _Times:
+    """Run kernels breadth first."""
+    order = tuple(_breadth_first(kernels.reads))
+    turn = {number: k for k, number in enumerate(order)}
+    made = {
+        (number, k): turn[number]
+        for number in order
+        for k in range(len(kernels.flat.ops[number].outs))
+    }
+    last = dict(made)
+    for number in order:
+        last |= dict.fromkeys(kernels.reads[number], turn[number])
+    return _Times(order=order, made=made, last=last)
+
+
+def _breadth_first(reads: Mapping[int, Sequence[Value]]) -> Iterator[int]:
+    needs = {number: {v[0] for v in values} for number, values in reads.items()}
+    waiting: dict[int, list[int]] = {number: [] for number in reads}
+    for number in sorted(reads):
+        for one in needs[number]:
+            waiting[one].append(number)
+    ready = deque(number for number in sorted(reads) if not needs[number])
+    missing = {number: len(found) for number, found in needs.items()}
+    while ready:
+        done = ready.popleft()
+        yield done
+        for number in waiting[done]:
+            missing[number] -= 1
+            if not missing[number]:
+                ready.append(number)
+
+
+def _housed(kernels: Kernels, times: _Times, rooms: Sequence[_Room]) -> Iterator[Value]:
+    """Yield arrays that find a place where an argument was, the largest first."""
+    size = {v: kernels.flat.array(v).nbytes for v in times.made}
+    turn = {number: k for k, number in enumerate(times.order)}
+    returned = set(kernels.outs)
+    free: list[tuple[_Room, list[tuple[int, int]]]] = [
+        (room, []) for room in sorted(rooms, key=lambda room: room.nbytes)
+    ]
+    for value in sorted(size, key=lambda v: -size[v]):
+        name = kernels.flat.ops[value[0]].name
+        if name in GIVEN or size[value] < _SMALL or value in returned:
+            continue
+        made, last = times.made[value], times.last[value]
+        for room, taken in free:
+            if size[value] > room.nbytes or room.copy not in turn:
+                continue
+            inside = turn[room.copy] < made and last <= turn[room.new[0]]
+            if inside and all(last < a or made > b for a, b in taken):
+                taken.append((made, last))
+                yield value
+                break
+
+
+def _most(
+    kernels: Kernels, times: _Times, placed: set[Value], carried: Sequence[Value]
+) -> int:
+    """Return the bytes of the moment of most, without those that are carried.
+
+    Args:
+        kernels: of the program.
+        times: of its arrays.
+        placed: arrays that have a place elsewhere.
+        carried: arguments whose places are free once they have been read.
+    """
+    flat, returned = kernels.flat, set(kernels.outs)
+    live = {v: flat.array(v).nbytes for v in carried if v in times.last}
+    start = now = most = sum(live.values())
+    ends: dict[int, list[Value]] = {}
+    for value, turn in times.last.items():
+        if value not in returned:
+            ends.setdefault(turn, []).append(value)
+    for turn, number in enumerate(times.order):
+        op = flat.ops[number]
+        if op.name not in GIVEN:
+            dying = [live[v] for v in ends.get(turn, ()) if live.get(v)]
+            for k, made in enumerate(op.outs):
+                live[number, k] = 0 if (number, k) in placed else made.nbytes
+            sizes = [live[number, k] for k in range(len(op.outs))]
+            now += sum(sizes)
+            inside = max((_inside(op, inner) for inner in op.inner), default=0)
+            most = max(most, now - _reused(op, sizes, dying) + inside)
+        now -= sum(live.pop(v, 0) for v in ends.get(turn, ()))
+    return most - start
+
+
+def _reused(op: Op, made: Sequence[int], dying: Sequence[int]) -> int:
+    """Return the bytes that an operation writes where it has just read."""
+    if op.name not in _IN_PLACE:
+        return 0
+    left, found = list(dying), 0
+    for size in made:
+        if size and size in left:
+            left.remove(size)
+            found += size
+    return found

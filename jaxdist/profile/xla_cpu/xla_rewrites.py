@@ -1,0 +1,204 @@
+"""Rewriting: what XLA's CPU backend makes of operations before it lays them in memory.
+
+product, convolution   an operand whose dims are in another order is copied
+maximum over windows   its gradient looks each maximum up: indices of every dim, made
+                       at the program's start, and a sum into zeros
+x + scatter(0, y)      scatter(x, y)
+sums over devices      those with the same axes that do not wait for each other are one
+loop with stacked results   zeros to write them into, made at the program's start
+padding of less than none   rows are cut off
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from jaxdist.profile.flat_jaxpr import Array, Flat, Op, Value
+
+EARLY = "made early"
+"""Arrays that nothing is needed for, and that the scheduler makes first."""
+
+
+def rewrite(flat: Flat) -> None:
+    """Rewrite a program's operations, in place."""
+    copies: dict[Value, Value] = {}
+    reads = Counter(v for op in flat.ops for v in op.ins)
+    for op in list(flat.ops):
+        if op.name == "dot_general":
+            _product(flat, op, copies)
+        elif op.name == "conv_general_dilated":
+            _convolution(flat, op, copies)
+        elif op.name == "select_and_scatter_add":
+            _windows(flat, op)
+        elif op.name == "scan":
+            stacked = op.outs[op.params["num_carry"] :]
+            op.ins = [*op.ins, *((flat.add(EARLY, [], x), 0) for x in stacked)]
+        elif op.name in ("add", "add_any"):
+            _scattered(flat, op, reads)
+        elif op.name == "pad" and _crops(op):
+            op.name = "slice"
+    _together(flat)
+
+
+def _copied(flat: Flat, value: Value, copies: dict[Value, Value]) -> Value:
+    if value not in copies:
+        copies[value] = (flat.add("transpose", [value], flat.array(value)), 0)
+    return copies[value]
+
+
+def _product(flat: Flat, op: Op, copies: dict[Value, Value]) -> None:
+    """Copy operands whose dims are not batch, free, contracted (or swapped, right)."""
+    contracted, batch = op.params["dimension_numbers"]
+    for side in (0, 1):
+        shape = flat.array(op.ins[side]).shape
+        free = [
+            d for d in range(len(shape)) if d not in {*contracted[side], *batch[side]}
+        ]
+        parts = [_long(x, shape) for x in (batch[side], free, contracted[side])]
+        first, second, third = parts
+        orders = [first + second + third]
+        if side or (len(free) <= 1 and len(contracted[side]) <= 1):
+            orders.append(first + third + second)
+        if _long(range(len(shape)), shape) not in orders:
+            op.ins[side] = _copied(flat, op.ins[side], copies)
+
+
+def _long(dims: Any, shape: tuple[int, ...]) -> list[int]:
+    return [d for d in dims if shape[d] > 1]
+
+
+def _convolution(flat: Flat, op: Op, copies: dict[Value, Value]) -> None:
+    """Copy operands that are not batch, positions, channels and window, in, out."""
+    dims, rank = op.params["dimension_numbers"], len(op.outs[0].shape)
+    if dims.lhs_spec != (0, rank - 1, *range(1, rank - 1)):
+        op.ins[0] = _copied(flat, op.ins[0], copies)
+    if dims.rhs_spec != (rank - 1, rank - 2, *range(rank - 2)):
+        op.ins[1] = _copied(flat, op.ins[1], copies)
+
+
+def _windows(flat: Flat, op: Op) -> None:
+    """Spell out the gradient of a maximum over windows."""
+    source, operand = op.ins[:2]
+    given, slope = flat.array(operand), flat.array(source)
+    pads = op.params["padding"]
+    shape = tuple(n + sum(pad) for n, pad in zip(given.shape, pads, strict=True))
+    wide = Array(shape, given.dtype, prod(shape) * given.nbytes // prod(given.shape))
+    index = Array(shape, "int32", 4 * prod(shape))
+    place = Array(slope.shape, "int32", 4 * prod(slope.shape))
+    where = [(flat.add(EARLY, [], index), 0) for _ in shape]
+    zeros = flat.add(EARLY, [], wide), 0
+    padded = operand if wide == given else (flat.add("pad", [operand], wide), 0)
+    places = [place] * len(shape)
+    most = flat.add("reduce_window", [padded, *where], slope, *places)
+    found = [(most, k + 1) for k in range(len(shape))]
+    joined = Array((*slope.shape, len(shape)), "int32", len(shape) * place.nbytes)
+    joint = flat.add("concatenate", found, joined), 0
+    op.name, op.ins = (
+        "slice",
+        [(flat.add("scatter-add", [zeros, joint, source], wide), 0)],
+    )
+
+
+def _crops(op: Op) -> bool:
+    """Whether padding takes rows away and adds none, as a gradient of padding does."""
+    config = op.params["padding_config"]
+    return all(low <= 0 and high <= 0 and not among for low, high, among in config)
+
+
+def _scattered(flat: Flat, op: Op, reads: Counter[Value]) -> None:
+    """Scatter into what a scatter into zeros is added to, and nothing else reads."""
+    for side in (0, 1):
+        made = flat.ops[op.ins[side][0]]
+        if made.name != "scatter-add" or reads[op.ins[side]] > 1:
+            continue
+        zeros = flat.ops[made.ins[0][0]]
+        if zeros.name == "broadcast_in_dim" and flat.ops[zeros.ins[0][0]].name == "lit":
+            op.name, op.ins = "scatter-add", [op.ins[1 - side], *made.ins[1:]]
+            return
+
+
+def _together(flat: Flat) -> None:
+    """Make one sum over devices of those that need not wait for each other."""
+    sums = [number for number, op in enumerate(flat.ops) if op.name == "psum"]
+    needs, groups = before(flat, sums), list[_Group]()
+    for place, number in enumerate(sums):
+        kind = str(flat.ops[number].params.get("axes"))
+        waits = _closed(needs[number], groups)
+        free = (g for g in groups if g.kind == kind and not waits & g.members)
+        group = next(free, None)
+        if group is None:
+            group = _Group(kind=kind)
+            groups.append(group)
+        group.numbers.append(number)
+        group.members |= 1 << place
+        group.needs |= needs[number]
+    moved: dict[Value, Value] = {}
+    for group in groups:
+        if len(group.numbers) > 1:
+            moved |= _joined(flat, group.numbers)
+    for op in flat.ops if moved else ():
+        op.ins = [moved.get(v, v) for v in op.ins]
+    flat.outs = tuple(moved.get(v, v) for v in flat.outs)
+
+
+@dataclass(kw_only=True)
+class _Group:
+    """Sums over devices that are done as one."""
+
+    kind: str
+    """Over which axes."""
+    numbers: list[int] = field(default_factory=list)
+    """Their operations."""
+    members: int = 0
+    """A bit for each of them."""
+    needs: int = 0
+    """Sums that one of them needs, a bit each."""
+
+
+def _closed(needs: int, groups: Sequence[_Group]) -> int:
+    """Return the sums that are needed where those of a group are done as one."""
+    left = list(groups)
+    while met := [g for g in left if needs & g.members]:
+        left = [g for g in left if not needs & g.members]
+        for group in met:
+            needs |= group.members | group.needs
+    return needs
+
+
+def _joined(flat: Flat, members: list[int]) -> dict[Value, Value]:
+    """Add one operation for several and return where their results are now."""
+    old = [(n, k) for n in members for k in range(len(flat.ops[n].outs))]
+    ins = [v for n in members for v in flat.ops[n].ins]
+    number = flat.add("psum", ins, *(flat.array(v) for v in old))
+    return {value: (number, k) for k, value in enumerate(old)}
+
+
+def before(flat: Flat, marked: Sequence[int]) -> list[int]:
+    """Return which of some operations each one needs, itself among them.
+
+    Args:
+        flat: the program.
+        marked: operations that are asked about.
+
+    Returns:
+        For each operation a number in which bit k stands for the k-th of the marked.
+    """
+    bits = {number: 1 << k for k, number in enumerate(marked)}
+    found: list[int | None] = [None] * len(flat.ops)
+    for root in range(len(flat.ops)):
+        left = [root]
+        while left:
+            one = left[-1]
+            ins = {v[0] for v in flat.ops[one].ins}
+            open_ = [number for number in ins if found[number] is None]
+            if found[one] is not None or not open_:
+                left.pop()
+                needs = bits.get(one, 0)
+                for number in ins:
+                    needs |= found[number] or 0
+                found[one] = needs
+            else:
+                left += open_
+    return [needs or 0 for needs in found]

@@ -1,0 +1,127 @@
+"""The ticker: losses awaited a few steps late, so devices never wait for the host."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import jax
+import numpy as np
+
+from jaxdist.core.errors import Failed
+from jaxdist.train.callbacks import Pausing, Watcher
+from jaxdist.train.metrics import Recorder
+from jaxdist.train.run_schedule import Course
+
+AHEAD: Final = 2
+"""Steps handed to the devices before the loss of an earlier one is awaited."""
+
+_BLOCK: Final = 4096
+"""Learning rates read at once: a step's own would cost more than the step's line."""
+
+
+class Ticker:
+    """Awaits losses a few steps late, so that the devices never wait for the host."""
+
+    def __init__(
+        self,
+        course: Course,
+        recorder: Recorder,
+        watcher: Watcher,
+        rates: Callable[[np.ndarray], Any],
+        skipped: int,
+    ) -> None:
+        self.course, self.recorder, self.watcher = course, recorder, watcher
+        self.first_step_s = 0.0
+        self._rates, self._block, self._table = rates, -1, np.zeros(0)
+        self._skipped, self._in_a_row = skipped, 0
+        self._pending: deque[tuple[int, jax.Array]] = deque()
+        self._last = time.perf_counter()
+
+    @property
+    def idle(self) -> bool:
+        """Whether the devices have done all that they were handed."""
+        pending: Any = [loss for _, loss in self._pending]
+        return all(loss.is_ready() for loss in pending)
+
+    def started(self, step: int, loss: jax.Array) -> None:
+        """Note a step that was handed over; await the one `AHEAD` before it."""
+        self._pending.append((step, loss))
+        # The very first loss is awaited: it ends the wait that a person notices most.
+        if len(self._pending) > AHEAD or not self.first_step_s:
+            self._finish()
+
+    def drain(self) -> None:
+        """Await every step that was handed over."""
+        with self.recorder.phase(
+            "compute", self._pending[-1][0] if self._pending else 0
+        ):
+            while self._pending:
+                self._finish()
+
+    def pause(self, watcher: Pausing) -> None:
+        """Let a watcher do what it does with the devices at rest; no step counts it."""
+        if self._pending:
+            self.drain()
+        watcher.pause()
+        self.restart_clock(True)
+
+    def restart_clock(self, interrupted: bool) -> None:
+        """Start timing the next step from now where something else came between."""
+        if interrupted:
+            self._last = time.perf_counter()
+
+    def _finish(self) -> None:
+        step, loss = self._pending.popleft()
+        value, now = _mean(loss), time.perf_counter()
+        seconds, self._last = now - self._last, now
+        if not self.first_step_s:
+            self.first_step_s = time.time() - self.recorder.started
+        if not math.isfinite(value):
+            self._skip(step, value)
+            return
+        self._in_a_row = 0
+        self.recorder.trained(
+            step=step,
+            epoch=self.course.epoch(step),
+            loss=value,
+            # Skipped steps change nothing, so the optimizer has not counted them.
+            rate=self._rate(step - 1 - self._skipped),
+            seconds=seconds,
+        )
+        self.watcher.update(step=step, loss=value, step_s=seconds)
+
+    def _skip(self, step: int, loss: float) -> None:
+        """Note a step that changed nothing, or end the run after too many in a row."""
+        self._skipped += 1
+        self._in_a_row += 1
+        if self._in_a_row > self.course.skips:
+            raise Failed(_diverged(step, loss))
+        self.recorder.skipped(step=step, epoch=self.course.epoch(step))
+
+    def _rate(self, step: int) -> float:
+        """Return the learning rate of a step, from 0."""
+        block, place = divmod(step, _BLOCK)
+        if block != self._block:
+            steps = np.arange(block * _BLOCK, (block + 1) * _BLOCK)
+            self._block, self._table = block, np.asarray(self._rates(steps))
+        return float(self._table[place])
+
+
+def _mean(loss: jax.Array) -> float:
+    """Return a loss, or the mean of the losses of the replicas that this host has."""
+    if not loss.ndim:
+        return float(loss)
+    return float(np.mean([np.asarray(part.data) for part in loss.addressable_shards]))
+
+
+def _diverged(step: int, loss: float) -> str:
+    return "\n".join(
+        (
+            f"the loss is {loss} at step {step}",
+            "  rule     a run whose loss is no number has nothing left to learn",
+            "  remedy   a lower optim.lr, more optim.warmup_epochs, or model.classes",
+            "           as many as the labels, under another run.name",
+        )
+    )

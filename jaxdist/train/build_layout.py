@@ -1,0 +1,235 @@
+"""Laying out: a task and a plan made a layout, or refused before anything compiles."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh
+
+from jaxdist.core.plan import Plan
+from jaxdist.layers import bind
+from jaxdist.partition import axis_usage, data_parallel, tensor_parallel
+from jaxdist.partition.block_padding import fit
+from jaxdist.partition.gradient_buckets import plan_reduction
+from jaxdist.partition.ledger import Reads, write_ledger
+from jaxdist.partition.outer_sync import plan_syncs
+from jaxdist.partition.param_sharding import leaves_of
+from jaxdist.pipeline.plan_schedule import turns
+from jaxdist.profile.repeated_blocks import Alike, alike_of
+from jaxdist.profile.trace_cache import Readings
+from jaxdist.profile.xla_cpu.backward_reads import read_again
+from jaxdist.train import diloco
+from jaxdist.train import remat as remake
+from jaxdist.train.layout import Layout, Shapes
+from jaxdist.train.norm_requests import asked_of
+from jaxdist.train.objective import Batch, cast
+from jaxdist.train.pipeline import async_steps, sync_gradients
+from jaxdist.train.pipeline.stages import (
+    in_slots,
+    own_calls,
+    silent,
+    staged,
+    variable_at,
+    variables_by_block,
+)
+from jaxdist.train.state import leaf_names, named_leaves
+from jaxdist.train.state_layout import Hold, Plain
+from jaxdist.train.task import Task
+
+
+def lay_out(
+    task: Task,
+    plan: Plan,
+    mesh: Mesh,
+    shapes: Shapes,
+    readings: Readings | None = None,
+) -> Layout:
+    """Lay a task out, or refuse what its network or batch cannot take.
+
+    Args:
+        task: what is trained.
+        plan: how it is to be split.
+        mesh: the plan's axes on devices.
+        shapes: a global training batch: the objective's keys and `id [B]`.
+        readings: of the same network and batch, where it is laid out many times.
+
+    Raises:
+        BadInput: naming the layer or the batch, the numbers and what works.
+    """
+    readings = readings or Readings()
+    inputs = cast(task.objective.arguments(shapes), task.dtype)
+    image, _ = task.objective.inputs[0]
+    axis_usage.check(plan, task.objective.axes(image, inputs[0].ndim))
+    data_parallel.check(plan, inputs[0].shape[0], task.microbatches)
+    state = task.state
+    diloco.check(plan, state)
+    count = task.microbatches * plan.replicas
+    inputs = jax.tree.map(lambda x: _part(x, count), inputs)
+    network = readings.once(
+        "network", lambda: nnx.merge(task.graph, state.params, state.stats)
+    )
+    alike = readings.once("alike", lambda: alike_of(network, inputs, silent(inputs)))
+    parts = state.params, state.stats
+    calls, fitted = fit(
+        plan, task.graph, parts, *inputs, readings=readings, alike=alike
+    )
+    data_parallel.check_groups(plan, calls)
+    if plan.remat:
+        remake.check(plan, network)
+    roles = readings.once(
+        ("roles", plan.weights, plan.mesh.tensor, plan.idle, plan.spatial_until),
+        lambda: tensor_parallel.assign(plan, calls, network),
+    )
+    own = [
+        leaves_of(plan, roles, readings.once(kind, partial(named_leaves, tree)))
+        for kind, tree in (("params", state.params), ("stats", state.stats))
+    ]
+    hold: Hold = Plain(params=own[0], stats=own[1])
+    stages = None
+    if plan.stages > 1:
+        stages = staged(plan, network, inputs, readings, alike)
+        hold = in_slots(plan, stages, network, state, (own[0], own[1]), readings)
+    reads = _reads(task, plan, hold, shapes, readings, alike)
+    if stages is not None:
+        async_steps.check(plan, hold, reads)
+    reduction = plan_reduction(plan, reads.leaves)
+    syncs = plan_syncs(plan, reads.leaves, hold.stats)
+    write = partial(
+        write_ledger, plan, calls, roles, reads, reduction=reduction, syncs=syncs
+    )
+    layout = Layout(
+        task=task,
+        plan=plan,
+        mesh=mesh,
+        roles=roles,
+        sizes=fitted,
+        hold=hold,
+        ledgers=(),
+        reduction=reduction,
+        syncs=syncs,
+        shapes=shapes,
+    )
+    if stages is None:
+        return replace(layout, ledgers=(write(times=task.microbatches),))
+    handed = tuple(sync_gradients.messages(layout, readings, alike))
+    return replace(
+        layout,
+        ledgers=tuple(
+            write(
+                times=mine.micro,
+                updates=mine.updates,
+                own=partial(own_calls, stages, network, device=device),
+            ).beside((*handed, *async_steps.messages(layout, device)))
+            for device, mine in enumerate(turns(plan, task.microbatches))
+        ),
+    )
+
+
+def _reads(
+    task: Task,
+    plan: Plan,
+    hold: Hold,
+    shapes: Shapes,
+    readings: Readings,
+    alike: Alike,
+) -> Reads:
+    """Say how the parameters lie and which of them the backward pass reads."""
+    abstract = hold.shapes(task.state)
+    asked, totals = readings.once(
+        ("squares", *_form(abstract.params), *_form(abstract.opt)),
+        lambda: asked_of(task, abstract, alike),
+    )
+    if not isinstance(hold, Plain):
+        # Stages put their parameters together once, before the first microbatch.
+        again = (False,) * len(hold.params)
+        return Reads(
+            leaves=hold.params, again=again, dtype=None, lengths=asked, totals=totals
+        )
+    return Reads(
+        leaves=hold.params,
+        again=_again(task, plan, hold, shapes, readings, alike),
+        dtype=task.dtype,
+        lengths=asked,
+        totals=totals,
+        times=task.microbatches,
+    )
+
+
+def _again(
+    task: Task,
+    plan: Plan,
+    hold: Plain,
+    shapes: Shapes,
+    readings: Readings,
+    alike: Alike,
+) -> tuple[bool, ...]:
+    """Tell which parameters are put together once more for the backward pass."""
+    leaves = hold.params
+    if plan.zero != 3 or all(leaf.fsdp is None for leaf in leaves):
+        return (False,) * len(leaves)
+
+    def reading(remat: bool, until: str) -> tuple[bool, ...]:
+        one = replace(plan, remat=remat, remat_until=until)
+        return readings.once(
+            ("again", remat, until), lambda: _read_again(task, one, shapes, alike)
+        )
+
+    if not plan.remat_until:
+        return reading(plan.remat, "")
+    # Of equal blocks few are read: the end is moved behind those that are not.
+    near = alike.read_behind(plan.remat_until)
+    first = readings.once(
+        ("remade", plan.remat_until), lambda: _used_first(task, plan, readings)
+    )
+    each = zip(first, reading(True, near), reading(False, ""), strict=True)
+    return tuple(again if used else kept for used, again, kept in each)
+
+
+def _used_first(task: Task, plan: Plan, readings: Readings) -> tuple[bool, ...]:
+    """Tell which parameters the blocks use that are computed again."""
+    params, stats = task.state.params, task.state.stats
+    network = readings.once("network", lambda: nnx.merge(task.graph, params, stats))
+    used = readings.once("variables", lambda: dict(variables_by_block(network)))
+    first = set[int]().union(*(used[name] for name in plan.remade((*used,))))
+    return tuple(id(variable_at(network, name)) in first for name in leaf_names(params))
+
+
+def _read_again(
+    task: Task, plan: Plan, shapes: Shapes, alike: Alike
+) -> tuple[bool, ...]:
+    network = nnx.merge(task.graph, task.state.params, task.state.stats)
+    graph, short, *others = nnx.split(alike.short(network), nnx.Param, ...)
+    values, tree = jax.tree.flatten(short)
+    values = [cast(x, task.dtype) if x.ndim > 1 else x for x in values]
+
+    def make(ids: Any, params: list[Any], stats: Any) -> Any:
+        params = jax.tree.unflatten(tree, params)
+        model = nnx.merge(graph, params, stats, copy=True)
+        model.train()
+        bind(model, jax.random.key(0), ids)
+        remake.mark_all(plan, model)
+        return model
+
+    def loss(params: list[Any], stats: Any, batch: Batch) -> Any:
+        given = cast(task.objective.arguments(batch), task.dtype)
+        own = partial(make, batch["id"])
+        outputs, _ = remake.called(plan, own, params, stats, given)
+        return task.objective.losses(outputs, batch).mean()
+
+    reads = read_again(remake.graded(plan, loss), values, others[0], dict(shapes))
+    again = [read and x.ndim > 1 for read, x in zip(reads, values, strict=True)]
+    found = dict(zip(leaf_names(short), again, strict=True))
+    return tuple(alike.whole(found, leaf_names(task.state.params)))
+
+
+def _form(tree: Any) -> tuple[Any, ...]:
+    """Return a tree of shapes as a key."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, *((x.shape, x.dtype) for x in leaves)
+
+
+def _part(x: jax.ShapeDtypeStruct, parts: int) -> jax.ShapeDtypeStruct:
+    """Give the shape of one of equal parts of a batch."""
+    return jax.ShapeDtypeStruct((x.shape[0] // parts, *x.shape[1:]), x.dtype)

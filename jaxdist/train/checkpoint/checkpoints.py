@@ -1,0 +1,252 @@
+"""Checkpoints of a run: written in the background, verified when read, never lost.
+
+steps of a folder      400   420   440   460
+restore_newest         460 is read: a leaf differs from its fingerprint
+                       440 is read: verified, so this is where the run goes on
+                       460 becomes damaged-460, and step 460 can be saved again
+"""
+
+import contextlib
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+
+from jaxdist.core.errors import BadInput
+from jaxdist.train.checkpoint import errors, orbax_store, reader
+from jaxdist.train.checkpoint.checksum import add_over_hosts, share
+from jaxdist.train.checkpoint.manifest import (
+    Damaged,
+    LeafNote,
+    Notes,
+    describe,
+    is_key,
+    seal,
+)
+from jaxdist.train.checkpoint.reader import Skipped
+from jaxdist.train.checkpoint.restore import Restored, restore
+from jaxdist.train.state import TrainState, named_leaves
+
+
+class Checkpoints:
+    """The checkpoints of one run, which alone may write in their folder.
+
+    Making one removes what an interrupted save has left. Orbax is imported at the first
+    save or restore.
+
+    Args:
+        directory: folder of the checkpoints; made at the first save.
+        keep: how many of the newest are kept.
+    """
+
+    def __init__(self, directory: Path | str, *, keep: int = 3) -> None:
+        if keep < 1:
+            raise BadInput(
+                "no checkpoint would be kept",
+                rule="keep is at least 1",
+                values=f"keep={keep}",
+                remedy="keep=3",
+            )
+        self.directory, self.keep = Path(directory), keep
+        self._writer: orbax_store.Writer | None = None
+        self._writing: Notes | None = None
+        self._sweep()
+
+    def steps(self) -> tuple[int, ...]:
+        """List the steps whose checkpoints are wholly written, oldest first."""
+        return reader.steps(self.directory)
+
+    def save(self, state: TrainState, about: Mapping[str, Any] | None = None) -> bool:
+        """Begin to save a state; its arrays may be donated when this returns.
+
+        Waits for the save before, whose errors surface here. Every host calls it.
+
+        Args:
+            state: arrays in any layout.
+            about: JSON values to keep beside it.
+
+        Returns:
+            False if this very state is saved already.
+
+        Raises:
+            DiskFull: the save before or this one met a full disk.
+            BadInput: a folder that cannot be written, or another state is saved under
+                this step.
+        """
+        self.wait()
+        arrays = {name: _data(leaf) for name, leaf in named_leaves(state).items()}
+        step = int(state.step)
+        old = self._noted(step)
+        notes = Notes(
+            step=step, leaves=_fingerprinted(state, arrays), about=about or {}
+        )
+        if isinstance(old, Notes):
+            errors.refuse_another(self.directory / str(step), old, notes)
+            return False
+        if old is not None:
+            self._move_aside([old])
+        self._begin(notes, arrays)
+        return True
+
+    def wait(self) -> None:
+        """Wait for the save in progress, then drop the oldest beyond `keep`.
+
+        Raises:
+            DiskFull: the disk is full; the earlier checkpoints are as they were, and
+                the unfinished one is removed.
+            BadInput: the folder cannot be written.
+        """
+        if self._writing is None or self._writer is None:
+            return
+        try:
+            self._writer.wait()
+        except Exception as error:
+            self._give_up(error)
+        self._writing = None
+        self._retire()
+
+    def close(self) -> None:
+        """Wait for the save in progress and let go of threads."""
+        try:
+            self.wait()
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+            self._writer = None
+
+    def restore_newest(self, abstract: TrainState) -> Restored | None:
+        """Restore the newest verified checkpoint, walking back past damaged ones.
+
+        Every host calls it.
+
+        Args:
+            abstract: a `jax.ShapeDtypeStruct` with a sharding for each array; a field
+                that is None (`opt` for evaluation) is not read.
+
+        Returns:
+            None where nothing was ever saved.
+
+        Raises:
+            BadInput: the checkpoint is of another model or precision, or not one of
+                them can be used.
+        """
+        self.wait()
+        skipped: list[Skipped] = []
+        for step in reversed(self.steps()):
+            try:
+                restored = restore(self.directory / str(step), abstract)
+            except Damaged as damage:
+                skipped.append(Skipped(step=step, reason=str(damage)))
+            else:
+                self._move_aside(skipped)
+                return replace(restored, skipped=tuple(skipped))
+        if skipped:
+            raise errors.none_left(self.directory, skipped)
+        return None
+
+    def restore(self, step: int | None, abstract: TrainState) -> Restored:
+        """Restore one checkpoint, the newest if `step` is None, or refuse.
+
+        Raises:
+            BadInput: there is none, it is damaged, or it is of another model.
+        """
+        self.wait()
+        folder = reader.folder_of(self.directory, step)
+        try:
+            return restore(folder, abstract)
+        except Damaged as damage:
+            raise errors.damaged(folder, str(damage)) from damage
+
+    def verify(self, step: int | None = None) -> str | None:
+        """Read a checkpoint on the host and say what is damaged, or None."""
+        self.wait()
+        return reader.verify(reader.folder_of(self.directory, step))
+
+    def _noted(self, step: int) -> Notes | Skipped | None:
+        """Read the notes of a step that is there already."""
+        if step not in self.steps():
+            return None
+        try:
+            return reader.read_notes(self.directory / str(step))
+        except Damaged as damage:
+            return Skipped(step=step, reason=str(damage))
+
+    def _begin(self, notes: Notes, arrays: Mapping[str, jax.Array]) -> None:
+        self._writing = notes
+        self._sweep()
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._writer = self._writer or orbax_store.Writer()
+            folder = self.directory / str(notes.step)
+            self._writer.start(folder, arrays, seal(notes))
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> NoReturn:
+        """Remove the unfinished save and raise what a person can act on."""
+        notes, writer = self._writing, self._writer
+        self._writing = self._writer = None
+        if writer is not None:
+            # Its other writes fail for the same reason; the first one says it.
+            with contextlib.suppress(Exception):
+                writer.close()
+        self._sweep()
+        if notes is not None and (
+            refusal := errors.unwritable(self.directory, notes, error)
+        ):
+            raise refusal from error
+        raise error
+
+    def _sweep(self) -> None:
+        """Remove what interrupted saves and deletions have left."""
+        for path in self.directory.glob(f"*{orbax_store.LEFTOVER}*"):
+            if jax.process_index() == 0:
+                _remove(path)
+
+    def _retire(self) -> None:
+        """Drop the oldest: first the name, so that no half is ever a checkpoint."""
+        if jax.process_index() == 0:
+            for step in self.steps()[: -self.keep]:
+                gone = self.directory / f"{step}{orbax_store.LEFTOVER}-retired"
+                (self.directory / str(step)).rename(gone)
+                shutil.rmtree(gone, ignore_errors=True)
+
+    def _move_aside(self, damaged: list[Skipped]) -> None:
+        if jax.process_index() == 0:
+            for skip in damaged:
+                aside = reader.aside_name(self.directory, skip.step)
+                (self.directory / str(skip.step)).rename(aside)
+        _wait_for_hosts()
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, also while threads of a failed write still put files into it."""
+    for _ in range(50):
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            return
+        time.sleep(0.1)
+
+
+def _data(leaf: Any) -> jax.Array:
+    """Give what is stored of a leaf: the numbers, or the data of a PRNG key."""
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf
+
+
+def _fingerprinted(
+    state: TrainState, arrays: Mapping[str, jax.Array]
+) -> dict[str, LeafNote]:
+    sums = add_over_hosts(np.array([share(a) for a in arrays.values()], np.uint32))
+    return {
+        name: replace(describe(leaf), fingerprint=f"{total:08x}")
+        for (name, leaf), total in zip(named_leaves(state).items(), sums, strict=True)
+    }
+
+
+def _wait_for_hosts() -> None:
+    add_over_hosts(np.zeros(1, np.uint32))

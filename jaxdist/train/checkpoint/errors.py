@@ -1,0 +1,88 @@
+"""Refusals: what a person is told when a checkpoint cannot be written or used."""
+
+import errno
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from jaxdist.core.errors import BadInput, DiskFull
+from jaxdist.core.text.formatting import size
+from jaxdist.train.checkpoint import reader
+from jaxdist.train.checkpoint.manifest import Notes
+from jaxdist.train.checkpoint.reader import Skipped
+
+_LIMITS: Final = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
+
+
+def refuse_another(folder: Path, old: Notes, new: Notes) -> None:
+    """Refuse to save another state under a step that is taken."""
+    changed = [name for name in new.leaves if new.leaves[name] != old.leaves.get(name)]
+    if changed or len(old.leaves) != len(new.leaves):
+        raise BadInput(
+            f"checkpoint {folder.name} in {folder.parent} is there already",
+            rule="a checkpoint is never overwritten",
+            values=f"{len(changed)} of {len(new.leaves)} leaves differ",
+            remedy=f"mv {folder} {folder}-before",
+        )
+
+
+def unwritable(directory: Path, notes: Notes, error: Exception) -> BadInput | None:
+    """Tell what a person can do about a save that failed, if anything."""
+    if full := _fullness(error):
+        free = size(shutil.disk_usage(directory).free)
+        return DiskFull(
+            f"checkpoint {notes.step} does not fit on the disk",
+            rule="a checkpoint is written whole or not at all; earlier ones are intact",
+            values=f"{size(notes.nbytes)} needed, {free} free in {directory} ({full})",
+            remedy=(
+                "make room, then repeat the command: it resumes",
+                "run.dir=<a folder on a larger disk> starts a run there",
+            ),
+        )
+    if isinstance(error, PermissionError | NotADirectoryError | FileExistsError):
+        return BadInput(
+            f"checkpoint {notes.step} cannot be written",
+            rule="the checkpoint folder is a folder that this user may write in",
+            values=f"{directory}: {error.strerror}",
+            remedy=f"chmod u+rwx {directory}",
+        )
+    return None
+
+
+def _fullness(error: BaseException | None) -> str:
+    """Name the limit a write met, or nothing if it failed for another reason.
+
+    Orbax and TensorStore wrap the error of the system and keep its words only.
+    """
+    if error is None:
+        return ""
+    words = str(error)
+    limit = next((limit for limit in _LIMITS if limit in words), "")
+    return limit or _fullness(error.__cause__)
+
+
+def none_left(directory: Path, skipped: Sequence[Skipped]) -> BadInput:
+    """Tell what is wrong with every checkpoint there is."""
+    return BadInput(
+        f"no checkpoint in {directory} can be used",
+        rule="a run goes on from a verified checkpoint",
+        values="; ".join(f"{skip.step}: {skip.reason}" for skip in skipped),
+        remedy=(
+            "run.name=another-name starts from the beginning",
+            f"mv {directory} {directory}-damaged starts from the beginning here",
+        ),
+    )
+
+
+def damaged(folder: Path, reason: str) -> BadInput:
+    """Tell what is wrong with the one checkpoint that was asked for."""
+    others = [str(step) for step in reader.steps(folder.parent)]
+    others = [step for step in others if step != folder.name]
+    return BadInput(
+        f"checkpoint {folder.name} in {folder.parent} is damaged",
+        rule="every leaf is what was saved",
+        values=reason,
+        remedy=f"--checkpoint {others[-1]}" if others else "train again: run.name=...",
+    )

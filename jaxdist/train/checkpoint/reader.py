@@ -1,0 +1,180 @@
+"""A stored checkpoint: read and checked without the model, its mesh or its devices.
+
+Nothing here writes, so it is safe beside a run that is saving.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from jaxdist.core.errors import BadInput
+from jaxdist.train.checkpoint import orbax_store
+from jaxdist.train.checkpoint.checksum import fingerprint
+from jaxdist.train.checkpoint.manifest import Damaged, LeafNote, Notes, unseal
+
+_BATCH: Final = 256_000_000
+"""Bytes read at a time, so that a checkpoint may be larger than this host's memory."""
+
+_ASIDE: Final = "damaged-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """A checkpoint that could not be used."""
+
+    step: int
+    """Step it was saved at."""
+    reason: str
+    """What is wrong with it: the leaf, and what was found there."""
+
+    def text(self) -> str:
+        """Say so in one line.
+
+        >>> Skipped(step=460, reason="notes, cannot be read").text()
+        'checkpoint 460 skipped: notes, cannot be read'
+        """
+        return f"checkpoint {self.step} skipped: {self.reason}"
+
+
+def steps(directory: Path) -> tuple[int, ...]:
+    """List the steps whose checkpoints are wholly written, oldest first."""
+    if not directory.is_dir():
+        return ()
+    names = (path.name for path in directory.iterdir() if path.is_dir())
+    return tuple(sorted(int(name) for name in names if name.isdecimal()))
+
+
+def set_aside(directory: Path) -> tuple[Path, ...]:
+    """List the damaged checkpoints that a restart has moved aside."""
+    return tuple(sorted(directory.glob(f"{_ASIDE}*")))
+
+
+def aside_name(directory: Path, step: int) -> Path:
+    """Give the free name under which a damaged checkpoint is kept."""
+    path, again = directory / f"{_ASIDE}{step}", 1
+    while path.exists():
+        again += 1
+        path = directory / f"{_ASIDE}{step}-{again}"
+    return path
+
+
+def folder_of(directory: Path, step: int | None) -> Path:
+    """Find the folder of a step, the newest if none is named.
+
+    Raises:
+        BadInput: there is no such checkpoint.
+    """
+    there = steps(directory)
+    if there and (step is None or step in there):
+        return directory / str(there[-1] if step is None else step)
+    listed = ", ".join(map(str, there)) or "none"
+    raise BadInput(
+        f"no checkpoint{'' if step is None else f' {step}'} in {directory}",
+        rule="a checkpoint is named by the step it was saved at",
+        values=f"checkpoints: {listed}",
+        remedy=f"--checkpoint {there[-1]}" if there else "train first: jaxdist train",
+    )
+
+
+def read_notes(folder: Path) -> Notes:
+    """Read what a checkpoint says about itself.
+
+    Raises:
+        Damaged: the notes are missing, changed, or of another step.
+    """
+    try:
+        notes = unseal(orbax_store.read_notes(folder))
+    except Exception as error:
+        reraise_unless_damage(error)
+        raise Damaged("notes, cannot be read") from error
+    if folder.name.isdecimal() and notes.step != int(folder.name):
+        raise Damaged(f"notes, of step {notes.step}")
+    return notes
+
+
+def leaves(
+    folder: Path, notes: Notes, *, under: str = ""
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Read leaves on the host in the order of their names, each one verified.
+
+    Args:
+        folder: a stored checkpoint.
+        notes: its notes.
+        under: only leaves whose name begins so.
+
+    Raises:
+        Damaged: a leaf cannot be read or is not what was saved.
+    """
+    wanted = {
+        name: note for name, note in notes.leaves.items() if name.startswith(under)
+    }
+    for batch in _batches(wanted):
+        arrays = _read_batch(folder, batch)
+        for name in batch:
+            check(name, wanted[name], fingerprint(arrays[name]))
+            yield name, arrays[name]
+
+
+def verify(folder: Path) -> str | None:
+    """Read every byte of a checkpoint and say what is damaged, or None."""
+    try:
+        for _ in leaves(folder, read_notes(folder)):
+            pass
+    except Damaged as damage:
+        return str(damage)
+    return None
+
+
+def check(name: str, note: LeafNote, found: int) -> None:
+    """Hold a fingerprint against the one that was saved.
+
+    Raises:
+        Damaged: they differ.
+    """
+    if (hexadecimal := f"{found:08x}") != note.fingerprint:
+        raise Damaged(f"{name}, checksum {hexadecimal} instead of {note.fingerprint}")
+
+
+def reraise_unless_damage(error: Exception) -> None:
+    """Raise again what is no fault of the checkpoint: no memory, no permission."""
+    ours = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "Too many open files")
+    if isinstance(error, Damaged | MemoryError | PermissionError):
+        raise error
+    if any(word in str(error) for word in ours):
+        raise error
+
+
+def _batches(wanted: dict[str, LeafNote]) -> Iterator[dict[str, LeafNote]]:
+    batch: dict[str, LeafNote] = {}
+    for name in sorted(wanted):
+        if (
+            batch
+            and sum(n.nbytes for n in batch.values()) + wanted[name].nbytes > _BATCH
+        ):
+            yield batch
+            batch = {}
+        batch[name] = wanted[name]
+    if batch:
+        yield batch
+
+
+def _read_batch(folder: Path, batch: dict[str, LeafNote]) -> dict[str, Any]:
+    full = tuple(name for name, note in batch.items() if note.nbytes)
+    try:
+        arrays = orbax_store.read_on_host(folder, full)
+    except Exception as error:
+        reraise_unless_damage(error)
+        arrays = {name: _read_one(folder, name) for name in full}
+    empty = {n: np.zeros(v.shape, v.dtype) for n, v in batch.items() if not v.nbytes}
+    return {**arrays, **empty}
+
+
+def _read_one(folder: Path, name: str) -> np.ndarray:
+    try:
+        return orbax_store.read_on_host(folder, (name,))[name]
+    except Exception as error:
+        reraise_unless_damage(error)
+        raise Damaged(f"{name}, cannot be read") from error

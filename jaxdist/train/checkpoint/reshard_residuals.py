@@ -1,0 +1,64 @@
+"""Resize: what compressed gradients left on some devices, restored on others.
+
+    residual, velocity   [devices, *parameter]: their sum is what is still to be sent;
+                         the first device gets all of it, the others zeros
+    memory               of a parameter that is split otherwise now: begun anew
+
+On as many devices as before nothing is changed.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxdist.train.checkpoint.manifest import LeafNote
+
+_SUMMED: Final = ("feedback/residual/", "feedback/velocity/")
+_BEGUN: Final = "feedback/memory/"
+
+
+def as_stored(
+    wanted: Mapping[str, Any], stored: Mapping[str, LeafNote]
+) -> dict[str, Any]:
+    """Say in which shapes arrays are read: as stored, where they can be made to fit.
+
+    Args:
+        wanted: arrays of the abstract state, by name.
+        stored: what the checkpoint says of its own.
+    """
+    return {
+        name: _turned(name, leaf, stored[name]) if name in stored else leaf
+        for name, leaf in wanted.items()
+    }
+
+
+def as_wanted(
+    arrays: Mapping[str, jax.Array], wanted: Mapping[str, Any]
+) -> dict[str, jax.Array]:
+    """Make arrays that were read fit the devices that are there now."""
+    return {name: _fitted(name, x, wanted[name]) for name, x in arrays.items()}
+
+
+def _turned(name: str, leaf: Any, note: LeafNote) -> Any:
+    """Return the shape that is stored, whole in its first dim."""
+    summed = name.startswith(_SUMMED) and note.shape[1:] == leaf.shape[1:]
+    if note.shape == leaf.shape or not (summed or name.startswith(_BEGUN)):
+        return leaf
+    spec = P(None, *leaf.sharding.spec[1:]) if summed else P()
+    place = NamedSharding(leaf.sharding.mesh, spec)
+    return jax.ShapeDtypeStruct(note.shape, leaf.dtype, sharding=place)
+
+
+def _fitted(name: str, x: jax.Array, leaf: Any) -> jax.Array:
+    if x.shape == leaf.shape or not name.startswith((*_SUMMED, _BEGUN)):
+        return x
+
+    def fit(x: jax.Array) -> jax.Array:
+        empty = jnp.zeros(leaf.shape, leaf.dtype)
+        return empty if name.startswith(_BEGUN) else empty.at[0].set(x.sum(0))
+
+    return jax.jit(fit, out_shardings=leaf.sharding)(x)

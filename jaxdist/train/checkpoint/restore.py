@@ -1,0 +1,190 @@
+"""Restore: a stored checkpoint into the layout of the current mesh, verified.
+
+Each host reads the blocks it needs and none waits for another while reading, so that a
+host that fails cannot leave the others hanging; then all add up what they found and
+come to one verdict.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdist.core.errors import BadInput
+from jaxdist.train.checkpoint import orbax_store
+from jaxdist.train.checkpoint.checksum import add_over_hosts, share
+from jaxdist.train.checkpoint.manifest import (
+    Damaged,
+    LeafNote,
+    Notes,
+    describe,
+    first_difference,
+    is_key,
+    key_kind,
+)
+from jaxdist.train.checkpoint.reader import (
+    Skipped,
+    check,
+    read_notes,
+    reraise_unless_damage,
+)
+from jaxdist.train.checkpoint.reshard_residuals import as_stored, as_wanted
+from jaxdist.train.state import TrainState, named_leaves, with_leaves
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restored:
+    """A state as it was saved, in the layout that was asked for."""
+
+    state: TrainState
+    """The state, bit for bit."""
+    step: int
+    """Steps done since the very start."""
+    about: Mapping[str, Any]
+    """What the run added when it saved."""
+    skipped: tuple[Skipped, ...] = ()
+    """Newer checkpoints that were damaged, newest first; now moved aside."""
+
+
+def restore(folder: Path, abstract: TrainState) -> Restored:
+    """Read a checkpoint into an abstract state.
+
+    Args:
+        folder: a stored checkpoint.
+        abstract: a `jax.ShapeDtypeStruct` with a sharding for each array; a field that
+            is None is not read.
+
+    Raises:
+        Damaged: it does not hold what was saved, on this host or another.
+        BadInput: it is of another model or precision.
+    """
+    wanted, notes = named_leaves(abstract), _agreed_notes(folder)
+    read = as_stored(wanted, notes.leaves)
+    _refuse_another_model(folder, notes, abstract, read)
+    targets = {name: _target(name, leaf) for name, leaf in read.items()}
+    arrays = as_wanted(_agreed_arrays(folder, notes, targets), wanted)
+    leaves = {name: _as_asked(arrays[name], leaf) for name, leaf in wanted.items()}
+    state = with_leaves(abstract, leaves)
+    return Restored(state=state, step=notes.step, about=notes.about)
+
+
+def _agreed_notes(folder: Path) -> Notes:
+    notes: Notes | Damaged
+    try:
+        notes = read_notes(folder)
+    except Damaged as damage:
+        notes = damage
+    failed = add_over_hosts(np.array([isinstance(notes, Damaged)], np.uint32))
+    if isinstance(notes, Damaged):
+        raise notes
+    if failed[0]:
+        raise Damaged("notes, cannot be read by another host")
+    return notes
+
+
+def _agreed_arrays(
+    folder: Path, notes: Notes, targets: Mapping[str, jax.ShapeDtypeStruct]
+) -> dict[str, jax.Array]:
+    """Read the arrays, and hold their fingerprints against the notes on all hosts."""
+    arrays = _read(folder, targets)
+    missing = [name not in arrays for name in targets]
+    shares = [share(arrays[name]) if name in arrays else 0 for name in targets]
+    totals = add_over_hosts(np.array([*missing, *shares], np.uint32)).tolist()
+    for name, failed in zip(targets, totals[: len(targets)], strict=True):
+        if failed:
+            raise Damaged(f"{name}, cannot be read")
+    for name, total in zip(targets, totals[len(targets) :], strict=True):
+        check(name, notes.leaves[name], total)
+    return arrays
+
+
+def _read(
+    folder: Path, targets: Mapping[str, jax.ShapeDtypeStruct]
+) -> dict[str, jax.Array]:
+    """Read all at once; if that fails, one by one, leaving out what cannot be read."""
+    try:
+        return orbax_store.read(folder, targets)
+    except Exception as error:
+        reraise_unless_damage(error)
+    arrays: dict[str, jax.Array] = {}
+    for name, target in targets.items():
+        try:
+            arrays |= orbax_store.read(folder, {name: target})
+        except Exception as error:
+            reraise_unless_damage(error)
+    return arrays
+
+
+def _target(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
+    """Say in which layout a leaf is read, as it is stored."""
+    if getattr(leaf, "sharding", None) is None:
+        raise TypeError(f"the abstract state has no sharding for {name}")
+    stored = jax.eval_shape(jax.random.key_data, leaf) if is_key(leaf) else leaf
+    return jax.ShapeDtypeStruct(stored.shape, stored.dtype, sharding=leaf.sharding)
+
+
+def _as_asked(array: jax.Array, leaf: Any) -> jax.Array:
+    """Turn what is stored of a leaf back into it."""
+    if not is_key(leaf):
+        return array
+    return jax.random.wrap_key_data(array, impl=key_kind(leaf))
+
+
+def _refuse_another_model(
+    folder: Path, notes: Notes, abstract: TrainState, read: Mapping[str, Any]
+) -> None:
+    fields = [f for f in ("params", "stats", "opt") if not _asked(abstract, f)]
+    # Who reads no optimizer trains no further, and needs nothing that is still to send.
+    with_opt = ["feedback", "replicas"] * (abstract.opt is abstract.replicas is None)
+    unread = tuple(f"{f}/" for f in [*fields, *with_opt])
+    held = {n: note for n, note in notes.leaves.items() if not n.startswith(unread)}
+    wanted = {name: describe(leaf) for name, leaf in read.items()}
+    difference = first_difference(held, wanted)
+    if difference is None:
+        return
+    _refuse_other_replicas(folder, held, wanted)
+    other = "precision" if _shapes(held) == _shapes(wanted) else "model"
+    raise BadInput(
+        f"checkpoint {folder.name} in {folder.parent} is of another {other}",
+        rule="a run goes on only with the leaves, shapes and dtypes it was saved with",
+        values=difference,
+        remedy=(
+            "run.name=another-name starts a run beside it",
+            f"or give the values of the saved run back, its {other} first",
+        ),
+    )
+
+
+def _asked(abstract: TrainState, name: str) -> bool:
+    return getattr(abstract, name) is not None
+
+
+def _refuse_other_replicas(
+    folder: Path, held: Mapping[str, LeafNote], wanted: Mapping[str, LeafNote]
+) -> None:
+    """Say so where nothing but the number of replicas differs for a person."""
+    saved, here = _replicas(held), _replicas(wanted)
+    if saved != here:
+        raise BadInput(
+            f"checkpoint {folder.name} in {folder.parent} is of {saved} replicas",
+            rule="replicas go on as many as they are: each has an optimizer's state "
+            "of its own",
+            values=f"{saved} in the checkpoint, {here} in this run",
+            remedy=(
+                f"plan.mesh.replica={saved}",
+                "run.name=another-name starts a run beside it",
+            ),
+        )
+
+
+def _replicas(leaves: Mapping[str, LeafNote]) -> int:
+    """Read how many replicas a state has from its arrays; 1 without an outer loop."""
+    found = (x for name, x in leaves.items() if name.startswith("replicas/params/"))
+    return next((leaf.shape[0] for leaf in found), 1)
+
+
+def _shapes(leaves: Mapping[str, LeafNote]) -> dict[str, tuple[int, ...]]:
+    return {name: leaf.shape for name, leaf in leaves.items()}

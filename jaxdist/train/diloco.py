@@ -1,0 +1,192 @@
+"""The outer loop: replicas that train on their own, and the steps that join them.
+
+    difference <- mean over replicas of (outer - own)
+    velocity   <- momentum velocity + difference
+    outer      <- outer - rate (difference + momentum velocity)     (Nesterov)
+    own        <- outer
+
+with `rate velocity` in the last but one line without Nesterov. Source: Douillard et al.
+2023, arXiv:2311.08105, algorithm 1; Sutskever et al. 2013 (Nesterov's momentum).
+
+`TrainState.params` and `stats` are the outer ones: what is evaluated, loaded and said
+to be the network. Everything that a step changes besides is a replica's own.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+from jaxdist.collectives.primitives import reduce
+from jaxdist.collectives.reduce import sum_shares
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.core.plan.outer import Outer
+from jaxdist.partition.outer_sync import AXIS, Sync
+from jaxdist.train.nonfinite import Skips
+from jaxdist.train.state import TrainState
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("params", "stats", "opt", "feedback", "velocity"),
+    meta_fields=(),
+)
+@dataclass(frozen=True, kw_only=True)
+class Replicas:
+    """What replicas have of their own, [replicas, ...], and the outer velocity."""
+
+    params: Any
+    """Parameters between outer steps."""
+    stats: Any
+    """Running statistics between outer steps."""
+    opt: Any
+    """State of the optimizer."""
+    feedback: Any
+    """What compressed gradients left, where they are; else None."""
+    velocity: Any
+    """Velocity of the outer parameters, one for all replicas; None without momentum."""
+
+
+def check(plan: Plan, state: TrainState) -> None:
+    """Refuse what has no meaning where replicas do not talk in a step.
+
+    Raises:
+        BadInput: steps that are skipped on all devices alike, or an average of weights.
+    """
+    if plan.replicas == 1:
+        return
+    refused = {
+        "optim.skip_nonfinite": (isinstance(state.opt, Skips), _SKIPS),
+        "optim.ema": (state.average is not None, _AVERAGES),
+    }
+    for key, (asked, rule) in refused.items():
+        if asked:
+            raise BadInput(
+                f"{key} does not go with an outer loop",
+                rule=rule,
+                values=f"plan.mesh.replica = {plan.mesh.replica}, "
+                f"plan.outer.every = {plan.outer.every}",
+                remedy=(f"{key}=0", "or without replicas: plan.mesh.replica=1"),
+            )
+
+
+_SKIPS = "a step is skipped on all devices alike, and replicas do not talk in a step"
+_AVERAGES = "what is evaluated are the outer parameters, an average already"
+
+
+def spread(plan: Plan, state: TrainState) -> TrainState:
+    """Give every replica its own copy of a state; one replica's is left as it is."""
+    if plan.replicas == 1:
+        return state
+
+    def each(x: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(x, (plan.replicas, *x.shape))
+
+    own = jax.tree.map(each, (state.params, state.stats, state.opt, state.feedback))
+    still = jax.tree.map(jnp.zeros_like, state.params)
+    return _with(state, own, still if plan.outer.momentum else None)
+
+
+def spread_specs(plan: Plan, specs: TrainState) -> TrainState:
+    """Return the specs of what `spread` returns, from those of what it is given."""
+    if plan.replicas == 1:
+        return specs
+    given = specs.params, specs.stats, specs.opt, specs.feedback
+    own = jax.tree.map(lambda spec: P(AXIS, *spec), given)
+    return _with(specs, own, specs.params if plan.outer.momentum else None)
+
+
+def _with(state: TrainState, own: Sequence[Any], velocity: Any) -> TrainState:
+    params, stats, opt, feedback = own
+    replicas = Replicas(
+        params=params, stats=stats, opt=opt, feedback=feedback, velocity=velocity
+    )
+    return replace(state, opt=None, feedback=None, replicas=replicas)
+
+
+def alone(local: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the step of a device, done by each replica on its own state and samples.
+
+    Args:
+        local: `(state, batch) -> (state, loss)`, of a state without replicas.
+
+    Returns:
+        The same of a device's part of a state with replicas; the loss is [1].
+    """
+
+    def step(state: TrainState, batch: Any) -> tuple[TrainState, jax.Array]:
+        held = state.replicas
+        own = jax.tree.map(
+            lambda x: x[0], (held.params, held.stats, held.opt, held.feedback)
+        )
+        params, stats, opt, feedback = own
+        before = replace(
+            state, params=params, stats=stats, opt=opt, feedback=feedback, replicas=None
+        )
+        after, loss = local(before, batch)
+        moved = jax.tree.map(
+            lambda x: x[None], (after.params, after.stats, after.opt, after.feedback)
+        )
+        return _with(replace(state, step=after.step), moved, held.velocity), loss[None]
+
+    return step
+
+
+def outer_step(asked: Outer, sync: Sync, state: TrainState) -> TrainState:
+    """Average a fragment over replicas and go on from there, on a device's part."""
+    held = state.replicas
+    outer, tree = jax.tree.flatten(state.params)
+    own, fast = jax.tree.leaves(held.params), jax.tree.leaves(held.velocity)
+    places = (*sync.exactly, *sync.packed)
+    with jax.named_scope("outer_step"):
+        apart = [outer[p] - own[p][0] for p in places]
+        found, stats = _averaged(sync, apart, held.stats, state.step)
+        steps, speeds = _followed(asked, found, [fast[p] for p in places if fast])
+    for place, step in zip(places, steps, strict=True):
+        outer[place] = outer[place] - asked.learning_rate * step
+        own[place] = outer[place][None]
+    for place, speed in zip(places, speeds):
+        fast[place] = speed
+    replicas = replace(
+        held,
+        params=jax.tree.unflatten(tree, own),
+        velocity=jax.tree.unflatten(jax.tree.structure(held.velocity), fast),
+        stats=stats,
+    )
+    whole = jax.tree.map(lambda x: x[0], stats) if sync.statistics else state.stats
+    outers = jax.tree.unflatten(tree, outer)
+    return replace(state, params=outers, stats=whole, replicas=replicas)
+
+
+def _averaged(
+    sync: Sync, apart: Sequence[jax.Array], stats: Any, step: jax.Array
+) -> tuple[list[jax.Array], Any]:
+    """Average differences, those that are packed last, and running statistics."""
+    replicas, plain = lax.axis_size(AXIS), len(sync.exactly)
+    running, tree = jax.tree.flatten(stats)
+    given = [*apart[:plain], *running * sync.statistics]
+    total = sum_shares(given, [(AXIS,)] * len(given))
+    if sync.packed:
+        sums = reduce(apart[plain:], AXIS, sync.method, step=step).total
+        total[plain:plain] = sums
+    mean = [x / replicas for x in total]
+    running = mean[len(apart) :] if sync.statistics else running
+    return mean[: len(apart)], jax.tree.unflatten(tree, running)
+
+
+def _followed(
+    asked: Outer, found: list[jax.Array], speeds: list[jax.Array]
+) -> tuple[list[jax.Array], list[jax.Array]]:
+    """Return the steps along mean differences, before the rate, and new velocities."""
+    if not asked.momentum:
+        return found, speeds
+    follow = optax.trace(asked.momentum, asked.nesterov)
+    steps, after = follow.update(found, optax.TraceState(trace=speeds))
+    return steps, after.trace

@@ -1,0 +1,180 @@
+"""Feedback: what compressed gradients leave on a device, given to the next step.
+
+    velocity <- momentum velocity + gradient
+    sum      =  gradient + momentum velocity + residual       (Nesterov's)
+    total    =  what all devices send of their sums, compressed
+    residual <- sum - sent
+    velocity <- 0 where something was sent, unless all of it always is
+
+Gradients that are summed exactly move with the same momentum, each after its sum: so
+what is sent, what is short and the steps of a warm-up follow one recipe, that of an
+optimizer with this momentum.
+
+Source: Seide et al. 2014 (residuals); Lin et al. 2018, arXiv:1712.01887, algorithm 4
+(momentum correction, and masking of what was sent).
+
+Everything here is in units of the gradient, before clipping and the learning rate. A
+step that is skipped leaves it as it was.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from jaxdist.collectives.compress.method import Axes
+from jaxdist.collectives.primitives import reduce
+from jaxdist.core.plan import Plan
+from jaxdist.core.plan.reduction import Reduce
+from jaxdist.partition.gradient_buckets import BUCKETS, Bucket, Reduction
+from jaxdist.partition.param_sharding import Leaf
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("residual", "velocity", "memory"),
+    meta_fields=(),
+)
+@dataclass(frozen=True, kw_only=True)
+class Feedback:
+    """What devices keep between steps; arrays by the name of the parameter."""
+
+    residual: dict[str, Any]
+    """What was not sent: [devices along the axes of the sum, *parameter]."""
+    velocity: dict[str, Any]
+    """Gradients gathered with momentum, where there is one: as the residual, and [1,
+    *parameter] of those that are summed exactly.
+    """
+    memory: dict[str, Any]
+    """What the method remembers: [devices that split the parameter, ...]."""
+
+
+def begin(
+    plan: Plan, reduction: Reduction, leaves: Sequence[Leaf]
+) -> tuple[Feedback, Feedback] | tuple[None, None]:
+    """Return shapes and specs of what is kept; None where nothing is."""
+    if not (reduction.buckets or plan.reduce.momentum):
+        return None, None
+    kept, memory = {}, {}
+    for bucket in reduction.buckets:
+        held = [leaves[place] for place in bucket.places]
+        kept.update({leaf.name: _rows_of(plan, bucket.axes, leaf) for leaf in held})
+        memory.update(_memory(plan, bucket, held))
+    residual = kept if plan.reduce.feedback and not reduction.lossless else {}
+    moving = {leaf.name: _rows_of(plan, (), leaf) for leaf in leaves} | kept
+    velocity = moving if plan.reduce.momentum else {}
+    shapes, specs = (
+        Feedback(
+            residual={name: pair[i] for name, pair in residual.items()},
+            velocity={name: pair[i] for name, pair in velocity.items()},
+            memory={name: pair[i] for name, pair in memory.items()},
+        )
+        for i in (0, 1)
+    )
+    return shapes, specs
+
+
+def summed(
+    asked: Reduce,
+    reduction: Reduction,
+    names: Sequence[str],
+    grads: Sequence[jax.Array],
+    before: Feedback | None,
+    step: jax.Array,
+) -> tuple[list[jax.Array], Feedback | None]:
+    """Sum the buckets, and give every gradient its momentum, inside the step.
+
+    Args:
+        asked: the plan's settings.
+        reduction: what is compressed, and how.
+        names: of the parameters, in the tree's order.
+        grads: this device's gradients, already summed over the other axes.
+        before: what the last step left, this device's part.
+        step: steps done, int32 [].
+
+    Returns:
+        The sums, and what this step leaves.
+    """
+    whole = list(grads)
+    if before is None:
+        return whole, before
+    after = Feedback(residual={}, velocity={}, memory={})
+    short = [place for place in range(len(whole)) if place not in reduction.places]
+    exactly = [names[place] for place in short]
+    ahead, fast = _moved(before, exactly, [whole[i] for i in short], asked.momentum)
+    after.velocity.update(_rows(before.velocity, exactly, fast))
+    for place, total in zip(short, ahead, strict=True):
+        whole[place] = total
+    for number, bucket in enumerate(reduction.buckets):
+        with jax.named_scope(f"{BUCKETS}{number}"):
+            held = [names[place] for place in bucket.places]
+            own = [grads[place] for place in bucket.places]
+            ahead, fast = _moved(before, held, own, asked.momentum)
+            sums = _added(before, held, ahead)
+            memory = [before.memory[n][0] for n in held if n in before.memory]
+            found = reduce(sums, bucket.axes, bucket.method, memory, step)
+        for place, total in zip(bucket.places, found.total, strict=True):
+            whole[place] = total
+        left = [x - sent for x, sent in zip(sums, found.sent, strict=True)]
+        still = fast if bucket.method.lossless else _masked(fast, found.sent)
+        after.residual.update(_rows(before.residual, held, left))
+        after.velocity.update(_rows(before.velocity, held, still))
+        kept = [n for n in held if n in before.memory]
+        after.memory.update(_rows(before.memory, kept, found.memory))
+    return whole, after
+
+
+def _moved(
+    before: Feedback, names: Sequence[str], grads: Sequence[jax.Array], momentum: float
+) -> tuple[list[jax.Array], list[jax.Array]]:
+    """Return gradients moved on by Nesterov's momentum, and the new velocities."""
+    if not before.velocity:
+        return list(grads), list(grads)
+    fast = [momentum * before.velocity[n][0] + g for n, g in zip(names, grads)]
+    return [g + momentum * v for g, v in zip(grads, fast)], fast
+
+
+def _masked(fast: Sequence[jax.Array], sent: Sequence[jax.Array]) -> list[jax.Array]:
+    """Stop what was sent: its momentum would move it in a direction that is old."""
+    return [jnp.where(s == 0, v, 0) for s, v in zip(sent, fast, strict=True)]
+
+
+def _added(
+    before: Feedback, names: Sequence[str], arrays: Sequence[jax.Array]
+) -> list[jax.Array]:
+    """Add what was not sent before."""
+    if not before.residual:
+        return list(arrays)
+    return [before.residual[n][0] + x for n, x in zip(names, arrays)]
+
+
+def _rows(
+    like: Mapping[str, Any], names: Sequence[str], arrays: Sequence[jax.Array]
+) -> dict[str, jax.Array]:
+    """Give arrays the leading dim of this device, where they are kept."""
+    return {n: x[None] for n, x in zip(names, arrays, strict=True) if n in like}
+
+
+def _rows_of(plan: Plan, axes: Axes, leaf: Leaf) -> tuple[jax.ShapeDtypeStruct, P]:
+    """Say how a parameter's rows lie, one for each device along the axes."""
+    shape = (plan.mesh.size(*axes), *leaf.shape)
+    return jax.ShapeDtypeStruct(shape, leaf.dtype), P(axes or None, *leaf.spec())
+
+
+def _memory(
+    plan: Plan, bucket: Bucket, leaves: Sequence[Leaf]
+) -> dict[str, tuple[jax.ShapeDtypeStruct, P]]:
+    """Say what the method keeps of each parameter; most keep nothing."""
+    found = {}
+    for leaf in leaves:
+        split = tuple(axis for axis in leaf.spec() if axis)
+        for x in jax.eval_shape(
+            lambda leaf=leaf: bucket.method.begin([leaf.local(plan)])
+        ):
+            shape = (plan.mesh.size(*split), *x.shape)
+            found[leaf.name] = jax.ShapeDtypeStruct(shape, x.dtype), P(split or None)
+    return found

@@ -1,0 +1,60 @@
+"""Lowered: what a step is made of before it is compiled, as facts that have a name.
+
+jax writes a step as StableHLO. The text has neither lines of source nor addresses, so
+processes that were started alike have the same to the letter; where two do not, names
+of parameters and counts of operations say what differs sooner than the text.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from jaxdist.partition.flops import Work
+from jaxdist.train.checkpoint.manifest import describe
+from jaxdist.train.layout import Layout
+from jaxdist.train.state import named_leaves
+
+_OPERATION: Final = re.compile(
+    # A constant is told by its value, where that is short; all else by its name.
+    r"stablehlo\.constant dense<[^\s<>]{1,30}> : tensor<\w+>"
+    r"|(?:stablehlo|chlo|sdy)\.[a-z_0-9]+"
+)
+
+
+def outline_of(
+    layout: Layout, lowered: Any, work: Sequence[Work] = ()
+) -> Mapping[str, str]:
+    """Return names that tell a lowered step from another, as a person looks for them.
+
+    Args:
+        layout: the task and how it is laid out.
+        lowered: its step, from `jax.jit(...).lower(...)`.
+        work: FLOPs a device by layer, in the step as it was traced.
+    """
+    leaves = named_leaves(layout.task.state.params)
+    return {
+        "parameters": f"{sum(x.size for x in leaves.values()):,}",
+        "FLOPs a device": f"{sum(each.program for each in work):,}",
+        **{f"parameter {name}": describe(x).form() for name, x in leaves.items()},
+        **dict.fromkeys(sorted(set(_OPERATION.findall(lowered.as_text()))), "is there"),
+    }
+
+
+def detail_of(lowered: Any) -> Mapping[str, str]:
+    """Return how often a lowered step does what, rare things first, and its digest."""
+    text = lowered.as_text()
+    found = Counter(_OPERATION.findall(text))
+    times = sorted(found.items(), key=lambda item: (item[1], item[0]))
+    whole = f"{len(text):,} letters (hash {digest(text)})"
+    return {**{name: f"{n} times" for name, n in times}, "lowered step": whole}
+
+
+def digest(text: str) -> str:
+    """Return a short name of a text.
+
+    >>> digest("module"), digest("modules")
+    ('120970d8', 'fbc6c1d4')
+    """
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

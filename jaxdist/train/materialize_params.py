@@ -1,0 +1,76 @@
+"""Held: the parameters that a device holds, as the network inside a step has them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from jaxdist.collectives.compress.codec import Codec
+from jaxdist.collectives.sharded_leaves import join
+from jaxdist.partition import fsdp
+from jaxdist.train.layout import Layout
+from jaxdist.train.objective import Batch, cast
+from jaxdist.train.task import Task
+
+
+def whole(
+    layout: Layout,
+    held: list[jax.Array],
+    codec: Codec | None,
+    wanted: Sequence[bool] | None = None,
+) -> list[jax.Array]:
+    """Put the parameters together that fsdp shares out, in the dtype they are used in.
+
+    A vector stays in its own: norms use theirs in float32.
+
+    Args:
+        layout: says which are shared out.
+        held: what this device holds, in the order of the tree.
+        codec: how matrices travel; none: as they are.
+        wanted: those that are needed; none: all.
+    """
+    if not layout.joins:
+        return held
+    dims = layout.shared_dims
+    if wanted is not None:
+        dims = [d if want else None for d, want in zip(dims, wanted, strict=True)]
+    used = [cast(x, layout.task.dtype) if x.ndim > 1 else x for x in held]
+    return join(used, dims, fsdp.AXIS, codec)
+
+
+def later(
+    leaves: list[jax.Array], count: jax.Array, after: jax.Array
+) -> list[jax.Array]:
+    """Return the same numbers, such that the compiler reads them once more.
+
+    Args:
+        leaves: what is read again.
+        count: a number that is never negative.
+        after: what comes before.
+
+    It would otherwise see that the same shards are joined twice and keep the first. The
+    barrier says when; XLA's CPU backend drops barriers, so a condition that always
+    holds, and that it cannot know to, makes the second time differ.
+    """
+    leaves, _ = lax.optimization_barrier((leaves, after))
+    return [jnp.where(count >= 0, x, jnp.zeros_like(x)) for x in leaves]
+
+
+def model_of(task: Task, params: Any, stats: Any) -> nnx.Module:
+    """Return a fresh network of a task with these parameters and statistics."""
+    # copy: batch norm writes its running statistics, and must not reach outside.
+    return nnx.merge(task.graph, params, stats, copy=True)
+
+
+def stats_of(model: nnx.Module) -> Any:
+    """Return the running statistics of a network."""
+    return nnx.state(model, nnx.BatchStat)
+
+
+def inputs_of(task: Task, batch: Batch) -> tuple[jax.Array, ...]:
+    """Return what a task's network is called on, in the dtype of its activations."""
+    inputs: tuple[jax.Array, ...] = cast(task.objective.arguments(batch), task.dtype)
+    return inputs

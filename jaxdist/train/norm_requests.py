@@ -1,0 +1,70 @@
+"""Asked: the lengths that an optimizer asks for, found out on few of many leaves.
+
+Leaves of blocks that are alike are treated alike, and so are slots of a kind: that is
+what makes them one (`jaxdist/pipeline/stage_parameters.py`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from jaxdist.pipeline.stage_parameters import Held
+from jaxdist.profile.repeated_blocks import Alike
+from jaxdist.train.sharded_norms import asked_squares
+from jaxdist.train.state import TrainState, leaf_names
+from jaxdist.train.task import Task
+
+Asked = tuple[tuple[tuple[bool, ...], ...], int]
+"""For each time whether it asks for each leaf's, and how often for a total."""
+
+
+def asked_of(task: Task, held: TrainState, alike: Alike) -> Asked:
+    """Tell which leaves' squares a task's optimizer asks for, as `asked_squares`.
+
+    Args:
+        task: whose optimizer.
+        held: shapes of what devices hold.
+        alike: blocks of the network whose leaves need not be asked about.
+    """
+    stands = _of_slots(held.params) if isinstance(held.params, Held) else {}
+
+    def few(node: Any) -> Any:
+        return _few(node, stands) if isinstance(node, Held) else node
+
+    params, opt = jax.tree.map(
+        few,
+        alike.pruned((held.params, held.opt)),
+        is_leaf=lambda node: isinstance(node, Held),
+    )
+    asked, totals = asked_squares(task.optimizer, params, opt)
+    read = leaf_names(params)
+    names = [stands.get(name, name) for name in leaf_names(held.params)]
+    whole = (alike.whole(dict(zip(read, one, strict=True)), names) for one in asked)
+    return tuple(map(tuple, whole)), totals
+
+
+def _of_slots(held: Held) -> dict[str, str]:
+    """Return the slot that stands for each: the first of its kind, by name."""
+    first: dict[Any, str] = {}
+    stands = {}
+    for kind, slots in (("matrices", held.matrices), ("vectors", held.vectors)):
+        for number, slot in slots.items():
+            form = kind, len(slot.shape), slot.dtype
+            stands[f"{kind}/{number}"] = first.setdefault(form, f"{kind}/{number}")
+    return stands
+
+
+def _few(held: Held, stands: Mapping[str, str]) -> Held:
+    """Return the slots that stand for others."""
+    kept = set(stands.values())
+
+    def own(kind: str, slots: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: slot for k, slot in slots.items() if f"{kind}/{k}" in kept}
+
+    return replace(
+        held,
+        matrices=own("matrices", held.matrices),
+        vectors=own("vectors", held.vectors),
+    )

@@ -1,0 +1,228 @@
+"""The optimizer and its learning rate over the steps of a run."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.validation import check_range
+
+if TYPE_CHECKING:
+    import optax
+
+
+PER_SAMPLES: Final = 256
+"""Samples that a rate is for before it is scaled (Goyal et al. 2017, section 2.1)."""
+
+_NOT_NEGATIVE: Final = (
+    *("lr", "weight_decay", "warmup_epochs"),
+    *("clip", "skip_nonfinite"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    """The optimizer, with warm-up and cosine decay of its rate."""
+
+    name: Literal["sgd", "adamw", "lars", "lamb"] = "sgd"
+    """How a gradient moves the parameters."""
+    lr: float = 0.1
+    """Peak learning rate, reached at the end of the warm-up; scaled, if `scaling` is.
+    """
+    scaling: Literal["none", "linear", "root"] = "none"
+    """How `lr`, then of 256 samples, grows with the batch: times batch / 256, or its
+    square root.
+    """
+    momentum: float = 0.9
+    """Share of the old mean of gradients in the new, 0 to below 1; sgd is Nesterov's.
+    """
+    beta2: float = 0.999
+    """The same for squares of gradients, 0 to below 1: adamw and lamb."""
+    weight_decay: float = 0.0
+    """Pulls each weight to zero; norms and biases never decay. sgd, lars: added to the
+    gradient as this times the weight; adamw, lamb: added to the step, before the rate.
+    """
+    clip: float = 0.0
+    """Longest gradient over all parameters, longer ones are shortened to it; 0: any."""
+    accumulate: int = 1
+    """Parts of a batch whose gradients are added up before the parameters move."""
+    ema: float = 0.0
+    """Share of the old average of the weights in the new, which is what is evaluated;
+    0: the weights themselves are.
+    """
+    skip_nonfinite: int = 0
+    """Steps in a row that are skipped where the gradient is not finite, before the run
+    fails; 0: it fails at the first loss that is no number.
+    """
+    warmup_epochs: float = 1.0
+    """Epochs over which the learning rate rises to its peak."""
+    milestones: tuple[int | float, ...] = ()
+    """Epochs after which the rate is a tenth of what it was; none: half a cosine to 0.
+    """
+
+    def __post_init__(self) -> None:
+        for key in _NOT_NEGATIVE:
+            check_range(f"optim.{key}", getattr(self, key), least=0)
+        for key in ("momentum", "beta2", "ema"):
+            check_range(f"optim.{key}", getattr(self, key), least=0, below=1)
+        check_range("optim.accumulate", self.accumulate, least=1)
+        times = (self.warmup_epochs, *self.milestones)
+        if any(late <= early for early, late in pairwise(times)):
+            raise BadInput(
+                "the milestones are out of order",
+                rule="each of optim.milestones is later than the one before, "
+                "the first later than optim.warmup_epochs",
+                values=f"optim.warmup_epochs = {self.warmup_epochs}, "
+                f"optim.milestones = {','.join(map(str, self.milestones))}",
+                remedy="optim.milestones=30,60,80",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ramp:
+    """How the rate begins: from where, to where, over how many steps."""
+
+    first: float
+    """Rate of the first step."""
+    peak: float
+    """Rate after the warm-up."""
+    steps: int
+    """Steps of the warm-up."""
+
+
+def ramp(config: OptimConfig, steps: int, steps_per_epoch: float, batch: int) -> Ramp:
+    """Return how the rate of a run begins.
+
+    With a scaled rate the warm-up starts from the unscaled one, as in Goyal et al.
+    2017, section 2.2; else, or where scaling makes it smaller, from zero.
+
+    Args:
+        config: base rate, scaling and warm-up.
+        steps: steps of the whole run.
+        steps_per_epoch: global batches in one pass over the data.
+        batch: samples in a global batch.
+    """
+    times = batch / PER_SAMPLES
+    grown = {"none": 1.0, "linear": times, "root": times**0.5}
+    peak = config.lr * grown[config.scaling]
+    warmup = max(min(round(config.warmup_epochs * steps_per_epoch), steps - 1), 0)
+    return Ramp(first=config.lr if peak > config.lr else 0.0, peak=peak, steps=warmup)
+
+
+def learning_rate(
+    config: OptimConfig, steps: int, steps_per_epoch: float, batch: int
+) -> "optax.Schedule":
+    """Return the rate as a function of the step: linear warm-up, then its decay.
+
+    Args:
+        config: base rate, scaling, warm-up and decay.
+        steps: steps of the whole run; a cosine ends at 0 there.
+        steps_per_epoch: global batches in one pass over the data.
+        batch: samples in a global batch.
+    """
+    import optax
+
+    start = ramp(config, steps, steps_per_epoch, batch)
+    if not config.milestones:
+        return optax.warmup_cosine_decay_schedule(
+            start.first, start.peak, start.steps, steps
+        )
+    drops = {
+        round(epoch * steps_per_epoch) - start.steps: 0.1 for epoch in config.milestones
+    }
+    warmup = optax.linear_schedule(start.first, start.peak, start.steps)
+    stairs = optax.piecewise_constant_schedule(start.peak, drops)
+    return optax.join_schedules([warmup, stairs], [start.steps])
+
+
+def optimizer(
+    config: OptimConfig, rate: "optax.Schedule"
+) -> "optax.GradientTransformationExtraArgs":
+    """Return what moves the parameters, on the gradient of the global loss.
+
+    Norms and biases never decay. Where leaves are shards,
+    its `update` is given `squares`, as `jaxdist.train.sharded_norms` says.
+    """
+    import optax
+
+    from jaxdist.train.nonfinite import skip_nonfinite
+    from jaxdist.train.sharded_norms import clip_by_global_norm
+
+    move = optax.with_extra_args_support(_KINDS[config.name](config, rate))
+    if config.clip:
+        move = optax.chain(clip_by_global_norm(config.clip), move)
+    return skip_nonfinite(move) if config.skip_nonfinite else move
+
+
+def _sgd(config: OptimConfig, rate: "optax.Schedule") -> Any:
+    """Nesterov momentum; decay is added to the gradient."""
+    import optax
+
+    sgd = optax.sgd(rate, momentum=config.momentum or None, nesterov=True)
+    if not config.weight_decay:
+        return sgd
+    return optax.chain(optax.add_decayed_weights(config.weight_decay, decays), sgd)
+
+
+def _adamw(config: OptimConfig, rate: "optax.Schedule") -> Any:
+    """Loshchilov and Hutter 2019, arXiv:1711.05101."""
+    import optax
+
+    return optax.adamw(
+        rate,
+        b1=config.momentum,
+        b2=config.beta2,
+        weight_decay=config.weight_decay,
+        mask=decays,
+    )
+
+
+def _lars(config: OptimConfig, rate: "optax.Schedule") -> Any:
+    """`optax.lars`: You et al. 2017, arXiv:1708.03888.
+
+    Norms and biases move as with momentum.
+    """
+    import optax
+
+    from jaxdist.train.sharded_norms import scale_by_trust_ratio
+
+    return optax.chain(
+        optax.add_decayed_weights(config.weight_decay, decays),
+        scale_by_trust_ratio(coefficient=0.001, mask=decays),
+        optax.scale_by_learning_rate(rate),
+        optax.trace(config.momentum),
+    )
+
+
+def _lamb(config: OptimConfig, rate: "optax.Schedule") -> Any:
+    """`optax.lamb`: You et al. 2020, arXiv:1904.00962."""
+    import optax
+
+    from jaxdist.train.sharded_norms import scale_by_trust_ratio
+
+    return optax.chain(
+        optax.scale_by_adam(config.momentum, config.beta2, eps=1e-6),
+        optax.add_decayed_weights(config.weight_decay, decays),
+        scale_by_trust_ratio(),
+        optax.scale_by_learning_rate(rate),
+    )
+
+
+def decays(params: Any) -> Any:
+    """Mark the leaves that decay: no vectors, and no biases of several gates.
+
+    Where vectors of stages lie in arrays of more dims, those are `vectors`.
+    """
+    import jax
+
+    def decayed(path: Any, leaf: Any) -> bool:
+        names = {getattr(k, "key", getattr(k, "name", "")) for k in path}
+        return leaf.ndim > 1 and not names & {"bias", "vectors"}
+
+    return jax.tree_util.tree_map_with_path(decayed, params)
+
+
+_KINDS: Final = MappingProxyType(
+    {"sgd": _sgd, "adamw": _adamw, "lars": _lars, "lamb": _lamb}
+)

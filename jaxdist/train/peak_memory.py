@@ -1,0 +1,49 @@
+"""Temporaries: what a layout's step needs in memory beside its arguments."""
+
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.interpreters import partial_eval
+
+from jaxdist.profile.xla_cpu.peak_memory import temporaries
+from jaxdist.train.layout import Layout
+from jaxdist.train.program import trace_program
+
+
+def step_temporaries(layout: Layout) -> int:
+    """Return the bytes of temporary arrays of a device at the step's fullest moment.
+
+    Args:
+        layout: the task, its plan and mesh, which needs no devices.
+    """
+    program = _own(trace_program(layout).jaxpr.jaxpr)
+    # Its last arguments are the state, which is donated, and the batch.
+    state = len(jax.tree.leaves(layout.state))
+    first = len(program.invars) - state - len(layout.shapes)
+    return temporaries(program, [(first + k, k) for k in range(state)])
+
+
+def arguments(layout: Layout) -> int:
+    """Return the bytes of a device's part of a batch."""
+    places = layout.batch(layout.shapes)
+    return sum(
+        _bytes(array, places[key].shard_shape(array.shape))
+        for key, array in layout.padded(layout.shapes).items()
+    )
+
+
+def _own(step: Jaxpr) -> Jaxpr:
+    """Return what one device does, with all arguments, without what nothing needs."""
+    maps = [eqn for eqn in step.eqns if eqn.primitive.name == "shard_map"]
+    whole: Any = max(maps, key=lambda eqn: len(eqn.invars)).params["jaxpr"]
+    own: Jaxpr = whole.jaxpr if isinstance(whole, ClosedJaxpr) else whole
+    every = [True] * len(own.outvars)
+    return partial_eval.dce_jaxpr(own, every, instantiate=True)[0]
+
+
+def _bytes(array: jax.ShapeDtypeStruct, shape: tuple[int, ...]) -> int:
+    size = array.dtype.itemsize
+    for dim in shape:
+        size *= dim
+    return size

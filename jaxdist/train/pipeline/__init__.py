@@ -1,0 +1,1 @@
+"""Training steps of a network that is cut into pipeline stages."""

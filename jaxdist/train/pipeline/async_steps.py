@@ -1,0 +1,141 @@
+"""Flowing: steps of a layout whose weights move while microbatches are under way.
+
+A step is a stream of its own: it begins with all stages empty and weights of one
+version, and ends so. In between each stage moves its weights as its rounds end.
+Narayanan et al. 2019 (SOSP, arXiv 1806.03377) stop the stream where they evaluate, too.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdist.core.axes import part_of
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.partition.ledger import Reads
+from jaxdist.partition.traffic import Traffic
+from jaxdist.pipeline import async_executor
+from jaxdist.pipeline.async_executor import Flow, Move
+from jaxdist.pipeline.plan_schedule import stream, turns
+from jaxdist.pipeline.stage_parameters import Held, Slots
+from jaxdist.pipeline.stage_placement import places_of
+from jaxdist.train.layout import Layout
+from jaxdist.train.objective import Batch
+from jaxdist.train.pipeline import sync_gradients
+from jaxdist.train.state import TrainState
+from jaxdist.train.state_layout import Hold, InSlots
+
+
+def run(
+    layout: Layout, state: TrainState, batch: Batch, move: Move
+) -> tuple[jax.Array, Held, Held, Any]:
+    """Let a batch's microbatches move the weights, one after the other.
+
+    Args:
+        layout: its schedule flows.
+        state: what this device holds.
+        batch: this device's samples.
+        move: from mean gradients, which lack sums over other axes, to new weights.
+
+    Returns:
+        This device's share of each microbatch's loss [M], statistics, parameters and
+        the optimizer's state.
+    """
+    pipe, parts = sync_gradients.training(layout, state, batch)
+    order = stream(layout.plan, layout.task.microbatches)
+    whole = Flow(pipe=pipe, stream=order, move=move)
+    return async_executor.run(whole, state.params, state.opt, state.stats, parts)
+
+
+def messages(layout: Layout, device: int) -> Iterator[Traffic]:
+    """Yield what the replicas of a device's stage sum in a training step."""
+    plan, hold = layout.plan, sync_gradients.hold(layout)
+    if not plan.pipe.flows:
+        return
+    places, own = places_of(plan), turns(plan, layout.task.microbatches)[device]
+    axes = (part_of("pipe", places.replicas_of(device)),)
+    among = [d for d in range(places.devices) if places.replicas_of(d) > 1]
+    sums = {
+        "gradients": own.updates * _bytes(hold.param_slots, among),
+        "statistics": _bytes(hold.stat_slots, among),
+    }
+    for what, payload in sums.items():
+        if places.replicas_of(device) > 1:
+            yield _summed(what, payload, axes)
+    rounds = stream(plan, layout.task.microbatches).rounds
+    if len(set(rounds)) > 1:
+        nodes = jax.tree.leaves(layout.held.opt, is_leaf=_is_held)
+        counts = [x for x in nodes if not _is_held(x)]
+        yield _summed("counts", sum(x.dtype.itemsize for x in counts), ("pipe",))
+
+
+def check(plan: Plan, hold: Hold, reads: Reads) -> None:
+    """Refuse what does not go with weights that move stage by stage.
+
+    Raises:
+        BadInput: parameters shared out over fsdp or over stages, or an optimizer that
+            asks for the whole gradient.
+    """
+    if not plan.pipe.flows or not isinstance(hold, InSlots):
+        return
+    if plan.mesh.fsdp > 1:
+        raise _refused(
+            plan,
+            "parameters are shared out over fsdp",
+            "a device has all numbers of each version of its stage",
+            f"plan.mesh.fsdp = {plan.mesh.fsdp}",
+            f"plan.mesh.data={plan.mesh.data * plan.mesh.fsdp} plan.mesh.fsdp=1",
+        )
+    shared = [hold.param_slots.leaves[place].name for place in hold.param_slots.shared]
+    if shared:
+        raise _refused(
+            plan,
+            "stages share a parameter",
+            "every parameter moves with one stage",
+            f"{', '.join(shared)} in several stages",
+            "plan.pipe.cuts= with all its blocks in one stage",
+        )
+    if reads.totals:
+        raise _refused(
+            plan,
+            "the optimizer asks for the gradient of all stages at once",
+            "stages move at different times, each along its own gradient",
+            "optim.clip or optim.skip_nonfinite is not 0",
+            "optim.clip=0 optim.skip_nonfinite=0",
+        )
+
+
+def _refused(plan: Plan, what: str, rule: str, values: str, remedy: str) -> BadInput:
+    return BadInput(
+        f"{what}, which does not go with {plan.pipe.schedule}",
+        rule=rule,
+        values=f"{values}, plan.pipe.schedule = {plan.pipe.schedule}",
+        remedy=(remedy, "plan.pipe.schedule=1f1b"),
+    )
+
+
+def _bytes(slots: Slots, devices: Sequence[int]) -> int:
+    """Return the bytes of what replicas sum at once."""
+    own = zip(slots.slots, slots.used(devices), strict=True)
+    whole = [slots.leaves[place] for place in slots.shared]
+    return sum(n * np.dtype(slot.leaf.dtype).itemsize for slot, n in own) + sum(
+        math.prod(leaf.local(slots.plan)) * np.dtype(leaf.dtype).itemsize
+        for leaf in whole
+    )
+
+
+def _summed(what: str, payload: int, axes: tuple[str, ...]) -> Traffic:
+    return Traffic(
+        what=what,
+        kind="all-reduce",
+        axes=axes,
+        payload=payload,
+        layer="replicas_of_stages",
+    )
+
+
+def _is_held(node: Any) -> bool:
+    return isinstance(node, Held)

@@ -1,0 +1,195 @@
+"""Staging: a task's network cut into stages, with the slots and ledgers that follow."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+import jax
+from flax import nnx
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.layers import Gather, bind
+from jaxdist.partition.gradient_buckets import compressor
+from jaxdist.partition.param_sharding import Leaf
+from jaxdist.pipeline.slot_assignment import deal_slots
+from jaxdist.pipeline.stages import Stages, cut, variables_of
+from jaxdist.profile.layer_calls import Call
+from jaxdist.profile.network_profile import read_profile
+from jaxdist.profile.repeated_blocks import Alike
+from jaxdist.profile.trace_cache import Readings
+from jaxdist.train.state import TrainState
+from jaxdist.train.state_layout import InSlots
+
+Inputs = Sequence[jax.ShapeDtypeStruct]
+
+_OF_LEAVES: Final = MappingProxyType(
+    {
+        "power": "PowerSGD packs the matrix of each leaf",
+        "sign": "a sign has no zero",
+    }
+)
+"""Ways that see where a leaf ends, and why."""
+
+
+def staged(
+    plan: Plan, network: Any, inputs: Inputs, readings: Readings, alike: Alike
+) -> Stages:
+    """Cut a network into the stages of a plan.
+
+    Where the plan does not say where, stages have equal FLOPs of one sample: those of
+    more are as many times as large, but for what is done once for all of them.
+
+    Args:
+        plan: the layout.
+        network: on shapes alone.
+        inputs: what it is called on.
+        readings: of the network, for other layouts.
+        alike: blocks that need not be read.
+
+    Raises:
+        BadInput: it cannot be cut so, or not together with what else the plan asks for.
+    """
+    _check(plan)
+
+    def work() -> Mapping[str, int]:
+        one = [jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype) for x in inputs]
+        profile = read_profile(network, one, prepare=silent(one), alike=alike)
+        return {block.name: block.flops for block in profile.blocks}
+
+    return cut(plan, network, lambda: readings.once("work", work))
+
+
+def in_slots(
+    plan: Plan,
+    stages: Stages,
+    network: Any,
+    state: TrainState,
+    leaves: tuple[Sequence[Leaf], Sequence[Leaf]],
+    readings: Readings,
+) -> InSlots:
+    """Deal the leaves of a network out to the devices of its stages.
+
+    Args:
+        plan: the layout.
+        stages: the network's.
+        network: on shapes alone.
+        state: shapes of the task's state.
+        leaves: how parameters lie but for the pipe axis, and statistics.
+        readings: of the network, for other layouts.
+    """
+    kinds = leaves[0], [replace(leaf, fsdp=None) for leaf in leaves[1]]
+    users = readings.once(
+        ("users", stages.blocks), lambda: _all_users(stages, network, kinds, readings)
+    )
+    slots = [
+        deal_slots(plan, kind, used, stages.places, sent)
+        for kind, used, sent in zip(
+            kinds, users, (compressor(plan), lambda leaf: False), strict=True
+        )
+    ]
+    return InSlots(
+        stages=stages,
+        param_slots=slots[0],
+        stat_slots=slots[1],
+        users=(users[0], users[1]),
+        trees=(jax.tree.structure(state.params), jax.tree.structure(state.stats)),
+    )
+
+
+def own_calls(
+    stages: Stages, network: Any, calls: Sequence[Call], device: int
+) -> Iterator[Call]:
+    """Yield the calls that a device's stages make.
+
+    A table that the last block uses as well is called by that block's stage: calls are
+    in order, and so are stages.
+    """
+    heads = network.heads() if hasattr(network, "heads") else {}
+    after = {name: block for block, (name, _) in heads.items()}
+    stages_of = {n: k for k, names in enumerate(stages.blocks) for n in names}
+    own, stage = stages.places.stages_of(device), 0
+    for call in calls:
+        layer, first = call.layer, call.path.split(".")[0]
+        # Images are gathered in the stage of the block that they enter whole.
+        first = layer.until if isinstance(layer, Gather) else first
+        stage = max(stage, stages_of[after.get(first, first)])
+        if stage in own:
+            yield call
+
+
+def _all_users(
+    stages: Stages,
+    network: Any,
+    kinds: Sequence[Sequence[Leaf]],
+    readings: Readings,
+) -> list[tuple[frozenset[int], ...]]:
+    """Return the stages that use each parameter, and each statistic."""
+    by_block = readings.once("variables", lambda: dict(variables_by_block(network)))
+    stages_of: dict[int, set[int]] = {}
+    for stage, blocks in enumerate(stages.blocks):
+        for each in (each for block in blocks for each in by_block[block]):
+            stages_of.setdefault(each, set()).add(stage)
+    return [
+        tuple(
+            frozenset(stages_of.get(id(variable_at(network, leaf.name)), ()))
+            for leaf in kind
+        )
+        for kind in kinds
+    ]
+
+
+def variables_by_block(network: Any) -> Iterator[tuple[str, set[int]]]:
+    """Yield the ids of the variables that each block uses, and its heads."""
+    heads = network.heads() if hasattr(network, "heads") else {}
+    for name, block in network.chain():
+        found = variables_of(block)
+        if name in heads:
+            found |= variables_of(heads[name][1])
+        yield name, found
+
+
+def variable_at(network: Any, name: str) -> Any:
+    """Return the variable of a network whose leaf has this name."""
+    node = network
+    for part in name.split("/"):
+        node = getattr(node, part) if hasattr(node, part) else node[int(part)]
+    return node
+
+
+def silent(inputs: Inputs) -> Callable[[nnx.Module], None]:
+    """Return what binds noise to a network before it is traced."""
+    import numpy as np
+
+    ids = np.arange(inputs[0].shape[0], dtype=np.int32)
+    return lambda network: bind(network, jax.random.key(0), jax.numpy.asarray(ids))
+
+
+def _check(plan: Plan) -> None:
+    """Refuse what does not go with stages."""
+    if plan.replicas > 1:
+        raise BadInput(
+            "plan.mesh.replica does not go with stages",
+            rule="replicas with an outer loop have the whole network each",
+            values=f"plan.mesh.pipe = {plan.mesh.pipe}, "
+            f"plan.mesh.replica = {plan.mesh.replica}",
+            remedy=("plan.mesh.replica=1", "plan.mesh.pipe=1"),
+        )
+    via = plan.reduce.via
+    if via in _OF_LEAVES:
+        raise BadInput(
+            f"plan.reduce.via = {via} does not go with stages",
+            rule=f"{_OF_LEAVES[via]}; in stages gradients of several leaves lie in one "
+            "array, and the shorter ones are filled up with zeros",
+            values=f"plan.mesh.pipe = {plan.mesh.pipe}, plan.reduce.via = {via}",
+            remedy=("plan.reduce.via=int8", "plan.mesh.pipe=1"),
+        )
+    if plan.pipe.flows and via not in ("exact", "auto"):
+        raise BadInput(
+            f"plan.reduce.via = {via} does not go with {plan.pipe.schedule}",
+            rule="gradients that move the weights one by one are summed exactly",
+            values=f"plan.pipe.schedule = {plan.pipe.schedule}, "
+            f"plan.reduce.via = {via}",
+            remedy=("plan.reduce.via=exact", "plan.pipe.schedule=1f1b"),
+        )

@@ -1,0 +1,270 @@
+"""Piped: gradients and scores of a layout whose network is cut into stages."""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import PartitionSpec as P
+
+from jaxdist.collectives.sharded_leaves import join
+from jaxdist.core.axes import BATCH_AXES
+from jaxdist.core.plan import Plan
+from jaxdist.partition import fsdp
+from jaxdist.partition.traffic import Traffic
+from jaxdist.pipeline import sync_executor
+from jaxdist.pipeline.flat_messages import Form, form_of, longest, size
+from jaxdist.pipeline.plan_schedule import evaluation, timetable
+from jaxdist.pipeline.schedule_arrays import tables
+from jaxdist.pipeline.stage import Pipeline, Stage, sloped
+from jaxdist.pipeline.stage_parameters import Held, Slots
+from jaxdist.pipeline.stages import outputs
+from jaxdist.pipeline.stages import run as run_blocks
+from jaxdist.pipeline.work_item import Beats
+from jaxdist.profile.repeated_blocks import Alike
+from jaxdist.profile.trace_cache import Readings
+from jaxdist.train.accumulate import cut
+from jaxdist.train.layout import Layout
+from jaxdist.train.materialize_params import inputs_of, model_of
+from jaxdist.train.objective import Batch
+from jaxdist.train.remat import apart, graded, in_turn, mark_all
+from jaxdist.train.sample_exchange import scored
+from jaxdist.train.state import TrainState, named_leaves
+from jaxdist.train.state_layout import InSlots
+
+_NOT_HANDED: Final = ("replica", "pipe", *BATCH_AXES)
+"""Axes whose sizes change nothing but the samples of a microbatch."""
+
+Last = Callable[[Any, Batch], Any]
+"""From a network's outputs and what they are scored against to what a stage returns."""
+
+
+def gradients(
+    layout: Layout, state: TrainState, stats: Held, batch: Batch
+) -> tuple[jax.Array, Any, list[jax.Array]]:
+    """Return this device's share of the loss, new statistics, gradients of the share.
+
+    Args:
+        layout: its network is cut into stages.
+        state: what this device holds.
+        stats: its running statistics.
+        batch: this device's samples.
+    """
+    pipe, parts = training(layout, state, batch)
+    loss, stats, grads = sync_executor.run(
+        pipe, whole(layout, state.params), stats, parts
+    )
+    return loss, stats, jax.tree.leaves(grads)
+
+
+def score(layout: Layout, params: Held, stats: Held, batch: Batch, last: Last) -> Any:
+    """Sum the scores of a batch over stages: zero but on devices of the last.
+
+    Args:
+        layout: its network is cut into stages.
+        params: what this device holds.
+        stats: its running statistics.
+        batch: this device's samples.
+        last: scores outputs, as a tree of sums over samples.
+    """
+    samples, devices = batch["id"].shape[0], layout.plan.mesh.pipe
+    micro = devices if samples % devices == 0 else 1
+    pipe = _pipeline(layout, evaluation(layout.plan, micro), last, None)
+    parts = {name: cut(x, micro) for name, x in batch.items()}
+    return sync_executor.run_forward(pipe, whole(layout, params), stats, parts)
+
+
+def whole(layout: Layout, params: Held) -> Held:
+    """Put together what fsdp shares out."""
+    if not layout.joins:
+        return params
+    held, tree = jax.tree.flatten(params)
+    return jax.tree.unflatten(tree, join(held, layout.shared_dims, fsdp.AXIS))
+
+
+def shares(layout: Layout) -> int:
+    """Return over how many devices the loss of the last stage is shared."""
+    plan = layout.plan
+    return plan.mesh.size(*(axis for axis in plan.sum_axes if axis != "pipe"))
+
+
+def messages(layout: Layout, readings: Readings, alike: Alike) -> Iterator[Traffic]:
+    """Yield what stages hand to their neighbours in a training step.
+
+    Each exchange moves as much, whether something new is in it or not.
+
+    Args:
+        layout: its network is cut into stages.
+        readings: of the network, for other layouts.
+        alike: blocks of the network that need not be read.
+    """
+    same = Alike(names=alike.names) if layout.plan.spatial_until else alike
+    behind = readings.once(
+        ("handed", *_handed_on(layout)), lambda: _handed(layout, same)
+    )
+    ends = [blocks[-1] for blocks in hold(layout).stages.blocks[:-1]]
+    times = timetable(layout.plan, layout.task.microbatches).exchanges
+    hops = len(hold(layout).stages.places.hops())
+    for what, forms in (
+        ("activations", [behind[same.source(end)] for end in ends]),
+        ("gradients", [sloped(behind[same.source(end)]) for end in ends]),
+    ):
+        yield Traffic(
+            what=what,
+            kind="collective-permute",
+            axes=("pipe",),
+            payload=times * hops * size(longest(forms)),
+            layer="between_stages",
+            arrays=times * hops,
+        )
+
+
+def _handed_on(layout: Layout) -> tuple[Hashable, ...]:
+    """Return what the forms of handed arrays depend on, besides the network."""
+    plan, micro = layout.plan, layout.task.microbatches
+    split = tuple(size for axis, size in plan.mesh.items() if axis not in _NOT_HANDED)
+    batch = next(iter(layout.shapes.values())).shape[0] // plan.batch_shards // micro
+    return batch, split, plan.weights, plan.spatial_until, plan.spatial_then
+
+
+def _handed(layout: Layout, alike: Alike) -> dict[str, Form]:
+    """Trace the network on one device and return what each block would hand on."""
+    task, found = layout.task, dict[str, Form]()
+    network = nnx.merge(task.graph, task.state.params, task.state.stats)
+    short: Any = alike.short(network)
+    graph, *trees = nnx.split(short, nnx.Param, ...)
+    held = hold(layout)
+    local = [
+        _locals(held.param_slots, trees[0], layout.plan, task.dtype),
+        _locals(held.stat_slots, trees[1], layout.plan, None),
+    ]
+
+    def run(nothing: Any, batch: Batch) -> None:
+        del nothing
+        part = {name: cut(x, task.microbatches)[0] for name, x in batch.items()}
+        arrays = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), local)
+        model: Any = nnx.merge(graph, *arrays)
+        model.train()
+        layout.bind(model, jax.random.key(0), part["id"])
+        given = inputs_of(task, part)
+        carried: Any = (given if len(given) > 1 else given[0]), ()
+        for name, _ in short.chain():
+            carried = run_blocks(model, (name,), carried)
+            found[name] = form_of(carried)
+
+    batch: Any = layout.padded(layout.shapes)
+    jax.eval_shape(layout.map(run, P(), batch, P()), (), batch)
+    return found
+
+
+def _locals(slots: Slots, tree: Any, plan: Plan, dtype: Any) -> Any:
+    """Return the shapes that a stage uses leaves in, those of some blocks as a tree."""
+    by_name = {leaf.name: leaf for leaf in slots.leaves}
+    leaves = [
+        jax.ShapeDtypeStruct(
+            by_name[name].local(plan, shared=False),
+            dtype if dtype is not None and len(x.shape) > 1 else x.dtype,
+        )
+        for name, x in named_leaves(tree).items()
+    ]
+    return jax.tree.unflatten(jax.tree.structure(tree), leaves)
+
+
+def training(layout: Layout, state: TrainState, batch: Batch) -> tuple[Pipeline, Batch]:
+    """Return the pipeline of a training step, and the microbatches that go through.
+
+    The loss of a step is the mean of its microbatches'; where each moves the weights,
+    its own is what it takes gradients of.
+    """
+    task, flows = layout.task, layout.plan.pipe.flows
+    key = jax.random.fold_in(jax.random.key(task.seed), state.step)
+    parts = shares(layout) * (1 if flows else task.microbatches)
+
+    def share(out: Any, part: Batch) -> jax.Array:
+        return layout.objective.losses(out, part).mean() / parts
+
+    order = timetable(layout.plan, task.microbatches)
+    micro = {name: cut(x, task.microbatches) for name, x in batch.items()}
+    return _pipeline(layout, order.beats, share, key), micro
+
+
+def _pipeline(
+    layout: Layout, beats: Beats, last: Last, key: jax.Array | None
+) -> Pipeline:
+    """Return the stages as functions, and the table that moves them.
+
+    Args:
+        layout: its network is cut into stages.
+        beats: who does what when.
+        last: what the last stage makes of a network's outputs.
+        key: random key of (seed, step) in training; None in evaluation.
+    """
+    held = hold(layout)
+    stages = held.stages
+    return Pipeline(
+        stages=tuple(
+            _stage(layout, number, last, key) for number in range(stages.count)
+        ),
+        tables=tables(beats, stages.places),
+        params=held.param_slots,
+        stats=held.stat_slots,
+        dtype=layout.task.dtype,
+    )
+
+
+def hold(layout: Layout) -> InSlots:
+    """Return how the state of a layout with stages lies."""
+    if layout.pipe is None:
+        raise TypeError(f"{layout.plan.title} has no stages")
+    return layout.pipe
+
+
+def _stage(layout: Layout, number: int, last: Last, key: jax.Array | None) -> Stage:
+    task, held = layout.task, hold(layout)
+    stages = held.stages
+    blocks, ends = stages.blocks[number], number == stages.count - 1
+    trees = task.state.params, task.state.stats
+    own = [
+        tuple(place for place, users in enumerate(used) if number in users)
+        for used in held.users
+    ]
+    again = apart(layout.plan, sum(stages.blocks, ())) if key is not None else ()
+
+    def make(part: Batch, params: Any, stats: Any) -> Any:
+        model = model_of(task, params, stats)
+        model.train() if key is not None else model.eval()
+        layout.bind(model, key, part["id"] if key is not None else None)
+        mark_all(layout.plan, model)
+        return model
+
+    def call(params: Any, stats: Any, carried: Any, part: Batch) -> Any:
+        if number == 0:
+            given = inputs_of(task, part)
+            carried = (given if len(given) > 1 else given[0]), ()
+        held = filled(trees[0], params), filled(trees[1], stats)
+        carried, after = in_turn(partial(make, part), blocks, again, held, carried)
+        new = jax.tree.leaves(after)
+        kept = {place: new[place] for place in own[1]}
+        if not ends:
+            return carried, kept
+        return last(*scored(layout.plan, outputs(carried), part)), kept
+
+    return Stage(
+        number=number,
+        device=stages.places.device_of(number),
+        call=call if key is None else graded(layout.plan, call),
+        params=own[0],
+        stats=own[1],
+    )
+
+
+def filled(tree: Any, own: Mapping[int, jax.Array]) -> Any:
+    """Fill a tree of shapes with a stage's own leaves; what it does not use is zero."""
+    shapes, structure = jax.tree.flatten(tree)
+    leaves = [
+        own[place] if place in own else jnp.zeros(x.shape, x.dtype)
+        for place, x in enumerate(shapes)
+    ]
+    return jax.tree.unflatten(structure, leaves)

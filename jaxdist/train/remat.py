@@ -1,0 +1,173 @@
+"""Remaking: what is inside a block is computed again backward instead of kept.
+
+Of the forward pass only what goes from block to block is kept, and what collectives
+brought: those never run twice, so a plan's ledger is the same with and without.
+
+A plan may end that before a block. Its inside and that of those behind it, which the
+backward pass reads first, are kept then.
+
+Sources: Chen et al. 2016, arXiv:1604.06174, "Training Deep Nets with Sublinear Memory
+Cost", section 4: here a segment is a block. Wahib et al. 2020, arXiv:2008.11421, KARMA:
+the last blocks stay.
+"""
+
+from collections.abc import Callable, Container, Sequence
+from functools import partial
+from typing import Any, Final
+
+import jax
+from jax.ad_checkpoint import checkpoint_name
+
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.plan import Plan
+from jaxdist.pipeline.stages import Blocks, outputs
+from jaxdist.pipeline.stages import run as run_blocks
+from jaxdist.train.materialize_params import stats_of
+
+Make = Callable[[Any, Any], Any]
+"""From parameters and statistics to a fresh network that is ready to be called."""
+
+_BLOCK: Final = "between blocks"
+_COLLECTIVES: Final = frozenset(
+    ("psum", "pmax", "ppermute", "all_gather", "reduce_scatter", "all_to_all")
+)
+
+
+def check(plan: Plan, model: Any) -> None:
+    """Refuse a network without named blocks, or without the one that a plan names.
+
+    Args:
+        plan: computes blocks again.
+        model: the network.
+
+    Raises:
+        BadInput: it has no `chain()`, no such block, or nothing is before it.
+    """
+    if not hasattr(model, "chain"):
+        raise BadInput(
+            f"{type(model).__name__} has no blocks to compute again",
+            rule="plan.remat needs a network with chain(), its named blocks in order",
+            values=f"plan.remat = True, {type(model).__name__} has no chain()",
+            remedy="plan.remat=false",
+        )
+    blocks, until = [name for name, _ in model.chain()], plan.remat_until
+    if until and until not in blocks[1:]:
+        raise _no_end(until, blocks)
+
+
+def called(
+    plan: Plan, make: Make, params: Any, stats: Any, inputs: tuple[Any, ...]
+) -> tuple[Any, Any]:
+    """Call a network, inside of what `graded` returns.
+
+    Args:
+        plan: says what is computed again.
+        make: the network, where all is computed again with `mark_all`.
+        params: its parameters.
+        stats: its running statistics.
+        inputs: what it is called on.
+
+    Returns:
+        What it returns, and the statistics behind it.
+    """
+    model = make(params, stats)
+    if not plan.remat_until:
+        return model(*inputs), stats_of(model)
+    blocks = tuple(name for name, _ in model.chain())
+    carried = (inputs if len(inputs) > 1 else inputs[0]), ()
+    again = apart(plan, blocks)
+    carried, new = in_turn(make, blocks, again, (params, stats), carried)
+    return outputs(carried), new
+
+
+def graded(plan: Plan, share: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of a network as gradients are taken of it.
+
+    Args:
+        plan: says what is computed again.
+        share: calls the network's blocks as `called` or `in_turn` do.
+    """
+    return remade(share) if plan.remat and not plan.remat_until else share
+
+
+def apart(plan: Plan, blocks: Blocks) -> Blocks:
+    """Name the blocks that are computed again apart from those that are kept."""
+    return plan.remade(blocks) if plan.remat_until else ()
+
+
+def in_turn(
+    make: Make, blocks: Blocks, again: Container[str], held: Any, carried: Any
+) -> tuple[Any, Any]:
+    """Call blocks that follow each other, and keep the insides of the last alone.
+
+    Args:
+        make: their network, where all is computed again with `mark_all`.
+        blocks: names, in order.
+        again: those to compute again; others come behind them.
+        held: parameters of the network, and running statistics.
+        carried: what the block before the first handed on.
+
+    Returns:
+        What the last hands on, and the statistics behind it.
+    """
+
+    def run(names: Blocks, params: Any, stats: Any, carried: Any) -> tuple[Any, Any]:
+        model = make(params, stats)
+        # What the last hands on is kept by the block that reads it.
+        mark(model, names[:-1] if names == first else ())
+        return run_blocks(model, names, carried), stats_of(model)
+
+    params, stats = held
+    first = tuple(name for name in blocks if name in again)
+    if first:
+        carried, stats = remade(partial(run, first))(params, stats, carried)
+    if behind := blocks[len(first) :]:
+        carried, stats = run(behind, params, stats, carried)
+    return carried, stats
+
+
+def mark_all(plan: Plan, model: Any) -> None:
+    """Name what each block returns where a plan computes all again; in place."""
+    if plan.remat and not plan.remat_until:
+        mark(model, [name for name, _ in model.chain()])
+
+
+def mark(model: Any, blocks: Container[str]) -> None:
+    """Name what some blocks of a chain return; the network is changed in place."""
+    for block in [block for name, block in model.chain() if name in blocks]:
+        kind = type(block)
+
+        def named(self: Any, *args: Any, _kind: Any = kind) -> Any:
+            out = _kind.__call__(self, *args)
+            return jax.tree.map(lambda x: checkpoint_name(x, _BLOCK), out)
+
+        # Python looks `__call__` up on the class: the block gets a class of its own.
+        own = type(kind.__name__, (kind,), {"__call__": named})
+        object.__setattr__(block, "__class__", own)
+
+
+def remade(share: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function of marked networks keep only what lies between their blocks."""
+    kept: Callable[..., Any] = jax.checkpoint(share, policy=_is_kept)
+    return kept
+
+
+def _is_kept(primitive: Any, *_: Any, **params: Any) -> bool:
+    if primitive.name == "name":
+        return bool(params["name"] == _BLOCK)
+    # A collective with a gradient of its own is in the trace under this name.
+    own = primitive.name.startswith("custom_vjp_call")
+    return own or primitive.name in _COLLECTIVES
+
+
+def _no_end(until: str, blocks: Sequence[str]) -> BadInput:
+    near = did_you_mean(until, blocks[1:])
+    meant = [f"did you mean plan.remat_until={near}?"] if near else []
+    if until == blocks[0]:
+        meant = ["plan.remat=false keeps the insides of all blocks"]
+    return BadInput(
+        f"blocks cannot be computed again until {until}",
+        rule="plan.remat_until names a block of the network, and not the first",
+        values=f"the blocks are {', '.join(blocks)}",
+        remedy=(*meant, "plan.remat_until= computes all again"),
+    )

@@ -1,0 +1,101 @@
+"""Shares: how much of each layer's work a device does under a layout.
+
+The step is traced twice, on one device and on the layout, with a scope around every
+layer, and both programs are walked; nothing is compiled.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+
+from jaxdist.core.plan import Plan
+from jaxdist.partition.flops import read_work
+from jaxdist.profile.scopes import modules, open_scopes
+from jaxdist.profile.trace import live
+from jaxdist.train.build_layout import lay_out
+from jaxdist.train.layout import Layout
+from jaxdist.train.step import train_step
+from jaxdist.train.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """The work of one layer in one step."""
+
+    layer: str
+    """Path of the layer; empty for loss, optimizer and what no layer does."""
+    whole: int
+    """FLOPs of the step on one device."""
+    device: int
+    """FLOPs on one device of the layout."""
+    devices: int
+    """Devices of the layout."""
+
+    @property
+    def share(self) -> float:
+        """The part of the work that a device does."""
+        return self.device / self.whole if self.whole else 0.0
+
+    @property
+    def repeats(self) -> float:
+        """How often the work is done: 1 is a perfect split."""
+        return self.share * self.devices
+
+
+def read_shares(layout: Layout) -> tuple[Share, ...]:
+    """Return the share of every layer that does something, in the order of use.
+
+    Args:
+        layout: the task, its plan and mesh.
+    """
+    task = replace(layout.task, model=_Scoped(layout.task.model))
+    scoped, layers = replace(layout, task=task), _layers(task)
+    whole = _work(_on_one_device(scoped), layers)
+    device = _work(scoped, layers)
+    return tuple(
+        Share(
+            layer=layer,
+            whole=flops,
+            device=device[layer],
+            devices=layout.plan.mesh.devices,
+        )
+        for layer, flops in whole.items()
+        if flops or device[layer]
+    )
+
+
+@dataclass(frozen=True)
+class _Scoped:
+    """Makes a network whose layers open scopes of their paths when they are called."""
+
+    make: Callable[..., nnx.Module]
+
+    def __call__(self, **how: Any) -> nnx.Module:
+        network = self.make(**how)
+        open_scopes(network, {})
+        return network
+
+
+def _layers(task: Task) -> tuple[str, ...]:
+    state = task.state
+    network = nnx.merge(task.graph, state.params, state.stats)
+    return tuple(modules(network))
+
+
+def _on_one_device(layout: Layout) -> Layout:
+    """Return the layout of the same task on the first of its devices."""
+    names, kinds = layout.mesh.axis_names, layout.mesh.axis_types
+    first = np.reshape(layout.mesh.devices.ravel()[:1], (1,) * len(names))
+    mesh = Mesh(first, names, axis_types=kinds)
+    return lay_out(layout.task, Plan(), mesh, layout.shapes)
+
+
+def _work(layout: Layout, layers: Sequence[str]) -> Counter[str]:
+    batch = layout.padded(layout.shapes)
+    step = live(train_step(layout), layout.state, batch)
+    return read_work(step, layers)

@@ -1,0 +1,1 @@
+"""Analysis of a step: audit, traffic, simulation, schedules drawn."""

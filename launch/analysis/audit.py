@@ -1,0 +1,110 @@
+"""Auditing: a compiled step held against its plan, without training."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+
+from jaxdist.collectives.hlo_collectives import Move
+from jaxdist.input.registry import open_data
+from jaxdist.launch.config.provenance import Resolved
+from jaxdist.launch.devices.prepare import Prepared
+from jaxdist.launch.training.job.batch_spec import wanted
+from jaxdist.launch.training.job.job import make_job
+from jaxdist.partition.audit import let_pass
+from jaxdist.train.program import Program, compile_program
+from jaxdist.train.work_shares import Share, read_shares
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audited:
+    """What an audit found."""
+
+    experiment: str
+    """Name of the experiment, or the path of its file."""
+    program: Program
+    """The compiled step, with the ledger and what differs from it."""
+    shares: tuple[Share, ...]
+    """Every layer's work, on one device and on each of the layout's."""
+
+    @property
+    def gathers(self) -> tuple[Move, ...]:
+        """The all-gathers that nobody planned."""
+        planned = self.program.layout.ledger.by_axes()
+        return tuple(
+            move
+            for move in self.program.moves
+            if move.kind == "all-gather" and (move.kind, move.axes) not in planned
+        )
+
+    @property
+    def flops_by_xla(self) -> int:
+        """FLOPs a device by XLA's own count of the compiled step."""
+        return int(self.program.step.cost_analysis().get("flops", 0))
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes a device by the compiler: what is given, made, and lives between."""
+        sizes = self.program.step.memory_analysis()
+        return {
+            "arguments": sizes.argument_size_in_bytes,
+            "results": sizes.output_size_in_bytes,
+            "temporary": sizes.temp_size_in_bytes,
+            "shared": sizes.alias_size_in_bytes,
+            "total": self.program.memory_bytes,
+        }
+
+    def tree(self) -> dict[str, Any]:
+        """Return all of it as plain values, bytes and FLOPs."""
+        program, plan = self.program, self.program.layout.plan
+        return {
+            "experiment": self.experiment,
+            "plan": plan.title,
+            "devices": plan.mesh.devices,
+            "equal": not program.differences,
+            "differences": [str(error) for error in program.differences],
+            "unplanned_all_gathers": len(self.gathers),
+            "collectives": [asdict(row) for row in program.audit],
+            "ledger": [asdict(row) for row in program.layout.ledger.rows],
+            "outer_steps": [
+                {
+                    "after": join.sync.after,
+                    "every": join.sync.every,
+                    "collectives": [asdict(row) for row in join.audit],
+                }
+                for join in program.joins
+            ],
+            "memory_bytes": self.memory,
+            "flops": {
+                "one_device": sum(share.whole for share in self.shares),
+                "device": sum(share.device for share in self.shares),
+                "device_by_xla": self.flops_by_xla,
+            },
+            "work": [self._row(share) for share in self.shares],
+        }
+
+    def _row(self, share: Share) -> dict[str, Any]:
+        planned = self.program.layout.ledger.work.get(share.layer)
+        extra = {"planned": planned, "share": share.share, "repeats": share.repeats}
+        return {**asdict(share), **extra}
+
+
+def audit(resolved: Resolved, prepared: Prepared) -> Audited:
+    """Compile the step of a configuration and compare; nothing is trained or written.
+
+    Args:
+        resolved: checked settings.
+        prepared: the plan fitted to the devices.
+
+    Raises:
+        BadInput: it cannot run as asked.
+    """
+    config = resolved.config
+    jax.config.update("jax_enable_x64", config.precision == "float64")
+    train, _ = open_data(config.data, wanted(config))
+    job = make_job(config, prepared.plan, train)
+    return Audited(
+        experiment=resolved.source,
+        program=compile_program(job.layout, differs=let_pass),
+        shares=read_shares(job.layout),
+    )

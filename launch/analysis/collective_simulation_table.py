@@ -1,0 +1,167 @@
+"""Simulated answers, laid out: as an object, and as lines and tables."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from jaxdist.core.text.formatting import count, percent, size
+from jaxdist.launch.analysis.collective_simulation import Answer
+from jaxdist.network.simulate import Phase
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_ROWS = 24
+_BAR = 30
+
+
+def tree(found: Answer) -> dict[str, Any]:
+    """Return an answer as one object; seconds and bytes are the units."""
+    topology = found.network.topology
+    more: dict[str, Any] = {}
+    if found.each:
+        more["collectives"] = [dict(zip(("name", "seconds"), e)) for e in found.each]
+    if found.tried:
+        more["mitigated"] = _mitigated(found)
+    return {
+        "algorithm": found.algorithm,
+        "topology": topology.name,
+        "ranks": found.ranks,
+        "bytes": found.bytes,
+        "density": found.density,
+        "place": found.place,
+        "pace": found.pace,
+        "sharing": found.network.sharing,
+        "factors": found.network.factors.name,
+        "seconds": found.seconds,
+        "phi_max": found.phi,
+        "bound_s": found.bound,
+        "ports": topology.ports,
+        "switches": topology.switches,
+        "phases": [asdict(phase) for phase in found.phases],
+        **more,
+    }
+
+
+def print_answer(out: "Console", found: Answer, *, plot: bool) -> None:
+    """Print the finding, steps that are alike as one row, and what to try next."""
+    from jaxdist.launch.terminal.console import print_next
+
+    topology = found.network.topology
+    out.print(f"{found.title} on {topology.name}, {count(found.ranks)} ranks\n")
+    for name, fact in _facts(found):
+        out.print(f"  {name:8} {fact}", soft_wrap=True)
+    out.print()
+    if found.phases:
+        _print_phases(out, found, plot)
+    if found.each:
+        _print_each(out, found)
+    if found.tried:
+        _print_tried(out, found)
+    print_next(out, *_next(found))
+
+
+def _facts(found: Answer) -> Iterator[tuple[str, str]]:
+    network, topology = found.network, found.network.topology
+    share = f": {percent(found.bound / found.seconds)} of it used" * bool(found.seconds)
+    yield "time", f"{1e3 * found.seconds:.6g} ms for {size(found.bytes)}"
+    if found.density is None:
+        links = "by the links of devices alone"
+        yield "bound", f"{1e3 * found.bound:.6g} ms {links}{share}"
+    yield "meeting", f"φ = {found.phi}, the most messages on one link"
+    yield (
+        "links",
+        f"{network.factors.name}, shared by {network.sharing}; "
+        f"{count(topology.switches)} switches of up to {count(topology.ports)} ports",
+    )
+
+
+def _print_phases(out: "Console", found: Answer, plot: bool) -> None:
+    from jaxdist.launch.terminal.console import marks, print_table, table
+
+    heads = ("steps", "ms each", "φ", "messages", "largest")
+    rows = table(*heads, *[""] * plot, right=heads[1:])
+    alike = list(_alike(found.phases))
+    longest = max(((b - a + 1) * phase.seconds for a, b, phase in alike), default=0)
+    for first, last, phase in alike[:_ROWS]:
+        whole = (last - first + 1) * phase.seconds
+        bar = marks(out).predicted * round(_BAR * whole / longest) if longest else ""
+        rows.add_row(
+            f"{first}" if first == last else f"{first}-{last}",
+            f"{1e3 * phase.seconds:.4g}",
+            count(phase.phi),
+            count(phase.messages),
+            size(phase.bytes),
+            *[bar] * plot,
+        )
+    print_table(out, rows)
+    if len(alike) > _ROWS:
+        out.print(f"  {len(alike) - _ROWS} more rows; all are in --json\n")
+
+
+def _print_each(out: "Console", found: Answer) -> None:
+    from jaxdist.launch.terminal.console import print_table, table
+
+    rows = table("collective", "ms", right=("ms",))
+    for name, seconds in found.each[:_ROWS]:
+        rows.add_row(name, f"{1e3 * seconds:.6g}")
+    print_table(out, rows)
+
+
+def _print_tried(out: "Console", found: Answer) -> None:
+    from jaxdist.launch.terminal.console import print_table, table
+
+    heads = ("ms", "φ", "of bound")
+    rows = table("list", "placement", *heads, right=heads)
+    for one in found.tried[:8]:
+        took = one.simulation.seconds
+        rows.add_row(
+            one.algorithm.name + f", {one.per_host} a host" * bool(one.per_host),
+            one.place,
+            f"{1e3 * took:.6g}",
+            count(one.simulation.phi_max),
+            percent(took / found.bound) if found.bound else "-",
+        )
+    print_table(out, rows)
+
+
+def _mitigated(found: Answer) -> dict[str, Any]:
+    best = found.tried[0]
+    return {
+        "algorithm": best.algorithm.name,
+        "per_host": best.per_host,
+        "place": best.place,
+        "devices": best.devices.tolist() if best.place == "swapped" else None,
+        "seconds": best.simulation.seconds,
+        "phi_max": best.simulation.phi_max,
+        "tried": len(found.tried),
+    }
+
+
+def _alike(phases: tuple[Phase, ...]) -> Iterator[tuple[int, int, Phase]]:
+    """Yield runs of steps that are the same: first, last, and one of them."""
+    at = 1
+    for phase, run in groupby(phases):
+        many = sum(1 for _ in run)
+        yield at, at + many - 1, phase
+        at += many
+
+
+def _next(found: Answer) -> tuple[str, ...]:
+    words = found.words
+    if found.tried:
+        best = found.tried[0]
+        name, place = best.algorithm.name, best.place
+        hosts = f" --per-host {best.per_host}" * bool(best.per_host)
+        swapped = ",".join(map(str, best.devices.tolist()))
+        usual = place == "in_order"
+        where = f" --place {swapped if place == 'swapped' else place}" * (not usual)
+        plain = f"{words.split(' --algorithm ')[0]}"
+        rest = words.split(f" --algorithm {found.algorithm}")[1]
+        return (f"jaxdist simulate {plain} --algorithm {name}{rest}{hosts}{where}",)
+    other = "ring" if found.algorithm != "ring" else "halving_doubling"
+    swapped = words.replace(f"--algorithm {found.algorithm}", f"--algorithm {other}")
+    able = found.density is None and not found.each
+    better = (f"jaxdist simulate {words} --mitigate",) if able else ()
+    return (f"jaxdist simulate {swapped}", *better)

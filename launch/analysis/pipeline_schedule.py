@@ -1,0 +1,146 @@
+"""The timeline that words of a command line ask for, and what is said of it."""
+
+import re
+from argparse import Namespace
+from dataclasses import asdict
+from typing import Any, Final
+
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.text.formatting import percent
+from jaxdist.pipeline.async_schedule import Stream
+from jaxdist.pipeline.pipedream import pipedream, pipedream_2bw
+from jaxdist.pipeline.sync_schedule import CHUNKED, EAGER, PLAIN, Schedule, schedule
+
+TAKES: Final = {
+    **dict.fromkeys(PLAIN, ("stages",)),
+    **dict.fromkeys((*CHUNKED, EAGER), ("stages", "chunks")),
+    "pipedream": ("stages", "replicas", "vertical_sync"),
+    "pipedream-2bw": ("stages", "group"),
+}
+"""What each schedule is made from, beside microbatches."""
+
+_STAGES: Final = 4
+
+
+def timeline_of(args: Namespace) -> Schedule | Stream:
+    """Return the table of a schedule.
+
+    Args:
+        args: `schedule`, `microbatches`, and of `TAKES` what was given, else None.
+
+    Raises:
+        BadInput: there is no such schedule, it does not take what was given, or not
+            with these numbers.
+    """
+    _refuse_others(args)
+    try:
+        return _made(args)
+    except BadInput as error:
+        raise _in_options(error) from None
+
+
+def facts(table: Schedule | Stream) -> str:
+    """Say in a line what a table comes to."""
+    most = [table.in_flight(device) for device in range(table.devices)]
+    said = [
+        f"{table.length:,} ticks, {percent(table.idle)} of them idle",
+        f"in flight by device: {', '.join(map(str, most))}",
+    ]
+    if table.exchanges < table.length:
+        said.insert(1, f"{table.exchanges:,} exchanges")
+    if isinstance(table, Stream):
+        kept = [str(table.versions_held(stage)) for stage in range(table.stages)]
+        said.append(f"versions by stage: {', '.join(kept)}")
+    return "; ".join(said)
+
+
+def tree(table: Schedule | Stream) -> dict[str, Any]:
+    """Return a table as JSON has it."""
+    more = _stream_tree(table) if isinstance(table, Stream) else _held(table)
+    return {
+        "schedule": table.name,
+        "ticks": table.length,
+        "exchanges": table.exchanges,
+        "idle": table.idle,
+        "in_flight": [table.in_flight(device) for device in range(table.devices)],
+        **more,
+        "table": [[work and asdict(work) for work in row] for row in table.ticks],
+        "ticks_of_beats": [len(beat) for beat in table.beats],
+    }
+
+
+def _made(args: Namespace) -> Schedule | Stream:
+    stages = _STAGES if args.stages is None else args.stages
+    match args.schedule:
+        case "pipedream":
+            replicas = args.replicas or (1,) * stages
+            _refuse_unequal(args.stages, replicas)
+            return pipedream(
+                replicas, args.microbatches, vertical_sync=bool(args.vertical_sync)
+            )
+        case "pipedream-2bw":
+            group = stages if args.group is None else args.group
+            return pipedream_2bw(stages, args.microbatches, group)
+        case name:
+            chunks = 1 if args.chunks is None else args.chunks
+            return schedule(name, stages, args.microbatches, chunks)
+
+
+def _held(table: Schedule) -> dict[str, Any]:
+    return {"held": [table.held(device) for device in range(table.devices)]}
+
+
+def _stream_tree(table: Stream) -> dict[str, Any]:
+    return {
+        "versions_held": [table.versions_held(stage) for stage in range(table.stages)],
+        "forward_versions": table.forward_versions,
+        "backward_versions": table.backward_versions,
+        "applied": table.applied,
+    }
+
+
+def _refuse_others(args: Namespace) -> None:
+    """Refuse a schedule that is not there, and what one does not take."""
+    name = args.schedule
+    if name not in TAKES:
+        near = did_you_mean(name, TAKES)
+        raise BadInput(
+            f"no schedule named {name}",
+            rule=f"one of {', '.join(TAKES)}",
+            values=f"--schedule {name}",
+            remedy=f"did you mean {near}?" if near else "--schedule 1f1b",
+        )
+    known = {option for options in TAKES.values() for option in options}
+    for option in sorted(known - {*TAKES[name]}):
+        if getattr(args, option) is not None:
+            able = [other for other, takes in TAKES.items() if option in takes]
+            raise BadInput(
+                f"the schedule {name} does not take --{option.replace('_', '-')}",
+                rule=f"it is for {', '.join(able)}",
+                values=f"--schedule {name}",
+                remedy=f"--schedule {able[0]}",
+            )
+
+
+def _refuse_unequal(stages: int | None, replicas: tuple[int, ...]) -> None:
+    if stages not in (None, len(replicas)):
+        raise BadInput(
+            "replicas are not those of so many stages",
+            rule="one number a stage",
+            values=f"stages={stages}, {len(replicas)} numbers of replicas",
+            remedy=f"stages={len(replicas)}",
+        )
+
+
+def _in_options(error: BadInput) -> BadInput:
+    """Say what a schedule asks for in words that a command takes."""
+
+    def typed(text: str) -> str:
+        return re.sub(r"\b(\w+)=", r"--\1 ", text.replace("devices=", "stages="))
+
+    return BadInput(
+        error.what,
+        rule=error.rule,
+        values=typed(error.values),
+        remedy=[typed(line) for line in error.remedy],
+    )

@@ -1,0 +1,121 @@
+"""Wired: an experiment's step on hosts in a box, and the bytes that each one sends."""
+
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.iproute import check_machine
+
+_MOST: Final = 16
+_STEPS: Final = 3
+_TIMEOUT_S: Final = 600
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wire:
+    """What the interfaces of the hosts counted."""
+
+    sent: tuple[int, ...]
+    """Bytes of a step that each host sent, headers included: the median of several."""
+
+    @property
+    def mean(self) -> float:
+        """Bytes that a host sends in a step, on average over the hosts."""
+        return statistics.mean(self.sent)
+
+
+def check_wire(plan: Plan) -> None:
+    """Refuse what hosts in a box cannot count.
+
+    Raises:
+        BadInput: one device, too many, replicas that talk between steps, or no hosts
+            can be made here.
+    """
+    devices = plan.mesh.devices
+    if plan.replicas > 1:
+        raise BadInput(
+            "hosts count a step, and replicas do not talk in one",
+            rule="bytes are counted on links where every step moves the same",
+            values=f"plan.mesh.replica = {plan.replicas}, "
+            f"plan.outer.every = {plan.outer.every}",
+            remedy="jaxdist bytes without --wire",
+        )
+    if not 2 <= devices <= _MOST:
+        raise BadInput(
+            "there is nothing to count on links",
+            rule=f"a device is a host of its own, and there are 2 to {_MOST} hosts",
+            values=f"the plan has {devices} device{'s' * (devices != 1)}",
+            remedy="plan.mesh.data=4",
+        )
+    check_machine()
+
+
+def wire(words: Sequence[str], devices: int) -> Wire:
+    """Run a step of an experiment several times, one host a device, and count.
+
+    The batch is zeros and the weights are thrown away: bytes depend on shapes alone.
+
+    Args:
+        words: EXPERIMENT and its overrides.
+        devices: of its plan.
+
+    Raises:
+        BadInput: no hosts can be made here.
+        ProcessesFailed: a host failed.
+    """
+    with Hosts(devices, frames=True) as hosts:
+        worker = (sys.executable, "-m", __name__, *words)
+        done = hosts.run(worker, timeout=_TIMEOUT_S)
+    return Wire(sent=tuple(int(each.out.splitlines()[-1]) for each in done))
+
+
+def _work(words: Sequence[str]) -> int:
+    """Be one host: return the bytes that it sends in a step."""
+    from jaxdist.launch.config.resolve import resolve
+    from jaxdist.launch.devices.prepare import Prepared
+    from jaxdist.launch.distributed.initialize import join
+
+    join()
+    import jax
+
+    from jaxdist.launch.analysis.step_traffic import layout_of
+    from jaxdist.launch.testbed.traffic_counter import Gauge
+    from jaxdist.train.program import compile_program, initial_state
+
+    config = (resolved := resolve(words[0], words[1:])).config
+    devices = jax.device_count()
+    prepared = Prepared(plan=config.plan, platform="cpu", devices=devices)
+    program = compile_program(layout_of(resolved, prepared))
+    state, batch = initial_state(program.layout), _zeros(program)
+
+    def step() -> Any:
+        nonlocal state
+        state, loss = program.step(state, batch)
+        return loss
+
+    jax.block_until_ready(step())
+    gauge = Gauge(jax.make_mesh((devices,), ("host",)))
+    return round(statistics.median(gauge.read(step).sent for _ in range(_STEPS)))
+
+
+def _zeros(program: Any) -> Any:
+    """Make a batch of the right shapes on all hosts."""
+    import jax
+    import jax.numpy as jnp
+
+    layout = program.layout
+    shapes = layout.padded(layout.shapes)
+
+    def zeros() -> Any:
+        return {key: jnp.zeros(s.shape, s.dtype) for key, s in shapes.items()}
+
+    return jax.jit(zeros, out_shardings=dict(program.batch))()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{_work(sys.argv[1:])}\n")

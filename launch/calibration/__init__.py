@@ -1,0 +1,1 @@
+"""Calibration from the command line: measure, fit, score."""

@@ -1,0 +1,139 @@
+"""Blockwise: the blocks of an experiment's network, to be timed one by one."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxdist.calibrate.blocks import Subject
+from jaxdist.core.cluster.block_timings import signature
+from jaxdist.core.profile import Profile
+from jaxdist.launch.config import Experiment
+from jaxdist.launch.training.job.abstract_model import bind_noise
+from jaxdist.launch.training.job.abstract_step import profiled, task_of
+from jaxdist.launch.training.job.job import network_of
+from jaxdist.pipeline.stages import outputs
+from jaxdist.pipeline.stages import run as run_blocks
+from jaxdist.train.layout import Shapes
+from jaxdist.train.materialize_params import inputs_of, model_of
+from jaxdist.train.pipeline.stages import variable_at, variables_by_block
+from jaxdist.train.pipeline.sync_gradients import filled
+from jaxdist.train.state import leaf_names
+from jaxdist.train.task import Task
+
+
+def blocks_of(
+    config: Experiment, parts: Sequence[int], most: float
+) -> tuple[Subject, ...]:
+    """List the blocks of an experiment's network, those of equal layers once.
+
+    Args:
+        config: checked settings.
+        parts: into which samples are divided.
+        most: FLOPs of the largest that is timed.
+
+    Returns:
+        None where the network is no chain.
+
+    Raises:
+        BadInput: data that the network cannot be trained on.
+    """
+    task, shapes = task_of(config)
+    profile = profiled(task, shapes, config.model.name)
+    if not profile.blocks:
+        return ()
+    found = {
+        (subject.key, subject.samples): subject
+        for part in parts
+        for subject in _blocks(task, _part(shapes, part), profile)
+        if subject.flops <= most
+    }
+    return tuple(found.values())
+
+
+def _part(shapes: Shapes, part: int) -> Shapes:
+    """Return the shapes of a part of a batch, of one sample at least."""
+    return {
+        key: jax.ShapeDtypeStruct((max(1, x.shape[0] // part), *x.shape[1:]), x.dtype)
+        for key, x in shapes.items()
+    }
+
+
+def _blocks(task: Task, shapes: Shapes, profile: Profile) -> Iterator[Subject]:
+    """Yield the blocks of a network in order, each on what the one before hands on."""
+    owned = _owned(task)
+    given = jax.eval_shape(partial(inputs_of, task), dict(shapes))
+    carried: Any = (given if len(given) > 1 else given[0]), ()
+    for block in profile.blocks:
+        last = block is profile.blocks[-1]
+        scored = dict(shapes) if last else {}
+        floats = 0 if block is profile.blocks[0] else len(jax.tree.leaves(carried))
+        call = _Call(task, block.name, owned[block.name], (carried, scored), floats)
+        samples = shapes["id"].shape[0]
+        yield Subject(
+            key=signature(profile, block.name),
+            samples=samples,
+            flops=block.flops_forward * samples / profile.batch,
+            call=call,
+            weights=call.weights,
+            slopes=call.slopes,
+            rest=call.rest,
+        )
+        carried = jax.eval_shape(call, call.weights, call.slopes, call.rest)
+
+
+class _Call:
+    """A block as a function of what has gradients, and of the rest."""
+
+    def __init__(
+        self, task: Task, name: str, places: Sequence[int], given: Any, floats: int
+    ) -> None:
+        self.task, self.name, self.places = task, name, places
+        leaves, self.tree = jax.tree.flatten(given)
+        # Samples, positions and labels have no gradient, though some are floats.
+        self.has = [
+            k < floats and bool(jnp.issubdtype(x.dtype, jnp.floating))
+            for k, x in enumerate(leaves)
+        ]
+        both = list(zip(leaves, self.has, strict=True))
+        self.slopes = tuple(x for x, has in both if has)
+        self.rest = tuple(x for x, has in both if not has)
+        params = jax.tree.leaves(task.state.params)
+        self.weights = tuple(_used(params[k], task.dtype) for k in places)
+
+    def __call__(
+        self, weights: Sequence[Any], slopes: Sequence[Any], rest: Sequence[Any]
+    ) -> Any:
+        """Return what the block hands on, the loss behind the last."""
+        state, left = self.task.state, {True: iter(slopes), False: iter(rest)}
+        own = dict(zip(self.places, weights, strict=True))
+        model: Any = model_of(
+            self.task, filled(state.params, own), filled(state.stats, {})
+        )
+        carried, scored = jax.tree.unflatten(
+            self.tree, [next(left[has]) for has in self.has]
+        )
+        model.train()
+        bind_noise(model, len(jax.tree.leaves(carried)[0]))
+        after = run_blocks(model, (self.name,), carried)
+        if not scored:
+            return after
+        return self.task.objective.losses(outputs(after), scored).mean()
+
+
+def _owned(task: Task) -> dict[str, list[int]]:
+    """Return the places of the parameters that each block uses, by its name."""
+    network = network_of(task)
+    leaves = [id(variable_at(network, name)) for name in leaf_names(task.state.params)]
+    return {
+        block: [place for place, leaf in enumerate(leaves) if leaf in used]
+        for block, used in variables_by_block(network)
+    }
+
+
+def _used(x: Any, dtype: Any) -> jax.ShapeDtypeStruct:
+    """Return the shape of a parameter as it is used: matrices in the task's dtype."""
+    own = dtype if dtype is not None and len(x.shape) > 1 else x.dtype
+    return jax.ShapeDtypeStruct(x.shape, own)

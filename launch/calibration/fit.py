@@ -1,0 +1,93 @@
+"""Fits: what `jaxdist calibrate fit` was asked for, done and written."""
+
+import shlex
+from argparse import Namespace
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxdist.calibrate.fit import MOST, Found, choose, fit
+from jaxdist.calibrate.fitted_constants import Fitted, fitted, write_fitted
+from jaxdist.calibrate.formats.registry import FORMATS, format_of
+from jaxdist.calibrate.measured_rows import Constant, Row
+from jaxdist.calibrate.row_filter import selection
+from jaxdist.core.text.formatting import percent
+from jaxdist.meshes.clusters.load import find
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A fit with the rows of its file."""
+
+    known: Fitted
+    """What was written."""
+    found: Found
+    """What was fitted."""
+    rows: tuple[Row, ...]
+    """All rows of the file."""
+
+    def tree(self) -> dict[str, Any]:
+        """Return it as one object."""
+        told = asdict(self.known)
+        return {
+            **told,
+            "rows": len(self.known.rows),
+            "noisy": len(self.found.noisy),
+            "left_to_score": len(self.rows) - len(self.known.rows),
+        }
+
+
+def fit_rows(args: Namespace) -> Made:
+    """Fit, and write the constants.
+
+    Raises:
+        BadInput: something of it cannot be.
+    """
+    form = format_of(args.measured, args.format, FORMATS)
+    names = args.constants.split(",") if args.constants else None
+    most = len(form.constants) if args.more else MOST
+    free = choose(form, names, most)
+    cluster = args.cluster or form.cluster
+    rows = form.read(args.measured, find(cluster))
+    found = fit(form, selection(args.train).of(rows), free, noisy=args.noisy)
+    known = fitted(form, cluster, found, args.train, args.measured.name)
+    write_fitted(known, args.output)
+    return Made(known=known, found=found, rows=tuple(rows))
+
+
+def print_fit(out: "Console", made: Made, args: Namespace) -> None:
+    """Print the constants with their bounds, and how well they fit."""
+    from jaxdist.launch.terminal.console import print_next, print_table, table
+
+    found, known = made.found, made.known
+    out.print(f"{args.measured.name}, fitted where {known.train}\n", soft_wrap=True)
+    others = len(made.rows) - len(found.rows)
+    facts = {
+        "rows": f"{len(found.rows):,} fitted, {others:,} left to score",
+        "cluster": known.cluster,
+        "error": f"{percent(found.mape)} mean, on the rows that were fitted",
+    }
+    if found.noisy:
+        facts["noisy"] = (
+            f"{len(found.noisy):,} rows spread too much, and are not fitted"
+        )
+    for name, fact in facts.items():
+        out.print(f"  {name:8} {fact}", soft_wrap=True)
+    out.print()
+    heads = ("value", "bounds")
+    rows = table("constant", *heads, "unit", "what it is", right=heads)
+    for one in found.free:
+        value, bounds = found.values[one.name], f"{one.low:g} to {one.high:g}"
+        said = one.means + ", at its bound" * _at_bound(one, value)
+        rows.add_row(one.name, f"{value:.4g}", bounds, one.unit, said)
+    print_table(out, rows)
+    file, output = shlex.quote(str(args.measured)), shlex.quote(str(Path(args.output)))
+    print_next(out, f"jaxdist oracle score {file} --cluster {output}")
+
+
+def _at_bound(one: Constant, value: float) -> bool:
+    near = 1e-3 * (one.high - one.low)
+    return min(value - one.low, one.high - value) < near

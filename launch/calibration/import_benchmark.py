@@ -1,0 +1,150 @@
+"""Reading: a cluster with a level as nccl-tests or OSU measured it."""
+
+import shlex
+from argparse import Namespace
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxdist.calibrate.benchmark_outputs.host_span import spanned
+from jaxdist.calibrate.benchmark_outputs.level import Fit, fitted_level, with_level
+from jaxdist.calibrate.benchmark_outputs.read import read_outputs
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.cluster.level import Level
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.calibration.link_format import micro, rate, switched
+from jaxdist.launch.run_folder.folder import write_whole
+from jaxdist.meshes.clusters.load import find
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True, kw_only=True)
+class Read:
+    """A level that was read, in its cluster."""
+
+    fit: Fit
+    """The line."""
+    before: Cluster
+    """As it was."""
+    after: Cluster
+    """With the level's alpha and bandwidth replaced."""
+    place: int
+    """Of the level."""
+    path: Path
+    """Where it was written."""
+
+    @property
+    def level(self) -> Level:
+        """The level as it is now."""
+        return self.after.levels[self.place]
+
+    def tree(self) -> dict[str, Any]:
+        """Return it as one object, seconds and bytes."""
+        fit = self.fit
+        return {
+            "level": self.level.name,
+            "alpha": self.level.alpha.tree(),
+            "bandwidth": self.level.bandwidth.tree(),
+            "spread": fit.line.spread,
+            "ranks": fit.ranks,
+            "hosts": list(fit.hosts),
+            "programs": [table.program for table in fit.tables],
+            "timings": [asdict(one) for table in fit.tables for one in table.timings],
+            "switches": [asdict(one) for one in fit.switches],
+            "notes": notes(self),
+            "written": str(self.path),
+        }
+
+
+def read_level(args: Namespace) -> Read:
+    """Read, fit, and write the cluster.
+
+    Raises:
+        BadInput: something of it cannot be.
+    """
+    if args.cluster is None:
+        raise BadInput(
+            "nothing says what was measured",
+            rule="alpha and bandwidth are of a level of a cluster, whose devices and "
+            "other levels stay as they are",
+            values="no --cluster",
+            remedy="--cluster dgx-h100, or a file; --level pod",
+        )
+    if not args.output.parent.is_dir():
+        raise BadInput(
+            f"no folder {args.output.parent}",
+            rule="a cluster is written into a folder that exists",
+            values=f"-o {args.output}",
+            remedy=f"-o {args.output.name}",
+        )
+    before = find(args.cluster)
+    tables = read_outputs(args.files, ranks=args.ranks, program=args.program)
+    place = spanned(before, tables[0].ranks, tables[0].hosts, args.level)
+    fit = fitted_level(tables, noisy=args.noisy)
+    after = with_level(before, place, fit)
+    write_whole(args.output, after.to_json())
+    return Read(fit=fit, before=before, after=after, place=place, path=args.output)
+
+
+def notes(made: Read) -> list[str]:
+    """Return what a person should know of the numbers."""
+    fit, level, found = made.fit, made.level, []
+    if not fit.tables[0].one_by_one:
+        found.append("alpha stays: osu_bw keeps a window of messages in flight")
+    elif fit.alpha is None:
+        found.append("alpha stays: the sizes are too large to tell it")
+    unit = made.before.sizes[made.place - 1] if made.place else 1
+    if fit.hosts and fit.ranks < unit * len(fit.hosts):
+        found.append(
+            f"{fit.ranks} ranks on {len(fit.hosts)} hosts: with all its devices a host "
+            "may send more"
+        )
+    inner = made.after.levels[: made.place]
+    slow = min(inner, key=lambda one: one.bandwidth.value, default=level)
+    if slow.bandwidth.value < fit.line.bandwidth:
+        found.append(
+            f"level {slow.name} has {slow.bandwidth.value:.4g} B/s, and so much went "
+            "through it: it decides"
+        )
+    if not all(table.checked for table in fit.tables):
+        found.append("the results were not looked at")
+    return found
+
+
+def print_read(out: "Console", made: Read) -> None:
+    """Print the fit beside what the cluster had."""
+    from jaxdist.core.text.formatting import percent
+    from jaxdist.launch.terminal.console import print_next, print_table, table
+
+    fit, level = made.fit, made.level
+    out.print(f"{_what(fit)}\n", soft_wrap=True)
+    was = made.before.levels[made.place]
+    heads = ("measured", "before")
+    rows = table(f"level {level.name}", *heads, "origin before", right=heads)
+    alpha = (micro(level.alpha.value), micro(was.alpha.value))
+    rates = (rate(level.bandwidth.value), rate(was.bandwidth.value))
+    rows.add_row("alpha, a message", *alpha, was.alpha.origin)
+    rows.add_row("bandwidth, a unit", *rates, was.bandwidth.origin)
+    print_table(out, rows)
+    out.print(f"  spread   {percent(fit.line.spread)} from the line, on average")
+    for one in fit.switches:
+        out.print(switched(one), soft_wrap=True)
+    for note in notes(made):
+        out.print(f"  note     {note}", soft_wrap=True)
+    out.print(f"  written  {made.path}\n")
+    file = shlex.quote(str(made.path))
+    print_next(out, f"jaxdist oracle predict resnet50 --cluster {file}")
+
+
+def _what(fit: Fit) -> str:
+    """Say what was read."""
+    programs = ", ".join(dict.fromkeys(one.program for one in fit.tables))
+    sizes = sorted({size for one in fit.tables for size in one.sizes})
+    on = f" on {len(fit.hosts)} host{'s' * (len(fit.hosts) > 1)}" * bool(fit.hosts)
+    count = sum(len(one.timings) for one in fit.tables)
+    return (
+        f"{programs}    {fit.ranks} ranks{on}, {count} timings of {len(sizes)} sizes, "
+        f"{sizes[0]:,} to {sizes[-1]:,} B"
+    )

@@ -1,0 +1,238 @@
+"""Calibrating: this machine, or the processes of a launcher, measured as a cluster."""
+
+import os
+from argparse import Namespace
+from dataclasses import replace
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.text import parsing
+from jaxdist.launch.calibration.measure_table import Calibrated
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.devices.jax_environment import fixed_fake_devices
+from jaxdist.launch.devices.platform import find_platform
+from jaxdist.launch.devices.prepare import Prepared, prepare_devices
+from jaxdist.launch.distributed.environment import was_placed
+from jaxdist.launch.distributed.initialize import WATCHED_S, join
+from jaxdist.launch.distributed.process_group import company
+from jaxdist.launch.run_folder.folder import write_whole
+from jaxdist.meshes.clusters.load import find
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+    from jaxdist.calibrate.blocks import Subject as Block
+    from jaxdist.calibrate.kernels import Subject
+    from jaxdist.calibrate.measure_cluster import Machine
+    from jaxdist.launch.config import Experiment
+
+_SMALLEST: Final = 1e6
+_MOST: Final = 2.0**32
+"""Bytes of `--largest`."""
+
+
+def calibrate(args: Namespace) -> Calibrated:
+    """Measure, and write the cluster file.
+
+    Raises:
+        BadInput: fewer devices than were asked for, or a machine that is too busy.
+    """
+    config = resolve(args.words[0], args.words[1:]).config if args.words else None
+    cluster = None if args.cluster is None else _measured(args)
+    if was_placed(os.environ):
+        join(WATCHED_S)
+    mine = company()
+    devices = _devices(args, cluster, mine.count)
+    largest = _largest(args, cluster, devices)
+    prepared = prepare_devices(Plan(mesh=MeshShape(data=devices)), explicit=True)
+    machine = _machine(args, prepared, config, cluster, largest)
+    if mine.leads:
+        write_whole(args.output, machine.cluster.to_json())
+    return Calibrated(
+        machine=machine,
+        dtype=args.dtype,
+        path=args.output,
+        leads=mine.leads,
+        of=args.words[0] if args.words else Calibrated.of,
+    )
+
+
+def _devices(args: Namespace, cluster: Cluster | None, processes: int) -> int:
+    """Return how many devices are measured: those of a cluster that is added to.
+
+    Raises:
+        BadInput: other ones were asked for, or they do not divide over the processes.
+    """
+    there = _there(processes) if cluster is None else cluster.devices
+    devices = there if args.devices is None else args.devices
+    if cluster is not None and devices != there:
+        raise BadInput(
+            "layers are added to a cluster of other devices",
+            rule="all devices of the cluster are timed at once, as they were before",
+            values=f"--devices {devices}, {args.cluster} has {there}",
+            remedy=f"--devices {there}",
+        )
+    if devices < 1 or devices % processes:
+        raise BadInput(
+            "the devices do not divide over the processes",
+            rule="--devices is a multiple of the processes",
+            values=f"--devices {devices}, {processes} processes",
+            remedy=f"--devices {processes * max(1, devices // processes)}",
+        )
+    return devices
+
+
+def _there(processes: int) -> int:
+    """Return how many devices are measured where nobody says it.
+
+    One, alone; of several processes all that they have, since they take part anyway.
+    """
+    if processes == 1:
+        return 1
+    if find_platform(os.environ).name == "cpu":
+        return processes * (fixed_fake_devices(os.environ) or 1)
+    import jax
+
+    return jax.device_count()
+
+
+def _largest(args: Namespace, cluster: Cluster | None, devices: int) -> int | None:
+    """Return the bytes up to which collectives are timed; None where nobody says it.
+
+    Raises:
+        BadInput: no size, too few to tell what a byte costs, too many, or nothing that
+            is timed.
+    """
+    if args.largest is None:
+        return None
+    if cluster is not None or devices == 1:
+        raise BadInput(
+            "no collectives are timed that could be larger",
+            rule="--largest is for several devices, whose links are measured; with "
+            "--cluster they stay as they are",
+            values=f"--largest {args.largest}, "
+            + ("1 device" if cluster is None else f"--cluster {args.cluster}"),
+            remedy=f"jaxdist calibrate --devices {max(2, devices)} "
+            f"--largest {args.largest}",
+        )
+    try:
+        size = parsing.volume(args.largest, "--largest")
+    except BadInput:
+        size = 0.0
+    if not _SMALLEST <= size <= _MOST:
+        raise BadInput(
+            f"--largest {args.largest} is no size of a sum that is worth timing",
+            rule="a number and its unit, from 1 MB, below which bytes are lost among "
+            "messages, to 4 GiB",
+            values=f"--largest {args.largest}",
+            remedy=("--largest 64MB", "without it: 8 MB"),
+        )
+    return int(size)
+
+
+def _machine(
+    args: Namespace,
+    prepared: Prepared,
+    config: "Experiment | None",
+    cluster: Cluster | None,
+    largest: int | None,
+) -> "Machine":
+    """Measure the machine, unless it is given, and the layers of an experiment."""
+    # From here on jax is imported: it sees the devices that were just prepared.
+    from jaxdist.calibrate.measure_cluster import measured, with_layers
+    from jaxdist.meshes.build import build_mesh
+
+    mesh, when = build_mesh(prepared.plan), date.today().isoformat()
+    machine = None
+    if cluster is None:
+        machine = measured(
+            mesh,
+            name=args.output.stem,
+            dtype=args.dtype,
+            memory=_memory(prepared, mesh.size),
+            when=when,
+            noisy=args.noisy,
+            largest=largest,
+        )
+        if config is None:
+            return machine
+        cluster = machine.cluster
+    layers = _layers(config, mesh.size) if config else ()
+    wholes = _blocks(config, mesh.size) if config else ()
+    found = with_layers(cluster, mesh, layers, wholes, dtype=args.dtype, when=when)
+    if config is not None:
+        found = replace(found, cluster=_with_input(found.cluster, config, mesh, when))
+    if machine is None:
+        return found
+    return replace(
+        machine,
+        cluster=found.cluster,
+        kernels=machine.kernels + found.kernels,
+        blocks=found.blocks,
+    )
+
+
+def _with_input(
+    cluster: Cluster, config: "Experiment", mesh: "Mesh", when: str
+) -> Cluster:
+    """Return the cluster with what its hosts make ready of an experiment's samples."""
+    from jaxdist.launch.calibration.input_rate import supplied
+
+    rate = supplied(config, mesh)
+    if rate is None:
+        return cluster
+    origin = f"measured: jaxdist calibrate {config.name}, {mesh.size} devices, {when}"
+    # It was of all hosts together, which are many where a level is of one's devices.
+    hosts = cluster.devices // cluster.levels[0].size
+    return replace(cluster, input_rate=Number(rate / hosts, origin))
+
+
+def _measured(args: Namespace) -> Cluster:
+    """Return the cluster that layers are added to.
+
+    Raises:
+        BadInput: nobody measured it here.
+    """
+    cluster = find(args.cluster)
+    if not args.words or cluster.device.kernels is None:
+        raise BadInput(
+            "no cluster that layers can be added to",
+            rule="--cluster is a file that calibrate wrote on these devices, and an "
+            "experiment says which layers",
+            values=f"calibrate {' '.join(args.words)} --cluster {args.cluster}",
+            remedy="jaxdist calibrate vgg16 --cluster cluster.json -o cluster.json",
+        )
+    return cluster
+
+
+def _layers(config: "Experiment", devices: int) -> "tuple[Subject, ...]":
+    """Return the layers of an experiment at the sizes that plans would give them."""
+    from jaxdist.calibrate.measure_cluster import SOON
+    from jaxdist.calibrate.network_kernels import own
+    from jaxdist.launch.training.job.abstract_step import calls_of
+
+    return own(calls_of(config), sorted({1, devices, devices**2}), SOON)
+
+
+def _blocks(config: "Experiment", devices: int) -> "tuple[Block, ...]":
+    """Return the blocks of an experiment on a device's samples, on few, and on one."""
+    from jaxdist.calibrate.measure_cluster import SOON
+    from jaxdist.launch.calibration.block_timing import blocks_of
+
+    return blocks_of(config, sorted({devices, devices**2, config.data.batch}), SOON)
+
+
+def _memory(prepared: Prepared, devices: int) -> int:
+    """Return the bytes of a device: of the accelerator, or its part of the host's."""
+    import jax
+    import psutil
+
+    if prepared.platform != "cpu":
+        told: Any = jax.local_devices()[0].memory_stats() or {}
+        if "bytes_limit" in told:
+            return int(told["bytes_limit"])
+    return int(psutil.virtual_memory().total) // devices

@@ -1,0 +1,125 @@
+"""Calibrated: a machine that was measured, as a person and as a program read it."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from jaxdist.calibrate.levels import Sums
+    from jaxdist.calibrate.measure_cluster import Machine
+    from jaxdist.core.cluster.block_timings import TimedBlock
+    from jaxdist.core.cluster.level import Level
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrated:
+    """A machine that was measured, and where it was written."""
+
+    machine: "Machine"
+    """What was found."""
+    dtype: str
+    """Of the numbers that were computed with."""
+    path: Path
+    """The cluster file."""
+    leads: bool
+    """Whether this process tells about it."""
+    of: str = "digits"
+    """The experiment whose layers were timed, or another."""
+
+    def tree(self) -> dict[str, Any]:
+        """Return it as one object, seconds and bytes."""
+        found = self.machine
+        return {
+            "cluster": json.loads(found.cluster.to_json()),
+            "kernels": [asdict(kernel) for kernel in found.kernels],
+            "blocks": [asdict(block) for block in found.blocks],
+            "sums": [
+                {"level": sums.level, "devices": sums.among.devices, **asdict(each)}
+                for sums in found.sums
+                for each in sums.timings
+            ],
+            "spread": max((sums.line.spread for sums in found.sums), default=0.0),
+            "switches": [
+                {"level": sums.level, **asdict(sums.switch)}
+                for sums in found.sums
+                if sums.switch
+            ],
+            "written": str(self.path),
+        }
+
+
+def _block_rows(blocks: "Sequence[TimedBlock]") -> "Table":
+    """Return what blocks take, in the order of the network."""
+    from jaxdist.core.text.formatting import duration, size
+    from jaxdist.launch.terminal.console import table
+
+    heads = ("samples", "forward", "backward", "kept ")
+    rows = table("block", *heads, right=heads)
+    for one in blocks:
+        took = duration(one.forward_s), duration(one.backward_s)
+        rows.add_row(one.key, f"{one.samples:,.0f}", *took, size(one.kept))
+    return rows
+
+
+def print_calibrated(out: "Console", made: Calibrated) -> None:
+    """Say what was measured, and where it is."""
+    from jaxdist.core.text.formatting import percent, size
+    from jaxdist.launch.terminal.console import print_next, print_table, table
+
+    cluster = made.machine.cluster
+    device = cluster.device
+    out.print(f"{cluster.name}    {device.name}, all measured together\n")
+    heads = ("FLOPs", "forward", "of peak", "backward", "of peak ")
+    rows = table("kernel", *heads, right=heads)
+    peak = device.peak(made.dtype).value
+    for kernel in made.machine.kernels:
+        flops = kernel.shape.flops
+        told = [kernel.shape.text, size(flops, "")]
+        for took, work in ((kernel.forward_s, 1), (kernel.backward_s, 2)):
+            told += [f"{1e6 * took:,.0f} us", percent(work * flops / took / peak, 0)]
+        rows.add_row(*told)
+    print_table(out, rows)
+    if made.machine.blocks:
+        print_table(out, _block_rows(made.machine.blocks))
+    out.print(f"  computes {size(peak, 'FLOP/s')} in {made.dtype} at most")
+    out.print(f"  memory   {size(device.memory_bandwidth.value, 'B/s')} a device")
+    if cluster.host_link is not None:
+        out.print(f"  copies   {size(cluster.host_link.value, 'B/s')} to a device")
+    if cluster.input_rate is not None:
+        host = " a host" * (len(cluster.levels) > 1)
+        rate = size(cluster.input_rate.value, "B/s")
+        out.print(f"  input    {rate}{host} of {made.of}")
+    out.print(f"  kernel   {1e6 * device.launch.value:.1f} us at least")
+    if cluster.devices > 1:
+        out.print(f"  company  {device.crowd.value:.2g} times as long as alone")
+    levels = {level.name: level for level in cluster.levels}
+    for sums in made.machine.sums:
+        _print_sums(out, sums, levels[sums.level], alone=len(levels) == 1)
+    out.print(f"  written  {made.path}\n")
+    print_next(out, f"jaxdist oracle predict {made.of} --cluster {made.path}")
+
+
+def _print_sums(out: "Console", sums: "Sums", level: "Level", *, alone: bool) -> None:
+    """Say what sums of a level take, and where their algorithm changes."""
+    from jaxdist.core.text.formatting import duration, percent, size
+    from jaxdist.launch.calibration.link_format import switched
+
+    first, last = sums.timings[0], sums.timings[-1]
+    who = "a host" if sums.among.stride > 1 else "a device"
+    between = f"{level.size} {'hosts' if sums.among.stride > 1 else 'devices'}: "
+    out.print(
+        f"  {'sums' if alone else level.name:8} {'' if alone else between}"
+        f"{1e6 * level.alpha.value:,.0f} us a message, "
+        f"{size(level.bandwidth.value, 'B/s')} {who}; "
+        f"{percent(sums.line.spread)} from that on average, over "
+        f"{size(first.payload)} to {size(last.payload)}, the largest in "
+        f"{duration(last.seconds)}"
+    )
+    if sums.switch:
+        out.print(switched(sums.switch), soft_wrap=True)

@@ -1,0 +1,201 @@
+"""Scores: what `jaxdist oracle score` was asked for, done and laid out."""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jaxdist.calibrate.fitted_constants import Fitted, is_fitted, read_fitted, unfitted
+from jaxdist.calibrate.formats.registry import FORMATS, format_of
+from jaxdist.calibrate.measured_rows import Format, Row
+from jaxdist.calibrate.ranking import ranking
+from jaxdist.calibrate.row_filter import selection
+from jaxdist.calibrate.score import Score, Scored, Summary, score
+from jaxdist.core.errors import BadInput
+from jaxdist.core.text.formatting import percent
+from jaxdist.meshes.clusters.load import find
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_WORST: Final = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A score with what it is of."""
+
+    score: Score
+    known: Fitted
+    """Constants, fitted or not."""
+    file: str
+    """Name of the file of the rows."""
+    one: Row | None
+    """The row whose terms are asked for."""
+
+
+def score_rows(args: Namespace) -> Asked:
+    """Score what was asked for.
+
+    Raises:
+        BadInput: something of it cannot be.
+    """
+    form = format_of(args.measured, args.format, FORMATS)
+    known = _known(args.cluster, form)
+    rows = form.read(args.measured, find(known.cluster))
+    chosen = selection(args.rows).of(rows) if args.rows else rows
+    return Asked(
+        score=score(chosen, known, chosen=bool(args.rows)),
+        known=known,
+        file=args.measured.name,
+        one=None if args.explain is None else _row(rows, args.explain),
+    )
+
+
+def tree(asked: Asked) -> dict[str, Any]:
+    """Return a score as one object; errors are shares, times seconds."""
+    found = asked.score
+    more = {} if asked.one is None else {"terms": terms(asked.one, asked.known)}
+    if ranks := ranking(found.rows):
+        more["ranking"] = {**asdict(ranks), "accuracy": ranks.accuracy}
+    return {
+        **asdict(found.total),
+        "groups": {name: asdict(one) for name, one in found.groups.items()},
+        "left_out": found.left_out,
+        "baseline_hindsight": found.hindsight,
+        "format": asked.known.format,
+        "constants": asked.known.values,
+        "origin": _origin(asked.known),
+        **more,
+        "each": [_leaf(one) for one in found.rows],
+    }
+
+
+def print_score(out: "Console", asked: Asked) -> None:
+    """Print errors by group, the worst rows, and terms where they are asked for."""
+    from jaxdist.launch.terminal.console import print_next
+
+    found = asked.score
+    left = f", {found.left_out:,} fitted ones left out" * bool(found.left_out)
+    out.print(f"{asked.file}: {len(found.rows):,} rows scored{left}\n", soft_wrap=True)
+    out.print(f"  accuracy {percent(found.total.mean_accuracy)} mean")
+    if found.total.covered is not None:
+        held = percent(found.total.covered)
+        out.print(f"  interval of 90 % holds {held} of the rows")
+    if ranks := ranking(found.rows):
+        pairs = f"{ranks.pairs_right} of {ranks.pairs} pairs in order"
+        wholly = f"{ranks.right} of {ranks.contests} rankings right"
+        out.print(f"  ranking {percent(ranks.accuracy)}: {pairs}, {wholly}")
+    out.print(f"  constants {_origin(asked.known)}", soft_wrap=True)
+    which = "these rows, in its favour" if found.hindsight else "the rows fitted"
+    out.print(f"  baseline one utilisation, fitted to {which}\n", soft_wrap=True)
+    _print_groups(out, found)
+    _print_worst(out, found)
+    if asked.one is not None:
+        _print_terms(out, asked.one, asked.known)
+    if not asked.known.rows:
+        file = asked.file
+        print_next(out, f"jaxdist calibrate fit {file} --train ... -o fitted.json")
+    elif asked.one is None:
+        print_next(out, "--explain N prints the terms of row N")
+
+
+def terms(row: Row, known: Fitted) -> dict[str, float]:
+    """Return the prediction of a row by term, in its unit.
+
+    Raises:
+        BadInput: its model has no terms.
+    """
+    if row.explain is None:
+        raise BadInput(
+            f"{row.label} has no terms",
+            rule="terms are printed where the model has them",
+            values=f"format {known.format}",
+            remedy="leave out --explain",
+        )
+    return dict(row.explain(known.values))
+
+
+def _known(cluster: str | None, form: Format) -> Fitted:
+    if cluster is not None and is_fitted(Path(cluster)):
+        return read_fitted(Path(cluster), form)
+    return unfitted(form, cluster or form.cluster)
+
+
+def _row(rows: Sequence[Row], number: int) -> Row:
+    if not 0 <= number < len(rows):
+        raise BadInput(
+            f"no row {number}",
+            rule="--explain takes the number of a row of the file, from 0",
+            values=f"{len(rows)} rows",
+            remedy=f"--explain {len(rows) - 1}",
+        )
+    return rows[number]
+
+
+def _origin(known: Fitted) -> str:
+    if not known.rows:
+        return f"not fitted; cluster {known.cluster}"
+    values = ", ".join(f"{c['name']} {c['value']:.4g}" for c in known.constants)
+    return f"{values}; fitted to {len(known.rows):,} rows of {known.source}"
+
+
+def _leaf(one: Scored) -> dict[str, Any]:
+    row = one.row
+    return {
+        "label": row.label,
+        "group": row.group,
+        "devices": row.devices,
+        "unit": row.unit,
+        "measured": row.measured,
+        "predicted": one.predicted,
+        "interval": one.interval,
+        "baseline": one.baseline,
+        "error": one.error,
+    }
+
+
+def _print_groups(out: "Console", found: Score) -> None:
+    from jaxdist.launch.terminal.console import print_table, table
+
+    heads = ("rows", "MAPE", "median", "p95", "worst", "baseline's MAPE")
+    rows = table("group", *heads, right=heads)
+    groups = found.groups
+    named = groups.items() if len(groups) > 1 else ()
+    for name, one in (*named, ("all", found.total)):
+        rows.add_row(name, f"{one.rows:,}", *_shares(one))
+    print_table(out, rows)
+
+
+def _shares(one: Summary) -> list[str]:
+    shares = (one.mape, one.median, one.p95, one.worst, one.baseline_mape)
+    return [percent(share) for share in shares]
+
+
+def _print_worst(out: "Console", found: Score) -> None:
+    from jaxdist.launch.terminal.console import print_table, table
+
+    worst = sorted(found.rows, key=lambda one: -one.error)[:_WORST]
+    units = {one.row.unit for one in worst}
+    unit = f", {units.pop()}" if len(units) == 1 else ""
+    heads = f"predicted{unit}", f"measured{unit}", "accurate"
+    rows = table("worst rows", *heads, *["unit"] * (not unit), right=heads)
+    for one in worst:
+        accurate = percent(max(1 - one.error, 0))
+        numbers = f"{one.predicted:.4g}", f"{one.row.measured:.4g}"
+        rows.add_row(one.row.label, *numbers, accurate, *[one.row.unit] * (not unit))
+    print_table(out, rows)
+
+
+def _print_terms(out: "Console", row: Row, known: Fitted) -> None:
+    from jaxdist.launch.terminal.console import print_table, table
+
+    total = row.predict(known.values)
+    rows = table("term", row.unit, "share", right=(row.unit, "share"))
+    for name, value in terms(row, known).items():
+        rows.add_row(name, f"{value:.4g}", percent(value / total))
+    rows.add_row("predicted", f"{total:.4g}", percent(1.0))
+    rows.add_row("measured", f"{row.measured:.4g}", "")
+    out.print(f"  {row.label}\n", soft_wrap=True)
+    print_table(out, rows)

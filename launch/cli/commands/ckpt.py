@@ -1,0 +1,219 @@
+"""`jaxdist ckpt`: look at the checkpoints of a run, anywhere and without its model."""
+
+import argparse
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from jaxdist.core.text.formatting import count, duration, size
+
+summary: Final = "list, inspect, verify and hash the checkpoints of a run"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what may be typed after `jaxdist ckpt`."""
+    parser.add_argument(
+        "action",
+        choices=tuple(_ACTIONS),
+        help="ls: all, each one verified; inspect: leaves and notes; "
+        "verify: recompute the checksums, exit code 1 if damaged; "
+        "hash: one digest of the parameters",
+    )
+    parser.add_argument("run", metavar="RUN", help="name or path of a run")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="N",
+        type=int,
+        help="step of one checkpoint (default: the newest; verify: all)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what was asked for; 1 if a checkpoint is damaged."""
+    _stay_on_the_host()
+    directory = _checkpoints_of(args.run)
+    return act(args.action, directory, args.checkpoint, as_json=args.json)
+
+
+def act(action: str, directory: Path, step: int | None, *, as_json: bool) -> int:
+    """Report on a folder of checkpoints and print it.
+
+    Args:
+        action: ls, inspect, verify or hash.
+        directory: the folder of the checkpoints.
+        step: one checkpoint, or None.
+        as_json: print one JSON object.
+
+    Returns:
+        1 if a checkpoint that was asked about is damaged, else 0.
+    """
+    report, show = _ACTIONS[action]
+    found = report(directory, step)
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        show(found, Console(highlight=False, soft_wrap=True))
+    return 1 if action != "ls" and _is_damaged(found) else 0
+
+
+def listing(directory: Path, step: int | None = None) -> dict[str, Any]:
+    """List checkpoints, oldest first, each with its damage or None."""
+    from jaxdist.train.checkpoint import reader
+
+    chosen = [step] if step is not None else reader.steps(directory)
+    rows = [_row(reader.folder_of(directory, number)) for number in chosen]
+    aside = [str(path) for path in reader.set_aside(directory)]
+    return {"directory": str(directory), "checkpoints": rows, "set_aside": aside}
+
+
+def inspection(directory: Path, step: int | None = None) -> dict[str, Any]:
+    """Tell what one checkpoint says about itself, and the bytes of each leaf."""
+    from jaxdist.train.checkpoint import reader
+
+    folder = reader.folder_of(directory, step)
+    try:
+        notes = reader.read_notes(folder)
+    except reader.Damaged as damage:
+        return {"path": str(folder), "damage": str(damage)}
+    leaves = {
+        name: {**asdict(note), "bytes": note.nbytes}
+        for name, note in notes.leaves.items()
+    }
+    about = dict(notes.about)
+    return {
+        "path": str(folder),
+        "step": notes.step,
+        "bytes": notes.nbytes,
+        "about": about,
+        "leaves": leaves,
+    }
+
+
+def hashing(directory: Path, step: int | None = None) -> dict[str, Any]:
+    """Hash the parameters of one checkpoint, verified on the way."""
+    from jaxdist.train.checkpoint import reader
+    from jaxdist.train.checkpoint.checksum import digest
+
+    folder, under = reader.folder_of(directory, step), "params/"
+    try:
+        notes = reader.read_notes(folder)
+        leaves = reader.leaves(folder, notes, under=under)
+        found = digest((name.removeprefix(under), array) for name, array in leaves)
+    except reader.Damaged as damage:
+        return {"path": str(folder), "damage": str(damage)}
+    return {"path": str(folder), "step": notes.step, "params_sha256": found}
+
+
+def _stay_on_the_host() -> None:
+    """Leave accelerators alone: a run may be using them."""
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+
+
+def _checkpoints_of(name_or_path: str) -> Path:
+    from jaxdist.launch.run_folder.folder import find_run
+
+    return find_run(name_or_path).checkpoints
+
+
+def _row(folder: Path) -> dict[str, Any]:
+    from jaxdist.train.checkpoint import reader
+
+    saved = folder.stat().st_mtime
+    return {
+        "step": int(folder.name),
+        "path": str(folder),
+        "bytes": sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()),
+        "saved": saved,
+        "age_s": max(time.time() - saved, 0.0),
+        "damage": reader.verify(folder),
+    }
+
+
+def _is_damaged(found: dict[str, Any]) -> bool:
+    rows = found.get("checkpoints", [found])
+    return any(row.get("damage") for row in rows)
+
+
+def _show_listing(found: dict[str, Any], console: Console) -> None:
+    rows = found["checkpoints"]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("step", "size", "age"):
+        table.add_column(name, justify="right")
+    table.add_column("state")
+    for row in rows:
+        state = f"damaged: {row['damage']}" if row["damage"] else "verified"
+        cells = (count(row["step"]), size(row["bytes"]), duration(row["age_s"]))
+        table.add_row(*cells, escape(state))
+    total = size(sum(row["bytes"] for row in rows))
+    _line(console, f"{found['directory']}    {_checkpoints(len(rows))}, {total}")
+    if rows:
+        console.print(table)
+    for path in found["set_aside"]:
+        _line(console, f"  set aside  {path}")
+
+
+def _show_inspection(found: dict[str, Any], console: Console) -> None:
+    if "damage" in found:
+        _show_damage(found, console)
+        return
+    number, leaves = count(found["step"]), found["leaves"]
+    heading = f"{found['path']}    step {number}, {size(found['bytes'])}"
+    _line(console, f"{heading}, {count(len(leaves))} leaves")
+    for name, value in found["about"].items():
+        _line(console, f"  {name}  {value}")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("leaf", "dtype", "shape"):
+        table.add_column(name)
+    table.add_column("size", justify="right")
+    table.add_column("checksum")
+    for name, leaf in leaves.items():
+        kind = f"{leaf['key']} key" if leaf["key"] else leaf["dtype"]
+        shape = escape(str([*leaf["shape"]]))
+        table.add_row(name, kind, shape, size(leaf["bytes"]), leaf["fingerprint"])
+    console.print(table)
+
+
+def _show_verdicts(found: dict[str, Any], console: Console) -> None:
+    for row in found["checkpoints"]:
+        word = "damaged" if row["damage"] else "verified"
+        detail = row["damage"] or size(row["bytes"])
+        _line(console, f"  {word:8}  checkpoint {row['step']}  {detail}")
+    if not found["checkpoints"]:
+        _line(console, f"no checkpoint in {found['directory']}")
+
+
+def _show_hash(found: dict[str, Any], console: Console) -> None:
+    if "damage" in found:
+        _show_damage(found, console)
+    else:
+        print(found["params_sha256"])
+
+
+def _show_damage(found: dict[str, Any], console: Console) -> None:
+    _line(console, f"  damaged   {found['path']}  {found['damage']}")
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, markup=False)
+
+
+def _checkpoints(number: int) -> str:
+    return "1 checkpoint" if number == 1 else f"{count(number)} checkpoints"
+
+
+_ACTIONS: Final = {
+    "ls": (listing, _show_listing),
+    "inspect": (inspection, _show_inspection),
+    "verify": (listing, _show_verdicts),
+    "hash": (hashing, _show_hash),
+}

@@ -1,0 +1,46 @@
+"""`jaxdist compare RUN`: what was predicted of a run beside what was measured."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from jaxdist.launch.cli.parser import Parser, add_folder, add_json, check_folder
+
+summary = "set what was predicted of runs beside what they measured"
+
+
+def add_arguments(parser: Parser) -> None:
+    """Take runs, a cluster, and where to write a better one."""
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="+", help="a run inside the folder, or a path"
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="NAME|FILE",
+        help="what they ran on: a name or a file of docs/clusters.md",
+    )
+    parser.add_argument(
+        "--recalibrate",
+        metavar="FILE",
+        help="write the cluster with speeds that explain these runs",
+    )
+    parser.add_argument(
+        "--layers", action="store_true", help="show every layer, not the worst alone"
+    )
+    add_folder(parser)
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    """Compare and print."""
+    from jaxdist.launch.planning.compare import compare_runs
+    from jaxdist.launch.planning.compare_table import print_compared
+    from jaxdist.launch.terminal.console import console, print_json
+
+    if args.recalibrate:
+        check_folder(Path(args.recalibrate))
+    found = compare_runs(args)
+    if args.json:
+        print_json(found.tree())
+    else:
+        print_compared(console(), found, args)
+    return 0

@@ -1,0 +1,121 @@
+"""`jaxdist data quality`: how well an experiment's samples are mixed, by their part."""
+
+import math
+from argparse import Namespace
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from jaxdist.launch.cli.parser import Parser, add_experiment, add_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from jaxdist.input.local_shuffle.quality import Quality
+
+summary = "compare how well parts of the samples that are exchanged mix them"
+
+_EPOCHS: Final = (0, 1, 5, 10, 30)
+
+
+def add_arguments(parser: Parser) -> None:
+    """Take `quality`, an experiment, overrides, and the parts to compare."""
+    parser.add_argument(
+        "action",
+        choices=("quality",),
+        help="quality: forecast, for each Q, how many samples stay where they were "
+        "and how far the classes of a partition are from those of all",
+    )
+    add_experiment(parser)
+    parser.add_argument(
+        "--q",
+        metavar="Q",
+        type=float,
+        action="append",
+        help="part of its samples that a partition exchanges an epoch, 0 to 1; may be "
+        "given several times (the experiment's own, or 0, 0.05, 0.1, 0.3, 1)",
+    )
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    """Forecast and print."""
+    from jaxdist.launch.config.resolve import resolve
+    from jaxdist.launch.terminal.console import (
+        console,
+        print_json,
+        print_next,
+        print_table,
+    )
+    from jaxdist.launch.training.job.shuffle_quality import labels_of, quality_of
+
+    resolved = resolve(args.experiment, args.overrides)
+
+    from jaxdist.input.registry import open_data
+    from jaxdist.launch.training.job.batch_spec import wanted
+
+    config, asked = resolved.config, resolved.config.plan.shuffle
+    train, _ = open_data(config.data, wanted(config))
+    own = (0.0, 0.05, 0.1, 0.3, 1.0) if asked.q is None else (asked.q,)
+    labels = labels_of(train)
+    rows = {
+        q: quality_of(replace(asked, q=q), config, len(train), labels)
+        for q in args.q or own
+    }
+    if args.json:
+        print_json({f"{q:g}": _tree(row) for q, row in rows.items()})
+        return 0
+    first = next(iter(rows.values())).shuffle
+    out = console()
+    out.print(
+        f"{resolved.source}    {len(train):,} samples in {first.partitions:,} "
+        f"partitions of {first.slots:,}"
+    )
+    out.print("\n  home: part of the samples that are in their first partition")
+    print_table(out, _homes(rows))
+    if labels is None:
+        out.print("  samples have no label each: no distance between classes\n")
+    else:
+        out.print("  classes: distance of a partition's from those of all, 0 to 1")
+        print_table(out, _distances(rows))
+    words = " ".join((args.experiment, *args.overrides))
+    print_next(out, f"jaxdist train {words} plan.shuffle.q={list(rows)[-1]:g}")
+    return 0
+
+
+def _tree(quality: "Quality") -> dict[str, Any]:
+    return {
+        "partitions": quality.shuffle.partitions,
+        "exchanged": quality.shuffle.exchanged,
+        "home": {str(e): quality.home(e) for e in _EPOCHS},
+        "distance": {str(e): quality.distance(e) for e in _EPOCHS},
+        "floor": quality.floor,
+        # JSON has no infinity.
+        "forgotten": quality.forgotten if quality.forgotten < math.inf else None,
+    }
+
+
+def _homes(rows: "dict[float, Quality]") -> "Table":
+    """Lay out which part of the samples is where it was at first."""
+    from jaxdist.core.text.formatting import percent
+    from jaxdist.launch.terminal.console import table
+
+    heads = ("Q", "exchanged", *(f"epoch {e}" for e in _EPOCHS))
+    made = table(*heads, right=heads)
+    for q, row in rows.items():
+        sent = f"{row.shuffle.exchanged:,} of {row.shuffle.slots:,}"
+        made.add_row(f"{q:g}", sent, *(percent(row.home(e)) for e in _EPOCHS))
+    return made
+
+
+def _distances(rows: "dict[float, Quality]") -> "Table":
+    """Lay out how far the classes of a partition are from those of all samples."""
+    from jaxdist.launch.terminal.console import table
+
+    heads = ("Q", *(f"epoch {e}" for e in _EPOCHS), "random", "forgotten")
+    made = table(*heads, right=heads)
+    for q, row in rows.items():
+        cells = [f"{row.distance(e):.3f}" for e in _EPOCHS]
+        epochs = round(row.forgotten) if row.forgotten < math.inf else None
+        when = "never" if epochs is None else f"{epochs:,} epochs"
+        made.add_row(f"{q:g}", *cells, f"{row.floor:.3f}", when)
+    return made

@@ -1,0 +1,65 @@
+"""`jaxdist diff RUN_A RUN_B`: what two runs set differently."""
+
+from argparse import Namespace
+
+from jaxdist.launch.cli.parser import Parser, add_folder, add_json, add_run
+
+summary = "show what two runs set differently"
+
+
+def add_arguments(parser: Parser) -> None:
+    """Take two runs."""
+    add_run(parser, "run_a")
+    add_run(parser, "run_b")
+    add_folder(parser)
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    """Print the keys and the package versions that differ."""
+    from jaxdist.launch.config.value_text import write_value
+    from jaxdist.launch.run_folder.config_diff import changed_keys, changed_packages
+    from jaxdist.launch.run_folder.folder import find_run
+    from jaxdist.launch.run_folder.lockfile import read_lock
+    from jaxdist.launch.terminal.console import (
+        console,
+        marks,
+        print_json,
+        print_table,
+        table,
+    )
+
+    runs = [find_run(name, folder=args.dir) for name in (args.run_a, args.run_b)]
+    old, new = (read_lock(run) for run in runs)
+    keys = changed_keys(old.resolved.config, new.resolved.config)
+    packages = changed_packages(old, new)
+    if args.json:
+        found = {"keys": keys, "packages": packages}
+        print_json(
+            {"runs": [str(run.path) for run in runs]}
+            | {
+                kind: {c.key: {"a": c.old, "b": c.new} for c in changes}
+                for kind, changes in found.items()
+            }
+        )
+        return 0
+    out = console()
+    out.print(
+        f"{len(keys)} keys and {len(packages)} packages differ\n"
+        if keys or packages
+        else "the configurations and the packages are the same"
+    )
+    if not keys and not packages:
+        return 0
+    signs = marks(out)
+    rows = table("key", *(run.name for run in runs))
+    for change in keys:
+        origins = [lock.resolved.origins[change.key] for lock in (old, new)]
+        pair = zip(origins, (change.old, change.new))
+        rows.add_row(
+            change.key, *(f"{signs.origin(by)} {write_value(v)}" for by, v in pair)
+        )
+    for change in packages:
+        rows.add_row(f"package {change.key}", f"{change.old}", f"{change.new}")
+    print_table(out, rows)
+    return 0

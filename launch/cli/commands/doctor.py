@@ -1,0 +1,58 @@
+"""`jaxdist doctor`: what is wrong with this machine, and the fix."""
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from jaxdist.launch.cli.parser import Parser, add_folder, add_json
+
+if TYPE_CHECKING:
+    from jaxdist.launch.doctor.checks import Check
+
+summary = "check this machine, and say the fix for what is wrong"
+
+
+def add_arguments(parser: Parser) -> None:
+    """Take the experiment that should run here."""
+    parser.add_argument(
+        "experiment",
+        metavar="EXPERIMENT",
+        nargs="?",
+        default="digits",
+        help="expect the devices of its plan (digits)",
+    )
+    add_folder(parser)
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    """Print every check; fail when one of them failed."""
+    from dataclasses import asdict
+    from pathlib import Path
+
+    from jaxdist.launch.config.registry import load_experiment
+    from jaxdist.launch.doctor.checks import examine
+    from jaxdist.launch.terminal.console import print_json
+
+    plan = load_experiment(args.experiment).plan
+    checks = examine(plan, Path(args.dir))
+    counts = {
+        state: sum(check.state == state for check in checks)
+        for state in ("ok", "warn", "failed")
+    }
+    if args.json:
+        print_json({"checks": [asdict(check) for check in checks], **counts})
+    else:
+        _print(checks, counts)
+    return 1 if counts["failed"] else 0
+
+
+def _print(checks: "tuple[Check, ...]", counts: dict[str, int]) -> None:
+    from jaxdist.launch.terminal.console import console
+
+    out = console()
+    for check in checks:
+        out.print(f"  {check.state:7} {check.name:13} {check.text}", soft_wrap=True)
+        if check.remedy:
+            out.print(f"{'':24}remedy: {check.remedy}", soft_wrap=True)
+    warnings = f"{counts['warn']} warning{'s' * (counts['warn'] != 1)}"
+    out.print(f"\n  {counts['ok']} ok, {warnings}, {counts['failed']} failed")

@@ -1,0 +1,50 @@
+"""`jaxdist experiments`: what can be trained."""
+
+from argparse import Namespace
+from dataclasses import asdict
+
+from jaxdist.launch.cli.parser import Parser, add_json
+
+summary = "list the experiments that come with jaxdist"
+
+
+def add_arguments(parser: Parser) -> None:
+    """Take a name to show in full."""
+    parser.add_argument("name", metavar="NAME", nargs="?", help="show this one in full")
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    """Print the catalogue, or one entry with its source, time and score."""
+    from jaxdist.core.errors import BadInput, did_you_mean
+    from jaxdist.launch.config.registry import LISTING, list_experiments
+    from jaxdist.launch.terminal.console import (
+        console,
+        print_json,
+        print_next,
+        print_table,
+        table,
+    )
+
+    entries = {entry.name: entry for entry in list_experiments()}
+    if args.name and args.name not in entries:
+        near = did_you_mean(args.name, entries)
+        meant = f"did you mean {near}? " if near else ""
+        raise BadInput(f"no experiment named {args.name}", remedy=meant + LISTING)
+    shown = [entries[args.name]] if args.name else list(entries.values())
+    if args.json:
+        print_json({"experiments": [asdict(entry) for entry in shown]})
+        return 0
+    out = console()
+    if args.name:
+        out.print(f"{args.name}\n", style="title")
+        out.print(shown[0].details + "\n")
+        print_next(out, f"jaxdist train {args.name}", f"jaxdist config {args.name}")
+        return 0
+    rows = table("experiment", "what it trains")
+    for entry in shown:
+        rows.add_row(entry.name, entry.summary)
+    print_table(out, rows)
+    first = shown[0].name
+    print_next(out, f"jaxdist experiments {first}", f"jaxdist train {first}")
+    return 0

@@ -1,0 +1,106 @@
+"""`jaxdist pipeline draw`: a schedule of a pipeline, drawn and counted."""
+
+from argparse import ArgumentTypeError, Namespace
+from pathlib import Path
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.cli.parser import Parser, add_json
+
+summary = "draw a schedule of a pipeline, with its ticks, bubble and memory"
+
+
+def add_arguments(parser: Parser) -> None:
+    """Take `draw`, a schedule and its numbers."""
+    parser.add_argument("action", choices=("draw",), help="draw: one row a device")
+    parser.add_argument(
+        "--schedule",
+        metavar="NAME",
+        default="1f1b",
+        help="gpipe, 1f1b, interleaved, eager-1f1b, zb-h1, pipedream or pipedream-2bw "
+        "(1f1b)",
+    )
+    _add_number(parser, "--stages", "S", "devices in a row (4)")
+    parser.add_argument(
+        "--microbatches", metavar="M", type=int, default=8, help="in all (8)"
+    )
+    _add_number(parser, "--chunks", "V", "interleaved, eager-1f1b: chunks a device (1)")
+    parser.add_argument(
+        "--replicas",
+        metavar="R,R,...",
+        type=_numbers,
+        help="pipedream: devices of each stage (1 for each of 4 stages)",
+    )
+    parser.add_argument(
+        "--vertical-sync",
+        action="store_true",
+        default=None,
+        help="pipedream: a microbatch takes the same weights on all stages",
+    )
+    _add_number(parser, "--group", "G", "pipedream-2bw: microbatches of an update (S)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="write an SVG file as well"
+    )
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    """Draw and count."""
+    from jaxdist.launch.analysis.pipeline_schedule import facts, timeline_of, tree
+    from jaxdist.launch.terminal.console import console, marks, print_json, print_next
+    from jaxdist.pipeline.draw_svg import picture
+    from jaxdist.pipeline.draw_text import draw
+
+    table = timeline_of(args)
+    if args.output:
+        _write(args.output, picture(table))
+    if args.json:
+        print_json(tree(table))
+        return 0
+    out = console()
+    out.print(f"{table.title}\n")
+    signs = marks(out)
+    drawn = draw(table, width=out.width - 2, idle=signs.idle, more=signs.more)
+    for line in drawn.split():
+        out.print("  ", line, sep="", soft_wrap=True)
+    out.print(f"\n  {facts(table)}\n", soft_wrap=True)
+    print_next(out, *_next(args))
+    return 0
+
+
+def _add_number(parser: Parser, name: str, metavar: str, what: str) -> None:
+    parser.add_argument(name, metavar=metavar, type=int, help=what)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise ArgumentTypeError(f"not numbers with commas: {text}") from None
+
+
+def _write(path: Path, text: str) -> None:
+    if not path.parent.is_dir():
+        raise BadInput(
+            f"no folder {path.parent}",
+            rule="the drawing is written into a folder that exists",
+            values=f"--output {path}",
+            remedy=f"-o {path.name}",
+        )
+    path.write_text(text, encoding="utf-8")
+
+
+def _next(args: Namespace) -> tuple[str, ...]:
+    """Return another schedule to compare with, and this one as a picture."""
+    other = "gpipe" if args.schedule == "1f1b" else "1f1b"
+    own = [
+        f"--{name.replace('_', '-')} {value}"
+        for name in ("stages", "microbatches", "chunks", "group")
+        if (value := getattr(args, name)) is not None
+    ]
+    if args.replicas:
+        own.append(f"--replicas {','.join(map(str, args.replicas))}")
+    own += ["--vertical-sync"] * bool(args.vertical_sync)
+    shared = [word for word in own if word.startswith(("--stages", "--micro"))]
+    compare = " ".join(("jaxdist pipeline draw --schedule", other, *shared))
+    same = " ".join(("jaxdist pipeline draw --schedule", args.schedule, *own))
+    return (compare,) if args.output else (compare, f"{same} -o {args.schedule}.svg")

@@ -1,0 +1,132 @@
+"""`jaxdist profile MODEL`: what each layer costs, and where the network may be cut."""
+
+from argparse import Namespace
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxdist.launch.cli.parser import Parser, add_json, check_folder
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from jaxdist.core.profile import Layer, Profile
+
+summary = "print what each layer of a network costs, and where it may be cut"
+
+
+def add_arguments(parser: Parser) -> None:
+    """Take a network and overrides."""
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a name of the model registry, or an experiment by name or file",
+    )
+    parser.add_argument(
+        "overrides",
+        metavar="key=value",
+        nargs="*",
+        default=(),
+        help="batch (1), input.size (what the network was made for, or the "
+        "experiment's data), precision (float32), and the model. keys of "
+        "`jaxdist config EXPERIMENT`",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="write the JSON as well, for `jaxdist plan stages --profile FILE`",
+    )
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    """Read the profile, write it where that was asked for, and print it."""
+    from jaxdist.launch.terminal.console import console, print_json
+    from jaxdist.launch.training.job.abstract_model import find_specimen, profile_of
+
+    if args.output:
+        check_folder(args.output)
+    profile = profile_of(*find_specimen(args.model, args.overrides))
+    if args.output:
+        args.output.write_text(profile.to_json(), encoding="utf-8")
+    if args.json:
+        print_json(profile.tree())
+    else:
+        words = " ".join((args.model, *args.overrides))
+        _print(console(), profile, words)
+    return 0
+
+
+def _print(out: "Console", profile: "Profile", words: str) -> None:
+    from jaxdist.launch.terminal.console import print_next, print_table
+
+    for line in _facts(profile):
+        out.print(line, soft_wrap=True)
+    out.print()
+    print_table(out, _table(profile))
+    out.print(f"  cuts     {_cuts(profile)}\n", soft_wrap=True)
+    print_next(out, f"jaxdist profile {words} -o {profile.model}.json")
+
+
+def _facts(profile: "Profile") -> Iterable[str]:
+    """Say the totals: the finding, and a line each for what is kept and done."""
+    from jaxdist.core.text.formatting import count, size
+
+    samples = f"{count(profile.batch)} sample{'s' * (profile.batch > 1)}"
+    yield f"{profile.model}    {', '.join(profile.inputs)}"
+    yield (
+        f"  keeps    {count(profile.parameters)} parameters, "
+        f"{size(profile.parameter_bytes)}; "
+        f"{size(profile.state_bytes)} of running statistics"
+    )
+    yield (
+        f"  does     {size(profile.flops, 'FLOP')} for {samples}: "
+        f"{size(profile.flops_forward, 'FLOP')} forward, "
+        f"{size(profile.flops_backward, 'FLOP')} backward"
+    )
+    yield f"  makes    {size(profile.output_bytes)} of activations"
+
+
+def _table(profile: "Profile") -> "Table":
+    """Lay out a row a block in bold, its layers below it by their path in it."""
+    from jaxdist.core.text.formatting import count
+    from jaxdist.launch.terminal.console import table
+    from jaxdist.launch.terminal.number_column import Column
+
+    work = Column(max((row.flops for row in profile.layers), default=0), "FLOP")
+    made = Column(max((row.output_bytes for row in profile.layers), default=0), "B")
+    heads = (
+        "parameters",
+        f"forward, {work.unit}",
+        f"backward, {work.unit}",
+        f"output, {made.unit}",
+    )
+    rows = table("layer", *heads, "cut after", right=heads)
+
+    def add(name: str, row: "Layer | Profile", cut: str = "", style: str = "") -> None:
+        numbers = work.say(row.flops_forward), work.say(row.flops_backward)
+        size = made.say(row.output_bytes)
+        rows.add_row(name, count(row.parameters), *numbers, size, cut, style=style)
+
+    for block in profile.blocks:
+        add(block.name, block, "yes" if block.cut_after else "", "this")
+        for row in profile.layers:
+            if row.block == block.name:
+                inside = row.name.removeprefix(block.name).removeprefix(".")
+                add(f"  {inside or 'between its layers'}", row)
+    for row in profile.layers:
+        if not row.block:
+            add(row.name, row)
+    rows.add_section()
+    add("total", profile, style="this")
+    return rows
+
+
+def _cuts(profile: "Profile") -> str:
+    if profile.note:
+        return profile.note
+    blocks = len(profile.blocks)
+    return f"{blocks - 1}, between any two of its {blocks} blocks"

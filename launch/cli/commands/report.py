@@ -1,0 +1,24 @@
+"""`jaxdist report RUN`: the report of a run, made again from what its folder holds."""
+
+from argparse import Namespace
+
+from jaxdist.launch.cli.parser import Parser, add_folder, add_run
+
+summary = "write the report of a run again, with what is known since it ended"
+
+
+def add_arguments(parser: Parser) -> None:
+    """Take a run."""
+    add_run(parser, "run")
+    add_folder(parser)
+
+
+def run(args: Namespace) -> int:
+    """Write the report."""
+    from jaxdist.launch.report import write_report
+    from jaxdist.launch.run_folder.folder import find_run
+    from jaxdist.launch.terminal.console import console
+
+    folder = find_run(args.run, folder=args.dir)
+    console().print(f"wrote {write_report(folder.path)}")
+    return 0

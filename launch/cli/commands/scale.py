@@ -1,0 +1,105 @@
+"""`jaxdist scale EXPERIMENT --processes 1,2,4`: what more processes bring."""
+
+from argparse import Namespace
+from functools import partial
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Final
+
+from jaxdist.launch.cli.parser import Parser, add_experiment, add_json
+
+if TYPE_CHECKING:
+    from jaxdist.launch.scaling.study import Study
+
+summary = "train on more and more processes: samples/s, efficiency, and their reasons"
+
+_RUNS: Final = "runs"
+
+
+def add_arguments(parser: Parser) -> None:
+    """Take an experiment, and what is varied."""
+    add_experiment(parser)
+    add = parser.add_argument
+    add(
+        "--processes",
+        metavar="N,N,...",
+        required=True,
+        help="numbers of processes, each with one device and one thread",
+    )
+    add("--batch", metavar="N,N,...", help="samples a step (the experiment's)")
+    add("--reduce", metavar="WAY,WAY,...", help="plan.reduce.via (the experiment's)")
+    add(
+        "--input",
+        metavar="real,synthetic",
+        default="real",
+        help="the experiment's samples, random ones, or both (real)",
+    )
+    add(
+        "--scaling",
+        choices=("strong", "weak"),
+        default="strong",
+        help="strong: --batch is of all processes; weak: of each (strong)",
+    )
+    add(
+        "--testbed",
+        action="store_true",
+        help="in the hosts that `jaxdist testbed up` has made, not on loopback",
+    )
+    add(
+        "-o",
+        "--output",
+        metavar="FOLDER",
+        type=Path,
+        help="folder of the study; what is whole there is not run again "
+        f"({_RUNS}/EXPERIMENT-scale)",
+    )
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    """Run what is not there yet, and show all of it."""
+    from jaxdist.launch.scaling.html_page import write_page
+    from jaxdist.launch.scaling.json_view import tree
+    from jaxdist.launch.scaling.runner import execute, tell
+    from jaxdist.launch.scaling.table import print_result
+    from jaxdist.launch.terminal.console import console, print_json
+
+    study = _study(args)
+    result = execute(study, partial(tell, of=len(study.cells)))
+    page = write_page(result, study.folder)
+    if args.json:
+        print_json(tree(result))
+    else:
+        print_result(console(), result, page, _next(args, page))
+    return 1 if result.lost else 0
+
+
+def _study(args: Namespace) -> "Study":
+    """Return what was asked for, or refuse it before anything starts."""
+    from jaxdist.launch.config.resolve import resolve
+    from jaxdist.launch.scaling.grid import grid_of
+    from jaxdist.launch.scaling.placement import place_of
+    from jaxdist.launch.scaling.study import study_of, words_of
+
+    words = words_of(args.overrides)
+    config = resolve(args.experiment, words).config
+    grid = grid_of(
+        processes=args.processes,
+        batches=args.batch or str(config.data.batch),
+        reduces=args.reduce or config.plan.reduce.via,
+        sources=args.input,
+        scaling=args.scaling,
+        accumulate=config.optim.accumulate,
+    )
+    place = place_of(grid.processes[-1], in_testbed=args.testbed)
+    folder = args.output or Path(_RUNS, f"{config.name}-scale")
+    return study_of(args.experiment, words, config, grid, place, folder)
+
+
+def _next(args: Namespace, page: Path) -> list[str]:
+    """Name the other kind of scaling, in a folder of its own."""
+    other = "weak" if args.scaling == "strong" else "strong"
+    again = f"jaxdist scale {quote(args.experiment)} --processes {args.processes}"
+    again += " --testbed" * args.testbed
+    folder = quote(f"{page.parent}-{other}")
+    return [f"{again} --scaling {other} -o {folder}"]

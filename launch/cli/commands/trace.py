@@ -1,0 +1,31 @@
+"""`jaxdist trace RUN -o trace.json`: where the time went, for Perfetto."""
+
+from argparse import Namespace
+
+from jaxdist.launch.cli.parser import Parser, add_folder, add_run
+
+summary = "write the phases of a run as a trace that Perfetto opens"
+
+
+def add_arguments(parser: Parser) -> None:
+    """Take a run and a file."""
+    add_run(parser, "run")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", default="trace.json", help="(trace.json)"
+    )
+    add_folder(parser)
+
+
+def run(args: Namespace) -> int:
+    """Write the trace."""
+    from pathlib import Path
+
+    from jaxdist.launch.run_folder.folder import find_run
+    from jaxdist.launch.run_folder.perfetto_trace import write_trace
+    from jaxdist.launch.terminal.console import console
+
+    folder = find_run(args.run, folder=args.dir)
+    path = write_trace(folder.path, Path(args.output))
+    out = console()
+    out.print(f"wrote {path}: open it at ui.perfetto.dev or in chrome://tracing")
+    return 0

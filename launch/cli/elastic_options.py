@@ -1,0 +1,35 @@
+"""Process counts that a command line of `train` allows."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from jaxdist.launch.launchers.elastic.process_range import Span
+
+if TYPE_CHECKING:
+    pass
+from jaxdist.launch.launchers.elastic.process_counts import Able, able
+
+
+def able_of(program: Sequence[str], span: Span) -> Able:
+    """Say with how many processes a program works.
+
+    Args:
+        program: `train` with its words; any other works with each number.
+        span: the least and the most that were asked for.
+
+    Raises:
+        BadInput: not with the least or the most of them; naming the nearest that do;
+            or words that `train` does not know.
+    """
+    if program[0] != "train":
+        return Able(counts=tuple(range(span.least, span.most + 1)))
+    from jaxdist.launch.cli.commands import train
+    from jaxdist.launch.cli.parser import Parser
+    from jaxdist.launch.config.plan_file import plan_words
+    from jaxdist.launch.config.resolve import resolve
+
+    parser = Parser("jaxdist train", train.summary)
+    train.add_arguments(parser)
+    args = parser.read(program[1:])
+    words = [*(plan_words(args.plan) if args.plan else ()), *args.overrides]
+    return able(resolve(args.experiment, words).config, span)

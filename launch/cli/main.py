@@ -1,0 +1,178 @@
+"""The command line: finds the command, runs it, and turns errors into exit codes."""
+
+import errno
+import os
+import pkgutil
+import sys
+import traceback
+import warnings
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Final, Protocol, TextIO, cast
+
+from jaxdist.core.errors import (
+    BadInput,
+    DiskFull,
+    Failed,
+    Remark,
+    TryAgain,
+    did_you_mean,
+)
+from jaxdist.launch.cli import commands
+from jaxdist.launch.cli.parser import Parser
+from jaxdist.launch.distributed.process_group import AGAIN, company
+from jaxdist.launch.terminal.console import print_error
+
+EXIT_CODES: Final = "exit codes: 0 done, 1 failed, 2 bad input, 75 try again"
+
+
+class Command(Protocol):
+    """What a file in `launch/commands` offers; heavy packages are imported in `run`."""
+
+    summary: str
+    """One line for the table of commands."""
+
+    def add_arguments(self, parser: Parser) -> None:
+        """Declare options and positional words."""
+
+    def run(self, args: Namespace) -> int:
+        """Do the work and return the exit code."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        argv: the words after `jaxdist`; None takes them from the process.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    with warnings.catch_warnings():
+        warnings.showwarning = _remark
+        try:
+            code = _answer(words)
+            if code == AGAIN:  # a run that was asked to end ends in all processes
+                return code
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            code = _tell(error)
+    return company().leave(code)
+
+
+def command_names() -> tuple[str, ...]:
+    """Return the names of all commands, one for each file in `launch/commands`."""
+    return tuple(module.name for module in pkgutil.iter_modules(commands.__path__))
+
+
+def load_command(name: str) -> Command:
+    """Return a command by its name.
+
+    Raises:
+        BadInput: there is none; names the nearest.
+    """
+    if name not in command_names():
+        kind = "option" if name.startswith("-") else "command"
+        near = did_you_mean(name, [*command_names(), "--help", "--version"])
+        meant = f"did you mean {near}? " if near else ""
+        raise BadInput(
+            f"no {kind} {name}", remedy=f"{meant}list them with: jaxdist --help"
+        )
+    return cast(Command, import_module(f"{commands.__name__}.{name}"))
+
+
+def help_text() -> str:
+    """Return what `jaxdist --help` prints."""
+    from jaxdist import __doc__ as about
+
+    rows = [f"  {name:13} {load_command(name).summary}" for name in command_names()]
+    return "\n".join(
+        [
+            (about or "").splitlines()[0],
+            "",
+            "usage: jaxdist COMMAND [options]",
+            "",
+            *rows,
+            "",
+            "jaxdist COMMAND --help tells what a command takes.",
+            EXIT_CODES,
+        ]
+    )
+
+
+def _tell(error: BaseException) -> int:
+    """Print what went wrong as far as there is something to say; return the code."""
+    match error:
+        case SystemExit():  # argparse, after --help
+            code = int(error.code or 0)
+        case DiskFull() as full:
+            code = _once(1, lambda: print_error(full))
+        case BadInput() as refusal:
+            code = _once(2, lambda: print_error(refusal))
+        case Failed():
+            code = _once(1, lambda: sys.stderr.write(f"error: {error}\n"))
+        case TryAgain():
+            code = _once(75, lambda: sys.stderr.write(f"{error}\n"))
+        case KeyboardInterrupt():
+            sys.stderr.write("\nstopped from the keyboard\n")
+            code = 130
+        case BrokenPipeError():
+            # The reader, `head` for one, has enough: the rest goes nowhere, quietly.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 1
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT) as met:
+            code = _once(1, lambda: print_error(_disk_full(met)))
+        case _:
+            traceback.print_exception(error)
+            code = 1
+    return code
+
+
+def _once(code: int, say: Callable[[], object]) -> int:
+    """Say what several processes may have met alike, in one of them."""
+    with company().speaking() as mine:
+        if mine:
+            say()
+    return code
+
+
+def _remark(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning: our own in a line, others with the place they come from."""
+    said = warnings.formatwarning(message, category, filename, lineno, line)
+    own = issubclass(category, Remark)
+    (file or sys.stderr).write(f"warn: {message}\n" if own else said)
+
+
+def _disk_full(error: OSError) -> DiskFull:
+    return DiskFull(
+        "the disk is full",
+        rule="a run has room for its files; what was written before stays good",
+        values=str(error.filename or error),
+        remedy="make room and repeat the command, or run.dir=FOLDER on another disk",
+    )
+
+
+def _answer(words: Sequence[str]) -> int:
+    if not words:
+        sys.stderr.write(help_text() + "\n")
+        return 2
+    name, *rest = words
+    if name in ("-h", "--help", "help"):
+        sys.stdout.write(help_text() + "\n")
+        return 0
+    if name == "--version":
+        from jaxdist import __version__
+
+        sys.stdout.write(f"jaxdist {__version__}\n")
+        return 0
+    command = load_command(name)
+    parser = Parser(f"jaxdist {name}", command.summary, EXIT_CODES)
+    command.add_arguments(parser)
+    code = command.run(parser.read(rest))
+    sys.stdout.flush()
+    return code

@@ -1,0 +1,5 @@
+"""Configuration of an experiment: schema, overrides, provenance, plan files."""
+
+from jaxdist.launch.config.experiment import CheckpointConfig, Experiment, RunConfig
+
+__all__ = ["CheckpointConfig", "Experiment", "RunConfig"]

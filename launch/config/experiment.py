@@ -1,0 +1,146 @@
+"""The configuration tree: every setting of a training run, with its default."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.input.config import DataConfig
+from jaxdist.models.config import ModelConfig
+from jaxdist.train.optimizers import OptimConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Where the files of a run go, and when it counts as stuck."""
+
+    name: str = ""
+    """Folder of the run, inside `dir`; empty takes the experiment's name."""
+    dir: str = "runs"
+    """Folder that holds the run folders."""
+    hang_s: int | float = 60
+    """Seconds that a step may take, or 20 median steps where those are longer; a run
+    that is stuck ends with exit code 75. 0 lets it wait for ever."""
+    straggler_every: int = 100
+    """Steps after which slow processes are named, again and again; 0 names none."""
+
+    def __post_init__(self) -> None:
+        if self.straggler_every < 0:
+            raise BadInput(
+                "processes cannot be compared so often",
+                rule="run.straggler_every is a number of steps, or 0, which compares "
+                "none",
+                values=f"run.straggler_every = {self.straggler_every}",
+                remedy="run.straggler_every=100",
+            )
+        if not self.hang_s >= 0:
+            raise BadInput(
+                "a step needs time",
+                rule="run.hang_s is above 0, or 0, which lets a run wait for ever",
+                values=f"run.hang_s = {self.hang_s}",
+                remedy="run.hang_s=60",
+            )
+        if self.name in (".", "..") or "/" in self.name:
+            raise BadInput(
+                f"{self.name} is no name for a run",
+                rule="run.name is one folder name; run.dir is the path to it",
+                values=f"run.name = {self.name}",
+                remedy="run.name=NAME run.dir=FOLDER",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """How often the state is written, and how many of them stay."""
+
+    every_epochs: int | float = 1
+    """Epochs from one checkpoint to the next."""
+    every_steps: int = 0
+    """Steps from one checkpoint to the next; 0 counts in epochs instead."""
+    keep: int = 3
+    """Newest checkpoints that stay on disk."""
+
+    def __post_init__(self) -> None:
+        if self.every_steps < 0 or self.every_epochs <= 0:
+            raise BadInput(
+                "checkpoints need a distance above zero",
+                rule="checkpoint.every_epochs > 0 and checkpoint.every_steps >= 0",
+                values=f"checkpoint.every_epochs = {self.every_epochs}, "
+                f"checkpoint.every_steps = {self.every_steps}",
+                remedy="checkpoint.every_epochs=1 checkpoint.every_steps=0",
+            )
+        if self.keep < 1:
+            raise BadInput(
+                "at least one checkpoint stays",
+                rule="checkpoint.keep >= 1",
+                values=f"checkpoint.keep = {self.keep}",
+                remedy="checkpoint.keep=1",
+            )
+
+    def interval(self, steps_per_epoch: float) -> int:
+        """Return the steps from one checkpoint to the next, at least 1.
+
+        >>> CheckpointConfig(every_epochs=2).interval(22.5)
+        45
+        >>> CheckpointConfig(every_steps=10).interval(22.5)
+        10
+        """
+        return self.every_steps or max(1, round(self.every_epochs * steps_per_epoch))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """All settings of a training run: what an experiment's function returns."""
+
+    name: str
+    """Name of the experiment."""
+    recipe: Literal["none", "large_batch"] = "none"
+    """Settings that change together; `jaxdist schedule` shows what comes of them."""
+    seed: int = 0
+    """Source of the initial weights, the order of the samples and all noise."""
+    precision: Literal["float32", "bfloat16", "float64"] = "float32"
+    """Number format of the computation; parameters are float32 or wider."""
+    epochs: int | float = 1
+    """Passes over the training samples; a part of one is allowed."""
+    audit: Literal["fail", "warn"] = "fail"
+    """What a step that differs from its plan does: it stops the run, or is said."""
+    run: RunConfig = field(default_factory=RunConfig)
+    """Where the files go."""
+    data: DataConfig = field(default_factory=DataConfig)
+    """Which samples, and how many at once."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    """Which network."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    """How its parameters move."""
+    plan: Plan = field(default_factory=Plan)
+    """How the work is split over devices."""
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    """How often the state is written."""
+
+    def __post_init__(self) -> None:
+        if self.epochs <= 0:
+            raise BadInput(
+                "there is nothing to train",
+                rule="epochs is above zero",
+                values=f"epochs = {self.epochs}",
+                remedy="epochs=1",
+            )
+        if not 0 <= self.seed < 2**31:
+            raise BadInput(
+                "the seed is out of range",
+                rule="seed is from 0 to 2147483647",
+                values=f"seed = {self.seed}",
+                remedy="seed=0",
+            )
+        if self.plan.microbatches not in (0, self.optim.accumulate):
+            raise BadInput(
+                "the plan is for another number of microbatches",
+                rule="optim.accumulate is the plan's number of microbatches, where the "
+                "plan has one",
+                values=f"plan.microbatches = {self.plan.microbatches}, "
+                f"optim.accumulate = {self.optim.accumulate}",
+                remedy=(
+                    f"optim.accumulate={self.plan.microbatches}",
+                    "plan.microbatches=0",
+                ),
+            )

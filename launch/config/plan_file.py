@@ -1,0 +1,194 @@
+"""Made for: the network, batch and version that a plan file was searched for."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import jaxdist
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import MADE_FOR, Plan
+from jaxdist.launch.config.tree import values
+from jaxdist.launch.config.value_text import write_value
+
+if TYPE_CHECKING:
+    from jaxdist.core.cluster import Cluster
+    from jaxdist.core.profile import Profile
+    from jaxdist.launch.config.experiment import Experiment
+    from jaxdist.launch.config.provenance import Resolved
+
+
+_COUNTS: Final = ("model.", "data.batch", "data.context", "precision")
+"""Beginnings of the keys that a step's time and memory follow from."""
+_SHOWN: Final = 4
+
+
+def written_for(plan: Plan, resolved: "Resolved", cluster: "Cluster") -> str:
+    """Return the text of a plan file that says what it is for.
+
+    Args:
+        plan: what was found.
+        resolved: the experiment it was found for.
+        cluster: the machines.
+    """
+    about = {
+        "version": jaxdist.__version__,
+        "cluster": cluster.name,
+        "settings": _settings(resolved),
+    }
+    return json.dumps({**json.loads(plan.to_json()), MADE_FOR: about}, indent=2) + "\n"
+
+
+def written_for_profile(
+    plan: Plan, profile: "Profile", path: str, cluster: "Cluster | None"
+) -> str:
+    """Return the text of a plan file that was made from a profile.
+
+    A minibatch of a profile is a microbatch of the run: how many a step has is left to
+    the run.
+
+    Args:
+        plan: what was found.
+        profile: what it was found for.
+        path: file of the profile.
+        cluster: the machines; None where bandwidths were given.
+    """
+    dtype = profile.inputs[0].partition("[")[0]
+    about: dict[str, Any] = {
+        "version": jaxdist.__version__,
+        "profile": path,
+        "workers": plan.mesh.devices,
+        "settings": {"model.name": profile.model},
+    }
+    about |= {} if cluster is None else {"cluster": cluster.name}
+    if dtype.startswith(("float", "bfloat")):
+        about["settings"]["precision"] = dtype
+    if plan.stages > 1:
+        about["microbatch"] = profile.batch
+    return json.dumps({**json.loads(plan.to_json()), MADE_FOR: about}, indent=2) + "\n"
+
+
+def check_made_for(
+    path: str, resolved: "Resolved", cluster: "Cluster | None" = None
+) -> None:
+    """Refuse a plan file that was made for something else.
+
+    Args:
+        path: a plan file; one that does not say what it is for goes with anything.
+        resolved: what it shall be used for.
+        cluster: where; None where nobody has said it.
+
+    Raises:
+        BadInput: another version, cluster, or other settings; says which.
+    """
+    about = json.loads(Path(path).read_text(encoding="utf-8")).get(MADE_FOR)
+    if not isinstance(about, dict):
+        return
+    again = _again(about, resolved, path)
+    version = about.get("version")
+    if version != jaxdist.__version__:
+        raise BadInput(
+            f"{path} was made by another version",
+            rule="a plan is run by the version that predicted it",
+            values=f"made by {version}, this is {jaxdist.__version__}",
+            remedy=(again, f"or without {MADE_FOR} in the file"),
+        )
+    made_on = about.get("cluster")
+    if cluster is not None and made_on not in (None, cluster.name):
+        raise BadInput(
+            f"{path} was made for another cluster",
+            rule="a plan is run on the machine that it was searched for",
+            values=f"made for {made_on}, --cluster {cluster.name}",
+            remedy=(
+                f"--cluster {made_on}",
+                f"jaxdist plan {resolved.source} --cluster {cluster.name} -o {path}",
+            ),
+        )
+    _check_microbatch(path, about, resolved.config, again)
+    then, now = about.get("settings") or {}, _settings(resolved)
+    other = [key for key in now if key in then and then[key] != now[key]]
+    if other:
+        differ = [f"{key} = {now[key]}, the plan's {then[key]}" for key in other]
+        more = [f"and {len(other) - _SHOWN} others"] if len(other) > _SHOWN else []
+        typed = " ".join(f"{key}={then[key]}" for key in other[:_SHOWN])
+        raise BadInput(
+            f"{path} was made for something else",
+            rule="a plan is run with the network and the batch that it was made for",
+            values="; ".join([*differ[:_SHOWN], *more]),
+            remedy=(again,) if more else (typed, again),
+        )
+
+
+def _again(about: dict[str, Any], resolved: "Resolved", path: str) -> str:
+    """Return the command that makes the plan for what it shall be used for."""
+    if "profile" in about:
+        workers = about.get("workers", resolved.config.plan.mesh.pipe)
+        on = f"--cluster {about['cluster']}" if "cluster" in about else "--bandwidth B"
+        asked = f"--profile {about['profile']} --workers {workers} {on}"
+        return f"jaxdist plan stages {asked} -o {path}"
+    return f"jaxdist plan {resolved.source} --cluster {about.get('cluster')} -o {path}"
+
+
+def _check_microbatch(
+    path: str, about: dict[str, Any], config: "Experiment", again: str
+) -> None:
+    """Refuse stages whose times are of another number of samples.
+
+    Raises:
+        BadInput: with both.
+    """
+    then, count = about.get("microbatch"), config.optim.accumulate
+    if then is None or config.data.batch == then * count:
+        return
+    raise BadInput(
+        f"{path} was made for another microbatch",
+        rule="stages are cut from the times of a minibatch of the profile, which is "
+        "data.batch / optim.accumulate samples of the run",
+        values=f"{config.data.batch} / {count} samples, the profile's {then}",
+        remedy=(f"data.batch={then * count}", again),
+    )
+
+
+def _settings(resolved: "Resolved") -> dict[str, Any]:
+    found = values(resolved.config).items()
+    return {k: write_value(x) for k, x in found if k.startswith(_COUNTS)}
+
+
+def plan_words(path: str) -> tuple[str, ...]:
+    """Return the overrides that a plan file stands for.
+
+    Args:
+        path: a `plan.json`.
+
+    Raises:
+        BadInput: there is no such file, or it is no plan.
+    """
+    try:
+        plan = Plan.from_json(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(
+            f"{path} cannot be read",
+            rule="a plan is a file, as jaxdist plan -o writes it",
+            values=error.strerror or str(error),
+            remedy="--plan FILE, for example the plan.json of a run folder",
+        ) from error
+    except (ValueError, TypeError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(
+            f"{path} is no plan",
+            rule="a plan is the JSON of a run folder's plan.json",
+            values=str(error),
+            remedy="--plan FILE, for example the plan.json of a run folder",
+        ) from error
+    return words_of(plan)
+
+
+def words_of(plan: Plan) -> tuple[str, ...]:
+    """Return the overrides that a plan stands for.
+
+    Microbatches that it decides are those of the optimizer as well.
+    """
+    words = tuple(f"plan.{key}={write_value(x)}" for key, x in values(plan).items())
+    if plan.microbatches:
+        return *words, f"optim.accumulate={plan.microbatches}"
+    return words

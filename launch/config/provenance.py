@@ -1,0 +1,59 @@
+"""Provenance: a resolved configuration, and who set each of its values."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from jaxdist.launch.config.experiment import Experiment
+from jaxdist.launch.config.tree import values
+from jaxdist.launch.config.value_text import write_value
+
+Origin = Literal["default", "experiment", "command line"]
+ORIGINS: Final[tuple[Origin, ...]] = ("default", "experiment", "command line")
+_APART: Final = ("plan.reduce.", "plan.shuffle.", "plan.outer.")
+"""Keys of a plan that say nothing of devices."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """A configuration that is ready to run, with the origin of every value."""
+
+    source: str
+    """The experiment as it was asked for: a name, or the path of a file."""
+    config: Experiment
+    """All values."""
+    origins: Mapping[str, Origin]
+    """Who set the value of each key."""
+
+    def says(self, key: str) -> str:
+        """Name a value and who set it, as errors do: `data.batch = 64 (experiment)`."""
+        value = write_value(values(self.config)[key])
+        return f"{key} = {value} ({self.origins[key]})"
+
+    def set_by(self, origin: Origin) -> tuple[str, ...]:
+        """Return the keys that this origin set."""
+        return tuple(key for key, by in self.origins.items() if by == origin)
+
+    @property
+    def plan_is_explicit(self) -> bool:
+        """Whether the layout was asked for on the command line; then it never moves."""
+        typed = self.set_by("command line")
+        layout = (key for key in typed if not key.startswith(_APART))
+        return any(key.startswith("plan.") for key in layout)
+
+
+def origins_of(config: Experiment, typed: Collection[str]) -> dict[str, Origin]:
+    """Tell for every key who set it.
+
+    Args:
+        config: the resolved tree.
+        typed: keys that were given on the command line.
+    """
+    default = values(Experiment(name=""))
+
+    def origin(key: str, value: object) -> Origin:
+        if key in typed:
+            return "command line"
+        return "default" if value == default[key] else "experiment"
+
+    return {key: origin(key, value) for key, value in values(config).items()}

@@ -1,0 +1,1 @@
+"""The devices of this process: platform, JAX environment, device count."""

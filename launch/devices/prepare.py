@@ -1,0 +1,200 @@
+"""Devices: how many there are, and the plan that fits on them."""
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+from jaxdist.core.axes import AXES
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.plan_resize import with_fewer
+from jaxdist.launch.devices.jax_environment import (
+    cache_folder,
+    cache_is_on,
+    fixed_fake_devices,
+    put,
+    variables,
+    without_cache,
+)
+from jaxdist.launch.devices.malloc import keep_pages
+from jaxdist.launch.devices.platform import find_platform
+from jaxdist.launch.distributed.environment import planned
+from jaxdist.launch.distributed.process_group import company
+
+FAKE_LIMIT: Final = 64
+"""Fake devices that are made without being asked for by number."""
+
+_LATE: Final = "jax computed before its devices were made: do so inside functions only"
+_KEEP_FIRST: Final = ("data", "fsdp", "tensor", "pipe", *AXES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What a run has to work with."""
+
+    plan: Plan
+    """The plan, shrunk to the devices where it was a default."""
+    platform: str
+    """Kind of device: cpu, gpu or tpu."""
+    devices: int
+    """Devices that are here; the mesh takes as many as it needs."""
+    notes: tuple[str, ...] = ()
+    """What to tell the user, a sentence each."""
+
+    @property
+    def title(self) -> str:
+        """Number and kind, as headers show it: `8 devices (cpu, fake)`."""
+        used = self.plan.mesh.devices
+        kind = "cpu, fake" if self.platform == "cpu" and used > 1 else self.platform
+        return f"{used} device{'s' * (used > 1)} ({kind})"
+
+
+def prepare_devices(
+    plan: Plan, *, explicit: bool, written: int | None = None
+) -> Prepared:
+    """Set the environment of jax for a plan, count the devices, and fit the plan.
+
+    Call it before anything imports jax. On a machine without an accelerator jax is
+    not imported; with one it is, since only jax knows how many it can use.
+
+    Args:
+        plan: the layout to run.
+        explicit: it was asked for, so it must not change.
+        written: processes that it is written for; None: as the environment says.
+
+    Raises:
+        BadInput: an explicit plan that does not fit.
+    """
+    platform = find_platform(os.environ)
+    notes = [platform.unused] if platform.unused else []
+    processes = company().count
+    plan, note = _at_hand(plan, processes, written or planned(os.environ, processes))
+    notes += [note] if note else []
+    wanted = -(-min(plan.mesh.devices, FAKE_LIMIT) // processes)
+    fake = wanted if platform.name == "cpu" else None
+    if platform.name == "cpu":
+        keep_pages()
+    early = put(variables(os.environ, fake_devices=fake))
+    notes += [] if early else [_LATE]
+    if cache_is_on(os.environ):
+        off = without_cache(cache_folder(os.environ))
+        notes += [f"compile cache off: {cache_folder(os.environ)} not writable"] * bool(
+            off
+        )
+        put(off)
+    name, devices = _count(platform.name)
+    fitted, note = settle(plan, devices, platform=name, explicit=explicit)
+    notes += [note] if note else []
+    if processes > 1:
+        check_shares(fitted, devices, processes)
+    return Prepared(plan=fitted, platform=name, devices=devices, notes=tuple(notes))
+
+
+def _at_hand(plan: Plan, processes: int, written: int) -> tuple[Plan, str]:
+    """Return the plan for the processes that are there, and what to say about it."""
+    if written == processes:
+        return plan, ""
+    small = with_fewer(plan, processes, written)
+    here = f"{processes} of {written} processes are here"
+    return small, f"plan {plan.title} becomes {small.title}: {here}"
+
+
+def settle(
+    plan: Plan, devices: int, *, platform: str, explicit: bool
+) -> tuple[Plan, str]:
+    """Return the plan to run on this many devices, and what to say about it.
+
+    Raises:
+        BadInput: an explicit plan that needs more devices.
+    """
+    if plan.mesh.devices <= devices:
+        return plan, ""
+    small = shrink(plan, devices)
+    if explicit:
+        raise _too_large(plan, small, devices, platform)
+    counted = f"{devices} device{'s are' if devices > 1 else ' is'} here ({platform})"
+    return small, f"plan {plan.title} becomes {small.title}: {counted}"
+
+
+def check_shares(plan: Plan, devices: int, processes: int) -> None:
+    """Refuse a plan that leaves devices of several processes idle.
+
+    Args:
+        plan: fitted to the devices.
+        devices: of all processes together.
+        processes: how many there are.
+
+    Raises:
+        BadInput: some process would have less to do than others.
+    """
+    wanted = plan.mesh.devices
+    if wanted == devices:
+        return
+    fewer = max(n for n in range(1, processes + 1) if wanted % n == 0)
+    raise BadInput(
+        "the processes do not share the plan evenly",
+        rule="several processes use all devices that they have",
+        values=f"{plan.title} needs {wanted}; {processes} processes have {devices}",
+        remedy=[
+            f"on fake devices: -n {fewer} --devices-per-process {wanted // fewer}",
+            f"or a plan of {devices} devices",
+        ],
+    )
+
+
+def shrink(plan: Plan, devices: int) -> Plan:
+    """Return the plan on at most this many devices: `data` keeps as much as it can.
+
+    Each axis takes a divisor of its old size, so a batch that divided still does.
+
+    >>> shrink(Plan(mesh=MeshShape(data=4, spatial_h=2)), 4).title
+    'data 4'
+    """
+    sizes = dict(plan.mesh.items())
+    left = devices
+    for axis in dict.fromkeys(_KEEP_FIRST):
+        old = sizes[axis]
+        sizes[axis] = max(n for n in range(1, old + 1) if old % n == 0 and n <= left)
+        left //= sizes[axis]
+    return plan.on(MeshShape(**sizes))
+
+
+def _count(platform: str) -> tuple[str, int]:
+    """Return the platform that is really used, and its number of devices."""
+    fixed = fixed_fake_devices(os.environ)
+    if platform == "cpu" and "jax" not in sys.modules and fixed:
+        return platform, fixed
+    import jax
+
+    try:
+        return jax.default_backend(), jax.device_count()
+    except RuntimeError as error:
+        raise BadInput(
+            f"jax finds no device of kind {platform}",
+            rule="jax can start on the platform that JAX_PLATFORMS names",
+            values=str(error).splitlines()[0],
+            remedy=["jaxdist doctor", "or without it: JAX_PLATFORMS=cpu jaxdist ..."],
+        ) from error
+
+
+def _too_large(plan: Plan, small: Plan, devices: int, platform: str) -> BadInput:
+    new = dict(small.mesh.items())
+    words = [
+        f"plan.mesh.{axis}={new[axis]}"
+        for axis, size in plan.mesh.items()
+        if size != new[axis]
+    ]
+    processes = company().count
+    before = f"JAX_NUM_CPU_DEVICES={plan.mesh.devices} jaxdist ..."
+    if platform != "cpu":
+        before = f"JAX_PLATFORMS=cpu {before}"
+    if processes > 1:
+        before = f"--devices-per-process {-(-plan.mesh.devices // processes)}"
+    return BadInput(
+        "the mesh is larger than the devices",
+        rule="the axes of plan.mesh multiply to at most the devices that are here",
+        values=f"{plan.title} needs {plan.mesh.devices}, "
+        f"here are {devices} ({platform})",
+        remedy=[" ".join(words), f"or on fake devices: {before}"],
+    )

@@ -1,0 +1,1 @@
+"""The processes of one run: process group, rendezvous, preemption."""

@@ -1,0 +1,1 @@
+"""Checks of a machine, each with its remedy."""

@@ -1,0 +1,190 @@
+"""The doctor: what is wrong with this machine for training, and the fix."""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from jaxdist.core.plan import Plan
+from jaxdist.core.text import formatting
+from jaxdist.launch.devices.jax_environment import cache_folder, cache_is_on
+from jaxdist.launch.devices.platform import find_platform
+from jaxdist.launch.doctor.device_probe import Seen, expected_devices, probe
+from jaxdist.launch.doctor.package_versions import (
+    in_range,
+    installed,
+    package_of,
+    requirements,
+)
+from jaxdist.launch.run_folder.folder import is_writable, nearest_existing
+from jaxdist.launch.run_folder.lockfile import PACKAGES
+
+State = Literal["ok", "warn", "failed"]
+
+LEAST_MEMORY: Final = 2e9
+"""Bytes of free host memory below which a run is likely to be killed."""
+LEAST_DISK: Final = 2e9
+"""Bytes of free disk below which a run is likely to stop at a checkpoint."""
+OLDEST_PYTHON: Final = (3, 11)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One line of the doctor's answer."""
+
+    name: str
+    """What was looked at."""
+    state: State
+    """ok, warn or failed."""
+    text: str
+    """What was found."""
+    remedy: str = ""
+    """What to type; empty where all is well."""
+
+
+def examine(plan: Plan, folder: Path) -> tuple[Check, ...]:
+    """Look at this machine.
+
+    Args:
+        plan: a plan that should run here; on a processor its mesh says how many
+            devices are expected.
+        folder: folder of the runs.
+    """
+    seen = probe(plan, os.environ)
+    return (
+        check_python(sys.version_info[:3]),
+        check_packages(requirements(), installed()),
+        check_devices(
+            seen, expected_devices(plan, os.environ), find_platform(os.environ).unused
+        ),
+        check_memory(*_host_memory()),
+        check_disk(folder, shutil.disk_usage(nearest_existing(folder)).free),
+        check_folder("run folder", folder, "run.dir=FOLDER, a folder of yours"),
+        _check_cache(),
+    )
+
+
+def check_python(version: Sequence[int]) -> Check:
+    """Hold the version of Python against the oldest that works."""
+    said = ".".join(map(str, version))
+    oldest = ".".join(map(str, OLDEST_PYTHON))
+    if tuple(version[:2]) >= OLDEST_PYTHON:
+        return Check(name="Python", state="ok", text=f"{said} ({oldest} or newer)")
+    return Check(
+        name="Python",
+        state="failed",
+        text=f"{said}, older than {oldest}",
+        remedy=f"make env PYTHON=python{oldest}",
+    )
+
+
+def check_packages(declared: Mapping[str, str], found: Mapping[str, str]) -> Check:
+    """Hold the installed packages against what jaxdist declares.
+
+    Args:
+        declared: version ranges by package, `>=0.10,<0.12`.
+        found: versions by package; a missing package is not in it.
+    """
+    wrong = [
+        f"{package}{wanted}"
+        for package, wanted in declared.items()
+        if package not in found or not in_range(found[package], wanted)
+    ]
+    if wrong:
+        names = [f"{p} {found.get(p, 'missing')}" for p in map(package_of, wrong)]
+        return Check(
+            name="packages",
+            state="failed",
+            text=", ".join(names),
+            remedy=f"pip install {' '.join(repr(word) for word in wrong)}",
+        )
+    shown = [f"{p} {found[p]}" for p in PACKAGES[:6] if p in found]
+    return Check(name="packages", state="ok", text=", ".join(shown))
+
+
+def check_devices(seen: Seen, expected: tuple[int, str], unused: str) -> Check:
+    """Hold the devices that jax sees against those that should be there."""
+    count, source = expected
+    if seen.error:
+        text = f"jax does not start: {seen.error}"
+        fix = "JAX_PLATFORMS=cpu jaxdist doctor tells whether jax itself works"
+        return Check(name="devices", state="failed", text=text, remedy=fix)
+    if count and seen.devices != count:
+        text = f"{seen.devices} of {count} expected ({seen.platform}; {source})"
+        fix = _more_devices(source)
+        return Check(name="devices", state="failed", text=text, remedy=fix)
+    text = f"{seen.devices} of {count or seen.devices} expected ({source})"
+    if unused:
+        what, _, fix = unused.partition(": ")
+        return Check(name="devices", state="warn", text=f"{text}; {what}", remedy=fix)
+    return Check(name="devices", state="ok", text=text)
+
+
+def check_memory(free: float, total: float) -> Check:
+    """Tell whether the host has room for a run."""
+    text = f"{formatting.size(free)} of {formatting.size(total)} free"
+    if free >= LEAST_MEMORY:
+        return Check(name="memory", state="ok", text=text)
+    return Check(
+        name="memory",
+        state="warn",
+        text=f"{text}; a run wants {formatting.size(LEAST_MEMORY)}",
+        remedy="end other programs, or run with data.batch and plan.mesh smaller",
+    )
+
+
+def check_disk(folder: Path, free: float) -> Check:
+    """Tell whether the disk of the runs has room for checkpoints."""
+    text = f"{folder}/: {formatting.size(free)} free"
+    if free >= LEAST_DISK:
+        return Check(name="disk", state="ok", text=text)
+    return Check(
+        name="disk",
+        state="warn",
+        text=f"{text}; a run wants {formatting.size(LEAST_DISK)}",
+        remedy="run.dir=FOLDER on a disk with room, or checkpoint.keep=1",
+    )
+
+
+def check_folder(name: str, folder: Path, remedy: str) -> Check:
+    """Tell whether a folder can be written, or made."""
+    if is_writable(folder):
+        made = "" if folder.is_dir() else ", will be made"
+        return Check(name=name, state="ok", text=f"{folder}: writable{made}")
+    place = nearest_existing(folder)
+    mode = f"mode {place.stat().st_mode & 0o777:o}" if place.is_dir() else "a file"
+    text = f"{folder}: not writable ({place}: {mode})"
+    return Check(name=name, state="failed", text=text, remedy=remedy)
+
+
+def _check_cache() -> Check:
+    folder = cache_folder(os.environ)
+    if not cache_is_on(os.environ):
+        text = "off (JAX_ENABLE_COMPILATION_CACHE)"
+        return Check(name="compile cache", state="ok", text=text)
+    fix = f"sudo chown -R $USER {folder.parent}, or JAX_COMPILATION_CACHE_DIR=FOLDER"
+    return check_folder("compile cache", folder, fix)
+
+
+def _more_devices(source: str) -> str:
+    if source.startswith("SLURM"):
+        return "give every task its devices: srun --gpus-per-task=N, one task a node"
+    if source == "cpu, fake":
+        return "unset XLA_FLAGS and JAX_NUM_CPU_DEVICES"
+    return "nvidia-smi shows what holds them; unset CUDA_VISIBLE_DEVICES shows all"
+
+
+def _host_memory() -> tuple[float, float]:
+    """Return (free, total) bytes; in a container its own limit counts."""
+    import psutil
+
+    host = psutil.virtual_memory()
+    try:
+        limit = float(Path("/sys/fs/cgroup/memory.max").read_text())
+        used = float(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):  # no container, or "max"
+        return host.available, host.total
+    return min(host.available, limit - used), min(host.total, limit)

@@ -1,0 +1,1 @@
+"""Launchers: local, SSH, SLURM, Kubernetes, MPI."""

@@ -1,0 +1,97 @@
+"""Grounds: the places where an elastic run may have processes, and which are there."""
+
+import os
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from jaxdist.launch.launchers.local import Local, local
+from jaxdist.launch.launchers.processes.group import Task
+from jaxdist.launch.launchers.ssh import Ssh, check_ssh, why_not
+
+if TYPE_CHECKING:
+    pass
+
+
+class Ground(Protocol):
+    """Places, one process each, counted from 0."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What people call each place."""
+
+    def there(self, places: Collection[int]) -> frozenset[int]:
+        """Return which of these places can take a process now; may take seconds."""
+
+    def tasks(self, places: Sequence[int], attempt: int) -> list[Task]:
+        """Return what is started, a process on each of these places, by rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnThis:
+    """Places of this machine, all of which are always there."""
+
+    command: tuple[str, ...]
+    """Words of the command line of each process."""
+    count: int
+    """How many places, for which the plan is written."""
+    devices: int | None = None
+    """Fake devices of each; None leaves that to the command."""
+    port: int | None = None
+    """Of loopback, for process 0; None finds one for each attempt."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """They have numbers only."""
+        return tuple(f"place {place}" for place in range(self.count))
+
+    def there(self, places: Collection[int]) -> frozenset[int]:
+        """Return all."""
+        return frozenset(places)
+
+    def tasks(self, places: Sequence[int], attempt: int) -> list[Task]:
+        """Return what is started, by rank."""
+        return self.processes(len(places)).tasks(os.environ)
+
+    def processes(self, count: int) -> Local:
+        """Return so many processes.
+
+        Raises:
+            BadInput: numbers that cannot be, or a port that is taken.
+        """
+        return local(
+            self.command,
+            count=count,
+            devices=self.devices,
+            port=self.port,
+            planned=self.count,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverSsh:
+    """Hosts that are there when ssh reaches them and finds folder and Python."""
+
+    found: Ssh
+    """One process a host, on all of them."""
+
+    def __post_init__(self) -> None:
+        check_ssh(self.found)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """As they were given."""
+        return self.found.hosts
+
+    def there(self, places: Collection[int]) -> frozenset[int]:
+        """Return those that can be reached."""
+        asked = sorted(places)
+        with ThreadPoolExecutor(max(len(asked), 1)) as pool:
+            said = pool.map(lambda place: why_not(self.found, place), asked)
+            return frozenset(place for place, why in zip(asked, said) if not why)
+
+    def tasks(self, places: Sequence[int], attempt: int) -> list[Task]:
+        """Return what is started from here, by rank."""
+        hosts = tuple(self.found.hosts[place] for place in places)
+        return replace(self.found, hosts=hosts).attempt(attempt).tasks(os.environ)

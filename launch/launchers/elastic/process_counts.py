@@ -1,0 +1,137 @@
+"""Able: with how many processes a run works, where there may be fewer than its most.
+
+4 processes   data 8 x tensor 2    batch 64, 8 on each shard
+3             data 6 x tensor 2    64 does not divide: 3 are not able, 2 of them go on
+2             data 4 x tensor 2    batch 64, 16 on each shard
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jaxdist.collectives.algorithms.registry import ALGORITHMS
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan_resize import with_fewer
+from jaxdist.launch.launchers.elastic.process_range import Span
+
+if TYPE_CHECKING:
+    from jaxdist.core.plan import Plan
+    from jaxdist.launch.config import Experiment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Able:
+    """The numbers of processes with which a run works."""
+
+    counts: tuple[int, ...]
+    """Least first."""
+    why: tuple[str, ...] = ()
+    """Why others between the least and the most do not, a sentence each."""
+    marks: bool = False
+    """Whether process 0 says when it trains, and has something to save."""
+
+    def fitting(self, there: int) -> int:
+        """Return how many of those that are there can run; 0 where too few are.
+
+        >>> Able(counts=(2, 4)).fitting(3), Able(counts=(2, 4)).fitting(1)
+        (2, 0)
+        """
+        return max((count for count in self.counts if count <= there), default=0)
+
+    @property
+    def most(self) -> int:
+        """As many as the plan is written for."""
+        return self.counts[-1]
+
+
+def able(config: "Experiment", span: Span) -> Able:
+    """Say with how many processes a configuration works.
+
+    Args:
+        config: checked settings.
+        span: the least and the most that were asked for.
+
+    Raises:
+        BadInput: not with the least or the most of them; naming the nearest that do.
+    """
+    _check_shares(config, span)
+    _check_statistics(config, span)
+    why = {n: why_not(config, n, span.most) for n in range(1, span.most + 1)}
+    if why[span.least]:
+        works = [n for n in why if not why[n]]
+        raise BadInput(
+            f"{span.least} of {span.most} processes cannot run this plan",
+            rule="with fewer processes the axis data is shorter, and the batch "
+            "divides over it",
+            values=why[span.least],
+            remedy=" or ".join(_words(n, span.most) for n in _beside(span, works)),
+        )
+    between = {n: why[n] for n in range(span.least, span.most + 1)}
+    return Able(
+        counts=tuple(n for n, reason in between.items() if not reason),
+        why=tuple(filter(None, between.values())),
+        marks=True,
+    )
+
+
+def _check_shares(config: "Experiment", span: Span) -> None:
+    """Refuse a most that does not share the devices of the plan."""
+    devices = config.plan.mesh.devices
+    if devices % span.most:
+        fits = [n for n in range(1, devices + 1) if devices % n == 0]
+        near = min(fits, key=lambda n: (abs(n - span.most), n))
+        raise BadInput(
+            "the most processes do not share the plan evenly",
+            rule="the devices of the plan divide over the most processes",
+            values=f"{config.plan.title}: {devices} devices, {span.most} processes",
+            remedy=f"{_words(min(span.least, near), near)}, or a plan of "
+            f"{span.most * max(1, devices // span.most)} devices",
+        )
+
+
+def _check_statistics(config: "Experiment", span: Span) -> None:
+    """Refuse batch statistics that are of as many samples as a device has."""
+    if not span.is_fixed and config.model.norm == "replica":
+        raise BadInput(
+            "batch statistics would be of other samples with fewer processes",
+            rule="an elastic run computes the same on any number of processes",
+            values="model.norm = replica: of as many samples as a device has",
+            remedy=("model.norm=global", f"or {_words(span.most, span.most)}"),
+        )
+
+
+def why_not(config: "Experiment", count: int, planned: int) -> str:
+    """Say why a configuration does not work on so many processes; empty: it does."""
+    try:
+        plan = with_fewer(config.plan, count, planned)
+        if plan.reduce.via in ALGORITHMS and plan.mesh.data > 1:
+            ALGORITHMS[plan.reduce.via](plan.mesh.data)
+    except BadInput as error:
+        return f"with {count}, {error.values}"
+    if plan.mesh.data == 1 < config.plan.mesh.data and _leaves_some(plan):
+        return (
+            f"with {count}, {plan.title}: nothing is sent along data, and what "
+            f"plan.reduce.via = {plan.reduce.via} had not sent has no place"
+        )
+    batch, parts = config.data.batch, plan.batch_shards * config.optim.accumulate
+    if batch % parts:
+        broken = f"data.batch = {batch} is no multiple of {parts}"
+        return f"with {count}, {plan.title}: {broken}"
+    return ""
+
+
+def _leaves_some(plan: "Plan") -> bool:
+    """Whether a way that gradients may take leaves something for the next step."""
+    ways = plan.reduce.among if plan.reduce.via == "auto" else (plan.reduce.via,)
+    return any(way != "exact" and way not in ALGORITHMS for way in ways)
+
+
+def _beside(span: Span, works: Sequence[int]) -> list[int]:
+    """Return the numbers that work next to the least one, nearest first."""
+    below = [n for n in works if n < span.least][-1:]
+    above = [n for n in works if n > span.least][:1]
+    return sorted([*above, *below], key=lambda n: abs(n - span.least))
+
+
+def _words(least: int, most: int) -> str:
+    return f"-n {least}:{most}" if least < most else f"-n {most}"

@@ -1,0 +1,229 @@
+"""Kubernetes: a command as a JobSet, whose pods are one jax program.
+
+    JobSet NAME                    started again as a whole, when any pod fails
+      Job NAME-hosts-0             one pod a node, each with a number
+        pod NAME-hosts-0-0.NAME    process 0: where the others find it
+        pod NAME-hosts-0-1.NAME
+
+A JobSet gives its pods names in the cluster's DNS and deletes all of them when one has
+failed, which is what processes need that wait for each other in every step.
+"""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.distributed.environment import RANK, START, place_words
+from jaxdist.launch.launchers.program import check_number, command_of
+
+JOB: Final = "hosts"
+"""Name of the one job of the set."""
+PORT: Final = 29500
+"""Where process 0 listens; every pod has an address, and all ports of it."""
+FOLDER: Final = "/work"
+"""Where pods have the volume, and where their command is run."""
+START_S: Final = 1800
+"""Seconds in which all pods have a node and their image."""
+GRACE_S: Final = 120
+"""Seconds that a pod has to save, once it is asked to end."""
+RESTARTS: Final = 3
+"""How often a set is started again."""
+_MOST: Final = 100_000
+_MOST_GPUS: Final = 64
+_REFUSED: Final = 2
+_INDEX: Final = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+_NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+"""Pods have longer names, of at most 63 letters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSet:
+    """A set of pods, each with one process of a command."""
+
+    command: tuple[str, ...]
+    """Words of the command line of each process, in the image."""
+    name: str
+    """Name of the set."""
+    nodes: int
+    """How many pods."""
+    image: str
+    """Image with Python, jax and jaxdist."""
+    volume: str
+    """A claim for a volume that all pods write: the runs go there."""
+    gpus: int = 0
+    """Of each pod: all that its node has."""
+    devices: int | None = None
+    """Fake devices of each; None leaves that to the command."""
+    restarts: int = RESTARTS
+    """How often the set is started again."""
+    grace_s: int = GRACE_S
+    """Seconds that pods have to save."""
+    options: tuple[str, ...] = ()
+    """More options of kubectl."""
+
+    def __post_init__(self) -> None:
+        check_number("--nodes", self.nodes, _MOST)
+        if self.gpus:
+            check_number("--gpus-per-node", self.gpus, _MOST_GPUS)
+        if self.devices is not None:
+            check_number("--devices-per-process", self.devices, _MOST_GPUS)
+        for option, text in (("--name", self.name), ("--volume", self.volume)):
+            if not _NAME.fullmatch(text):
+                raise BadInput(
+                    f"{text!r} is no name in a cluster",
+                    rule=f"{option} is 1 to 40 small letters, digits and -, and begins "
+                    "with a letter",
+                    values=f"{option} {text}",
+                    remedy=f"{option} {_near(text)}",
+                )
+
+    @property
+    def coordinator(self) -> str:
+        """Where process 0 listens, by its name in the cluster's DNS."""
+        return f"{self.name}-{JOB}-0-0.{self.name}:{PORT}"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command line that submits it."""
+        return "kubectl", *self.options, "apply", "-f", "-"
+
+    def tree(self) -> dict[str, Any]:
+        """Return the manifest."""
+        return {
+            "apiVersion": "jobset.x-k8s.io/v1alpha2",
+            "kind": "JobSet",
+            "metadata": {"name": self.name},
+            "spec": {
+                "failurePolicy": {
+                    "maxRestarts": self.restarts,
+                    "rules": [_REFUSAL_ENDS],
+                },
+                "replicatedJobs": [
+                    {"name": JOB, "replicas": 1, "template": {"spec": self._job()}}
+                ],
+            },
+        }
+
+    def text(self) -> str:
+        """Return the manifest as YAML."""
+        return yaml.safe_dump(self.tree(), sort_keys=False, width=88)
+
+    def _job(self) -> dict[str, Any]:
+        return {
+            "completionMode": "Indexed",
+            "completions": self.nodes,
+            "parallelism": self.nodes,
+            "backoffLimit": 0,
+            "podFailurePolicy": {"rules": [_REFUSAL_FAILS]},
+            "template": {"spec": self._pod()},
+        }
+
+    def _pod(self) -> dict[str, Any]:
+        volumes = [
+            {"name": "work", "persistentVolumeClaim": {"claimName": self.volume}},
+            {"name": "memory", "emptyDir": {"medium": "Memory"}},
+        ]
+        return {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": self.grace_s,
+            "containers": [self._container()],
+            "volumes": volumes,
+        }
+
+    def _container(self) -> dict[str, Any]:
+        gpus = {"limits": {"nvidia.com/gpu": self.gpus}}
+        return {
+            "name": "process",
+            "image": self.image,
+            "command": list(self.command),
+            "workingDir": FOLDER,
+            "env": self._variables(),
+            **({"resources": gpus} if self.gpus else {}),
+            "volumeMounts": [
+                {"name": "work", "mountPath": FOLDER},
+                {"name": "memory", "mountPath": "/dev/shm"},
+            ],
+        }
+
+    def _variables(self) -> list[dict[str, Any]]:
+        place = place_words(
+            rank=0, count=self.nodes, coordinator=self.coordinator, devices=self.devices
+        )
+        index = {"valueFrom": {"fieldRef": {"fieldPath": _INDEX}}}
+        return [
+            {"name": name, **(index if name == RANK else {"value": text})}
+            for name, text in {**place, START: str(START_S)}.items()
+        ]
+
+
+_REFUSAL_FAILS: Final = {
+    "action": "FailJob",
+    "onExitCodes": {"operator": "In", "values": [_REFUSED]},
+}
+"""What is refused fails the job with a reason of its own; the rest, 75 as well, with
+that of a pod too many."""
+_REFUSAL_ENDS: Final = {
+    "name": "refused",
+    "action": "FailJobSet",
+    "onJobFailureReasons": ["PodFailurePolicy"],
+}
+"""By that reason the set ends: what was refused would be refused again."""
+
+
+def _near(text: str) -> str:
+    """Return a name like this one.
+
+    >>> _near("My_run"), _near("7")
+    ('my-run', 'run-7')
+    """
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower())[:36].strip("-")
+    return plain if plain[:1].isalpha() else f"run-{plain or 1}"
+
+
+def in_image(program: Sequence[str], commands: Sequence[str]) -> tuple[str, ...]:
+    """Return the words that start a program in an image, where nobody can look.
+
+    Args:
+        program: `train` with its words, or any program with its own.
+        commands: names of all commands of ours.
+
+    Raises:
+        BadInput: nothing to start, or a command of ours that one process does alone.
+    """
+    if program and program[0] not in commands:
+        return tuple(program)
+    _, *words = command_of(program, commands)
+    return ("python", *words)
+
+
+def submit(job: JobSet) -> str:
+    """Submit a set, and return what kubectl says.
+
+    Raises:
+        BadInput: there is no kubectl here, or the cluster refuses the set.
+    """
+    if shutil.which(job.words[0]) is None:
+        raise BadInput(
+            "no Kubernetes here",
+            rule="launch k8s submits with kubectl",
+            values="kubectl is not on PATH",
+            remedy="the same with --print, and that into: kubectl apply -f -",
+        )
+    done = subprocess.run(
+        job.words, input=job.text(), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise BadInput(
+            "Kubernetes does not take the set",
+            rule="kubectl reaches a cluster that has JobSet",
+            values=done.stderr.strip(),
+            remedy="--kubectl=--context=NAME, --kubectl=--namespace=NAME and the like; "
+            "JobSet is installed once a cluster: https://jobset.sigs.k8s.io",
+        )
+    return done.stdout

@@ -1,0 +1,111 @@
+"""Local: a command started several times on this machine, as one jax program."""
+
+import shlex
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.distributed.environment import ON_PROCESSOR, direct, place_words
+from jaxdist.launch.launchers.processes.group import Task
+from jaxdist.launch.launchers.processes.loopback import free_port
+from jaxdist.launch.launchers.program import check_number
+
+MOST: Final = 64
+"""Processes that one machine is asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """Several processes of one command on this machine."""
+
+    command: tuple[str, ...]
+    """Words of the command line of each."""
+    count: int
+    """How many processes."""
+    devices: int | None = None
+    """Fake devices of each; None leaves that to the command."""
+    coordinator: str
+    """`address:port` at which process 0 listens."""
+    planned: int | None = None
+    """How many the plan is written for; None: as many as there are."""
+
+    def words(self, rank: int) -> dict[str, str]:
+        """Return the variables that a process has beyond this one's."""
+        mine = place_words(
+            rank=rank,
+            count=self.count,
+            coordinator=self.coordinator,
+            devices=self.devices,
+            planned=self.planned,
+        )
+        return {**ON_PROCESSOR, **mine}
+
+    def tasks(self, environ: Mapping[str, str]) -> list[Task]:
+        """Return what is started, by rank."""
+        return [
+            Task(command=self.command, env={**direct(environ), **self.words(rank)})
+            for rank in range(self.count)
+        ]
+
+    def text(self) -> str:
+        """Return the same as lines for a shell, one for each process."""
+        rows = (
+            [*(f"{k}={v}" for k, v in self.words(rank).items()), *self.command]
+            for rank in range(self.count)
+        )
+        return "".join(f"{shlex.join(row)}\n" for row in rows)
+
+
+def local(
+    command: Sequence[str],
+    *,
+    count: int,
+    devices: int | None = None,
+    port: int | None = None,
+    planned: int | None = None,
+) -> Local:
+    """Return what several processes on this machine would be.
+
+    Args:
+        command: words that start each.
+        count: how many processes.
+        devices: fake devices of each; None leaves that to the command.
+        port: of loopback, for process 0; None finds one.
+        planned: how many the plan is written for; None: as many as there are.
+
+    Raises:
+        BadInput: numbers that cannot be, or a port that is taken.
+    """
+    check_number("-n", count, MOST)
+    if devices is not None:
+        check_number("--devices-per-process", devices, MOST)
+    if port is not None:
+        check_port(port)
+    return Local(
+        command=tuple(command),
+        count=count,
+        devices=devices,
+        coordinator=f"127.0.0.1:{port or free_port()}",
+        planned=planned,
+    )
+
+
+def check_port(port: int) -> None:
+    """Refuse a port that process 0 could not listen at.
+
+    Raises:
+        BadInput: it is taken, or no port.
+    """
+    try:
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(("127.0.0.1", port))
+    except (OSError, OverflowError) as error:
+        raise BadInput(
+            f"process 0 cannot listen at port {port}",
+            rule="--port is free, and between 1024 and 65535",
+            values=str(error),
+            remedy="leave it out: a free one is found",
+        ) from error

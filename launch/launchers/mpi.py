@@ -1,0 +1,111 @@
+"""MPI: a program started by mpirun of Open MPI."""
+
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.launchers.processes.group import Task
+from jaxdist.launch.launchers.processes.output import stopped_by_signals
+from jaxdist.launch.launchers.processes.stream import run_streamed
+from jaxdist.launch.launchers.program import check_number
+from jaxdist.launch.launchers.ssh import HANDED_ON, read_hosts
+
+_MOST = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mpi:
+    """Several processes of a command, wherever mpirun puts them."""
+
+    command: tuple[str, ...]
+    """Words of the command line of each."""
+    count: int
+    """How many processes."""
+    hosts: tuple[str, ...] = ()
+    """Where; none leaves that to mpirun."""
+    devices: int | None = None
+    """Fake devices of each; None leaves that to the command."""
+    options: tuple[str, ...] = ()
+    """More options of mpirun."""
+
+    def words(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the command line that starts them.
+
+        Each may use all cores: jax has many threads. It asks Open MPI which process it
+        is and where process 0 listens.
+        """
+        given = {name: environ[name] for name in HANDED_ON if name in environ}
+        mine = {"JAXDIST_CLUSTER": "ompi", "PYTHONUNBUFFERED": "1", **given}
+        if self.devices is not None:
+            mine["JAX_NUM_CPU_DEVICES"] = str(self.devices)
+        exported = [word for k, text in mine.items() for word in ("-x", f"{k}={text}")]
+        where = ("--host", ",".join(self.hosts)) if self.hosts else ()
+        how = "--bind-to", "none", "--tag-output", *where, *exported, *self.options
+        return "mpirun", "-n", str(self.count), *how, *self.command
+
+    def text(self, environ: Mapping[str, str]) -> str:
+        """Return the same for a shell."""
+        return f"{shlex.join(self.words(environ))}\n"
+
+
+def mpi(
+    command: Sequence[str],
+    *,
+    count: int,
+    hosts: str | None = None,
+    devices: int | None = None,
+    options: Sequence[str] = (),
+) -> Mpi:
+    """Return the processes that a command would be.
+
+    Args:
+        command: words that start each.
+        count: how many processes.
+        hosts: `a,b,c`, or a file with a host a line; None leaves that to mpirun.
+        devices: fake devices of each; None leaves that to the command.
+        options: more options of mpirun.
+
+    Raises:
+        BadInput: numbers or hosts that cannot be.
+    """
+    check_number("-n", count, _MOST)
+    if devices is not None:
+        check_number("--devices-per-process", devices, 1024)
+    return Mpi(
+        command=tuple(command),
+        count=count,
+        hosts=() if hosts is None else read_hosts(hosts),
+        devices=devices,
+        options=tuple(options),
+    )
+
+
+def run_mpi(found: Mpi, environ: Mapping[str, str]) -> int:
+    """Run processes under mpirun, which names each in front of its lines.
+
+    Returns:
+        0, or the exit code of the first that failed, as mpirun has it.
+
+    Raises:
+        BadInput: there is no mpirun here.
+    """
+    words = found.words(environ)
+    if shutil.which(words[0]) is None:
+        raise BadInput(
+            "no Open MPI here",
+            rule="launch mpi starts processes with mpirun",
+            values="mpirun is not on PATH",
+            remedy="apt-get install openmpi-bin, or jaxdist launch ssh",
+        )
+    with stopped_by_signals():
+        failure = run_streamed([Task(command=words, env=environ)], _show)
+    return 0 if failure is None else failure.exit_code
+
+
+def _show(rank: int, line: str, error: bool) -> None:
+    out = sys.stderr if error else sys.stdout
+    out.write(f"{line}\n")
+    out.flush()

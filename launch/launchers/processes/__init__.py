@@ -1,0 +1,1 @@
+"""Processes of one machine: start, supervise, collect output, restart."""

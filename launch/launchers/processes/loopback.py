@@ -1,0 +1,119 @@
+"""Loopback: processes of one program on this machine, joined over 127.0.0.1."""
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.distributed.environment import environment
+from jaxdist.launch.launchers.processes.group import Finished, Task, run_together
+
+
+class Loopback:
+    """Processes on this machine's loopback: anywhere, without root, unshaped.
+
+    Args:
+        count: how many processes.
+
+    Raises:
+        BadInput: fewer than one.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = checked_count(count)
+
+    def run(
+        self,
+        *commands: Sequence[str],
+        timeout: float = 120,
+        env: Mapping[str, str] | None = None,
+    ) -> tuple[Finished, ...]:
+        """Run one process a host and wait for all.
+
+        Args:
+            commands: one for all, or one for each.
+            timeout: seconds until all must be done.
+            env: variables to add.
+
+        Raises:
+            ProcessesFailed: a process failed or was late; all were ended.
+        """
+        coordinator = f"127.0.0.1:{free_port()}"
+        tasks = tasks_for(commands, self.count, coordinator, env or {})
+        return run_together(tasks, timeout=timeout)
+
+
+def tasks_for(
+    commands: Sequence[Sequence[str]],
+    count: int,
+    coordinator: str,
+    env: Mapping[str, str],
+) -> list[Task]:
+    """Make the tasks of joined processes.
+
+    Args:
+        commands: one for all, or one for each.
+        count: how many processes.
+        coordinator: `address:port` at which process 0 listens.
+        env: variables to add to each environment.
+
+    Raises:
+        BadInput: neither one command nor one for each.
+    """
+    return [
+        Task(
+            command=tuple(command),
+            env={
+                **environment(
+                    os.environ, rank=rank, count=count, coordinator=coordinator
+                ),
+                **env,
+            },
+        )
+        for rank, command in enumerate(for_each(commands, count))
+    ]
+
+
+def checked_count(count: int, most: int = 64) -> int:
+    """Return a number of hosts that can be made.
+
+    Raises:
+        BadInput: it is not between 1 and the most.
+    """
+    if 1 <= count <= most:
+        return count
+    raise BadInput(
+        f"{count} hosts cannot be made",
+        rule=f"there are 1 to {most} hosts",
+        values=f"count={count}",
+        remedy="count=4",
+    )
+
+
+def for_each(commands: Sequence[Sequence[str]], count: int) -> list[list[str]]:
+    """Give each host its command.
+
+    >>> for_each([["hostname"]], 2)
+    [['hostname'], ['hostname']]
+
+    Raises:
+        BadInput: neither one command nor one for each.
+    """
+    given = [list(command) for command in commands]
+    if len(given) == 1:
+        return given * count
+    if len(given) == count:
+        return given
+    raise BadInput(
+        "commands and hosts do not match",
+        rule="there is one command for all hosts, or one for each",
+        values=f"{len(given)} commands, {count} hosts",
+        remedy=f"run(command), or run(*commands) with {count} of them",
+    )
+
+
+def free_port() -> int:
+    """Find a port of loopback that nobody listens at now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

@@ -1,0 +1,78 @@
+"""Merged: several processes as one view, with one end."""
+
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final, NoReturn
+
+from jaxdist.launch.distributed.process_group import AGAIN
+from jaxdist.launch.launchers.processes.stream import Asked, Failure
+
+_NOISE: Final = re.compile(
+    r"\[Gloo\] Rank |connected to \d+ peer ranks|coordination_service_agent\.cc"
+    r"|Terminating process because the JAX distributed service|coordination_service "
+    r"while calling|grpc_status"
+)
+"""Lines of gloo for each group of devices, and of jax where another process has died:
+nothing turns them off, and who died first is said in the end."""
+_ENDS: Final = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Merged:
+    """Writes each line behind the rank it comes from: `r03 │ `.
+
+    Args:
+        count: how many processes there are.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._digits = max(len(str(count - 1)), 2)
+
+    def __call__(self, rank: int, line: str, error: bool) -> None:
+        """Write a line to the output that it was written to."""
+        if _NOISE.search(line):
+            return
+        out = sys.stderr if error else sys.stdout
+        utf = (out.encoding or "").lower().startswith("utf")
+        out.write(f"r{rank:0{self._digits}} {'│' if utf else '|'} {line}\n")
+        out.flush()
+
+
+def tell(failure: Failure, count: int) -> None:
+    """Print which process failed first, behind what it has written itself."""
+    sys.stdout.flush()
+    sys.stderr.write(report(failure, count))
+    sys.stderr.flush()
+
+
+def report(failure: Failure, count: int) -> str:
+    """Say which process failed first, with its last lines.
+
+    A program that refuses, or asks to be started again, has said all that there is.
+    """
+    head = f"process {failure.rank} of {count} {failure.how}"
+    if failure.code in (2, AGAIN):
+        return f"{head}, so all were ended\n"
+    lines = [f"error: {head}; its last lines:", *(f"  {one}" for one in failure.last)]
+    return "\n".join(lines) + "\n"
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """Let what ends this process end those that it has started first."""
+    before = {one: signal.signal(one, _leave) for one in _ENDS}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    # Those who stop a job may do so twice; what has begun to end is not hurried.
+    for one in _ENDS:
+        signal.signal(one, signal.SIG_IGN)
+    raise Asked(number)

@@ -1,0 +1,120 @@
+"""Supervision: processes that are started again, all of them, where one has failed."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count, takewhile
+from typing import Final
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.distributed.launcher_messages import Marked
+from jaxdist.launch.distributed.process_group import AGAIN
+from jaxdist.launch.launchers.processes.group import Task
+from jaxdist.launch.launchers.processes.output import Merged, stopped_by_signals, tell
+from jaxdist.launch.launchers.processes.stream import SAVING_S, Failure, run_streamed
+
+MOST: Final = 1000
+"""Restarts that are asked for."""
+_REFUSED: Final = 2
+_LONGEST_S: Final = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How often processes are started again, and how long they may take to end."""
+
+    restarts: int = 0
+    """Starts after the first one, whatever the reason."""
+    saving_s: float = SAVING_S
+    """Seconds to save and end, where the launcher is asked to end."""
+
+    def pause_s(self, codes: Sequence[int]) -> float:
+        """Return the seconds to wait before the next attempt.
+
+        What fails again and again is given time; who asks to be started again is not.
+
+        Args:
+            codes: exit codes of the attempts so far.
+
+        >>> [Patience().pause_s(codes) for codes in ([1], [1, 1], [1, 1, 1], [1] * 9)]
+        [1.0, 2.0, 4.0, 60.0]
+        >>> Patience().pause_s([1, 1, 75]), Patience().pause_s([1, 1, 75, 1])
+        (1.0, 1.0)
+        """
+        failed = list(takewhile(lambda code: code != AGAIN, reversed(codes)))
+        return min(2.0 ** max(len(failed) - 1, 0), _LONGEST_S)
+
+
+def patience(restarts: int | None, saving_s: float | None) -> Patience:
+    """Return what was asked for; None is as it is by itself.
+
+    Raises:
+        BadInput: numbers that cannot be.
+    """
+    found = Patience(
+        restarts=0 if restarts is None else restarts,
+        saving_s=SAVING_S if saving_s is None else saving_s,
+    )
+    if 0 <= found.restarts <= MOST and 0 < found.saving_s < float("inf"):
+        return found
+    raise BadInput(
+        "processes are not started again like that",
+        rule=f"--restarts is between 0 and {MOST}, --grace above 0 seconds",
+        values=f"--restarts {found.restarts}, --grace {found.saving_s:g}",
+        remedy="--restarts 3 --grace 30",
+    )
+
+
+def run_supervised(attempt: Callable[[int], Sequence[Task]], patience: Patience) -> int:
+    """Run processes, their lines on our own output, and start them again.
+
+    What they refuse (exit code 2) they would refuse again. Everything else is tried
+    again, the request to do so (75) as well: a run goes on from what it has saved.
+
+    Args:
+        attempt: returns what to start, by rank, for an attempt counted from 0. An
+            attempt has an address of its own for process 0.
+        patience: how often.
+
+    Returns:
+        0, or the exit code of the process that failed first in the last attempt.
+    """
+    codes: list[int] = []
+    numbers = count()
+    with stopped_by_signals():
+        while True:
+            tasks = attempt(next(numbers))
+            shown = Marked(Merged(len(tasks)))
+            failure = run_streamed(
+                tasks,
+                shown,
+                saving=patience.saving_s,
+                tell=partial(tell, count=len(tasks)),
+            )
+            if failure is None:
+                return 0
+            if failure.code == AGAIN and shown.adapts.is_set():
+                continue  # no failure: it goes on under another plan
+            codes.append(failure.exit_code)
+            if not waits(codes, failure, patience):
+                return failure.exit_code
+
+
+def waits(codes: Sequence[int], failure: Failure, patience: Patience) -> bool:
+    """Wait for the time of the next attempt; whether there is one.
+
+    Args:
+        codes: exit codes of the attempts so far.
+        failure: the last one.
+        patience: how often.
+    """
+    if len(codes) > patience.restarts or failure.code == _REFUSED:
+        return False
+    pause = patience.pause_s(codes)
+    again = f"{len(codes)} of {patience.restarts}"
+    sys.stderr.write(f"restart {again}, in {pause:g} s\n")
+    sys.stderr.flush()
+    time.sleep(pause)
+    return True

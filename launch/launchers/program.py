@@ -1,0 +1,68 @@
+"""Request: which program several processes run, and how many there are."""
+
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from jaxdist.core.errors import BadInput, did_you_mean
+
+TOGETHER: Final = ("train", "calibrate")
+"""Commands that several processes do together."""
+
+
+def our_command(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words that start a command of jaxdist in a process of its own."""
+    return (sys.executable, "-m", "jaxdist.launch", *words)
+
+
+def command_of(program: Sequence[str], commands: Sequence[str]) -> tuple[str, ...]:
+    """Return the words that start a program, found before anything is started.
+
+    Args:
+        program: `train` with its words, or any program with its own.
+        commands: names of all commands of ours.
+
+    Raises:
+        BadInput: nothing to start, a command of ours that one process does alone, or
+            a program that is not there.
+    """
+    if not program:
+        raise BadInput(
+            "there is nothing to start",
+            rule="what each process does stands behind --",
+            remedy="jaxdist launch local -n 4 -- train digits",
+        )
+    name = program[0]
+    if name in TOGETHER:
+        return our_command(program)
+    if name in commands:
+        raise BadInput(
+            f"jaxdist {name} is the work of one process",
+            rule=f"several processes do {' or '.join(TOGETHER)} together",
+            remedy=f"jaxdist {shlex.join(program)}",
+        )
+    if shutil.which(name) is None:
+        near = did_you_mean(name, [*TOGETHER, "python"])
+        raise BadInput(
+            f"no program {name}",
+            rule="behind -- stands train, or a program that is on PATH",
+            remedy=f"did you mean {near}?" if near else "-- train digits",
+        )
+    return tuple(program)
+
+
+def check_number(option: str, number: int, most: int) -> None:
+    """Refuse a number of processes, devices or hosts.
+
+    Raises:
+        BadInput: it is not between 1 and the most.
+    """
+    if not 1 <= number <= most:
+        raise BadInput(
+            f"{option} {number} cannot be",
+            rule=f"{option} is between 1 and {most}",
+            values=f"{option} {number}",
+            remedy=f"{option} {min(max(number, 2), most)}",
+        )

@@ -1,0 +1,120 @@
+"""SLURM: a program submitted as a job of several nodes."""
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.launchers.processes.restart import MOST
+from jaxdist.launch.launchers.program import check_number
+
+SCRIPT: Final = Path(__file__).parent / "scripts" / "slurm.sh"
+"""What runs on the first node of the job; readable, and of use by hand."""
+_MOST_NODES: Final = 100_000
+_MOST_TASKS: Final = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slurm:
+    """A job: so many nodes, each with so many processes of a command."""
+
+    command: tuple[str, ...]
+    """Words of the command line of each process."""
+    nodes: int
+    """How many nodes."""
+    each: int = 1
+    """Processes a node."""
+    devices: int | None = None
+    """Fake devices of each; None leaves that to the command."""
+    requeues: int | None = None
+    """How often it is queued again where it ends with 75; None: as the script says."""
+    options: tuple[str, ...] = ()
+    """More options of sbatch."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command line that submits it."""
+        size = f"--nodes={self.nodes}", f"--ntasks-per-node={self.each}"
+        return "sbatch", *size, *self.options, str(SCRIPT), *self.command
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables that it is submitted with, which SLURM hands on."""
+        found = {"JAX_NUM_CPU_DEVICES": self.devices, "JAXDIST_REQUEUES": self.requeues}
+        return {name: f"{text}" for name, text in found.items() if text is not None}
+
+    def text(self) -> str:
+        """Return the command line for a shell, and the script that it submits."""
+        before = [f"{name}={text}" for name, text in self.variables.items()]
+        return f"{shlex.join([*before, *self.words])}\n\n{SCRIPT.read_text()}"
+
+
+def slurm(
+    command: Sequence[str],
+    *,
+    nodes: int,
+    each: int = 1,
+    devices: int | None = None,
+    requeues: int | None = None,
+    options: Sequence[str] = (),
+) -> Slurm:
+    """Return the job that a command would be.
+
+    Args:
+        command: words that start it.
+        nodes: how many nodes.
+        each: processes a node.
+        devices: fake devices of each; None leaves that to the command.
+        requeues: how often it is queued again where it ends with 75; None: as the
+            script says.
+        options: more options of sbatch.
+
+    Raises:
+        BadInput: numbers that cannot be.
+    """
+    check_number("--nodes", nodes, _MOST_NODES)
+    check_number("--processes-per-node", each, _MOST_TASKS)
+    if devices is not None:
+        check_number("--devices-per-process", devices, _MOST_TASKS)
+    if requeues is not None:
+        check_number("--requeues", requeues, MOST)
+    return Slurm(
+        command=tuple(command),
+        nodes=nodes,
+        each=each,
+        devices=devices,
+        requeues=requeues,
+        options=tuple(options),
+    )
+
+
+def submit(job: Slurm) -> str:
+    """Submit a job, and return what sbatch says.
+
+    Raises:
+        BadInput: there is no sbatch here, or it refuses the job.
+    """
+    if shutil.which(job.words[0]) is None:
+        raise BadInput(
+            "no SLURM here",
+            rule="launch slurm submits with sbatch",
+            values="sbatch is not on PATH",
+            remedy="the same with --print, and that on a login node",
+        )
+    environ = {**os.environ, **job.variables}
+    done = subprocess.run(
+        job.words, env=environ, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise BadInput(
+            "SLURM does not take the job",
+            rule="sbatch accepts its nodes and options",
+            values=done.stderr.strip(),
+            remedy="--nodes N, and --sbatch=--partition=NAME and the like",
+        )
+    return done.stdout

@@ -1,0 +1,211 @@
+"""Ssh: a program started over ssh, one process a host."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.distributed.environment import place_words
+from jaxdist.launch.launchers.processes.group import Task
+from jaxdist.launch.launchers.program import check_number
+
+PORT: Final = 29500
+"""Where process 0 listens, unless another port is named."""
+_QUIET: Final = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+_LISTEN: Final = "import socket; socket.create_server(('', {}))"
+HANDED_ON: Final = ("PYTHONPATH", "VIRTUAL_ENV")
+"""Variables of this process that the others need to find the same packages."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ssh:
+    """One process a host of a command."""
+
+    hosts: tuple[str, ...]
+    """`name` or `user@name`; process 0 is on the first."""
+    command: tuple[str, ...]
+    """Words of the command line of each."""
+    folder: Path
+    """Where it runs, which is there on each host."""
+    port: int = PORT
+    """Where process 0 listens."""
+    devices: int | None = None
+    """Fake devices of each; None leaves that to the command."""
+    shell: tuple[str, ...] = ("ssh",)
+    """Words that begin a remote command line."""
+    planned: int | None = None
+    """How many processes the plan is written for; None: as many as hosts."""
+
+    def attempt(self, number: int) -> "Ssh":
+        """Return the same at another port: that of before may not be free yet."""
+        return replace(self, port=self.port + number)
+
+    def words(self, rank: int, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the command line that starts a process from here."""
+        place = place_words(
+            rank=rank,
+            count=len(self.hosts),
+            coordinator=f"{name_of(self.hosts[0])}:{self.port}",
+            devices=self.devices,
+            planned=self.planned,
+        )
+        given = {name: environ[name] for name in HANDED_ON if name in environ}
+        variables = [f"{name}={text}" for name, text in {**given, **place}.items()]
+        held = sys.executable, "-m", "jaxdist.launch.launchers.ssh_guard", *self.command
+        return self.remote(rank, shlex.join(["exec", "env", *variables, *held]))
+
+    def tasks(self, environ: Mapping[str, str]) -> list[Task]:
+        """Return what is started here, by rank."""
+        return [
+            Task(command=self.words(rank, environ), env=environ, held=True)
+            for rank in range(len(self.hosts))
+        ]
+
+    def text(self, environ: Mapping[str, str]) -> str:
+        """Return the same as lines for a shell."""
+        ranks = range(len(self.hosts))
+        return "".join(f"{shlex.join(self.words(rank, environ))}\n" for rank in ranks)
+
+    def remote(self, rank: int, command: str) -> tuple[str, ...]:
+        """Return the words that run a command line on a host, in the folder."""
+        line = f"cd {shlex.quote(str(self.folder))} && {command}"
+        return *self.shell, *_QUIET, self.hosts[rank], line
+
+
+def ssh(
+    command: Sequence[str],
+    hosts: str,
+    *,
+    folder: Path,
+    port: int | None = None,
+    devices: int | None = None,
+    shell: str = "ssh",
+) -> Ssh:
+    """Return the processes that a command would be.
+
+    Args:
+        command: words that start it.
+        hosts: `a,b,c`, or a file with a host a line.
+        folder: where it runs on each host.
+        port: where process 0 listens.
+        devices: fake devices of each; None leaves that to the command.
+        shell: words that begin a remote command line, options of ssh among them.
+
+    Raises:
+        BadInput: no hosts, hosts named twice, or numbers that cannot be.
+    """
+    check_number("--port", PORT if port is None else port, 65_535)
+    if devices is not None:
+        check_number("--devices-per-process", devices, 1024)
+    return Ssh(
+        hosts=read_hosts(hosts),
+        command=tuple(command),
+        folder=folder,
+        port=PORT if port is None else port,
+        devices=devices,
+        shell=tuple(shlex.split(shell)),
+    )
+
+
+def read_hosts(given: str) -> tuple[str, ...]:
+    """Read hosts of a list or of a file, where `#` begins a remark.
+
+    >>> read_hosts("node1, me@node2")
+    ('node1', 'me@node2')
+
+    Raises:
+        BadInput: none, one that is named twice, or one that is no name.
+    """
+    if re.fullmatch(r"\d+(:\d+)?", given.strip()):
+        raise BadInput(
+            f"--hosts {given} names no host",
+            rule="--hosts is a,b,c or a file with a host a line; -n says how many",
+            values=f"--hosts {given}",
+            remedy=f"--hosts hosts.txt -n {given.strip()}",
+        )
+    path = Path(given)
+    lines = path.read_text().splitlines() if path.is_file() else given.split(",")
+    hosts = tuple(filter(None, (line.partition("#")[0].strip() for line in lines)))
+    names = [name_of(host) for host in hosts]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    wrong = [host for host in hosts if host.startswith("-") or len(host.split()) > 1]
+    if not hosts or twice or wrong:
+        raise BadInput(
+            "these hosts cannot be used",
+            rule="--hosts is a,b,c or a file with a host a line, each named once",
+            values=", ".join(
+                [
+                    *(f"{name} twice" for name in twice),
+                    *(f"{host!r} is no name" for host in wrong),
+                ]
+            )
+            or f"no host in {given!r}",
+            remedy="--hosts node1,node2",
+        )
+    return hosts
+
+
+def name_of(host: str) -> str:
+    """Return a host without its user: what others call it.
+
+    >>> name_of("me@node2")
+    'node2'
+    """
+    return host.rpartition("@")[2]
+
+
+def check_hosts(found: Ssh) -> None:
+    """Start nothing yet, on every host: it is reached, and has folder and Python.
+
+    Raises:
+        BadInput: naming each host where that failed, and what ssh says.
+    """
+    check_ssh(found)
+    with ThreadPoolExecutor(len(found.hosts)) as pool:
+        said = list(pool.map(lambda rank: _tried(found, rank), range(len(found.hosts))))
+    failed = [f"{host}: {why}" for host, why in zip(found.hosts, said) if why]
+    if failed:
+        raise BadInput(
+            "not every host can take its process",
+            rule="each host is reached without a password, has this folder and this "
+            "Python, and the first a free port",
+            values="; ".join(failed),
+            remedy=f"ssh {found.hosts[0]}, --port N, or a folder that all hosts share",
+        )
+
+
+def check_ssh(found: Ssh) -> None:
+    """Refuse a machine without ssh.
+
+    Raises:
+        BadInput: naming the command that is not there.
+    """
+    if shutil.which(found.shell[0]) is None:
+        raise BadInput(
+            "no ssh here",
+            rule="launch ssh starts processes with ssh",
+            values=f"{found.shell[0]} is not on PATH",
+            remedy="apt-get install openssh-client",
+        )
+
+
+def _tried(found: Ssh, rank: int) -> str:
+    """Return why a host cannot take its process; nothing where it can."""
+    return why_not(found, rank, _LISTEN.format(found.port) if rank == 0 else "")
+
+
+def why_not(found: Ssh, rank: int, code: str = "") -> str:
+    """Return why a host cannot run a line of Python in the folder; nothing: it can."""
+    words = found.remote(rank, shlex.join(["exec", sys.executable, "-S", "-c", code]))
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    return lines[-1] if done.returncode else ""

@@ -1,0 +1,48 @@
+"""Held: a command that ends with the connection over which it was started.
+
+Over ssh nothing tells a program that whoever started it is gone, except the end of its
+standard input. So that is read here, and the command has none. Who ends it on purpose
+writes there how many seconds it has.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from threading import Thread
+
+from jaxdist.launch.launchers.processes.group import Task, end_group, start
+from jaxdist.launch.launchers.processes.stream import GRACE_S
+
+
+def hold(command: Sequence[str]) -> int:
+    """Run a command until it ends, or until standard input does.
+
+    Returns:
+        Its exit code; 128 and the signal where one ended it.
+    """
+    task = Task(command=tuple(command), env=dict(os.environ))
+    child = start(task, None, None)
+    Thread(target=_watch, args=(child,), daemon=True).start()
+    code = child.wait()
+    end_group(child, signal.SIGKILL)
+    return code if code >= 0 else 128 - code
+
+
+def _watch(child: subprocess.Popen[bytes]) -> None:
+    said = b""
+    while read := os.read(0, 1 << 16):
+        said = read
+    end_group(child, signal.SIGTERM)
+    grace = GRACE_S
+    with suppress(ValueError):
+        grace = float(said)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(grace)
+    end_group(child, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(hold(sys.argv[1:]))

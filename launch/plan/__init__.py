@@ -1,1 +1,0 @@
-"""Planning at the edge: what was asked for, read, and the answer, laid out."""

@@ -1,0 +1,1 @@
+"""Planning from the command line: layouts, stages, predictions, comparison."""

@@ -1,0 +1,192 @@
+"""Comparing: runs read back, predicted, and set beside what they measured."""
+
+import json
+import shlex
+from argparse import Namespace
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.core.run_record import Run
+from jaxdist.core.step_breakdown import Measured
+from jaxdist.launch.run_folder.folder import (
+    RunFolder,
+    find_run,
+    is_writable,
+    write_whole,
+)
+from jaxdist.launch.run_folder.lockfile import read_lock
+
+if TYPE_CHECKING:
+    from jaxdist.core.cluster import Cluster
+    from jaxdist.oracle.compare import Compared
+    from jaxdist.oracle.predicted_term import Term
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """Runs beside their predictions."""
+
+    cluster: "Cluster"
+    """What they were predicted with."""
+    seen: "tuple[Compared, ...]"
+    """One for each run."""
+
+    def tree(self) -> dict[str, Any]:
+        """Return them as one object, seconds and bytes."""
+        return {
+            "cluster": self.cluster.name,
+            "runs": [_tree(one) for one in self.seen],
+        }
+
+
+def _tree(one: "Compared") -> dict[str, Any]:
+    return {
+        "run": one.run,
+        "plan": one.prediction.plan,
+        "step": _numbers(one.step),
+        "interval_s": list(one.prediction.interval_s),
+        "inside_interval": one.inside,
+        "terms": [_numbers(term) for term in one.terms],
+        "layers": [_numbers(layer) for layer in one.layers],
+        "memory_by_term": one.prediction.memory,
+        "likely_cause": one.cause,
+        "misses": [
+            {
+                "term": miss.term.name,
+                "seconds": miss.seconds,
+                "likely_cause": miss.cause,
+                "remedy": miss.remedy,
+            }
+            for miss in one.misses
+        ],
+        "watched": None if one.measured is None else _watched(one.measured),
+        "pipeline": _pipeline(one),
+        "links": {
+            axes: {
+                "devices": group.size,
+                "level": group.level,
+                "bytes_per_s": group.rate,
+                "alpha_s": group.alpha,
+            }
+            for axes, group in one.links.items()
+        },
+    }
+
+
+def _pipeline(one: "Compared") -> dict[str, Any] | None:
+    """Return the work of stages in time, by place along the pipe axis."""
+    if not one.planned:
+        return None
+    found: dict[int, list[dict[str, Any]]] = {}
+    inner = len(one.measured.devices) // len(one.planned) if one.measured else 0
+    for device in one.measured.devices if one.measured and inner else ():
+        cells = [asdict(cell) for cell in device.lane]
+        for cell in cells:
+            cell |= {end: cell[end] / one.slower for end in ("start", "end")}
+        found.setdefault(device.device // inner % len(one.planned), cells)
+    return {
+        "planned": [[asdict(cell) for cell in lane] for lane in one.planned],
+        "measured": [found.get(place, []) for place in range(len(one.planned))],
+    }
+
+
+def _numbers(term: "Term") -> dict[str, Any]:
+    return asdict(term) | {"accurate": term.accurate}
+
+
+def _watched(measured: "Measured") -> dict[str, Any]:
+    found = asdict(measured)
+    for device, one in zip(found["devices"], measured.devices, strict=True):
+        del device["layers_s"], device["lane"]
+        device["step_s"] = one.step_s
+    return found
+
+
+def compare_runs(args: Namespace) -> Beside:
+    """Predict the steps of runs, set them beside, and recalibrate where asked.
+
+    Raises:
+        BadInput: no such run or cluster, or a run that has not ended.
+    """
+    from jaxdist.launch.training.job.abstract_step import Subject
+    from jaxdist.meshes.clusters.load import find
+    from jaxdist.oracle.collective_links import links_of
+    from jaxdist.oracle.compare import check_unseen, compare, recalibrated
+    from jaxdist.oracle.compute_times import layer_seconds
+    from jaxdist.oracle.pipeline_timeline import planned_lanes
+    from jaxdist.oracle.predict import check_devices, predict
+
+    if args.cluster is None:
+        raise BadInput(
+            "nothing says on which machine it ran",
+            rule="a run is compared with what is predicted on a cluster",
+            values="no --cluster",
+            remedy=("--cluster testbed", "jaxdist calibrate measures yours"),
+        )
+    cluster = find(args.cluster)
+    folders, seen = [], []
+    for name in args.runs:
+        folder = find_run(name, folder=args.dir)
+        run, plan = _record(folder), _plan(folder)
+        check_unseen(run, cluster)
+        check_devices(plan, cluster)
+        case = Subject(read_lock(folder).resolved.config).traced(plan)
+        seen.append(
+            compare(
+                run,
+                predict(case, cluster),
+                _measured(folder),
+                layer_seconds(case, cluster),
+                planned_lanes(case, cluster),
+                links_of(case, cluster),
+                shlex.join((name, "--cluster", args.cluster)),
+            )
+        )
+        folders.append(folder)
+    if args.recalibrate:
+        better = recalibrated(cluster, seen)
+        write_whole(Path(args.recalibrate), better.to_json())
+    for folder, one in zip(folders, seen, strict=True):
+        _keep(folder, {"cluster": cluster.name, **_tree(one)})
+    return Beside(cluster=cluster, seen=tuple(seen))
+
+
+def _keep(folder: RunFolder, found: dict[str, Any]) -> None:
+    """Write a comparison into the run's folder and its report, where that may be."""
+    from jaxdist.launch.report import write_report
+
+    if is_writable(folder.path):
+        write_whole(folder.compared, json.dumps(found, indent=2) + "\n")
+        write_report(folder.path)
+
+
+def _measured(folder: RunFolder) -> Measured | None:
+    if not folder.measured.is_file():
+        return None
+    return Measured.from_json(folder.measured.read_text(encoding="utf-8"))
+
+
+def _record(folder: RunFolder) -> Run:
+    if not folder.summary.is_file():
+        raise BadInput(
+            f"{folder.path} has no record",
+            rule="a run is compared when it has ended, or was asked to end",
+            values=f"no {folder.summary.name}",
+            remedy="jaxdist train goes on with it",
+        )
+    run = Run.from_json(folder.summary.read_text(encoding="utf-8"))
+    if not run.step_s:
+        raise BadInput(
+            f"{folder.path} made no step that was timed",
+            rule="a run is compared by the median of its steps",
+            values=f"{run.steps} steps",
+            remedy="a run of more steps",
+        )
+    return run
+
+
+def _plan(folder: RunFolder) -> Plan:
+    return Plan.from_json(folder.plan.read_text(encoding="utf-8"))

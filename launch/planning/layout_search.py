@@ -1,0 +1,184 @@
+"""Layouts as they are asked for: an experiment, a cluster and numbers of devices."""
+
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.text.parsing import volume
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.planning.search_space import Question, lossy
+
+if TYPE_CHECKING:
+    from jaxdist.core.cluster import Cluster
+    from jaxdist.launch.config.provenance import Resolved
+    from jaxdist.launch.training.job.abstract_step import Subject
+    from jaxdist.planner.layouts.merge_rankings import Merged
+    from jaxdist.planner.layouts.objective import Objective
+    from jaxdist.planner.layouts.ranking import Ranking
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranked:
+    """A ranking with what it is of."""
+
+    resolved: "Resolved"
+    """The experiment."""
+    cluster: "Cluster"
+    """The machines."""
+    devices: tuple[int, ...]
+    """How many of them; several numbers are searched one after the other."""
+    objective: "Objective"
+    """What plans are ordered by."""
+    ranking: "Merged"
+    """What was found."""
+    seconds: float
+    """That the search took."""
+    subject: "Subject"
+    """The network, described."""
+
+
+def rank_layouts(args: Namespace) -> Ranked:
+    """Search.
+
+    Raises:
+        BadInput: something of it cannot be, or no layout can be run.
+    """
+    if args.cluster is None or args.devices is None:
+        raise BadInput(
+            "nothing says on which machine, or on how many devices",
+            rule="a plan is for some devices of a cluster",
+            values=f"--cluster {args.cluster}, --devices {_said(args.devices)}",
+            remedy="--cluster abci --devices 64",
+        )
+    resolved = resolve(args.what, args.overrides)
+
+    from jaxdist.launch.training.job.abstract_step import Subject
+    from jaxdist.meshes.clusters.load import find
+    from jaxdist.meshes.clusters.what_if import changed
+    from jaxdist.planner.layouts.objective import Objective
+
+    cluster = changed(find(args.cluster), args.what_if)
+    objective = Objective(
+        by=args.objective or "step",
+        samples=None if args.samples is None else _samples(args.samples),
+        price=cluster.price,
+    )
+    _check(args, cluster)
+    begun = time.perf_counter()
+    subject = Subject(resolved.config)
+    counts = tuple(dict.fromkeys(args.devices))
+    found = _merged(
+        counts,
+        objective,
+        lambda count: _ranking(
+            Question(
+                resolved=resolved, subject=subject, cluster=cluster, devices=count
+            ),
+            args,
+        ),
+    )
+    if (args.explain or 1) > len(found.plans):
+        raise BadInput(
+            "there are fewer plans than that",
+            rule="--explain is the place of a plan that can be run",
+            values=f"--explain {args.explain}, {len(found.plans)} plans",
+            remedy=f"--explain {len(found.plans)}",
+        )
+    return Ranked(
+        resolved=resolved,
+        cluster=cluster,
+        devices=counts,
+        objective=objective,
+        ranking=found,
+        seconds=time.perf_counter() - begun,
+        subject=subject,
+    )
+
+
+def _ranking(question: Question, args: Namespace) -> "Ranking":
+    """Rank the layouts of one number of devices."""
+    from jaxdist.planner.layouts.ranking import rank
+
+    subject = question.subject
+    return rank(
+        question.coarse(lossy(args.lossy)),
+        question.known(),
+        subject.case,
+        room=volume(args.memory, "--memory") if args.memory else None,
+        trace=subject.traced,
+    )
+
+
+def _merged(
+    counts: tuple[int, ...], objective: "Objective", rank: "Callable[[int], Ranking]"
+) -> "Merged":
+    """Rank the layouts of each number of devices, and put them together.
+
+    Raises:
+        NoLayout: none of the numbers has one that can be run: what the first lacks.
+    """
+    from jaxdist.planner.layouts.evaluated_plans import NoLayout
+    from jaxdist.planner.layouts.merge_rankings import merged
+
+    found: dict[int, Ranking] = {}
+    refused: dict[int, NoLayout] = {}
+    for count in counts:
+        try:
+            found[count] = rank(count)
+        except NoLayout as error:
+            refused[count] = error
+    if not found:
+        raise refused[counts[0]]
+    why = {count: error.values for count, error in refused.items()}
+    return merged(found, why, objective)
+
+
+def _samples(text: str) -> float:
+    """Read a number of samples.
+
+    Raises:
+        BadInput: it is none.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        raise BadInput(
+            f"{text} is no number of samples",
+            rule="--samples is a number",
+            values=f"--samples {text}",
+            remedy="--samples 90e6",
+        ) from None
+
+
+def _said(counts: tuple[int, ...] | None) -> str:
+    return "None" if counts is None else ",".join(map(str, counts))
+
+
+def _check(args: Namespace, cluster: "Cluster") -> None:
+    """Refuse numbers that leave nothing to search."""
+    for count in args.devices:
+        cluster.level_of(max(1, count))
+        if count < 1:
+            raise BadInput(
+                "there are no devices",
+                rule="a plan is for at least one device",
+                values=f"--devices {_said(args.devices)}",
+                remedy="--devices 8",
+            )
+    if args.explain is not None and args.explain < 1:
+        raise BadInput(
+            "no plan is at that place",
+            rule="--explain is the place of a plan, from 1",
+            values=f"--explain {args.explain}",
+            remedy="--explain 1",
+        )
+    if args.top < 1:
+        raise BadInput(
+            "no layouts would be shown",
+            rule="--top is at least 1",
+            values=f"--top {args.top}",
+            remedy="--top 10",
+        )

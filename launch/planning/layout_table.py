@@ -1,0 +1,234 @@
+"""Layouts as they are shown: a ranking, and why the others lost."""
+
+import json
+import shlex
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from jaxdist.launch.planning.layout_search import Ranked
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from jaxdist.oracle.predict import Prediction
+    from jaxdist.planner.layouts.evaluated_plans import Ranked as Placed
+
+_MOVED_NOT: Final = ("compute", "bubble", "update", "input")
+_MANY: Final = 1_000_000
+"""Samples whose cost is shown where nobody said how many there are."""
+
+
+def tree(found: Ranked, top: int, explain: int | None = None) -> dict[str, Any]:
+    """Return a ranking as one object, seconds and bytes.
+
+    Args:
+        found: the ranking.
+        top: plans that are in it.
+        explain: place of the plan whose arithmetic is, from 1.
+    """
+    made = {"explained": _explained(found, explain)} if explain else {}
+    one, *others = found.devices
+    return made | {
+        "experiment": found.resolved.source,
+        "cluster": found.cluster.name,
+        "devices": [one, *others] if others else one,
+        **_asked(found),
+        "plans": [_plan(found, each) for each in found.ranking.plans[:top]],
+        "lost": [
+            {
+                "layout": lost.title,
+                "devices": devices,
+                "step_s": lost.step_s,
+                "why": lost.why,
+            }
+            for devices, lost in found.ranking.lost
+        ],
+        "layouts": found.ranking.counted,
+        "described": found.ranking.described,
+        "search_seconds": found.seconds,
+    }
+
+
+def _asked(found: Ranked) -> dict[str, Any]:
+    """Return the objective, where there is more to it than the step."""
+    asked = found.objective
+    if not asked.is_asked:
+        return {}
+    price = None if asked.price is None else asked.price.tree()
+    return {"objective": asked.by, "samples": asked.samples, "price": price}
+
+
+def _plan(found: Ranked, one: "Placed") -> dict[str, Any]:
+    """Return a plan with what it takes, and what of that was asked for."""
+    asked, tree = found.objective, one.prediction.tree()
+    tree |= {
+        "plan": json.loads(one.plan.to_json()),
+        "devices": one.plan.mesh.devices,
+    }
+    if asked.by == "cost":
+        tree |= {"cost": asked.cost(one), "cost_unit": asked.cost_unit}
+    if asked.samples is not None:
+        tree["budget_s"] = asked.budget_s(one)
+    return tree
+
+
+def print_layouts(out: "Console", found: Ranked, args: Namespace) -> None:
+    """Print the best layouts by term, then why well-known ones are not among them."""
+    from jaxdist.core.text.formatting import duration, size
+    from jaxdist.launch.terminal.console import print_next, print_table, table
+
+    ranking, best = found.ranking, found.ranking.plans[0].prediction
+    counts = ", ".join(f"{count:,}" for count in found.devices)
+    out.print(
+        f"{found.resolved.source} on {found.cluster.name}, {counts} of "
+        f"{found.cluster.devices:,} devices, global batch {best.batch:,}"
+    )
+    out.print(
+        f"  {ranking.counted:,} plans ordered, {ranking.described} described, in "
+        f"{duration(found.seconds)}"
+    )
+    for line in _ordered_by(found):
+        out.print(f"  {line}")
+    out.print()
+    more = tuple(head for head, _ in _beside(found, ranking.plans[0]))
+    heads = (*more, "step, ms", "compute", "comm", "bubble", "update", "memory")
+    rows = table("", "plan", *heads, right=heads)
+    for place, one in enumerate(ranking.plans[: args.top], 1):
+        made = one.prediction
+        beside = (number for _, number in _beside(found, one))
+        numbers = (*beside, *_numbers(made), size(made.memory_bytes))
+        rows.add_row(f"{place}", one.plan.label, *numbers)
+    print_table(out, rows)
+    near = _near(found)
+    if near > 1:
+        out.print(
+            f"  the intervals of {near - 1} others overlap with that of the first: "
+            "measure them, or calibrate"
+        )
+    if ranking.lost:
+        out.print("\n  Why the others lost")
+        lost = table("layout", "step, ms", "why", right=("step, ms",))
+        for _, each in ranking.lost:
+            took = "no" if each.step_s is None else f"{1e3 * each.step_s:,.1f}"
+            lost.add_row(each.title, took, each.why)
+        print_table(out, lost)
+    if args.explain:
+        _print_explained(out, found, args.explain)
+    words = " ".join((args.what, *args.overrides, f"--cluster {args.cluster}"))
+    bound = "".join(f" {option}" for option in _bounds(args))
+    print_next(out, f"jaxdist plan {words} {_options(found)}{bound} -o plan.json")
+
+
+def _bounds(args: Namespace) -> "Iterator[str]":
+    """Yield what else was typed that decides which plan is the first."""
+    yield from (f"--what-if {change}" for change in args.what_if or ())
+    if args.memory:
+        yield f"--memory {args.memory}"
+    if args.lossy:
+        yield f"--lossy {args.lossy}"
+
+
+def _options(found: Ranked) -> str:
+    """Write the numbers of devices and the objective as they are typed."""
+    words = ["--devices", ",".join(map(str, found.devices))]
+    asked = found.objective
+    if asked.by != "step":
+        words += ["--objective", asked.by]
+    if asked.samples is not None:
+        words += ["--samples", f"{asked.samples:.17g}"]
+    return shlex.join(words)
+
+
+def _ordered_by(found: Ranked) -> Iterator[str]:
+    """Say what plans are ordered by, where that is not their step."""
+    asked = found.objective
+    goal = "" if asked.samples is None else f"{asked.samples:,.0f} samples"
+    if asked.by == "budget":
+        yield f"ordered by the hours until {goal} are trained on"
+    if asked.by != "cost":
+        return
+    if asked.price is None:
+        said = f"device-hours: {found.cluster.name} has no price (docs/clusters.md)"
+    else:
+        said = f"at a price of {asked.price.value:g} for a device and an hour"
+        said += f" ({asked.price.origin})"
+    yield f"ordered by cost of {goal or 'a million samples'}, {said}"
+
+
+def _beside(found: Ranked, one: "Placed") -> Iterator[tuple[str, str]]:
+    """Yield the heads and the numbers of columns that were asked for."""
+    asked = found.objective
+    if len(found.devices) > 1:
+        yield "devices", f"{one.plan.mesh.devices:,}"
+    if asked.by == "cost":
+        many = 1 if asked.samples is not None else _MANY
+        head = "device-h" if asked.price is None else "cost"
+        yield head, _figure(many * asked.cost(one))
+    budget = asked.budget_s(one)
+    if budget is not None:
+        yield "hours", _figure(budget / 3600)
+
+
+def _figure(value: float) -> str:
+    """Write a number with three digits, or all in front of the point.
+
+    >>> _figure(0.01299), _figure(3.0), _figure(99.97), _figure(123456.7)
+    ('0.0130', '3.00', '100', '123,457')
+    """
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
+
+
+def _near(found: Ranked) -> int:
+    """Count the plans that may be as good as the first one, itself included."""
+    plans, of = found.ranking.plans, found.objective.of
+    most = of(plans[0]) * (1 + plans[0].prediction.unsure)
+    return sum(of(one) * (1 - one.prediction.unsure) < most for one in plans)
+
+
+def _numbers(made: "Prediction") -> tuple[str, ...]:
+    terms = made.terms_s
+    comm = sum(took for term, took in terms.items() if term not in _MOVED_NOT)
+    parts = (
+        terms.get("compute", 0),
+        comm,
+        terms.get("bubble", 0),
+        terms.get("update", 0),
+    )
+    step = f"{1e3 * made.step_s:,.1f} ± {1e3 * made.step_s * made.unsure:,.1f}"
+    return step, *(f"{1e3 * part:,.1f}" for part in parts)
+
+
+def _print_explained(out: "Console", found: Ranked, place: int) -> None:
+    """Print the arithmetic of one of the plans."""
+    from jaxdist.core.text.formatting import duration, size
+    from jaxdist.launch.terminal.console import print_table, table
+
+    made = _explained(found, place)
+    out.print(f"\n  {found.ranking.plans[place - 1].plan.label}: how it is reckoned")
+    for column, show in (("seconds", duration), ("bytes", size)):
+        rows = table("term", "arithmetic", column, right=(column,))
+        for term in made[column]:
+            value = term["value"]
+            shown = f"- {show(-value)}" if value < 0 else show(value)
+            rows.add_row(term["term"], term["arithmetic"], shown)
+        print_table(out, rows)
+
+
+def _explained(found: Ranked, place: int) -> dict[str, Any]:
+    """Return the terms of the plan at a place, from 1."""
+    from jaxdist.planner.explain import bytes_of, seconds_of
+
+    one = found.ranking.plans[place - 1]
+    case = found.subject.case(one.plan)
+    terms = {
+        "seconds": seconds_of(case, found.cluster, one.prediction),
+        "bytes": bytes_of(one.prediction),
+    }
+    return {
+        name: [
+            {"term": each.name, "arithmetic": each.formula, "value": each.value}
+            for each in own
+        ]
+        for name, own in terms.items()
+    }

@@ -1,0 +1,77 @@
+"""Predicting: an experiment's step on a cluster, by term."""
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from jaxdist.launch.config.plan_file import check_made_for, plan_words
+from jaxdist.launch.config.resolve import resolve
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from jaxdist.launch.config.provenance import Resolved
+    from jaxdist.oracle.predict import Prediction
+
+
+def predicted(args: Namespace) -> "tuple[Resolved, Prediction]":
+    """Predict what was asked for.
+
+    Raises:
+        BadInput: no such experiment, plan or cluster, or they do not go together.
+    """
+    words = [*(plan_words(args.plan) if args.plan else ()), *args.overrides]
+    resolved = resolve(args.subject, words)
+    if args.plan:
+        check_made_for(args.plan, resolved)
+
+    from jaxdist.launch.training.job.abstract_step import Subject
+    from jaxdist.meshes.clusters.load import find
+    from jaxdist.meshes.clusters.what_if import changed
+    from jaxdist.oracle.memory import is_told_by_trace
+    from jaxdist.oracle.predict import check_devices, predict
+
+    cluster = changed(find(args.cluster), args.what_if)
+    check_devices(resolved.config.plan, cluster)
+    subject, plan = Subject(resolved.config), resolved.config.plan
+    traced = is_told_by_trace(plan, cluster.device)
+    case = subject.traced(plan) if traced else subject.case(plan)
+    return resolved, predict(case, cluster)
+
+
+def print_prediction(
+    out: "Console", resolved: "Resolved", found: "Prediction", words: str
+) -> None:
+    """Print seconds by term, then bytes by term, then what they rest on."""
+    from jaxdist.core.text.formatting import duration, percent, size
+    from jaxdist.launch.terminal.console import print_next, print_table, table
+
+    devices = resolved.config.plan.mesh.devices
+    out.print(
+        f"{resolved.source} on {found.cluster}    {found.plan}    {devices:,} devices, "
+        f"global batch {found.batch:,}"
+    )
+    out.print(
+        f"  step     {duration(found.step_s)} ± {percent(found.unsure, 0)}, "
+        f"{found.batch / found.step_s:,.0f} samples/s"
+    )
+    fits = "fits" if found.fits else "does not fit"
+    out.print(
+        f"  memory   {size(found.memory_bytes)} of {size(found.room)} a device: {fits}"
+    )
+    out.print()
+    behind = found.hidden_s
+    heads = ("ms a step", "share", *["hidden behind computing, ms"] * bool(behind))
+    seconds = table("term", *heads, right=heads)
+    for term, took in sorted(found.terms_s.items(), key=lambda pair: -pair[1]):
+        beside = [f"{1e3 * behind[term]:,.3f}" if term in behind else ""]
+        share = percent(took / found.step_s)
+        seconds.add_row(term, f"{1e3 * took:,.3f}", share, *beside * bool(behind))
+    print_table(out, seconds)
+    kept = table("kept on a device", "bytes", right=("bytes",))
+    for term, held in sorted(found.memory.items(), key=lambda pair: -pair[1]):
+        kept.add_row(term, size(held))
+    print_table(out, kept)
+    guessed = [p for p, origin in found.origins.items() if origin.startswith("assumed")]
+    if guessed:
+        out.print(f"  assumed  {', '.join(guessed)}\n", soft_wrap=True)
+    print_next(out, f"jaxdist oracle predict {words} --json")

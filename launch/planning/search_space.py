@@ -1,0 +1,213 @@
+"""A question: what may be chosen for an experiment, and what was said and stays."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, get_args
+
+from jaxdist.core.axes import AXES as EVERY
+from jaxdist.core.errors import BadInput, did_you_mean, not_one_of
+from jaxdist.core.plan import Plan, Then, Weights
+from jaxdist.core.plan.reduction import Via
+
+if TYPE_CHECKING:
+    from jaxdist.core.cluster import Cluster
+    from jaxdist.launch.config.provenance import Resolved
+    from jaxdist.launch.training.job.abstract_step import Subject
+    from jaxdist.planner.layouts.cost_estimate import Coarse
+    from jaxdist.planner.layouts.space import Choices
+
+LOSSY: Final[tuple[Via, ...]] = (
+    *("bf16", "fp8", "int8", "int4", "sign"),
+    *("random_k", "top_k", "sparse", "aligned", "power"),
+)
+"""Ways of summing that lose something in a step."""
+
+_MOST: Final = 256
+"""Microbatches that are tried at most."""
+
+
+def lossy(words: str | None) -> tuple[Via, ...]:
+    """Read the ways that `--lossy` names.
+
+    Raises:
+        BadInput: there is no such way, or it loses nothing.
+    """
+    if words == "all":
+        return LOSSY
+    asked = tuple(word for word in (words or "").split(",") if word)
+    for word in asked:
+        if word not in LOSSY:
+            near = did_you_mean(word, LOSSY)
+            known = word in get_args(Via)
+            raise BadInput(
+                f"{word} loses nothing" if known else f"no way of summing {word}",
+                rule=f"--lossy takes all, or some of {', '.join(LOSSY)}",
+                values=f"--lossy {words}",
+                remedy=f"did you mean {near}?" if near else "--lossy int8",
+            )
+    return tuple(way for way in LOSSY if way in asked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """An experiment on some devices of a cluster."""
+
+    resolved: "Resolved"
+    """What was typed stays as it is, the rest may be chosen."""
+    subject: "Subject"
+    """Its network."""
+    cluster: "Cluster"
+    """The machines."""
+    devices: int
+    """How many of them."""
+
+    @cached_property
+    def base(self) -> Plan:
+        """What no search changes: where the split of images ends, if that was typed.
+
+        Raises:
+            BadInput: it ends at a block that the network does not have.
+        """
+        plan = self.resolved.config.plan
+        until = plan.remat_until if self._is_typed("plan.remat_until") else ""
+        placement = plan.placement if self._is_typed("plan.placement") else ()
+        plan = replace(plan, remat_until=until, placement=placement)
+        if not self._is_typed("plan.spatial_until"):
+            return replace(plan, spatial_until="", spatial_then="repeat")
+        known = [block.name for block in self.subject.profile.blocks[1:]]
+        if plan.spatial_until and plan.spatial_until not in known:
+            what, otherwise = "block behind the first", "plan.spatial_until="
+            raise not_one_of(what, plan.spatial_until, known, otherwise)
+        return plan
+
+    def _is_typed(self, key: str) -> bool:
+        """Tell whether a setting was typed, and so stays."""
+        return key in self.resolved.set_by("command line")
+
+    @cached_property
+    def pinned(self) -> dict[str, int]:
+        """Axes whose devices were typed.
+
+        Raises:
+            BadInput: they are no part of the devices.
+        """
+        typed = self.resolved.set_by("command line")
+        mesh = self.resolved.config.plan.mesh
+        found = {a: mesh.size(a) for a in EVERY if f"plan.mesh.{a}" in typed}
+        if self.devices % math.prod(found.values()):
+            said = ", ".join(f"plan.mesh.{a} = {n}" for a, n in found.items())
+            fits = math.gcd(self.devices, math.prod(found.values()))
+            raise BadInput(
+                "the axes that were typed are no part of the devices",
+                rule="--devices is a multiple of the product of the plan.mesh.* typed",
+                values=f"{said}; --devices {self.devices}",
+                remedy=(
+                    f"--devices {math.prod(found.values())}",
+                    *(f"plan.mesh.{a}={fits}" for a in [*found] if len(found) == 1),
+                ),
+            )
+        return found
+
+    def coarse(self, lossy: tuple[Via, ...]) -> "Coarse":
+        """Return the space of the search, estimated.
+
+        Args:
+            lossy: ways of summing that may be chosen beside the exact one.
+
+        Raises:
+            BadInput: the network has no blocks to compute again as was typed.
+        """
+        from jaxdist.launch.training.job.job import network_of
+        from jaxdist.planner.layouts.block_costs import Pieces
+        from jaxdist.planner.layouts.cost_estimate import Coarse
+        from jaxdist.planner.layouts.space import space_of
+        from jaxdist.planner.layouts.traffic_probes import sample
+        from jaxdist.train import remat
+
+        if self.base.remat:
+            remat.check(self.base, network_of(self.subject.task))
+        subject, profile = self.subject, self.subject.profile
+        device = self.cluster.device
+        axes = tuple(axis for axis in self._axes if axis not in self.pinned)
+        samples = sample(
+            self.base,
+            self.devices,
+            (*axes, *self.pinned),
+            subject.case,
+            profile.parameter_bytes,
+            device,
+        )
+        pieces = Pieces(
+            profile=profile,
+            device=device,
+            dtype=subject.dtype,
+            divided=samples.divided,
+        )
+        choices = self._choices(tuple(a for a in axes if a in samples.axes), lossy)
+        space = space_of(
+            self.base,
+            self.devices,
+            choices,
+            batch=profile.batch,
+            blocks=max(1, len(profile.blocks)),
+            pinned=self.pinned,
+        )
+        return Coarse(
+            space=space,
+            cluster=self.cluster,
+            pieces=pieces,
+            samples=samples,
+            roomy=not subject.soon_traced,
+        )
+
+    def known(self) -> list[Plan]:
+        """Return the layouts that everybody asks about, with as many microbatches."""
+        from jaxdist.planner.layouts.meshes import alone, in_hosts
+
+        micro, host = self.subject.task.microbatches, self.cluster.levels[0].size
+        axes = () if self.pinned else tuple(a for a in self._axes if a != "spatial_w")
+        plans = (
+            *alone(self.base, self.devices, axes),
+            *in_hosts(self.base, self.devices, host, axes),
+        )
+        return [replace(plan, microbatches=micro) for plan in plans]
+
+    @property
+    def _axes(self) -> tuple[str, ...]:
+        from jaxdist.planner.layouts.meshes import AXES
+
+        images = "image" in self.subject.shapes
+        return tuple(a for a in AXES if images or not a.startswith("spatial"))
+
+    @property
+    def _ends(self) -> tuple[Then, ...]:
+        """What devices may do behind the split of images, of what was not typed."""
+        typed, plan = self.resolved.set_by("command line"), self.resolved.config.plan
+        if "plan.spatial_until" in typed and not plan.spatial_until:
+            return ()
+        if "plan.spatial_then" in typed:
+            return (plan.spatial_then,)
+        return get_args(Then)
+
+    def _choices(self, axes: tuple[str, ...], lossy: tuple[Via, ...]) -> "Choices":
+        from jaxdist.planner.layouts.space import ORDERS, Choices
+
+        typed, plan = self.resolved.set_by("command line"), self.base
+        pipe, batch = plan.pipe, self.subject.profile.batch
+        parts = [n for n in range(1, min(batch, _MOST) + 1) if batch % n == 0]
+        given = {"optim.accumulate", "plan.microbatches"} & {*typed}
+        own = {"plan.pipe.schedule", "plan.pipe.chunks", "plan.pipe.cuts"} & {*typed}
+        again = {"plan.remat", "plan.remat_until"} & {*typed}
+        exact: tuple[Via, ...] = (plan.reduce.via,)
+        return Choices(
+            axes=axes,
+            microbatches=(self.subject.task.microbatches,) if given else (*parts,),
+            orders=((pipe.schedule, pipe.chunks),) if own else ORDERS,
+            remat=(plan.remat,) if again else (False, True),
+            zeros=(plan.zero,) if "plan.zero" in typed else (1, 3),
+            weights=(plan.weights,) if "plan.weights" in typed else get_args(Weights),
+            inside=() if "plan.placement" in typed else EVERY,
+            ends=self._ends,
+            ways=exact if "plan.reduce.via" in typed else (*exact, *lossy),
+        )

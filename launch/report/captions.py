@@ -1,0 +1,193 @@
+"""The sentence over each chart, computed from the run: good, bad or missing."""
+
+import math
+
+from markupsafe import Markup
+
+from jaxdist.core.text.formatting import count, duration, percent, size
+from jaxdist.launch.report.learning_curves import first_not_finite, training_loss
+from jaxdist.launch.report.run_record import Record
+from jaxdist.launch.run_folder.jsonl import Row
+from jaxdist.launch.terminal.run_header import many
+from jaxdist.launch.terminal.run_summary import phases_by_size
+from jaxdist.pipeline.plan_schedule import timetable
+
+
+def learning(record: Record) -> Markup:
+    """Say what was reached, or what kept the run from it."""
+    broken = first_not_finite(record)
+    if broken is not None:
+        text = "Training loss is not a number from <b>step {}</b> on; it is not drawn."
+        return Markup(text).format(count(broken))
+    loss = training_loss(record)
+    if not loss:
+        return Markup("No step was recorded.")
+    went = _training(loss[0][1], loss[-1][1])
+    scored = [row for row in record.tests if row.get("accuracy") is not None]
+    if not scored:
+        return Markup("The run was not evaluated; {}.").format(went)
+    return _score(scored) + Markup("; {}.").format(went)
+
+
+def time(record: Record) -> Markup:
+    """Say which share of the wall time went into steps, and what took the rest."""
+    phases = phases_by_size(record.run)
+    whole = sum(seconds for _, seconds in phases)
+    if not whole:
+        return Markup("Time by phase was not recorded.")
+    shares = {name: seconds / whole for name, seconds in phases}
+    steps = shares.pop("compute", 0.0)
+    if not steps:
+        return Markup("No step was finished in {}.").format(duration(whole))
+    shares.pop("other", None)
+    first = next(iter(shares), None)
+    if first is not None and shares[first] > steps:
+        text = "<b>{} took {}</b> of {}, more than the steps ({})."
+        found = Markup(text).format(
+            first.capitalize(), percent(shares[first]), duration(whole), percent(steps)
+        )
+    else:
+        text = "Steps took <b>{}</b> of {}"
+        found = Markup(text).format(percent(steps), duration(whole))
+        rest = f"; {first} is next with {percent(shares[first])}" if first else ""
+        found += rest + "."
+    return found + _input_wait(shares.get("input", 0.0), steps)
+
+
+def memory(record: Record) -> Markup:
+    """Say what the step needs on a device."""
+    if not record.run.memory_bytes:
+        return Markup("Not measured: the run has no summary.")
+    text = "The compiled step needs <b>{}</b> on each of {}."
+    devices = many(record.run.devices, "device")
+    return Markup(text).format(size(record.run.memory_bytes), devices)
+
+
+def predicted(record: Record) -> Markup:
+    """Say how well the step was predicted, or how to have it compared."""
+    found = record.compared
+    if not found:
+        text = "Not compared: <code>jaxdist compare {} --cluster NAME</code>."
+        return Markup(text).format(record.run.name)
+    step, inside = found["step"], "inside" if found["inside_interval"] else "outside"
+    text = (
+        "The step took <b>{}</b>, predicted <b>{}</b> on {}: {} accurate, {} the "
+        "interval of {} to {}."
+    )
+    return Markup(text).format(
+        duration(step["measured"]),
+        duration(step["predicted"]),
+        found["cluster"],
+        percent(step["accurate"] or 0.0),
+        inside,
+        *map(duration, found["interval_s"]),
+    )
+
+
+def pipeline(record: Record) -> Markup:
+    """Say what the pipeline of a plan is, and how much of it nobody works."""
+    plan = record.plan
+    if plan is None or plan.stages == 1:
+        return Markup("No pipeline in this plan.")
+    micro = record.value("optim.accumulate")
+    if not isinstance(micro, int):
+        return Markup("{} stages; their microbatches were not recorded.").format(
+            plan.stages
+        )
+    table = timetable(plan, micro)
+    text = "{}, {} stages, {}: {} ticks, <b>{}</b> of them idle as planned."
+    found = Markup(text).format(
+        plan.pipe.schedule,
+        plan.stages,
+        "1 microbatch" if micro == 1 else f"{micro} microbatches",
+        count(table.length),
+        percent(table.idle),
+    )
+    if not record.compared:
+        more = " In seconds: <code>jaxdist compare {} --cluster NAME</code>."
+        found += Markup(more).format(record.run.name)
+    return found
+
+
+def checkpoints(record: Record) -> Markup:
+    """Say what is kept and how often the run went on from it."""
+    kept = saved(record)
+    if not kept and record.run.checkpoint is None:
+        return Markup("No checkpoint was written.")
+    newest = max([record.run.checkpoint or 0, *(row.get("step") or 0 for row in kept)])
+    took = sum(row["seconds"] for row in kept)
+    text = Markup("{} held the run up for {}; the newest is of <b>step {}</b>. ")
+    found = text.format(many(len(kept), "checkpoint"), duration(took), count(newest))
+    return found + _resumes(record)
+
+
+def values(record: Record) -> Markup:
+    """Say how many values there are and who set them."""
+    if not record.values:
+        return Markup("No <code>config.lock.json</code> could be read.")
+    total = many(len(record.values), "value")
+    return Markup("{}: {}.").format(total, ", ".join(_by_origin(record)))
+
+
+def saved(record: Record) -> list[Row]:
+    """Return the checkpoints that were finished, a row each."""
+    spans = (row for row in record.spans if row["name"] == "checkpoint")
+    return [row for row in spans if not row.get("unfinished")]
+
+
+def _training(first: float, last: float) -> Markup:
+    went = "fell" if last < first else "rose" if last > first else "stayed"
+    if went == "stayed":
+        return Markup("training loss stayed at {:.3f}").format(last)
+    return Markup("training loss {} from {:.3f} to <b>{:.3f}</b>").format(
+        went, first, last
+    )
+
+
+def _score(scored: list[Row]) -> Markup:
+    """Tell the last accuracy, and the best one where the last is clearly worse."""
+    last, best = scored[-1], max(scored, key=lambda row: row["accuracy"])
+    share, top = last["accuracy"], best["accuracy"]
+    samples = last.get("samples") or 1
+    # Two standard errors of a share counted over that many samples.
+    noise = 2 * math.sqrt(max(top * (1 - top), 1e-12) / samples)
+    epochs = round(last.get("epoch", len(scored)), 2)
+    where = many(epochs, "epoch") if epochs else many(last["step"], "step")
+    if top - share > noise:
+        text = "Test accuracy ended at <b>{}</b>, below its best of {} at step {}"
+        return Markup(text).format(
+            percent(share, 2), percent(top, 2), count(best["step"])
+        )
+    return Markup("Test accuracy reached <b>{}</b> after {}").format(
+        percent(share, 2), where
+    )
+
+
+def _input_wait(wait: float, steps: float) -> str:
+    share = wait / (wait + steps)
+    if share < 0.05:
+        return ""
+    return f" Steps waited for input {percent(share)} of their time."
+
+
+def _resumes(record: Record) -> Markup:
+    again = sum(row["again"] for row in record.resumes)
+    if record.resumes:
+        times = many(len(record.resumes), "time")
+        text = "Resumed {}; {} done again."
+        were = "was" if again == 1 else "were"
+        return Markup(text).format(times, f"{many(again, 'step')} {were}")
+    if record.run.resumed_at is not None:
+        at = count(record.run.resumed_at)
+        return Markup("Resumed at step {}; no step was done again.").format(at)
+    return Markup("Never resumed.")
+
+
+def _by_origin(record: Record) -> list[str]:
+    by = [row["by"] for row in record.values.values()]
+    places = {
+        "default": "by default",
+        "experiment": "by the experiment",
+        "command line": "on the command line",
+    }
+    return [f"{by.count(who)} {place}" for who, place in places.items() if who in by]

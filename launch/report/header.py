@@ -1,0 +1,141 @@
+"""The top of the page: facts of a run, and its key figures."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from jaxdist.core.text.formatting import count, duration, percent, size
+from jaxdist.launch.report.run_record import Record
+from jaxdist.launch.terminal.run_header import many
+from jaxdist.launch.terminal.run_summary import step_spread
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """A key figure; without a value the note says why."""
+
+    name: str
+    note: str
+    value: str = ""
+    unit: str = ""
+
+
+def facts(record: Record) -> dict[str, str]:
+    """Name the run's result, time, model, data, machine, software and command."""
+    run = record.run
+    model = str(record.value("model.name", ""))
+    software = [f"{name} {version}" for name, version in record.packages.items()]
+    facts = {
+        "Result": _result(record),
+        "Ran": _ran(record),
+        "Model": _listed(model, run.parameters and many(run.parameters, "parameter")),
+        "Data": _listed(record.value("data.name", ""), run.shuffle),
+        "Machine": _machine(record),
+        "Numbers": _listed(
+            record.value("precision", ""),
+            "seed" in record.values and f"seed {record.value('seed')}",
+        ),
+        "Software": ", ".join(software),
+        "Command": record.command,
+    }
+    return {name: text or "not recorded" for name, text in facts.items()}
+
+
+def _machine(record: Record) -> str:
+    if record.plan is None and not record.summarised:
+        return ""
+    kind = f" ({record.run.platform})" if record.summarised else ""
+    return many(record.run.devices, "device") + kind
+
+
+def _listed(*parts: object) -> str:
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _result(record: Record) -> str:
+    run = record.run
+    if not record.summarised:
+        during = next((s["name"] for s in record.spans if s.get("unfinished")), None)
+        where = f"; last seen in {during}" if during else ""
+        return f"no summary: still running, or killed at step {count(run.steps)}{where}"
+    scored = run.accuracy is not None
+    score = f", test accuracy {percent(run.accuracy or 0.0, 2)}" if scored else ""
+    return f"{run.status} at step {count(run.steps)}{score}"
+
+
+def _ran(record: Record) -> str:
+    """Say from when to when, over every sitting, and how long the last one took."""
+    rows = (*record.train, *record.tests)
+    times = [row["time"] for row in rows if row.get("time")]
+    times += [
+        end for s in record.spans for end in (s["start"], s["start"] + s["seconds"])
+    ]
+    if not times:
+        return ""
+    wall = f", {duration(record.run.wall_s)}" if record.run.wall_s else ""
+    start, end = utc(min(times)), utc(max(times))
+    if start[:10] == end[:10]:
+        end = end[11:]
+    return f"{start} to {end} UTC{wall}"
+
+
+def utc(seconds: float | None) -> str:
+    """Write Unix seconds as a date and time in UTC."""
+    if seconds is None:
+        return "not recorded"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def tiles(record: Record) -> Iterator[Tile]:
+    """Pick the six key figures."""
+    run, missing = record.run, "not recorded"
+    yield _score_tile(record)
+    if run.step_s:
+        median, low, high, unit = step_spread(run)
+        note = f"median; p5 {low}, p95 {high}"
+        yield Tile(name="Step time", value=median, unit=unit, note=note)
+        each = f"{run.samples_per_s / run.devices:,.0f} a device"
+        note = _listed(each, _batch(record))
+        rate = f"{run.samples_per_s:,.0f}"
+        yield Tile(name="Throughput", value=rate, unit="samples/s", note=note)
+    else:
+        yield Tile(name="Step time", note=missing)
+        yield Tile(name="Throughput", note=missing)
+    note = f"for the compiled step, on each of {many(run.devices, 'device')}"
+    yield _tile("Memory a device", run.memory_bytes and size(run.memory_bytes), note)
+    note = "from the command to the first finished step"
+    yield _tile("First step", run.first_step_s and duration(run.first_step_s), note)
+    yield _share_tile(record)
+
+
+def _score_tile(record: Record) -> Tile:
+    run = record.run
+    if run.accuracy is None:
+        return Tile(name="Test accuracy", note="not evaluated")
+    single = run.answers in (0, run.held_out)
+    of = f"{count(run.held_out)} samples" if single else f"{count(run.answers)} tokens"
+    note = f"{count(run.correct)} of {of} held out, each once"
+    value, _, unit = percent(run.accuracy, 2).partition(" ")
+    return Tile(name="Test accuracy", value=value, unit=unit, note=note)
+
+
+def _share_tile(record: Record) -> Tile:
+    phases = record.run.phases_s
+    whole = sum(phases.values())
+    if not whole:
+        return Tile(name="Time in steps", note="not recorded")
+    note = f"of {duration(whole)}, the rest is below"
+    return _tile("Time in steps", percent(phases.get("compute", 0.0) / whole), note)
+
+
+def _tile(name: str, written: str | float, note: str) -> Tile:
+    """Split a written number from its unit; a zero was not measured."""
+    if not written:
+        return Tile(name=name, note="not recorded")
+    value, _, unit = str(written).rpartition(" ")
+    return Tile(name=name, value=value, unit=unit, note=note)
+
+
+def _batch(record: Record) -> str:
+    batch = record.value("data.batch")
+    return f"global batch {count(batch)}" if isinstance(batch, int) else ""

@@ -1,0 +1,82 @@
+"""Paper: a template filled, as one HTML document that asks for nothing."""
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
+
+from jaxdist.core.text.theme import FILLS, SURFACES, TEXT_ON
+
+_UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|h|min|m?s|[kMGT]?B|samples/s|UTC)(?!\w))")
+
+
+def fill(template: str, shown: Mapping[str, Any]) -> str:
+    """Write a page in the one style, with the one script.
+
+    Args:
+        template: text of a Jinja template; it finds `style`, `script` and `policy`, and
+            may include the templates of this package.
+        shown: everything else that it names.
+    """
+    style, script = _palette() + part("style.css"), part("sort.js")
+    return _compiled(template).render(
+        style=Markup(style),
+        script=Markup(script),
+        policy=_policy(style, script),
+        **shown,
+    )
+
+
+@cache
+def _compiled(template: str) -> Template:
+    environment = Environment(
+        loader=FunctionLoader(part),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["tight"] = tight
+    return environment.from_string(template)
+
+
+def part(name: str, package: str = __package__) -> str:
+    """Read a file that lies beside the modules of a package."""
+    return files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+def tight(text: str | Markup) -> Markup:
+    """Keep numbers and their units on one line.
+
+    >>> tight("median 36.4 ms, < 5 %") == "median 36.4&nbsp;ms, &lt; 5&nbsp;%"
+    True
+    """
+    return Markup(_UNIT.sub("&nbsp;", str(escape(text))))
+
+
+def _palette() -> str:
+    """Write the palette as CSS variables; paper is always light."""
+    colours = FILLS | SURFACES | TEXT_ON
+    light = "".join(f"--{name}: {c.light}; " for name, c in colours.items())
+    dark = "".join(f"--{name}: {c.dark}; " for name, c in colours.items())
+    when = "@media screen and (prefers-color-scheme: dark)"
+    return f":root {{ {light}}}\n{when} {{ :root {{ {dark}}} }}\n"
+
+
+def _policy(style: str, script: str) -> str:
+    """Allow this style and this script and nothing else: the page asks for nothing."""
+    return (
+        f"default-src 'none'; style-src '{_digest(style)}'; "
+        f"script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(text: str) -> str:
+    sha = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(sha).decode()}"

@@ -1,0 +1,213 @@
+"""Beside: the terms of a run, predicted above measured, as bars and numbers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from jaxdist.core.text.formatting import duration, percent, size
+from jaxdist.core.text.theme import fill_of_collective
+from jaxdist.launch.report.bar_chart import Segment, bar_axis, bar_row
+from jaxdist.launch.report.run_record import Record
+from jaxdist.launch.report.svg import percent as length
+from jaxdist.launch.report.svg import picture, tag, tick_text, ticks
+from jaxdist.launch.report.time_and_bytes import SIZES, Bars, Row
+from jaxdist.launch.terminal.run_header import many
+
+_FILLS: Final = {
+    "compute": "backward",
+    "packing": "update",
+    "update": "update",
+    "bubble": "wait",
+    "waiting": "wait",
+    "other": "wait",
+    "input": "input",
+}
+_WORST: Final = 8
+"""Layers that are shown."""
+Numbers = Mapping[str, Any]
+"""A term, as `compared.json` has it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A row of a table."""
+
+    name: str
+    predicted: str
+    measured: str
+    off: str
+    accurate: str
+    svg: Markup | None = None
+    miss: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One of the largest misses."""
+
+    name: str
+    off: str
+    cause: str
+    remedy: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """What the section shows."""
+
+    terms: Sequence[Line]
+    step: Line
+    axis: str
+    misses: Sequence[Card]
+    layers: Sequence[Line]
+    layer_axis: str
+    memory: Bars | None
+    how: str
+
+
+def beside(record: Record) -> Beside | None:
+    """Return what is shown of a run that was compared; None of another."""
+    found = record.compared
+    if found is None:
+        return None
+    terms = [term for term in found["terms"] if term["unit"] == "s"]
+    worst = found["layers"][:_WORST]
+    missed = [miss["term"] for miss in found["misses"]]
+    axis, layer_axis = _axis(terms), _axis(worst)
+    return Beside(
+        terms=[
+            _line(term, _fill(term["name"]), axis, miss=term["name"] in missed)
+            for term in terms
+        ],
+        step=_line(found["step"], "backward", None),
+        axis=_head(axis),
+        misses=[
+            Card(
+                name=miss["term"],
+                off=f"{_signed(1e3 * miss['seconds'])} ms",
+                cause=miss["likely_cause"],
+                remedy=miss["remedy"],
+            )
+            for miss in found["misses"]
+        ],
+        layers=[_line(layer, "backward", layer_axis) for layer in worst],
+        layer_axis=_head(layer_axis),
+        memory=_memory(found, record.run.memory_bytes),
+        how=_how(found),
+    )
+
+
+def _fill(name: str) -> str:
+    return _FILLS.get(name) or fill_of_collective(name)
+
+
+def _axis(terms: Sequence[Numbers]) -> list[float]:
+    longest = max((max(t["predicted"], t["measured"] or 0) for t in terms), default=0)
+    return ticks(0.0, 1e3 * longest) if longest else [0.0, 1.0]
+
+
+def _head(axis: Sequence[float]) -> str:
+    return f"0 to {tick_text(axis[-1])} ms a step"
+
+
+def _line(
+    term: Numbers, fill: str, axis: Sequence[float] | None, *, miss: bool = False
+) -> Line:
+    said, seen = 1e3 * term["predicted"], term["measured"]
+    took = None if seen is None else 1e3 * seen
+    name = term["name"] or "no layer"
+    return Line(
+        name=name,
+        predicted=_ms(said),
+        measured="not watched" if took is None else _ms(took),
+        off="" if took is None else _signed(took - said),
+        accurate="" if term["accurate"] is None else percent(term["accurate"]),
+        svg=None if axis is None else _pair(name, fill, said, took, axis[-1]),
+        miss=miss,
+    )
+
+
+def _pair(
+    name: str, fill: str, said: float, took: float | None, whole: float
+) -> Markup:
+    """Draw a hollow bar above a filled one, from zero."""
+    title = f"{name}: predicted {_ms(said)} ms, "
+    title += "not watched" if took is None else f"measured {_ms(took)} ms"
+    parts = [
+        tag("line", class_="ax", x1=0, x2=0, y1=0, y2=30),
+        tag(
+            "rect",
+            class_=f"p t-{fill}",
+            x=0,
+            y=4,
+            width=length(said / whole),
+            height=9,
+        ),
+    ]
+    if took is not None:
+        width = length(took / whole)
+        bar = tag("rect", class_=f"m t-{fill}", x=0, y=16, width=width, height=10)
+        parts.append(bar)
+    return picture(title, *parts, height=30)
+
+
+def _memory(found: Numbers, compiled: int) -> Bars | None:
+    """Draw predicted bytes by term, and below them what the compiler laid out."""
+    said = sorted(found["memory_by_term"].items(), key=lambda pair: -pair[1])
+    whole = sum(held for _, held in said)
+    rows = [(name, held, True) for name, held in (*said, ("all of them", whole))]
+    rows += [("compiled step", compiled, False)] if compiled else []
+    longest = max(held for _, held, _ in rows)
+    if not longest:
+        return None
+    scale, unit = next(u for u in SIZES if longest >= u[0])
+    axis = ticks(0.0, longest / scale)
+    return Bars(
+        rows=[
+            Row(
+                name=name,
+                svg=bar_row(
+                    Segment(
+                        fill="forward",
+                        size=held,
+                        title=name,
+                        label=size(held),
+                        hollow=hollow,
+                    ),
+                    scale,
+                    axis,
+                ),
+                share="",
+            )
+            for name, held, hollow in rows
+        ],
+        axis=bar_axis(axis),
+        unit=f"bytes a device, {unit}",
+    )
+
+
+def _how(found: Numbers) -> str:
+    step = "Measured step: the median of the run."
+    watched = found["watched"]
+    if watched is None:
+        return (
+            f"{step} Terms were not watched: train with --profile steps=10:19. "
+            "Accuracy is 1 - |predicted - measured| / measured."
+        )
+    one = max(watched["devices"], key=lambda d: d["terms_s"].get("compute", 0.0))
+    return (
+        f"{step} Terms: shares of {many(one['steps'], 'profiled step')} of "
+        f"{duration(one['step_s'])} on device {one['device']}, which computed longest; "
+        "what is moved beside computing takes no time. Accuracy is "
+        "1 - |predicted - measured| / measured."
+    )
+
+
+def _ms(value: float) -> str:
+    return f"{value:,.2f}" if value < 100 else f"{value:,.1f}"
+
+
+def _signed(value: float) -> str:
+    return f"{'-' if value < 0 else '+'}{_ms(abs(value))}"

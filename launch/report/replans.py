@@ -1,0 +1,85 @@
+"""Replanned: drifts of a run, their reasons, and the plans that it went on under."""
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from markupsafe import Markup
+
+from jaxdist.core.text.formatting import count, duration
+from jaxdist.launch.report.drift_log import Change
+from jaxdist.launch.report.header import utc
+from jaxdist.launch.report.run_record import Record
+
+_NEAR: Final = 20
+"""Steps after a change whose median is shown."""
+_SETTLES: Final = 3
+"""First steps of a sitting, which are longer than the others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A change, as a row of the table."""
+
+    step: str
+    when: str
+    why: str
+    plans: str
+    before: str
+    drifted: str
+    after: str
+
+
+def sentence(record: Record) -> Markup:
+    """Say how often steps drifted and what came of it, or what looks for it."""
+    changes = record.changes
+    if not changes:
+        text = (
+            "No drift was recorded; <code>--cluster NAME --adapt</code> looks for one."
+        )
+        return Markup(text)
+    went = sum(change.changed for change in changes)
+    text = "Steps drifted <b>{}</b>; the run went on under another plan <b>{}</b>."
+    return Markup(text).format(_times(len(changes)), _times(went))
+
+
+def _times(number: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(number, f"{number:,} times")
+
+
+def lines(record: Record) -> list[Line]:
+    """Return a row a change of a run."""
+    return [_line(change, record) for change in record.changes]
+
+
+def _line(change: Change, record: Record) -> Line:
+    plans = f"{change.old} stays" if change.old else "none sought"
+    plans = f"{change.old} to {change.new}" if change.changed else plans
+    return Line(
+        step=count(change.step),
+        when=utc(change.time),
+        why=change.why or "links and devices as at the start",
+        plans=plans,
+        before=_time(change.pace_s),
+        drifted=_time(change.drifted_s),
+        after=_time(_after(change, record)),
+    )
+
+
+def _after(change: Change, record: Record) -> float | None:
+    """Return the median of the first steps of the sitting that came of a change."""
+    begun = (
+        one.first
+        for one in record.sittings
+        if one.start >= change.time and one.first is not None
+    )
+    first = next(begun, None)
+    if not change.changed or first is None:
+        return None
+    settled = range(first + _SETTLES, first + _SETTLES + _NEAR)
+    times = [row["step_s"] for row in record.train if row["step"] in settled]
+    return median(times) if times else None
+
+
+def _time(seconds: float | None) -> str:
+    return "" if seconds is None else duration(seconds)

@@ -1,0 +1,222 @@
+"""A record: everything the files of a run folder say, however early the run ended."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.core.run_record import Run
+from jaxdist.launch.report.drift_log import Change, read_changes
+from jaxdist.launch.run_folder.goodput import Goodput, Sitting, goodput, sittings
+from jaxdist.launch.run_folder.jsonl import Row, read_lines, read_object
+from jaxdist.launch.run_folder.perfetto_trace import finished
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A run folder, read once."""
+
+    folder: Path
+    """Where it is."""
+    run: Run
+    """The summary; without one, what the other files allow to say."""
+    summarised: bool
+    """Whether the run wrote its summary: without one it runs, or it was killed."""
+    plan: Plan | None
+    """The layout; None where no file says it."""
+    train: tuple[Row, ...]
+    """A row a step, each step once: the newest where a resumed run did it again."""
+    tests: tuple[Row, ...]
+    """A row an evaluation, each step once."""
+    resumes: tuple[Row, ...]
+    """A row a resume: the step it went on from, the time, the steps done again."""
+    spans: tuple[Row, ...]
+    """A row a span, each with an end."""
+    values: Mapping[str, Mapping[str, Any]]
+    """Configuration: `value` of each key, and `by` whom it was set."""
+    packages: Mapping[str, str]
+    """Versions of the packages that ran."""
+    command: str
+    """The command that started it."""
+    unreadable: int
+    """Lines that were cut off."""
+    compared: Row | None = None
+    """The run beside its prediction; None where it was not compared as it is now."""
+    goodput: Goodput = field(default_factory=lambda: Goodput(sittings=0, wall_s=0.0))
+    """Where the time of all its sittings went."""
+    sittings: tuple[Sitting, ...] = ()
+    """Each time that it was started."""
+    changes: tuple[Change, ...] = ()
+    """Drifts of its steps, and what came of them."""
+    mixed: Row | None = None
+    """How well its samples were mixed; None where each epoch drew from all."""
+    study: Row | None = None
+    """The newest scaling study of its experiment; None where there is none."""
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """Look up a configuration value."""
+        return self.values.get(key, {}).get("value", default)
+
+
+def read_record(folder: Path) -> Record:
+    """Read a run folder; a file that is missing or cut off leaves its part empty.
+
+    Raises:
+        BadInput: the folder does not exist.
+    """
+    if not folder.is_dir():
+        raise BadInput(
+            f"no run folder {folder}",
+            rule="a report is made from the files of a run folder",
+            remedy="jaxdist train digits",
+        )
+    metrics = read_lines(folder / "metrics.jsonl")
+    spans = read_lines(folder / "spans.jsonl")
+    lock = read_object(folder / "config.lock.json") or {}
+    summary = read_object(folder / "summary.json")
+    rows = [row for row in metrics.rows if isinstance(row.get("step"), int)]
+    steps = [row for row in rows if row.get("kind") == "train"]
+    train = _newest(steps)
+    tests = _newest([row for row in rows if row.get("kind") == "test"])
+    ended = tuple(finished(spans.rows))
+    values = _values(lock)
+    plan = _plan(read_object(folder / "plan.json"), (summary or {}).get("plan"))
+    seen = {} if summary else _estimate(train, tests, ended, values)
+    seen |= {"devices": plan.mesh.devices} if plan else {}
+    run = _run(folder, lock, seen | (summary or {}))
+    return Record(
+        folder=folder,
+        run=run,
+        summarised=summary is not None,
+        plan=plan,
+        train=train,
+        tests=tests,
+        resumes=_resumes(steps),
+        spans=ended,
+        values=values,
+        packages={k: str(v) for k, v in (lock.get("packages") or {}).items()},
+        command=_command(lock, values),
+        unreadable=metrics.unreadable + spans.unreadable,
+        compared=_compared(read_object(folder / "compared.json"), run),
+        goodput=goodput(spans.rows),
+        sittings=sittings(spans.rows),
+        changes=read_changes(read_lines(folder / "drift.jsonl").rows),
+        mixed=read_object(folder / "shuffle.json"),
+        study=_study(folder, run),
+    )
+
+
+def _compared(found: Row | None, run: Run) -> Row | None:
+    """Leave out a comparison from before the run went on."""
+    if not found or (found.get("step") or {}).get("measured") != run.step_s:
+        return None
+    return found
+
+
+def _study(folder: Path, run: Run) -> Row | None:
+    """Find the newest study of the same experiment, in the folder of the runs."""
+    around = folder.resolve().parent
+    files = [around / "scale.json", *around.glob("*/scale.json")]
+    found = [(file.stat().st_mtime, file) for file in files if file.is_file()]
+    read = ((file, read_object(file)) for _, file in sorted(found, reverse=True))
+    of_ours = (
+        (f, row) for f, row in read if row and row.get("experiment") == run.experiment
+    )
+    newest = next(of_ours, None)
+    return newest and newest[1] | {"folder": newest[0].parent.name}
+
+
+def _run(folder: Path, lock: Row, found: Row) -> Run:
+    known = {f.name for f in fields(Run)}
+    named = {
+        "name": folder.resolve().name,
+        "experiment": str(lock.get("experiment") or ""),
+        "status": "stopped",
+    }
+    return Run(**named | {k: v for k, v in found.items() if k in known})
+
+
+def _plan(*trees: Row | None) -> Plan | None:
+    for tree in filter(None, trees):
+        with suppress(BadInput, TypeError):
+            return Plan.from_json(json.dumps(tree))
+    return None
+
+
+def _estimate(
+    train: Sequence[Row],
+    tests: Sequence[Row],
+    spans: Sequence[Row],
+    values: Mapping[str, Mapping[str, Any]],
+) -> Row:
+    """Say what a summary would, from the lines of a run that never wrote one."""
+    times = sorted(row["step_s"] for row in train if row.get("step_s"))
+    phases: dict[str, float] = {}
+    for span in spans:
+        phases[span["name"]] = phases.get(span["name"], 0.0) + span["seconds"]
+    found: Row = {"phases_s": phases, "wall_s": sum(phases.values())}
+    found["steps"] = train[-1]["step"] if train else 0
+    if times:
+        middle = median(times)
+        batch = values.get("data.batch", {}).get("value") or 0
+        found |= {"step_s": middle, "samples_per_s": batch / middle}
+        found |= {"step_s_p5": _at(times, 0.05), "step_s_p95": _at(times, 0.95)}
+    if tests:
+        last = tests[-1]
+        found |= {key: last.get(key) for key in ("accuracy", "loss")}
+        found |= {"correct": last.get("correct", 0), "held_out": last.get("samples", 0)}
+        found |= {"answers": last.get("answers", 0)}
+    return found
+
+
+def _at(ordered: Sequence[float], share: float) -> float:
+    return ordered[round(share * (len(ordered) - 1))]
+
+
+def _newest(rows: list[Row]) -> tuple[Row, ...]:
+    by_step = {row["step"]: row for row in rows}
+    return tuple(by_step[step] for step in sorted(by_step))
+
+
+def _resumes(steps: list[Row]) -> tuple[Row, ...]:
+    """Find where step numbers start again: what follows was done a second time."""
+    return tuple(
+        {
+            "step": after["step"] - 1,
+            "time": after.get("time"),
+            "again": before["step"] - after["step"] + 1,
+        }
+        for before, after in pairwise(steps)
+        if after["step"] <= before["step"]
+    )
+
+
+def _values(lock: Row) -> Mapping[str, Mapping[str, Any]]:
+    """Bring the values of a lock file to one form: key to `value` and `by`."""
+    found = {}
+    for key, entry in (lock.get("values") or {}).items():
+        row = entry if isinstance(entry, dict) else {"value": entry}
+        by = row.get("by") or row.get("set_by") or "default"
+        found[key] = {"value": row.get("value"), "by": str(by)}
+    return found
+
+
+def _command(lock: Row, values: Mapping[str, Mapping[str, Any]]) -> str:
+    """Give the command as typed, or one that sets the same values."""
+    command = lock.get("command")
+    if command:
+        return shlex.join(command) if isinstance(command, list) else str(command)
+    typed = [
+        f"{key}={row['value']}"
+        for key, row in values.items()
+        if row["by"] == "command line"
+    ]
+    experiment = lock.get("experiment")
+    return shlex.join(["jaxdist", "train", experiment, *typed]) if experiment else ""

@@ -1,0 +1,103 @@
+"""The bars of the page: where the wall time and the bytes of a step went."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from markupsafe import Markup
+
+from jaxdist.core.run_record import PHASES, Run
+from jaxdist.core.text.formatting import duration, percent
+from jaxdist.core.text.theme import FILL_OF_PHASE
+from jaxdist.launch.report.bar_chart import Segment, bar_axis, bar_row, stack
+from jaxdist.launch.report.svg import ticks
+from jaxdist.launch.terminal.run_summary import phases_by_size
+
+TIMES: Final = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
+SIZES: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A labelled bar, and the share of the whole it stands for."""
+
+    name: str
+    svg: Markup
+    share: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bars:
+    """Rows that share one axis, longest first."""
+
+    rows: Sequence[Row]
+    axis: Markup
+    unit: str
+
+
+def wall_time(run: Run) -> Markup | None:
+    """Draw the wall time as one bar, in the order of the phases."""
+    phases = [(n, run.phases_s[n]) for n in PHASES if run.phases_s.get(n, 0.0) > 0]
+    if not phases:
+        return None
+    whole = sum(seconds for _, seconds in phases)
+    parts = [
+        Segment(
+            fill=FILL_OF_PHASE[name],
+            size=seconds,
+            title=f"{name} {duration(seconds)}, {percent(seconds / whole)}",
+            label=name,
+        )
+        for name, seconds in phases
+    ]
+    return stack(f"Wall time: {'; '.join(part.title for part in parts)}", parts)
+
+
+def time_by_phase(run: Run) -> Bars | None:
+    """Draw a bar for each phase."""
+    marks = [
+        Segment(
+            fill=FILL_OF_PHASE.get(name, "wait"),
+            size=seconds,
+            title=name,
+            label=duration(seconds),
+        )
+        for name, seconds in phases_by_size(run)
+    ]
+    return bars_of(marks, TIMES, "wall time")
+
+
+def bars_of(
+    marks: Sequence[Segment],
+    units: Sequence[tuple[float, str]],
+    quantity: str,
+    whole: float | None = None,
+) -> Bars | None:
+    """Draw a row a mark, all on one axis; None where there is nothing to draw.
+
+    Args:
+        marks: bars, in their order, each in the unit of the last of `units`.
+        units: how much each unit is, and its name, the largest first.
+        quantity: what the axis has.
+        whole: what shares are of; None: of all marks together.
+    """
+    longest = max((mark.size for mark in marks), default=0.0)
+    if not longest:
+        return None
+    whole = whole or sum(mark.size for mark in marks)
+    scale, unit = next((u for u in units if longest >= u[0]), units[-1])
+    axis = ticks(0.0, longest / scale)
+    rows = [
+        Row(
+            name=mark.title,
+            svg=bar_row(mark, scale, axis),
+            share=_share(mark.size / whole),
+        )
+        for mark in marks
+    ]
+    return Bars(rows=rows, axis=bar_axis(axis), unit=f"{quantity}, {unit}")
+
+
+def _share(share: float) -> str:
+    """Write a share; one below the last digit is not shown as zero."""
+    return percent(share) if share >= 0.0005 else "< 0.1 %"

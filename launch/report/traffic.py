@@ -1,0 +1,183 @@
+"""Moved: bytes of a step by collective, by what they are for, and by link."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from jaxdist.core.run_record import Run
+from jaxdist.core.text.formatting import count, duration, percent, size
+from jaxdist.core.text.theme import fill_of_collective
+from jaxdist.launch.report.bar_chart import Segment
+from jaxdist.launch.report.run_record import Record
+from jaxdist.launch.report.svg import percent as length
+from jaxdist.launch.report.svg import picture, tag
+from jaxdist.launch.report.time_and_bytes import SIZES, Bars, bars_of
+
+Link = Mapping[str, Any]
+"""What a set of axes has of the links, as `compared.json` has it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A kind of collective over its axes, as a row of the table."""
+
+    name: str
+    svg: Markup
+    count: str
+    ledger: str
+    program: str
+    sent: str
+    link: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """What the section shows."""
+
+    terms: Bars | None
+    lines: Sequence[Line]
+    links: Bars | None
+    how: str
+
+
+def sentence(record: Record) -> Markup:
+    """Say how much a device sends a step, and what most of it is."""
+    terms = record.run.bytes_by_collective
+    whole = sum(terms.values())
+    if not record.summarised:
+        return Markup("Not counted: the run has no summary.")
+    if not whole:
+        one = record.plan is not None and record.plan.mesh.devices == 1
+        why = "the plan has one device" if one else "the step has no collective"
+        return Markup("No bytes move: {}.").format(why)
+    largest = max(terms, key=lambda term: terms[term])
+    text = "A device sends <b>{}</b> a step; {} is {} of it.{}"
+    share = percent(terms[largest] / whole)
+    return Markup(text).format(size(whole), largest, share, _over(record))
+
+
+def _over(record: Record) -> str:
+    """Say which links carry most, where a cluster says which there are."""
+    sent = _by_level(record)
+    if not sent:
+        return ""
+    level, most = sent.most_common(1)[0]
+    return f" Links of level {level} carry {percent(most / sum(sent.values()))}."
+
+
+def moved(record: Record) -> Moved | None:
+    """Return what is shown of a step that moves bytes; None of any other."""
+    run = record.run
+    if not sum(run.bytes_by_collective.values()):
+        return None
+    return Moved(
+        terms=_terms(run),
+        lines=[_line(row, record) for row in run.collectives],
+        links=_links(record),
+        how=_how(record),
+    )
+
+
+def _terms(run: Run) -> Bars | None:
+    """Draw what the bytes are for, as the plan's ledger has it: a formula is hollow."""
+    terms = sorted(run.bytes_by_collective.items(), key=lambda term: -term[1])
+    marks = [
+        Segment(
+            fill=fill_of_collective(name),
+            size=sent,
+            title=name,
+            label=size(sent),
+            hollow=True,
+        )
+        for name, sent in terms
+    ]
+    return bars_of(marks, SIZES, "bytes a step and device")
+
+
+def _line(row: Mapping[str, Any], record: Record) -> Line:
+    axes = " x ".join(row["axes"])
+    link = _known(record).get(axes)
+    return Line(
+        name=f"{row['kind']}, {axes}",
+        svg=_pair(row, max(_most(one) for one in record.run.collectives)),
+        count=count(row["count"]),
+        ledger=size(row["ledger"]),
+        program=size(row["program"]),
+        sent=size(row["wire"]),
+        link="" if link is None else _named(link),
+    )
+
+
+def _known(record: Record) -> Mapping[str, Link]:
+    return (record.compared or {}).get("links") or {}
+
+
+def _named(link: Link) -> str:
+    return f"{link['level']}, {size(link['bytes_per_s'])}/s"
+
+
+def _most(row: Mapping[str, Any]) -> int:
+    return max(row["ledger"], row["program"], 1)
+
+
+def _pair(row: Mapping[str, Any], whole: int) -> Markup:
+    """Draw the ledger's bytes hollow above those of the program in half tone."""
+    axes = " x ".join(row["axes"])
+    fill = fill_of_collective(f"{row['kind']}, {axes}")
+    title = f"{row['kind']}, {axes}: ledger {size(row['ledger'])}, "
+    title += f"compiled step {size(row['program'])}"
+    marks = (
+        (row["ledger"], f"p t-{fill}", 4, 9),
+        (row["program"], f"m half t-{fill}", 16, 10),
+    )
+    parts = [tag("line", class_="ax", x1=0, x2=0, y1=0, y2=30)]
+    parts += [
+        tag("rect", class_=look, x=0, y=y, width=length(held / whole), height=tall)
+        for held, look, y, tall in marks
+    ]
+    return picture(title, *parts, height=30)
+
+
+def _by_level(record: Record) -> Counter[str]:
+    """Add up what a device sends in a step, by the level whose links it needs."""
+    found: Counter[str] = Counter()
+    for link, sent in _crossing(record):
+        found[link["level"]] += sent
+    return found
+
+
+def _crossing(record: Record) -> list[tuple[Link, int]]:
+    """Return the link of each term that a cluster has one for, with its bytes."""
+    known, terms = _known(record), record.run.bytes_by_collective.items()
+    found = [(known.get(term.rpartition(", ")[2]), sent) for term, sent in terms]
+    return [(link, sent) for link, sent in found if link is not None]
+
+
+def _links(record: Record) -> Bars | None:
+    """Draw what each level's links carry for a device, with the time at their rate."""
+    took: defaultdict[str, float] = defaultdict(float)
+    for link, sent in _crossing(record):
+        took[link["level"]] += sent / link["bytes_per_s"]
+    marks = [
+        Segment(
+            fill="data",
+            size=sent,
+            title=f"{level}, {duration(took[level])} at their rate",
+            label=size(sent),
+            hollow=True,
+        )
+        for level, sent in _by_level(record).most_common()
+    ]
+    return bars_of(marks, SIZES, "bytes a step and device")
+
+
+def _how(record: Record) -> str:
+    text = "Hollow: the plan's ledger. Half tone: the compiled step. "
+    text += "A device sends at least what the collective's formula says. "
+    if not _known(record):
+        text += "Links: jaxdist compare names those of a cluster. "
+    wire = f"jaxdist bytes {record.run.experiment} --wire"
+    return f"{text}The wire is not counted in a training: {wire} counts it."

@@ -1,0 +1,1 @@
+"""The folder of a run: paths, lock, status, goodput, traces."""

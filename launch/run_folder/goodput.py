@@ -1,0 +1,135 @@
+"""Goodput: of the time since a run first began, how much its final state is made of.
+
+sitting 1   compile, steps 1 ... 7, killed        steps 6 and 7 are lost
+            (nothing runs)                        restart
+sitting 2   compile, restore, steps 6 ... 60      goodput: steps 1 ... 5 and 6 ... 60
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from jaxdist.core.text.formatting import duration, percent
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goodput:
+    """Where the wall clock of all sittings of a run went, in seconds."""
+
+    sittings: int
+    """Times that the run was started."""
+    wall_s: float
+    """From the first phase of the first sitting to the end of the last one."""
+    parts_s: Mapping[str, float] = field(default_factory=dict)
+    """By phase; `lost` is computing that was done again, `restart` the time between
+    two sittings. What is missing to the wall clock was in no phase."""
+
+    @property
+    def share(self) -> float:
+        """Share of computing that was not done again."""
+        return self.parts_s.get("compute", 0.0) / self.wall_s if self.wall_s else 0.0
+
+    @property
+    def line(self) -> str:
+        """The same in one line."""
+        ordered = sorted(self.parts_s.items(), key=lambda part: -part[1])
+        parts = ", ".join(f"{name} {s:,.1f} s" for name, s in ordered if s >= 0.05)
+        return (
+            f"goodput   {percent(self.share)} of {duration(self.wall_s)} in "
+            f"{self.sittings} sittings: {parts}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sitting:
+    """One time that a run was started, Unix seconds and steps."""
+
+    start: float
+    """Beginning of its first phase."""
+    end: float
+    """End of the last one that ended."""
+    first: int | None
+    """The first step that it made, from 1; None where it made none."""
+    last: int | None
+    """The last one."""
+    lost: int
+    """Of its steps, those that a later sitting made again."""
+
+
+def goodput(spans: Sequence[Row]) -> Goodput:
+    """Add up the phases of a run.
+
+    Args:
+        spans: rows of `spans.jsonl`, in their order.
+    """
+    sittings = _ended(spans)
+    if not sittings:
+        return Goodput(sittings=0, wall_s=0.0)
+    last = _made_last(sittings)
+    parts: dict[str, float] = defaultdict(float)
+    for number, one in enumerate(sittings):
+        for row in one:
+            again = row["name"] == "compute" and last[row["step"]] > number
+            parts["lost" if again else row["name"]] += row["seconds"]
+    for before, after in pairwise(sittings):
+        parts["restart"] += max(0.0, after[0]["start"] - _end(before))
+    wall = _end(sittings[-1]) - sittings[0][0]["start"]
+    return Goodput(sittings=len(sittings), wall_s=wall, parts_s=dict(parts))
+
+
+def sittings(spans: Sequence[Row]) -> tuple[Sitting, ...]:
+    """Return the sittings of a run, in their order.
+
+    Args:
+        spans: rows of `spans.jsonl`, in their order.
+    """
+    found = _ended(spans)
+    last = _made_last(found)
+    return tuple(_sitting(one, number, last) for number, one in enumerate(found))
+
+
+def _sitting(rows: Sequence[Row], number: int, last: Mapping[int, int]) -> Sitting:
+    steps = [row["step"] for row in rows if row["name"] == "compute"]
+    return Sitting(
+        start=rows[0]["start"],
+        end=_end(rows),
+        first=min(steps, default=None),
+        last=max(steps, default=None),
+        lost=sum(last[step] > number for step in steps),
+    )
+
+
+def _ended(spans: Sequence[Row]) -> list[list[Row]]:
+    """Return the phases that ended, by sitting."""
+    found = ([row for row in one if "seconds" in row] for one in _sittings(spans))
+    return [one for one in found if one]
+
+
+def _made_last(sittings: Sequence[Sequence[Row]]) -> dict[int, int]:
+    """Return the number of the sitting that made a step last, by step."""
+    return {
+        row["step"]: number
+        for number, one in enumerate(sittings)
+        for row in one
+        if row["name"] == "compute"
+    }
+
+
+def _sittings(spans: Sequence[Row]) -> Iterator[list[Row]]:
+    """Cut the rows where a sitting begins: it compiles before its first step."""
+    sitting: list[Row] = []
+    for row in spans:
+        begins = row["name"] == "compile" and row["step"] == 0 and "begin" in row
+        if begins and sitting:
+            yield sitting
+            sitting = []
+        sitting.append(row)
+    yield sitting
+
+
+def _end(sitting: Sequence[Row]) -> float:
+    return max(row["start"] + row["seconds"] for row in sitting)

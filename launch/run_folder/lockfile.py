@@ -1,0 +1,143 @@
+"""The lock file: every value of a run's configuration, who set it, and the versions."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import jaxdist
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.config import Experiment
+from jaxdist.launch.config.provenance import Resolved
+from jaxdist.launch.config.tree import kinds, nearest, values, with_values
+from jaxdist.launch.config.value_text import is_sequence
+from jaxdist.launch.run_folder.folder import RunFolder, write_whole
+
+if TYPE_CHECKING:
+    from jaxdist.input.sources import Source
+
+Data = Mapping[str, str]
+"""Parts of a data set, `train` and `test`, each with its count and its fingerprint."""
+_UNKNOWN: Final[Data] = MappingProxyType({})
+PACKAGES: Final = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "grain",
+    "tensorflow-datasets",
+    "array-record",
+    "numpy",
+)
+"""Packages whose version can change what a run computes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lock:
+    """What `config.lock.json` says."""
+
+    resolved: Resolved
+    """The configuration, with the origin of every value."""
+    packages: Mapping[str, str]
+    """Version of every package that matters."""
+    data: Data = field(default_factory=lambda: _UNKNOWN)
+    """The samples, part by part, as `samples_of` names them; empty: not written."""
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of jaxdist and of the packages that matter to a run."""
+    found = {"jaxdist": jaxdist.__version__}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def samples_of(train: "Source", test: "Source") -> Data:
+    """Name the samples of a run: another content or order is another name."""
+
+    def named(source: "Source") -> str:
+        # A fingerprint of one's own may be any text, and differ at its end alone.
+        digest = hashlib.sha256(source.fingerprint.encode()).hexdigest()
+        return f"{len(source):,} samples, {digest[:16]}"
+
+    return {"train": named(train), "test": named(test)}
+
+
+def write_lock(folder: RunFolder, resolved: Resolved, data: Data = _UNKNOWN) -> None:
+    """Write the lock file of a run, with the versions that are installed now."""
+    write_whole(folder.lock, to_json(resolved, installed_versions(), data))
+
+
+def read_lock(folder: RunFolder) -> Lock:
+    """Read the configuration of a run back.
+
+    Raises:
+        BadInput: the file is damaged, or has a key that this version does not know.
+    """
+    try:
+        return from_json(folder.lock.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise BadInput(
+            f"{folder.lock} is damaged",
+            rule="a lock file is the JSON that jaxdist train wrote",
+            values=f"{type(error).__name__}: {error}",
+            remedy="run.name=NAME starts a new run",
+        ) from error
+
+
+def to_json(
+    resolved: Resolved, packages: Mapping[str, str], data: Data = _UNKNOWN
+) -> str:
+    """Write a lock as text; `from_json` reads the same value back."""
+    tree = {
+        "experiment": resolved.source,
+        "values": {
+            key: {"value": value, "by": resolved.origins[key]}
+            for key, value in values(resolved.config).items()
+        },
+        "packages": dict(packages),
+        "data": dict(data),
+    }
+    return json.dumps(tree, indent=2) + "\n"
+
+
+def from_json(text: str) -> Lock:
+    """Read a lock that `to_json` wrote; keys that are newer than it get their default.
+
+    Raises:
+        BadInput: a key that this version does not have.
+    """
+    tree = json.loads(text)
+    known = kinds(Experiment)
+    for key in tree["values"]:
+        if key not in known:
+            raise _no_key(key, tree["packages"].get("jaxdist", "unknown"))
+    found = {
+        key: tuple(row["value"]) if is_sequence(known[key]) else row["value"]
+        for key, row in tree["values"].items()
+    }
+    blank = Experiment(name=str(found["name"]))
+    origins: dict[str, Any] = dict.fromkeys(values(blank), "default")
+    origins |= {key: row["by"] for key, row in tree["values"].items()}
+    resolved = Resolved(
+        source=tree["experiment"], config=with_values(blank, found), origins=origins
+    )
+    return Lock(resolved=resolved, packages=tree["packages"], data=tree.get("data", {}))
+
+
+def _no_key(key: str, version: str) -> BadInput:
+    near = nearest(key, kinds(Experiment))
+    return BadInput(
+        f"the lock file has an unknown key {key}",
+        rule="this version knows every key of the run",
+        values=f"written by jaxdist {version}, read by {jaxdist.__version__}"
+        + (f"; nearest key: {near}" if near else ""),
+        remedy=f"pip install jaxdist=={version}",
+    )

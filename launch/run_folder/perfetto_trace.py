@@ -1,0 +1,95 @@
+"""A run's spans as a trace that Perfetto opens: one track a phase."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxdist.core.run_record import PHASES
+from jaxdist.launch.run_folder.jsonl import Row, read_lines
+
+Event = dict[str, Any]
+
+
+def chrome_trace(spans: Iterable[Mapping[str, Any]], name: str = "run") -> Event:
+    """Turn spans into the trace event format, in microseconds from the first span.
+
+    A span that began and never ended (the process was killed in it) is drawn to the
+    last moment known and marked `unfinished`.
+
+    Args:
+        spans: lines of `spans.jsonl`: name, start (Unix seconds), seconds, step.
+        name: what the process is called in the viewer.
+
+    >>> span = {"name": "compute", "start": 5.0, "seconds": 0.5, "step": 1}
+    >>> trace = chrome_trace([span])
+    >>> [(e["ts"], e["dur"]) for e in trace["traceEvents"] if e["ph"] == "X"]
+    [(0, 500000)]
+    """
+    whole = finished(spans)
+    tracks = _tracks(span["name"] for span in whole)
+    origin = min((span["start"] for span in whole), default=0.0)
+    events = [_slice(span, origin, tracks) for span in whole]
+    events.sort(key=lambda event: event["ts"])
+    return {"traceEvents": _labels(name, tracks) + events, "displayTimeUnit": "ms"}
+
+
+def write_trace(folder: Path, to: Path) -> Path:
+    """Write the trace of a run folder to a file and return its path."""
+    spans = read_lines(folder / "spans.jsonl").rows
+    text = json.dumps(chrome_trace(spans, folder.resolve().name))
+    to.write_text(text + "\n", encoding="utf-8")
+    return to
+
+
+def finished(spans: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """Give every span an end: an announced one without an end lasts to the last moment.
+
+    Returns:
+        One row a span, in the order of the file; the ones without an end have
+        `unfinished` set.
+    """
+    rows = [dict(s) for s in spans if "name" in s and "start" in s]
+    ended = {_key(row) for row in rows if not row.get("begin")}
+    last = max((row["start"] + row.get("seconds", 0.0) for row in rows), default=0.0)
+    return [
+        row | {"seconds": last - row["start"], "unfinished": True}
+        if row.get("begin")
+        else row | {"seconds": row.get("seconds", 0.0)}
+        for row in rows
+        if not (row.get("begin") and _key(row) in ended)
+    ]
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, float]:
+    return row["name"], row["start"]
+
+
+def _tracks(names: Iterable[str]) -> Sequence[str]:
+    """Order the names as phases are ordered; unknown ones stand after them."""
+    used = dict.fromkeys(names)
+    return [n for n in PHASES if n in used] + [n for n in used if n not in PHASES]
+
+
+def _slice(span: Row, origin: float, tracks: Sequence[str]) -> Event:
+    args = {key: span[key] for key in ("step", "unfinished") if key in span}
+    return {
+        "ph": "X",
+        "name": span["name"],
+        "pid": 0,
+        "tid": tracks.index(span["name"]),
+        "ts": round(1e6 * (span["start"] - origin)),
+        "dur": round(1e6 * span["seconds"]),
+        "args": args,
+    }
+
+
+def _labels(name: str, tracks: Sequence[str]) -> list[Event]:
+    """Name the process and its tracks, and keep the tracks in order."""
+    process = {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": name}}
+    events: list[Event] = [process]
+    for tid, track in enumerate(tracks):
+        at = {"ph": "M", "pid": 0, "tid": tid}
+        events.append(at | {"name": "thread_name", "args": {"name": track}})
+        events.append(at | {"name": "thread_sort_index", "args": {"sort_index": tid}})
+    return events

@@ -1,0 +1,191 @@
+"""State: what becomes of a run, read from its folder, whether it goes or has ended."""
+
+import json
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from jaxdist.launch.run_folder.folder import RunFolder, find_run
+from jaxdist.launch.run_folder.jsonl import read_object
+
+SILENT_S: Final = 30.0
+"""Seconds without news after which a run counts as silent."""
+_TAIL: Final = 1 << 16
+"""Bytes from the end of the metrics in which a line of a step is looked for."""
+
+
+GOING: Final = "going"
+"""State of a run that has not said that it has ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whereabouts:
+    """Where a process was when it last said so."""
+
+    host: str
+    """Name of its machine."""
+    step: int
+    """Step of the run, counted from 1."""
+    phase: str
+    """Phase of the step; empty between phases."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class News:
+    """What the file says."""
+
+    state: str
+    """`going`, `done`, `stopped` (asked to end), or `failed`."""
+    sitting: int
+    """How often the run was started."""
+    steps: int
+    """Steps of the whole run."""
+    count: int
+    """How many processes there are."""
+    pid: int
+    """Process 0, on its machine."""
+    host: str
+    """Machine of process 0."""
+    began: float
+    """When this sitting did, Unix seconds of that machine."""
+    processes: Mapping[int, Whereabouts] = field(default_factory=dict)
+    """By rank, as far as they have said anything."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What becomes of a run."""
+
+    name: str
+    """Name of the run."""
+    folder: str
+    """Where its files are."""
+    state: str
+    """`going`; `silent`: no news, and nobody knows that it has died; `dead`: it went
+    without a word; `done`; `stopped`: asked to end; `failed`; `unknown`."""
+    step: int = 0
+    """Steps that are done."""
+    steps: int = 0
+    """Steps of the whole run; 0 where that is not known."""
+    loss: float | None = None
+    """Of the last step that is done."""
+    restarts: int = 0
+    """How often it was started again."""
+    line_s: float | None = None
+    """Seconds since the last line of its metrics."""
+    count: int = 0
+    """How many processes it has, or had."""
+    processes: Mapping[int, Whereabouts] = field(default_factory=dict)
+    """Where each was when it last said so, by rank."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The machines of its processes, by rank, each once."""
+        return tuple(dict.fromkeys(at.host for at in self.processes.values()))
+
+
+def started(folder: str | Path) -> list[RunFolder]:
+    """Return the runs in a folder, by name; also those that still compile."""
+    paths = sorted(path for path in Path(folder).glob("*") if path.is_dir())
+    found = [RunFolder(path) for path in paths]
+    return [run for run in found if run.exists or run.status.is_file()]
+
+
+def find_started(name_or_path: str, folder: str | Path) -> RunFolder:
+    """Return the run that a name or a path means; also one that still compiles.
+
+    Raises:
+        BadInput: there is no run; names one that is spelled like it.
+    """
+    for path in (Path(folder, name_or_path), Path(name_or_path)):
+        if RunFolder(path).status.is_file():
+            return RunFolder(path)
+    return find_run(name_or_path, folder=folder)
+
+
+def state_of(folder: RunFolder) -> State:
+    """Return what becomes of a run, by what its processes have written.
+
+    Args:
+        folder: of a run that was started.
+    """
+    news, last = read_news(folder.status), _last_step(folder.metrics)
+    found: dict[str, Any] = {
+        "name": folder.name,
+        "folder": str(folder.path),
+        "step": last.get("step", 0),
+        "loss": last.get("loss"),
+        "line_s": _age(folder.metrics),
+    }
+    if news is None:
+        ended = read_object(folder.summary) or {}
+        state, step = ended.get("status", "unknown"), ended.get("steps", 0)
+        return State(**found | {"state": state, "step": max(step, found["step"])})
+    return State(
+        **found,
+        state=_state(news, _age(folder.status)),
+        steps=news.steps,
+        restarts=news.sitting - 1,
+        count=news.count,
+        processes=news.processes,
+    )
+
+
+def _state(news: News, age_s: float | None) -> str:
+    """Tell what has become of a run by its last news."""
+    if news.state != GOING:
+        return news.state
+    if news.host == socket.gethostname() and not _lives(news.pid, news.began):
+        return "dead"
+    return GOING if age_s is not None and age_s < SILENT_S else "silent"
+
+
+def _lives(pid: int, began: float) -> bool:
+    """Tell whether a process of this machine that was there then is there now."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        gone = process.status() == psutil.STATUS_ZOMBIE
+        return not gone and process.create_time() <= began + 1
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _last_step(metrics: Path) -> Mapping[str, Any]:
+    """Return the last line of a step that was trained."""
+    try:
+        with metrics.open("rb") as file:
+            file.seek(max(file.seek(0, 2) - _TAIL, 0))
+            lines = file.read().splitlines()
+    except OSError:
+        return {}
+    for line in reversed(lines):
+        with suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, dict) and row.get("kind") == "train":
+                return row
+    return {}
+
+
+def _age(path: Path) -> float | None:
+    """Return the seconds since a file was written; None where there is none."""
+    try:
+        return max(time.time() - path.stat().st_mtime, 0.0)
+    except OSError:
+        return None
+
+
+def read_news(path: Path) -> News | None:
+    """Read the file; None where there is none that this version can read."""
+    found = read_object(path)
+    if found is None:
+        return None
+    with suppress(TypeError, AttributeError, ValueError):
+        places = {int(n): Whereabouts(**at) for n, at in found["processes"].items()}
+        return News(**{**found, "processes": places})
+    return None

@@ -1,0 +1,1 @@
+"""A scaling study: runs as data, their execution, reading and fit."""

@@ -1,0 +1,138 @@
+"""Drawings of a study: curves over processes and epochs, and the parts of a step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
+
+from markupsafe import Markup
+
+from jaxdist.core.text.formatting import duration, percent
+from jaxdist.launch.report.bar_chart import Segment, stack
+from jaxdist.launch.report.figure import Figure, figure
+from jaxdist.launch.report.learning_curves import thin
+from jaxdist.launch.report.line_chart import Curve
+from jaxdist.launch.report.svg import ticks
+from jaxdist.launch.scaling.fit import Fit
+from jaxdist.launch.scaling.results import Fitted, Result
+from jaxdist.launch.scaling.run_metrics import Reading
+from jaxdist.launch.scaling.table import block
+from jaxdist.launch.terminal.run_header import many
+
+_FILLS: Final = {
+    "serial": "forward",
+    "parallel": "backward",
+    "communication": "data",
+}
+"""How the parts of a step are drawn: computing is cool, what travels warm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A fitted step, as its parts."""
+
+    name: str
+    """Which one."""
+    svg: Markup
+    """The drawing, of full width."""
+
+
+def figures(result: Result, asked: int) -> list[Figure]:
+    """Draw all lines of one batch of the grid; each kind on one vertical axis."""
+    lines = [
+        (f"{reduce}, {source} input", runs)
+        for source in result.grid.sources
+        for reduce in result.grid.reduces
+        if (runs := result.series(reduce, source, asked))
+    ]
+    real = [line for line in lines if line[1][0].cell.source == "real"]
+    kinds = ((_rates, lines), (_epochs, lines), (_losses, real))
+    return [
+        draw(result, runs, name, asked) for draw, among in kinds for name, runs in among
+    ]
+
+
+def bars(one: Fitted) -> list[Bar]:
+    """Draw the parts of each fitted step; nothing where there is no fit."""
+    if not isinstance(one.found, Fit):
+        return []
+    found, drawn = one.found, []
+    for point in one.points:
+        parts = found.parts(point)
+        named = f"{many(point.processes, 'process')}, {point.each:g} samples each"
+        segments = [
+            Segment(
+                fill=_FILLS[name],
+                size=seconds,
+                title=f"{name} {duration(seconds)}",
+                label=name,
+                half=True,
+            )
+            for name, seconds in parts.items()
+            if seconds
+        ]
+        title = f"{named}: {'; '.join(segment.title for segment in segments)}"
+        drawn.append(Bar(name=named, svg=stack(title, segments)))
+    return drawn
+
+
+def _rates(result: Result, runs: Sequence[Reading], name: str, asked: int) -> Figure:
+    base, last = runs[0], runs[-1]
+    each = base.rate / base.cell.processes
+    linear = [(float(p), each * p) for p in result.grid.processes]
+    own = [(float(one.cell.processes), one.rate) for one in runs]
+    highest = max(one.rate for one in block(result, asked))
+    share = last.rate / last.cell.processes / each
+    curves = [
+        Curve(stroke="forward", points=linear, label="linear"),
+        Curve(
+            stroke="backward",
+            points=own,
+            label=f"measured, {percent(share, 0)} efficient",
+        ),
+    ]
+    up = ticks(0.0, max(highest, linear[-1][1]))
+    return _over_processes(result, f"Samples/s, {name}", "samples/s", curves, up)
+
+
+def _epochs(result: Result, runs: Sequence[Reading], name: str, asked: int) -> Figure:
+    points = [(float(one.cell.processes), one.epoch_s) for one in runs]
+    curve = Curve(
+        stroke="backward", points=points, label=f"{points[-1][1]:,.1f} at the end"
+    )
+    up = ticks(0.0, max(one.epoch_s for one in block(result, asked)))
+    return _over_processes(result, f"Epoch, {name}", "seconds", [curve], up)
+
+
+def _over_processes(
+    result: Result,
+    name: str,
+    unit: str,
+    curves: Sequence[Curve],
+    up: Sequence[float],
+) -> Figure:
+    counts = [float(count) for count in result.grid.processes]
+    return figure(name, unit, curves, across=counts, up=up, below="processes")
+
+
+def _losses(result: Result, runs: Sequence[Reading], name: str, asked: int) -> Figure:
+    ends = [runs[0]] if len(runs) == 1 else [runs[0], runs[-1]]
+    curves = [
+        Curve(
+            stroke=stroke,
+            points=thin(one.curve, fmean),
+            label=f"{many(one.cell.processes, 'process')}, {one.losses[-1]:.3f}",
+        )
+        for stroke, one in zip(("forward", "backward"), ends)
+    ]
+    right = max(point[0] for curve in curves for point in curve.points)
+    highest = max(loss for one in block(result, asked) for loss in one.losses)
+    return figure(
+        f"Loss, {name}",
+        "loss, nats",
+        curves,
+        right=right,
+        across=[tick for tick in ticks(0.0, right) if tick <= right],
+        up=ticks(0.0, highest),
+        below="epochs",
+    )

@@ -1,0 +1,197 @@
+"""Cells: which runs a scaling study makes, as data; a cell is one run."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, cast, get_args
+
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.plan.reduction import Via
+from jaxdist.launch.config.tree import values
+from jaxdist.launch.config.validation import near_multiples, smaller_divisors
+from jaxdist.launch.config.value_text import write_value
+from jaxdist.launch.launchers.local import MOST
+from jaxdist.launch.launchers.program import check_number
+
+Scaling = Literal["strong", "weak"]
+"""strong: the global batch stays, a process has ever less to do; weak: the batch of a
+process stays, a step has ever more samples."""
+Source = Literal["real", "synthetic"]
+ALONE: Final = "none"
+"""The way of a run on one process: there is nothing to sum."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """What is varied: each value with each other one."""
+
+    processes: tuple[int, ...]
+    """Numbers of processes, ascending."""
+    batches: tuple[int, ...]
+    """Samples a step: of all processes (strong) or of each (weak)."""
+    reduces: tuple[str, ...]
+    """Ways to sum gradients, as `plan.reduce.via` has them."""
+    sources: tuple[Source, ...] = ("real",)
+    """The experiment's own data, random samples, or both."""
+    scaling: Scaling = "strong"
+    """What stays as processes are added."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One run."""
+
+    processes: int
+    """How many, each with one device."""
+    batch: int
+    """Samples a step, of all processes."""
+    asked: int
+    """The batch as the grid has it."""
+    reduce: str
+    """How gradients are summed; `ALONE` where nobody is there to sum with."""
+    source: Source
+    """Where samples come from."""
+
+    @property
+    def name(self) -> str:
+        """Name of its run folder: `p4-b64-ring-real`."""
+        return f"p{self.processes}-b{self.batch}-{self.reduce}-{self.source}"
+
+    @property
+    def title(self) -> str:
+        """The same in words."""
+        many = f"{self.processes} process{'es' * (self.processes > 1)}"
+        way = "" if self.reduce == ALONE else f", {self.reduce}"
+        return f"{many}, batch {self.batch}{way}, {self.source} input"
+
+
+def grid_of(
+    *,
+    processes: str,
+    batches: str,
+    reduces: str,
+    sources: str,
+    scaling: Scaling,
+    accumulate: int = 1,
+) -> Grid:
+    """Read a grid as it is typed, lists with commas.
+
+    Args:
+        processes: numbers of processes.
+        batches: samples a step.
+        reduces: ways to sum.
+        sources: real, synthetic or both.
+        scaling: what stays.
+        accumulate: parts that a process computes its batch in.
+
+    Raises:
+        BadInput: what no run could take.
+    """
+    grid = Grid(
+        processes=tuple(sorted(_numbers("--processes", processes, MOST))),
+        batches=_numbers("--batch", batches, 2**31 - 1),
+        reduces=_names("--reduce", reduces, get_args(Via)),
+        sources=cast(tuple[Source, ...], _names("--input", sources, get_args(Source))),
+        scaling=scaling,
+    )
+    for batch in grid.batches:
+        for count in grid.processes:
+            _check_divides(grid, batch, count, accumulate)
+    return grid
+
+
+def cells(grid: Grid) -> tuple[Cell, ...]:
+    """Return the runs of a grid, each once, those on fewer processes first.
+
+    On one process all ways to sum are the same run.
+
+    >>> found = cells(Grid(processes=(1, 2), batches=(64,), reduces=("ring", "int8")))
+    >>> [cell.name for cell in found]
+    ['p1-b64-none-real', 'p2-b64-ring-real', 'p2-b64-int8-real']
+    """
+    made = (
+        Cell(
+            processes=count,
+            batch=batch if grid.scaling == "strong" else batch * count,
+            asked=batch,
+            reduce=way if count > 1 else ALONE,
+            source=source,
+        )
+        for source in grid.sources
+        for batch in grid.batches
+        for count in grid.processes
+        for way in grid.reduces
+    )
+    return tuple(dict.fromkeys(made))
+
+
+def plan_words(plan: Plan, cell: Cell) -> tuple[str, ...]:
+    """Return the overrides that put a plan on a cell's processes, along `data` alone.
+
+    Args:
+        plan: of the experiment.
+        cell: the run.
+
+    >>> cell = Cell(processes=2, batch=64, asked=64, reduce="ring", source="real")
+    >>> plan_words(Plan(mesh=MeshShape(data=4, spatial_h=2)), cell)
+    ('plan.mesh.data=2', 'plan.mesh.spatial_h=1', 'plan.reduce.via=ring')
+    """
+    way = "exact" if cell.reduce == ALONE else cell.reduce
+    placed = plan.on(MeshShape(data=cell.processes))
+    then, now = values(replace(placed, reduce=plan.reduce.by(way))), values(plan)
+    return tuple(
+        f"plan.{key}={write_value(value)}"
+        for key, value in then.items()
+        # Said even where it is the experiment's own: what is typed never shrinks.
+        if value != now[key] or key == "mesh.data"
+    )
+
+
+def _numbers(option: str, text: str, most: int) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    wrong = next((word for word in words if not word.lstrip("-").isdigit()), None)
+    if wrong is not None or not words:
+        raise BadInput(
+            f"{option} {text or 'empty'} is no list of numbers",
+            rule=f"{option} is whole numbers with commas between",
+            values=f"{option} {text}",
+            remedy=f"{option} 1,2,4" if option == "--processes" else f"{option} 64,128",
+        )
+    for word in words:
+        check_number(option, int(word), most)
+    return tuple(dict.fromkeys(int(word) for word in words))
+
+
+def _names(option: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
+    names = [word.strip() for word in text.split(",") if word.strip()]
+    wrong = next((name for name in names if name not in known), None)
+    if wrong is not None or not names:
+        near = did_you_mean(wrong or "", known)
+        raise BadInput(
+            f"{option} {wrong or 'empty'} is not known",
+            rule=f"{option} is of {', '.join(known)}",
+            remedy=f"did you mean {near}?" if near else f"{option} {known[0]}",
+        )
+    return tuple(dict.fromkeys(names))
+
+
+def _check_divides(grid: Grid, batch: int, count: int, accumulate: int) -> None:
+    """Refuse a batch that processes cannot share, with the nearest that work."""
+    parts = accumulate * (count if grid.scaling == "strong" else 1)
+    if batch % parts == 0:
+        return
+    sizes = " or ".join(f"--batch {size}" for size in near_multiples(batch, parts))
+    fewer = smaller_divisors(batch // accumulate, count) if count > 1 else ()
+    other = f", or {_listed(fewer)} processes" if batch % accumulate == 0 else ""
+    raise BadInput(
+        f"{count} processes do not share a batch of {batch}",
+        rule="a batch is a multiple of the processes"
+        + (" x optim.accumulate" if accumulate > 1 else ""),
+        values=f"--processes {','.join(map(str, grid.processes))}, --batch {batch}"
+        + (f", optim.accumulate = {accumulate}" if accumulate > 1 else ""),
+        remedy=sizes + (other if grid.scaling == "strong" and fewer else ""),
+    )
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return " or ".join(map(str, numbers))

@@ -1,0 +1,84 @@
+"""The tree of a study: all of it as plain values, for `--json` and `scale.json`."""
+
+from typing import Any
+
+from jaxdist.launch.scaling.fit import EQUATION, Fit
+from jaxdist.launch.scaling.results import Drift, Fitted, Result
+from jaxdist.launch.scaling.run_metrics import Reading
+
+
+def tree(result: Result) -> dict[str, Any]:
+    """Return a result as plain values: seconds, bytes, shares of one."""
+    return {
+        "experiment": result.experiment,
+        "scaling": result.grid.scaling,
+        "place": {
+            "name": result.place.name,
+            "rate": result.place.rate,
+            "cores": result.place.cores,
+            "threads_a_process": 1,
+        },
+        "runs": [_run(result, reading) for reading in result.readings],
+        "failed": [
+            {"run": one.cell.name, "why": one.why, "log": one.log}
+            for one in result.lost
+        ],
+        "equation": EQUATION,
+        "fits": [_fit(one) for one in result.fits],
+        "losses": [_drift(one) for one in result.drifts],
+    }
+
+
+def _run(result: Result, reading: Reading) -> dict[str, Any]:
+    cell, (low, high) = reading.cell, reading.rates
+    return {
+        "run": cell.name,
+        "processes": cell.processes,
+        "batch": cell.batch,
+        "reduce": cell.reduce,
+        "input": cell.source,
+        "samples_per_s": reading.rate,
+        "samples_per_s_p5": low,
+        "samples_per_s_p95": high,
+        "step_s": reading.step_s,
+        "steady_steps": len(reading.seconds),
+        "epoch_s": reading.epoch_s,
+        "efficiency": result.efficiency(reading),
+        "input_share": reading.waited,
+        "bytes_sent": reading.sent,
+        "losses": [list(point) for point in reading.curve],
+    }
+
+
+def _fit(one: Fitted) -> dict[str, Any]:
+    named = {"reduce": one.reduce, "input": one.source, "points": len(one.points)}
+    if not isinstance(one.found, Fit):
+        return {**named, "fitted": False, "why": one.found.why}
+    found = one.found
+    return {
+        **named,
+        "fitted": True,
+        "serial_s": found.serial,
+        "parallel_s_a_sample": found.parallel,
+        "communication_s_a_byte": found.communication,
+        "residual_s": found.residual,
+        "furthest": found.furthest,
+        "points_to_spare": found.spare,
+        "shares": [
+            {
+                "processes": point.processes,
+                "samples_a_process": point.each,
+                **found.shares(point),
+            }
+            for point in one.points
+        ],
+    }
+
+
+def _drift(one: Drift) -> dict[str, Any]:
+    return {
+        "run": one.cell.name,
+        "against": one.against.name,
+        "first_step": one.first,
+        "last_step": one.last,
+    }

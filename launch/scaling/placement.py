@@ -1,0 +1,100 @@
+"""Places: where the processes of a study run, a computing thread each."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.devices.platform import own_cores
+from jaxdist.launch.distributed.environment import ONE_THREAD
+from jaxdist.launch.launchers.local import Local
+from jaxdist.launch.launchers.processes.group import Task
+from jaxdist.launch.launchers.processes.loopback import free_port
+from jaxdist.launch.terminal.run_header import many
+from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.manager import standing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """This machine's loopback, or the hosts of its testbed."""
+
+    cores: int
+    """Cores that all processes share."""
+    hosts: Hosts | None = None
+    """The testbed; None is loopback."""
+
+    @property
+    def name(self) -> str:
+        """What it is called: `loopback` or `testbed`."""
+        return "loopback" if self.hosts is None else "testbed"
+
+    @property
+    def rate(self) -> str | None:
+        """Rate of each link, where it is held to one."""
+        return None if self.hosts is None else self.hosts.rate
+
+    @property
+    def title(self) -> str:
+        """The same for people, with the cores."""
+        if self.hosts is None:
+            return f"loopback of this machine, {many(self.cores, 'core')}"
+        rate = self.rate or "no limit"
+        hosts = many(self.hosts.count, "host")
+        return f"testbed of {hosts}, {rate} each way, {many(self.cores, 'core')} in all"
+
+    def tasks(self, command: Sequence[str], count: int, attempt: int) -> list[Task]:
+        """Return the processes of a run, as `launch local` or `testbed run` has them.
+
+        Args:
+            command: words that start each.
+            count: how many.
+            attempt: number of the run: each has an address of its own.
+        """
+        address = f"127.0.0.1:{free_port()}"
+        each = Local(
+            command=tuple(command),
+            count=count,
+            devices=1,
+            coordinator=self.hosts.coordinator(attempt) if self.hosts else address,
+        )
+        tasks = each.tasks(one_thread(os.environ))
+        return self.hosts.inside(tasks) if self.hosts else tasks
+
+
+def one_thread(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment whose processes compute in one thread each.
+
+    A process that takes all cores when it is alone has no more of them to be joined by
+    others: it would seem to scale badly wherever it runs.
+    """
+    flags = [environ.get("XLA_FLAGS", ""), ONE_THREAD["XLA_FLAGS"]]
+    joined = {"XLA_FLAGS": " ".join(filter(None, flags)), "NPROC": "1"}
+    return {**environ, **ONE_THREAD, **joined}
+
+
+def place_of(most: int, *, in_testbed: bool) -> Place:
+    """Return where a study runs.
+
+    Args:
+        most: processes at once.
+        in_testbed: on the hosts that `jaxdist testbed up` has made.
+
+    Raises:
+        BadInput: no testbed is up, or it has too few hosts.
+    """
+    cores = own_cores()
+    if not in_testbed:
+        return Place(cores=cores)
+    hosts = standing()
+    if hosts.count >= most:
+        return Place(cores=cores, hosts=hosts)
+    raise BadInput(
+        "the testbed has too few hosts",
+        rule="a process has a host of its own",
+        values=f"--processes {most}, {many(hosts.count, 'host')}",
+        remedy=[
+            f"--processes {hosts.count}",
+            f"jaxdist testbed down, jaxdist testbed up --hosts {most}",
+        ],
+    )

@@ -1,0 +1,141 @@
+"""A result: the readings of a study side by side, each against the fewest processes."""
+
+from dataclasses import dataclass
+
+from jaxdist.launch.scaling.fit import Fit, Point, Unfitted, fit
+from jaxdist.launch.scaling.grid import ALONE, Cell, Grid, Source
+from jaxdist.launch.scaling.placement import Place
+from jaxdist.launch.scaling.run_metrics import Reading
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """A run that gave no reading."""
+
+    cell: Cell
+    """The run."""
+    why: str
+    """How it ended, with the last thing that it said."""
+    log: str
+    """File of all that it said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """The parts of a step, over the runs of one way to sum on one kind of input."""
+
+    reduce: str
+    """The way."""
+    source: Source
+    """The input."""
+    points: tuple[Point, ...]
+    """What was measured."""
+    found: Fit | Unfitted
+    """The parts, or why there are none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """How far the losses of a run are from those of the same steps elsewhere."""
+
+    cell: Cell
+    """The run."""
+    against: Cell
+    """The run of the same batch and input on the fewest processes."""
+    first: float
+    """Share by which the losses of the first step differ."""
+    last: float
+    """The same of the last step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A study, measured."""
+
+    experiment: str
+    """Name or file of the experiment."""
+    grid: Grid
+    """What was varied."""
+    place: Place
+    """Where it ran."""
+    readings: tuple[Reading, ...]
+    """Of the runs that ended well, in the order of the cells."""
+    lost: tuple[Lost, ...] = ()
+    """The others."""
+
+    def efficiency(self, reading: Reading) -> float | None:
+        """Return samples a second and process, over that of the fewest processes.
+
+        1 is linear, in strong and in weak scaling; None where that run is lost.
+        """
+        base = self.base(reading)
+        if base is None:
+            return None
+        own, first = (one.rate / one.cell.processes for one in (reading, base))
+        return own / first
+
+    def base(self, reading: Reading) -> Reading | None:
+        """Return the run on the fewest processes that a run is held against."""
+        cell, fewest = reading.cell, self.grid.processes[0]
+        line = self.series(cell.reduce, cell.source, cell.asked)
+        return next((one for one in line if one.cell.processes == fewest), None)
+
+    def series(self, reduce: str, source: Source, asked: int) -> list[Reading]:
+        """Return the runs of one line of a plot, by their number of processes."""
+        return [
+            one
+            for one in self.readings
+            if one.cell.reduce in (ALONE, reduce)
+            and (one.cell.source, one.cell.asked) == (source, asked)
+        ]
+
+    @property
+    def fits(self) -> tuple[Fitted, ...]:
+        """The parts of a step, for each way to sum and kind of input."""
+        return tuple(
+            self._fitted(reduce, source)
+            for source in self.grid.sources
+            for reduce in self.grid.reduces
+        )
+
+    @property
+    def drifts(self) -> tuple[Drift, ...]:
+        """Losses against those on fewer processes, where the steps are the same."""
+        pairs = ((one, self._same_steps(one)) for one in self.readings)
+        return tuple(_drift(one, base) for one, base in pairs if base is not one)
+
+    def point(self, reading: Reading) -> Point:
+        """Return a reading as a fit sees it."""
+        cell = reading.cell
+        return Point(
+            processes=cell.processes,
+            each=cell.batch / cell.processes,
+            sent=reading.sent,
+            seconds=reading.step_s,
+            cores=self.place.cores,
+        )
+
+    def _same_steps(self, reading: Reading) -> Reading:
+        same = [
+            one
+            for one in self.readings
+            if one.cell.batch == reading.cell.batch
+            and one.cell.source == reading.cell.source
+        ]
+        return min(same, key=lambda one: one.cell.processes)
+
+    def _fitted(self, reduce: str, source: Source) -> Fitted:
+        points = tuple(
+            self.point(reading)
+            for asked in self.grid.batches
+            for reading in self.series(reduce, source, asked)
+        )
+        return Fitted(reduce=reduce, source=source, points=points, found=fit(points))
+
+
+def _drift(reading: Reading, base: Reading) -> Drift:
+    pairs = list(zip(reading.losses, base.losses))
+    first, last = (
+        abs(own - other) / abs(other) for own, other in (pairs[0], pairs[-1])
+    )
+    return Drift(cell=reading.cell, against=base.cell, first=first, last=last)

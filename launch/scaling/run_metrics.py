@@ -1,0 +1,146 @@
+"""Readings: what a run of a study measured, from the files of its folder."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from jaxdist.core.errors import Failed
+from jaxdist.core.run_record import Run
+from jaxdist.launch.run_folder.folder import RunFolder
+from jaxdist.launch.run_folder.jsonl import read_lines, read_object
+from jaxdist.launch.scaling.grid import Cell
+
+SETTLING: Final = 3
+"""First steps that are no measure: losses are awaited two steps late."""
+LEAST: Final = 8
+"""Steps that a run of a study has at least, five of them steady."""
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What one run measured."""
+
+    cell: Cell
+    """The run."""
+    samples: int
+    """Training samples of an epoch."""
+    parameters: int
+    """Trainable numbers in the network."""
+    seconds: tuple[float, ...]
+    """Of each steady step, from one finished step to the next."""
+    waited_s: float
+    """Seconds of steady steps in which process 0 had no batch."""
+    sent: int
+    """Bytes that a device sends a step, by the plan's ledger."""
+    losses: tuple[float, ...]
+    """Training loss of every step, from the first."""
+
+    @property
+    def step_s(self) -> float:
+        """Median seconds of a steady step."""
+        return median(self.seconds)
+
+    @property
+    def rate(self) -> float:
+        """Training samples a second: global batch over the median step."""
+        return self.cell.batch / self.step_s
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """The same at the 95th and the 5th percentile of the steps: low and high."""
+        ordered = sorted(self.seconds)
+        last = len(ordered) - 1
+        slow, fast = ordered[round(0.95 * last)], ordered[round(0.05 * last)]
+        return self.cell.batch / slow, self.cell.batch / fast
+
+    @property
+    def epoch_s(self) -> float:
+        """Seconds in which an epoch's samples pass, without evaluation."""
+        return self.samples / self.rate
+
+    @property
+    def waited(self) -> float:
+        """Share of the steady steps in which process 0 waited for its batch."""
+        return self.waited_s / sum(self.seconds)
+
+    @property
+    def curve(self) -> list[tuple[float, float]]:
+        """The loss against epochs."""
+        each = self.cell.batch / self.samples
+        return [(step * each, loss) for step, loss in enumerate(self.losses, 1)]
+
+
+def is_whole(folder: Path) -> bool:
+    """Tell whether a run was made from its first step to its last in one sitting."""
+    found = read_object(RunFolder(folder).summary) or {}
+    return found.get("status") == "done" and found.get("resumed_at") is None
+
+
+def read(cell: Cell, folder: Path, samples: int) -> Reading:
+    """Read a run that is whole.
+
+    Args:
+        cell: what it is.
+        folder: where it is.
+        samples: training samples of an epoch.
+
+    Raises:
+        Failed: it has too few steps to measure.
+    """
+    files = RunFolder(folder)
+    run = Run.from_json(files.summary.read_text(encoding="utf-8"))
+    return read_rows(
+        cell,
+        run,
+        samples,
+        read_lines(files.metrics).rows,
+        read_lines(files.spans).rows,
+    )
+
+
+def read_rows(
+    cell: Cell, run: Run, samples: int, metrics: Sequence[Row], spans: Sequence[Row]
+) -> Reading:
+    """Read a run from its rows, which may be anybody's.
+
+    Args:
+        cell: what it is.
+        run: its summary.
+        samples: training samples of an epoch.
+        metrics: rows of `metrics.jsonl`, in their order.
+        spans: rows of `spans.jsonl`.
+
+    Raises:
+        Failed: there are too few steps to measure.
+    """
+    steps = [row for row in metrics if row.get("kind") == "train"]
+    broken = _after_others(spans)
+    steady = [
+        row for row in steps if row["step"] > SETTLING and row["step"] not in broken
+    ]
+    if not steady:
+        raise Failed(f"{cell.title}: none of {len(steps)} steps is steady")
+    among = {row["step"] for row in steady}
+    waits = (
+        row["seconds"]
+        for row in spans
+        if row["name"] == "input" and row["step"] in among and "seconds" in row
+    )
+    return Reading(
+        cell=cell,
+        samples=samples,
+        parameters=run.parameters,
+        seconds=tuple(row["step_s"] for row in steady),
+        waited_s=sum(waits),
+        sent=sum(run.bytes_by_collective.values()),
+        losses=tuple(row["loss"] for row in steps),
+    )
+
+
+def _after_others(spans: Iterable[Row]) -> set[int]:
+    """Name the steps that follow an evaluation or a checkpoint: the devices idled."""
+    others = ("evaluation", "checkpoint")
+    return {row["step"] + 1 for row in spans if row["name"] in others}

@@ -1,0 +1,115 @@
+"""Execution: the runs of a study, one after the other, each as `launch` makes it."""
+
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Final, TextIO
+
+import psutil
+
+from jaxdist.core.errors import Failed
+from jaxdist.core.text.formatting import percent
+from jaxdist.launch.launchers.processes.output import stopped_by_signals
+from jaxdist.launch.launchers.processes.stream import Failure, run_streamed
+from jaxdist.launch.launchers.program import our_command
+from jaxdist.launch.scaling.grid import Cell
+from jaxdist.launch.scaling.results import Lost, Result
+from jaxdist.launch.scaling.run_metrics import Reading, is_whole, read
+from jaxdist.launch.scaling.study import Study
+
+_LOOK_S: Final = 0.5
+"""Seconds in which other work is looked for before a run."""
+_BUSY: Final = 0.2
+_ERROR: Final = re.compile(r"^(error: |\w*Error: |F\d{4} )")
+
+Told = Callable[[int, Cell, Reading | Lost], None]
+"""Is told the number of a run, from 1, what it was, and what came of it."""
+
+
+def execute(study: Study, told: Told) -> Result:
+    """Make the runs that are not there yet, and read all.
+
+    A run that fails is named, and the others go on. What was interrupted is made again
+    from its start: a run in two sittings is no measure.
+
+    Args:
+        study: what to run.
+        told: looks on.
+    """
+    study.claim()
+    found: list[Reading | Lost] = []
+    with stopped_by_signals():
+        for number, cell in enumerate(study.cells, start=1):
+            found.append(_made(study, cell, number))
+            told(number, cell, found[-1])
+    return Result(
+        experiment=study.experiment,
+        grid=study.grid,
+        place=study.place,
+        readings=tuple(one for one in found if isinstance(one, Reading)),
+        lost=tuple(one for one in found if isinstance(one, Lost)),
+    )
+
+
+def _made(study: Study, cell: Cell, number: int) -> Reading | Lost:
+    folder, log = study.run_folder(cell).path, study.log(cell)
+    try:
+        if not is_whole(folder):
+            failure = _run(study, cell, number)
+            if failure is not None:
+                return Lost(cell=cell, why=_why(failure), log=str(log))
+        return read(cell, folder, study.samples)
+    except Failed as unread:
+        return Lost(cell=cell, why=str(unread), log=str(log))
+
+
+def _run(study: Study, cell: Cell, number: int) -> Failure | None:
+    """Run one cell from its start, what its processes say into its log."""
+    shutil.rmtree(study.run_folder(cell).path, ignore_errors=True)
+    said = _busy(psutil.cpu_percent(_LOOK_S) / 100)
+    sys.stderr.write(said)
+    command = our_command(["train", study.experiment, *study.run_words(cell)])
+    with study.log(cell).open("w", encoding="utf-8", buffering=1) as log:
+        log.write(said)
+        tasks = study.place.tasks(command, cell.processes, number)
+        return run_streamed(tasks, lambda *said: _note(log, *said))
+
+
+def _note(log: TextIO, rank: int, line: str, error: bool) -> None:
+    log.write(f"r{rank:02} | {line}\n")
+
+
+def _busy(share: float) -> str:
+    """Warn of other work, seen while no run of ours is there; its figures are of both.
+
+    >>> _busy(0.8)
+    'warn: other work takes 80 % of the cores: the next figures are of both\\n'
+    >>> _busy(0.1)
+    ''
+    """
+    if share < _BUSY:
+        return ""
+    taken = percent(share, 0)
+    return (
+        f"warn: other work takes {taken} of the cores: the next figures are of both\n"
+    )
+
+
+def _why(failure: Failure) -> str:
+    """Say how a run ended, in one line."""
+    said = [line for line in failure.last if line.strip()]
+    errors = [line for line in said if _ERROR.match(line)]
+    line = (errors or said or ["it said nothing"])[-1]
+    return f"process {failure.rank} {failure.how}: {line.strip()}"
+
+
+def tell(number: int, cell: Cell, found: Reading | Lost, of: int) -> None:
+    """Print what came of a run, a line on standard error."""
+    came = f"failed, {found.why}" if isinstance(found, Lost) else _rate(found)
+    sys.stderr.write(f"run {number} of {of}: {cell.title}: {came}\n")
+    sys.stderr.flush()
+
+
+def _rate(reading: Reading) -> str:
+    return f"{reading.rate:,.0f} samples/s, {len(reading.seconds)} steady steps"

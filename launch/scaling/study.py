@@ -1,0 +1,187 @@
+"""A study: its settings checked against everything that is known beforehand."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.registry import open_data
+from jaxdist.launch.config import Experiment
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.run_folder.folder import RunFolder, check_writable, write_whole
+from jaxdist.launch.run_folder.jsonl import read_object
+from jaxdist.launch.scaling.grid import Cell, Grid, cells, plan_words
+from jaxdist.launch.scaling.placement import Place
+from jaxdist.launch.scaling.run_metrics import LEAST
+from jaxdist.launch.training.job.batch_spec import wanted
+
+_OWN: Final = {
+    "data.batch": "--batch 64",
+    "plan.mesh": "--processes 1,2,4",
+    "plan.reduce.via": "--reduce ring",
+    "run.name": "-o FOLDER",
+    "run.dir": "-o FOLDER",
+}
+"""Keys that a study sets itself, and what is typed instead."""
+_ONE_EPOCH: Final = "epochs=1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What is run, with nothing left to decide."""
+
+    experiment: str
+    """Name or file of the experiment."""
+    words: tuple[str, ...]
+    """Overrides of all runs."""
+    config: Experiment
+    """The experiment with these."""
+    grid: Grid
+    """What is varied."""
+    place: Place
+    """Where."""
+    folder: Path
+    """Where its files go, a run folder a cell."""
+    samples: int
+    """Training samples of an epoch, real or synthetic."""
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """Its runs, in their order."""
+        return cells(self.grid)
+
+    def run_folder(self, cell: Cell) -> RunFolder:
+        """Return where a run goes."""
+        return RunFolder(self.folder / cell.name)
+
+    def log(self, cell: Cell) -> Path:
+        """Return the file of what the processes of a run say."""
+        return self.folder / f"{cell.name}.log"
+
+    def run_words(self, cell: Cell) -> tuple[str, ...]:
+        """Return the overrides of one run."""
+        made_up = ("data.name=synthetic", f"data.samples={self.samples}")
+        return (
+            *self.words,
+            f"data.batch={cell.batch}",
+            *plan_words(self.config.plan, cell),
+            *(made_up if cell.source == "synthetic" else ()),
+            f"run.dir={self.folder}",
+            f"run.name={cell.name}",
+        )
+
+    def fixed(self) -> dict[str, Any]:
+        """Return what all runs of its folder have alike."""
+        place = {"place": self.place.name, "rate": self.place.rate}
+        words = {"experiment": self.experiment, "words": list(self.words)}
+        return {**words, **place, "cores": self.place.cores, "samples": self.samples}
+
+    def claim(self) -> None:
+        """Write down in its folder what the runs there have alike."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(_about(self.folder), json.dumps(self.fixed(), indent=2) + "\n")
+
+
+def words_of(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return the overrides of all runs: those that were typed, over one epoch.
+
+    Raises:
+        BadInput: a key that the study sets itself.
+    """
+    for word in overrides:
+        key = word.partition("=")[0]
+        own = next((o for o in _OWN if key == o or key.startswith(f"{o}.")), None)
+        if own is not None:
+            raise BadInput(
+                f"the study sets {own} itself",
+                rule="the runs of a study differ in what is varied alone",
+                values=word,
+                remedy=_OWN[own],
+            )
+    return _ONE_EPOCH, *overrides
+
+
+def study_of(  # the settings of one command
+    experiment: str,
+    words: tuple[str, ...],
+    config: Experiment,
+    grid: Grid,
+    place: Place,
+    folder: Path,
+) -> Study:
+    """Return a study that can run as far as is known beforehand.
+
+    Args:
+        experiment: name or file.
+        words: overrides of all runs.
+        config: the experiment with these.
+        grid: what is varied.
+        place: where.
+        folder: where its files go; what is whole there is not run again.
+
+    Raises:
+        BadInput: a run would be refused or too short, or the folder holds others.
+    """
+    check_writable(folder, key="-o")
+    study = Study(
+        experiment=experiment,
+        words=words,
+        config=config,
+        grid=grid,
+        place=place,
+        folder=folder,
+        samples=config.data.samples,
+    )
+    if "real" in grid.sources:
+        train, _ = open_data(config.data, wanted(config))
+        study = replace(study, samples=len(train))
+    for cell in study.cells:
+        _check_steps(study, cell)
+        resolved = resolve(experiment, study.run_words(cell))
+        if cell.source == "synthetic":
+            open_data(resolved.config.data, wanted(resolved.config))
+    _check_folder(study)
+    return study
+
+
+def _check_steps(study: Study, cell: Cell) -> None:
+    steps = int(study.config.epochs * study.samples / cell.batch)
+    if cell.batch <= study.samples and steps >= LEAST:
+        return
+    epochs = -(-LEAST * cell.batch // study.samples)
+    most = study.samples // LEAST // cell.processes
+    raise BadInput(
+        f"a run of {steps} steps cannot be measured",
+        rule=f"a run of a study has at least {LEAST} steps, of different samples each",
+        values=f"batch {cell.batch}, {study.samples:,} samples, "
+        f"epochs = {study.config.epochs}",
+        remedy=f"epochs={epochs}"
+        if cell.batch <= study.samples
+        else f"--batch {max(most, 1) * cell.processes}",
+    )
+
+
+def _check_folder(study: Study) -> None:
+    """Refuse a folder of other runs: figures of unlike runs are no study."""
+    folder, before = study.folder, read_object(_about(study.folder))
+    if before is None and folder.exists() and any(folder.iterdir()):
+        raise BadInput(
+            f"{folder} holds other files",
+            rule="a study has a folder of its own",
+            remedy="-o FOLDER",
+        )
+    now = study.fixed()
+    differ = [k for k in now if before is not None and before.get(k) != now[k]]
+    if before is not None and differ:
+        raise BadInput(
+            f"{folder} holds another study",
+            rule="the runs of a folder differ in what is varied alone",
+            values="; ".join(f"{k}: {before.get(k)}, now {now[k]}" for k in differ),
+            remedy="-o FOLDER",
+        )
+
+
+def _about(folder: Path) -> Path:
+    return folder / "study.json"

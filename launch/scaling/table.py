@@ -1,0 +1,132 @@
+"""The table of a study: a row a run, a block a batch, and what was found below it."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from jaxdist.core.text.formatting import percent
+from jaxdist.launch.scaling.findings import (
+    drift,
+    fitted,
+    headline,
+    input_costs,
+    shared_cores,
+    shares,
+    steps_measured,
+)
+from jaxdist.launch.scaling.fit import EQUATION
+from jaxdist.launch.scaling.grid import Source
+from jaxdist.launch.scaling.results import Result
+from jaxdist.launch.scaling.run_metrics import Reading
+from jaxdist.launch.terminal.console import print_next, print_table, table
+from jaxdist.launch.terminal.run_header import hanging
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+HEADS: Final = (
+    "processes",
+    "reduce",
+    "samples/s",
+    "p95 to p5",
+    "epoch, s",
+    "efficiency",
+    "waits",
+    "loss",
+)
+"""Columns, left to right; all but reduce are numbers."""
+_INDENT: Final = 11
+
+
+def print_result(
+    out: "Console", result: Result, page: Path, tries: Sequence[str]
+) -> None:
+    """Print a study.
+
+    Args:
+        out: where.
+        result: what was measured.
+        page: file of the same with plots.
+        tries: commands to try next.
+    """
+    out.print(hanging(f"scale     {headline(result)}", 10, out.width))
+    out.print(hanging(f"  place   {result.place.title}", 10, out.width))
+    if said := shared_cores(result):
+        out.print(hanging(f"          {said}", 10, out.width))
+    for source in result.grid.sources:
+        for asked in result.grid.batches:
+            _print_block(out, result, asked, source)
+    if result.readings:
+        _print_found(out, result)
+    else:
+        out.print()
+    for one in result.lost:
+        line = f"failed    {one.cell.title}: {one.why} ({one.log})"
+        out.print(hanging(line, 10, out.width))
+    if result.lost:
+        out.print()
+    out.print(f"  page     {page}", soft_wrap=True)
+    print_next(out, *tries)
+
+
+def row(result: Result, reading: Reading) -> tuple[str, ...]:
+    """Write a run as the columns of `HEADS`."""
+    low, high = reading.rates
+    efficiency = result.efficiency(reading)
+    return (
+        str(reading.cell.processes),
+        reading.cell.reduce,
+        f"{reading.rate:,.0f}",
+        f"{low:,.0f} to {high:,.0f}",
+        f"{reading.epoch_s:,.2f}",
+        "-" if efficiency is None else percent(efficiency),
+        percent(reading.waited),
+        f"{reading.losses[-1]:.4f}",
+    )
+
+
+def block(result: Result, asked: int) -> list[Reading]:
+    """Return the runs of one batch of the grid."""
+    return [one for one in result.readings if one.cell.asked == asked]
+
+
+def of_whom(result: Result) -> str:
+    """Say whose batch the grid's is."""
+    return "of all processes" if result.grid.scaling == "strong" else "of each process"
+
+
+def _print_block(out: "Console", result: Result, asked: int, source: Source) -> None:
+    found = [one for one in block(result, asked) if one.cell.source == source]
+    if not found:
+        return
+    title = f"Batch {asked} {of_whom(result)}, {source} input"
+    out.print(f"\n  {title}\n", style="title")
+    rows = table(*HEADS, right=tuple(head for head in HEADS if head != "reduce"))
+    for reading in found:
+        rows.add_row(*row(result, reading))
+    print_table(out, rows)
+
+
+def _print_found(out: "Console", result: Result) -> None:
+    """Print what the rows come to, named at the left."""
+    for name, lines in _found(result):
+        for number, line in enumerate(lines):
+            head = f"  {name if number == 0 else '':8} "
+            out.print(hanging(head + line, _INDENT, out.width))
+        out.print()
+
+
+def _found(result: Result) -> Iterator[tuple[str, list[str]]]:
+    yield "steps", [steps_measured(result)]
+    fits = [
+        line
+        for one in result.fits
+        for line in (f"{one.reduce}, {one.source}: {fitted(one)}", shares(one))
+        if line
+    ]
+    yield "fit", [EQUATION, *fits]
+    if result.drifts:
+        against = "losses against those of the same steps on the fewest processes:"
+        yield "losses", [against, *map(drift, result.drifts)]
+    if costs := input_costs(result):
+        yield "input", costs

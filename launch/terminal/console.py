@@ -1,0 +1,146 @@
+"""The console: what is printed, and how it looks on this terminal."""
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from jaxdist.core.errors import BadInput
+    from jaxdist.launch.config.provenance import Origin
+
+WIDTH: Final = 100
+"""Columns that are used at most, and where the output is not a terminal."""
+
+THEME: Final = {
+    "title": "bold",
+    "plan": "bold",
+    "muted": "bright_black",
+    "number": "default",
+    "this": "bold",
+    "forward": "#2870E1",
+    "backward": "#4A86A8",
+    "update": "default",
+    "data": "#D2691E",
+    "spatial": "#C79A1A",
+    "tensor": "#E466B7",
+    "pipe": "#A566C7",
+    "input": "#12A968",
+    "checkpoint": "#8E8B4A",
+    "wait": "bright_black",
+    "error": "bold",
+    "rule": "bold",
+    "cmd": "bold",
+    "miss": "bold underline",
+}
+"""Styles by the name of what they show. Colour is never the only sign of anything."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marks:
+    """The signs of tables and bars in one character set."""
+
+    measured: str = "█"
+    """A measured bar, a whole cell."""
+    eighths: str = "▏▎▍▌▋▊▉"
+    """Parts of a measured bar's last cell; empty where whole cells must do."""
+    predicted: str = "░"
+    """A predicted bar."""
+    idle: str = "╱"
+    """Nobody works."""
+    more: str = "…"
+    """It goes on, and is cut."""
+    this: str = "▸"
+    """The row that is meant."""
+    default: str = "·"
+    """A value that is a default."""
+    experiment: str = "○"
+    """A value that the experiment set; a predicted point."""
+    command_line: str = "●"
+    """A value from the command line; a measured point."""
+
+    def origin(self, by: "Origin") -> str:
+        """Return the sign of the one who set a value."""
+        named = {"default": self.default, "experiment": self.experiment}
+        return named.get(by, self.command_line)
+
+
+ASCII: Final = Marks(
+    measured="#",
+    eighths="",
+    predicted="-",
+    idle=".",
+    more="...",
+    this=">",
+    default=".",
+    experiment="o",
+    command_line="*",
+)
+"""The signs where the encoding is not UTF-8."""
+
+
+def console(*, error: bool = False) -> "Console":
+    """Return a console on standard output, or on standard error.
+
+    Rich takes colours away itself where NO_COLOR is set or no terminal is there.
+    """
+    from rich.console import Console
+    from rich.theme import Theme
+
+    made = Console(theme=Theme(THEME), stderr=error, highlight=False, markup=False)
+    made.width = min(made.width, WIDTH) if made.is_terminal else WIDTH
+    return made
+
+
+def marks(out: "Console") -> Marks:
+    """Return the signs that this console can show."""
+    return Marks() if out.encoding.lower().startswith("utf") else ASCII
+
+
+def table(*columns: str, right: tuple[str, ...] = ()) -> "Table":
+    """Return an empty table as all of them look: a rule below the head, no frame.
+
+    Args:
+        columns: heads, left to right.
+        right: the heads of columns of numbers.
+    """
+    from rich import box
+    from rich.table import Table
+
+    made = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="title"
+    )
+    for name in columns:
+        # A key or a path that is cut cannot be typed, so it folds instead.
+        made.add_column(
+            name, justify="right" if name in right else "left", overflow="fold"
+        )
+    return made
+
+
+def print_table(out: "Console", rows: "Table") -> None:
+    """Print a table where all of them stand: two columns in, a blank line below."""
+    from rich.padding import Padding
+
+    out.print(Padding(rows, (0, 0, 1, 2), expand=False))
+
+
+def print_json(tree: Any) -> None:
+    """Print one JSON object on standard output."""
+    sys.stdout.write(json.dumps(tree, indent=2, ensure_ascii=False) + "\n")
+
+
+def print_error(error: "BadInput") -> None:
+    """Print what was wrong on standard error, every mistake a block of its own."""
+    for index, one in enumerate(getattr(error, "each", (error,))):
+        sys.stderr.write("\n" * bool(index) + f"error: {one.text()}\n")
+
+
+def print_next(out: "Console", *commands: str) -> None:
+    """End an answer with at most three commands to try next."""
+    for row, command in enumerate(commands[:3]):
+        start = "try" if row == 0 else ""
+        out.print(f"  {start:8} {command}", soft_wrap=True)

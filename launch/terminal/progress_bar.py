@@ -1,0 +1,130 @@
+"""The line that says how far a run is, rewritten in place on standard error.
+
+The training thread itself draws it, a few times a second: on a machine whose cores all
+compute, a thread that redraws would take time from the steps.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Line
+
+from jaxdist.core.text.formatting import duration
+
+_REDRAW_S: Final = 0.2
+
+
+class Progress:
+    """Shows epoch, loss, rate and time left; without a terminal, one line an epoch.
+
+    Args:
+        steps: last step of the run.
+        epochs: epochs in those steps; a part of one is allowed.
+        start: steps already done when this sitting begins.
+        console: where to draw; standard error if not given.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        *,
+        steps: int,
+        epochs: float,
+        start: int = 0,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._steps, self._epochs, self._start = max(steps, 1), epochs, start
+        self._console = console or Console(stderr=True)
+        self._clock = clock
+        self._first: tuple[int, float] | None = None
+        self._drawn_at = float("-inf")
+        self._written = self._epochs_done(start)
+        self._line = self._new_line()
+        self._show = self._draw if self._console.is_terminal else self._write
+
+    def __enter__(self) -> Self:
+        self._line.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._line.stop()
+
+    def update(self, step: int, loss: float, samples_per_s: float) -> None:
+        """Say that a step is done; draws only when it is time to.
+
+        Args:
+            step: steps done, counted from 1.
+            loss: training loss of the step.
+            samples_per_s: training samples a second.
+        """
+        now = self._clock()
+        self._first = self._first or (step, now)
+        self._show(step, loss, samples_per_s, now)
+
+    def note(self, text: str) -> None:
+        """Print a line above the progress line: an evaluation, a warning."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _new_line(self) -> Line:
+        done = self._console.get_style("backward", default="default")
+        line = Line(
+            TextColumn("{task.fields[epoch]}"),
+            BarColumn(bar_width=None, complete_style=done, finished_style=done),
+            TextColumn("{task.fields[rest]}"),
+            console=self._console,
+            auto_refresh=False,
+            redirect_stdout=False,  # results stay on standard output
+            expand=True,
+            disable=not self._console.is_terminal,
+        )
+        line.add_task(
+            "", total=self._steps, completed=self._start, epoch="", rest="compiling"
+        )
+        return line
+
+    def _draw(self, step: int, loss: float, rate: float, now: float) -> None:
+        if step < self._steps and now - self._drawn_at < _REDRAW_S:
+            return
+        self._drawn_at = now
+        epoch, rest = self._texts(step, loss, rate, now)
+        task = self._line.task_ids[0]
+        self._line.update(task, completed=step, epoch=epoch, rest=rest, refresh=True)
+
+    def _write(self, step: int, loss: float, rate: float, now: float) -> None:
+        done = self._epochs_done(step)
+        if done > self._written:
+            self._written = done
+            self.note("  ".join(self._texts(step, loss, rate, now)))
+
+    def _texts(
+        self, step: int, loss: float, rate: float, now: float
+    ) -> tuple[str, str]:
+        last = math.ceil(self._epochs)
+        epoch = min(last, max(1, math.ceil(step * self._epochs / self._steps)))
+        parts = [f"{100 * step / self._steps:3.0f} %", f"loss {loss:.3f}"]
+        parts += [f"{rate:,.0f} samples/s", *self._left(step, now)]
+        return f"epoch {epoch:{len(str(last))}}/{last}", "  ".join(parts)
+
+    def _left(self, step: int, now: float) -> list[str]:
+        """Time left, from the pace since the first step: evaluations are in it."""
+        first, began = self._first or (step, now)
+        if step <= first:
+            return []
+        left = (self._steps - step) * (now - began) / (step - first)
+        return [f"{left:.0f} s left" if left < 119.5 else f"{duration(left)} left"]
+
+    def _epochs_done(self, step: int) -> int:
+        if step >= self._steps:
+            return math.ceil(self._epochs)
+        return int(step * self._epochs / self._steps)

@@ -1,0 +1,161 @@
+"""The block a person sees before training: what will run, where, on what."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from jaxdist.core.plan import Plan
+from jaxdist.core.text.formatting import count, size
+
+_COLUMN: Final = 46
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """What is known of a run before its first step; prints as the block on a console.
+
+    The facts stand in two columns where they fit, else one below the other.
+    """
+
+    experiment: str
+    """Name of the experiment, or the path of its file."""
+    plan: Plan
+    """The layout that will run."""
+    platform: str
+    """Kind of device: cpu, gpu or tpu."""
+    fake: bool = False
+    """Whether the devices are slices of the host's processor."""
+    processes: int = 1
+    """Processes of the run, over all nodes."""
+    model: str
+    """Name of the network."""
+    parameters: int
+    """Trainable numbers in it."""
+    data: str
+    """Name of the data set."""
+    train_samples: int
+    """Samples to train on."""
+    test_samples: int
+    """Samples held out."""
+    batch: int
+    """Samples in a global batch."""
+    epochs: float
+    """Epochs to train; a part of one is allowed."""
+    steps: int
+    """Steps to train."""
+    folder: Path
+    """Folder of the run."""
+    resumed_at: int | None = None
+    """Step of the newest verified checkpoint, when the run goes on from one."""
+    origins: Mapping[str, int] = field(default_factory=dict)
+    """How many values each origin set: default, experiment, command line."""
+    audit: str = ""
+    """What the audit of the compiled step found, as one line."""
+    memory_bytes: int = 0
+    """Memory a device needs for the compiled step."""
+    rate: str = ""
+    """How the learning rate begins, as one line."""
+    decay: str = ""
+    """Which parameters decay and which samples share statistics, as one line."""
+    shuffle: str = ""
+    """How samples are exchanged, as one line; empty: each epoch draws from all."""
+    sums: str = ""
+    """How gradients are summed, where that was measured, as one line."""
+    warnings: Sequence[str] = ()
+    """What was skipped or changed, one line each."""
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        yield _title(self)
+        left, right = _left(self), _right(self)
+        column = min(_COLUMN, options.max_width - 2 - _widest(right))
+        if column >= _widest(left) + 2:
+            pairs = ((one, other) for one, other in zip(left, right) if one or other)
+            for one, other in pairs:
+                yield Text("  " + one.ljust(column) + other)
+        else:
+            facts = [fact for pair in zip(left, right) for fact in pair if fact]
+            yield from (hanging("  " + fact, 10, options.max_width) for fact in facts)
+        if self.sums:
+            yield hanging(f"  sums    {self.sums}", 10, options.max_width)
+        for warning in self.warnings:
+            yield hanging(f"warn:     {warning}", 10, options.max_width)
+
+
+def hanging(text: str, indent: int, width: int) -> Text:
+    """Wrap a line so that what follows the first stands under its text.
+
+    Words longer than a line (paths) are left whole: they can still be copied.
+    """
+    lines, line = [], text[:indent]
+    for word in text[indent:].split():
+        if len(line) + len(word) + 1 > width and line.strip():
+            lines.append(line.rstrip())
+            line = " " * indent
+        line += word + " "
+    lines.append(line.rstrip())
+    return Text("\n".join(lines), no_wrap=True, overflow="ignore")
+
+
+def many(number: float, thing: str) -> str:
+    """Write a count of things.
+
+    >>> many(1, "process"), many(1_437, "step"), many(0.5, "epoch")
+    ('1 process', '1,437 steps', '0.5 epochs')
+    """
+    ending = "" if number == 1 else "es" if thing.endswith("s") else "s"
+    return f"{number:,} {thing}{ending}"
+
+
+def _title(opening: Opening) -> Text:
+    kind = f"{opening.platform}, fake" if opening.fake else opening.platform
+    devices = many(opening.plan.mesh.devices, "device")
+    parts = ((opening.experiment, "title"), "    ", (opening.plan.title, "plan"))
+    where = f"    {devices} ({kind}), {many(opening.processes, 'process')}"
+    return Text.assemble(*parts, where)
+
+
+def _left(opening: Opening) -> list[str]:
+    replica = opening.batch // opening.plan.batch_shards
+    sitting = (
+        " (new)"
+        if opening.resumed_at is None
+        else f", resumed at step {count(opening.resumed_at)} (newest verified)"
+    )
+    return [
+        f"model   {opening.model}, {count(opening.parameters)} parameters",
+        f"batch   {count(opening.batch)} global, {count(replica)} a replica",
+        f"run     {opening.folder}{sitting}",
+        f"rate    {opening.rate}" if opening.rate else "",
+        f"audit   {opening.audit}" if opening.audit else "",
+        "",
+    ]
+
+
+def _right(opening: Opening) -> list[str]:
+    train, test = count(opening.train_samples), count(opening.test_samples)
+    values = many(sum(opening.origins.values()), "value")
+    places = {"experiment": "by the experiment", "command line": "on the command line"}
+    set_by = [
+        f"{opening.origins[who]} {place}"
+        for who, place in places.items()
+        if opening.origins.get(who)
+    ]
+    memory = size(opening.memory_bytes)
+    return [
+        f"data    {opening.data}, {train} train, {test} test",
+        f"length  {many(opening.epochs, 'epoch')}, {many(opening.steps, 'step')}",
+        f"config  {', '.join([values, *set_by])}",
+        f"decay   {opening.decay}" if opening.decay else "",
+        f"memory  {memory} a device, compiled" if opening.memory_bytes else "",
+        f"shuffle {opening.shuffle}" if opening.shuffle else "",
+    ]
+
+
+def _widest(lines: Sequence[str]) -> int:
+    return max(map(len, lines))

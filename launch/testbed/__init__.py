@@ -1,0 +1,1 @@
+"""A testbed of network namespaces: emulated hosts on shaped links."""

@@ -1,0 +1,53 @@
+"""Condition: what is wrong with a host of a testbed, as its links and processes say."""
+
+import json
+from pathlib import Path
+
+from jaxdist.core.text.formatting import size
+from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.iproute import do
+from jaxdist.launch.testbed.link_shaping import bits_per_second
+
+
+def condition(hosts: Hosts, rank: int) -> str:
+    """Say what is wrong with a host: its cable, its rate, or its processes.
+
+    Args:
+        hosts: the testbed.
+        rank: which host.
+
+    Returns:
+        `cut`, `slow, 8.00 Mbit/s`, `stopped`, or several of them; `ok` otherwise.
+    """
+    space, port = hosts.ends(rank)[1]
+    (link,) = json.loads(do("ip", "-j", "-n", space, "link", "show", "dev", port))
+    wrong = [] if "UP" in link["flags"] else ["cut"]
+    queues = json.loads(do("tc", "-j", "-n", space, "qdisc", "show", "dev", port))
+    rate = rate_of(queues)
+    if rate != (bits_per_second(hosts.rate) if hosts.rate else None):
+        wrong.append(f"slow, {size(rate, 'bit')}/s" if rate else "no limit")
+    if any(_is_stopped(pid) for pid in hosts.pids(rank)):
+        wrong.append("stopped")
+    return "; ".join(wrong) or "ok"
+
+
+def rate_of(queues: list[dict[str, object]]) -> int | None:
+    """Return the bits a second of a token bucket among queues; None without one.
+
+    >>> rate_of([{"kind": "tbf", "options": {"rate": 25_000_000, "burst": 65536}}])
+    200000000
+    >>> rate_of([{"kind": "noqueue"}])
+    """
+    for queue in queues:
+        options = queue.get("options")
+        if queue.get("kind") == "tbf" and isinstance(options, dict):
+            return 8 * int(options["rate"])  # `tc` says bytes
+    return None
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        state = Path("/proc", str(pid), "stat").read_text().rpartition(") ")[2][0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # it has ended in the meantime
+    return state == "T"

@@ -1,0 +1,78 @@
+"""Reached: which step the run on a testbed's hosts has done, seen from outside."""
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.run_folder.folder import RunFolder
+from jaxdist.launch.run_folder.jsonl import last_row
+from jaxdist.launch.testbed.hosts import Hosts
+
+_POLL_S: Final = 0.05
+
+
+def wait_for(hosts: Hosts, step: int) -> None:
+    """Wait until the run on these hosts has done a step.
+
+    It may be started again meanwhile: it is there as long as what has started it.
+
+    Raises:
+        BadInput: nothing runs there, or it ended before.
+    """
+    starters, last = _starters(hosts), 0
+    if not starters:
+        raise BadInput(
+            "no run is on these hosts",
+            rule="--at-step waits for a step of the run that is on them",
+            values=f"--at-step {step}",
+            remedy="jaxdist testbed run -- train digits",
+        )
+    while any(map(_lives, starters)):
+        if (last := reached(hosts) or last) >= step:
+            return
+        time.sleep(_POLL_S)
+    raise BadInput(
+        f"the run ended before step {step}",
+        rule="--at-step is a step that the run comes to",
+        values=f"--at-step {step}; the last one that was seen is {last}",
+        remedy=f"--at-step {max(last // 2, 1)}",
+    )
+
+
+def reached(hosts: Hosts) -> int:
+    """Return the last step that the run on these hosts has done; 0 before the first.
+
+    Process 0 writes a line a step, and has that file open.
+    """
+    name = RunFolder(Path()).metrics.name
+    for pid in hosts.pids(0):
+        with suppress(psutil.Error):
+            for file in psutil.Process(pid).open_files():
+                if os.path.basename(file.path) == name:
+                    row = last_row(Path(file.path), kind="train")
+                    return int(row["step"]) if row else 0
+    return 0
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Tell whether a process runs; one that nobody has waited for yet does not."""
+    with suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _starters(hosts: Hosts) -> list[psutil.Process]:
+    """Return the processes that have started what runs on the hosts."""
+    there = {pid for rank in range(hosts.count) for pid in hosts.pids(rank)}
+    above: dict[int, psutil.Process] = {}
+    for pid in there:
+        with suppress(psutil.Error):
+            parent = psutil.Process(pid).parent()
+            if parent is not None and parent.pid not in there:
+                above[parent.pid] = parent
+    return list(above.values())

@@ -1,0 +1,1 @@
+"""Adaptation: notice a regression, plan again, restart on the new plan."""

@@ -1,0 +1,112 @@
+"""Machine: on what a run is said to be, and the plan that it has there by now."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.config.plan_file import words_of
+from jaxdist.launch.config.provenance import Resolved
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.devices.prepare import Prepared, prepare_devices
+from jaxdist.launch.distributed.environment import planned
+from jaxdist.launch.run_folder.folder import folder_of
+from jaxdist.launch.training.adapt.saved_plan import Adapted, read_adapted
+from jaxdist.meshes.clusters.load import find
+from jaxdist.oracle.predict import check_devices
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Where a run is."""
+
+    name: str
+    """The cluster as it was typed."""
+    given: Cluster
+    """The same, read."""
+    adapts: bool
+    """Whether the run may change its plan."""
+    earlier: Adapted | None
+    """What an earlier sitting has changed the plan to."""
+    fewer: str = ""
+    """That not all processes are here, where the plan is not for those that are."""
+
+    @property
+    def now(self) -> Cluster:
+        """The cluster with what an earlier sitting has measured."""
+        return self.earlier.since if self.earlier else self.given
+
+    @property
+    def written(self) -> int | None:
+        """Processes that the plan is written for; None where the launcher says it."""
+        return self.earlier.processes if self.earlier else None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to tell the user."""
+        return (self.earlier.text,) if self.earlier else ()
+
+
+def machine_of(
+    name: str | None, resolved: Resolved, processes: int, *, adapts: bool
+) -> Machine | None:
+    """Return where a run is; None where nobody has said it.
+
+    Args:
+        name: of a cluster, or of its file.
+        resolved: what runs.
+        processes: how many are here.
+        adapts: whether the run may change its plan.
+
+    Raises:
+        BadInput: no such cluster, or none to adapt to.
+    """
+    if name is None:
+        _refuse(adapts)
+        return None
+    given, folder = find(name), folder_of(resolved.config)
+    earlier = read_adapted(folder.adapted, given, processes) if adapts else None
+    written = planned(os.environ, processes)
+    less = f"{processes} of {written} processes are here"
+    fewer = less if processes < written and earlier is None else ""
+    return Machine(name=name, given=given, adapts=adapts, earlier=earlier, fewer=fewer)
+
+
+def adapted(
+    resolved: Resolved, words: Sequence[str], machine: Machine | None
+) -> Resolved:
+    """Return the configuration with the plan that the run has by now.
+
+    Args:
+        resolved: what was asked for.
+        words: the overrides that it was asked for with.
+        machine: where it runs.
+    """
+    if machine is None or machine.earlier is None:
+        return resolved
+    return resolve(resolved.source, [*words, *words_of(machine.earlier.now)])
+
+
+def prepare_on(machine: Machine | None, resolved: Resolved) -> Prepared:
+    """Prepare the devices for the plan that a run has by now.
+
+    Raises:
+        BadInput: an explicit plan that does not fit.
+    """
+    plan, explicit = resolved.config.plan, resolved.plan_is_explicit
+    if machine is None:
+        return prepare_devices(plan, explicit=explicit)
+    found = prepare_devices(plan, explicit=explicit, written=machine.written)
+    check_devices(found.plan, machine.given)
+    return replace(found, notes=(*found.notes, *machine.notes))
+
+
+def _refuse(adapts: bool) -> None:
+    if adapts:
+        raise BadInput(
+            "nothing says on which machine it runs",
+            rule="--adapt plans again for a cluster with the numbers of now",
+            values="--adapt, no --cluster",
+            remedy=("--cluster testbed --adapt", "jaxdist calibrate measures yours"),
+        )

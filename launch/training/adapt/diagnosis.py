@@ -1,0 +1,155 @@
+"""Reasons: why a step takes longer than before, in numbers of the cluster.
+
+Two soundings are held against each other: the first one of a sitting, and one after the
+step has drifted. A level is as fast as the slowest two processes that it connects, so
+that is what its number is multiplied with; and devices are as fast as the slowest.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.text.formatting import size
+from jaxdist.launch.training.adapt.link_probe import Sounding
+
+_LINK: Final = 0.6
+"""Part of what a link carried, or one over that, at which it has changed."""
+_ALIKE: Final = 0.3
+"""Part of the largest change, or one over that, at which another one is like it: of
+the pairs on a slow link one may have waited for a packet that was sent again."""
+_DEVICE: Final = 0.33
+"""The same of devices, whose times spread more where processes share a machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reason:
+    """What has changed, and the cluster since then."""
+
+    texts: tuple[str, ...]
+    """Each change, for a person."""
+    changes: Mapping[str, float]
+    """Factors of numbers of the cluster, by their path."""
+
+    @property
+    def text(self) -> str:
+        """All changes in a line."""
+        return "; ".join(self.texts)
+
+    def applied(self, cluster: Cluster) -> Cluster:
+        """Return the cluster with the numbers of now."""
+        for path, factor in self.changes.items():
+            old = dict(cluster.numbers())[path]
+            new = Number(factor * old.value, f"measured: {self.text}; was {old}")
+            cluster = cluster.with_number(path, new)
+        return _without_ports(cluster, self.changes)
+
+    def words(self, cluster: Cluster) -> tuple[str, ...]:
+        """Return the same for `--what-if`."""
+        now = dict(self.applied(cluster).numbers())
+        return tuple(f"{path}={_written(path, now[path])}" for path in self.changes)
+
+
+def reason_for(
+    before: Sounding, now: Sounding, cluster: Cluster, each: int
+) -> Reason | None:
+    """Return what has changed between two soundings; None where nothing has.
+
+    Args:
+        before: as the sitting began.
+        now: after the step has drifted.
+        cluster: the numbers of before.
+        each: devices of a process.
+    """
+    links = _links(before, now, cluster, each)
+    devices = _devices(before, now, cluster)
+    texts = [text for text, _ in (*links, *devices)]
+    if not texts:
+        return None
+    changes = {path: f for _, factors in (*links, *devices) for path, f in factors}
+    return Reason(texts=tuple(texts), changes=changes)
+
+
+_Change = tuple[str, tuple[tuple[str, float], ...]]
+
+
+def _links(
+    before: Sounding, now: Sounding, cluster: Cluster, each: int
+) -> list[_Change]:
+    """Return the levels that are slower than before, or faster."""
+    levels: dict[str, list[tuple[int, int]]] = {}
+    for pair in now.rates:
+        levels.setdefault(_level(cluster, pair, each), []).append(pair)
+    found: list[_Change] = []
+    for name, pairs in levels.items():
+        was, is_ = (min(of.rates[p] for p in pairs) for of in (before, now))
+        if _changed(is_ / was, _LINK):
+            who = _who(before, now, pairs)
+            text = f"{who} {size(round(is_))}/s, {size(round(was))}/s at the start"
+            found.append((text, ((f"levels.{name}.bandwidth", is_ / was),)))
+    return found
+
+
+def _devices(before: Sounding, now: Sounding, cluster: Cluster) -> list[_Change]:
+    """Return how much slower the slowest device is than before, or faster."""
+    factor = max(before.products) / max(now.products)
+    if not _changed(factor, _DEVICE):
+        return []
+    slow = max(range(len(now.products)), key=now.products.__getitem__)
+    text = (
+        f"{_named(slow, now.hosts)} computes {factor:.2g} times as fast as at the start"
+    )
+    paths = [f"device.flops.{dtype}" for dtype in cluster.device.flops]
+    return [(text, tuple((p, factor) for p in (*paths, "device.memory_bandwidth")))]
+
+
+def _changed(factor: float, part: float) -> bool:
+    return not part <= factor <= 1 / part
+
+
+def _level(cluster: Cluster, pair: tuple[int, int], each: int) -> str:
+    """Return the innermost level that has the devices of two processes in one unit."""
+    for level, unit in zip(cluster.levels, cluster.sizes, strict=True):
+        if pair[0] * each // unit == pair[1] * each // unit:
+            return level.name
+    return cluster.levels[-1].name
+
+
+def _who(before: Sounding, now: Sounding, pairs: Sequence[tuple[int, int]]) -> str:
+    """Name the links that have changed most: of a process, between two, or all."""
+    hosts = now.hosts
+    factors = {pair: now.rates[pair] / before.rates[pair] for pair in pairs}
+    most = max(factors.values(), key=lambda factor: abs(math.log(factor)))
+    changed = [p for p in pairs if _changed(factors[p], _LINK)]
+    other = [p for p in changed if _ALIKE <= factors[p] / most <= 1 / _ALIKE]
+    common = set.intersection(*map(set, other))
+    if len(other) == 1 and (len(pairs) > 1 or len(hosts) == 2):
+        one, two = (_named(rank, hosts) for rank in other[0])
+        return f"the link between {one} and {two} carries"
+    if len(common) == 1:
+        return f"the link of {_named(common.pop(), hosts)} carries"
+    if len(other) == len(pairs):
+        return "all links carry"
+    return f"{len(other)} of {len(pairs)} links carry"
+
+
+def _named(rank: int, hosts: Sequence[str]) -> str:
+    return f"rank {rank} ({hosts[rank]})" if len({*hosts}) > 1 else f"rank {rank}"
+
+
+def _written(path: str, number: Number) -> str:
+    """Write a rate as `--what-if` reads it."""
+    unit = "FLOP" if ".flops." in path else "B"
+    return f"{size(number.value, unit)}/s".replace(" ", "")
+
+
+def _without_ports(cluster: Cluster, paths: Mapping[str, float]) -> Cluster:
+    """Leave out what a port has, where the number of all of them is another one."""
+    changed = {path.split(".")[1] for path in paths if path.startswith("levels.")}
+    levels = tuple(
+        replace(level, port_bandwidth=None) if level.name in changed else level
+        for level in cluster.levels
+    )
+    return replace(cluster, levels=levels)

@@ -1,0 +1,229 @@
+"""Sounding: what the links and the devices of a run carry, measured between two steps.
+
+Every process exchanges some bytes with every other one, all pairs of a round at once,
+and computes a product; a process is in one pair of a round:
+
+    round 1   0-3   1-2        round 2   0-2   3-1        round 3   0-1   2-3
+
+Nothing else is on the links meanwhile: all processes come to it before the same step.
+"""
+
+import json
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.launch.distributed.process_group import Company
+
+if TYPE_CHECKING:
+    import jax
+    from jax.sharding import Mesh
+
+_AXIS: Final = "host"
+_SECONDS: Final = 0.02
+"""What an exchange is to take, by the cluster's numbers."""
+_LEAST_B: Final = 1 << 18
+_MOST_B: Final = 1 << 24
+_TIMES: Final = 2
+_PRODUCTS: Final = 40
+_SIDE: Final = 384
+_WAIT_MS: Final = 600_000
+_KEY: Final = "jaxdist/sounded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sounding:
+    """What was measured once."""
+
+    rates: Mapping[tuple[int, int], float]
+    """Bytes a second that two processes send each other, each way; lower rank first."""
+    products: tuple[float, ...]
+    """Seconds that a product took, by rank."""
+    hosts: tuple[str, ...]
+    """Name of each process's machine, by rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """What one process has measured."""
+
+    rounds: tuple[float, ...]
+    """Seconds of its exchange in each round; 0 in one that it sits out."""
+    product: float
+    """Seconds of a product."""
+    host: str = ""
+    """Name of its machine."""
+
+
+def rounds(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Return rounds in which every two of some processes meet once.
+
+    The circle method: one stays, the others go on by one place.
+
+    >>> rounds(4)
+    (((0, 3), (1, 2)), ((0, 2), (1, 3)), ((0, 1), (2, 3)))
+    >>> rounds(3)
+    (((1, 2),), ((0, 2),), ((0, 1),))
+    >>> rounds(1)
+    ()
+    """
+    circle: list[int] = list(range(count + count % 2))
+    found = []
+    for _ in circle[1:]:
+        half = len(circle) // 2
+        met = zip(circle[:half], reversed(circle[half:]), strict=True)
+        pairs = sorted((min(pair), max(pair)) for pair in met)
+        found.append(tuple(pair for pair in pairs if pair[1] < count))
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+    return tuple(filter(None, found))
+
+
+def gathered(owns: Sequence[Own], size: int) -> Sounding:
+    """Return what was measured in all processes, by pairs.
+
+    A pair is as fast as the slower of the two says.
+
+    Args:
+        owns: of each process, by rank.
+        size: bytes that each has sent in a round.
+
+    >>> owns = [Own(rounds=(0.5,), product=0.1), Own(rounds=(0.4,), product=0.2)]
+    >>> gathered(owns, 100).rates
+    {(0, 1): 200.0}
+    """
+    rates = {
+        (one, two): size / max(owns[one].rounds[at], owns[two].rounds[at], 1e-9)
+        for at, pairs in enumerate(rounds(len(owns)))
+        for one, two in pairs
+    }
+    return Sounding(
+        rates=rates,
+        products=tuple(own.product for own in owns),
+        hosts=tuple(own.host for own in owns),
+    )
+
+
+def size_for(cluster: Cluster) -> int:
+    """Return the bytes of an exchange: enough to tell a rate, over in a moment."""
+    rate = min(level.bandwidth.value for level in cluster.levels)
+    return int(min(max(_SECONDS * rate, _LEAST_B), _MOST_B)) // 4 * 4
+
+
+class Sounder:
+    """Measures, in all processes of a run at once.
+
+    Args:
+        mine: the process among those of its run.
+        size: bytes of an exchange.
+    """
+
+    def __init__(self, mine: Company, size: int) -> None:
+        self._mine, self._size, self._number = mine, size, 0
+        self._made: _Programs | None = None
+
+    def __call__(self) -> Sounding | None:
+        """Measure; process 0 gets what all of them have seen, the others nothing."""
+        first = self._made is None
+        programs = self._made = self._made or _Programs(self._mine.count, self._size)
+        if first:  # what is compiled and connected is not what is measured
+            programs.measure()
+        own = programs.measure()
+        self._number += 1
+        if self._mine.store is None:
+            return gathered([own], self._size)
+        key = f"{_KEY}/{self._number}"
+        self._mine.store.key_value_set(
+            f"{key}/{self._mine.rank:06}", json.dumps(asdict(own))
+        )
+        if not self._mine.leads:
+            return None
+        owns = [
+            Own(**json.loads(self._mine.store.blocking_key_value_get(name, _WAIT_MS)))
+            for name in (f"{key}/{rank:06}" for rank in range(self._mine.count))
+        ]
+        return gathered(owns, self._size)
+
+
+class _Programs:
+    """What is run: a meeting, a product, and an exchange for each round."""
+
+    def __init__(self, count: int, size: int) -> None:
+        import jax
+
+        self._mesh, self._rank = _mesh(count), jax.process_index()
+        self._pairs = rounds(count)
+        self._bytes = self._spread(np.zeros(size // 4, np.float32))
+        self._meets = self._over(lambda x: jax.lax.psum(x, _AXIS))
+        self._one = self._spread(np.ones(1, np.float32))
+        self._exchanges = [self._over(_exchange(pairs)) for pairs in self._pairs]
+        mine = self._mesh.devices.flat[self._rank]
+        self._square = jax.device_put(np.ones((_SIDE, _SIDE), np.float32), mine)
+        self._multiply = jax.jit(lambda x: x @ x)
+
+    def measure(self) -> Own:
+        """Run all of it, everybody at once."""
+        self._timed(self._meets, self._one)
+        product = min(
+            self._timed(self._multiply, self._square) for _ in range(_PRODUCTS)
+        )
+        return Own(
+            rounds=tuple(map(self._round, self._pairs, self._exchanges)),
+            product=product,
+            host=socket.gethostname(),
+        )
+
+    def _round(
+        self, pairs: Sequence[tuple[int, int]], exchange: "Callable[..., Any]"
+    ) -> float:
+        took = []
+        for _ in range(_TIMES):
+            self._timed(self._meets, self._one)
+            took.append(self._timed(exchange, self._bytes))
+        return min(took) if any(self._rank in pair for pair in pairs) else 0.0
+
+    @staticmethod
+    def _timed(call: "Callable[..., Any]", x: "jax.Array") -> float:
+        import jax
+
+        begun = time.perf_counter()
+        jax.block_until_ready(call(x))
+        return time.perf_counter() - begun
+
+    def _over(self, call: "Callable[[Any], Any]") -> "Callable[..., Any]":
+        """Compile a call over one device of each process."""
+        import jax
+        from jax.sharding import PartitionSpec
+
+        along = PartitionSpec(_AXIS)
+        return jax.jit(
+            jax.shard_map(call, mesh=self._mesh, in_specs=along, out_specs=along)
+        )
+
+    def _spread(self, each: "np.ndarray") -> "jax.Array":
+        import jax
+        from jax.sharding import NamedSharding, PartitionSpec
+
+        place = NamedSharding(self._mesh, PartitionSpec(_AXIS))
+        return jax.make_array_from_process_local_data(place, each)
+
+
+def _mesh(count: int) -> "Mesh":
+    """Return a mesh of the first device of each process."""
+    import jax
+    from jax.sharding import Mesh
+
+    first = {device.process_index: device for device in reversed(jax.devices())}
+    return Mesh(np.array([first[rank] for rank in range(count)]), (_AXIS,))
+
+
+def _exchange(pairs: Sequence[tuple[int, int]]) -> "Callable[[Any], Any]":
+    """Return a call in which two of a pair hand each other what they have."""
+    import jax
+
+    both = [way for one, two in pairs for way in ((one, two), (two, one))]
+    return lambda x: jax.lax.ppermute(x, _AXIS, both)

@@ -1,0 +1,135 @@
+"""Searching: the best plan for a cluster as it is now, beside a run that goes on."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.errors import Failed
+from jaxdist.core.plan import Plan
+from jaxdist.launch.config.provenance import Resolved
+from jaxdist.launch.config.value_text import write_value
+from jaxdist.launch.launchers.processes.group import Task, start
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_OWN: Final = ("JAXDIST_", "JAX_", "XLA_")
+"""Beginnings of variables by which a process of a run is what it is."""
+_MOST: Final = "1000"
+_LAYOUT: Final = (
+    *("plan.mesh.", "plan.pipe.", "plan.placement"),
+    *("plan.remat", "plan.microbatches"),
+)
+"""Beginnings of settings that a search may choose, whoever set them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """A plan that was found."""
+
+    plan: Plan
+    """The best one under which the run can go on."""
+    step_s: float
+    """Seconds of a step that are predicted of it."""
+    search_s: float
+    """Seconds that the search took."""
+
+
+class Search:
+    """A search for a plan in a process of its own, as a context.
+
+    Args:
+        resolved: what runs.
+        cluster: the numbers of now.
+        devices: of the run.
+        takes: whether the run can go on under a plan.
+    """
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        cluster: Cluster,
+        devices: int,
+        takes: Callable[[Plan], bool],
+    ) -> None:
+        self._cluster, self._takes = cluster, takes
+        self._words = (resolved.source, *asked(resolved), "--devices", str(devices))
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "Search":
+        self._begun = time.perf_counter()
+        enter = self._stack.enter_context
+        self._out: IO[bytes] = enter(tempfile.TemporaryFile())
+        self._err: IO[bytes] = enter(tempfile.TemporaryFile())
+        folder = enter(tempfile.TemporaryDirectory())
+        file = Path(folder) / f"{self._cluster.name}.json"
+        file.write_text(self._cluster.to_json(), encoding="utf-8")
+        what = ("--cluster", str(file), "--top", _MOST, "--json")
+        command = (sys.executable, "-m", "jaxdist.launch", "plan", *self._words, *what)
+        task = Task(command=command, env=_plain(os.environ))
+        self._child: subprocess.Popen[bytes] = start(task, self._out, self._err)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: "TracebackType | None",
+    ) -> None:
+        self._child.kill()
+        self._child.wait()
+        self._stack.close()
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self._child.poll() is not None
+
+    def found(self) -> Proposal:
+        """Return the best plan.
+
+        Raises:
+            Failed: there is none, with what the search has said.
+        """
+        took = time.perf_counter() - self._begun
+        if self._child.wait():
+            self._err.seek(0)
+            said = self._err.read().decode(errors="replace").split("\n")
+            raise Failed("no plan was found: " + " ".join(" ".join(said[:6]).split()))
+        self._out.seek(0)
+        for row in json.loads(self._out.read())["plans"]:
+            plan = Plan.from_json(json.dumps(row["plan"]))
+            if self._takes(plan):
+                return Proposal(plan=plan, step_s=row["step_s"], search_s=took)
+        raise Failed("no plan was found under which this run could go on")
+
+
+def asked(resolved: Resolved) -> list[str]:
+    """Return the words that ask for plans of the same experiment.
+
+    What was typed of the layout is what may change. Microbatches stay as they are: with
+    others, batch norms would see other samples together.
+    """
+    from jaxdist.launch.config.tree import values
+
+    now = values(resolved.config)
+    kept = [key for key in resolved.set_by("command line") if not _is_layout(key)]
+    kept = [*dict.fromkeys((*kept, "optim.accumulate"))]
+    return [f"{key}={write_value(now[key])}" for key in kept]
+
+
+def _is_layout(key: str) -> bool:
+    return key.startswith(_LAYOUT)
+
+
+def _plain(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in environ.items() if not name.startswith(_OWN)}

@@ -1,0 +1,104 @@
+"""Weighing: whether another plan is worth a restart, in seconds."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from jaxdist.collectives.algorithms.registry import ALGORITHMS
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.core.text.formatting import duration
+from jaxdist.launch.config.tree import values, with_values
+from jaxdist.launch.run_folder.config_diff import check_resume
+
+if TYPE_CHECKING:
+    from jaxdist.launch.config import Experiment
+
+GAIN: Final = 1.15
+"""Times as fast as the present plan another one must be predicted to be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighed:
+    """Two plans beside each other."""
+
+    stays: str
+    """Label of the present plan."""
+    other: str
+    """Label of the other one."""
+    gain: float
+    """Times as fast as the present one the other is predicted to be."""
+    saved_s: float
+    """Seconds that it saves in the steps that are left."""
+    costs_s: float
+    """Seconds that a restart takes."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether to go on under the other one."""
+        return self.gain >= GAIN and self.saved_s > self.costs_s
+
+    @property
+    def text(self) -> str:
+        """The same for a person."""
+        if self.other == self.stays:
+            return f"plan {self.stays} stays: it is the best one now, too"
+        than = f"{self.gain:.2f} times as fast as {self.stays}"
+        if self.changes:
+            return f"plan {self.other} is predicted to be {than}"
+        if self.gain < GAIN:
+            return f"plan {self.stays} stays: {self.other} would be {than}"
+        return (
+            f"plan {self.stays} stays: {self.other} saves {duration(self.saved_s)} in "
+            f"the steps that are left, and a restart takes {duration(self.costs_s)}"
+        )
+
+
+def weighed(
+    present: tuple[str, float],
+    other: tuple[str, float],
+    *,
+    step_s: float,
+    left: int,
+    costs_s: float,
+) -> Weighed:
+    """Hold two plans against each other.
+
+    Args:
+        present: label, and predicted seconds of a step as things are now.
+        other: the same of another plan.
+        step_s: seconds that a step takes now, measured.
+        left: steps that are to be done.
+        costs_s: seconds that a restart takes.
+
+    >>> found = weighed(("a", 2.0), ("b", 1.0), step_s=3, left=100, costs_s=30)
+    >>> found.saved_s, found.changes
+    (150.0, True)
+    """
+    gain = present[1] / other[1]
+    return Weighed(
+        stays=present[0],
+        other=other[0],
+        gain=gain,
+        saved_s=left * step_s * (1 - 1 / gain),
+        costs_s=costs_s,
+    )
+
+
+def goes_on(config: "Experiment", plan: Plan) -> bool:
+    """Whether a run can go on under another plan and stay the run that it is.
+
+    Args:
+        config: what it runs.
+        plan: the other one.
+    """
+    new = with_values(config, {f"plan.{key}": x for key, x in values(plan).items()})
+    try:
+        check_resume(config, new)
+    except BadInput:
+        return False
+    was, now = config.plan, plan
+    if config.model.norm == "replica" and was.batch_shards != now.batch_shards:
+        return False  # statistics would be of other samples
+    leaves = was.reduce.via != "exact" and was.reduce.via not in ALGORITHMS
+    # What a compressor has not sent yet is kept along data.
+    return not leaves or was.mesh.data == now.mesh.data

@@ -1,0 +1,78 @@
+"""Adapted: the plan that a run goes on under, beside the one it was asked for.
+
+It lies in the folder of the run, so whatever starts the run again finds it there.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.plan import Plan
+from jaxdist.launch.run_folder.folder import write_whole
+from jaxdist.launch.run_folder.jsonl import read_object
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapted:
+    """What a run has changed its plan to."""
+
+    asked: str
+    """Digest of the cluster that was given: for another one it says nothing."""
+    processes: int
+    """For how many of them it is."""
+    step: int
+    """Steps that were done before."""
+    why: str
+    """What had changed."""
+    plan: Mapping[str, Any]
+    """The plan, as its JSON has it."""
+    cluster: Mapping[str, Any]
+    """The cluster since then, as its JSON has it."""
+
+    @property
+    def now(self) -> Plan:
+        """The plan."""
+        return Plan.from_json(json.dumps(self.plan))
+
+    @property
+    def since(self) -> Cluster:
+        """The cluster."""
+        return Cluster.from_json(json.dumps(self.cluster))
+
+    @property
+    def text(self) -> str:
+        """The same for a person."""
+        return f"plan {self.now.label}, adapted after step {self.step:,}: {self.why}"
+
+
+def digest(cluster: Cluster) -> str:
+    """Return a name of a cluster's numbers."""
+    return hashlib.sha256(cluster.to_json().encode()).hexdigest()[:16]
+
+
+def write_adapted(path: Path, adapted: Adapted) -> None:
+    """Write the file."""
+    write_whole(path, json.dumps(asdict(adapted), indent=2) + "\n")
+
+
+def read_adapted(path: Path, asked: Cluster, processes: int) -> Adapted | None:
+    """Read the file; None where it is missing, or for another cluster or number.
+
+    Args:
+        path: the file.
+        asked: the cluster that is given now.
+        processes: how many there are now.
+    """
+    found = read_object(path)
+    if found is None:
+        return None
+    with suppress(TypeError):
+        one = Adapted(**found)
+        if (one.asked, one.processes) == (digest(asked), processes):
+            return one
+    return None

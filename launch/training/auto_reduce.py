@@ -1,0 +1,125 @@
+"""Settling: what `plan.reduce.via=auto` becomes as a run starts, for the whole run."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxdist.calibrate.reduction_timings import measure
+from jaxdist.collectives.autotune import choose
+from jaxdist.collectives.link import Link
+from jaxdist.collectives.registry import METHODS, set_up
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.plan import Plan
+from jaxdist.core.text.formatting import size
+from jaxdist.launch.config.provenance import Resolved
+from jaxdist.launch.config.tree import with_values
+from jaxdist.launch.devices.prepare import Prepared
+from jaxdist.launch.run_folder.folder import RunFolder
+from jaxdist.launch.run_folder.lockfile import read_lock
+from jaxdist.launch.training.job.job import make_job
+from jaxdist.partition.gradient_buckets import AXIS, plan_reduction
+from jaxdist.train.layout import Layout
+
+if TYPE_CHECKING:
+    from jaxdist.input.sources import Source
+
+_KEY = "plan.reduce.via"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """A configuration in which nothing is left to a measurement."""
+
+    resolved: Resolved
+    """The settings."""
+    prepared: Prepared
+    """The devices, with the plan of the same settings."""
+    said: str = ""
+    """What was measured and chosen, as one line; empty where nothing was."""
+
+
+def recorded(resolved: Resolved, prepared: Prepared, folder: RunFolder) -> Settled:
+    """Return the configuration with the way that the run has chosen at its start."""
+    if resolved.config.plan.reduce.via != "auto" or not folder.exists:
+        return Settled(resolved=resolved, prepared=prepared)
+    via = read_lock(folder).resolved.config.plan.reduce.via
+    return _with(resolved, prepared, via, said=f"{via}, as this run began")
+
+
+def settled(before: Settled, train: "Source") -> Settled:
+    """Measure and choose, where the configuration asks for it.
+
+    Args:
+        before: a configuration, of a run that has not begun where it asks.
+        train: the training samples.
+
+    Raises:
+        BadInput: ways that cannot be chosen.
+    """
+    resolved, prepared = before.resolved, before.prepared
+    plan = prepared.plan
+    if plan.reduce.via != "auto":
+        return before
+    check_among(plan)
+    if plan.mesh.size(AXIS) == 1:
+        return _with(resolved, prepared, "exact", said="exact: one device along data")
+    ways = [set_up(plan.reduce.by(via)) for via in plan.reduce.among]
+    layout = make_job(resolved.config, plan, train).layout
+    link = measure(layout.mesh, AXIS, ways)
+    sums = _sums(layout)
+    dtype = np.dtype(layout.task.param_dtype)
+    sizes = {AXIS: link.devices}
+    way = choose(ways, sums, dtype, sizes, link) if sums else ways[0]
+    return _with(resolved, prepared, way.name, said=_line(way.name, link, plan))
+
+
+def check_among(plan: Plan) -> None:
+    """Refuse ways that cannot be chosen.
+
+    Raises:
+        BadInput: naming them.
+    """
+    among = plan.reduce.among
+    able = [name for name in METHODS if name != "hierarchical"]
+    wrong = [name for name in among if name not in able]
+    if not wrong and "exact" in among:
+        return
+    near = did_you_mean(wrong[0], able) if wrong else None
+    fixed = [near or "int8" if name in wrong else name for name in among]
+    words = fixed if "exact" in fixed else ["exact", *fixed]
+    raise BadInput(
+        "these ways to sum cannot be chosen from",
+        rule="plan.reduce.among names ways over one axis, exact among them",
+        values=f"plan.reduce.among = {','.join(among)}; there are {', '.join(able)}",
+        remedy=f"plan.reduce.among={','.join(dict.fromkeys(words))}",
+    )
+
+
+def _with(resolved: Resolved, prepared: Prepared, via: str, *, said: str) -> Settled:
+    config = with_values(resolved.config, {_KEY: via})
+    plan = with_values(prepared.plan, {"reduce.via": via})
+    return Settled(
+        resolved=replace(resolved, config=config),
+        prepared=replace(prepared, plan=plan),
+        said=said,
+    )
+
+
+def _sums(layout: Layout) -> list[list[tuple[int, ...]]]:
+    """Return the shapes of each bucket, as a way that sends all of them has them."""
+    plan = layout.plan
+    by = with_values(plan, {"reduce.via": "ring"})
+    buckets = plan_reduction(by, layout.leaves).buckets
+    return [
+        [layout.leaves[place].local(plan) for place in bucket.places]
+        for bucket in buckets
+    ]
+
+
+def _line(via: str, link: Link, plan: Plan) -> str:
+    """Say what was measured and chosen."""
+    return (
+        f"{via}, out of {', '.join(plan.reduce.among)}; {link.devices} devices along "
+        f"{AXIS}, {size(round(link.rate))}/s each, measured"
+    )

@@ -1,0 +1,177 @@
+"""What a person sees while a run goes: the opening, the progress line, the closing."""
+
+import contextlib
+from collections import Counter
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console
+
+from jaxdist.core.text.formatting import count, percent
+from jaxdist.launch.distributed.process_group import company
+from jaxdist.launch.terminal.console import console
+from jaxdist.launch.terminal.progress_bar import Progress
+from jaxdist.launch.terminal.run_header import Opening, many
+from jaxdist.launch.training.host_cache import kept_words
+from jaxdist.launch.training.job.optimizer_schedule import read_schedule
+from jaxdist.launch.training.job.shuffle_quality import shuffle_line
+from jaxdist.launch.training.session import Start
+from jaxdist.train.callbacks import Score
+from jaxdist.train.program import Program
+
+_SMOOTH: Final = 0.1
+NO_CHAIN: Final = (
+    "{} has no chain() of named blocks: no pipeline stages, no splits of a range of "
+    "blocks, and nothing is computed again block by block"
+)
+"""What a network that is no chain misses."""
+
+
+class Terminal:
+    """Shows a run on the terminal: facts on standard output, progress on error.
+
+    Args:
+        quiet: keep standard output for the one object of `--json`.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._out: Console = console(error=quiet)
+        self._quiet, self._stack = quiet, contextlib.ExitStack()
+        self._line: Progress | None = None
+        self._batch, self._pace = 0, 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def begins(self, start: Start) -> None:
+        """Print the opening and start the progress line."""
+        course = start.job.course
+        if not self._quiet:
+            self._out.print(opening(start))
+            self._out.print()
+        self._batch = start.job.order.batch
+        self._line = self._stack.enter_context(
+            Progress(
+                steps=course.steps,
+                epochs=start.job.config.epochs,
+                start=start.step,
+                console=console(error=True),
+            )
+        )
+
+    def update(self, *, step: int, loss: float, step_s: float) -> None:
+        """Move the progress line; the pace is a running mean of step times."""
+        old = self._pace or step_s
+        self._pace = old + _SMOOTH * (step_s - old)
+        if self._line is not None:
+            self._line.update(step, loss, self._batch / max(self._pace, 1e-9))
+
+    def tested(self, *, step: int, score: Score) -> None:
+        """Show nothing: the closing has the last score and the report all of them."""
+
+    def note(self, text: str) -> None:
+        """Show a line above the progress line."""
+        if self._line is not None:
+            self._line.note(text)
+
+    def ends(self) -> None:
+        """Take the progress line away."""
+        self._stack.close()
+
+
+class Silent(contextlib.nullcontext["Silent"]):
+    """Shows nothing: one process of a run speaks for all."""
+
+    def __enter__(self) -> "Silent":
+        return self
+
+    def begins(self, start: Start) -> None:
+        """Show nothing."""
+
+    def update(self, *, step: int, loss: float, step_s: float) -> None:
+        """Show nothing."""
+
+    def tested(self, *, step: int, score: Score) -> None:
+        """Show nothing."""
+
+    def note(self, text: str) -> None:
+        """Show nothing."""
+
+
+def opening(start: Start) -> Opening:
+    """Gather the facts of a beginning."""
+    job, config = start.job, start.job.config
+    schedule = read_schedule(config, job.layout.plan, job.layout.task, job.course)
+    return Opening(
+        experiment=start.resolved.source,
+        plan=job.layout.plan,
+        platform=start.prepared.platform,
+        fake=start.prepared.platform == "cpu" and job.layout.plan.mesh.devices > 1,
+        processes=company().count,
+        model=config.model.name,
+        parameters=start.program.parameters,
+        data=config.data.name,
+        train_samples=start.samples[0],
+        test_samples=start.samples[1],
+        batch=job.order.batch,
+        epochs=config.epochs,
+        steps=job.course.steps,
+        folder=start.folder.path,
+        resumed_at=start.step if start.restored is not None else None,
+        origins=Counter(start.resolved.origins.values()),
+        audit=audit_line(start.program),
+        memory_bytes=start.program.memory_bytes,
+        rate=f"{schedule.peak}, warm-up {many(schedule.ramp.steps, 'step')}",
+        decay=schedule.decay,
+        shuffle=shuffle_line(job.order, config.epochs) + kept_words(config.data),
+        sums=start.chosen,
+        warnings=_warnings(start),
+    )
+
+
+def _warnings(start: Start) -> list[str]:
+    skipped = start.restored.skipped if start.restored is not None else ()
+    return [
+        *start.prepared.notes,
+        *([] if start.job.is_chain else [NO_CHAIN.format(start.job.config.model.name)]),
+        *(f"checkpoint {s.step} skipped: {s.reason}" for s in skipped),
+        *(" ".join(str(error).split()) for error in start.program.differences),
+        *_left_over(start),
+    ]
+
+
+def _left_over(start: Start) -> list[str]:
+    """Say where a run ends between two outer steps."""
+    every, steps = start.job.layout.plan.outer.every, start.job.course.steps
+    if start.job.layout.plan.replicas == 1 or not steps % every:
+        return []
+    return [
+        f"{many(steps % every, 'step')} behind the last outer step: what they learn is "
+        f"in no replica's parameters but its own (plan.outer.every={every})"
+    ]
+
+
+def audit_line(program: Program) -> str:
+    """Write what the audit of a compiled step found in one line."""
+    made, differ = len(program.moves), len(program.differences)
+    found = many(differ, "difference") + " from the plan" if differ else "as planned"
+    return f"{many(made, 'collective')}, {found}"
+
+
+def accuracy_line(score: Score) -> str:
+    """Write a score in one line.
+
+    >>> accuracy_line({"accuracy": 0.75, "correct": 3, "answers": 4, "loss": 0.03})
+    'test accuracy 75.00 % (3 of 4), loss 0.030'
+    """
+    share = percent(score["accuracy"], 2)
+    of = f"{count(score['correct'])} of {count(score['answers'])}"
+    return f"test accuracy {share} ({of}), loss {score['loss']:.3f}"

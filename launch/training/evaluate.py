@@ -1,0 +1,75 @@
+"""Evaluating: a job, or a checkpoint of a run that was trained, on held-out samples."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from jaxdist.core.plan import Plan
+from jaxdist.input.device_feed import eval_feed
+from jaxdist.input.registry import open_data
+from jaxdist.launch.config import Experiment
+from jaxdist.launch.distributed.preemption import never
+from jaxdist.launch.run_folder.folder import RunFolder
+from jaxdist.launch.training.checkpoints import open_checkpoints
+from jaxdist.launch.training.job.batch_spec import wanted
+from jaxdist.launch.training.job.job import Job, make_job
+from jaxdist.train.evaluate import Evaluator
+
+if TYPE_CHECKING:
+    from jaxdist.input.sources import Source
+
+
+def evaluator(job: Job, test: "Source", ends: Callable[[], bool] = never) -> Evaluator:
+    """Return the evaluation of a job on its held-out samples.
+
+    Args:
+        job: what was trained.
+        test: the held-out samples.
+        ends: whether to end here, and from then on; asked after every batch.
+    """
+    shapes = job.test_shapes
+    shardings = job.layout.batch(shapes)
+    size = shapes["id"].shape[0]
+    return Evaluator(
+        layout=job.layout,
+        shapes=shapes,
+        ends=ends,
+        batches=lambda: eval_feed(
+            test,
+            size,
+            shardings,
+            shapes=job.layout.padded(shapes),
+            dtypes=job.layout.task.objective.dtypes,
+        ),
+    )
+
+
+def evaluate(
+    config: Experiment, plan: Plan, folder: RunFolder, checkpoint: int | None
+) -> tuple[int, dict[str, Any]]:
+    """Score one checkpoint.
+
+    Args:
+        config: configuration of the run.
+        plan: layout to evaluate on.
+        folder: the run.
+        checkpoint: its step; None takes the newest.
+
+    Returns:
+        The checkpoint's step, and loss, accuracy, correct and samples.
+
+    Raises:
+        BadInput: there is no such checkpoint, or it is damaged.
+    """
+    jax.config.update("jax_enable_x64", config.precision == "float64")
+    train, test = open_data(config.data, wanted(config))
+    job = make_job(config, plan, train)
+    checkpoints = open_checkpoints(folder, config.checkpoint.keep)
+    scored = replace(job.layout.stored, opt=None, feedback=None, replicas=None)
+    try:
+        restored = checkpoints.restore(checkpoint, scored)
+    finally:
+        checkpoints.close()
+    return int(restored.step), evaluator(job, test)(job.layout.take(restored.state))

@@ -1,0 +1,1 @@
+"""A job: network, data, optimizer and plan of one run."""

@@ -1,0 +1,219 @@
+"""A specimen: a network on abstract shapes, as `jaxdist profile` reads it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.launch.config import Experiment
+from jaxdist.launch.config.overrides import override
+from jaxdist.launch.config.registry import experiment_names, load_experiment
+from jaxdist.models import registry
+from jaxdist.models.config import ModelConfig
+
+if TYPE_CHECKING:
+    import jax
+    from flax import nnx
+
+    from jaxdist.core.profile import Profile
+    from jaxdist.input.config import DataConfig
+
+LISTING: Final = "jaxdist profile --help"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSize:
+    """The `input.` keys of a profile."""
+
+    size: int | None = None
+    """Rows of an input, and columns (and depth), or tokens; None: as the network was
+    made for.
+    """
+
+    def __post_init__(self) -> None:
+        if self.size is not None and self.size < 1:
+            raise BadInput(
+                "an input has at least one row",
+                rule="input.size is at least 1",
+                values=f"input.size = {self.size}",
+                remedy="input.size=224",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Specimen:
+    """What to profile: the keys that `jaxdist profile` takes."""
+
+    batch: int = 1
+    """Samples that FLOPs and bytes are of."""
+    precision: Literal["float32", "bfloat16", "float64"] = "float32"
+    """Number format of the computation; parameters are float32 or wider."""
+    input: InputSize = field(default_factory=InputSize)
+    """What the network is called on."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    """Which network."""
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise BadInput(
+                "there is nothing to count",
+                rule="batch is at least 1",
+                values=f"batch = {self.batch}",
+                remedy="batch=1",
+            )
+
+
+def find_specimen(
+    source: str, words: Sequence[str]
+) -> "tuple[Specimen, DataConfig | None]":
+    """Return what `jaxdist profile SOURCE WORDS` reads, and the data it trains on.
+
+    Args:
+        source: a network of the registry, or an experiment by name or file.
+        words: overrides, `key.sub=value`.
+
+    Raises:
+        BadInput: there is no such network, or a word cannot be used.
+    """
+    if source in registry.names():
+        start, data = Specimen(model=ModelConfig(name=source)), None
+    elif source in experiment_names() or source.endswith(".py") or "/" in source:
+        config = load_experiment(source)
+        start, data = (
+            Specimen(model=config.model, precision=config.precision),
+            config.data,
+        )
+    else:
+        known = [*registry.names(), *experiment_names()]
+        near = did_you_mean(source, known)
+        raise BadInput(
+            f"no model or experiment named {source}",
+            remedy=f"did you mean {near}?" if near else f"one of {', '.join(known)}",
+        )
+    return override(start, words, source=source, listing=LISTING)[0], data
+
+
+def profile_of(specimen: Specimen, data: "DataConfig | None" = None) -> "Profile":
+    """Read a specimen's profile: traced on abstract shapes, nothing computed.
+
+    Args:
+        specimen: the network and its input.
+        data: the input has the size of its samples, unless the specimen says one.
+
+    Raises:
+        BadInput: the network cannot take an input of this size.
+    """
+    import jax
+
+    from jaxdist.profile.network_profile import read_profile
+
+    # Nothing is computed: leave accelerators to those who use them.
+    jax.config.update("jax_platforms", "cpu")
+    with jax.enable_x64(specimen.precision == "float64"):
+        inputs = inputs_of(specimen, data)
+        try:
+            return read_profile(
+                abstract_network(specimen),
+                inputs,
+                name=specimen.model.name,
+                prepare=lambda network: bind_noise(network, specimen.batch),
+            )
+        except BadInput:
+            raise
+        except (TypeError, ValueError, ZeroDivisionError) as error:
+            raise _refused(specimen, inputs[0].shape[1:], error) from error
+
+
+def inputs_of(
+    specimen: Specimen, data: "DataConfig | None" = None
+) -> "tuple[jax.ShapeDtypeStruct, ...]":
+    """Return the shapes of what a specimen is called on, the batch first.
+
+    Args:
+        specimen: says the batch, and the size unless it is left open.
+        data: the samples to take the size from; without, as the network was made for.
+    """
+    import jax
+
+    size = specimen.input.size
+    if registry.reads_tokens(specimen.model):
+        asked = data.context if data else registry.context_of(specimen.model)
+        return (jax.ShapeDtypeStruct((specimen.batch, size or asked), "int32"),)
+    if registry.reads_clips(specimen.model):
+        return _clips(specimen, data)
+    shape = (
+        _samples(specimen, data, "image")[0]
+        if data and size is None
+        else registry.image_shape(specimen.model)
+    )
+    rows = shape[:-1] if size is None else [size] * len(shape[:-1])
+    whole = (specimen.batch, *rows, shape[-1])
+    return (jax.ShapeDtypeStruct(whole, specimen.precision),)
+
+
+def abstract_network(specimen: Specimen) -> "nnx.Module":
+    """Build a specimen's network on shapes alone."""
+    from jaxdist.profile.abstract import abstract
+
+    return abstract(registry.model_factory(specimen.model), specimen.precision)
+
+
+def bind_noise(network: "nnx.Module", batch: int) -> None:
+    """Give the dropout of a traced network its noise."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxdist.layers import bind
+
+    bind(network, jax.random.key(0), jnp.arange(batch, dtype=jnp.int32))
+
+
+def _clips(
+    specimen: Specimen, data: "DataConfig | None"
+) -> "tuple[jax.ShapeDtypeStruct, ...]":
+    """Return the shapes of clips `[B, T, H, W, C]` and of their words `[B, L]`."""
+    import jax
+
+    made_for = registry.clip_shapes(specimen.model)
+    clip, words = _samples(specimen, data, "clip", "words") if data else made_for
+    frames, *rows, channels = clip
+    if specimen.input.size is not None:
+        rows = [specimen.input.size] * len(rows)
+    return (
+        jax.ShapeDtypeStruct(
+            (specimen.batch, frames, *rows, channels), specimen.precision
+        ),
+        jax.ShapeDtypeStruct((specimen.batch, *words), "int32"),
+    )
+
+
+def _samples(
+    specimen: Specimen, data: "DataConfig", *keys: str
+) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of what a sample of a data set has."""
+    import numpy as np
+
+    from jaxdist.input.registry import open_data
+    from jaxdist.launch.training.job.batch_spec import wanted
+
+    of = Experiment(name="", data=data, model=specimen.model)
+    first = open_data(data, wanted(of))[0].get(np.zeros(1, np.int64))
+    return tuple(tuple(first[key].shape[1:]) for key in keys)
+
+
+def _refused(specimen: Specimen, shape: Sequence[int], error: Exception) -> BadInput:
+    """Say that a network does not run on an input of this shape."""
+    return BadInput(
+        f"{specimen.model.name} cannot take this input",
+        rule="an input is large enough that every layer returns something",
+        values=f"input {' x '.join(map(str, shape))}: {str(error).splitlines()[0]}",
+        remedy=_size_that_works(specimen.model),
+    )
+
+
+def _size_that_works(model: ModelConfig) -> str:
+    if registry.is_own(model):
+        return "input.size=ROWS, of its own data"
+    tokens = registry.reads_tokens(model)
+    made_for = registry.context_of(model) if tokens else registry.image_shape(model)[0]
+    return f"input.size={made_for}"

@@ -1,0 +1,252 @@
+"""Described: an experiment's step under a plan, for the oracle; nothing is computed.
+
+The mesh has no devices, so a layout for 1,024 of them is described on a laptop.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType
+
+from jaxdist.core.axes import AXES
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.core.profile import Profile
+from jaxdist.input.registry import open_data
+from jaxdist.launch.config import Experiment
+from jaxdist.launch.training.job.abstract_model import bind_noise
+from jaxdist.launch.training.job.batch_spec import batch_shapes, fitted, wanted
+from jaxdist.launch.training.job.job import make_recipe, make_task, network_of
+from jaxdist.models.registry import objective_for
+from jaxdist.oracle.step_description import Case
+from jaxdist.profile.layer_calls import Call, read_calls
+from jaxdist.profile.network_profile import read_profile
+from jaxdist.profile.trace_cache import Readings
+from jaxdist.train.build_layout import lay_out
+from jaxdist.train.layout import Layout, Shapes
+from jaxdist.train.objective import cast
+from jaxdist.train.peak_memory import arguments, step_temporaries
+
+if TYPE_CHECKING:
+    from jaxdist.train.task import Task
+from math import prod
+
+from jaxdist.launch.training.job.job import Job
+
+_TRACED: Final = 1000
+"""Layers of a network whose step is traced soon: ResNet-152 has about 500."""
+
+
+class Subject:
+    """An experiment whose step is described under one plan after another.
+
+    Args:
+        config: checked settings; of its plan nothing is used. A plan that says nothing
+            of microbatches has those of its optimizer.
+
+    Raises:
+        BadInput: data that the network cannot be trained on.
+    """
+
+    def __init__(self, config: Experiment) -> None:
+        # Nothing is computed: leave accelerators to those who use them.
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_enable_x64", config.precision == "float64")
+        self.config, self.shapes = _sized(config)
+        self.task: Task = _made(self.config)
+        self.profile = profiled(self.task, self.shapes, config.model.name)
+        self.readings = Readings()
+
+    @property
+    def dtype(self) -> str:
+        """Of the activations."""
+        return np.dtype(self.task.dtype).name
+
+    def case(self, plan: Plan) -> Case:
+        """Describe the step under a plan.
+
+        Raises:
+            BadInput: the network or the batch cannot be split that way.
+        """
+        return self._case(self.layout(plan), plan)
+
+    @property
+    def soon_traced(self) -> bool:
+        """Whether tracing a step does not take minutes."""
+        return len(self.profile.layers) <= _TRACED
+
+    def traced(self, plan: Plan) -> Case:
+        """Describe the step under a plan, with what its program keeps at most.
+
+        It takes as long as tracing the step: 0.5 to 8 s, and minutes where it has a
+        thousand layers.
+
+        Raises:
+            BadInput: as `case`.
+        """
+        layout = self.layout(plan)
+        case = self._case(layout, plan)
+        beside = {"batch": arguments(layout), "temporaries": step_temporaries(layout)}
+        return replace(case, traced=beside)
+
+    def _case(self, layout: Layout, plan: Plan) -> Case:
+        stages = layout.pipe.stages.blocks if layout.pipe else ()
+        return Case(
+            profile=self.profile,
+            plan=plan,
+            ledgers=layout.ledgers,
+            microbatches=layout.task.microbatches,
+            stages=stages,
+            dtype=self.dtype,
+            held=held(layout),
+            batch_bytes=sum(map(_bytes, self.shapes.values())),
+        )
+
+    def layout(self, plan: Plan) -> Layout:
+        """Lay the step out on a mesh without devices."""
+        sizes = tuple(size for _, size in plan.mesh.items())
+        mesh: Any = AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+        micro = plan.microbatches or self.task.microbatches
+        task = self.task.in_parts(micro)
+        return lay_out(task, plan, mesh, self.shapes, self.readings)
+
+
+def profiled(task: "Task", shapes: Shapes, name: str) -> Profile:
+    """Read a task's network on a global batch.
+
+    Args:
+        task: its network, on shapes alone.
+        shapes: of the batch.
+        name: of the network.
+    """
+    inputs = cast(task.objective.arguments(shapes), task.dtype)
+    samples = shapes["id"].shape[0]
+    return read_profile(
+        network_of(task),
+        inputs,
+        name=name,
+        prepare=lambda network: bind_noise(network, samples),
+    )
+
+
+def task_of(config: Experiment) -> tuple["Task", Shapes]:
+    """Return an experiment's task, and the shapes of a global batch.
+
+    Raises:
+        BadInput: data that the network cannot be trained on.
+    """
+    sized, shapes = _sized(config)
+    return _made(sized), shapes
+
+
+def _made(config: Experiment) -> "Task":
+    return make_task(config, make_recipe(config), lambda count: 0.0 * count)
+
+
+def calls_of(config: Experiment) -> tuple[Call, ...]:
+    """List the layers that a step of an experiment calls, on the whole batch.
+
+    Raises:
+        BadInput: data that the network cannot be trained on.
+    """
+    task, shapes = task_of(config)
+    return read_calls(
+        task.graph,
+        (task.state.params, task.state.stats),
+        *cast(task.objective.arguments(shapes), task.dtype),
+        prepare=lambda network: bind_noise(network, config.data.batch),
+    )
+
+
+def held(layout: Layout) -> dict[str, int]:
+    """Return the bytes of the state on one device, by term: exact."""
+    state, specs = layout.shaped, layout.specs
+    fields = {
+        "parameters": "params",
+        "statistics": "stats",
+        "optimizer": "opt",
+        "averages": "average",
+        "residuals": "feedback",
+        "replicas": "replicas",
+    }
+    found = {
+        term: sum(
+            _own(leaf, spec, layout.plan)
+            for leaf, spec in zip(
+                jax.tree.leaves(getattr(state, name)),
+                jax.tree.leaves(getattr(specs, name)),
+                strict=True,
+            )
+        )
+        for term, name in fields.items()
+    }
+    found["statistics"] += _own(state.step, specs.step, layout.plan)
+    return {term: size for term, size in found.items() if size}
+
+
+def _own(leaf: jax.ShapeDtypeStruct, spec: Any, plan: Plan) -> int:
+    """Return the bytes of an array that lie on one device."""
+    axes = [
+        name
+        for names in spec
+        for name in ((names,) if isinstance(names, str) else names or ())
+    ]
+    return _bytes(leaf) // plan.mesh.size(*axes)
+
+
+def _bytes(array: jax.ShapeDtypeStruct) -> int:
+    return int(np.prod(array.shape, dtype=np.int64)) * array.dtype.itemsize
+
+
+def _sized(config: Experiment) -> tuple[Experiment, Shapes]:
+    """Return the shapes of a batch: of the data, or, without it, of the network's own.
+
+    A plan is described before anybody has copied a data set to the machine.
+    """
+    objective = objective_for(config.model)
+    try:
+        train, _ = open_data(config.data, wanted(config))
+    except BadInput:
+        fields = wanted(config)
+        if set(objective.dtypes) - set(fields):
+            raise
+        known = {key: fields[key].shape for key in objective.dtypes}
+    else:
+        config = replace(config, model=fitted(config, train))
+        read = batch_shapes(config, objective, train)
+        known = {key: read[key].shape[1:] for key in objective.dtypes}
+    batch = config.data.batch
+    dtypes = {**objective.dtypes, "id": "int32"}
+    return config, {
+        key: jax.ShapeDtypeStruct((batch, *known.get(key, ())), np.dtype(dtype))
+        for key, dtype in dtypes.items()
+    }
+
+
+def case_of(job: Job) -> Case:
+    """Describe the step that a job runs; nothing is computed.
+
+    Args:
+        job: what runs.
+    """
+    layout, config = job.layout, job.config
+    task, batch = layout.task, config.data.batch
+    profile = read_profile(
+        network_of(task),
+        cast(task.objective.arguments(layout.shapes), task.dtype),
+        name=config.model.name,
+        prepare=lambda network: bind_noise(network, batch),
+    )
+    arrays = layout.shapes.values()
+    return Case(
+        profile=profile,
+        plan=layout.plan,
+        ledgers=layout.ledgers,
+        microbatches=task.microbatches,
+        stages=layout.pipe.stages.blocks if layout.pipe else (),
+        dtype=np.dtype(task.dtype).name,
+        held=held(layout),
+        batch_bytes=sum(prod(x.shape) * x.dtype.itemsize for x in arrays),
+    )

@@ -1,0 +1,150 @@
+"""Samples: what a data set has, held against the network that shall train on it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.arrays import LabelledImages
+from jaxdist.input.clips import Clips
+from jaxdist.input.feature_spec import Field, Wanted
+from jaxdist.input.image_files import Pictures
+from jaxdist.input.numpy_files import LabelledArrays
+from jaxdist.input.text import Text
+from jaxdist.launch.config import Experiment
+from jaxdist.models.config import ModelConfig
+from jaxdist.models.registry import (
+    clip_shapes,
+    image_shape,
+    is_own,
+    objective_for,
+    outputs_of,
+    reads_clips,
+    reads_tokens,
+)
+
+if TYPE_CHECKING:
+    from jaxdist.input.sources import Source
+    from jaxdist.train.objective import Objective
+
+
+def wanted(config: Experiment) -> Wanted:
+    """Return what the network of a configuration is trained on."""
+    if is_own(config.model):
+        # Only its own file knows more; its samples are most often its own as well.
+        side = config.data.size
+        return {"image": Field(shape=(side, side, 3))} if side else {}
+    outputs = outputs_of(config.model)
+    if reads_tokens(config.model):
+        tokens = Field(shape=(config.data.context,), below=outputs)
+        return {"tokens": tokens, "target": tokens}
+    if reads_clips(config.model):
+        clip, said = clip_shapes(config.model)
+        words = Field(shape=said, below=outputs)
+        return {"clip": Field(shape=clip), "words": words, "target": words}
+    image = Field(shape=image_shape(config.model))
+    if "target" in objective_for(config.model).dtypes:
+        return {"image": image, "target": Field(shape=(outputs,))}
+    return {"image": image, "label": Field(below=outputs)}
+
+
+def batch_shapes(
+    config: Experiment, objective: "Objective", source: "Source"
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the shapes of a global training batch, from one sample.
+
+    Raises:
+        BadInput: the samples are not what the network is trained on.
+    """
+    sample, batch = source.get(np.zeros(1, np.int64)), config.data.batch
+    _check_keys(config, objective, sample)
+    if "image" in objective.dtypes:
+        _check_image(config, sample["image"].shape[1:])
+    if "clip" in objective.dtypes:
+        _check_image(config, sample["clip"].shape[2:])
+    shapes = {key: (batch, *sample[key].shape[1:]) for key in objective.dtypes}
+    return {
+        key: jax.ShapeDtypeStruct(shapes.get(key, (batch,)), np.dtype(dtype))
+        for key, dtype in {**objective.dtypes, "id": "int32"}.items()
+    }
+
+
+def fitted(config: Experiment, source: "Source") -> ModelConfig:
+    """Return the network's settings, those left open taken from the data.
+
+    Raises:
+        BadInput: the network has no room for the data's vocabulary or windows, or for
+            the classes of the images.
+    """
+    model, known = config.model, len(vocabulary_of(source))
+    if isinstance(source, Pictures | LabelledImages | LabelledArrays):
+        _check_room("classes", model.classes, source.classes, "in the data")
+        return replace(model, classes=model.classes or source.classes)
+    if not known:
+        return model
+    if not isinstance(source, Text):
+        _check_room("vocabulary", model.vocabulary, known, "words and signs")
+        return replace(model, vocabulary=model.vocabulary or known)
+    window, path = config.data.context, config.data.path
+    _check_room("vocabulary", model.vocabulary, known, f"characters in {path}")
+    _check_room("context", model.context, window, "= data.context")
+    return replace(
+        model,
+        vocabulary=model.vocabulary or known,
+        context=model.context or window,
+    )
+
+
+def vocabulary_of(source: "Source") -> Sequence[str]:
+    """Return the characters or words that tokens stand for; none where none do."""
+    return source.vocabulary if isinstance(source, Text | Clips) else ""
+
+
+def _check_room(key: str, given: int | None, least: int, what: str) -> None:
+    if given is not None and given < least:
+        raise BadInput(
+            f"the network's {key} is too small for the data",
+            rule=f"model.{key} is at least that of the data",
+            values=f"model.{key} = {given}, {least} {what}",
+            remedy=f"model.{key}={least}, or model.{key}=None takes the data's",
+        )
+
+
+def _check_keys(config: Experiment, objective: "Objective", sample: Any) -> None:
+    if missing := [key for key in objective.dtypes if key not in sample]:
+        network, data = config.model.name, config.data.name
+        raise BadInput(
+            f"{network} cannot be trained on {data}",
+            rule=f"{network} is trained on {_listed(objective.dtypes)}",
+            values=f"{data} has {_listed(sample)}, no {_listed(missing)}",
+            remedy="another model.name, or another data.name",
+        )
+
+
+def _check_image(config: Experiment, shape: tuple[int, ...]) -> None:
+    rank = len(shape)
+    made_for = shape if is_own(config.model) else image_shape(config.model)
+    if len(made_for) != rank or made_for[-1] != shape[-1]:
+        raise BadInput(
+            "the network is made for other images",
+            rule="an image has the dims and the channels that the network reads",
+            values=f"{config.model.name} is made for {list(made_for)}, "
+            f"samples of {config.data.name} are {list(shape)}",
+            remedy=f"model.channels={shape[-1]}"
+            if len(made_for) == rank
+            else "another model.name, or another data.name",
+        )
+    if rank > 3 and config.data.shift:
+        raise BadInput(
+            "volumes are not shifted",
+            rule="data.shift moves images [H, W, C]",
+            values=f"data.shift = {config.data.shift}, samples are {list(shape)}",
+            remedy="data.shift=0",
+        )
+
+
+def _listed(keys: Iterable[str]) -> str:
+    return ", ".join(keys)

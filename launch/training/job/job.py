@@ -1,0 +1,204 @@
+"""A job: a checked configuration turned into the values that the engine runs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.input.local_shuffle.partial import order_of
+from jaxdist.input.order import Order
+from jaxdist.launch.config import Experiment
+from jaxdist.launch.training.job.batch_spec import batch_shapes, fitted, vocabulary_of
+from jaxdist.meshes.build import build_mesh
+from jaxdist.models.registry import is_own, objective_for
+from jaxdist.partition.spatial_check import check_layers, check_positions
+from jaxdist.pipeline.plan_schedule import updates
+from jaxdist.train.build_layout import lay_out
+from jaxdist.train.layout import Layout
+from jaxdist.train.model_spec import Recipe
+from jaxdist.train.objective import cast
+from jaxdist.train.optimizers import learning_rate, optimizer
+from jaxdist.train.run_schedule import Course
+from jaxdist.train.task import Task
+
+if TYPE_CHECKING:
+    from jaxdist.input.sources import Source
+
+
+Rate = Callable[[Any], Any]
+"""From steps, or updates, to the learning rate of each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What `jaxdist train` runs, with nothing left to decide."""
+
+    config: Experiment
+    """The configuration it was made of, the network's settings fitted to the data."""
+    recipe: Recipe
+    """How its network is made, as data."""
+    layout: Layout
+    """Network, loss and optimizer, laid out on devices as the plan says."""
+    order: Order
+    """Which samples a step takes."""
+    course: Course
+    """When to evaluate, to save and to end."""
+    rates: Rate
+    """Learning rates of an array of steps."""
+    vocabulary: Sequence[str]
+    """Characters or words that tokens stand for; empty where there are none."""
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether the network says which blocks it is made of."""
+        return hasattr(network_of(self.layout.task), "chain")
+
+    @property
+    def test_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """A global evaluation batch: padded to the mesh, with weights."""
+        plan = self.layout.plan
+        shards = plan.mesh.size(*plan.sample_axes)
+        size = -(-self.config.data.eval_size // shards) * shards
+        sized = {
+            k: _of(size, *s.shape[1:], dtype=s.dtype)
+            for k, s in self.layout.shapes.items()
+        }
+        return {**sized, "weight": _of(size, dtype=jnp.float32)}
+
+
+def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
+    """Turn a configuration into a job.
+
+    Args:
+        config: checked settings.
+        plan: the layout to run, fitted to the devices.
+        train: the training samples.
+
+    Raises:
+        BadInput: more devices than there are, a network for other images, a plan that
+            it cannot take, or more steps than can be counted.
+    """
+    config = replace(config, model=fitted(config, train))
+    order = make_order(config, len(train))
+    course, per_epoch = make_course(config, len(train)), len(train) / order.batch
+    rate = learning_rate(config.optim, course.steps, per_epoch, config.data.batch)
+    each = per_update(plan, config.optim.accumulate, rate)
+    task = make_task(config, recipe := make_recipe(config), each)
+    shapes = batch_shapes(config, task.objective, train)
+    if is_own(config.model):
+        _check_own(task, plan, shapes)
+    return Job(
+        config=config,
+        recipe=recipe,
+        layout=lay_out(task, plan, build_mesh(plan), shapes),
+        order=order,
+        course=course,
+        rates=jax.jit(rate),
+        vocabulary=vocabulary_of(train),
+    )
+
+
+def make_order(config: Experiment, samples: int) -> Order:
+    """Return which samples of so many each step takes.
+
+    Raises:
+        BadInput: a batch or partitions that the samples cannot fill.
+    """
+    asked, batch = config.plan.shuffle, config.data.batch
+    shards = config.plan.mesh.batch_shards * config.optim.accumulate
+    if samples < batch:
+        raise BadInput(
+            "there are fewer training samples than a batch has",
+            rule="a step draws different samples",
+            values=f"{samples:,} training samples, data.batch = {batch:,}",
+            remedy=f"data.batch={max(samples // shards, 1) * shards}",
+        )
+    return order_of(asked, samples=samples, batch=batch, seed=config.seed)
+
+
+def make_course(config: Experiment, samples: int) -> Course:
+    """Return when things happen in a run over so many training samples.
+
+    Raises:
+        BadInput: more steps than can be counted.
+    """
+    order = make_order(config, samples)
+    if order.steps(config.epochs) >= 2**31:
+        raise BadInput(
+            "the run has too many steps",
+            rule="a run has fewer than 2,147,483,648 steps",
+            values=f"epochs = {config.epochs}, {samples} samples, "
+            f"data.batch = {config.data.batch}",
+            remedy="epochs=100",
+        )
+    return Course(
+        steps=order.steps(config.epochs),
+        samples=samples,
+        batch=config.data.batch,
+        save_every=config.checkpoint.interval(samples / config.data.batch),
+        skips=config.optim.skip_nonfinite,
+    )
+
+
+def per_update(plan: Plan, microbatches: int, rate: Rate) -> Rate:
+    """Return the rate of an update, counted from the first of the run.
+
+    In a step of a schedule without a flush weights move several times: the rate then
+    goes from that of the step to that of the next.
+
+    Args:
+        plan: the layout.
+        microbatches: of a step.
+        rate: rate of each step, from 0.
+    """
+    most = updates(plan, microbatches)
+    return rate if most == 1 else lambda count: rate(count / most)
+
+
+def make_recipe(config: Experiment) -> Recipe:
+    """Return how the configuration's network is made, in its precision."""
+    return Recipe(
+        maker="jaxdist.models.registry:make_model",
+        settings=asdict(config.model),
+        dtype="bfloat16" if config.precision == "bfloat16" else None,
+    )
+
+
+def make_task(config: Experiment, recipe: Recipe, rate: Rate) -> Task:
+    """Return the configuration's task, its parameters moved at this rate."""
+    full = jnp.float64 if config.precision == "float64" else jnp.float32
+    narrow = config.precision == "bfloat16"
+    return Task(
+        model=recipe,
+        optimizer=optimizer(config.optim, rate),
+        objective=objective_for(config.model),
+        microbatches=config.optim.accumulate,
+        average=config.optim.ema,
+        seed=config.seed,
+        dtype=jnp.bfloat16 if narrow else full,
+        param_dtype=full,
+    )
+
+
+def _check_own(
+    task: Task, plan: Plan, shapes: Mapping[str, jax.ShapeDtypeStruct]
+) -> None:
+    """Refuse a network that is right on whole batches alone; ours are held to laws."""
+    network = network_of(task)
+    check_layers(network)
+    inputs = cast(task.objective.arguments(shapes), task.dtype)
+    check_positions(plan, network, inputs)
+
+
+def network_of(task: Task) -> nnx.Module:
+    """Return a task's network on shapes alone."""
+    return nnx.merge(task.graph, task.state.params, task.state.stats)
+
+
+def _of(*shape: int, dtype: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)

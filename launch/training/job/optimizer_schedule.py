@@ -1,0 +1,139 @@
+"""The schedule: how the weights of a run will move, known before it starts."""
+
+import math
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from jaxdist.core.plan import Plan
+from jaxdist.launch.config import Experiment
+from jaxdist.launch.training.job.job import make_course, make_recipe, make_task
+from jaxdist.train.optimizers import (
+    PER_SAMPLES,
+    OptimConfig,
+    Ramp,
+    decays,
+    learning_rate,
+    ramp,
+)
+from jaxdist.train.run_schedule import Course
+from jaxdist.train.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """The rate of one epoch."""
+
+    epoch: int
+    """Its number, from 1."""
+    step: int
+    """Its first step, from 1."""
+    rate: float
+    """Learning rate of that step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """What an optimizer's settings come to on a data set, a batch and a layout."""
+
+    optim: OptimConfig
+    """The settings."""
+    ramp: Ramp
+    """How the rate begins."""
+    batch: int
+    """Samples in a global batch."""
+    replicas: int
+    """Parts that the batch is divided in, each on devices of its own."""
+    steps: int
+    """Steps of the run."""
+    milestones: tuple[int, ...]
+    """First steps, from 1, at a tenth of the rate."""
+    leaves: tuple[int, int]
+    """Leaves of the parameters that decay, and all of them."""
+    numbers: tuple[int, int]
+    """The numbers in them."""
+    sharing: int
+    """Samples that share the statistics of a batch norm; 0: the network has none."""
+    epochs: tuple[Epoch, ...]
+    """The rate, epoch by epoch."""
+
+    @property
+    def peak(self) -> str:
+        """The rate after the warm-up, and how it came to be.
+
+        A run on 1,024 samples at 0.1 for 256 has `0.1 x 1024/256 = 0.4`.
+        """
+        sizes = f"{self.batch}/{PER_SAMPLES}"
+        grown = {"none": "", "linear": f" x {sizes}", "root": f" x sqrt({sizes})"}
+        if self.optim.scaling == "none":
+            return f"{self.ramp.peak:g}"
+        how = grown[self.optim.scaling]
+        return f"{self.optim.lr:g}{how} = {self.ramp.peak:g}"
+
+    @property
+    def decay(self) -> str:
+        """Which leaves decay, and which samples share statistics: `10 of 25 leaves`."""
+        leaves = f"{self.leaves[0]} of {self.leaves[1]} leaves"
+        return leaves + f", norms of {self.sharing:,} samples" * bool(self.sharing)
+
+    @property
+    def microbatch(self) -> int:
+        """Samples that a replica computes at once."""
+        return self.batch // self.replicas // self.optim.accumulate
+
+
+def schedule_of(config: Experiment, plan: Plan, samples: int) -> Schedule:
+    """Return the schedule of a configuration on so many training samples.
+
+    Args:
+        config: checked settings, the network's fitted to the data.
+        plan: the layout; its devices need not be here.
+        samples: training samples.
+    """
+    course, per_epoch = make_course(config, samples), samples / config.data.batch
+    sizes = course.steps, per_epoch, course.batch
+    task = make_task(config, make_recipe(config), learning_rate(config.optim, *sizes))
+    return read_schedule(config, plan, task, course)
+
+
+def read_schedule(
+    config: Experiment, plan: Plan, task: Task, course: Course
+) -> Schedule:
+    """Return the schedule of a job's parts; arguments are as a `Job` has them."""
+    per_epoch, replicas = course.samples / course.batch, plan.batch_shards
+    params = task.state.params
+    marked = jax.tree.leaves(decays(params))
+    sizes = [leaf.size for leaf in jax.tree.leaves(params)]
+    kept = [size for size, decayed in zip(sizes, marked) if decayed]
+    return Schedule(
+        optim=config.optim,
+        ramp=ramp(config.optim, course.steps, per_epoch, course.batch),
+        batch=course.batch,
+        replicas=replicas,
+        steps=course.steps,
+        milestones=tuple(round(e * per_epoch) + 1 for e in config.optim.milestones),
+        leaves=(len(kept), len(sizes)),
+        numbers=(sum(kept), sum(sizes)),
+        sharing=_sharing(config, plan) if jax.tree.leaves(task.state.stats) else 0,
+        epochs=_epochs(config, course),
+    )
+
+
+def _sharing(config: Experiment, plan: Plan) -> int:
+    each = config.data.batch // plan.batch_shards // config.optim.accumulate
+    everyone = config.model.norm == "global"
+    return each * (plan.mesh.batch_shards if everyone else config.model.norm_group)
+
+
+def _epochs(config: Experiment, course: Course) -> tuple[Epoch, ...]:
+    per_epoch = course.samples / course.batch
+    rate = learning_rate(config.optim, course.steps, per_epoch, course.batch)
+    first = [round(epoch * per_epoch) for epoch in range(math.ceil(config.epochs))]
+    steps = np.array([step for step in first if step < course.steps], np.int32)
+    with jax.numpy_dtype_promotion("standard"):
+        rates = np.asarray(jax.jit(rate)(steps))
+    return tuple(
+        Epoch(epoch=number, step=int(step) + 1, rate=float(rate))
+        for number, (step, rate) in enumerate(zip(steps, rates), start=1)
+    )

@@ -1,0 +1,124 @@
+"""Shuffling: what an experiment's exchange of samples comes to, before it trains."""
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.core.plan.shuffle import Shuffle
+from jaxdist.core.text.formatting import percent
+from jaxdist.input.local_shuffle.partial import PartialOrder, order_of
+from jaxdist.input.local_shuffle.quality import (
+    Quality,
+    class_distance,
+    forecast,
+    home_fraction,
+)
+from jaxdist.launch.config import Experiment
+
+if TYPE_CHECKING:
+    from jaxdist.input.order import Order
+    from jaxdist.input.sources import Source
+
+_READ: Final = 20_000
+"""Samples up to which labels are read to measure an order: a pass over the data."""
+_TRACED: Final = 1_000_000
+"""Samples times epochs up to which an order is traced back: seconds."""
+
+
+def quality_of(
+    asked: Shuffle,
+    config: Experiment,
+    samples: int,
+    labels: NDArray[np.integer[Any]] | None,
+) -> Quality:
+    """Forecast the quality of an order with a part of the samples exchanged.
+
+    Args:
+        asked: the part, and the partitions.
+        config: batch and seed.
+        samples: of the training set.
+        labels: theirs, int [N], or None.
+
+    Raises:
+        BadInput: partitions that the batch or the samples cannot fill.
+    """
+    order = order_of(asked, samples=samples, batch=config.data.batch, seed=config.seed)
+    assert isinstance(order, PartialOrder)
+    return forecast(order.shuffle, labels)
+
+
+def labels_of(source: "Source") -> NDArray[np.integer[Any]] | None:
+    """Read the label of every sample, int [N]; None where a sample has not one."""
+    label = source.get(np.arange(min(len(source), 1))).get("label")
+    if label is None or label.ndim != 1 or not np.issubdtype(label.dtype, np.integer):
+        return None
+    parts = np.array_split(np.arange(len(source)), -(-len(source) // 4096))
+    return np.concatenate([source.get(ids)["label"] for ids in parts])
+
+
+def shuffle_line(order: "Order", epochs: float) -> str:
+    """Say in a line how samples are exchanged; empty where they are not held apart.
+
+    >>> from jaxdist.input.local_shuffle.shuffle import PartialShuffle
+    >>> shuffle = PartialShuffle.of(samples=1437, partitions=64, q=0.1)
+    >>> shuffle_line(PartialOrder(shuffle=shuffle, batch=64), 30)
+    '2 of 22 samples of 64 partitions an epoch; 6.9 % at home after 30'
+    """
+    if not isinstance(order, PartialOrder):
+        return ""
+    shuffle = order.shuffle
+    home = percent(Quality(shuffle=shuffle).home(round(epochs)))
+    return (
+        f"{shuffle.exchanged:,} of {shuffle.slots:,} samples of "
+        f"{shuffle.partitions:,} partitions an epoch; {home} at home after {epochs:g}"
+    )
+
+
+def mixed(order: "Order", source: "Source", epochs: float) -> dict[str, Any] | None:
+    """Measure how well an order has mixed samples, beside what was forecast of it.
+
+    Args:
+        order: of a run.
+        source: its training samples.
+        epochs: that it has made.
+
+    Returns:
+        Plain values; None where each epoch draws from all samples.
+    """
+    if not isinstance(order, PartialOrder):
+        return None
+    shuffle, count = order.shuffle, len(source)
+    labels = labels_of(source) if count <= _READ else None
+    quality = forecast(shuffle, labels)
+    rows = [
+        {
+            "epoch": epoch,
+            "home": home_fraction(shuffle, epoch),
+            "home_forecast": quality.home(epoch),
+            "distance": None
+            if labels is None
+            else class_distance(shuffle, labels, epoch),
+            "distance_forecast": quality.distance(epoch),
+        }
+        for epoch in _doubling(max(0, math.ceil(epochs) - 1))
+        if epoch * count <= _TRACED
+    ]
+    return {
+        "partitions": shuffle.partitions,
+        "slots": shuffle.slots,
+        "exchanged": shuffle.exchanged,
+        "floor": quality.floor,
+        "measured": rows,
+    }
+
+
+def _doubling(last: int) -> list[int]:
+    """Return 0, 1, 2, 4, ... and the last one.
+
+    >>> _doubling(6), _doubling(0)
+    ([0, 1, 2, 4, 6], [0])
+    """
+    powers = [1 << n for n in range(last.bit_length())]
+    return sorted({0, *(power for power in powers if power < last), last})

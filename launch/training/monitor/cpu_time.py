@@ -1,0 +1,80 @@
+"""Running: how long a process computed, waited for a processor, and stood still.
+
+A process that waits for others sleeps. What its threads ran, and what they would have
+run had a processor been free, is its own affair; and so is the time after which a
+thread wakes that had asked to sleep for a moment: then the whole process stood still.
+"""
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import get_native_id
+from typing import Final
+
+from jaxdist.launch.distributed.background_thread import Beside
+
+_TICK_S: Final = 0.05
+_LATE_S: Final = 0.03
+"""A thread wakes this late on a machine that is only busy."""
+_TASKS: Final = Path("/proc/self/task")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """Seconds of a process."""
+
+    computed: float = 0.0
+    """Its threads were on a processor, all together."""
+    waited: float = 0.0
+    """That which waited longest was ready and had none; 0 where the system does not
+    say."""
+    stood: float = 0.0
+    """It was stopped, or could not run a thread for another reason."""
+
+
+class Running(Beside):
+    """Looks at this process from one of its threads, as a context."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stood = 0.0
+        self._before = (time.process_time(), delays(), 0.0)
+
+    def since_last(self) -> Ran:
+        """Return what the process did since this was called before."""
+        ran, had, stood = self._before
+        self._before = now = time.process_time(), delays(), self._stood
+        # Threads wait side by side, and most of them for what nobody needs soon.
+        waits = [ns - had.get(task, 0) for task, ns in now[1].items()]
+        waited = max(0, *waits, 0) / 1e9
+        return Ran(computed=now[0] - ran, waited=waited, stood=now[2] - stood)
+
+    def goes_on(self) -> None:
+        """Add up by how much later than asked for this thread wakes."""
+        mine = _TASKS / str(get_native_id())
+        last, had = time.monotonic(), _delay(mine)
+        while not self.over.wait(_TICK_S):
+            now, has = time.monotonic(), _delay(mine)
+            # What this thread waited for a processor, others did as well.
+            late = now - last - _TICK_S - (has - had) / 1e9
+            self._stood += late if late > _LATE_S else 0.0
+            last, had = now, has
+
+
+def delays() -> Mapping[str, int]:
+    """Return the nanoseconds that each thread of this process waited for a processor.
+
+    Linux keeps them; elsewhere there are none.
+    """
+    with suppress(OSError):
+        return {task.name: _delay(task) for task in _TASKS.iterdir()}
+    return {}
+
+
+def _delay(task: Path) -> int:
+    """Return the same of one thread; 0 of one that has ended."""
+    with suppress(OSError, IndexError, ValueError):
+        return int((task / "schedstat").read_text().split()[1])
+    return 0

@@ -1,0 +1,102 @@
+"""The verdict: which process of a run is stuck, by what each has said of itself.
+
+All processes of a run go through the same places in the same order, so whoever is
+behind is stuck; and whoever says nothing any more is stopped, or its host is gone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jaxdist.launch.distributed.process_group import Company
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """What a process has said of itself."""
+
+    number: int
+    """Of its place."""
+    step: int
+    """Step of the run."""
+    phase: str
+    """Phase of the step."""
+    beat: int
+    """How often it has spoken."""
+    line: str
+    """Line of the source at which its main thread is."""
+    host: str = ""
+    """Name of its machine."""
+
+    @property
+    def where(self) -> str:
+        """The place in words."""
+        return f"step {self.step}, {self.phase or 'between phases'}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Which process is stuck."""
+
+    text: str
+    """For a person."""
+    speaker: int
+    """The process that says it."""
+
+
+def verdict(
+    before: Mapping[int, Said],
+    after: Mapping[int, Said],
+    mine: Company,
+    own: Said,
+    waited_s: float,
+) -> Verdict:
+    """Say which process is stuck.
+
+    Args:
+        before: what each process had said when one of them was too late.
+        after: the same a few beats later; nothing where process 0 did not answer.
+        mine: the process that asks, among those of its run.
+        own: where it is.
+        waited_s: seconds that it has been there.
+    """
+    rank = mine.rank
+    waits_ = waits(rank, own, waited_s)
+    if not after:
+        return Verdict(text=_alone(own, waited_s, rank), speaker=1 if rank else 0)
+    silent = [r for r in range(mine.count) if before.get(r) == after.get(r)]
+    speaker = min(set(after) - set(silent), default=rank)
+    if silent:
+        said = silence({r: after.get(r) for r in silent})
+        return Verdict(text=f"{said}; {waits_}", speaker=speaker)
+    least = min(said.number for said in after.values())
+    behind = [r for r, said in after.items() if said.number == least]
+    if len(behind) < len(after):
+        where = "; ".join(
+            f"rank {r} in {after[r].where}, at {after[r].line}" for r in behind
+        )
+        return Verdict(text=f"stuck: {where}; {waits_}", speaker=speaker)
+    text = f"stuck: no rank is behind, all are in {own.where}, for {waited_s:.0f} s"
+    return Verdict(text=f"{text}, at {own.line}", speaker=speaker)
+
+
+def waits(rank: int, own: Said, waited_s: float) -> str:
+    """Say where a process waits."""
+    return f"rank {rank} waits in {own.where}, for {waited_s:.0f} s"
+
+
+def silence(silent: Mapping[int, Said | None]) -> str:
+    """Say who says nothing any more."""
+    last = "; ".join(f"rank {r}, last in {_where(said)}" for r, said in silent.items())
+    return f"stuck: {last}: it says nothing any more, is stopped or gone"
+
+
+def _where(said: Said | None) -> str:
+    return "no step" if said is None else said.where
+
+
+def _alone(own: Said, waited_s: float, rank: int) -> str:
+    """Say what a process knows that hears nobody."""
+    where = f"rank {rank} in {own.where}, for {waited_s:.0f} s, at {own.line}"
+    if rank == 0:
+        return f"stuck: {where}"
+    return f"stuck: rank 0 says nothing any more, is stopped or gone; {where}"

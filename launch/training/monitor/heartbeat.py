@@ -1,0 +1,114 @@
+"""Bulletin: what a run says of itself while it goes, in a file of its folder.
+
+Whoever sees the folder knows where each process is, without asking any of them: a run
+that has died cannot be asked.
+"""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import Any, Final, Self
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.distributed.process_group import Company
+from jaxdist.launch.run_folder.folder import write_whole
+from jaxdist.launch.run_folder.status import GOING, read_news
+from jaxdist.launch.training.monitor.hang_report import Said
+
+EVERY_S: Final = 2.0
+"""Seconds from one writing to the next."""
+
+
+class Bulletin:
+    """Writes the file again and again, as a context.
+
+    Args:
+        path: the file; process 0 has the folder of the run, others one that goes.
+        steps: of the whole run.
+        mine: the process among those of its run; process 0 alone writes.
+        places: returns where each process is, by rank.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        steps: int,
+        mine: Company,
+        places: Callable[[], Mapping[int, Said]],
+    ) -> None:
+        before = read_news(path)
+        self._path, self._places, self._over = path, places, Event()
+        self._writes, self._accepted = mine.leads, False
+        self._before = path.read_text("utf-8") if path.exists() else None
+        self._news: dict[str, Any] = {
+            "sitting": 1 if before is None else before.sitting + 1,
+            "steps": steps,
+            "count": mine.count,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "began": time.time(),
+        }
+        self._thread = Thread(target=self._again, daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._writes:
+            self._write(GOING)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._over.is_set():
+            return
+        if isinstance(error, BadInput) and not self._accepted:
+            self._puts_back()
+        else:
+            by_hand = kind is None or kind is KeyboardInterrupt
+            self.ends("stopped" if by_hand else "failed")
+
+    def accept(self) -> None:
+        """Note that the run goes on: what refuses it from now on is news of it."""
+        self._accepted = True
+
+    def ends(self, state: str) -> None:
+        """Write the last news of this sitting."""
+        self._over.set()
+        if self._writes:
+            self._thread.join(EVERY_S)
+            self._write(state)
+
+    def _puts_back(self) -> None:
+        """Leave what there was: who refuses to go on with a run says nothing of it."""
+        self._over.set()
+        if not self._writes:
+            return
+        self._thread.join(EVERY_S)
+        with suppress(OSError):
+            if self._before is None:
+                self._path.unlink(missing_ok=True)
+            else:
+                write_whole(self._path, self._before)
+
+    def _again(self) -> None:
+        while not self._over.wait(EVERY_S):
+            self._write(GOING)
+
+    def _write(self, state: str) -> None:
+        # A full disk ends a run where it loses something; here it loses nothing.
+        with suppress(OSError):
+            places = {
+                str(rank): {"host": said.host, "step": said.step, "phase": said.phase}
+                for rank, said in sorted(self._places().items())
+            }
+            news = {"state": state, **self._news, "processes": places}
+            write_whole(self._path, json.dumps(news) + "\n")

@@ -1,0 +1,204 @@
+"""Profiling: a jax.profiler trace of a window of steps."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxdist.core.errors import BadInput
+
+if TYPE_CHECKING:
+    import jax
+from typing import TYPE_CHECKING, Final
+
+import jax
+
+from jaxdist.collectives.loop_trip_counts import NAME, computations
+from jaxdist.core.step_breakdown import (
+    BUBBLE,
+    COMPUTE,
+    PACKING,
+    UPDATE,
+    WAITING,
+    Measured,
+)
+from jaxdist.launch.devices.platform import own_cores
+from jaxdist.launch.run_folder.folder import write_whole
+from jaxdist.launch.training.job.job import network_of
+from jaxdist.partition.gradient_buckets import BUCKETS
+from jaxdist.pipeline.async_executor import UPDATE as UPDATE_OF_STAGES
+from jaxdist.profile.instruction_term import Part
+from jaxdist.profile.scopes import modules
+from jaxdist.profile.trace_breakdown import watched
+from jaxdist.profile.xplane import read_spans
+from jaxdist.train.step import UPDATE as UPDATE_OF_STEP
+
+if TYPE_CHECKING:
+    from jaxdist.collectives.hlo_collectives import Move
+    from jaxdist.train.layout import Layout
+    from jaxdist.train.program import Program
+
+
+Window = tuple[int, int]
+"""First and last step to profile, counted from 1."""
+
+
+def read_window(word: str | None) -> Window | None:
+    """Read `steps=A:B`.
+
+    Raises:
+        BadInput: another form, or a window without steps.
+
+    >>> read_window("steps=10:15")
+    (10, 15)
+    """
+    if word is None:
+        return None
+    found = re.fullmatch(r"steps=(\d+):(\d+)", word)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise BadInput(
+            f"no window of steps {word}",
+            rule="--profile takes steps=FIRST:LAST, counted from 1",
+            remedy="--profile steps=10:15",
+        )
+    return int(found[1]), int(found[2])
+
+
+def profiled(
+    batches: "Iterator[Mapping[str, jax.Array]]",
+    start: int,
+    window: Window | None,
+    folder: Path,
+) -> "Iterator[Mapping[str, jax.Array]]":
+    """Pass batches on, and trace while those of the window are trained on.
+
+    Args:
+        batches: the batches of a run from step `start` on.
+        start: steps done before.
+        window: steps to trace; None passes batches through.
+        folder: where the trace goes.
+    """
+    if window is None:
+        yield from batches
+        return
+    import jax
+
+    tracing = False
+    try:
+        for step, batch in enumerate(batches, start=start + 1):
+            if step == window[0]:
+                jax.profiler.start_trace(str(folder), profiler_options=_options())
+                tracing = True
+            if step == window[1] + 1 and tracing:
+                jax.profiler.stop_trace()
+                tracing = False
+            yield batch
+    finally:
+        if tracing:
+            jax.profiler.stop_trace()
+
+
+def _options() -> "jax.profiler.ProfileOptions":
+    """Leave calls of Python out: to watch each makes a step several times longer."""
+    import jax
+
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    return options
+
+
+_OPERATION: Final = re.compile(r"^\s*(?:ROOT\s+)?%?([\w.\-]+) = .+? ([\w\-]+)\(")
+_STAGE: Final = re.compile(r"\bstage(\d+)\.(forward|backward|weights)/while/body/")
+"""Scope of a stage's work where it is done; outside the loop it is asked about."""
+_HOLDERS: Final = frozenset(("while", "call", "conditional", "parameter", "constant"))
+"""Instructions that run others, or nothing."""
+_UPDATES: Final = frozenset((UPDATE_OF_STEP, UPDATE_OF_STAGES))
+
+
+def write_measured(program: "Program", traces: Path, since: float, to: Path) -> bool:
+    """Write what the newest trace says of the steps in it.
+
+    Args:
+        program: what ran.
+        traces: folder of the profiler.
+        since: Unix seconds; an older trace is of another sitting.
+        to: file of the record.
+
+    Returns:
+        Whether there was a trace with a whole step in it.
+    """
+    found = [p for p in traces.rglob("*.xplane.pb") if p.stat().st_mtime >= since]
+    if not found:
+        return False
+    text = program.step.as_text() or ""
+    newest = max(found, key=lambda path: path.stat().st_mtime)
+    spans = read_spans(newest, text.partition("HloModule ")[2].partition(",")[0])
+    devices = watched(spans, parts_of(program))
+    if devices:
+        cores = own_cores()
+        record = Measured(cores=cores, processes=jax.process_count(), devices=devices)
+        write_whole(to, record.to_json())
+    return bool(devices)
+
+
+def parts_of(program: "Program") -> dict[str, Part]:
+    """Tell of each instruction of a compiled step what it is a part of."""
+    layers = frozenset(modules(network_of(program.layout.task)))
+    text = program.step.as_text() or ""
+    found = dict(_computing(text, layers))
+    moves = ((move.op, _moving(move, program.layout)) for move in program.moves)
+    return found | dict(moves)
+
+
+def _computing(text: str, layers: frozenset[str]) -> Iterator[tuple[str, Part]]:
+    lines = (line for part in computations(text).values() for line in part)
+    for line in lines:
+        said = _OPERATION.match(line)
+        if said is None or said[2] in _HOLDERS:
+            continue
+        name = NAME.search(line)
+        scopes = re.split(r"[/():]+", name[1]) if name else []
+        if _UPDATES.intersection(scopes):
+            yield said[1], Part(term=UPDATE)
+            continue
+        if name and BUCKETS in name[1]:
+            yield said[1], Part(term=PACKING)
+            continue
+        inside = [scope for scope in scopes if scope in layers]
+        yield (
+            said[1],
+            Part(
+                term=COMPUTE,
+                layer=inside[-1] if inside else "",
+                backward="transpose" in scopes,
+                of_stage=_of_stage(name[1] if name else ""),
+            ),
+        )
+
+
+def _moving(move: "Move", layout: "Layout") -> Part:
+    """Name a collective as its plan does; of several, by its scopes."""
+    scopes = re.split(r"[/():]+", move.name)
+    rows = [
+        row
+        for ledger in layout.ledgers
+        for row in ledger.rows
+        if (row.kind, row.axes) == (move.kind, move.axes)
+    ]
+    best = max(
+        rows,
+        key=lambda row: (
+            move.name.count(row.layer),
+            scopes.count(row.what),
+            row.payload,
+        ),
+        default=None,
+    )
+    what = best.what if best else move.kind
+    term = f"{what}, {' x '.join(move.axes) or 'unknown devices'}"
+    return Part(term=term, waits=BUBBLE if "pipe" in move.axes else WAITING)
+
+
+def _of_stage(name: str) -> tuple[str, int] | None:
+    found = _STAGE.search(name)
+    return (found[2], int(found[1])) if found else None

@@ -1,0 +1,92 @@
+"""The record: what came of a run, from its loop, its phases and its program."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from jaxdist.core.run_record import Run
+from jaxdist.launch.run_folder.folder import RunFolder, write_whole
+from jaxdist.launch.training.job.shuffle_quality import mixed, shuffle_line
+from jaxdist.launch.training.session import Start
+from jaxdist.train.loop import Outcome
+from jaxdist.train.metrics import Recorder
+from jaxdist.train.nonfinite import skipped_steps
+
+if TYPE_CHECKING:
+    from jaxdist.input.sources import Source
+
+_NOT_EVALUATED: Final = {
+    **{"accuracy": None, "loss": None},
+    **{"correct": 0, "answers": 0, "samples": 0},
+}
+
+
+def record_of(
+    start: Start,
+    outcome: Outcome,
+    recorder: Recorder,
+    *,
+    checkpoint: int | None,
+    exchange: Mapping[str, int],
+) -> Run:
+    """Write down what happened.
+
+    Args:
+        start: how the sitting began.
+        outcome: what the loop saw.
+        recorder: the seconds of its steps and phases.
+        checkpoint: step of the newest one.
+        exchange: what was exchanged of samples, counted.
+    """
+    job, plan = start.job, start.job.layout.plan
+    low, median, high = _step_s(recorder)
+    phases = recorder.phases()
+    score = _NOT_EVALUATED | dict(outcome.score)
+    return Run(
+        name=start.folder.name,
+        experiment=start.resolved.source,
+        status="stopped" if outcome.stopped else "done",
+        plan=asdict(plan),
+        devices=plan.mesh.devices,
+        platform=start.prepared.platform,
+        parameters=start.program.parameters,
+        steps=int(outcome.state.step),
+        skipped=skipped_steps(outcome.state.opt),
+        accuracy=score["accuracy"],
+        loss=score["loss"],
+        correct=score["correct"],
+        answers=score["answers"],
+        held_out=score["samples"],
+        shuffle=shuffle_line(job.order, job.config.epochs),
+        samples_per_s=job.order.batch / median if median else 0.0,
+        step_s=median,
+        step_s_p5=low,
+        step_s_p95=high,
+        wall_s=sum(phases.values()),
+        first_step_s=outcome.first_step_s,
+        phases_s=phases,
+        bytes_by_collective=job.layout.ledger.by_term(),
+        collectives=[asdict(row) for row in start.program.audit],
+        memory_bytes=start.program.memory_bytes,
+        resumed_at=start.step if start.restored is not None else None,
+        checkpoint=checkpoint,
+        exchange=exchange,
+    )
+
+
+def _step_s(recorder: Recorder) -> tuple[float, float, float]:
+    """Return the seconds of a step: 5th percentile, median, 95th; the first apart."""
+    seconds = np.array(recorder.step_seconds[1:] or recorder.step_seconds or [0.0])
+    low, median, high = np.percentile(seconds, [5, 50, 95])
+    return float(low), float(median), float(high)
+
+
+def write_mixed(own: RunFolder, start: Start, source: "Source", steps: int) -> None:
+    """Write down how well samples were mixed, where a part of them was exchanged."""
+    order = start.job.order
+    found = mixed(order, source, steps * order.batch / len(source))
+    if found is not None:
+        write_whole(own.mixed, json.dumps(found, indent=2) + "\n")

@@ -1,0 +1,199 @@
+"""Training: a resolved configuration run from its start, or its newest checkpoint."""
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import jax
+
+from jaxdist.core.run_record import Run
+from jaxdist.input.device_feed import Feed, train_feed
+from jaxdist.launch.config.provenance import Resolved
+from jaxdist.launch.devices.prepare import Prepared
+from jaxdist.launch.distributed.preemption import never, until
+from jaxdist.launch.distributed.process_group import Company, company
+from jaxdist.launch.run_folder.folder import RunFolder, write_whole
+from jaxdist.launch.run_folder.folder_lock import claimed
+from jaxdist.launch.training.checkpoints import Notes, open_checkpoints
+from jaxdist.launch.training.evaluate import evaluator
+from jaxdist.launch.training.job.job import Job
+from jaxdist.launch.training.observers import attended
+from jaxdist.launch.training.preflight import check_lowered, check_program
+from jaxdist.launch.training.prepare import Work, looked_through
+from jaxdist.launch.training.profiler import write_measured
+from jaxdist.launch.training.session import Onlooker, Start
+from jaxdist.launch.training.summary import record_of, write_mixed
+from jaxdist.partition.audit import let_pass, stop
+from jaxdist.train import program as programs
+from jaxdist.train.loop import Outcome, fit
+from jaxdist.train.metrics import Recorder
+from jaxdist.train.program import Program
+from jaxdist.train.run_schedule import Course
+from jaxdist.train.state import TrainState
+
+if TYPE_CHECKING:
+    from jaxdist.train.checkpoint.checkpoints import Checkpoints
+    from jaxdist.train.checkpoint.restore import Restored
+
+Batches = Iterator[Mapping[str, jax.Array]]
+
+
+def train(
+    resolved: Resolved,
+    prepared: Prepared,
+    onlooker: Onlooker,
+    *,
+    started: float,
+    through: Callable[[Batches, int], Batches] = lambda batches, start: batches,
+    ends: Callable[[], bool] = never,
+) -> tuple[Run, RunFolder]:
+    """Run a configuration to its end, or until asked to end.
+
+    Args:
+        resolved: checked settings.
+        prepared: the plan fitted to the devices.
+        onlooker: is shown what happens.
+        started: when the command started, Unix seconds.
+        through: wraps the batches, to profile some steps for example.
+        ends: whether to end here, and from then on; asked between steps.
+
+    Raises:
+        BadInput: it cannot run as asked; nothing was written.
+    """
+    jax.config.update("jax_enable_x64", resolved.config.precision == "float64")
+    mine = company()
+    work = looked_through(resolved, prepared, mine)
+    with ExitStack() as stack:
+        own = work.folder if mine.leads else _aside(stack)
+        with mine.in_turn("claim"):
+            stack.enter_context(claimed(own))
+        to = stack.enter_context(
+            attended(
+                work.job,
+                mine,
+                work.folder,
+                own,
+                note=onlooker.note,
+                on_processor=work.now.prepared.platform == "cpu",
+                started=started,
+            )
+        )
+        checkpoints = open_checkpoints(work.folder, work.job.config.checkpoint.keep)
+        stack.callback(checkpoints.close)
+        start, state = _begin(work, checkpoints, to.recorder, mine)
+        check_program(mine, start.program)
+        to.news.accept()
+        work.write(own)
+        to.recorder.goes_on_from(start.step)
+        onlooker.begins(start)
+        feed = stack.enter_context(_train_feed(start, work))
+        batches = until(through(feed, start.step), ends)
+        judge = evaluator(work.job, work.sources[1], ends)
+        outcome = fit(
+            start.program,
+            state,
+            batches,
+            course=_course(start, to.recorder, mine),
+            evaluate=judge,
+            saver=Notes(checkpoints, start.resolved, work.job),
+            recorder=to.recorder,
+            watcher=onlooker,
+            rates=work.job.rates,
+        )
+        run = _end(start, outcome, to.recorder, checkpoints, feed)
+        write_whole(own.summary, run.to_json())
+        if mine.leads:
+            write_mixed(own, start, work.sources[0], run.steps)
+        write_measured(start.program, own.traces, started, own.measured)
+        to.news.ends(run.status)
+    return run, work.folder
+
+
+def _aside(stack: ExitStack) -> RunFolder:
+    """Return a folder for what process 0 alone writes of a run; it goes in the end."""
+    return RunFolder(Path(stack.enter_context(TemporaryDirectory())))
+
+
+def _begin(
+    work: Work, checkpoints: "Checkpoints", recorder: Recorder, mine: Company
+) -> tuple[Start, TrainState]:
+    """Compile the step, and compute or read the first state."""
+    program, state, restored = _compiled(work.job, checkpoints, recorder, mine)
+    start = Start(
+        job=work.job,
+        program=program,
+        folder=work.folder,
+        prepared=work.now.prepared,
+        resolved=work.now.resolved,
+        samples=(len(work.sources[0]), len(work.sources[1])),
+        restored=restored,
+        chosen=work.now.said,
+    )
+    return start, state
+
+
+def _compiled(
+    job: Job, checkpoints: "Checkpoints", recorder: Recorder, mine: Company
+) -> "tuple[Program, TrainState, Restored | None]":
+    """Compile the step while the first state is computed or read."""
+    fresh = not checkpoints.steps()
+    with recorder.phase("compile", 0), ThreadPoolExecutor(1) as pool:
+        first = pool.submit(programs.initial_state, job.layout) if fresh else None
+        differs = stop if job.config.audit == "fail" else let_pass
+        seen = partial(check_lowered, mine, job.layout)
+        program = programs.compile_program(job.layout, differs, seen)
+        if first is not None:
+            return program, first.result(), None
+    with recorder.phase("checkpoint", 0):
+        restored = checkpoints.restore_newest(job.layout.stored)
+    if restored is None:
+        raise RuntimeError("the checkpoints vanished while the run started")
+    return program, job.layout.take(restored.state), restored
+
+
+def _train_feed(start: Start, work: Work) -> Feed:
+    layout, data = start.job.layout, start.job.config.data
+    return train_feed(
+        work.sources[0],
+        start.job.order,
+        start.program.batch,
+        shapes=layout.padded(layout.shapes),
+        dtypes=layout.task.objective.dtypes,
+        shift=data.shift,
+        start=start.step,
+        threads=data.readers,
+        keep=work.keep,
+    )
+
+
+def _course(start: Start, recorder: Recorder, mine: Company) -> Course:
+    """Return the course; all processes owe the evaluation that process 0 misses."""
+    step, course = start.step, start.job.course
+    # The sitting before was asked to end in an evaluation.
+    owed = step > 0 and course.tests(step) and not recorder.was_tested(step)
+    return replace(course, owed=mine.told("test", owed))
+
+
+def _end(
+    start: Start,
+    outcome: Outcome,
+    recorder: Recorder,
+    checkpoints: "Checkpoints",
+    feed: Feed,
+) -> Run:
+    """Wait for what is under way, and write down what happened."""
+    with recorder.phase("checkpoint", start.job.course.steps):
+        checkpoints.wait()
+    feed.close()  # what is under way would be counted in parts
+    return record_of(
+        start,
+        outcome,
+        recorder,
+        checkpoint=max(checkpoints.steps(), default=None),
+        exchange={} if feed.kept is None else feed.kept.counts(),
+    )

@@ -1,0 +1,211 @@
+"""Reading a cluster: a name, a YAML file as people write it, or what calibrate wrote.
+
+A number is written with its unit, `12.5 GB/s`, and takes the `origin` of its table, of
+the table around it, or else the file's name; `{value: 12.5 GB/s, origin: ...}` gives a
+number one of its own.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.text import parsing
+from jaxdist.core.validation import check_fields, read_table
+
+_HERE: Final = Path(__file__).parent
+_FILES: Final = (".yaml", ".yml", ".json")
+
+
+def names() -> list[str]:
+    """Return the clusters that have a name."""
+    return sorted(path.stem for path in _HERE.glob("*.yaml"))
+
+
+def find(name: str) -> Cluster:
+    """Return the cluster of a name or of a file.
+
+    Args:
+        name: one of `names()`, or a path that ends in .yaml, .yml or .json.
+
+    Raises:
+        BadInput: no such cluster, or a file that describes none.
+
+    >>> find("dgx-a100").levels[0].name
+    'host'
+    """
+    known = names()
+    path = Path(name)
+    if name in known:
+        path = _HERE / f"{name}.yaml"
+    elif path.suffix not in _FILES:
+        near = did_you_mean(name, known)
+        raise BadInput(
+            f"no cluster named {name}",
+            rule=f"one of {', '.join(known)}, or a file: {', '.join(_FILES)}",
+            values=f"--cluster {name}",
+            remedy=f"did you mean {near}?" if near else f"--cluster {known[0]}",
+        )
+    tree = read_table(
+        path,
+        what="a cluster",
+        holds="a device and levels",
+        option="--cluster",
+        page="docs/clusters.md",
+    )
+    return of_tree(tree, path.stem)
+
+
+def of_tree(tree: Mapping[str, Any], stem: str) -> Cluster:
+    """Make a cluster of what a file says.
+
+    Args:
+        tree: as YAML or JSON has it.
+        stem: of the file, for the name and for numbers without an origin.
+    """
+    check_fields(
+        tree, (*_CLUSTER, "name", "source", "origin", "device", "levels"), stem
+    )
+    for key in ("device", "levels"):
+        if not tree.get(key):
+            raise BadInput(
+                f"{stem} has no {key}",
+                rule="a cluster has a device and levels",
+                values=f"it has {', '.join(tree)}",
+                remedy="docs/clusters.md has an example; or --cluster dgx-a100",
+            )
+    origin = tree.get("origin", f"given: {stem}")
+    top = _table({"name": stem, **tree}, _CLUSTER, "cluster", origin)
+    levels = tree["levels"]
+    if not isinstance(levels, list):
+        raise BadInput(
+            f"{stem} has no list of levels",
+            rule="levels are a list, innermost first",
+            values=f"levels: {levels!r}",
+            remedy="levels: [{name: host, size: 8, ...}]",
+        )
+    made = [_table(level, _LEVEL, "a level", origin) for level in levels]
+    device = _table(tree["device"], _DEVICE, "device", origin)
+    return Cluster.from_tree({**top, "device": device, "levels": made})
+
+
+Reader = Callable[[object, str], float]
+
+
+def _plain(value: object, where: str) -> float:
+    """Read a number that has no unit."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise BadInput(
+        f"{where}: {value} is no number",
+        rule=f"{where} has no unit",
+        values=f"{value!r}",
+        remedy=f"{where}: 1.0",
+    )
+
+
+_CLUSTER: Final[Mapping[str, Reader]] = {
+    "host_link": parsing.bandwidth,
+    "host_memory": parsing.volume,
+    "input_rate": parsing.bandwidth,
+    "price": _plain,
+    "jitter": _plain,
+    "overlap": _plain,
+}
+_DEVICE: Final[Mapping[str, Reader]] = {
+    "memory": parsing.volume,
+    "memory_bandwidth": parsing.bandwidth,
+    "launch": parsing.seconds,
+    "crowd": _plain,
+}
+_LEVEL: Final[Mapping[str, Reader]] = {
+    "alpha": parsing.seconds,
+    "bandwidth": parsing.bandwidth,
+    "port_bandwidth": parsing.bandwidth,
+    "oversubscription": _plain,
+    "length": parsing.metres,
+}
+_LINE: Final[Mapping[str, Reader]] = {
+    "messages": _plain,
+    "share": _plain,
+    "skew": parsing.seconds,
+}
+_TABLES: Final[Mapping[str, Reader]] = {
+    "flops": parsing.work_rate,
+    "packing": parsing.seconds,
+}
+"""Numbers of a device by a name that is no field: of a dtype, of a way of summing."""
+
+
+def reader_of(path: str) -> Reader:
+    """Return what reads the number at a path of a cluster: its name says its unit."""
+    table, _, name = path.removeprefix("device.").rpartition(".")
+    if table in _TABLES:
+        return _TABLES[table]
+    known = {**_CLUSTER, **_DEVICE, **_LEVEL, **_LINE}
+    return known.get(name, parsing.work_rate)
+
+
+def _table(
+    tree: object, known: Mapping[str, Reader], where: str, origin: str
+) -> dict[str, Any]:
+    """Return a table with its numbers in SI units, each with an origin."""
+    if not isinstance(tree, Mapping):
+        check_fields(tree, known, where)
+        return {}
+    values = dict(tree)
+    own = values.pop("origin", origin)
+    for key, reader in known.items():
+        if key in values:
+            values[key] = _number(values[key], reader, f"{where}.{key}", own)
+    for name, reader in _TABLES.items():
+        if isinstance(values.get(name), Mapping):
+            values[name] = {
+                key: _number(one, reader, f"{where}.{name}.{key}", own)
+                for key, one in values[name].items()
+            }
+    if isinstance(values.get("lines"), list):
+        values["lines"] = [
+            _table(line, _LINE, f"{where}.lines", own) for line in values["lines"]
+        ]
+    for name in ("kernels", "blocks"):
+        if isinstance(values.get(name), Mapping):
+            values[name] = _timed(values[name], name, own)
+    if "efficiency" in values:
+        values["efficiency"] = _curve(values["efficiency"], own)
+    if "bandwidth" not in values and "port_bandwidth" in values:
+        ports = int(values.get("ports", 1))
+        port = values["port_bandwidth"]
+        more = f"; times {ports} ports" if ports > 1 else ""
+        values["bandwidth"] = {
+            "value": ports * port["value"],
+            "origin": port["origin"] + more,
+        }
+    return values
+
+
+def _number(value: object, reader: Reader, where: str, origin: str) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        check_fields(value, ("value", "origin"), where)
+        origin = value.get("origin", origin)
+        value = value.get("value")
+    return {"value": reader(value, where), "origin": origin}
+
+
+def _timed(tree: Mapping[str, Any], name: str, origin: str) -> dict[str, Any]:
+    """Return kernels or blocks that were timed, with an origin."""
+    values = {"origin": origin, **tree}
+    if "peak" in values:
+        peak = parsing.work_rate(values["peak"], f"device.{name}.peak")
+        values["peak"] = peak
+    return values
+
+
+def _curve(value: object, origin: str) -> dict[str, Any]:
+    """Return an efficiency: one share of the peak, points, or points and an origin."""
+    if isinstance(value, Mapping):
+        return {"origin": origin, **value}
+    if isinstance(value, list):
+        return {"points": value, "origin": origin}
+    return {"points": [[1.0, _plain(value, "efficiency")]], "origin": origin}

@@ -1,0 +1,223 @@
+"""Parts that Transformers are made of: attention, feed-forward, tables, positions."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxdist.core.block_protocol import Pair
+from jaxdist.core.dtypes import wide
+from jaxdist.core.errors import BadInput
+from jaxdist.layers import (
+    Dropout,
+    Embed,
+    Linear,
+    causal_attention,
+)
+from jaxdist.models.transformer_config import Sizes
+
+Layer = Any
+Make = Callable[..., Any]
+
+_SPREAD: Final = 0.02
+"""Standard deviation of first weights (Radford et al. 2019)."""
+
+
+class Attention(nnx.Module):
+    """Causal self-attention; several heads may share keys and values.
+
+    Args:
+        turn: applied to queries and keys `[B, T, heads, features]`.
+        linear: makes a linear layer, `linear(features_in, features_out)`.
+        last: makes the one that writes to the residual path.
+    """
+
+    def __init__(self, sizes: Sizes, turn: Layer, linear: Make, last: Make) -> None:
+        self.head, self.turn = sizes.head, turn
+        self.query = linear(sizes.embed, sizes.heads * sizes.head)
+        self.key = linear(sizes.embed, sizes.kv_heads * sizes.head)
+        self.value = linear(sizes.embed, sizes.kv_heads * sizes.head)
+        self.out = last(sizes.heads * sizes.head, sizes.embed)
+        made = ("query", "key", "value")
+        self.pairs = (Pair(first=made, last="out", unit=sizes.head),)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Let each token of `[B, T, C]` read itself and those before it."""
+        query, key = self.turn(self._split(self.query(x))), self._split(self.key(x))
+        value = self._split(self.value(x))
+        read = causal_attention(query, self.turn(key), value)
+        return self.out(read.reshape(*x.shape[:2], -1))
+
+    def _split(self, x: jax.Array) -> jax.Array:
+        return x.reshape(*x.shape[:2], -1, self.head)
+
+
+class Gelu(nnx.Module):
+    """Two linear layers with a GELU between (Hendrycks and Gimpel 2016)."""
+
+    pairs = (Pair(first=("up",), last="down"),)
+
+    def __init__(self, sizes: Sizes, linear: Make, last: Make) -> None:
+        self.up = linear(sizes.embed, sizes.hidden)
+        self.down = last(sizes.hidden, sizes.embed)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map each token of `[B, T, C]` by itself."""
+        return self.down(jax.nn.gelu(self.up(x)))
+
+
+class SwiGlu(nnx.Module):
+    """A linear layer gated by the SiLU of another (Shazeer 2020, arXiv:2002.05202)."""
+
+    pairs = (Pair(first=("gate", "up"), last="down"),)
+
+    def __init__(self, sizes: Sizes, linear: Make, last: Make) -> None:
+        self.gate = linear(sizes.embed, sizes.hidden)
+        self.up = linear(sizes.embed, sizes.hidden)
+        self.down = last(sizes.hidden, sizes.embed)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map each token of `[B, T, C]` by itself."""
+        return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nnx.Module):
+    """Attention, then feed-forward, each behind a norm and beside a shortcut."""
+
+    def __init__(self, parts: "Parts", attention: Layer, mlp: Layer) -> None:
+        self.norm1, self.attention = parts.norm(), attention
+        self.norm2, self.mlp = parts.norm(), mlp
+        self.dropout1, self.dropout2 = Dropout(parts.dropout), Dropout(parts.dropout)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map tokens `[B, T, C]` to `[B, T, C]`."""
+        x = x + self.dropout1(self.attention(self.norm1(x)))
+        return x + self.dropout2(self.mlp(self.norm2(x)))
+
+
+class Embedding(nnx.Module):
+    """A vector for each token, and for each position where there is a table of them."""
+
+    def __init__(self, parts: "Parts", *, positions: bool) -> None:
+        sizes = parts.sizes
+        self.context = sizes.context
+        self.tokens = parts.table(sizes.vocabulary)
+        self.positions = parts.table(sizes.context) if positions else None
+        self.dropout = Dropout(parts.dropout)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """Map tokens int32 `[B, T]` to vectors `[B, T, C]`.
+
+        Raises:
+            BadInput: more tokens than the context.
+        """
+        count = tokens.shape[1]
+        if count > self.context:
+            raise BadInput(
+                "a sample has more tokens than the network can take",
+                rule="data.context is at most model.context",
+                values=f"data.context = {count}, model.context = {self.context}",
+                remedy=f"data.context={self.context}, or model.context={count}",
+            )
+        x = self.tokens(tokens)
+        if self.positions is not None:
+            x = x + self.positions(jnp.arange(count, dtype=jnp.int32))
+        return self.dropout(x)
+
+
+class Head(nnx.Module):
+    """A norm, then the likeness to each token's vector: the embedding's own table."""
+
+    def __init__(self, parts: "Parts", table: Embed) -> None:
+        self.norm, self.table = parts.norm(), table
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map `[B, T, C]` to logits `[B, T, vocabulary]`."""
+        return self.table.attend(self.norm(x))
+
+
+class Rotary(nnx.Module):
+    """Turns pairs of features by angles that grow with the position (RoPE).
+
+    Pair i of D features turns by position * base**(-2 i / D); feature i is paired with
+    i + D/2. Su et al. 2021, arXiv:2104.09864, section 3.4.2.
+    """
+
+    def __init__(self, base: float) -> None:
+        self.base = base
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Turn queries or keys `[B, T, heads, D]`, D even."""
+        count, half = x.shape[1], x.shape[-1] // 2
+        rates = self.base ** (-np.arange(half) / half)
+        angles = np.arange(count)[:, None, None] * rates
+        full = wide(x.dtype)
+        cos, sin = (jnp.asarray(f(angles), full) for f in (np.cos, np.sin))
+        left, right = jnp.split(x.astype(full), 2, axis=-1)
+        turned = (left * cos - right * sin, right * cos + left * sin)
+        return jnp.concatenate(turned, -1).astype(x.dtype)
+
+
+class Still(nnx.Module):
+    """Leaves queries and keys as they are: positions were added before."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Return `x`."""
+        return x
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Makes the layers of one network, all with its sizes, dtype and first weights."""
+
+    sizes: Sizes
+    """Sizes of the network."""
+    dropout: float
+    """Share of features dropped before each sum with a shortcut."""
+    dtype: Any
+    """Dtype of activations; None follows the parameters."""
+    rngs: nnx.Rngs
+    """Source of first weights."""
+    norms: Make
+    """Class of the norms."""
+    bias: bool
+    """Whether linear layers have biases."""
+
+    def norm(self) -> Layer:
+        """Make a norm over the features."""
+        return self.norms(
+            self.sizes.embed, epsilon=1e-5, dtype=self.dtype, rngs=self.rngs
+        )
+
+    def linear(self, wide_in: int, wide_out: int, spread: float = _SPREAD) -> Layer:
+        """Make a linear layer."""
+        return Linear(
+            wide_in,
+            wide_out,
+            use_bias=self.bias,
+            dtype=self.dtype,
+            kernel_init=nnx.initializers.normal(spread),
+            rngs=self.rngs,
+        )
+
+    def last(self, wide_in: int, wide_out: int) -> Layer:
+        """Make a linear layer whose output is added to a shortcut: 2 a block."""
+        spread = _SPREAD / math.sqrt(2 * self.sizes.depth)
+        return self.linear(wide_in, wide_out, spread)
+
+    def table(self, rows: int) -> Embed:
+        """Make a table of vectors."""
+        table = Embed(
+            rows,
+            self.sizes.embed,
+            embedding_init=nnx.initializers.normal(_SPREAD),
+            rngs=self.rngs,
+        )
+        # Without a dtype flax would fix that of the first weights, also for float64.
+        table.dtype = self.dtype
+        return table

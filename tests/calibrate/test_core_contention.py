@@ -1,0 +1,53 @@
+"""Crowd: one device computes, then all, and a machine says how much slower that is."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from jaxdist.calibrate import core_contention
+from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.errors import BadInput
+from jaxdist.meshes.clusters.load import find
+from jaxdist.meshes.clusters.what_if import changed
+
+
+@pytest.fixture
+def mesh():
+    return jax.make_mesh((4,), ("data",), (AxisType.Auto,), devices=jax.devices()[:4])
+
+
+@pytest.mark.parametrize("some", [1, 3, 4])
+def test_so_many_devices_compute_and_the_others_do_not(mesh, some):
+    made = core_contention._computing(mesh, some)()
+    rests = np.full(
+        (core_contention._SIDE, core_contention._SIDE),
+        1 / core_contention._SIDE,
+        np.float32,
+    )
+    works = [not np.array_equal(shard.data[0], rests) for shard in _in_order(made)]
+    assert works == [place < some for place in range(4)]
+
+
+def _in_order(made):
+    return sorted(made.addressable_shards, key=lambda shard: shard.index[0].start)
+
+
+@pytest.mark.parametrize(
+    ("alone", "together", "times"), [(1.0, 2.0, 2.0), (1.0, 0.9, 1.0)]
+)
+def test_it_is_the_time_in_company_over_that_alone(
+    mesh, monkeypatch, alone, together, times
+):
+    """One that is a little faster in company was measured a little wrong."""
+    monkeypatch.setattr(
+        core_contention, "quartiles", lambda *_, **__: [alone, together]
+    )
+    assert core_contention.crowding(mesh) == times
+
+
+def test_no_device_is_faster_in_company():
+    with pytest.raises(BadInput, match="at least 1"):
+        changed(find("testbed"), ["device.crowd=0.5"])
+    slower = find("testbed").with_number("device.crowd", Number(2.0, "given: a test"))
+    assert type(slower).from_json(slower.to_json()) == slower

@@ -1,0 +1,109 @@
+"""What is made of timings: a line through sums, and a curve through kernels."""
+
+from dataclasses import replace
+
+import pytest
+
+from jaxdist.calibrate.alpha_beta_fit import Timing, steadied, wire
+from jaxdist.calibrate.collective_timings import Chained
+from jaxdist.calibrate.hosts import Among
+from jaxdist.calibrate.levels import line_of
+from jaxdist.calibrate.measure_cluster import efficiency
+from jaxdist.collectives.hlo_collectives import wire_bytes
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.cluster.device import Curve, Device
+from jaxdist.core.cluster.kernel_timings import Kernel
+from jaxdist.core.cluster.level import Level
+from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.kernel_shape import Shape
+from jaxdist.core.plan import MeshShape
+from jaxdist.core.plan.placement import Placed
+from jaxdist.oracle.collective_times import seconds
+from jaxdist.oracle.link_groups import group_of
+
+ORIGIN = "measured: a test"
+
+
+def kernel(flops, seconds):
+    shape = Shape(kind="product", uses=flops / 2e4, inputs=100, outputs=100)
+    return Kernel(shape=shape, forward_s=seconds, backward_s=3 * seconds)
+
+
+def timings(alpha, bandwidth, devices, sizes=(1 << 10, 1 << 15, 1 << 20, 1 << 24)):
+    return [
+        Timing(
+            kind="all-reduce",
+            payload=size,
+            seconds=4 * alpha + wire_bytes("all-reduce", size, devices) / bandwidth,
+        )
+        for size in sizes
+    ]
+
+
+def test_a_line_finds_what_a_message_and_a_byte_cost():
+    found = wire(timings(3e-4, 25e6, 4), 4)
+    assert found.alpha == pytest.approx(3e-4)
+    assert found.bandwidth == pytest.approx(25e6)
+    assert found.spread == pytest.approx(0, abs=1e-9)
+
+
+def test_a_cost_is_never_negative():
+    """Small sums that are faster than the line of the large ones."""
+    odd = [*timings(0.0, 25e6, 4), Timing(kind="all-reduce", payload=64, seconds=1e-9)]
+    found = wire(odd, 4)
+    assert found.alpha >= 0
+    assert found.bandwidth > 0
+    assert found.spread > 0.1
+
+
+def test_the_curve_has_the_peak_and_the_share_of_each_size():
+    peak, curve = efficiency(
+        [kernel(1e6, 1e-3), kernel(1e9, 1e-2), kernel(8e9, 1e-1)], ORIGIN
+    )
+    assert peak == 1e11
+    assert curve.at(1e6) == pytest.approx(0.01)
+    assert curve.at(1e9) == pytest.approx(1.0)
+    assert curve.at(8e9) == pytest.approx(0.8)
+
+
+def test_a_line_with_its_bend_goes_through_every_timing():
+    """What a collective was measured to take is what the oracle says that it takes.
+
+    The two smallest are one measurement.
+    """
+    odd = (3.1e-3, 3.9e-3, 30e-3, 150e-3)
+    timed = tuple(
+        Timing(kind="reduce-scatter", payload=each.payload, seconds=took)
+        for each, took in zip(timings(3e-4, 25e6, 4), odd, strict=True)
+    )
+    level = Level(
+        name="data", size=4, alpha=Number(5e-4, ORIGIN), bandwidth=Number(2e7, ORIGIN)
+    )
+    chain = Chained(kind="reduce-scatter", among=Among(devices=4), timings=timed)
+    device = Device(
+        name="some",
+        flops={},
+        memory=Number(1e9, ORIGIN),
+        memory_bandwidth=Number(1e9, ORIGIN),
+        efficiency=Curve(points=((1.0, 1.0),), origin=ORIGIN),
+    )
+    cluster = Cluster(name="some", device=device, levels=(level,))
+    group = group_of(cluster, Placed(mesh=MeshShape(data=4)), ["data"])
+    group = replace(group, lines=(line_of(chain, group, ORIGIN),))
+    said = [seconds("reduce-scatter", each.payload, 1, group) for each in timed]
+    assert said == pytest.approx((3.5e-3, 3.5e-3, *odd[2:]))
+
+
+@pytest.mark.parametrize(
+    ("took", "said"),
+    [
+        ((3.0, 4.0, 30.0, 150.0), (3.5, 3.5, 30.0, 150.0)),
+        ((7.5, 6.5, 5.5, 8.5), (6.5, 6.5, 6.5, 8.5)),
+        ((2.0, 6.0, 5.0, 6.0), (2.0, 6.0, 5.0, 6.0)),
+        ((4.0, 4.0, 4.0, 4.0), (4.0, 4.0, 4.0, 4.0)),
+        ((4.0, 5.0, 6.0, 8.0), (5.0, 5.0, 5.0, 8.0)),
+    ],
+)
+def test_small_sizes_that_take_alike_are_one_measurement(took, said):
+    """From the smallest on, and only as long as none takes half as long again."""
+    assert steadied(took) == pytest.approx(said)

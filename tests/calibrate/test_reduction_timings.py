@@ -1,0 +1,73 @@
+"""A measured link is the same in every process, and a run keeps what it chose."""
+
+import sys
+
+import jax
+import pytest
+from jax.sharding import AxisType
+
+from jaxdist.calibrate.reduction_timings import measure
+from jaxdist.collectives.autotune import Auto
+from jaxdist.collectives.registry import METHODS
+from jaxdist.launch.launchers.processes.loopback import Loopback
+from jaxdist.launch.run_folder.folder import RunFolder
+from jaxdist.launch.run_folder.lockfile import read_lock
+
+pytestmark = pytest.mark.timeout(300)
+
+WORKER = """
+import jax
+from jaxdist.collectives.registry import METHODS
+from jaxdist.launch.distributed.initialize import join
+from jaxdist.calibrate.reduction_timings import measure
+
+join()
+mesh = jax.make_mesh((jax.process_count(),), ("data",))
+print(measure(mesh, "data", [METHODS["exact"], METHODS["int8"]]))
+"""
+
+
+def test_a_link_has_a_pace_for_each_way_and_auto_can_choose_by_it():
+    mesh = jax.make_mesh(
+        (2, 2),
+        ("data", "fsdp"),
+        devices=jax.devices()[:4],
+        axis_types=(AxisType.Auto,) * 2,
+    )
+    among = (METHODS["exact"], METHODS["int8"])
+    link = measure(mesh, "data", among)
+    assert link.devices == 2
+    assert [pace.via for pace in link.paces] == ["exact", "int8"]
+    assert link.rate > 0
+    found = Auto(among=among, link=link).chosen([(64, 64)], "float32", {"data": 2})
+    assert found in among
+
+
+def test_all_processes_come_to_the_same_link(tmp_path):
+    (tmp_path / "worker.py").write_text(WORKER)
+    command = [sys.executable, str(tmp_path / "worker.py")]
+    done = Loopback(2).run(command, timeout=200)
+    first, second = (each.out.splitlines()[-1] for each in done)
+    assert first == second
+    assert first.startswith("Link(devices=2")
+
+
+def test_a_run_says_what_it_chose_and_goes_on_with_it(job, tmp_path):
+    words = (f"run.dir={tmp_path}", f"data.dir={job.data}", "run.name=chosen")
+    words += ("model.width=4", "plan.reduce.via=auto", "plan.reduce.among=exact,sign")
+    words += ("plan.mesh.data=2", "plan.reduce.dense_below=0")
+    code, out, err = job.run("train", "digits", "epochs=0.2", *words)
+    assert code == 0, err
+    assert "out of exact, sign; 2 devices along data" in " ".join((out + err).split())
+    kept = read_lock(RunFolder(tmp_path / "chosen")).resolved.config.plan.reduce.via
+    assert kept in ("exact", "sign")
+    code, out, err = job.run("train", "digits", "epochs=0.4", *words)
+    assert code == 0, err
+    assert f"{kept}, as this run began" in " ".join((out + err).split())
+
+
+def test_ways_that_cannot_be_chosen_from_are_refused(job, tmp_path):
+    words = (f"run.dir={tmp_path}", f"data.dir={job.data}", "plan.reduce.via=auto")
+    code, _, err = job.call("train", "digits", *words, "plan.reduce.among=int9,ring")
+    assert code == 2
+    assert "plan.reduce.among=exact,int8,ring" in err

@@ -1,0 +1,123 @@
+"""Reading collectives out of compiled HLO: kinds, axes, bytes."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from jaxdist.collectives.hlo_collectives import read_collectives
+
+MESH = {"data": 2, "spatial_h": 2, "tensor": 2}
+
+
+def one(line, mesh=MESH):
+    (move,) = read_collectives(line, mesh)
+    return move.kind, move.axes, move.group, move.payload
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        "replica_groups={{0,4},{1,5},{2,6},{3,7}}",
+        "replica_groups=[4,2]<=[2,4]T(1,0)",
+        "replica_groups=mesh['data'=2,'spatial_h'=2,'tensor'=2] {'data'}",
+    ],
+)
+def test_groups_in_every_form(groups):
+    line = f"  %r = f32[3,5]{{1,0}} all-reduce(%x), channel_id=1, {groups}, to_apply=%s"
+    assert one(line) == ("all-reduce", ("data",), 2, 60)
+
+
+def test_groups_over_two_axes():
+    line = "%r = bf16[8] all-gather(%x), replica_groups={{0,1,2,3},{4,5,6,7}}"
+    assert one(line) == ("all-gather", ("spatial_h", "tensor"), 4, 16)
+
+
+def test_no_groups_is_everyone():
+    line = "ROOT %r = f32[] all-reduce(%x), replica_groups={}, to_apply=%s"
+    assert one(line) == ("all-reduce", tuple(MESH), 8, 4)
+
+
+def test_groups_that_no_axes_make_are_shown_as_unknown():
+    line = "%r = f32[2] all-reduce(%x), replica_groups={{0,3},{1,2},{4,7},{5,6}}"
+    assert one(line) == ("all-reduce", (), 2, 8)
+
+
+@pytest.mark.parametrize(
+    ("groups", "axes"),
+    [
+        ("{{0,1,2,3},{4,5,6,7},{8,9,10,11},{12,13,14,15}}", ("data[2]", "tensor")),
+        ("{{0,2},{1,3},{4,6},{5,7},{8,10},{9,11},{12,14},{13,15}}", ("data[2]",)),
+        ("{{0,4},{1,5},{2,6},{3,7},{8,12},{9,13},{10,14},{11,15}}", ()),
+    ],
+)
+def test_neighbours_along_an_axis_are_a_part_of_it(groups, axes):
+    line = f"%r = f32[2] all-reduce(%x), replica_groups={groups}"
+    assert one(line, {"data": 8, "tensor": 2})[1] == axes
+
+
+def test_tuples_are_summed():
+    line = "%r = (f32[2]{0}, f64[3]{0}) all-reduce(%x, %y), replica_groups=[1,8]<=[8]"
+    assert one(line)[3] == 8 + 24
+
+
+def test_a_started_permute_counts_its_result_once():
+    line = (
+        "%p = (s8[5]{0}, s8[5]{0}, u32[], u32[]) collective-permute-start(%x), "
+        "source_target_pairs={{0,2},{4,6}}"
+    )
+    assert one(line) == ("collective-permute", ("spatial_h",), 2, 5)
+
+
+def test_a_started_gather_counts_its_result():
+    line = (
+        "%g = (f32[4]{0}, f32[8]{0}) all-gather-start(%x), "
+        "replica_groups={{0,4},{1,5},{2,6},{3,7}}"
+    )
+    assert one(line) == ("all-gather", ("data",), 2, 32)
+
+
+def test_gathers_that_were_started_together_count_all_results():
+    line = (
+        "%g = ((f32[4]{0}, f32[1]{0}), (f32[8]{0}, f32[2]{0})) all-gather-start(%x, %y), "
+        "replica_groups={{0,4},{1,5},{2,6},{3,7}}"
+    )
+    assert one(line) == ("all-gather", ("data",), 2, 40)
+
+
+def test_wire_bytes_follow_the_ring():
+    line = "%r = f32[200] all-reduce(%x), replica_groups=[1,8]<=[8], to_apply=%s"
+    (move,) = read_collectives(line, MESH)
+    assert move.wire == 2 * 7 * 800 // 8
+
+
+@pytest.mark.parametrize("groups", ["{{0}}", "{{0},{1}}", "[8,1]<=[8]"])
+def test_a_device_alone_moves_nothing(groups):
+    line = f"%r = f32[2] all-reduce(%x), replica_groups={groups}, to_apply=%s"
+    assert read_collectives(line, MESH) == ()
+
+
+def test_a_real_program():
+    mesh = jax.make_mesh(
+        (4, 2),
+        ("data", "tensor"),
+        axis_types=(AxisType.Auto,) * 2,
+        devices=jax.devices()[:8],
+    )
+
+    def local(x):
+        x = lax.psum(x, "data") + lax.ppermute(x, "tensor", [(0, 1), (1, 0)])
+        return lax.all_gather(x, "data", tiled=True)
+
+    step = jax.shard_map(
+        local, mesh=mesh, in_specs=P("data"), out_specs=P(), check_vma=False
+    )
+    text = jax.jit(step).lower(jnp.zeros((8, 3))).compile().as_text()
+    found = {(m.kind, m.axes): m.payload for m in read_collectives(text, mesh.shape)}
+    assert found == {
+        ("all-reduce", ("data",)): 2 * 3 * 4,
+        ("collective-permute", ("tensor",)): 2 * 3 * 4,
+        ("all-gather", ("data",)): 8 * 3 * 4,
+    }

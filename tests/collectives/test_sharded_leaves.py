@@ -1,0 +1,43 @@
+"""Shards are joined to the whole, and sums dealt out are the parts of the whole sum."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from jaxdist.collectives.sharded_leaves import deal, join, own
+
+SHAPES = ((4, 6), (8,), (3, 8), (4,), (5,))
+DIMS = (0, 0, 1, 0, None)
+SPECS = (P("fsdp"), P("fsdp"), P(None, "fsdp"), P("fsdp"), P())
+
+
+def leaves(dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    return [jnp.asarray(rng.integers(-8, 8, shape), dtype) for shape in SHAPES]
+
+
+def on_four(run, arrays, specs, outs):
+    mesh = jax.make_mesh((4,), ("fsdp",), axis_types=(jax.sharding.AxisType.Auto,))
+    mapped = jax.shard_map(
+        run, mesh=mesh, in_specs=(specs,), out_specs=outs, check_vma=False
+    )
+    return jax.jit(mapped)(arrays)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_joining_what_was_cut_gives_the_whole(dtype):
+    whole = leaves(dtype)
+    again = on_four(lambda x: join(own(x, DIMS, "fsdp"), DIMS, "fsdp"), whole, P(), P())
+    for a, b in zip(again, whole, strict=True):
+        assert a.dtype == b.dtype
+        assert (a == b).all()
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_dealing_gives_the_parts_of_the_sum(dtype):
+    whole = leaves(dtype)
+    dealt = on_four(lambda x: deal(x, DIMS, "fsdp"), whole, P(), list(SPECS))
+    for a, b, dim in zip(dealt, whole, DIMS, strict=True):
+        assert (a == (b if dim is None else 4 * b.astype(jnp.float32))).all()

@@ -1,0 +1,125 @@
+"""Kernels that were timed, and what those that were not are taken for."""
+
+from dataclasses import replace
+
+import pytest
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.cluster.kernel_timings import Kernel, Kernels
+from jaxdist.core.errors import BadInput
+from jaxdist.core.kernel_shape import Shape
+from jaxdist.core.profile import Layer
+from jaxdist.meshes.clusters.load import find
+
+ORIGIN = "measured: a test"
+FEW = Shape(kind="product", uses=4, inputs=64, outputs=64)
+MANY = replace(FEW, uses=1024)
+TAPS = Shape(kind="convolution", taps=9, uses=256, inputs=16, outputs=16)
+
+
+def kernel(shape, forward, backward):
+    """One of so many FLOPs a second."""
+    flops = shape.flops
+    return Kernel(
+        shape=shape, forward_s=flops / forward, backward_s=2 * flops / backward
+    )
+
+
+PEAK = 1e11
+TABLE = Kernels(
+    origin=ORIGIN,
+    peak=PEAK,
+    timed=(kernel(FEW, 1e9, 5e8), kernel(MANY, 16e9, 8e9), kernel(TAPS, 3e9, 2e9)),
+)
+
+
+@pytest.mark.parametrize("timed", TABLE.timed)
+def test_a_kernel_that_was_timed_takes_what_it_took(timed):
+    found = TABLE.seconds(timed.shape, PEAK)
+    assert found == pytest.approx((timed.forward_s, timed.backward_s), rel=1e-6)
+
+
+def test_between_two_it_is_as_fast_as_what_is_near():
+    """Halfway over the logarithm of uses, the rates' geometric mean."""
+    between = replace(FEW, uses=64)
+    forward, backward = TABLE.seconds(between, PEAK)
+    assert between.flops / forward == pytest.approx(4e9)
+    assert 2 * between.flops / backward == pytest.approx(2e9)
+    nearer, _ = TABLE.seconds(replace(FEW, uses=16), PEAK)
+    assert replace(FEW, uses=16).flops / nearer < 2e9
+
+
+def test_a_device_of_twice_the_speed_takes_half_as_long():
+    """Asking about another device, or finding that it is faster, asks about kernels."""
+    whole, half = TABLE.seconds(TAPS, PEAK), TABLE.seconds(TAPS, 2 * PEAK)
+    assert half == pytest.approx((whole[0] / 2, whole[1] / 2))
+
+
+def test_a_kind_of_which_none_was_timed_has_no_seconds():
+    products = replace(TABLE, timed=TABLE.timed[:2])
+    assert products.seconds(TAPS, PEAK) is None
+    assert products.seconds(FEW, PEAK) is not None
+
+
+def test_what_is_timed_again_replaces_what_it_took():
+    again = Kernels(origin="measured: later", peak=PEAK, timed=(kernel(FEW, 2e9, 1e9),))
+    both = TABLE.with_more(again)
+    assert len(both.timed) == 3
+    assert both.origin == "measured: later"
+    assert both.seconds(FEW, PEAK)[0] == pytest.approx(FEW.flops / 2e9)
+
+
+def test_of_equal_shapes_the_last_counts():
+    """Also in a file that somebody wrote."""
+    twice = replace(TABLE, timed=(*TABLE.timed, kernel(FEW, 4e9, 2e9)))
+    assert twice.seconds(FEW, PEAK)[0] == pytest.approx(FEW.flops / 4e9)
+
+
+def test_kernels_that_are_added_at_another_peak_leave_the_others_as_they_were():
+    """A cluster that was recalibrated has another peak than its kernels."""
+    peak = PEAK / 3
+    again = Kernels(origin=ORIGIN, peak=peak, timed=(kernel(FEW, 2e9, 1e9),))
+    both = TABLE.with_more(again)
+    assert both.seconds(TAPS, peak) == pytest.approx(TABLE.seconds(TAPS, peak))
+    assert both.seconds(FEW, peak)[0] == pytest.approx(FEW.flops / 2e9)
+
+
+def test_kernels_without_a_peak_are_refused():
+    with pytest.raises(BadInput, match="computes nothing"):
+        replace(TABLE, peak=0.0)
+
+
+def test_a_cluster_file_keeps_them():
+    plain = find("testbed")
+    cluster = replace(plain, device=replace(plain.device, kernels=TABLE))
+    assert Cluster.from_json(cluster.to_json()) == cluster
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (["product", 1, 16, 64, 64, 1e-6], "no row of a kernel"),
+        (["sum", 1, 16, 64, 64, 1e-6, 3e-6], "product or convolution"),
+        (["product", 1, 16, 64, 64, 0.0, 3e-6], "takes no time"),
+        (["product", 1, 16, 64, 64, "fast", 3e-6], "words in it"),
+        (["product", 1, 0, 64, 64, 1e-6, 3e-6], "takes no time"),
+    ],
+)
+def test_rows_that_are_no_kernels_are_refused(row, says):
+    with pytest.raises(BadInput) as caught:
+        Kernel.of_row(row)
+    assert says in str(caught.value)
+
+
+def test_a_table_that_is_asked_reads_features_and_writes_rows():
+    """Its weights are [rows, features]; a dense layer's [inputs, outputs]."""
+    asked = Layer(
+        name="t", kind="Embed", weights=(256, 64), flops_forward=2 * 8 * 256 * 64
+    )
+    dense = replace(asked, kind="Linear", weights=(64, 256))
+    assert asked.kernel == dense.kernel
+    assert (asked.kernel.inputs, asked.kernel.outputs, asked.kernel.uses) == (
+        64,
+        256,
+        8,
+    )

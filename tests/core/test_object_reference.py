@@ -1,0 +1,95 @@
+"""A name leads back to its function, and says what is wrong where it does not."""
+
+import os
+import sys
+
+import pytest
+
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.object_reference import call, find, is_named, load_file, name_of
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text, name="my.py"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def refused(name):
+    with pytest.raises(BadInput) as caught:
+        find(name)
+    return caught.value
+
+
+def test_names_are_told_from_data_sets_with_a_version():
+    assert all(map(is_named, ("my.py:Net", "/a/b.py:f", "package.module:f")))
+    assert not any(map(is_named, ("resnet50", "imagenet2012:5.1.0", "a:", ":f", "")))
+
+
+def test_a_name_leads_back(file):
+    path = file("def f():\n    return 7\n\nclass Net:\n    pass\n")
+    for name in ("f", "Net"):
+        thing = find(f"{path}:{name}")
+        assert name_of(thing) == f"{path}:{name}"
+        assert find(name_of(thing)) is thing
+    assert find(name_of(did_you_mean)) is did_you_mean
+
+
+def test_a_file_is_loaded_once_until_it_changes(file, tmp_path):
+    path = file("x = []\n")
+    assert load_file(path).x is load_file(path).x
+    old = load_file(path)
+    path.write_text("x = [1]\n")
+    # A file written twice within a tick of the clock has the same time.
+    os.utime(path, ns=(1, 1))
+    assert (load_file(path).x, old.x) == ([1], [])
+
+
+def test_a_file_hides_no_module(file):
+    load_file(file("x = 1\n", "json.py"))
+    import json
+
+    assert json.loads("[1]") == [1]
+
+
+def test_functions_without_a_place_have_no_name():
+    def inner():
+        return None
+
+    for thing in (inner, lambda: None):
+        with pytest.raises(BadInput, match="first column of a file"):
+            name_of(thing)
+
+
+def test_what_is_not_there_is_named(file, tmp_path):
+    path = file("def rings():\n    return 1\n")
+    assert refused(f"{path}:ring").remedy == (f"did you mean {path}:rings?",)
+    assert refused(f"{path}:xyz").remedy == ("def xyz(...):",)
+    assert refused(f"{tmp_path}/me.py:rings").remedy == (f"did you mean {path}?",)
+    moved = refused("/nowhere/at_all.py:Net")
+    assert moved.remedy == ("mv FOLDER/at_all.py /nowhere/at_all.py",)
+    assert refused("no_such_package.nets:Net").what == "no module no_such_package.nets"
+
+
+def test_a_file_that_fails_names_the_line_and_is_tried_again(file):
+    path = file("x = 1\ny = z\n")
+    for _ in range(2):
+        error = refused(f"{path}:f")
+        assert error.values == "NameError: name 'z' is not defined"
+        assert error.remedy[0].endswith("line 2")
+    assert not [
+        m for m in sys.modules.values() if getattr(m, "__file__", "") == str(path)
+    ]
+
+
+def test_a_function_that_fails_names_the_line(file):
+    path = file("def f():\n    x = 1\n    return x / 0\n")
+    with pytest.raises(BadInput) as caught:
+        call(f"{path}:f", find(f"{path}:f"))
+    assert caught.value.what == f"f() of {path} fails"
+    assert caught.value.values == "ZeroDivisionError: division by zero"
+    assert caught.value.remedy == (f"mend {path}, at line 3",)

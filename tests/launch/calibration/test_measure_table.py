@@ -1,0 +1,138 @@
+"""What `jaxdist calibrate` says of levels, takes for sizes, and refuses of them."""
+
+import io
+import json
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jaxdist.calibrate.alpha_beta_fit import Timing
+from jaxdist.calibrate.collective_timings import Chained
+from jaxdist.calibrate.hosts import Hosts
+from jaxdist.calibrate.levels import groups_of, levels_of, sums_of, with_lines
+from jaxdist.calibrate.measure_cluster import Machine
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.calibration import input_rate, measure
+from jaxdist.launch.calibration.measure_table import Calibrated, print_calibrated
+from jaxdist.launch.cli.main import main
+from jaxdist.launch.terminal.console import console
+from jaxdist.meshes.clusters.load import find
+
+FAST, SLOW = 1e10, 1e8
+SIZES = [1 << power for power in (10, 13, 15, 17, 19, 21, 23)]
+
+
+def made(hosts, rates):
+    """A machine whose sums go at some rates, size by size."""
+    chains = [
+        Chained(
+            kind="all-reduce",
+            among=among,
+            timings=tuple(
+                Timing(kind="all-reduce", payload=size, seconds=1e-4 + size / rate)
+                for size, rate in zip(SIZES, rates, strict=True)
+            ),
+        )
+        for among in groups_of(hosts)
+    ]
+    sums = sums_of(hosts, chains)
+    cluster = find("cpu-fake")
+    cluster = replace(cluster, levels=levels_of(hosts, sums, "measured: a test"))
+    cluster = with_lines(cluster, hosts, chains, "measured: a test")
+    machine = Machine(cluster=cluster, kernels=(), sums=sums)
+    return Calibrated(
+        machine=machine, dtype="float32", path=Path("mine.json"), leads=True
+    )
+
+
+def said(found):
+    out = console()
+    out.file = io.StringIO()
+    print_calibrated(out, found)
+    return out.file.getvalue()
+
+
+def test_each_level_is_said_and_what_is_in_it():
+    text = said(made(Hosts(count=4, devices=2), [FAST] * 7))
+    assert "  host     2 devices: " in text
+    assert "GB/s a device; " in text
+    assert "  net      4 hosts: " in text
+    assert "GB/s a host; " in text
+    assert "sums  " not in text
+    assert "switch" not in text
+
+
+def test_one_level_is_said_as_sums():
+    text = said(made(Hosts(count=1, devices=4), [FAST] * 7))
+    assert "  sums     25 us a message, " in text
+    assert "over 1.02 kB to 8.39 MB" in text
+
+
+def test_a_switch_of_algorithm_is_said_as_of_what_is_read():
+    found = made(Hosts(count=1, devices=4), [SLOW] * 4 + [FAST] * 3)
+    assert "  switch   all-reduce between 131,072 B and 524,288 B: " in said(found)
+    (switch,) = found.tree()["switches"]
+    assert (switch["level"], switch["above"]) == ("data", 1 << 19)
+
+
+def test_the_object_has_the_sums_of_each_level():
+    tree = json.loads(json.dumps(made(Hosts(count=4, devices=2), [FAST] * 7).tree()))
+    assert [(one["level"], one["devices"]) for one in tree["sums"][::7]] == [
+        ("host", 2),
+        ("net", 4),
+    ]
+    assert tree["switches"] == []
+
+
+@pytest.mark.parametrize("size", ["64 parsecs", "12kB", "9TB", "-1MB", "nan"])
+def test_sizes_that_cannot_be_are_refused(capsys, size):
+    assert main(["calibrate", "--devices=2", f"--largest={size}"]) == 2
+    said = capsys.readouterr().err
+    assert f"--largest {size} is no size" in said
+    assert "remedy   --largest 64MB" in said
+
+
+def test_one_device_has_no_links(capsys):
+    assert main(["calibrate", "--largest=64MB"]) == 2
+    said = capsys.readouterr().err
+    assert "--largest 64MB, 1 device" in said
+    assert "remedy   jaxdist calibrate --devices 2 --largest 64MB" in said
+
+
+def test_links_that_are_not_timed_have_no_largest_size(capsys, tmp_path):
+    path = tmp_path / "mine.json"
+    cluster = made(Hosts(count=1, devices=2), [FAST] * 7).machine.cluster
+    kernels = {"origin": "measured: a test", "peak": 1e9, "timed": []}
+    tree = json.loads(cluster.to_json())
+    tree["device"]["kernels"] = kernels
+    path.write_text(json.dumps(tree))
+    words = ["calibrate", "digits", "--cluster", str(path), "--largest", "64MB"]
+    assert main(words) == 2
+    assert "--largest 64MB, --cluster" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("processes", "each", "devices"), [(1, "4", 1), (2, "2", 4), (4, "", 4)]
+)
+def test_all_devices_of_several_processes_are_measured(
+    monkeypatch, processes, each, devices
+):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", each)
+    monkeypatch.setenv("XLA_FLAGS", "")
+    assert measure._devices(Namespace(devices=None), None, processes) == devices
+    with pytest.raises(BadInput, match="do not divide"):
+        measure._devices(Namespace(devices=0), None, processes)
+
+
+@pytest.mark.parametrize(("hosts", "part"), [((1, 8), 1), ((4, 2), 4)])
+def test_a_host_makes_its_part_of_the_samples_ready(monkeypatch, hosts, part):
+    """What is measured is of all hosts, and the number of a cluster is of one."""
+    monkeypatch.setattr(input_rate, "supplied", lambda config, mesh: 1e6)
+    count, devices = hosts
+    cluster = made(Hosts(count=count, devices=devices), [FAST] * 7).machine.cluster
+    config, mesh = Namespace(name="digits"), Namespace(size=8)
+    found = measure._with_input(cluster, config, mesh, "2026-11-24")
+    assert found.input_rate.value == 1e6 / part

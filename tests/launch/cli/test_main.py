@@ -1,0 +1,228 @@
+"""The command line: help, exit codes, and the commands that only read."""
+
+import errno
+import json
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+from jaxdist.core.errors import BadInput, Remark, TryAgain
+from jaxdist.launch.cli import main
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.run_folder.folder import RunFolder
+from jaxdist.launch.run_folder.lockfile import write_lock
+from jaxdist.train.optimizers import OptimConfig
+
+LIGHT = """
+import sys
+from jaxdist.launch.cli.main import main
+code = main(sys.argv[1:])
+heavy = {"jax", "flax", "optax", "orbax", "grain", "numpy"} & set(sys.modules)
+sys.exit(f"imported {heavy}" if heavy else code)
+"""
+
+
+@pytest.fixture
+def answer(capsys):
+    def run(*words):
+        code = main.main(words)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+def process(*words):
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["config", "--help"],
+        ["config", "digits", "optim.lr=0.3"],
+        ["experiments"],
+    ],
+)
+def test_commands_that_only_talk_import_nothing_heavy(words):
+    done = process(sys.executable, "-c", LIGHT, *words)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_help_lists_every_command_and_ends_with_the_exit_codes(answer):
+    code, out, _ = answer("--help")
+    assert code == 0
+    for name in main.command_names():
+        assert f"  {name} " in out
+    assert (
+        out.splitlines()[-1]
+        == "exit codes: 0 done, 1 failed, 2 bad input, 75 try again"
+    )
+    assert all(len(line) <= 100 for line in out.splitlines())
+
+
+@pytest.mark.parametrize("name", main.command_names())
+def test_every_command_has_help_that_ends_with_the_exit_codes(answer, name):
+    code, out, _ = answer(name, "--help")
+    assert code == 0
+    assert out.splitlines()[-1].startswith("exit codes:")
+
+
+def test_no_command_is_bad_input(answer):
+    code, out, err = answer()
+    assert (code, out) == (2, "")
+    assert "usage:" in err
+
+
+def test_the_module_runs_too():
+    done = process(sys.executable, "-m", "jaxdist.launch", "--version")
+    assert (done.returncode, done.stdout.split()[0]) == (0, "jaxdist")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["cnfig"], "error: no command cnfig\n  remedy   did you mean config? "),
+        (["--hlp"], "error: no option --hlp\n  remedy   did you mean --help? "),
+        (
+            ["config", "digits", "--jsn"],
+            "error: no option --jsn\n  remedy   did you mean --json? ",
+        ),
+        (["config"], "error: the following arguments are required: EXPERIMENT\n"),
+        (["experiments", "digit"], "error: no experiment named digit\n"),
+        (["diff", "a", "b", "--dir", "/proc/none"], "error: no run a\n"),
+    ],
+)
+def test_bad_words_exit_with_2(answer, words, said):
+    code, out, err = answer(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith(said)
+
+
+def test_two_mistakes_are_two_blocks(answer):
+    assert answer("config", "digit", "optm.lr=0.1", "--json") == (
+        2,
+        "",
+        "error: no experiment named digit\n"
+        "  remedy   did you mean digits? list them with: jaxdist experiments\n"
+        "\n"
+        "error: no key optm.lr\n"
+        "  remedy   did you mean optim.lr? list them with: jaxdist config digits\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (BadInput("no", remedy="yes"), 2, "error: no\n  remedy   yes\n"),
+        (TryAgain("saved at step 3"), 75, "saved at step 3\n"),
+        (KeyboardInterrupt(), 130, "\nstopped from the keyboard\n"),
+        (
+            OSError(errno.ENOSPC, "No space left", "runs/a"),
+            1,
+            "error: the disk is full\n",
+        ),
+        (RuntimeError("boom"), 1, "Traceback"),
+    ],
+)
+def test_errors_become_exit_codes(answer, monkeypatch, error, code, said):
+    def fail(words):
+        raise error
+
+    monkeypatch.setattr(main, "_answer", fail)
+    got, out, err = answer("train")
+    assert (got, out) == (code, "")
+    assert err.startswith(said)
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_options_may_stand_anywhere(answer, place):
+    words = ["config", "digits", "seed=3"]
+    words.insert(place, "--json")
+    code, out, _ = answer(*words)
+    assert code == 0
+    assert json.loads(out)["values"]["seed"] == {"value": 3, "by": "command line"}
+
+
+def test_config_marks_who_set_each_value(answer):
+    code, out, _ = answer("config", "digits", "optim.lr=0.3")
+    assert code == 0
+    lines = [line.split() for line in out.splitlines()]
+    usual = OptimConfig().lr
+    assert ["●", "optim.lr", "0.3", "(default", f"{usual})"] in lines
+    assert ["○", "plan.mesh.data", "4", "(default", "1)"] in lines
+    assert ["·", "seed", "0"] in lines
+    assert out.rstrip().endswith("try      jaxdist train digits")
+
+
+def test_config_in_ascii():
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxdist.launch", "config", "digits", "seed=1"],
+        env={"PYTHONIOENCODING": "ascii", "NO_COLOR": "1"},
+        capture_output=True,
+        check=True,
+    )
+    text = done.stdout.decode("ascii")
+    assert "  * seed " in text
+    assert "  o epochs " in text
+
+
+def test_experiments(answer):
+    assert "digits" in answer("experiments")[1]
+    assert "Expected score" in answer("experiments", "digits")[1]
+    found = json.loads(answer("experiments", "--json")[1])
+    assert "digits" in {entry["name"] for entry in found["experiments"]}
+
+
+@pytest.fixture
+def two_runs(tmp_path):
+    for name, words in (("a", []), ("b", ["optim.lr=0.3", "plan.idle=tensor"])):
+        (tmp_path / name).mkdir()
+        write_lock(RunFolder(tmp_path / name), resolve("digits", words))
+    return tmp_path
+
+
+def test_diff(answer, two_runs):
+    code, out, _ = answer("diff", "a", "b", "--dir", str(two_runs))
+    assert code == 0
+    assert "2 keys and 0 packages differ" in out
+    rows = [line.split() for line in out.splitlines()]
+    assert ["plan.idle", "·", "●", "tensor"] in rows
+    assert (
+        "the same"
+        in answer("diff", "a", str(two_runs / "a"), "--dir", str(two_runs))[1]
+    )
+
+
+def test_diff_as_json(answer, two_runs):
+    found = json.loads(answer("diff", "a", "b", "--dir", str(two_runs), "--json")[1])
+    assert found["keys"]["plan.idle"] == {"a": [], "b": ["tensor"]}
+    assert found["packages"] == {}
+
+
+def test_a_reader_that_leaves_sees_no_traceback():
+    words = [sys.executable, "-m", "jaxdist.launch", "config", "digits"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as done:
+        done.stdout.close()
+        assert done.stderr.read() == b""
+
+
+def test_remarks_are_one_line(capsys, monkeypatch):
+    """Others' warnings keep the place they come from."""
+
+    def noisy(words):
+        warnings.warn("two of your images are damaged", Remark, stacklevel=1)
+        warnings.warn("old call", DeprecationWarning, stacklevel=1)
+        return 0
+
+    monkeypatch.setattr(main, "_answer", noisy)
+    warnings.simplefilter("always")
+    assert main.main(["train"]) == 0
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first == "warn: two of your images are damaged"
+    assert "DeprecationWarning: old call" in others[0]

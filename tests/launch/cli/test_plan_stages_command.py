@@ -1,0 +1,166 @@
+"""`jaxdist plan stages`: what it prints, writes and refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jaxdist.core.plan import Plan
+from jaxdist.launch.cli.main import main
+from jaxdist.launch.config.plan_file import plan_words
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.pipeline.plan_schedule import timetable
+
+FILES = Path(__file__).parents[2] / "planner" / "stages" / "pipedream"
+VGG = ("--profile", str(FILES / "vgg16.txt"))
+
+
+@pytest.fixture
+def answer(capsys):
+    def run(*words):
+        code = main(["plan", "stages", *words])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def digits(capsys, tmp_path):
+    assert main(["profile", "digits", "batch=8", "--json"]) == 0
+    path = tmp_path / "digits.json"
+    path.write_text(capsys.readouterr().out)
+    return "--profile", str(path), "--flops-rate", "1e9"
+
+
+def test_the_object_has_what_the_plan_costs(answer):
+    words = (*VGG, "--workers", "8", "--bandwidth", "1.25e9", "--json")
+    code, out, err = answer(*words)
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert found["replicas"] == [7, 1]
+    assert found["cuts"] == ["node26"]
+    assert found["splits"] == [24, 40]
+    assert found["stage_seconds"] == pytest.approx([0.0888743, 0.050415], rel=1e-5)
+    assert found["speedup_over_one"] == pytest.approx(7.5673, abs=1e-4)
+    assert found["speedup_over_data_parallel"] == pytest.approx(2.1795, abs=1e-4)
+    assert found["bytes_over_data_parallel"] == pytest.approx(0.16016, abs=1e-5)
+    assert found["in_flight"] == [2, 1]
+    assert found["search_seconds"] > 0
+    assert json.loads(answer(*words[:-2], "10gbit", "--json")[1])["replicas"] == [7, 1]
+
+
+def test_the_finding_comes_first_and_no_line_of_the_table_is_wide(answer):
+    code, out, _ = answer(*VGG, "--workers", "8", "--bandwidth", "10gbit")
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[0] == "vgg16.txt on 8 devices, 10.0 Gbit/s: stages 7-1"
+    assert "7.57 times one device, 2.18 times data parallel; predicted" in lines[2]
+    assert any(row.split()[:3] == ["▸", "0", "node2"] for row in lines)
+    table = out[: out.index("  try ")]
+    assert max(map(len, table.splitlines()[6:])) <= 100
+
+
+def test_the_commands_to_try_run(answer):
+    _, out, _ = answer(*VGG, "--workers", "4", "--bandwidth", "10gbit")
+    tries = [line.split("plan stages ")[1] for line in out.splitlines()[-2:]]
+    assert tries[0].endswith("--cuts any")
+    assert tries[1].endswith("--overlap 0")
+    assert [answer(*one.split())[0] for one in tries] == [0, 0]
+
+
+def test_levels_are_innermost_first(answer):
+    words = ("--levels", "4,4", "--bandwidth", "12GB/s,10gbit", "--json")
+    found = json.loads(answer(*VGG, "--workers", "16", *words)[1])
+    assert found["config"].startswith("3x(4)-1x(")
+    assert found["replicas"][0] == 12
+    assert sum(found["replicas"]) == 16
+
+
+def test_a_plan_of_ours_is_written_and_read_again(answer, digits, tmp_path):
+    path = tmp_path / "plan.json"
+    on = ("--workers", "3", "--bandwidth", "30mbit")
+    code, out, err = answer(*digits, *on, "-o", str(path))
+    assert (code, err) == (0, "")
+    plan = Plan.from_json(path.read_text())
+    assert plan.mesh.pipe == 3
+    assert plan.pipe.replicas == (2, 1)
+    assert plan.pipe.cuts == ("block3",)
+    assert plan.pipe.schedule == "pipedream"
+    words = out.split(f"train EXPERIMENT --plan {path} ")[1].splitlines()[0].split()
+    assert words == ["optim.accumulate=12", "data.batch=96"]
+    resolved = resolve("digits", (*plan_words(str(path)), *words))
+    assert resolved.config.plan == plan
+    assert timetable(plan, 12).ticks
+
+
+def test_one_stage_is_data_parallelism(answer, digits, tmp_path):
+    path = tmp_path / "plan.json"
+    answer(*digits, "--workers", "2", "--bandwidth", "100gbit", "-o", str(path))
+    plan = Plan.from_json(path.read_text())
+    assert (plan.mesh.pipe, plan.mesh.data) == (1, 2)
+
+
+ON = ("--workers", "8", "--bandwidth", "10gbit")
+
+
+def test_a_cluster_says_links_memory_and_speed(answer, digits):
+    on = ("--cluster", "pipedream-b", "--workers", "8", "--json")
+    found = json.loads(answer(*VGG, *on)[1])
+    assert (found["config"], found["bandwidth"]) == ("7-1", [1.25e9])
+    assert found["memory_limit"] == 16e9
+    assert found["origins"]["times"] == "measured"
+    assert found["origins"]["links"].startswith("published: PipeDream")
+    ours = json.loads(answer(*digits[:2], *on)[1])
+    times = "predicted for V100-SXM2-16GB in float32"
+    assert ours["origins"]["times"] == times
+    assert 0 < ours["seconds"] < 1e-3
+    assert answer(*VGG, *on[:2], *on[-1:])[0] == 0  # all 16
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (ON, "no profile"),
+        (("--profile", str(FILES / "vgg61.txt"), *ON), "did you mean"),
+        (("--profile", str(FILES), *ON), "cannot be read"),
+        ((*VGG, "--workers", "8"), "--bandwidth 10gbit"),
+        ((*VGG, "--bandwidth", "10gbit"), "--workers 16"),
+        ((*VGG, "--workers", "0", "--bandwidth", "10gbit"), "--workers 1"),
+        ((*VGG, "--workers", "8", "--bandwidth", "10gb"), "no such quantity"),
+        ((*VGG, "--workers", "8", "--bandwidth", "0"), "no link has 0"),
+        ((*VGG, "--workers", "8", "--bandwidth", "1e9,1e9"), "2 bandwidths, 1 level"),
+        ((*VGG, *ON, "--levels", "4,4"), "--levels 4,2"),
+        ((*VGG, *ON, "--levels", "4,x"), "not numbers"),
+        ((*VGG, *ON, "--overlap", "1.5"), "--overlap 1"),
+        ((*VGG, *ON, "--overlap", "nan"), "--overlap 1"),
+        ((*VGG, *ON, "--overlap", "0.5", "--form", "sum"), "overlap of its own"),
+        ((*VGG, *ON, "--form", "summ"), "did you mean sum?"),
+        ((*VGG, *ON, "--cuts", "anny"), "did you mean any?"),
+        ((*VGG, *ON, "--memory", "16 apples"), "no such quantity"),
+        ((*VGG, *ON, "--memory", "1GB"), "out of memory by"),
+        ((*VGG, *ON, "--memory", "0"), "--memory"),
+        ((*VGG, *ON, "--memory-model", "upstream"), "--memory 16GB"),
+        ((*VGG, *ON, "--flops-rate", "1e12"), "have seconds"),
+        ((*VGG, *ON, "-o", "plan.json"), "-o writes a plan"),
+        ((*VGG, *ON, "-o", "none/plan.json"), "no folder none"),
+        ((*VGG, "--workers", "64", "--bandwidth", "1e9", "--straight"), "--workers 40"),
+        ((*VGG, "--workers", "30000", "--bandwidth", "1e9"), "--levels 8,64"),
+        ((*VGG, *ON, "--cluster", "pipedream-b"), "no --bandwidth"),
+        ((*VGG, "--cluster", "pipedream-c"), "did you mean pipedream-"),
+        ((*VGG, "--cluster", "pipedream-b", "--workers", "17"), "16 devices"),
+        ((*VGG, "--cluster", "dgx-a100", "--workers", "12"), "--workers 16"),
+        ((*VGG, *ON, "--worker", "8"), "did you mean --workers?"),
+    ],
+)
+def test_bad_input_is_answered_with_a_remedy(answer, words, says):
+    code, out, err = answer(*words)
+    assert (code, out) == (2, "")
+    assert says in err
+
+
+def test_the_memory_that_is_said_to_be_enough_is(answer):
+    _, _, err = answer(*VGG, *ON, "--memory", "1GB")
+    remedy = err.split("remedy   --memory ")[1].split()[0]
+    assert answer(*VGG, *ON, "--memory", remedy)[0] == 0
+    assert answer(*VGG, *ON, "--memory", str(0.97 * float(remedy)))[0] == 2

@@ -1,0 +1,116 @@
+"""`jaxdist schedule`, and the recipe it shows: many settings as one."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jaxdist.launch.cli.main import main
+from jaxdist.launch.config.recipes import changes
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.training.job.job import make_course, make_recipe, make_task
+from jaxdist.launch.training.job.optimizer_schedule import read_schedule, schedule_of
+from jaxdist.models.config import ModelConfig, settle
+from jaxdist.models.registry import (
+    _HOMES,
+    _kind,
+    has_last_gamma,
+    reads_clips,
+    reads_tokens,
+)
+from jaxdist.train.optimizers import learning_rate
+
+RECIPE = ("recipe=large_batch", "data.batch=512", "plan.mesh.data=8")
+
+
+def config_of(*words):
+    return resolve("digits", words).config
+
+
+def test_the_recipe_sets_rate_warm_up_and_gamma():
+    config = config_of(*RECIPE)
+    assert config.optim.scaling == "linear"
+    assert config.optim.warmup_epochs == 5
+    assert config.model.zero_gamma
+
+
+def test_what_is_typed_goes_before_the_recipe():
+    resolved = resolve("digits", [*RECIPE, "optim.warmup_epochs=3"])
+    assert resolved.config.optim.warmup_epochs == 3
+    assert resolved.config.optim.scaling == "linear"
+    assert resolved.origins["optim.scaling"] == "command line"
+
+
+def test_networks_without_a_last_gamma_keep_theirs():
+    config = config_of(*RECIPE, "model.name=vgg16")
+    assert not config.model.zero_gamma
+    assert "model.zero_gamma" not in changes(config)
+
+
+@pytest.mark.parametrize("name", _HOMES)
+def test_the_registry_knows_which_networks_have_a_last_gamma(name):
+    config = ModelConfig(name=name)
+    if not (reads_tokens(config) or reads_clips(config)):
+        preset = settle(config, _kind(name).presets)
+        assert has_last_gamma(config) == preset.residual
+
+
+def test_the_schedule_is_what_the_run_does():
+    config = config_of(*RECIPE, "optim.accumulate=4", "epochs=7")
+    found = schedule_of(config, config.plan, 1437)
+    course = make_course(config, 1437)
+    rate = learning_rate(config.optim, course.steps, 1437 / 512, 512)
+    task = make_task(config, make_recipe(config), rate)
+    assert read_schedule(config, config.plan, task, course) == found
+    for row in found.epochs:
+        np.testing.assert_allclose(row.rate, rate(row.step - 1), rtol=1e-6)
+        assert course.epoch(row.step) in (row.epoch - 1, row.epoch - 2)
+    assert found.peak == "0.2 x 512/256 = 0.4"
+    assert (found.ramp.first, found.ramp.steps) == (0.2, 14)
+    assert (found.replicas, found.microbatch, found.sharing) == (8, 16, 128)
+
+
+@pytest.mark.parametrize(
+    ("words", "sharing"),
+    [
+        (("model.norm=global",), 512),
+        (("model.norm=replica",), 64),
+        (("model.norm=replica", "model.norm_group=4"), 256),
+        (("model.norm=replica", "model.norm_group=4", "optim.accumulate=2"), 128),
+    ],
+)
+def test_the_samples_that_share_statistics_are_counted(words, sharing):
+    config = config_of(*RECIPE, *words)
+    assert schedule_of(config, config.plan, 1437).sharing == sharing
+
+
+def test_norms_and_biases_are_counted_apart():
+    found = schedule_of(config_of(), config_of().plan, 1437)
+    assert found.numbers[1] == 77_562
+    # Of the leaves, kernels decay: seven 3x3, two 1x1 and the head's.
+    assert found.leaves == (10, 25)
+    assert found.numbers[1] - found.numbers[0] == 2 * (3 * 16 + 2 * 32 + 2 * 64) + 10
+
+
+def test_the_command_prints_a_row_an_epoch(capsys):
+    assert main(["schedule", "digits", *RECIPE, "epochs=7"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "digits    sgd, 20 steps"
+    assert lines[1:3] == [
+        "  rate     0.2 x 512/256 = 0.4",
+        "  warm-up  0.2 to 0.4 over 14 steps (5 epochs)",
+    ]
+    assert [line.split()[0] for line in lines if "░" in line] == [*"1234567"]
+    assert lines[-1] == f"  try      jaxdist train digits {' '.join(RECIPE)} epochs=7"
+
+
+def test_as_json(capsys):
+    assert main(["schedule", "digits", *RECIPE, "--json"]) == 0
+    tree = json.loads(capsys.readouterr().out)
+    assert tree["ramp"] == {"first": 0.2, "peak": 0.4, "steps": 14}
+    assert len(tree["epochs"]) == 30
+
+
+def test_random_data_will_do(capsys):
+    assert main(["schedule", "vgg16", "data.name=synthetic", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] > 0

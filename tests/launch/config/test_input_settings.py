@@ -1,0 +1,48 @@
+"""Settings of how samples are read and kept: which of them go together."""
+
+import pytest
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.config import DataConfig
+from jaxdist.launch.config.resolve import resolve
+
+NEARBY = ("plan.shuffle.q=0.1", "data.store=memory")
+
+
+REFUSED = {
+    "drawn": (("data.store=memory",), "keep the samples of all", "plan.shuffle.q=0.1"),
+    "nowhere": ((*NEARBY[:1], "data.store=disk"), "go together", "data.store_dir="),
+    "folder": ((*NEARBY, "data.store_dir=x"), "go together", "data.store=disk"),
+    "nobody": (("data.exchange=peers",), "keep no samples", "data.store=memory"),
+    "workers": (("data.workers=-1",), "too small", "data.workers=0"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_settings_that_cannot_be_are_refused(case):
+    words, says, remedy = REFUSED[case]
+    with pytest.raises(BadInput, match=says) as caught:
+        resolve("digits", words)
+    assert remedy in caught.value.text()
+
+
+def test_what_a_run_cannot_keep_is_said_before_anything_is_written(job, tmp_path):
+    (tmp_path / "file").touch()
+    where = f"run.dir={tmp_path / 'runs'}", f"data.dir={job.data}", NEARBY[0]
+    disk = "data.store=disk", f"data.store_dir={tmp_path / 'file'}"
+    asked = {
+        "worker processes do not see": (NEARBY[1], "data.workers=2"),
+        "remedy   data.store_dir=FOLDER": disk,
+    }
+    for says, words in asked.items():
+        code, _, err = job.call("train", "digits", *where, *words)
+        assert code == 2
+        assert says in err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_threads_are_the_default():
+    assert DataConfig().readers == 1
+    assert DataConfig(threads=3).readers == 3
+    many = DataConfig(workers=2, threads=3).readers
+    assert (many.count, many.threads) == (2, 3)

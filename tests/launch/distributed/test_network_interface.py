@@ -1,0 +1,62 @@
+"""Processes tell each other addresses that lead between them, and not to themselves."""
+
+import sys
+
+import pytest
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.distributed.network_interface import (
+    address_of,
+    between_hosts,
+    is_loopback,
+    settle,
+    way_to,
+)
+from jaxdist.launch.distributed.process_group import Company
+from jaxdist.launch.launchers.processes.loopback import Loopback
+from jaxdist.launch.testbed.hosts import Hosts
+
+ASK = """
+from jaxdist.launch.distributed.network_interface import between_hosts
+from jaxdist.launch.distributed.process_group import company
+from jaxdist.launch.distributed.initialize import join
+join()
+print(between_hosts(company()))
+"""
+
+
+def test_processes_of_one_machine_meet_on_loopback():
+    done = Loopback(2).run((sys.executable, "-c", ASK), timeout=60)
+    assert [each.out for each in done] == ["127.0.0.1\n"] * 2
+
+
+def test_a_process_alone_has_no_way_to_go():
+    assert between_hosts(Company()) == "127.0.0.1"
+
+
+def test_who_finds_process_0_at_home_takes_the_way_to_another():
+    told = ["127.0.0.1", "127.0.1.1", "127.0.0.1"]
+    assert settle("127.0.1.1", told) == "127.0.1.1"
+    # Whoever is reached from elsewhere has said so already.
+    assert settle("10.1.2.3", [*told, "10.1.2.3"]) == "10.1.2.3"
+    far = "127.1.2.3"  # loopback's own network: a way that every machine has
+    assert way_to(far).startswith("127.")
+
+
+def test_an_interface_has_its_address():
+    assert address_of("lo") == "127.0.0.1"
+    assert between_hosts(Company(), "lo") == "127.0.0.1"
+    with pytest.raises(BadInput, match="no interface ib7") as caught:
+        address_of("ib7")
+    assert "lo" in caught.value.values
+
+
+@pytest.mark.system
+@pytest.mark.hosts
+def test_hosts_are_reached_on_the_network_between_them():
+    """Process 0 reaches itself at home, and takes the way to another."""
+    with Hosts(2, "200mbit") as hosts:
+        done = hosts.run((sys.executable, "-c", ASK), timeout=60)
+        said = [each.out.strip() for each in done]
+        assert len(set(said)) == 2
+        assert not any(is_loopback(address) for address in said)

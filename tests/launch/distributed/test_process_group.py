@@ -1,0 +1,72 @@
+"""The processes of one run: turns, one voice, and an end that waits for nobody."""
+
+import sys
+import textwrap
+
+import pytest
+
+from jaxdist.launch.distributed.process_group import Company, company
+from jaxdist.launch.launchers.processes.group import ProcessesFailed
+from jaxdist.launch.launchers.processes.loopback import Loopback
+
+BEGIN = """
+import sys, time
+from pathlib import Path
+from jaxdist.launch.distributed.process_group import company
+from jaxdist.launch.distributed.initialize import join
+
+rank, mine = join(), company()
+"""
+
+
+def python(text):
+    return sys.executable, "-c", BEGIN + textwrap.dedent(text)
+
+
+def test_process_0_goes_first_and_all_wait_for_all(tmp_path):
+    text = f"""
+        first, last = Path({str(tmp_path)!r}, "first"), Path({str(tmp_path)!r}, "last")
+        with mine.in_turn("one"):
+            time.sleep(0.3)
+            print("first" if not first.exists() else "then")
+            (first if mine.leads else last).touch()
+        print(last.exists())
+    """
+    done = Loopback(2).run(python(text), timeout=60)
+    assert [each.out for each in done] == ["first\nTrue\n", "then\nTrue\n"]
+
+
+def test_one_of_them_speaks_and_the_others_leave_after_it():
+    text = """
+        with mine.speaking() as first:
+            if first:
+                time.sleep(0.3)
+                print(time.time())
+        print(time.time() if not first else "")
+    """
+    done = Loopback(3).run(python(text), timeout=60)
+    said = [each.out.split() for each in done]
+    assert [len(words) for words in said] == [1, 1, 1]
+    spoken = [each.out.endswith("\n\n") for each in done]
+    assert spoken.count(True) == 1
+    at = float(said[spoken.index(True)][0])
+    assert all(float(words[0]) >= at for words in said)
+
+
+def test_who_has_failed_does_not_wait_for_those_who_wait():
+    text = """
+        if rank == 1:
+            mine.leave(5)
+        time.sleep(600)
+    """
+    with pytest.raises(ProcessesFailed, match="process 1 of 2 ended with 5"):
+        Loopback(2).run(python(text), timeout=30)
+
+
+def test_a_process_on_its_own_asks_nobody():
+    alone = company()
+    assert alone == Company()
+    assert alone.leads
+    with alone.in_turn("one"), alone.speaking() as first:
+        assert first
+    assert alone.leave(3) == 3

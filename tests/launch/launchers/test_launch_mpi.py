@@ -1,0 +1,89 @@
+"""`jaxdist launch mpi`: one command line of mpirun, and that Open MPI runs it."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.cli.main import main
+from jaxdist.launch.launchers.mpi import mpi
+
+system = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(300)]
+ROOT = Path(__file__).parents[3]
+ANYWHERE = "--mpirun=--oversubscribe", "--mpirun=--allow-run-as-root"
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for name in [name for name in os.environ if name.startswith("JAX_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def launched(*words):
+    return main(["launch", "mpi", "-n", "2", *ANYWHERE, *map(str, words)])
+
+
+class TestMpi:
+    pytestmark = system
+
+    def test_processes_are_one_jax_program(self, here, capfd):
+        text = (
+            "import jax, sys; from jaxdist.launch.distributed.initialize import join\n"
+            "row = join(), jax.process_count(), jax.device_count()\n"
+            # In one write: mpirun tags what it is given at once, and not lines.
+            "sys.stdout.write(f'{row}\\n')"
+        )
+        words = "--devices-per-process", 3, "--", sys.executable, "-c", text
+        assert launched(*words) == 0
+        said = [line.split(":")[-1] for line in capfd.readouterr().out.splitlines()]
+        assert sorted(said) == ["(0, 2, 6)", "(1, 2, 6)"]
+
+    def test_the_first_failure_gives_the_code(self, here, capfd):
+        text = (
+            "import os, sys, time;"
+            "last = os.environ['OMPI_COMM_WORLD_RANK'] == '1';"
+            "sys.exit(7) if last else time.sleep(600)"
+        )
+        assert launched("--", sys.executable, "-c", text) == 7
+
+    def test_train_runs(self, here, job, capfd):
+        words = "model.width=4", "epochs=0.1", f"data.dir={job.data}"
+        assert launched("--", "train", "digits", *words) == 0
+        assert "8 devices (cpu, fake), 2 processes" in capfd.readouterr().out
+        assert (here / "runs" / "digits" / "summary.json").exists()
+
+
+def test_print_shows_the_command_line(capfd):
+    words = "-n", "8", "--hosts", "a,b", "--devices-per-process", "2", *ANYWHERE[:1]
+    assert main(["launch", "mpi", *words, "--print", "--", "train", "digits"]) == 0
+    shown = shlex.split(capfd.readouterr().out)
+    assert shown[:3] == ["mpirun", "-n", "8"]
+    assert shown[shown.index("--host") + 1] == "a,b"
+    assert {"JAXDIST_CLUSTER=ompi", "JAX_NUM_CPU_DEVICES=2"} <= set(shown)
+    assert shown[-6:] == [
+        "--oversubscribe",
+        sys.executable,
+        "-m",
+        "jaxdist.launch",
+        "train",
+        "digits",
+    ]
+
+
+def test_without_open_mpi_the_command_is_named(monkeypatch, capfd):
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    assert main(["launch", "mpi", "-n", "2", "--", "train", "digits"]) == 2
+    assert "mpirun is not on PATH" in capfd.readouterr().err
+
+
+def test_hosts_and_numbers_that_cannot_be():
+    with pytest.raises(BadInput, match="-n is between 1"):
+        mpi(["true"], count=0)
+    with pytest.raises(BadInput, match="a twice"):
+        mpi(["true"], count=2, hosts="a,a")

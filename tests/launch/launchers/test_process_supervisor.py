@@ -1,0 +1,154 @@
+"""Processes that live and die together: their output, their ends, nothing left."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.launchers.processes.group import ProcessesFailed, Task, run_together
+from jaxdist.launch.launchers.processes.loopback import Loopback
+
+PSUM = """
+import jax
+from jaxdist.launch.distributed.initialize import join
+
+rank = join()
+mesh = jax.make_mesh((jax.device_count(),), ("data",))
+spec = jax.sharding.PartitionSpec("data")
+place = jax.sharding.NamedSharding(mesh, spec)
+x = jax.make_array_from_callback(
+    (jax.device_count(),), place, lambda at: jax.numpy.full(1, 10.0**rank)
+)
+add = jax.shard_map(
+    lambda x: jax.lax.psum(x, "data"), mesh=mesh, in_specs=spec, out_specs=spec
+)
+print(float(jax.jit(add)(x).addressable_data(0)[0]))
+"""
+
+
+def python(text):
+    return sys.executable, "-c", textwrap.dedent(text)
+
+
+def tasks(*texts):
+    env = dict(os.environ)
+    return [Task(command=python(text), env=env) for text in texts]
+
+
+def alive(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def gone(pid, within=10):
+    end = time.monotonic() + within
+    while alive(pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not alive(pid)
+
+
+def test_each_leaves_its_output():
+    said = "import sys; print({0}); print('no {0}', file=sys.stderr)"
+    found = run_together(tasks(said.format(1), said.format(2)), timeout=60)
+    assert [(r.code, r.out, r.err) for r in found] == [
+        (0, "1\n", "no 1\n"),
+        (0, "2\n", "no 2\n"),
+    ]
+
+
+def test_output_that_nobody_reads_stops_nobody():
+    (found,) = run_together(tasks("print('x' * 1_000_000)"), timeout=60)
+    assert len(found.out) == 1_000_001
+
+
+def test_a_failure_ends_all_and_is_quoted(tmp_path):
+    waits = f"""
+        import os, pathlib, time
+        pathlib.Path({str(tmp_path)!r}, "pid").write_text(str(os.getpid()))
+        time.sleep(600)
+    """
+    fails = f"""
+        import pathlib, sys, time
+        while not pathlib.Path({str(tmp_path)!r}, "pid").exists(): time.sleep(0.01)
+        sys.exit("out of luck")
+    """
+    with pytest.raises(ProcessesFailed, match=r"(?s)process 1 of 2 .* out of luck"):
+        run_together(tasks(waits, fails), timeout=60)
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_children_of_children_end_too(tmp_path):
+    text = f"""
+        import pathlib, subprocess, sys
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        pathlib.Path({str(tmp_path)!r}, "pid").write_text(str(child.pid))
+    """
+    run_together(tasks(text), timeout=60)
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_time_is_up():
+    with pytest.raises(ProcessesFailed, match=r"process 0 of 1 ran past 0\.5 s"):
+        run_together(tasks("import time; time.sleep(600)"), timeout=0.5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has affinities")
+def test_a_process_has_the_processors_that_it_is_given():
+    last = max(os.sched_getaffinity(0))
+    (task,) = tasks("import os; print(*os.sched_getaffinity(0))")
+    (done,) = run_together([replace(task, processors=(last,))], timeout=20)
+    assert done.out.split() == [str(last)]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_survives_its_parent(tmp_path, how):
+    text = f"""
+        import os, signal, sys
+        from jaxdist.launch.launchers.processes.group import Task, run_together
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        writes = "import os, pathlib, time;" \\
+            "pathlib.Path({str(tmp_path)!r}, 'pid').write_text(str(os.getpid()));" \\
+            "time.sleep(600)"
+        task = Task(command=(sys.executable, "-c", writes), env=dict(os.environ))
+        run_together([task], timeout=600)
+    """
+    parent = subprocess.Popen(python(text), stderr=subprocess.DEVNULL)
+    pid = tmp_path / "pid"
+    while not (pid.exists() and pid.read_text()):
+        assert parent.poll() is None
+        time.sleep(0.02)
+    parent.send_signal(how)
+    parent.wait(20)
+    assert gone(int(pid.read_text()))
+
+
+def test_processes_on_loopback_are_one_jax_program():
+    found = Loopback(2).run(python(PSUM), timeout=100)
+    assert [r.out.splitlines()[-1] for r in found] == ["11.0", "11.0"]
+
+
+def test_one_process_joins_nobody():
+    (found,) = Loopback(1).run(python(PSUM), timeout=100)
+    assert found.out == "1.0\n"
+
+
+def test_a_process_that_nobody_started_says_so():
+    with pytest.raises(BadInput, match="JAXDIST_RANK is not set"):
+        join()
+
+
+def test_commands_and_hosts_must_match():
+    with pytest.raises(BadInput, match="3 commands, 2 hosts"):
+        Loopback(2).run(["a"], ["b"], ["c"])
+    with pytest.raises(BadInput, match="1 to 64"):
+        Loopback(0)

@@ -1,0 +1,61 @@
+"""Goodput: every second is of one kind, and work that is done again is lost."""
+
+import pytest
+
+from jaxdist.launch.run_folder.goodput import goodput
+
+
+def begin(start):
+    return {"name": "compile", "start": start, "step": 0, "begin": True}
+
+
+def span(name, start, seconds, step=0):
+    return {"name": name, "start": start, "seconds": seconds, "step": step}
+
+
+FIRST = [
+    begin(100),
+    span("compile", 100, 5),
+    span("input", 105, 1, step=1),
+    span("compute", 106, 2, step=1),
+    span("checkpoint", 108, 1, step=1),
+    span("compute", 109, 4, step=2),
+    {"name": "evaluation", "start": 113, "step": 2, "begin": True},
+]
+SECOND = [
+    begin(123),
+    span("compile", 123, 3),
+    span("checkpoint", 126, 1),
+    span("compute", 127, 2, step=2),
+    span("compute", 129, 2, step=3),
+]
+
+
+def test_work_that_is_done_again_is_lost_and_the_time_between_is_restart():
+    found = goodput([*FIRST, *SECOND])
+    assert (found.sittings, found.wall_s) == (2, 31)
+    assert found.parts_s == {
+        "compile": 8,
+        "input": 1,
+        "compute": 6,
+        "checkpoint": 2,
+        "lost": 4,
+        "restart": 10,
+    }
+    assert sum(found.parts_s.values()) == found.wall_s
+    assert found.share == pytest.approx(6 / 31)
+
+
+def test_one_sitting_loses_nothing():
+    found = goodput(FIRST)
+    assert found.sittings == 1
+    assert {"lost", "restart"}.isdisjoint(found.parts_s)
+
+
+def test_nothing_has_run_yet():
+    assert goodput([]).share == 0
+
+
+def test_the_line_names_the_largest_part_first():
+    line = goodput([*FIRST, *SECOND]).line
+    assert line.startswith("goodput   19.4 % of 31.0 s in 2 sittings: restart 10.0 s,")

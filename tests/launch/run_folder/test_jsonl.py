@@ -1,0 +1,46 @@
+"""Files of a run are read as far as they were written."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxdist.launch.run_folder.jsonl import read_lines, read_object
+
+ROWS = [{"step": 1, "loss": 2.3}, {"step": 2, "loss": 2.1}]
+TEXT = "".join(json.dumps(row) + "\n" for row in ROWS)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return tmp_path_factory.mktemp("run") / "metrics.jsonl"
+
+
+@given(st.integers(0, len(TEXT)))
+def test_a_file_cut_at_any_byte_gives_its_whole_lines(path, end):
+    path.write_text(TEXT[:end])
+    found = read_lines(path)
+    assert list(found.rows) == ROWS[: len(found.rows)]
+    assert len(found.rows) >= TEXT[:end].count("\n")
+    assert found.unreadable <= 1
+
+
+def test_a_half_line_that_was_written_on_is_left_out(path):
+    path.write_text('{"step": 1, "lo' + TEXT)
+    found = read_lines(path)
+    assert list(found.rows) == ROWS[1:]
+    assert found.unreadable == 1
+
+
+@pytest.mark.parametrize("text", ["[1, 2]\n", "5\n", "nul\n"])
+def test_what_is_no_object_is_counted(path, text):
+    path.write_text(text)
+    assert read_lines(path).rows == ()
+    assert read_lines(path).unreadable == 1
+    assert read_object(path) is None
+
+
+def test_a_missing_file_is_empty(tmp_path):
+    assert read_lines(tmp_path / "none").rows == ()
+    assert read_object(tmp_path / "none") is None

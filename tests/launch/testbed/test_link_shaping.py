@@ -1,0 +1,50 @@
+"""Links: rates in, words of `tc` and counters out."""
+
+import pytest
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.testbed.link_shaping import (
+    FRAME,
+    bits_per_second,
+    bucket,
+    counter,
+    framed,
+)
+
+DEV = """\
+Inter-|   Receive                        |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes packets errs
+    lo:     100       1    0    0    0     0          0         0      100       1 0 0
+  eth0: 2000 20 0 0 0 0 0 0 1000 10 0 0 0 0 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("rate", "bits"), [("64kbit", 64e3), ("1.5mbit", 1.5e6), (" 1Gbit", 1e9)]
+)
+def test_rates_are_read_as_tc_reads_them(rate, bits):
+    assert bits_per_second(rate) == bits
+
+
+@pytest.mark.parametrize("rate", ["", "100", "fast", "0mbit", "-1mbit", "100 mbit"])
+def test_what_is_no_rate_is_refused(rate):
+    with pytest.raises(BadInput, match="kbit, mbit or gbit"):
+        bits_per_second(rate)
+
+
+def test_a_bucket_holds_one_and_a_half_milliseconds_and_at_least_two_frames():
+    assert bucket("100mbit")[4] == "18750b"
+    assert bucket("1mbit")[4] == f"{2 * FRAME}b"
+    assert bucket("1gbit")[4] == "187500b"
+
+
+def test_counters_are_differences():
+    found = counter(DEV, "eth0")
+    assert (found.sent, found.packets, found.received) == (1000, 10, 2000)
+    assert (found - counter(DEV, "lo")).sent == 900
+    with pytest.raises(BadInput, match="lo, eth0"):
+        counter(DEV, "eth1")
+
+
+def test_frames_carry_headers():
+    assert framed(1448 * 1000) == 1514 * 1000

@@ -1,0 +1,152 @@
+"""Hosts in a box: links that hold their rate, counters, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.launchers.processes.group import ProcessesFailed
+from jaxdist.launch.testbed import hosts as testbed
+from jaxdist.launch.testbed.cpu_affinity import shares
+from jaxdist.launch.testbed.hosts import Hosts
+
+system = [pytest.mark.system, pytest.mark.hosts, pytest.mark.timeout(300)]
+
+SENDS = """
+import socket, sys, time
+from jaxdist.launch.distributed.environment import place
+
+rank, count, coordinator = place()
+address, port = coordinator.split(":")
+if rank == 0:
+    with socket.create_server((address, int(port))) as server:
+        peer, _ = server.accept()
+        left = 5_000_000
+        while left:
+            left -= len(peer.recv(min(left, 1 << 20)))
+        peer.sendall(b"x")
+else:
+    while True:
+        try:
+            peer = socket.create_connection((address, int(port)))
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+    start = time.monotonic()
+    peer.sendall(bytes(5_000_000))
+    peer.recv(1)
+    print(time.monotonic() - start)
+"""
+
+
+def python(text):
+    return sys.executable, "-c", textwrap.dedent(text)
+
+
+def left(name="jaxdist-"):
+    done = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True)
+    spaces = [line for line in done.stdout.splitlines() if line.startswith(name)]
+    folder = Path("/etc/netns")
+    files = [p.name for p in folder.iterdir()] if folder.exists() else []
+    return spaces + [file for file in files if file.startswith(name)]
+
+
+@pytest.fixture
+def hosts():
+    with Hosts(2, "40mbit") as hosts:
+        yield hosts
+    assert left(hosts.name) == []
+
+
+class TestHosts:
+    pytestmark = system
+
+    def test_a_link_holds_its_rate_and_counts_what_it_sends(self, hosts):
+        before = hosts.counters()
+        seconds = float(hosts.run(python(SENDS), timeout=60)[1].out)
+        assert seconds > 0.95  # 5 MB at 5 MB/s
+        sent = [now - then for now, then in zip(hosts.counters(), before)]
+        assert 5_000_000 < sent[1].sent < 5_000_000 * 1514 / 1448 * 1.03
+        assert sent[0].sent < 500_000
+        assert sent[0].received == pytest.approx(sent[1].sent, rel=0.01)
+
+    def test_the_rate_changes(self, hosts):
+        hosts.shape("20mbit")
+        assert float(hosts.run(python(SENDS), timeout=60)[1].out) > 1.9
+        hosts.shape(None)
+        assert float(hosts.run(python(SENDS), timeout=60)[1].out) < 0.95
+
+    def test_whole_frames_are_counted_with_their_headers(self):
+        with Hosts(2, frames=True) as hosts:
+            hosts.run(python(SENDS), timeout=60)
+            sent = hosts.counters()[1].sent
+        assert sent == pytest.approx(5_000_000 * 1514 / 1448, rel=0.01)
+
+    def test_a_name_of_the_machine_is_the_host_itself(self, hosts):
+        text = "import socket; print(socket.gethostbyname(socket.gethostname()))"
+        found = hosts.run(python(text))
+        assert [r.out.strip() for r in found] == ["10.77.0.1", "10.77.0.2"]
+
+    def test_hosts_have_processors_of_their_own(self, hosts):
+        text = "import os; print(*sorted(os.sched_getaffinity(0)))"
+        found = [done.out.split() for done in hosts.run(python(text))]
+        own = shares(os.sched_getaffinity(0), 2)
+        assert found == [[str(one) for one in each] for each in own]
+
+    def test_a_host_that_fails_ends_the_others(self, hosts):
+        text = "import sys, time; time.sleep(600 * {0}); sys.exit('broken')"
+        with pytest.raises(ProcessesFailed, match=r"(?s)process 0 of 2.*broken"):
+            hosts.run(python(text.format(0)), python(text.format(1)))
+
+    def test_down_twice_is_down(self, hosts):
+        hosts.down()
+        hosts.down()
+        assert left(hosts.name) == []
+
+    def test_two_at_once_do_not_meet(self, hosts):
+        with Hosts(2, "40mbit") as other:
+            text = "import time; time.sleep(0.1)"
+            other.run(python(text))
+            hosts.run(python(text))
+        assert hosts.counters()
+
+    def test_names_without_hosts_are_removed_too(self):
+        folder = Path("/etc/netns/jaxdist-99999999-abcd-0")
+        folder.mkdir(parents=True)
+        testbed.sweep()
+        assert not folder.exists()
+
+    @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+    def test_what_an_end_leaves_the_next_removes(self, how):
+        text = """
+            import signal, sys
+            from jaxdist.launch.testbed.hosts import Hosts
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            with Hosts(2, "40mbit") as hosts:
+                print(hosts.name, flush=True)
+                hosts.run([sys.executable, "-c", "import time; time.sleep(600)"])
+        """
+        quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        with subprocess.Popen(python(text), text=True, **quiet) as parent:
+            name = parent.stdout.readline().strip()
+            time.sleep(0.5)
+            parent.send_signal(how)
+        assert bool(left(name)) == (how == signal.SIGKILL)
+        testbed.sweep()
+        assert left(name) == []
+
+
+def test_what_cannot_make_hosts_is_refused(monkeypatch):
+    with pytest.raises(BadInput, match="rate is a number"):
+        Hosts(2, "quick")
+    with pytest.raises(BadInput, match="1 to 64"):
+        Hosts(0)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(BadInput, match="Linux, root"):
+        Hosts(2)

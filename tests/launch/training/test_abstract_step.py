@@ -1,0 +1,96 @@
+"""A described step is the same whatever was described before it."""
+
+import jax
+import pytest
+
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.plan.pipeline import Pipe
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.profile.repeated_blocks import Alike
+from jaxdist.profile.trace_cache import Readings
+
+PLANS = (
+    Plan(mesh=MeshShape(data=4)),
+    Plan(mesh=MeshShape(data=2, fsdp=2)),
+    Plan(mesh=MeshShape(fsdp=4), remat=True),
+    Plan(mesh=MeshShape(fsdp=4), remat=True, remat_until="block2"),
+    Plan(mesh=MeshShape(fsdp=4), zero=1),
+    Plan(mesh=MeshShape(data=2, spatial_h=2)),
+    Plan(mesh=MeshShape(spatial_h=4), spatial_until="head"),
+    Plan(mesh=MeshShape(spatial_h=2), spatial_until="head", spatial_then="samples"),
+    Plan(mesh=MeshShape(data=2, tensor=2)),
+    Plan(mesh=MeshShape(tensor=2), weights="filter"),
+    Plan(mesh=MeshShape(pipe=2, data=2)),
+    Plan(mesh=MeshShape(pipe=2, spatial_h=2)),
+    Plan(mesh=MeshShape(pipe=2, data=2), pipe=Pipe(cuts=("block1",))),
+    Plan(mesh=MeshShape(pipe=2, tensor=2), remat=True),
+    Plan(mesh=MeshShape(data=2, fsdp=2), microbatches=8),
+    Plan(mesh=MeshShape(pipe=2, data=2), microbatches=4, pipe=Pipe(schedule="gpipe")),
+)
+
+
+@pytest.fixture(scope="module")
+def subject():
+    words = ("plan.mesh.data=1", "plan.mesh.spatial_h=1", "optim.accumulate=2")
+    return Subject(resolve("digits", words).config)
+
+
+@pytest.fixture(scope="module")
+def warm(subject):
+    for plan in PLANS:
+        subject.case(plan)
+    return subject.readings
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=[repr(n) for n in range(len(PLANS))])
+def test_what_was_read_before_changes_no_case(subject, warm, plan):
+    subject.readings = warm
+    again = subject.case(plan)
+    subject.readings = Readings()
+    assert again == subject.case(plan)
+
+
+INTERLEAVED = Pipe(schedule="interleaved", chunks=2)
+TEXT = (
+    Plan(mesh=MeshShape(data=4)),
+    Plan(mesh=MeshShape(fsdp=4), remat=True),
+    Plan(mesh=MeshShape(fsdp=4), remat=True, remat_until="block3"),
+    Plan(mesh=MeshShape(fsdp=2, tensor=2), microbatches=4),
+    Plan(mesh=MeshShape(tensor=2), weights="sequence"),
+    Plan(mesh=MeshShape(pipe=4, tensor=2), microbatches=4),
+    Plan(mesh=MeshShape(pipe=2, fsdp=2), microbatches=2, pipe=INTERLEAVED),
+)
+
+
+@pytest.fixture(scope="module")
+def text():
+    words = ("model.depth=6", "optim.clip=1.0", "optim.name=adamw", "plan.mesh.data=1")
+    return Subject(resolve("characters", words).config)
+
+
+@pytest.mark.parametrize("plan", TEXT, ids=[one.label for one in TEXT])
+def test_a_case_from_few_of_equal_blocks_is_that_from_all(text, plan):
+    text.readings = Readings()
+    short = text.case(plan)
+    assert len(text.readings.once("alike", Alike).models) == 3
+    text.readings = Readings()
+    text.readings.once("alike", Alike)
+    assert short == text.case(plan)
+
+
+@pytest.mark.parametrize("plan", TEXT, ids=[one.label for one in TEXT])
+def test_what_devices_hold_has_the_shapes_that_are_said(text, plan):
+    layout = text.layout(plan)
+    found = jax.eval_shape(layout.hold.hold, layout.task.state)
+    form = [(x.shape, x.dtype) for x in jax.tree.leaves(layout.held)]
+    assert form == [(x.shape, x.dtype) for x in jax.tree.leaves(found)]
+    assert jax.tree.structure(layout.held) == jax.tree.structure(found)
+
+
+def test_a_network_on_shapes_has_the_state_of_its_first_step(text):
+    task = text.task
+    first = jax.eval_shape(task.init)
+    form = [(x.shape, x.dtype) for x in jax.tree.leaves(task.state)]
+    assert form == [(x.shape, x.dtype) for x in jax.tree.leaves(first)]
+    assert jax.tree.structure(task.state) == jax.tree.structure(first)

@@ -1,0 +1,51 @@
+"""Every step list equals psum on 2 to 16 devices, and moves the bytes of its formula."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from jaxdist.collectives.algorithms.non_power_of_two import power_below
+from jaxdist.collectives.algorithms.registry import ALGORITHMS, algorithm
+from jaxdist.collectives.hlo_collectives import read_collectives
+from jaxdist.collectives.schedule_executor import run
+from jaxdist.collectives.schedule_traffic import payload
+
+pytestmark = [pytest.mark.laws, pytest.mark.slow]
+
+POWERS_ONLY = {"swing", "striped_halving_doubling"}
+CASES = [
+    (name, ranks)
+    for name in ALGORITHMS
+    for ranks in range(2, 17)
+    if name not in POWERS_ONLY or ranks == power_below(ranks)
+]
+
+
+@pytest.mark.parametrize(("name", "ranks"), CASES)
+def test_step_list_is_psum(name, ranks):
+    steps = algorithm(name, ranks)
+    mesh = jax.make_mesh(
+        (ranks,),
+        ("data",),
+        devices=jax.devices()[:ranks],
+        axis_types=(AxisType.Auto,),
+    )
+
+    def both(x):
+        return run(steps, x, "data"), jax.lax.psum(x, "data")
+
+    mapped = jax.shard_map(
+        both, mesh=mesh, in_specs=P("data"), out_specs=P("data"), check_vma=False
+    )
+    x = np.random.default_rng(ranks).normal(size=(ranks, 101)).astype(np.float32)
+    program = jax.jit(mapped).lower(x).compile()
+    ours, theirs = map(np.asarray, program(x))
+    assert (ours == ours[0]).all()
+    # Each of ranks - 1 additions is off by half a unit of the last place, at most.
+    bound = ranks * np.finfo(np.float32).eps * np.abs(x).sum(0)
+    assert (np.abs(ours - theirs) <= bound).all()
+    moves = read_collectives(program.as_text(), mesh.shape)
+    permutes = [m for m in moves if m.kind == "collective-permute"]
+    assert sum(m.payload for m in permutes) == payload(steps, 101, 4)

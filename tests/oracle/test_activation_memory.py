@@ -1,0 +1,104 @@
+"""What a device keeps and reads of weights that others share with it."""
+
+from dataclasses import replace
+
+import pytest
+
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.plan.pipeline import Pipe
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.meshes.clusters.load import find
+from jaxdist.oracle.compute_times import Worker, worked_in
+from jaxdist.oracle.memory import kept
+
+
+@pytest.fixture(scope="module")
+def subject():
+    words = ("model.depth=2", "model.vocabulary=256", "plan.mesh.data=1")
+    return Subject(resolve("characters", words).config)
+
+
+def memory(subject, micro=4, **axes):
+    plan = Plan(mesh=MeshShape(**axes), microbatches=micro)
+    return kept(subject.case(plan), find("testbed").device)
+
+
+def test_stages_keep_the_parameters_that_fsdp_shares_out_whole(subject):
+    """Put together once for all microbatches, and so are the sums of gradients."""
+    shared, alone = memory(subject, pipe=2, fsdp=2), memory(subject, pipe=2, data=2)
+    assert shared["parameters"] < 0.6 * alone["parameters"]
+    assert shared["gathered"] == pytest.approx(alone["parameters"], rel=0.01)
+    assert shared["gradients"] == pytest.approx(alone["parameters"], rel=0.01)
+    assert "gathered" not in alone
+    plan = Plan(mesh=MeshShape(pipe=2, fsdp=2), microbatches=4)
+    needed = subject.traced(plan).traced["temporaries"]
+    assert needed > shared["gathered"] + shared["gradients"]
+
+
+def test_microbatches_add_whole_gradients_up(subject):
+    once, often = memory(subject, 1, fsdp=4), memory(subject, 2, fsdp=4)
+    whole = memory(subject, 2, data=4)["gradients"]
+    assert once["gradients"] < 0.3 * whole
+    assert often["gradients"] == pytest.approx(whole, rel=0.01)
+
+
+def test_a_kernel_reads_its_own_part_of_the_weights(subject):
+    layer = next(x for x in subject.profile.layers if x.name == "block0.mlp.up")
+    device = find("testbed").device
+
+    def passed(tensor):
+        case = subject.case(Plan(mesh=MeshShape(tensor=tensor)))
+        (ledger,) = case.ledgers
+        worker = Worker(case=case, device=device, ledger=ledger, microbatches=1)
+        return worker.read(layer, worker.share(layer))
+
+    assert passed(1) == layer.parameter_bytes
+    assert passed(4) == pytest.approx(layer.parameter_bytes / 4, rel=0.01)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_an_input_in_flight_is_of_one_of_a_devices_stages(remat):
+    """With two stages a device twice as many are in flight, each half as large."""
+    words = ("model.depth=8", "model.vocabulary=256", "plan.mesh.data=1")
+    deep = Subject(resolve("characters", words).config)
+
+    def activations(**pipe):
+        one = Plan(mesh=MeshShape(pipe=2), microbatches=8, pipe=Pipe(**pipe))
+        plan = replace(one, remat=remat)
+        return kept(deep.case(plan), find("testbed").device)["activations"]
+
+    whole, halves = activations(), activations(schedule="interleaved", chunks=2)
+    assert halves == pytest.approx(whole, rel=0.2)
+
+
+def test_a_table_that_the_last_block_asks_is_work_of_the_last_stage(subject):
+    case = subject.case(Plan(mesh=MeshShape(pipe=2, tensor=2), microbatches=2))
+    stages = [{layer.name for layer in worked_in(case, stage)} for stage in (0, 1)]
+    assert "embed.tokens" in stages[1] - stages[0]
+    assert stages[0] | stages[1] == {layer.name for layer in case.profile.layers}
+    # Its rows are split over the tensor axis, and so is that work.
+    table = next(x for x in case.profile.layers if x.name == "embed.tokens")
+    assert case.ledgers[1].work["embed.tokens"] == pytest.approx(
+        table.flops / 2, rel=0.01
+    )
+
+
+@pytest.mark.parametrize(("then", "times"), [("repeat", 4), ("samples", 1)])
+def test_work_behind_the_split_of_images_is_repeated_or_dealt_out(digits, then, times):
+    """That of norms and pools as well, of which the ledger has no FLOPs."""
+    device = find("testbed").device
+    plan = Plan(mesh=MeshShape(spatial_h=4), microbatches=1)
+    part = replace(plan, spatial_until="block2", spatial_then=then)
+    found = []
+    for one in (plan, part):
+        case = digits.case(one)
+        (ledger,) = case.ledgers
+        found.append(Worker(case=case, device=device, ledger=ledger, microbatches=1))
+    for layer in digits.profile.layers:
+        behind = layer.block in ("block2", "block3", "head")
+        # Rows are dealt out unevenly in deep blocks, so not to the last FLOP.
+        want = (times if behind else 1) / 4
+        assert found[1].share(layer) == pytest.approx(want, rel=0.1), layer.name
+    most = [kept(worker.case, device)["activations"] for worker in found]
+    assert most[1] > 1.5 * most[0] if times > 1 else most[1] <= 1.1 * most[0]

@@ -1,0 +1,84 @@
+"""What lossy sums compute beside what they send: predicted, compared and refitted."""
+
+from dataclasses import replace
+
+import jax
+import pytest
+
+from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.plan.reduction import Reduce
+from jaxdist.core.run_record import Run
+from jaxdist.core.step_breakdown import Measured, Watched
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.meshes.clusters.load import find
+from jaxdist.oracle.compare import compare, recalibrated
+from jaxdist.oracle.predict import predict
+
+EACH = 1e-7
+INT8 = Plan(mesh=MeshShape(data=4), reduce=Reduce(via="int8"))
+
+
+@pytest.fixture(scope="module")
+def subject():
+    words = ("plan.mesh.data=4", "plan.mesh.spatial_h=1")
+    return Subject(resolve("digits", words).config)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """The testbed, where packing to int8 was timed."""
+    plain = find("testbed")
+    packing = {"int8": Number(EACH, "measured: a test")}
+    return replace(plain, device=replace(plain.device, packing=packing))
+
+
+def test_each_number_that_is_packed_is_paid_for_once(subject, cluster):
+    layout = subject.layout(INT8)
+    leaves = jax.tree.leaves(layout.held.params)
+    numbers = sum(leaves[place].size for place in layout.reduction.places)
+    said = predict(subject.case(INT8), cluster)
+    assert numbers > 50_000
+    assert said.terms_s["packing"] == pytest.approx(EACH * numbers)
+    assert said.step_s == pytest.approx(sum(said.terms_s.values()))
+
+
+def test_sums_that_pack_nothing_and_ways_that_were_not_timed_cost_none(
+    subject, cluster
+):
+    exact = subject.case(Plan(mesh=MeshShape(data=4)))
+    assert "packing" not in predict(exact, cluster).terms_s
+    assert "packing" not in predict(subject.case(INT8), find("testbed")).terms_s
+
+
+def test_packing_that_takes_longer_is_of_the_devices(subject, cluster):
+    """A run that was watched says so, and links stay as they are."""
+    case = subject.case(INT8)
+    said = predict(case, cluster)
+    own = ("compute", "packing", "update")
+    took = {name: s * (3 if name in own else 1) for name, s in said.terms_s.items()}
+    watched = Watched(device=0, steps=3, terms_s=took)
+    measured = Measured(cores=8, processes=1, devices=(watched,))
+    run = Run(name="a", experiment="digits", step_s=sum(took.values()), steps=10)
+    found = compare(run, said, measured)
+    better = recalibrated(cluster, [found])
+    assert better.device.packing["int8"].value == pytest.approx(3 * EACH)
+    assert better.device.packing["int8"].origin.startswith("fitted")
+    before, after = cluster.levels[0].bandwidth, better.levels[0].bandwidth
+    assert after.value == pytest.approx(before.value)
+    assert predict(case, better).step_s == pytest.approx(run.step_s)
+
+
+def test_a_miss_of_packing_names_its_numbers(subject):
+    guessed = {"int8": Number(EACH, "assumed: nobody timed it")}
+    plain = find("testbed")
+    cluster = replace(plain, device=replace(plain.device, packing=guessed))
+    said = predict(subject.case(INT8), cluster)
+    watched = Watched(device=0, steps=3, terms_s={**said.terms_s, "packing": 9.0})
+    measured = Measured(cores=8, processes=1, devices=(watched,))
+    step_s = sum(watched.terms_s.values())
+    run = Run(name="a", experiment="digits", step_s=step_s, steps=10)
+    first = compare(run, said, measured).misses[0]
+    assert first.term.name == "packing"
+    assert "device.packing: nobody measured" in first.cause

@@ -1,0 +1,97 @@
+"""Rows of rings: no array is written over before its last use, and none is to spare."""
+
+import pytest
+
+from jaxdist.pipeline.pipedream import pipedream
+from jaxdist.pipeline.schedule_arrays import KINDS, NOTHING, tables
+from jaxdist.pipeline.stage_placement import round_the_devices, side_by_side
+from jaxdist.pipeline.sync_schedule import forward_only, schedule
+
+ROUND = [
+    ("gpipe", 3, 5, 1),
+    ("1f1b", 4, 8, 1),
+    ("1f1b", 2, 1, 1),
+    ("interleaved", 2, 6, 3),
+    ("interleaved", 4, 8, 2),
+    ("eager-1f1b", 4, 8, 1),
+    ("eager-1f1b", 3, 2, 1),
+    ("eager-1f1b", 2, 6, 3),
+]
+SIDE = [((1, 1, 1), 6), ((2, 1, 1), 8), ((3, 2, 1), 12), ((1, 2), 6), ((7, 1), 14)]
+
+
+def orders():
+    for name, devices, micro, chunks in ROUND:
+        order = schedule(name, devices, micro, chunks)
+        yield order, round_the_devices(order.stages, devices)
+    for replicas, micro in SIDE:
+        yield pipedream(replicas, micro), side_by_side(replicas)
+
+
+def works(rows):
+    """Yield the works of a beat in their order, with their devices."""
+    for row in rows:
+        for device, work in enumerate(row):
+            if work is not None:
+                yield device, work
+
+
+CASES = [pytest.param(*case, id=case[0].title) for case in orders()]
+
+
+@pytest.mark.parametrize(("order", "places"), CASES)
+def test_what_a_work_reads_is_what_was_written_for_it(order, places):
+    found = tables(order.beats, places)
+    inputs, gradients, kept = ({} for _ in range(3))
+    up, down = {}, {}
+    for beat, rows in enumerate(order.beats):
+        for hop, pairs in enumerate(found.hops):
+            for sender, to in pairs:
+                if (at := found.comes[beat, to, hop]) != NOTHING:
+                    inputs[to, at] = up[sender]
+                if (at := found.returns[beat, sender, hop]) != NOTHING:
+                    gradients[sender, at] = down[to]
+        up, down = {}, {}
+        for device, work in works(rows):
+            at = beat, device, KINDS.index(work.kind)
+            key = work.stage, work.micro
+            assert (found.stage[at], found.micro[at]) == key
+            if work.stage:
+                assert inputs[device, found.input[at]] == key
+            slot = device, found.kept[at]
+            if work.kind == "forward":
+                kept[slot] = key
+                up[device] = work.stage + 1, work.micro
+                continue
+            assert kept[slot] == key
+            if work.stage < order.stages - 1:
+                assert gradients[device, found.gradient[at]] == key
+            down[device] = work.stage - 1, work.micro
+
+
+@pytest.mark.parametrize(("order", "places"), CASES)
+def test_there_are_as_many_works_as_in_the_schedule(order, places):
+    found = tables(order.beats, places)
+    assert (found.stage != NOTHING).sum() == sum(
+        1 for beat in order.beats for _ in works(beat)
+    )
+
+
+@pytest.mark.parametrize(("order", "places"), CASES)
+def test_the_stash_has_as_many_rows_as_are_in_flight(order, places):
+    found = tables(order.beats, places)
+    assert found.rows[2] == max(map(order.in_flight, range(places.devices)))
+
+
+@pytest.mark.parametrize(("order", "places"), CASES)
+def test_hops_are_permutations(order, places):
+    for pairs in tables(order.beats, places).hops:
+        senders, takers = zip(*pairs, strict=True)
+        assert len(set(senders)) == len(set(takers)) == len(pairs)
+
+
+def test_an_evaluation_keeps_nothing():
+    order = forward_only(4, 8)
+    found = tables(order.beats, round_the_devices(4, 4))
+    assert found.rows == (1, 0, 0)
+    assert (found.gradient == NOTHING).all()

@@ -1,0 +1,108 @@
+"""Leaves of different stages in arrays that every device has."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.partition.global_norm_axes import axes_of
+from jaxdist.partition.param_sharding import Leaf
+from jaxdist.pipeline.slot_assignment import deal_slots
+from jaxdist.pipeline.stage_parameters import add_in_front
+from jaxdist.pipeline.stage_placement import round_the_devices
+
+PLAN = Plan(mesh=MeshShape(pipe=2, fsdp=2, tensor=2))
+
+
+def leaf(name, *shape, tensor=None, fsdp=None):
+    return Leaf(name=name, shape=shape, dtype="float32", tensor=tensor, fsdp=fsdp)
+
+
+LEAVES = (
+    leaf("a/kernel", 4, 6, tensor=1, fsdp=0),
+    leaf("a/bias", 6),
+    leaf("b/kernel", 2, 8, tensor=1, fsdp=0),
+    leaf("table", 3, 2),
+    leaf("b/bias", 4, 2),
+    leaf("c/kernel", 2, 2, tensor=1, fsdp=0),
+)
+USERS = [frozenset(stages) for stages in ({0}, {0}, {1}, {0, 1}, {1}, {1})]
+
+
+@pytest.fixture
+def slots():
+    return deal_slots(PLAN, LEAVES, USERS, round_the_devices(2, 2))
+
+
+@pytest.fixture
+def arrays():
+    rng = np.random.default_rng(0)
+    return [jnp.asarray(rng.normal(size=x.shape), jnp.float32) for x in LEAVES]
+
+
+def test_the_largest_leaves_of_devices_share_a_slot(slots):
+    assert [slot.places for slot in slots.slots] == [(0, 2), (None, 5), (1, 4)]
+
+
+def test_what_several_stages_use_lies_whole_on_all_devices(slots, arrays):
+    held = slots.pack(arrays)
+    assert list(held.shared) == ["table"]
+    assert (held.shared["table"] == arrays[3]).all()
+
+
+def test_biases_never_share_a_slot_with_kernels(slots):
+    assert [slot.vector for slot in slots.slots] == [False, False, True]
+
+
+def test_leaves_come_out_as_they_went_in(slots, arrays):
+    for given, found in zip(arrays, slots.unpack(slots.pack(arrays)), strict=True):
+        np.testing.assert_array_equal(given, found)
+
+
+def test_a_device_finds_its_shards(slots, arrays):
+    held = slots.pack(arrays)
+    part = type(held)(
+        matrices={k: x[1:, :, 1:] for k, x in held.matrices.items()},
+        shared=held.shared,
+        vectors={k: x[1:] for k, x in held.vectors.items()},
+    )
+    own = slots.own(part, device=1)
+    assert sorted(own) == [2, 3, 4, 5]
+    np.testing.assert_array_equal(own[2], arrays[2][:, 4:])
+    np.testing.assert_array_equal(own[4], arrays[4])
+    twice = slots.add(part, 1, own, jnp.int32(0))
+    np.testing.assert_array_equal(slots.own(twice, 1)[5], 2 * arrays[5][:, 1:])
+    other = slots.put(twice, 1, {2: own[2]})
+    np.testing.assert_array_equal(slots.own(other, 1)[2], own[2])
+
+
+def test_adding_passes_over_a_leaf_and_not_over_its_slot():
+    """The whole slot would be read under a mask: slow, or very slow."""
+    slot, more = jnp.zeros((1, 1, 1, 4096)), jnp.zeros((1, 16))
+
+    def thrice(slot, more, count):
+        def turn(state):
+            k, slot = state
+            return k + 1, add_in_front(
+                slot, jnp.sin(more * k.astype(more.dtype)), jnp.minimum(k, 0)
+            )
+
+        return lax.while_loop(lambda s: s[0] < count, turn, (jnp.int32(0), slot))[1]
+
+    step = jax.jit(thrice, donate_argnums=0).lower(slot, more, jnp.int32(3))
+    text = step.compile().as_text()
+    assert "f32[1,1,1,16]{3,2,1,0} dynamic-slice(" in text
+    assert not re.search(r"f32\[1,1,1,4096\]\S* (add|select|copy|pad)\(", text)
+
+
+def test_a_slot_names_the_axes_that_split_its_leaves(slots):
+    kernels, _, biases = (slot.leaf for slot in slots.slots)
+    assert kernels.spec() == ("pipe", "fsdp", "tensor", None)
+    assert biases.spec() == ("pipe", None, None, None)
+    # Lengths of leaves are summed over these: along pipe are other leaves.
+    assert axes_of(kernels) == ("fsdp", "tensor")
+    assert kernels.local(PLAN) == (1, 1, 1, 6)

@@ -1,0 +1,99 @@
+"""Which axes lie side by side in a host: tried where links differ, kept where faster."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from jaxdist.core.axes import AXES
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.meshes.clusters.load import find, of_tree
+from jaxdist.oracle.predict import predict
+from jaxdist.planner.layouts.evaluated_plans import Heap, Ranked
+from jaxdist.planner.layouts.placements import least, moves
+
+DEVICE = {
+    "name": "one",
+    "memory": "16 GB",
+    "memory_bandwidth": "900 GB/s",
+    "flops": {"float32": "10 TFLOP/s"},
+    "efficiency": 0.5,
+}
+HOST = {"name": "host", "size": 2, "alpha": "1 us", "bandwidth": "100 GB/s"}
+ROOM = {"name": "room", "size": 4, "alpha": "20 us", "bandwidth": "1 GB/s"}
+PAIRS = of_tree({"device": DEVICE, "levels": [HOST, ROOM]}, "pairs")
+PLAN = Plan(mesh=MeshShape(data=2, tensor=2))
+
+
+@pytest.fixture(scope="module")
+def subject():
+    words = ("plan.mesh.data=2", "plan.mesh.spatial_h=1", "data.batch=8")
+    return Subject(resolve("digits", words).config)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "inside"),
+    [
+        (MeshShape(data=2, tensor=2), {"data"}),
+        (MeshShape(pipe=2, data=2, tensor=2), {"pipe", "data"}),
+        (MeshShape(pipe=2, data=4), {"pipe"}),
+        (MeshShape(data=8), set()),
+        (MeshShape(), set()),
+    ],
+)
+def test_axes_are_moved_where_links_then_differ(mesh, inside):
+    found = [plan.placement for plan in moves(Plan(mesh=mesh), AXES, PAIRS)]
+    assert {name for (name,) in found} == inside
+    assert not list(moves(Plan(mesh=mesh), (), PAIRS))
+    assert not list(moves(Plan(mesh=mesh), AXES, find("cpu-fake")))
+
+
+def test_an_axis_is_moved_behind_those_that_were():
+    plan = Plan(mesh=MeshShape(pipe=2, data=2, tensor=2), placement=("data",))
+    found = {one.placement for one in moves(plan, AXES, PAIRS)}
+    assert found == {("data", "pipe"), ("data", "tensor")}
+
+
+def test_a_step_is_described_once_for_all_placements(subject):
+    """What is predicted so is what a description of each gives."""
+    asked = []
+
+    def describe(plan):
+        asked.append(plan)
+        return subject.case(plan)
+
+    heap = Heap(describe=describe, cluster=PAIRS, most=math.inf)
+    assert heap.describe_in_full(PLAN)
+    moved = replace(PLAN, placement=("data",))
+    heap.describe_placed(PLAN, [moved])
+    heap.describe_placed(PLAN, [moved])
+    assert len(asked) == 2
+    steps = {one.plan: one.prediction.step_s for one in heap.sorted()}
+    assert steps[moved] == predict(subject.case(moved), PAIRS).step_s
+    # With few samples the many small sums of statistics decide, which are data's.
+    assert steps[moved] < steps[PLAN]
+    heap.drop_misplaced()
+    assert [one.plan for one in heap.sorted()] == [moved]
+
+
+def test_no_placement_is_faster_than_what_is_said_to_bound_it(subject):
+    """The bound leaves out what comes nearer, and nothing else."""
+    for plan in (
+        PLAN,
+        Plan(mesh=MeshShape(pipe=2, data=2, tensor=2), microbatches=2),
+        Plan(mesh=MeshShape(data=2, fsdp=2, tensor=2)),
+    ):
+        one = ranked(subject, plan)
+        for moved in moves(plan, AXES, PAIRS):
+            step = predict(subject.case(moved), PAIRS).step_s
+            assert 0 < least(one, moved, PAIRS) <= step
+    one, moved = ranked(subject, PLAN), replace(PLAN, placement=("data",))
+    terms = one.prediction.terms_s
+    nearer = terms["all-reduce, data"] + terms["statistics, data"]
+    assert least(one, moved, PAIRS) == pytest.approx(sum(terms.values()) - nearer)
+
+
+def ranked(subject, plan):
+    return Ranked(plan=plan, prediction=predict(subject.case(plan), PAIRS))

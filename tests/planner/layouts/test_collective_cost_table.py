@@ -1,0 +1,102 @@
+"""Tariffs: what collectives of a space take, as the oracle prices them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from jaxdist.core.cluster.collective_cost import Line
+from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.plan import MeshShape
+from jaxdist.core.plan.placement import Placed
+from jaxdist.meshes.clusters.load import find
+from jaxdist.oracle.collective_times import seconds
+from jaxdist.oracle.link_groups import group_of
+from jaxdist.planner.layouts.collective_cost_table import tariff
+
+KIND = "all-reduce"
+MESHES = (
+    MeshShape(data=4),
+    MeshShape(data=2, tensor=2),
+    MeshShape(tensor=4),
+)
+PLACED = tuple(Placed(mesh=mesh) for mesh in MESHES)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return find("testbed")
+
+
+def bent(cluster):
+    """The cluster, where sums of 100 KB among four take twice what the line says."""
+    (level,) = cluster.levels
+    one = Number(1.0, "measured: a test")
+    line = Line(
+        kind=KIND,
+        devices=4,
+        messages=replace(one, value=4.0),
+        share=one,
+        bend=((1e4, 1.0), (1e5, 2.0), (1e6, 1.0)),
+    )
+    return replace(cluster, levels=(replace(level, lines=(line,)),))
+
+
+def of_oracle(cluster, mesh, arrays, payload):
+    group = group_of(cluster, Placed(mesh=mesh), ("data",))
+    return seconds(KIND, payload, arrays, group)
+
+
+@pytest.mark.parametrize("arrays", [1, 12])
+@pytest.mark.parametrize("each", [0, 700, 50_000, 3_000_000, 90_000_000])
+def test_on_a_line_it_is_the_price_at_any_size(plain, each, arrays):
+    found = tariff(KIND, plain, PLACED, ("data", "spatial_h"))
+    place = np.arange(len(MESHES))
+    count, payload = np.full(3, arrays), np.full(3, arrays * each)
+    said = found.seconds(place, count, payload)
+    assert said[2] == 0
+    for mesh, one in zip(MESHES[:2], said, strict=False):
+        assert one == pytest.approx(of_oracle(plain, mesh, arrays, arrays * each))
+
+
+def test_a_size_that_lies_off_the_line_is_priced_so(plain):
+    cluster = bent(plain)
+    found = tariff(KIND, cluster, PLACED, ("data",))
+    for size in (1 << 16, 1 << 20):
+        said = found.seconds(np.array([0]), np.array([2]), np.array([2 * size]))
+        assert said[0] == pytest.approx(of_oracle(cluster, MESHES[0], 2, 2 * size))
+    straight = tariff(KIND, plain, PLACED, ("data",))
+    one = np.array([0]), np.array([1]), np.array([1 << 16])
+    assert found.seconds(*one)[0] > 1.5 * straight.seconds(*one)[0]
+
+
+def test_large_sizes_that_were_measured_are_priced_so(plain):
+    """`calibrate --largest 64MB` finds another algorithm there."""
+    (level,) = bent(plain).levels
+    (line,) = level.lines
+    far = replace(line, bend=((1e6, 1.0), (3e7, 1.0), (9e7, 0.5)))
+    cluster = replace(plain, levels=(replace(level, lines=(far,)),))
+    found = tariff(KIND, cluster, PLACED, ("data",))
+    for size in (1 << 24, 1 << 26):
+        said = found.seconds(np.array([0]), np.array([1]), np.array([size]))
+        assert said[0] == pytest.approx(of_oracle(cluster, MESHES[0], 1, size))
+
+
+def test_bytes_of_less_than_an_array_are_paid_for(plain):
+    """A stage has a part of what a whole network moves."""
+    found = tariff(KIND, plain, PLACED, ("data",))
+    group = group_of(plain, Placed(mesh=MESHES[0]), ("data",))
+    said = found.seconds(np.array([0]), np.array([0.0]), np.array([1e6]))
+    assert said[0] == pytest.approx(seconds(KIND, 10**9, 1, group) / 1000, rel=0.02)
+
+
+def test_axes_that_a_mesh_does_not_have_cross_no_link():
+    """Tensor within a host; data, of one device, would stand across hosts."""
+    cluster, mesh = find("abci"), MeshShape(fsdp=8, tensor=4)
+    found = tariff(KIND, cluster, [Placed(mesh=mesh)], ("data", "tensor"))
+    said = found.seconds(np.array([0]), np.array([1]), np.array([1 << 20]))
+    inside = group_of(cluster, Placed(mesh=mesh), ("tensor",))
+    assert (
+        inside.level != group_of(cluster, Placed(mesh=mesh), ("data", "tensor")).level
+    )
+    assert said[0] == pytest.approx(seconds(KIND, 1 << 20, 1, inside))

@@ -1,0 +1,149 @@
+"""Where memory lies between, the last blocks are kept and the others computed again."""
+
+from dataclasses import replace
+
+import pytest
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.plan.reduction import Reduce
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.planning.search_space import Question
+from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.meshes.clusters.load import find
+from jaxdist.oracle.predict import predict
+from jaxdist.planner.layouts.block_costs import Pieces
+from jaxdist.planner.layouts.cost_estimate import Coarse
+from jaxdist.planner.layouts.evaluated_plans import Heap
+from jaxdist.planner.layouts.partial_remat import keep_tail
+from jaxdist.planner.layouts.ranking import rank
+from jaxdist.planner.layouts.space import Choices, space_of
+from jaxdist.planner.layouts.traffic_probes import sample
+
+NONE = Plan(mesh=MeshShape(data=4), microbatches=1, reduce=Reduce(via="ring"))
+ALL = replace(NONE, remat=True)
+CLUSTER = find("testbed")
+
+
+@pytest.fixture(scope="module")
+def subject():
+    words = ("model.depth=6", "model.vocabulary=256", "plan.mesh.data=1")
+    return Subject(resolve("characters", words).config)
+
+
+@pytest.fixture(scope="module")
+def predicted(subject):
+    blocks = [block.name for block in subject.profile.blocks]
+    tails = [replace(ALL, remat_until=block) for block in blocks[1:]]
+    return {p: predict(subject.case(p), CLUSTER) for p in (NONE, ALL, *tails)}
+
+
+def estimated(
+    subject, remat=(False, True), base=NONE, microbatches=(1,), cluster=CLUSTER
+):
+    network = subject.profile
+    samples = sample(
+        base, 4, ("data",), subject.case, network.parameter_bytes, cluster.device
+    )
+    chosen = Choices(
+        axes=("data",), remat=remat, ways=("ring",), microbatches=microbatches
+    )
+    return Coarse(
+        space=space_of(
+            base, 4, chosen, batch=network.batch, blocks=len(network.blocks)
+        ),
+        cluster=cluster,
+        pieces=Pieces(profile=network, device=cluster.device, dtype=subject.dtype),
+        samples=samples,
+    )
+
+
+def between(predicted, part):
+    """Bytes between those with all and with no blocks computed again."""
+    least, most = predicted[ALL].memory_bytes, predicted[NONE].memory_bytes
+    assert least < most
+    return least + part * (most - least)
+
+
+@pytest.mark.parametrize("part", [0.25, 0.5, 0.75])
+def test_a_search_keeps_the_longest_tail_that_fits(subject, predicted, part):
+    room = between(predicted, part)
+    best, *others = rank(estimated(subject), (), subject.case, room=room).plans
+    fit = {p: made.step_s for p, made in predicted.items() if made.memory_bytes <= room}
+    assert NONE not in fit
+    assert best.plan.remat_until
+    assert best.prediction.memory_bytes <= room
+    assert best.prediction.step_s == min(fit.values()) < fit[ALL]
+    assert best.plan.label == f"data 4, remat until {best.plan.remat_until}, ring"
+    # Shorter tails on the way to it are no plans of their own.
+    assert [one.plan.remat_until for one in others if one.plan.remat] in ([""], [])
+
+
+def test_a_plan_that_lacks_memory_is_tried_beside_one_in_microbatches(
+    subject, predicted
+):
+    """Which of them is faster is not said by which was described first."""
+    room = between(predicted, 0.6)
+    every = estimated(subject, microbatches=(1, 2))
+    found = [one.plan for one in rank(every, (), subject.case, room=room).plans]
+    assert any(plan.microbatches == 2 and not plan.remat for plan in found)
+    assert any(plan.microbatches == 1 and plan.remat_until for plan in found)
+
+
+def test_with_room_for_all_nothing_is_computed_again(subject, predicted):
+    room = between(predicted, 1)
+    found = rank(estimated(subject), (), subject.case, room=room)
+    assert not any(one.plan.remat_until for one in found.plans)
+    assert found.plans[0].plan.remat is False
+
+
+def test_what_accelerators_compute_again_is_not_traced_for_a_cpu(subject, predicted):
+    """A trace says that nothing is saved, as XLA's CPU backend saves nothing."""
+    other = replace(CLUSTER, device=replace(CLUSTER.device, name="some GPU"))
+    assert CLUSTER.device.is_cpu
+    assert not other.device.is_cpu
+    room, traced = between(predicted, 0.75), []
+
+    def trace(plan):
+        traced.append(plan)
+        return replace(subject.case(plan), traced={"temporaries": 10 * round(room)})
+
+    def ranked(cluster):
+        every = estimated(subject, cluster=cluster)
+        return rank(every, (), subject.case, room=room, trace=trace).plans
+
+    best = ranked(other)[0]
+    assert best.plan.remat_until
+    assert best.prediction.roomy_bytes <= room
+    assert not any(plan.remat for plan in traced)
+    with pytest.raises(BadInput, match="no layout can be run"):
+        ranked(CLUSTER)
+    assert any(plan.remat for plan in traced)
+
+
+def test_what_was_typed_stays(subject, predicted):
+    room = between(predicted, 0.5)
+    every = estimated(subject, remat=(True,))
+    found = rank(every, (), subject.case, room=room)
+    assert not any(one.plan.remat_until for one in found.plans)
+    own = estimated(subject, remat=(True,), base=replace(ALL, remat_until="head"))
+    found = rank(own, (), subject.case, room=predicted[NONE].memory_bytes * 2)
+    assert {one.plan.remat_until for one in found.plans} == {"head"}
+
+
+def test_few_plans_are_described(subject, predicted):
+    heap = Heap(describe=subject.case, cluster=CLUSTER, most=between(predicted, 0.5))
+    blocks = [block.name for block in subject.profile.blocks]
+    keep_tail(heap, ALL, blocks, heap.describe_in_full)
+    assert len(heap.found) == 1
+    assert heap.described <= 3 < len(blocks)
+
+
+def test_a_block_that_was_mistyped_is_said_before_the_search(subject):
+    words = ("model.depth=6", "model.vocabulary=256", "plan.mesh.data=1")
+    typed = ("plan.remat=true", "plan.remat_until=blok3")
+    resolved = resolve("characters", (*words, *typed))
+    question = Question(resolved=resolved, subject=subject, cluster=CLUSTER, devices=4)
+    with pytest.raises(BadInput, match="until blok3") as caught:
+        question.coarse(())
+    assert caught.value.remedy[0] == "did you mean plan.remat_until=block3?"

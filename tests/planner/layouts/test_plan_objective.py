@@ -1,0 +1,109 @@
+"""Objectives: plans in the order of what they cost, or of when they are done."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.oracle.predict import Prediction
+from jaxdist.planner.layouts.evaluated_plans import Ranked
+from jaxdist.planner.layouts.merge_rankings import merged
+from jaxdist.planner.layouts.objective import Objective
+from jaxdist.planner.layouts.ranking import Lost, Ranking
+
+PRICE = Number(4.0, "given: a test")
+
+
+def made(devices, step_s, batch=100):
+    prediction = Prediction(
+        plan="",
+        cluster="",
+        terms_s={"compute": step_s},
+        memory={},
+        room=0,
+        batch=batch,
+        unsure=0.4,
+        origins={},
+    )
+    return Ranked(plan=Plan(mesh=MeshShape(data=devices)), prediction=prediction)
+
+
+def ranking(*plans, lost=()):
+    return Ranking(plans=plans, lost=lost, counted=10, described=len(plans))
+
+
+FEW = ranking(made(2, 1.0), made(2, 1.6), lost=(Lost(title="a", step_s=2.0, why="b"),))
+MANY = ranking(made(8, 0.5), made(8, 0.9))
+
+
+def test_cost_is_price_times_devices_times_time():
+    one = made(8, 0.5)
+    by_hand = 4.0 * 8 * 0.5 / 3600 / 100
+    assert Objective(by="cost", price=PRICE).cost(one) == pytest.approx(by_hand)
+    assert Objective(by="cost").cost(one) == pytest.approx(by_hand / 4)
+    assert Objective(by="cost", price=PRICE).cost_unit == "currency units a sample"
+
+
+def test_a_budget_takes_whole_steps():
+    """1,001 samples are eleven steps of 100; so many are paid."""
+    objective = Objective(by="budget", samples=1001, price=PRICE)
+    one = made(8, 0.5)
+    assert objective.budget_s(one) == objective.of(one) == 11 * 0.5
+    assert objective.cost(one) == pytest.approx(4.0 * 8 * 11 * 0.5 / 3600)
+    assert objective.cost_unit == "currency units"
+    assert Objective().budget_s(one) is None
+
+
+@pytest.mark.parametrize(
+    ("objective", "order"),
+    [
+        (Objective(), [(8, 0.5), (8, 0.9), (2, 1.0), (2, 1.6)]),
+        (Objective(by="cost"), [(2, 1.0), (2, 1.6), (8, 0.5), (8, 0.9)]),
+        (Objective(by="cost", samples=1e6), [(2, 1.0), (2, 1.6), (8, 0.5), (8, 0.9)]),
+        (
+            Objective(by="budget", samples=1e6),
+            [(8, 0.5), (8, 0.9), (2, 1.0), (2, 1.6)],
+        ),
+    ],
+)
+def test_rankings_are_merged_by_the_objective(objective, order):
+    found = merged({2: FEW, 8: MANY}, {3: "nothing divides"}, objective)
+    assert [
+        (one.plan.mesh.devices, one.prediction.step_s) for one in found.plans
+    ] == order
+    assert [(count, lost.why) for count, lost in found.lost] == [
+        (2, "b"),
+        (3, "nothing divides"),
+    ]
+    assert (found.counted, found.described) == (20, 4)
+
+
+@pytest.mark.parametrize("by", ["step", "cost", "budget"])
+def test_one_ranking_stays_in_its_order(by):
+    found = merged({8: MANY}, {}, Objective(by=by, samples=90e6, price=PRICE))
+    assert found.plans == MANY.plans
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"by": "cots"}, "did you mean cost"),
+        ({"by": "wishes"}, "step, cost, budget"),
+        ({"by": "budget"}, "nothing says how many samples"),
+        ({"samples": 0.0}, "at least 1"),
+        ({"samples": -5.0}, "--samples -5"),
+        ({"samples": math.nan}, "at least 1"),
+        ({"samples": math.inf}, "finite"),
+        ({"by": "cost", "price": replace(PRICE, value=0.0)}, "price of 0"),
+    ],
+)
+def test_objectives_that_order_nothing_are_refused(how, said):
+    with pytest.raises(BadInput) as refused:
+        Objective(**how)
+    assert said in refused.value.text()
+    assert refused.value.rule
+    assert refused.value.values
+    assert refused.value.remedy

@@ -1,0 +1,133 @@
+"""Where the split of images ends: what is tried, and what the search makes of it."""
+
+from dataclasses import replace
+
+import pytest
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.planning.search_space import Question
+from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.meshes.clusters.load import find
+from jaxdist.oracle.predict import predict
+from jaxdist.planner.layouts.evaluated_plans import Heap
+from jaxdist.planner.layouts.ranking import end_splits, rank
+from jaxdist.planner.layouts.spatial_end import ENDS, Ends, ended
+
+ROWS = Plan(mesh=MeshShape(spatial_h=4), microbatches=1)
+BLOCKS = ("block1", "block2", "block3", "head")
+
+
+@pytest.fixture(scope="module")
+def subject():
+    return Subject(resolve("digits", ()).config)
+
+
+def asked(subject, *words):
+    return Question(
+        resolved=resolve("digits", words),
+        subject=subject,
+        cluster=find("testbed"),
+        devices=4,
+    )
+
+
+@pytest.fixture(scope="module")
+def coarse(subject):
+    return asked(subject, "plan.mesh.spatial_h=4", "plan.remat=false").coarse(())
+
+
+def steps(subject, coarse, plan):
+    """Predict a plan with every end of its split."""
+    found = {("", "repeat"): plan}
+    for block in BLOCKS:
+        for then in ("repeat", "samples"):
+            one = replace(plan, spatial_until=block, spatial_then=then)
+            found[block, then] = one
+    return {
+        end: predict(subject.case(one), coarse.cluster).step_s
+        for end, one in found.items()
+    }
+
+
+@pytest.mark.parametrize("axes", [dict(spatial_h=4), dict(data=2, spatial_h=2)])
+def test_the_estimate_orders_ends_as_they_are_predicted(subject, coarse, axes):
+    """Sums of gradients are in no end's estimate, as they are the same in all."""
+    plan = replace(ROWS, mesh=MeshShape(**axes))
+    ends, full = Ends(plan=plan, coarse=coarse), steps(subject, coarse, plan)
+    about = {end: ends.seconds(*end) for end in full}
+    whole = "", "repeat"
+    for end in full:
+        saved = full[whole] - full[end]
+        assert about[whole] - about[end] == pytest.approx(saved, abs=0.1 * full[whole])
+    assert min(about, key=about.get) == min(full, key=full.get)
+
+
+def test_ends_that_make_a_step_shorter_are_tried_and_few(subject, coarse):
+    full = steps(subject, coarse, ROWS)
+    room = -0.02 * full["", "repeat"]
+    found = list(ended(ROWS, coarse, room))
+    names = [(one.spatial_until, one.spatial_then) for one in found]
+    assert names == [(block, "samples") for block in BLOCKS[:3]]
+    assert len(list(ended(ROWS, coarse, 1.0))) == ENDS
+    assert not list(ended(replace(ROWS, mesh=MeshShape(data=4)), coarse, 1.0))
+
+
+def test_the_search_ends_the_split_where_that_is_fastest(subject, coarse):
+    found = rank(coarse, (), subject.case)
+    best = found.plans[0]
+    assert (best.plan.spatial_until, best.plan.spatial_then) == ("block1", "samples")
+    full = steps(subject, coarse, ROWS)
+    assert best.prediction.step_s == min(full.values())
+    whole = [one for one in found.plans if one.plan == ROWS]
+    assert whole[0].prediction.step_s == full["", "repeat"]
+
+
+def test_ends_that_cannot_be_the_first_are_not_described(subject, coarse):
+    heap = Heap(describe=subject.case, cluster=coarse.cluster, most=1e12)
+    far = replace(ROWS, microbatches=16)
+    heap.describe_in_full(Plan(mesh=MeshShape(data=4), microbatches=1))
+    heap.describe_in_full(far)
+    assert not end_splits(heap, coarse)
+    assert heap.described == 2
+
+
+def test_an_end_that_is_refused_is_passed_over(subject, coarse):
+    def describe(plan):
+        if plan.spatial_until == "block1":
+            raise BadInput("not there")
+        return subject.case(plan)
+
+    best = rank(coarse, (), describe).plans[0].plan
+    assert (best.spatial_until, best.spatial_then) == ("block2", "samples")
+
+
+@pytest.mark.parametrize(
+    ("words", "until", "then", "ends"),
+    [
+        ((), "", "repeat", ("repeat", "samples")),
+        (("plan.spatial_until=",), "", "repeat", ()),
+        (("plan.spatial_then=repeat",), "", "repeat", ("repeat",)),
+        (("plan.spatial_until=head",), "head", "repeat", ("repeat", "samples")),
+        (
+            ("plan.spatial_until=head", "plan.spatial_then=samples"),
+            *("head", "samples", ("samples",)),
+        ),
+    ],
+)
+def test_an_end_that_was_typed_stays(subject, words, until, then, ends):
+    question = asked(subject, *words)
+    assert (question.base.spatial_until, question.base.spatial_then) == (until, then)
+    coarse = question.coarse(())
+    assert coarse.space.choices.ends == ends
+    plan = replace(question.base.on(ROWS.mesh), microbatches=1)
+    tried = list(ended(plan, coarse, 1.0))
+    assert bool(tried) == bool(ends)
+    assert {one.spatial_then for one in tried} <= {*ends}
+    assert {one.spatial_until for one in tried} <= ({until} if until else {*BLOCKS})
+
+
+def test_a_block_that_the_network_lacks_is_refused(subject):
+    with pytest.raises(BadInput, match="did you mean block3"):
+        asked(subject, "plan.spatial_until=blok3").coarse(())

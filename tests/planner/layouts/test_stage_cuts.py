@@ -1,0 +1,166 @@
+"""Cuts by seconds: no others make a shorter step."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxdist.core.cluster.collective_cost import Line
+from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.planning.search_space import Question
+from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.meshes.clusters.load import find
+from jaxdist.planner.layouts.ranking import rank
+from jaxdist.planner.layouts.shortlist import EXACT, shortlist, variants
+from jaxdist.planner.layouts.stage_cuts import Chain, chain_of, faster_cuts, step_of
+from jaxdist.profile.repeated_blocks import Alike
+
+
+@pytest.fixture(scope="module")
+def question():
+    words = (
+        *("data.context=64", "data.batch=32"),
+        *("model.depth=7", "model.embed=64", "model.heads=4"),
+    )
+    resolved = resolve("gpt2_small", words)
+    return Question(
+        resolved=resolved,
+        subject=Subject(resolved.config),
+        cluster=find("dgx-a100"),
+        devices=8,
+    )
+
+
+@pytest.fixture(scope="module")
+def coarse(question):
+    return question.coarse(())
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("micro", [1, 8])
+def test_no_other_cuts_make_a_shorter_step(coarse, stages, micro):
+    plan = Plan(mesh=MeshShape(pipe=stages), microbatches=micro)
+    names = list(coarse.pieces.names)
+    step = step_of(coarse, plan, chain_of(coarse, plan))
+    found = tuple(names.index(cut) for cut in faster_cuts(coarse, plan))
+    every = itertools.combinations(range(1, len(names)), stages - 1)
+    assert step(found) == pytest.approx(min(map(step, every)))
+
+
+def test_blocks_that_are_computed_again_take_a_forward_pass_more(coarse):
+    plan = Plan(mesh=MeshShape(pipe=2), microbatches=8)
+    again = replace(plan, remat=True)
+    until = replace(again, remat_until=coarse.pieces.names[3])
+    none, every, few = (chain_of(coarse, p).seconds for p in (plan, again, until))
+    assert (few[:3] == every[:3]).all()
+    assert (few[3:] == none[3:]).all()
+    assert (every > none).all()
+
+
+@given(
+    blocks=st.lists(
+        st.tuples(st.floats(0.01, 9), st.sampled_from([1.0, 2.0, 5.0])),
+        min_size=2,
+        max_size=7,
+    ),
+    stages=st.integers(2, 5),
+    message=st.floats(0, 3),
+)
+def test_cuts_are_as_good_as_the_best_of_all(blocks, stages, message):
+    """Uneven blocks that hand on much or little, and links that are fast or slow."""
+    took, handed = map(np.array, zip(*blocks, strict=True))
+    chain = Chain(seconds=took, handed=handed)
+
+    def step(starts):
+        return chain.slowest(starts) + message * chain.longest(starts)
+
+    every = list(itertools.combinations(range(1, len(blocks)), stages - 1))
+    found = list(chain.cuts(stages))
+    assert bool(found) == bool(every)
+    assert set(found) <= set(every)
+    if every:
+        assert min(map(step, found)) == pytest.approx(min(map(step, every)))
+
+
+def test_the_search_tries_cuts_and_what_fsdp_shares(question, coarse):
+    tried = []
+
+    def describe(plan):
+        tried.append(plan)
+        return question.subject.case(plan)
+
+    found = rank(coarse, question.known(), describe)
+    assert len(tried) == len(set(tried)) == found.described
+    best = found.plans[0].plan
+    assert best.mesh.devices == 8
+    asked = Plan(mesh=MeshShape(pipe=4, fsdp=2), microbatches=4)
+    more = list(variants(asked, shortlist(coarse, 80e9), coarse))
+    assert {plan.zero for plan in more} == {1, 3}
+    (cut,) = [plan for plan in more if plan.pipe.cuts]
+    assert len(cut.pipe.cuts) == 3
+    assert len(question.subject.case(cut).stages) == 4
+    assert Plan.from_json(cut.to_json()) == cut
+
+
+def test_the_search_tries_ways_to_split_weights(question, coarse):
+    order = shortlist(coarse, 80e9)
+    split = Plan(mesh=MeshShape(data=4, tensor=2), microbatches=1)
+    ways = {plan.weights for plan in variants(split, order, coarse)}
+    assert ways == {"pairs", "sequence", "filter", "channel"}
+    whole = Plan(mesh=MeshShape(data=8), microbatches=1)
+    assert {plan.weights for plan in variants(whole, order, coarse)} == {"pairs"}
+    labels = [plan.label for plan in variants(split, order, coarse)]
+    assert len({*labels}) == len({*variants(split, order, coarse)})
+
+
+def test_steps_that_go_both_ways_are_not_priced_by_permutations_that_go_one_way(
+    question, coarse
+):
+    plan = Plan(mesh=MeshShape(data=8), microbatches=1)
+    ways = {one.reduce.via for one in variants(plan, shortlist(coarse, 80e9), coarse)}
+    assert ways == {"exact", *EXACT}
+    share = Number(1.0, "measured: a test")
+    line = Line(
+        kind="collective-permute", devices=8, messages=share, share=share, bend=()
+    )
+    level, *others = coarse.cluster.levels
+    levels = (replace(level, lines=(line,)), *others)
+    timed = replace(coarse, cluster=replace(coarse.cluster, levels=levels))
+    ways = {one.reduce.via for one in variants(plan, shortlist(timed, 80e9), timed)}
+    assert ways == {"exact"}
+
+
+def test_ways_that_are_typed_stay(question):
+    typed = ("plan.weights=sequence", "plan.mesh.tensor=2")
+    resolved = resolve("gpt2_small", (*typed, "data.context=64", "data.batch=32"))
+    asked = replace(question, resolved=resolved)
+    assert asked.coarse(()).space.choices.weights == ("sequence",)
+
+
+def test_equal_blocks_are_read_once(question):
+    assert len(question.subject.readings.once("alike", Alike).models) == 4
+
+
+def test_stages_that_lose_with_equal_flops_are_cut_where_little_is_handed_on():
+    """Convolutions hand on much, and have nearly all of the FLOPs."""
+    words = ("data.name=synthetic", "data.samples=480", "data.batch=48")
+    resolved = resolve("vgg16", (*words, "model.size=tiny", "model.width=16"))
+    slow = find("testbed")
+    wire = replace(slow.levels[0], bandwidth=Number(12.5e6, "given: 100 Mbit/s"))
+    asked = Question(
+        resolved=resolved,
+        subject=Subject(resolved.config),
+        cluster=replace(slow, levels=(wire,)),
+        devices=4,
+    )
+    plans = rank(asked.coarse(()), asked.known(), asked.subject.case).plans
+    best = plans[0].plan
+    uncut = next(x for x in plans if x.plan.stages == 4 and not x.plan.pipe.cuts)
+    assert best.stages == 4
+    assert best.pipe.cuts
+    assert uncut.prediction.step_s > 2 * plans[0].prediction.step_s
