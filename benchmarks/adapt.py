@@ -20,11 +20,11 @@ from pathlib import Path
 from statistics import median
 from threading import Event, Thread
 
-from jaxdist.launch.launchers.local import Local
-from jaxdist.launch.launchers.processes.restart import Patience, run_supervised
+from jaxdist.launch.launchers.local import LocalLaunch
+from jaxdist.launch.launchers.processes.restart import RestartPolicy, run_supervised
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.run_folder.jsonl import read_lines
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.testbed.link_shaping import bits_per_second
 from jaxdist.meshes.clusters.load import find
 from jaxdist.meshes.clusters.what_if import changed
@@ -51,7 +51,7 @@ def main():
             text.write_text("".join(p.read_text() for p in sorted(PAGES.glob("*.md"))))
             words += [f"data.path={text}"]
         slow = f"{bits_per_second(args.rate) // 10_000}kbit"
-        with Hosts(HOSTS, args.rate) as hosts:
+        with EmulatedCluster(HOSTS, args.rate) as hosts:
             found = {} if args.only_others else adapts(hosts, args, words, slow)
             hosts.shape_one(SLOW, slow)
             for plan in args.others:
@@ -77,7 +77,7 @@ def train(hosts, words, ends=None):
     command = (sys.executable, "-m", "jaxdist.launch", "train", *words)
 
     def attempt(number):
-        each = Local(
+        each = LocalLaunch(
             command=command,
             count=HOSTS,
             devices=1,
@@ -85,7 +85,7 @@ def train(hosts, words, ends=None):
         )
         return hosts.inside(each.tasks(os.environ))
 
-    return run_supervised(attempt, Patience())
+    return run_supervised(attempt, RestartPolicy())
 
 
 def adapts(hosts, args, words, slow):

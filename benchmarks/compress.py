@@ -19,11 +19,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdist.collectives.compress.bf16 import Cast
-from jaxdist.collectives.compress.block_quantization import Blocks
+from jaxdist.collectives.compress.bf16 import Bf16Codec
+from jaxdist.collectives.compress.block_quantization import BlockQuantizationCodec
 from jaxdist.collectives.compress.powersgd import across, orthonormal
-from jaxdist.collectives.compress.sign import Signs
-from jaxdist.collectives.compress.top_k_codec import Picks
+from jaxdist.collectives.compress.sign import SignCodec
+from jaxdist.collectives.compress.top_k_codec import TopKCodec
 from jaxdist.collectives.compress.top_k_selection import threshold
 
 NUMBERS = 1 << 22
@@ -45,13 +45,13 @@ def packed(codec):
 def rows():
     return {
         "one pass, x * 1.5": lambda x: x * 1.5,
-        "bf16, packed": packed(Cast()),
-        "int8, packed": packed(Blocks(kind="int8")),
-        "int4, packed": packed(Blocks(kind="int4")),
-        "fp8, packed": packed(Blocks(kind="fp8")),
-        "sign, packed": packed(Signs()),
+        "bf16, packed": packed(Bf16Codec()),
+        "int8, packed": packed(BlockQuantizationCodec(kind="int8")),
+        "int4, packed": packed(BlockQuantizationCodec(kind="int4")),
+        "fp8, packed": packed(BlockQuantizationCodec(kind="fp8")),
+        "sign, packed": packed(SignCodec()),
         "threshold of 1 %": lambda x: threshold(x, SLOTS),
-        "values and places of 1 %, packed": packed(Picks(density=0.01)),
+        "values and places of 1 %, packed": packed(TopKCodec(density=0.01)),
         "power, rank 4: P, R and P R^T": power,
         "library: lax.top_k of 1 %": lambda x: lax.top_k(jnp.abs(x), SLOTS),
     }

@@ -35,8 +35,8 @@ from scipy.stats import spearmanr
 from jaxdist.core.plan import Plan
 from jaxdist.launch.config.plan_file import words_of
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.testbed.hosts import Hosts
-from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.launch.testbed.hosts import EmulatedCluster
+from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.predict import predict
 
@@ -51,7 +51,7 @@ def link(rate):
 
 def calibrate(folder, args):
     """Calibrate all hosts together at each rate."""
-    with Hosts(HOSTS) as hosts:
+    with EmulatedCluster(HOSTS) as hosts:
         for rate in args.rates.split(","):
             hosts.shape(link(rate))
             out = str(folder / f"{rate}.json")
@@ -64,7 +64,7 @@ def layers(folder, args):
     rates = args.rates.split(",")
     timed = folder / "layers.json"
     timed.write_text((folder / f"{rates[0]}.json").read_text())
-    with Hosts(HOSTS) as hosts:
+    with EmulatedCluster(HOSTS) as hosts:
         hosts.shape(None)
         for model in args.models.split(","):
             given = ["--cluster", str(timed), "-o", str(timed)]
@@ -186,7 +186,7 @@ def _of_pool(model, asked):
 
 
 def _execute(folder, args, what, plans_of):
-    with Hosts(HOSTS) as hosts:
+    with EmulatedCluster(HOSTS) as hosts:
         for model in args.models.split(","):
             plans = plans_of(model)
             times = executed(hosts, model, plans, folder, args)
@@ -225,7 +225,7 @@ def rows(folder, models, what="executed", own=""):
         found = json.loads(file.read_text())
         plans = laid(model, found["plans"])
         name, *words = MODELS[model]
-        subject = Subject(resolve(name, words).config)
+        subject = StepDescriber(resolve(name, words).config)
         for rate, seconds in found["seconds"].items():
             machine = find(str(folder / f"{rate}{own}.json"))
             for plan, times in pooled(seconds, plans).items():

@@ -15,7 +15,7 @@ import json
 import sys
 from pathlib import Path
 
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 
 WORKER = Path(__file__).with_name("flow_links_worker.py")
 GRIDS = {
@@ -59,7 +59,7 @@ def main():
         "| way | rate | s to the target | s a minibatch | MB sent a minibatch | best |"
     )
     print("|---|---|---|---|---|---|")
-    with Hosts(4) as hosts:
+    with EmulatedCluster(4) as hosts:
         hosts.shape(args.rate)
         for way in args.ways.split(","):
             rows = list(curves(hosts, way, args))

@@ -13,7 +13,7 @@ import to_accuracy_data as data
 from flax import nnx
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.pipeline import Pipe
+from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.launch.distributed.initialize import join
 from jaxdist.launch.testbed.link_shaping import own_counter
 from jaxdist.layers import Conv, Linear, MaxPool
@@ -29,14 +29,14 @@ WAYS = {
     "data parallel": (Plan(mesh=MeshShape(data=4)), 1, data.BATCH),
     "1f1b": (Plan(mesh=STAGES), 8, data.BATCH),
     "pipedream": (
-        Plan(mesh=STAGES, pipe=Pipe(schedule=PIPEDREAM)),
+        Plan(mesh=STAGES, pipe=PipelineConfig(schedule=PIPEDREAM)),
         STREAM,
         STREAM * data.BATCH,
     ),
     "pipedream 3-1": (
         Plan(
             mesh=STAGES,
-            pipe=Pipe(schedule=PIPEDREAM, cuts=("dense1",), replicas=(3, 1)),
+            pipe=PipelineConfig(schedule=PIPEDREAM, cuts=("dense1",), replicas=(3, 1)),
         ),
         STREAM,
         STREAM * data.BATCH,

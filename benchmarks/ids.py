@@ -14,8 +14,8 @@ from collections.abc import Callable
 import numpy as np
 
 from jaxdist.input.keyed_permutation import permute
-from jaxdist.input.local_shuffle.partial import PartialOrder
-from jaxdist.input.local_shuffle.shuffle import PartialShuffle, Places
+from jaxdist.input.local_shuffle.partial import PartialShuffleOrder
+from jaxdist.input.local_shuffle.shuffle import PartialShuffle, SampleLocations
 
 ROUNDS = 5
 
@@ -36,7 +36,7 @@ def one_epoch() -> None:
     own = np.full_like(slots, 7)
     draw = np.random.default_rng(0)
     numpy = seconds(lambda: draw.permutation(slots.size))
-    step = seconds(lambda: shuffle.back(3, Places(own, slots)))
+    step = seconds(lambda: shuffle.back(3, SampleLocations(own, slots)))
     order = seconds(lambda: shuffle.turned(permute, 4, own, slots))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{slots.size:,} slots; NumPy's permutation of as many: {1e3 * numpy:.0f} ms")
@@ -50,7 +50,7 @@ def first_batches() -> None:
     print("1,281,167 samples, epoch 90, batches of 4,096, Q = 0.1")
     for partitions in (16, 512, 4096):
         shuffle = PartialShuffle.of(samples=1_281_167, partitions=partitions, q=0.1)
-        order = PartialOrder(shuffle=shuffle, batch=4096)
+        order = PartialShuffleOrder(shuffle=shuffle, batch=4096)
         step = order.steps(90)
         start = time.perf_counter()
         order.ids(step)

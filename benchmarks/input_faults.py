@@ -34,9 +34,9 @@ import numpy as np
 import pyarrow as pa
 
 from jaxdist.core.plan.shuffle import Partial
-from jaxdist.input.batch_assembly import TrainRecipe
-from jaxdist.input.local_shuffle.async_exchange import Behind
-from jaxdist.input.local_shuffle.flight import Peers, PeerServer
+from jaxdist.input.batch_assembly import TrainBatchAssembler
+from jaxdist.input.local_shuffle.async_exchange import AsyncExchanger
+from jaxdist.input.local_shuffle.flight import PeerClient, PeerServer
 from jaxdist.input.local_shuffle.partial import order_of
 from jaxdist.input.local_shuffle.source import open_keeping, slack_of
 
@@ -143,12 +143,14 @@ def host(given, rank, start):
     told(given, rank, server.address)
     addresses = [told(given, other) for other in range(HOSTS)]
     how = {"addresses": addresses, "like": like_of(given)}
-    own.peers = Peers(**how, deadline_s=given["deadline"])
+    own.peers = PeerClient(**how, deadline_s=given["deadline"])
     own.slack = slack_of(order)
-    behind, steps = Behind(own), given["epochs"] * order.steps(1)
+    behind, steps = AsyncExchanger(own), given["epochs"] * order.steps(1)
     rows = np.arange(given["batch"]).reshape(HOSTS, -1)[rank]
     recipe = behind.recipe(
-        lambda source: TrainRecipe(source=source, order=order, dtypes={"x": "float32"})
+        lambda source: TrainBatchAssembler(
+            source=source, order=order, dtypes={"x": "float32"}
+        )
     )
     at = clock(given)
     at[rank, 1] = 1  # ready

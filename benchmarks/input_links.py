@@ -23,12 +23,12 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxdist.core.plan.shuffle import Shuffle
-from jaxdist.input.local_shuffle.flight import Peers, PeerServer
+from jaxdist.core.plan.shuffle import ShuffleConfig
+from jaxdist.input.local_shuffle.flight import PeerClient, PeerServer
 from jaxdist.input.local_shuffle.partial import order_of
 from jaxdist.input.local_shuffle.source import open_keeping
-from jaxdist.input.local_shuffle.store import Store
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.input.local_shuffle.store import ArrayStore
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.testbed.link_shaping import counter
 
 HOSTS, BATCH, PARTITIONS, AHEAD = 4, 32, 32, 2
@@ -41,7 +41,9 @@ class Remote:
     fingerprint = "remote"
 
     def __init__(self, address, like, samples):
-        self.peers = Peers(addresses=[address], like=like, token=TOKEN, deadline_s=60.0)
+        self.peers = PeerClient(
+            addresses=[address], like=like, token=TOKEN, deadline_s=60.0
+        )
         self.like, self.samples = like, samples
 
     def __len__(self):
@@ -62,7 +64,7 @@ def data(given):
 def serve(given):
     """Be the origin until every host has said that it is done."""
     x = data(given)
-    store = Store({"x": x[:1]}, len(x))
+    store = ArrayStore({"x": x[:1]}, len(x))
     store.put(np.arange(len(x)), {"x": x})
     with PeerServer(store, ADDRESS.format(1), TOKEN):
         time.sleep(given["lasts"])
@@ -88,7 +90,9 @@ def host(given, rank):
     wait_for(ADDRESS.format(1))
     source = Remote(ADDRESS.format(1), like, given["samples"])
     q = given["q"] if given["way"] == "partial" else 0.0
-    asked = Shuffle(q=None if given["way"] == "global" else q, partitions=PARTITIONS)
+    asked = ShuffleConfig(
+        q=None if given["way"] == "global" else q, partitions=PARTITIONS
+    )
     order = order_of(asked, samples=given["samples"], batch=BATCH, seed=0)
     rows = np.arange(own * BATCH // HOSTS, (own + 1) * BATCH // HOSTS)
     reader, server = source, None
@@ -97,7 +101,7 @@ def host(given, rank):
         reader.slack = AHEAD + 2
         server = PeerServer(reader.store, ADDRESS.format(rank + 1), TOKEN)
         where = [ADDRESS.format(other + 2) for other in range(HOSTS)]
-        reader.peers = Peers(addresses=where, like=like, token=TOKEN)
+        reader.peers = PeerClient(addresses=where, like=like, token=TOKEN)
         reader.begin(0)
 
     def read(step):
@@ -165,7 +169,7 @@ def formula(args, way):
         return 0.0
     if way == "global":
         return args.samples * args.bytes
-    asked = Shuffle(q=args.q, partitions=PARTITIONS)
+    asked = ShuffleConfig(q=args.q, partitions=PARTITIONS)
     order = order_of(asked, samples=args.samples, batch=BATCH, seed=0)
     each = PARTITIONS // HOSTS
     hosts = [range(h * each, (h + 1) * each) for h in range(HOSTS)]
@@ -192,7 +196,7 @@ def main():
         return
     size = args.samples * args.bytes
     print(f"{args.samples:,} samples of {args.bytes:,} B, {size / 1e6:.1f} MB")
-    with Hosts(HOSTS + 1, args.rate) as hosts:
+    with EmulatedCluster(HOSTS + 1, args.rate) as hosts:
         base = None
         for way in ("local", "partial", "global"):
             seconds, moved, counts = measure(hosts, args, way)

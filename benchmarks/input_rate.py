@@ -53,10 +53,20 @@ def decode(records: list[bytes]) -> dict[str, np.ndarray]:
 
 
 def with_jaxdist(path: Path, way: str) -> Iterator[Any]:
-    from jaxdist.input import ArrayRecordSource, Global, Local, Partial, Workers, loader
+    from jaxdist.input import (
+        ArrayRecordSource,
+        Global,
+        Local,
+        Partial,
+        Workers,
+        loader,
+    )
     from jaxdist.input.sources import in_memory
 
-    shuffle = {"partial": Partial(q=0.1), "local": Local()}.get(way, Global())
+    shuffle = {
+        "partial": Partial(q=0.1),
+        "local": Local(),
+    }.get(way, Global())
     source: Any = ArrayRecordSource([path], decode)
     source = in_memory(source) if way == "memory" else source
     threads = Workers(int(way.split()[1])) if way.startswith("workers") else 1

@@ -18,7 +18,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.testbed.link_shaping import FRAME, SEGMENT, bits_per_second
 
 HERE = Path(__file__).parent
@@ -102,7 +102,7 @@ def main(args):
     heads = ("size", "rate", "method", "ms, median", "min-max", "MB sent a host")
     heads = (*heads, "x ring arithmetic", "exact / it")
     rows = []
-    with Hosts(args.hosts) as hosts:
+    with EmulatedCluster(args.hosts) as hosts:
         print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}", flush=True)
         for rate in args.rates.split(","):
             hosts.shape(None if rate == "none" else rate)

@@ -10,10 +10,10 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.compress.powersgd import Power
+from jaxdist.collectives.compress.powersgd import PowerSGD
 from jaxdist.collectives.primitives import psum
 from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.testbed.traffic_counter import Gauge, spread
+from jaxdist.launch.testbed.traffic_counter import TrafficCounter, spread
 
 TWO_LEVELS = ("hierarchical",)  # its inner axis stands for the devices of a host
 
@@ -25,14 +25,14 @@ def two_phase(x, axes):
 
 def rank_of(name):
     """Return the rank of `power4`, which is PowerSGD with four columns."""
-    return int(name.removeprefix("power") or Power().rank)
+    return int(name.removeprefix("power") or PowerSGD().rank)
 
 
 def method(name):
     """Return what a name says to do with an array over axes."""
     if name == "two-phase":
         return two_phase
-    via = Power(rank=rank_of(name)) if name.startswith("power") else name
+    via = PowerSGD(rank=rank_of(name)) if name.startswith("power") else name
     return lambda x, axes: psum(x, axes, via=via)
 
 
@@ -63,7 +63,9 @@ def compiled(name, mib):
 
 def main(mib, methods, times):
     join()
-    gauge = Gauge(jax.make_mesh((jax.process_count(),), ("data",), (AxisType.Auto,)))
+    gauge = TrafficCounter(
+        jax.make_mesh((jax.process_count(),), ("data",), (AxisType.Auto,))
+    )
     calls = {name: compiled(name, mib) for name in methods}
     readings = {name: [] for name in methods}
     for _ in range(times):

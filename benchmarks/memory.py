@@ -32,7 +32,7 @@ import numpy as np
 import optax
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.reduction import Reduce
+from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import model_factory, objective_for
@@ -44,7 +44,9 @@ from jaxdist.train.task import Task
 SPLITS = {
     "one device": Plan(),
     "data 4": Plan(mesh=MeshShape(data=4)),
-    "data 4, sparse 1 %": Plan(mesh=MeshShape(data=4), reduce=Reduce(via="sparse")),
+    "data 4, sparse 1 %": Plan(
+        mesh=MeshShape(data=4), reduce=ReductionConfig(via="sparse")
+    ),
     "fsdp 4, zero 1": Plan(mesh=MeshShape(fsdp=4), zero=1),
     "fsdp 4, zero 3": Plan(mesh=MeshShape(fsdp=4)),
     "fsdp 8, zero 3": Plan(mesh=MeshShape(fsdp=8)),

@@ -18,7 +18,7 @@ import numpy as np
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.build import build_mesh
 from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.predict import predict
@@ -66,7 +66,7 @@ def pairs(only):
                 yield name, str(error).splitlines()[0]
 
 
-def compiled(subject: Subject, plan: Plan):
+def compiled(subject: StepDescriber, plan: Plan):
     layout = lay_out(subject.task, plan, build_mesh(plan), subject.shapes)
     return compile_program(layout).memory_bytes
 
@@ -80,7 +80,7 @@ def main():
         try:
             if isinstance(config, str):
                 raise BadInput(config)
-            subject = Subject(config)
+            subject = StepDescriber(config)
             found = predict(subject.traced(config.plan), cluster)
             measured = compiled(subject, config.plan)
         except BadInput as error:

@@ -14,8 +14,8 @@ from jaxdist.network.lower_bound import nic_bound
 from jaxdist.network.platforms.read import find
 from jaxdist.network.protocol_overheads import factors
 from jaxdist.network.schedules_by_name import step_list
-from jaxdist.network.simulate import Network, simulate
-from jaxdist.network.sparse import Entries
+from jaxdist.network.simulate import NetworkModel, simulate
+from jaxdist.network.sparse import SparseEncoding
 from jaxdist.network.sparse_runs import simulate_sparse
 from jaxdist.network.topologies.registry import topology
 
@@ -39,7 +39,7 @@ DENSITIES = tuple(1 / part for part in (512, 256, 128, 64, 32, 16, 8, 4))
 
 
 def made(name, ranks, settings, sharing="maxmin"):
-    return Network(topology=topology(name, ranks, settings), sharing=sharing)
+    return NetworkModel(topology=topology(name, ranks, settings), sharing=sharing)
 
 
 def lists():
@@ -66,12 +66,12 @@ def lists():
 def sparse():
     """Print hierarchical and flat sparse sums beside dense ones, by density."""
     abci, smpi = find("abci", 32, {}), factors("smpi")
-    on = Network(topology=abci, factors=smpi, sharing="rtt")
+    on = NetworkModel(topology=abci, factors=smpi, sharing="rtt")
     flat, two = step_list("ring", 32), step_list("two_level_ring", 32, 4)
     dense = simulate(two, 2 * BYTES, on).seconds
     print(f"ABCI, 32 ranks, 128 MiB: dense in two levels {1e3 * dense:.3f} ms")
     for density in DENSITIES:
-        how = Entries(density=density)
+        how = SparseEncoding(density=density)
         near = simulate_sparse(two, 2 * BYTES, on, how).seconds
         far = simulate_sparse(flat, 2 * BYTES, on, how).seconds
         print(

@@ -129,13 +129,13 @@ def of_simgrid(case, folder):
 def ours(case):
     """Return our seconds, and the seconds that it took."""
     from jaxdist.network.schedules_by_name import step_list
-    from jaxdist.network.simulate import Network, simulate
+    from jaxdist.network.simulate import NetworkModel, simulate
     from jaxdist.network.topologies.registry import topology
 
     begun = time.perf_counter()
     made = topology(case["network"], case["ranks"], case["settings"])
     steps = step_list(case["name"], case["ranks"])
-    network = Network(topology=made, sharing="rtt")
+    network = NetworkModel(topology=made, sharing="rtt")
     found = simulate(steps, float(case["chunk"] * steps.chunks), network)
     return found.seconds, time.perf_counter() - begun
 

@@ -28,8 +28,8 @@ from jaxdist.network.concurrent import of_list, run_together
 from jaxdist.network.platforms.read import find
 from jaxdist.network.protocol_overheads import factors
 from jaxdist.network.published import FORMS_OF, PUBLISHED, SPARSE
-from jaxdist.network.simulate import Network, simulate
-from jaxdist.network.sparse import Entries
+from jaxdist.network.simulate import NetworkModel, simulate
+from jaxdist.network.sparse import SparseEncoding
 from jaxdist.network.sparse_runs import of_sparse_list, simulate_sparse
 
 
@@ -100,7 +100,9 @@ def ours(row, network, pace, calls, apart):
     if name in ("sparse_big", "sparse_small"):  # all with all: there is one step of it
         pace = "steps"
     seed = 0 if pace == "ranks" else None
-    how = Entries(density=float(row["density"]), sums=sums, copies=copies, seed=seed)
+    how = SparseEncoding(
+        density=float(row["density"]), sums=sums, copies=copies, seed=seed
+    )
     steps = SPARSE[name](ranks, 4)
     if pace == "steps":
         return 1e3 * simulate_sparse(steps, row["size"], network, how).seconds
@@ -117,7 +119,7 @@ def main():
     parser.add_argument("--rows", action="store_true", help="print every row")
     args = parser.parse_args()
     networks = {
-        name: Network(
+        name: NetworkModel(
             topology=find(name, 1, {}), factors=factors("smpi"), sharing="rtt"
         )
         for name in ("tsubame3", "abci")

@@ -22,7 +22,7 @@ from jaxdist.calibrate.measured_rows import starts
 from jaxdist.calibrate.row_filter import selection
 from jaxdist.calibrate.score import score
 from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.published.megatron.links import Group, all_reduce
+from jaxdist.oracle.published.megatron.links import RankGroup, all_reduce
 
 ONE = "vtrain/single_node_calibration.csv"
 SEVERAL = "vtrain/multi_node_calibration.csv"
@@ -93,7 +93,7 @@ def tables(folder):
     print("\nNCCL in a host, 1 MiB to 1 GiB: mean error by devices")
     for ranks in range(2, 9):
         path = folder / f"vtrain/all_reduce/a100/AR_GPU{ranks}_1M_1024M_LUT"
-        who, errors = Group(inside=ranks, hosts=1, beside=1), []
+        who, errors = RankGroup(inside=ranks, hosts=1, beside=1), []
         for row in list(csv.reader(path.open()))[1:]:
             ours = all_reduce(float(row[0]), who, cluster, now)
             errors.append(abs(ours / (1e-9 * float(row[3])) - 1))

@@ -33,7 +33,7 @@ from jaxdist.launch.training.job.job import make_job
 from jaxdist.train.loop import fit
 from jaxdist.train.metrics import Recorder
 from jaxdist.train.program import compile_program, initial_state
-from jaxdist.train.run_schedule import Course
+from jaxdist.train.run_schedule import RunSchedule
 
 
 class Silent:
@@ -75,7 +75,7 @@ class Ours:
     def loop(self, steps):
         """Train `steps` more steps by the real loop."""
         start = int(self.state.step)
-        course = Course(
+        course = RunSchedule(
             steps=start + steps,
             samples=10**9,
             batch=self.job.order.batch,

@@ -18,7 +18,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 
 WORKER = Path(__file__).with_name("overlap_worker.py")
 
@@ -27,7 +27,7 @@ def main(args):
     # One thread a host is the testbed's; without its flag XLA takes all cores.
     env = {"XLA_FLAGS": ""} if args.threads else {}
     command = [sys.executable, str(WORKER), str(args.times)]
-    with Hosts(args.hosts, args.rate) as hosts:
+    with EmulatedCluster(args.hosts, args.rate) as hosts:
         done = hosts.run(command, timeout=args.timeout, env=env)
     ranks = [json.loads(each.out.splitlines()[-1]) for each in done]
     alone = None

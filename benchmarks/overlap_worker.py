@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.primitives import psum
 from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.testbed.traffic_counter import Gauge, spread
+from jaxdist.launch.testbed.traffic_counter import TrafficCounter, spread
 
 LAYERS, WIDTH, BATCH = 4, 1024, 256
 MOVES = re.compile(r"ppermute|all_gather|all_to_all|psum|all-|collective-")
@@ -124,7 +124,7 @@ def main(times):
     }
     passes, sums = calls["backward pass alone"], calls["sums alone"]
     calls["both, as two programs at once"] = lambda: (sums(), passes())
-    gauge = Gauge(mesh, settle=0.02)
+    gauge = TrafficCounter(mesh, settle=0.02)
     seconds = {name: [] for name in calls}
     for _ in range(times):
         for name, step in calls.items():

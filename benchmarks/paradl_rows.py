@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jaxdist.calibrate.fit import fit
 from jaxdist.calibrate.fitted_constants import fitted
-from jaxdist.calibrate.formats.paradl import ParaDL
+from jaxdist.calibrate.formats.paradl import ParadlFormat
 from jaxdist.calibrate.ranking import ranking
 from jaxdist.calibrate.row_filter import selection
 from jaxdist.calibrate.score import score
@@ -42,7 +42,7 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--worst", action="store_true", help="the worst rows, too")
     args = parser.parse_args()
-    form = ParaDL()
+    form = ParadlFormat()
     rows = {
         name: form.read(args.folder / name, find(form.cluster))
         for name in (RUNS, RANKED)

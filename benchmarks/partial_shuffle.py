@@ -21,7 +21,7 @@ from flax import nnx
 
 from jaxdist.core.object_reference import name_of
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.shuffle import Shuffle
+from jaxdist.core.plan.shuffle import ShuffleConfig
 from jaxdist.input.config import DataConfig
 from jaxdist.launch.config import Experiment
 from jaxdist.layers import BatchNorm, Linear
@@ -67,7 +67,7 @@ def _experiment(name: str, network: str) -> Experiment:
         data=DataConfig(name="digits", batch=120, shift=0, order="label"),
         model=ModelConfig(name=network),
         optim=OptimConfig(lr=0.1),
-        plan=Plan(mesh=MeshShape(data=10), shuffle=Shuffle(q=0.1, partitions=10)),
+        plan=Plan(mesh=MeshShape(data=10), shuffle=ShuffleConfig(q=0.1, partitions=10)),
     )
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from jaxdist.launch.training.job.abstract_model import find_specimen, profile_of
 from jaxdist.planner.layer_times import at_rate
-from jaxdist.planner.stages.cost_conventions import Form
-from jaxdist.planner.stages.graph import Graph
+from jaxdist.planner.stages.cost_conventions import CostConvention
+from jaxdist.planner.stages.graph import LayerGraph
 from jaxdist.planner.stages.graph_from_profile import of_profile
 from jaxdist.planner.stages.link_hierarchy import tiers
 from jaxdist.planner.stages.partitioner import partition
 from jaxdist.planner.stages.pipedream_file import read_pipedream
-from jaxdist.planner.stages.stage_plan import Question
+from jaxdist.planner.stages.stage_plan import StageQuery
 
 FILE = Path(__file__).parents[1] / "tests/planner/stages/pipedream/vgg16.txt"
 FILE_BATCH = 64
@@ -102,7 +102,9 @@ def s2vt():
     whole = of_profile(profile("s2vt", 80), "s2vt", at_rate(1e12))
     nodes = whole.nodes[1:]
     names = [node.name for node in nodes]
-    return Graph(source="s2vt", nodes=nodes, edges=tuple(itertools.pairwise(names)))
+    return LayerGraph(
+        source="s2vt", nodes=nodes, edges=tuple(itertools.pairwise(names))
+    )
 
 
 def of_sum(machines, graph):
@@ -123,7 +125,9 @@ def fitted(graphs):
 
 def rebuilt(row, graph, bandwidth, overlap):
     on = tiers(row.machines, (), (bandwidth,))
-    found = partition(Question(graph=graph, tiers=on, form=Form(overlap=overlap)))
+    found = partition(
+        StageQuery(graph=graph, tiers=on, form=CostConvention(overlap=overlap))
+    )
     one, all_ = found.seconds_of_one, found.seconds_of_data_parallel
     return (
         f"{one / all_:.2f}x",

@@ -33,7 +33,7 @@ import optax
 from flax import nnx
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.pipeline import Pipe
+from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.layers import LayerNorm, Linear
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
@@ -130,7 +130,7 @@ def stack(kind, micro=MICRO, stages=STAGES, schedule="1f1b", blocks=BLOCKS):
         "target": x,
         "id": jax.ShapeDtypeStruct(x.shape[:1], jnp.int32),
     }
-    plan = Plan(mesh=MeshShape(pipe=stages), pipe=Pipe(schedule=schedule))
+    plan = Plan(mesh=MeshShape(pipe=stages), pipe=PipelineConfig(schedule=schedule))
     mesh = build_mesh(plan, jax.devices()[:stages])
     return lay_out(task, plan, mesh, shapes)
 

@@ -11,8 +11,8 @@ import time
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.planning.search_space import Question
-from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.launch.planning.search_space import LayoutQuery
+from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.predict import predict
 from jaxdist.planner.layouts.shortlist import shortlist
@@ -40,7 +40,7 @@ def main():
         return
     begun = time.perf_counter()
     resolved = resolve("resnet152", ("data.batch=32768",))
-    subject = Subject(resolved.config)
+    subject = StepDescriber(resolved.config)
     print(f"ResNet-152 read: {time.perf_counter() - begun:.1f} s")
     for mesh in (MeshShape(data=1024), MeshShape(data=512, spatial_h=2)):
         for again in ("first", "again", "again"):
@@ -76,7 +76,7 @@ def command(words):
 
 def order(subject, resolved, devices, lossy):
     """Print how long the plans of so many devices take to order."""
-    question = Question(
+    question = LayoutQuery(
         resolved=resolved, subject=subject, cluster=find("abci"), devices=devices
     )
     begun = time.perf_counter()

@@ -18,10 +18,10 @@ from statistics import median
 
 from executed import MODELS, laid, pooled
 
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.run_record import Run
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.compare import compare, recalibrated
 from jaxdist.oracle.predict import predict
@@ -35,7 +35,7 @@ def spoiled(cluster, devices, links):
     """Return the cluster with devices and links as many times as fast."""
 
     def times(number, factor):
-        return Number(number.value * factor, "given: wrong on purpose")
+        return SourcedNumber(number.value * factor, "given: wrong on purpose")
 
     device = replace(
         cluster.device,
@@ -73,7 +73,7 @@ def executed(folder, model):
     found = json.loads((folder / f"{model}.executed.json").read_text())
     plans = laid(model, found["plans"])
     name, *words = MODELS[model]
-    subject = Subject(resolve(name, words).config)
+    subject = StepDescriber(resolve(name, words).config)
     for rate, seconds in found["seconds"].items():
         times = pooled(seconds, plans)
         yield rate, [Seen(n, times[n], subject.case(plans[n])) for n in plans]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 
 WORKER = Path(__file__).with_name("regret_worker.py")
 HEADS = ("rate", "size", "out of", "choice", "ms", "fastest", "ms", "regret", "exact")
@@ -84,7 +84,7 @@ def line(row):
 def main(args):
     sizes, found = [float(size) for size in args.sizes.split(",")], []
     print(f"| {' | '.join(HEADS)} |\n|{'---|' * len(HEADS)}", flush=True)
-    with Hosts(args.hosts) as hosts, tempfile.TemporaryDirectory() as folder:
+    with EmulatedCluster(args.hosts) as hosts, tempfile.TemporaryDirectory() as folder:
         cache = {
             "JAX_COMPILATION_CACHE_DIR": folder,
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

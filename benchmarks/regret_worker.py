@@ -16,7 +16,7 @@ from jaxdist.collectives.autotune import choose
 from jaxdist.collectives.primitives import psum
 from jaxdist.collectives.registry import METHODS
 from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.testbed.traffic_counter import Gauge, spread
+from jaxdist.launch.testbed.traffic_counter import TrafficCounter, spread
 
 EXACT = ("exact", "ring", "recursive_doubling", "halving_doubling")
 LOSSY = ("int4", "sign", "random_k", "sparse", "power")
@@ -69,7 +69,7 @@ def main(sizes, times):
         {name: (among, chosen(among, mib, hosts, link)) for name, among in SETS.items()}
         for mib in sizes
     ]
-    gauge = Gauge(mesh, settle=0)
+    gauge = TrafficCounter(mesh, settle=0)
     seconds = [timed(mesh, gauge, *each) for each in zip(sizes, times, strict=True)]
     done = {"link": asdict(link), "choices": choices, "seconds": seconds}
     print(json.dumps(done))

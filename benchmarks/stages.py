@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 
 from jaxdist.planner.stages.cost_conventions import FORMS
-from jaxdist.planner.stages.graph import Graph, Node
+from jaxdist.planner.stages.graph import LayerGraph, Node
 from jaxdist.planner.stages.link_hierarchy import tiers
-from jaxdist.planner.stages.memory import Memory
+from jaxdist.planner.stages.memory import MemoryBudget
 from jaxdist.planner.stages.partitioner import partition
 from jaxdist.planner.stages.pipedream_file import read_pipedream
-from jaxdist.planner.stages.stage_plan import Question
+from jaxdist.planner.stages.stage_plan import StageQuery
 
 FILES = Path(__file__).parents[1] / "tests/planner/stages/pipedream"
 RATES = 12e9, 1.25e9
@@ -49,7 +49,9 @@ class Made:
         return name
 
     def graph(self):
-        return Graph(source=self.name, nodes=tuple(self.nodes), edges=tuple(self.edges))
+        return LayerGraph(
+            source=self.name, nodes=tuple(self.nodes), edges=tuple(self.edges)
+        )
 
 
 def residual(nodes=350):
@@ -101,7 +103,7 @@ def measured(graph, sizes, **how):
     rates = RATES[-len(sizes) :]
     seconds = []
     for _ in range(3):
-        asked = Question(graph=graph, tiers=tiers(None, sizes, rates), **how)
+        asked = StageQuery(graph=graph, tiers=tiers(None, sizes, rates), **how)
         begun = time.perf_counter()
         found = partition(asked)
         seconds.append(time.perf_counter() - begun)
@@ -127,7 +129,7 @@ def main():
     for sizes in ((4, 4), (8, 2), (2, 8), (16,)):
         measured(large, sizes)
     measured(large, (4, 4), form=FORMS["sum"])
-    measured(large, (4, 4), memory=Memory(limit=16e9))
+    measured(large, (4, 4), memory=MemoryBudget(limit=16e9))
     measured(large, (4, 4), cuts="any")
     for sizes in ((4, 4), (16,)):
         measured(talk, sizes)

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from jaxdist.launch.testbed import manager
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.testbed.link_shaping import bits_per_second
 from jaxdist.launch.testbed.namespaces import FILES
 
@@ -31,7 +31,7 @@ import json, sys
 import jax
 import numpy as np
 from jax.sharding import AxisType, PartitionSpec
-from jaxdist.launch.testbed.traffic_counter import Gauge, spread
+from jaxdist.launch.testbed.traffic_counter import TrafficCounter, spread
 from jaxdist.launch.distributed.initialize import join
 
 join()
@@ -44,7 +44,7 @@ add = jax.jit(
 )
 x = spread(mesh, lambda rank: np.full({NUMBERS}, rank + 1.0, np.float32))
 assert float(add(x).addressable_shards[0].data[0]) == 3
-gauge = Gauge(mesh)
+gauge = TrafficCounter(mesh)
 readings = [gauge.read(lambda: add(x)) for _ in range(int(sys.argv[1]))]
 print(json.dumps([(r.seconds, r.sent) for r in readings]))
 """
@@ -52,7 +52,7 @@ print(json.dumps([(r.seconds, r.sent) for r in readings]))
 
 def psum(args):
     """Time one sum over two hosts, and read what they sent."""
-    with Hosts(2, RATE, frames=args.frames) as hosts:
+    with EmulatedCluster(2, RATE, frames=args.frames) as hosts:
         command = (sys.executable, "-c", WORKER, str(args.times))
         done = hosts.run(command, timeout=300)
     ranks = [json.loads(each.out.splitlines()[-1]) for each in done]

@@ -18,7 +18,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 
 HERE = Path(__file__).parent
 OURS, TORCH = HERE / "to_accuracy_jax.py", HERE / "to_accuracy_torch.py"
@@ -83,7 +83,7 @@ def main(args):
     heads = ("rate", "method", "lr", "s, median", "min-max", "steps", "ms a step")
     heads = (*heads, "MB sent a host", "kB a step", "accuracy, %", "reached")
     found = []
-    with Hosts(args.hosts) as hosts:
+    with EmulatedCluster(args.hosts) as hosts:
         lrs = json.loads(args.lrs) if args.lrs else {}
         for command, methods in workers:
             new = [method for method in methods if method not in lrs]

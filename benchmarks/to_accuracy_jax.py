@@ -13,10 +13,10 @@ import to_accuracy_data as data
 from flax import nnx
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.reduction import Reduce
+from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.launch.distributed.initialize import join
 from jaxdist.launch.testbed.link_shaping import own_counter
-from jaxdist.launch.testbed.traffic_counter import Gauge
+from jaxdist.launch.testbed.traffic_counter import TrafficCounter
 from jaxdist.layers.linear import Linear
 from jaxdist.meshes.build import build_mesh
 from jaxdist.train.build_layout import lay_out
@@ -25,12 +25,12 @@ from jaxdist.train.task import Task
 
 MOMENTUM = 0.9
 METHODS = {
-    "exact": Reduce(),
-    "int8": Reduce(via="int8"),
-    "sparse 1 %": Reduce(via="sparse", momentum=MOMENTUM),
-    "power1": Reduce(via="power", rank=1),
-    "power4": Reduce(via="power", rank=4),
-    "power4 in 3 buckets": Reduce(via="power", rank=4, bucket_mib=0.03),
+    "exact": ReductionConfig(),
+    "int8": ReductionConfig(via="int8"),
+    "sparse 1 %": ReductionConfig(via="sparse", momentum=MOMENTUM),
+    "power1": ReductionConfig(via="power", rank=1),
+    "power4": ReductionConfig(via="power", rank=4),
+    "power4 in 3 buckets": ReductionConfig(via="power", rank=4, bucket_mib=0.03),
 }
 
 
@@ -117,7 +117,7 @@ class Trained:
 
 def main(methods, lrs, seeds, **until):
     join()
-    gauge = Gauge(jax.make_mesh((jax.process_count(),), ("data",)))
+    gauge = TrafficCounter(jax.make_mesh((jax.process_count(),), ("data",)))
 
     def sent():
         return own_counter().sent

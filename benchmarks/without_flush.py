@@ -27,7 +27,7 @@ from flax import nnx
 
 from jaxdist.core.object_reference import name_of
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.pipeline import Pipe
+from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.input.config import DataConfig
 from jaxdist.input.device_feed import train_feed
 from jaxdist.input.registry import open_data
@@ -45,10 +45,12 @@ STAGES, STREAM, BATCH = 4, 15, 64
 SIZES = (256, 256, 256, 256, 10)
 WAYS = {
     "synchronous": None,
-    "pipedream": Pipe(schedule="pipedream"),
-    "pipedream, no stashing": Pipe(schedule="pipedream", stashing=False),
-    "pipedream, vertical sync": Pipe(schedule="pipedream", vertical_sync=True),
-    "pipedream-2bw": Pipe(schedule="pipedream-2bw", group=5),
+    "pipedream": PipelineConfig(schedule="pipedream"),
+    "pipedream, no stashing": PipelineConfig(schedule="pipedream", stashing=False),
+    "pipedream, vertical sync": PipelineConfig(
+        schedule="pipedream", vertical_sync=True
+    ),
+    "pipedream-2bw": PipelineConfig(schedule="pipedream-2bw", group=5),
 }
 STUDENT = {3: 4.30, 5: 2.78, 10: 2.26, 20: 2.09}
 """97.5 % of Student's t, by the number of seeds."""

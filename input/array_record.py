@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from jaxdist.core.errors import BadInput
 from jaxdist.input.sources import Arrays
 
-Decode = Callable[[Sequence[bytes]], Arrays]
+RecordDecoder = Callable[[Sequence[bytes]], Arrays]
 """Records of a batch to its arrays `[n, ...]`, one a key."""
 
 
@@ -29,7 +29,7 @@ class ArrayRecordSource:
         BadInput: a file that is not there, or no file.
     """
 
-    def __init__(self, paths: Sequence[str | Path], decode: Decode) -> None:
+    def __init__(self, paths: Sequence[str | Path], decode: RecordDecoder) -> None:
         from array_record.python.array_record_data_source import ArrayRecordDataSource
 
         self._paths = [Path(path) for path in paths]

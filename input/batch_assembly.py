@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.input.augment import shift_images
-from jaxdist.input.order import Order
-from jaxdist.input.sources import Arrays, Source, Varied
+from jaxdist.input.order import SampleOrder
+from jaxdist.input.sources import Arrays, EpochVaryingSource, Source
 
 Rows = NDArray[np.int64]
 """Rows of the global batch, sorted."""
 Batch = dict[str, NDArray[Any]]
-Recipe = Callable[[int, Rows], Batch]
+BatchAssembler = Callable[[int, Rows], Batch]
 """(step, rows of the global batch) to the arrays of those rows."""
 Dtypes = Mapping[str, str]
 """Keys that are read of a source, each with the dtype it has in a batch."""
@@ -28,22 +28,22 @@ IMAGES: Final[Dtypes] = MappingProxyType({"image": "float32", "label": "int32"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainRecipe:
+class TrainBatchAssembler:
     """Training batches: shuffled, augmented, endless."""
 
     source: Source
     """Where the samples are."""
-    order: Order
+    order: SampleOrder
     """Which samples a step takes."""
     shift: int = 0
-    """Largest random shift of an image, pixels; a `Varied` source has its own ways."""
+    """Largest random shift of an image, pixels; an `EpochVaryingSource` has its own."""
     dtypes: Dtypes = field(default_factory=lambda: IMAGES)
     """What is read."""
 
     def __call__(self, step: int, rows: Rows) -> Batch:
         """Make the keys that are read and `id` of these rows of a step's batch."""
         ids, epochs = self.order.ids(step, rows), self.order.epochs(step, rows)
-        if isinstance(self.source, Varied):
+        if isinstance(self.source, EpochVaryingSource):
             seen = self.source.vary(ids, epochs, self.order.seed)
             return _typed(seen, ids, self.dtypes)
         batch = _typed(self.source.get(ids), ids, self.dtypes)
@@ -55,7 +55,7 @@ class TrainRecipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalRecipe:
+class EvalBatchAssembler:
     """Evaluation batches: every sample once, in order; the last one is filled up."""
 
     source: Source

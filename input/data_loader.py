@@ -8,10 +8,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.plan.shuffle import Global, Shuffle
+from jaxdist.core.plan.shuffle import Global, ShuffleConfig
 from jaxdist.input.batch_assembly import Dtypes
 from jaxdist.input.device_feed import Feed, train_feed
-from jaxdist.input.loader_state import Start, step_of
+from jaxdist.input.loader_state import ResumePoint, step_of
 from jaxdist.input.local_shuffle.partial import order_of
 from jaxdist.input.local_shuffle.setup import Keep
 from jaxdist.input.prefetch import Workers
@@ -24,11 +24,11 @@ def loader(
     source: Source,
     *,
     global_batch: int,
-    shuffle: Shuffle = _DRAWN,
+    shuffle: ShuffleConfig = _DRAWN,
     mesh: Mesh | None = None,
     over: str | Sequence[str] | None = None,
     seed: int = 0,
-    start: Start = 0,
+    start: ResumePoint = 0,
     threads: int | Workers = 1,
     keep: Keep | None = None,
 ) -> Feed:

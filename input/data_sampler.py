@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.plan.shuffle import Global, Shuffle
-from jaxdist.input.loader_state import Position, Start, position, step_of
+from jaxdist.core.plan.shuffle import Global, ShuffleConfig
+from jaxdist.input.loader_state import LoaderState, ResumePoint, position, step_of
 from jaxdist.input.local_shuffle.partial import order_of
-from jaxdist.input.order import Order
+from jaxdist.input.order import SampleOrder
 
 _DRAWN: Final = Global()
 
@@ -24,7 +24,7 @@ class Sampler:
     it in one process; workers of a loader get the lists from there.
     """
 
-    order: Order
+    order: SampleOrder
     """Which samples a step takes."""
     rank: int = 0
     """This process."""
@@ -53,7 +53,7 @@ class Sampler:
         """Return the same, so many steps later: for the next epoch, or a resume."""
         return replace(self, start=self.start + steps)
 
-    def state(self, step: int) -> Position:
+    def state(self, step: int) -> LoaderState:
         """Describe a loop that has done so many steps: JSON of at most 512 bytes.
 
         The loop counts its steps: a DataLoader asks for batches ahead of it.
@@ -65,11 +65,11 @@ def sampler(
     samples: int,
     *,
     global_batch: int,
-    shuffle: Shuffle = _DRAWN,
+    shuffle: ShuffleConfig = _DRAWN,
     rank: int = 0,
     world: int = 1,
     seed: int = 0,
-    start: Start = 0,
+    start: ResumePoint = 0,
     data: str = "",
 ) -> Sampler:
     """Make a batch sampler of the order that `jaxdist.input.loader` has.

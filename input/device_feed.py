@@ -16,16 +16,20 @@ from jax.sharding import NamedSharding
 from jaxdist.input.batch_assembly import (
     IMAGES,
     Batch,
+    BatchAssembler,
     Dtypes,
-    EvalRecipe,
-    Recipe,
-    TrainRecipe,
+    EvalBatchAssembler,
+    TrainBatchAssembler,
 )
-from jaxdist.input.device_put import NONE_LARGER, Shapes, place, rows_held
-from jaxdist.input.loader_state import Position, position
-from jaxdist.input.local_shuffle.setup import Keep, Kept, check_threads
-from jaxdist.input.order import Order
-from jaxdist.input.prefetch import Made, Workers, ahead
+from jaxdist.input.device_put import NONE_LARGER, PaddedShapes, place, rows_held
+from jaxdist.input.loader_state import LoaderState, position
+from jaxdist.input.local_shuffle.setup import (
+    Keep,
+    SampleStoreRuntime,
+    check_threads,
+)
+from jaxdist.input.order import SampleOrder
+from jaxdist.input.prefetch import LocalBatchAssembler, Workers, ahead
 from jaxdist.input.sources import Source, fingerprint_of
 
 _ENDLESS: Final = 2**62
@@ -51,16 +55,16 @@ class Feed:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: BatchAssembler,
         *,
         batch: int,
         shardings: Mapping[str, NamedSharding],
-        shapes: Shapes = NONE_LARGER,
+        shapes: PaddedShapes = NONE_LARGER,
         start: int = 0,
         stop: int = _ENDLESS,
         threads: int | Workers = 1,
-        kept: Kept | None = None,
-        at: Callable[[int], Position] | None = None,
+        kept: SampleStoreRuntime | None = None,
+        at: Callable[[int], LoaderState] | None = None,
     ) -> None:
         rows, seen = rows_held(shardings.values(), batch), set[Thread]()
 
@@ -72,7 +76,7 @@ class Feed:
         self.step = start
         """Steps that are done: this many batches of the run were given."""
         batches = ahead(
-            Made(recipe=recipe, rows=rows),
+            LocalBatchAssembler(recipe=recipe, rows=rows),
             placed,
             lambda: seen.add(current_thread()),
             start=start,
@@ -93,7 +97,7 @@ class Feed:
         self.step += 1
         return batch
 
-    def state(self) -> Position:
+    def state(self) -> LoaderState:
         """Return where the loop is, for its checkpoint: JSON of at most 512 bytes.
 
         The same on every process, and a function of the batches that were given, not
@@ -123,7 +127,9 @@ class Feed:
         self._end()
 
 
-def _end(batches: list[Any], threads: set[Thread], kept: Kept | None) -> None:
+def _end(
+    batches: list[Any], threads: set[Thread], kept: SampleStoreRuntime | None
+) -> None:
     """End what makes batches; also where a feed is left open, when its program ends.
 
     grain's iterators that outlive this would complain as Python ends.
@@ -139,10 +145,10 @@ def _end(batches: list[Any], threads: set[Thread], kept: Kept | None) -> None:
 
 def train_feed(
     source: Source,
-    order: Order,
+    order: SampleOrder,
     shardings: Mapping[str, NamedSharding],
     *,
-    shapes: Shapes = NONE_LARGER,
+    shapes: PaddedShapes = NONE_LARGER,
     dtypes: Dtypes = IMAGES,
     shift: int = 0,
     start: int = 0,
@@ -167,14 +173,16 @@ def train_feed(
         BadInput: samples that cannot be kept.
     """
 
-    def read(samples: Source) -> Recipe:
-        return TrainRecipe(source=samples, order=order, shift=shift, dtypes=dtypes)
+    def read(samples: Source) -> BatchAssembler:
+        return TrainBatchAssembler(
+            source=samples, order=order, shift=shift, dtypes=dtypes
+        )
 
     kept = None
     if keep is not None:
         check_threads(threads)
         rows = rows_held(shardings.values(), order.batch)
-        kept = Kept(source, order, rows, keep, start)
+        kept = SampleStoreRuntime(source, order, rows, keep, start)
     return Feed(
         read(source) if kept is None else kept.recipe(read),
         batch=order.batch,
@@ -192,7 +200,7 @@ def eval_feed(
     batch: int,
     shardings: Mapping[str, NamedSharding],
     *,
-    shapes: Shapes = NONE_LARGER,
+    shapes: PaddedShapes = NONE_LARGER,
     dtypes: Dtypes = IMAGES,
     threads: int = 1,
 ) -> Feed:
@@ -206,7 +214,7 @@ def eval_feed(
         dtypes: the keys that are read of a sample, each with its dtype.
         threads: threads that prepare batches.
     """
-    recipe = EvalRecipe(source=source, batch=batch, dtypes=dtypes)
+    recipe = EvalBatchAssembler(source=source, batch=batch, dtypes=dtypes)
     return Feed(
         recipe,
         batch=batch,

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from jaxdist.input.batch_assembly import Rows
 
 Index = tuple[slice, ...]
-Shapes = Mapping[str, jax.ShapeDtypeStruct]
+PaddedShapes = Mapping[str, jax.ShapeDtypeStruct]
 
-NONE_LARGER: Final[Shapes] = MappingProxyType({})
+NONE_LARGER: Final[PaddedShapes] = MappingProxyType({})
 """Shapes of a batch whose arrays are the samples' own."""
 
 
@@ -47,7 +47,7 @@ def place(
     rows: Rows,
     batch: int,
     shardings: Mapping[str, NamedSharding],
-    shapes: Shapes = NONE_LARGER,
+    shapes: PaddedShapes = NONE_LARGER,
 ) -> dict[str, jax.Array]:
     """Put this host's rows of a batch on its devices, without asking other hosts.
 

@@ -7,7 +7,7 @@ from jaxdist.core.errors import BadInput
 
 
 @dataclass(frozen=True, kw_only=True)
-class Field:
+class Feature:
     """One array of a sample."""
 
     shape: tuple[int, ...] = ()
@@ -16,11 +16,11 @@ class Field:
     """Whole numbers from 0 to below this; None: real numbers."""
 
 
-Wanted = Mapping[str, Field]
+FeatureSpec = Mapping[str, Feature]
 """Arrays of a sample by key; empty where nothing is known of the network."""
 
 
-def wanted_image(wanted: Wanted, data: str) -> tuple[int, ...]:
+def wanted_image(wanted: FeatureSpec, data: str) -> tuple[int, ...]:
     """Return the shape of one image that a network is made for, `[H, W, C]`.
 
     Args:

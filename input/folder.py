@@ -12,13 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from jaxdist.core.errors import BadInput, Remark
+from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.input.corrupt_images import damaged
-from jaxdist.input.feature_spec import Wanted, wanted_image
-from jaxdist.input.image_files import Pictures
+from jaxdist.input.feature_spec import FeatureSpec, wanted_image
+from jaxdist.input.image_files import DecodedImages
 
 _ENDINGS: Final = (".jpg", ".jpeg", ".png")
-Images = list[tuple[Path, int]]
+LabelledPaths = list[tuple[Path, int]]
 """Files and their labels."""
 _HELD_OUT: Final = ("validation", "val", "test")
 """Folders that a run is scored on, the first that is there."""
@@ -26,7 +26,7 @@ _READ: Final = 256
 """Files of a split whose content is in its fingerprint, evenly among all."""
 
 
-class FileImages:
+class FolderImages:
     """Image files with a label each; is `Encoded`.
 
     Args:
@@ -87,7 +87,7 @@ def _named() -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing:
+class ImageFolderListing:
     """What a folder of images holds."""
 
     classes: tuple[str, ...]
@@ -97,8 +97,8 @@ class Listing:
 
 
 def open_folder(
-    path: str, wanted: Wanted, skip: Path | None = None
-) -> tuple[Pictures, Pictures]:
+    path: str, wanted: FeatureSpec, skip: Path | None = None
+) -> tuple[DecodedImages, DecodedImages]:
     """Open a folder of images.
 
     Args:
@@ -119,12 +119,13 @@ def open_folder(
     if skip is not None:
         splits = [_undamaged(files, skip) for files in splits]
     train, test = (
-        Pictures(FileImages(files, len(found.classes)), shape) for files in splits
+        DecodedImages(FolderImages(files, len(found.classes)), shape)
+        for files in splits
     )
     return train, test
 
 
-def _undamaged(files: Images, notes: Path) -> Images:
+def _undamaged(files: LabelledPaths, notes: Path) -> LabelledPaths:
     """Leave out what cannot be decoded, and say what.
 
     Raises:
@@ -137,7 +138,7 @@ def _undamaged(files: Images, notes: Path) -> Images:
         warnings.warn(
             f"{len(bad):,} of {len(files):,} images cannot be decoded and are left "
             f"out: {first}{more}",
-            Remark,
+            JaxdistWarning,
             stacklevel=2,
         )
     if len(bad) == len(files):
@@ -145,7 +146,7 @@ def _undamaged(files: Images, notes: Path) -> Images:
     return [(path, label) for path, label in files if path not in bad]
 
 
-def list_folder(path: str) -> Listing:
+def list_folder(path: str) -> ImageFolderListing:
     """List a folder of images, train first; no image is read.
 
     Raises:
@@ -157,7 +158,7 @@ def list_folder(path: str) -> Listing:
         raise _no_folder(path, f"looked for {root / 'train'} and {root / tested}")
     names = sorted(each.name for each in (root / "train").iterdir() if each.is_dir())
     splits = {split: _files(root / split, names) for split in ("train", tested)}
-    return Listing(classes=tuple(names), splits=splits)
+    return ImageFolderListing(classes=tuple(names), splits=splits)
 
 
 def _files(split: Path, names: Sequence[str]) -> list[tuple[Path, int]]:

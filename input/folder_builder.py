@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 import tensorflow_datasets as tfds
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.folder import Listing, list_folder
+from jaxdist.input.folder import ImageFolderListing, list_folder
 from jaxdist.input.prepare import prepare
 from jaxdist.input.registry import FAMILIAR, names
 
@@ -30,7 +30,7 @@ with tfds.core.registered.skip_registration():
         # Nothing is downloaded: see the builder of the digits.
         url_infos: ClassVar[dict[str, Any]] = {}
 
-        def __init__(self, listing: Listing, **how: Any) -> None:
+        def __init__(self, listing: ImageFolderListing, **how: Any) -> None:
             self._listing = listing
             super().__init__(**how)
 
@@ -59,7 +59,7 @@ with tfds.core.registered.skip_registration():
                 yield i, {"image": io.BytesIO(path.read_bytes()), "label": label}
 
 
-def prepare_folder(path: str, name: str, directory: Path) -> Listing:
+def prepare_folder(path: str, name: str, directory: Path) -> ImageFolderListing:
     """Write a folder of images as a TFDS data set of ArrayRecord files.
 
     The data set appears in `directory/name` whole or not at all.
@@ -87,7 +87,7 @@ def prepare_folder(path: str, name: str, directory: Path) -> Listing:
     return listing
 
 
-def _write(listing: Listing, name: str, directory: Path) -> None:
+def _write(listing: ImageFolderListing, name: str, directory: Path) -> None:
     """Write a data set into `directory/name`."""
     title = "".join(part.capitalize() for part in name.split("_"))
     # TFDS names a data set after its class.

@@ -21,7 +21,7 @@ _SPREAD: Final = {1: (0.226,), 3: (0.229, 0.224, 0.225)}
 """Mean and standard deviation of ImageNet's colours, of values in [0, 1]."""
 
 
-class Encoded(Protocol):
+class EncodedImages(Protocol):
     """Compressed images with a label each; ids are 0 ... len - 1."""
 
     classes: int
@@ -47,7 +47,7 @@ class Encoded(Protocol):
         ...
 
 
-class Pictures:
+class DecodedImages:
     """Images of one size out of files; a `Source` whose samples vary in training.
 
     Args:
@@ -58,7 +58,7 @@ class Pictures:
         BadInput: other channels.
     """
 
-    def __init__(self, encoded: Encoded, shape: tuple[int, ...]) -> None:
+    def __init__(self, encoded: EncodedImages, shape: tuple[int, ...]) -> None:
         self._encoded, (self._rows, self._columns, self._channels) = encoded, shape
         if self._channels not in _MODES:
             raise BadInput(
@@ -97,14 +97,14 @@ class Pictures:
         return f"{self._encoded.fingerprint} {size}"
 
     @property
-    def stored(self) -> "Files":
+    def stored(self) -> "EncodedImageSource":
         """The files, as they are: what a host keeps."""
-        return Files(self._encoded)
+        return EncodedImageSource(self._encoded)
 
-    def over(self, stored: Source) -> "Pictures":
+    def over(self, stored: Source) -> "DecodedImages":
         """Return the same images, out of files that another source has."""
         shape = self._rows, self._columns, self._channels
-        return Pictures(Opened(stored, self._encoded), shape)
+        return DecodedImages(StoredEncodedImages(stored, self._encoded), shape)
 
     def _read(
         self, ids: NDArray[np.integer[Any]], crop: Callable[[int, int, int], Crop]
@@ -142,14 +142,14 @@ class Pictures:
         return np.asarray(seen).reshape(self._rows, self._columns, self._channels)
 
 
-class Files:
+class EncodedImageSource:
     """Compressed images as samples: `file`, bytes, and `label`; a `Source`.
 
     Args:
         encoded: the images.
     """
 
-    def __init__(self, encoded: Encoded) -> None:
+    def __init__(self, encoded: EncodedImages) -> None:
         self._encoded = encoded
 
     def __len__(self) -> int:
@@ -168,15 +168,15 @@ class Files:
         return self._encoded.fingerprint
 
 
-class Opened:
-    """The same again: compressed images that a source has; is `Encoded`.
+class StoredEncodedImages:
+    """The same again: compressed images that a source has; is `EncodedImages`.
 
     Args:
         files: `file` and `label` of each image.
         encoded: whose they are.
     """
 
-    def __init__(self, files: Source, encoded: Encoded) -> None:
+    def __init__(self, files: Source, encoded: EncodedImages) -> None:
         self._files, self._encoded = files, encoded
         self.classes, self.remedy = encoded.classes, encoded.remedy
 

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Words = NDArray[np.uint64]
-Cipher = Callable[[Words, Words, int, int], Words]
+UInt64Array = NDArray[np.uint64]
+GridPermutation = Callable[[UInt64Array, UInt64Array, int, int], UInt64Array]
 """(keys, cells, rows, columns) to cells: a permutation of a grid."""
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -24,7 +24,7 @@ _STRETCH: Final = 1 << 15
 """Cells that are permuted at once."""
 
 
-def key(*parts: ArrayLike) -> Words:
+def key(*parts: ArrayLike) -> UInt64Array:
     """Hash integers to 64 bits, element by element where parts are arrays.
 
     Args:
@@ -41,7 +41,7 @@ def key(*parts: ArrayLike) -> Words:
     return hashed
 
 
-def below(bound: int, words: Words) -> Words:
+def below(bound: int, words: UInt64Array) -> UInt64Array:
     """Map the upper 32 bits of hashes to [0, bound), evenly to a part in 2**32 / bound.
 
     >>> below(10, np.array([0, 2**63, 2**64 - 1], np.uint64)).tolist()
@@ -50,7 +50,7 @@ def below(bound: int, words: Words) -> Words:
     return ((words >> _HALF) * np.uint64(bound)) >> _HALF
 
 
-def permute(keys: Words, positions: ArrayLike, n: int) -> NDArray[np.int64]:
+def permute(keys: UInt64Array, positions: ArrayLike, n: int) -> NDArray[np.int64]:
     """Permute [0, n) by a key, one position at a time.
 
     Alternating Feistel rounds on a grid of about sqrt(n) x sqrt(n); the few cells
@@ -70,7 +70,7 @@ def permute(keys: Words, positions: ArrayLike, n: int) -> NDArray[np.int64]:
     return _walk(_feistel, keys, positions, n)
 
 
-def unpermute(keys: Words, values: ArrayLike, n: int) -> NDArray[np.int64]:
+def unpermute(keys: UInt64Array, values: ArrayLike, n: int) -> NDArray[np.int64]:
     """Return the positions that `permute` moved to these values.
 
     >>> unpermute(key(7), permute(key(7), range(5), 5), 5).tolist()
@@ -79,7 +79,9 @@ def unpermute(keys: Words, values: ArrayLike, n: int) -> NDArray[np.int64]:
     return _walk(_unfeistel, keys, values, n)
 
 
-def _walk(cipher: Cipher, keys: Words, cells: ArrayLike, n: int) -> NDArray[np.int64]:
+def _walk(
+    cipher: GridPermutation, keys: UInt64Array, cells: ArrayLike, n: int
+) -> NDArray[np.int64]:
     """Apply a permutation of a grid until every cell is below n, a stretch at a time.
 
     A stretch and what is computed of it fit into a cache close to the core: 2 million
@@ -99,7 +101,9 @@ def _walk(cipher: Cipher, keys: Words, cells: ArrayLike, n: int) -> NDArray[np.i
     return found
 
 
-def _feistel(keys: Words, cells: Words, rows: int, columns: int) -> Words:
+def _feistel(
+    keys: UInt64Array, cells: UInt64Array, rows: int, columns: int
+) -> UInt64Array:
     """Permute the cells of a rows x columns grid."""
     tall, wide = np.uint64(rows), np.uint64(columns)
     high, low = _halves(cells, tall)
@@ -110,7 +114,9 @@ def _feistel(keys: Words, cells: Words, rows: int, columns: int) -> Words:
     return high * tall + low
 
 
-def _unfeistel(keys: Words, cells: Words, rows: int, columns: int) -> Words:
+def _unfeistel(
+    keys: UInt64Array, cells: UInt64Array, rows: int, columns: int
+) -> UInt64Array:
     """Undo `_feistel`: the same rounds, last first."""
     tall, wide = np.uint64(rows), np.uint64(columns)
     high, low = _halves(cells, tall)
@@ -121,30 +127,30 @@ def _unfeistel(keys: Words, cells: Words, rows: int, columns: int) -> Words:
     return high * tall + low
 
 
-def _halves(cells: Words, tall: np.uint64) -> tuple[Words, Words]:
+def _halves(cells: UInt64Array, tall: np.uint64) -> tuple[UInt64Array, UInt64Array]:
     """Return the column and the row of each cell."""
     high = cells // tall
     return high, cells - high * tall
 
 
-def _less(sums: Words, size: np.uint64) -> Words:
+def _less(sums: UInt64Array, size: np.uint64) -> UInt64Array:
     """Reduce sums of two numbers below a size; faster than a remainder."""
     return np.where(sums >= size, sums - size, sums)
 
 
-def _mix(words: Words) -> Words:
+def _mix(words: UInt64Array) -> UInt64Array:
     """Scramble all 64 bits (the finaliser of SplitMix64)."""
     words = _stir(words)
     return words ^ (words >> np.uint64(31))
 
 
-def _stir(words: Words) -> Words:
+def _stir(words: UInt64Array) -> UInt64Array:
     """Scramble the upper 32 bits: the same without its last step."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     return (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
 
 
-def _words(values: ArrayLike) -> Words:
+def _words(values: ArrayLike) -> UInt64Array:
     """Integers as arrays of 64 bits: arrays wrap around silently, scalars warn."""
     if isinstance(values, int):
         values = values & (2**64 - 1)

@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.local_shuffle.partial import PartialOrder
-from jaxdist.input.order import Order
+from jaxdist.input.local_shuffle.partial import PartialShuffleOrder
+from jaxdist.input.order import SampleOrder
 
-Start = int | Mapping[str, Any]
+ResumePoint = int | Mapping[str, Any]
 """Steps that are done, or the position of the loop that has done them."""
-Position = dict[str, int | str]
+LoaderState = dict[str, int | str]
 """A step and what it counts in; JSON of at most 512 bytes."""
 _VERSION: Final = 1
 """Of the order and of these values: another order is another version."""
 
 
-def position(order: Order, data: str, step: int) -> Position:
+def position(order: SampleOrder, data: str, step: int) -> LoaderState:
     """Describe a loop that has done so many steps.
 
     Args:
@@ -28,14 +28,14 @@ def position(order: Order, data: str, step: int) -> Position:
         data: fingerprint of the samples, any text.
         step: steps that are done.
 
-    >>> from jaxdist.input.order import GlobalOrder
-    >>> position(GlobalOrder(n=10, batch=4), "scans, version 1", 7)["step"]
+    >>> from jaxdist.input.order import GlobalShuffleOrder
+    >>> position(GlobalShuffleOrder(n=10, batch=4), "scans, version 1", 7)["step"]
     7
     """
     return {**_meaning(order, data), "step": step}
 
 
-def step_of(saved: Start, order: Order, data: Callable[[], str]) -> int:
+def step_of(saved: ResumePoint, order: SampleOrder, data: Callable[[], str]) -> int:
     """Return the steps that are done, if they took the samples that this order takes.
 
     Args:
@@ -68,9 +68,9 @@ def step_of(saved: Start, order: Order, data: Callable[[], str]) -> int:
     return step
 
 
-def _meaning(order: Order, data: str) -> Position:
+def _meaning(order: SampleOrder, data: str) -> LoaderState:
     """Return what a step counts in."""
-    partial = order.shuffle if isinstance(order, PartialOrder) else None
+    partial = order.shuffle if isinstance(order, PartialShuffleOrder) else None
     return {
         "version": _VERSION,
         "order": "global" if partial is None else "partial",

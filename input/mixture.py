@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.keyed_permutation import key, permute
-from jaxdist.input.sources import Arrays, Source, Varied
+from jaxdist.input.sources import Arrays, EpochVaryingSource, Source
 
-Ids = NDArray[np.integer[Any]]
+SampleIds = NDArray[np.integer[Any]]
 _MIXED: Final = 0x313C5
 """Marks the keys of mixtures."""
 
@@ -73,11 +73,11 @@ class Mixture:
         """Samples of each source in an epoch."""
         return dict(zip(self._names, self._parts, strict=True))
 
-    def get(self, ids: Ids) -> Arrays:
+    def get(self, ids: SampleIds) -> Arrays:
         """Read samples as they are in the first epoch."""
         return self.vary(ids, np.zeros_like(ids), 0)
 
-    def vary(self, ids: Ids, epochs: Ids, seed: int) -> Arrays:
+    def vary(self, ids: SampleIds, epochs: SampleIds, seed: int) -> Arrays:
         """Read samples as they are in their epochs, a function of (seed, epoch, id)."""
         owner = np.searchsorted(self._bounds, ids, side="right") - 1
         found: dict[str, NDArray[Any]] = {}
@@ -102,7 +102,7 @@ class Mixture:
         passes, places = np.divmod(draws, len(source))
         keys = key(seed, _MIXED, number, passes)
         ids = permute(keys, places, len(source))
-        if isinstance(source, Varied):
+        if isinstance(source, EpochVaryingSource):
             return source.vary(ids, passes, seed)
         return source.get(ids)
 

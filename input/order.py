@@ -16,7 +16,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.input.keyed_permutation import key, permute
 
 
-class Order(Protocol):
+class SampleOrder(Protocol):
     """Which samples each step takes."""
 
     @property
@@ -51,7 +51,7 @@ def steps_of(epochs: float, n: int, batch: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GlobalOrder:
+class GlobalShuffleOrder:
     """Each epoch is a permutation of all samples.
 
     Args:
@@ -59,7 +59,7 @@ class GlobalOrder:
         batch: samples a step, over all devices together.
         seed: another seed is another order, in every epoch.
 
-    >>> order = GlobalOrder(n=10, batch=4, seed=0)
+    >>> order = GlobalShuffleOrder(n=10, batch=4, seed=0)
     >>> sorted(np.concatenate([order.ids(step) for step in range(5)])[:10].tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     >>> order.epochs(2).tolist(), order.steps(1)

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.sources import Arrays, Source, Varied
+from jaxdist.input.sources import Arrays, EpochVaryingSource, Source
 
-Ids = NDArray[np.integer[Any]]
+SampleIds = NDArray[np.integer[Any]]
 
 
-class Reordered:
+class PermutedSource:
     """A source whose i-th sample is the `ids[i]`-th of another.
 
     Args:
@@ -20,13 +20,13 @@ class Reordered:
         ids: one id of it for each of its samples.
     """
 
-    def __init__(self, source: Source, ids: Ids) -> None:
+    def __init__(self, source: Source, ids: SampleIds) -> None:
         self._source, self._ids = source, ids
 
     def __len__(self) -> int:
         return len(self._ids)
 
-    def get(self, ids: Ids) -> Arrays:
+    def get(self, ids: SampleIds) -> Arrays:
         """Read samples: int [n] to new arrays [n, ...]."""
         return self._source.get(self._ids[ids])
 
@@ -38,16 +38,16 @@ class Reordered:
         return digest.hexdigest()
 
 
-class VariedReordered(Reordered):
+class EpochVaryingPermutedSource(PermutedSource):
     """The same of a source whose samples differ between epochs."""
 
-    def vary(self, ids: Ids, epochs: Ids, seed: int) -> Arrays:
+    def vary(self, ids: SampleIds, epochs: SampleIds, seed: int) -> Arrays:
         """Read samples as they are in their epochs."""
-        assert isinstance(self._source, Varied)
+        assert isinstance(self._source, EpochVaryingSource)
         return self._source.vary(self._ids[ids], epochs, seed)
 
 
-def by_label(source: Source) -> Reordered:
+def by_label(source: Source) -> PermutedSource:
     """Sort a source's samples by their label, those of one label as they were.
 
     The worst order there is for samples that stay near to where they are stored: with
@@ -65,5 +65,9 @@ def by_label(source: Source) -> Reordered:
             values=f"a sample has {', '.join(every)}",
             remedy="data.order=stored",
         )
-    kind = VariedReordered if isinstance(source, Varied) else Reordered
+    kind = (
+        EpochVaryingPermutedSource
+        if isinstance(source, EpochVaryingSource)
+        else PermutedSource
+    )
     return kind(source, np.argsort(label, kind="stable"))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from jaxdist.core.object_reference import loaded_files
-from jaxdist.input.batch_assembly import Batch, Recipe, Rows
+from jaxdist.input.batch_assembly import Batch, BatchAssembler, Rows
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Workers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class LocalBatchAssembler:
     """A host's rows of a step; is sent to worker processes."""
 
-    recipe: Recipe
+    recipe: BatchAssembler
     """What is in the batch of a step."""
     rows: Rows
     """Of the global batch."""
@@ -48,7 +48,7 @@ class Made:
 
 
 def ahead(
-    made: Made,
+    made: LocalBatchAssembler,
     finish: Callable[[Batch], Any],
     begin: Callable[[], Any],
     *,

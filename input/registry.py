@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.object_reference import is_named
 from jaxdist.input.config import DataConfig
-from jaxdist.input.feature_spec import Wanted
+from jaxdist.input.feature_spec import FeatureSpec
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
@@ -22,7 +22,7 @@ FAMILIAR: Final = (
     *("food101", "places365_small", "oxford_flowers102", "tf_flowers", "stl10"),
 )
 """Data sets of TFDS that are meant when a name is near; it has hundreds."""
-NOTHING: Final[Wanted] = MappingProxyType({})
+NOTHING: Final[FeatureSpec] = MappingProxyType({})
 _KINDS: Final = ("tfds", "numpy")
 """What may stand before a name or path: `tfds:mnist`, `numpy:my.npz`."""
 _TFDS_NAME: Final = r"[a-z][a-z0-9_]*(/[\w.-]+)?(:[\d.*]+)?"
@@ -66,7 +66,9 @@ def no_data(name: str, values: str = "") -> BadInput:
     )
 
 
-def open_data(config: DataConfig, wanted: Wanted = NOTHING) -> "tuple[Source, Source]":
+def open_data(
+    config: DataConfig, wanted: FeatureSpec = NOTHING
+) -> "tuple[Source, Source]":
     """Open a data set, preparing it on the first use; any thread may call this.
 
     Args:
@@ -88,7 +90,7 @@ def open_data(config: DataConfig, wanted: Wanted = NOTHING) -> "tuple[Source, So
     return (by_label(train) if config.order == "label" else train), test
 
 
-def _opener(config: DataConfig) -> "tuple[Opener, DataConfig]":
+def _opener(config: DataConfig) -> "tuple[DatasetOpener, DataConfig]":
     """Return who opens a data set, and its name or path without the kind before it."""
     kind, _, rest = config.name.partition(":")
     if kind == "tfds" and rest:
@@ -99,74 +101,74 @@ def _opener(config: DataConfig) -> "tuple[Opener, DataConfig]":
     return _OPENERS.get(config.name, other), config
 
 
-def _digits(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
+def _digits(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
     from jaxdist.input.digits import open_digits
 
     return open_digits(Path(config.dir))
 
 
-def _text(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
+def _text(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
     from jaxdist.input.text import open_text
 
     return open_text(config.path, context=config.context, stride=config.stride)
 
 
-def _synthetic(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
+def _synthetic(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
     from jaxdist.input.synthetic import open_synthetic
 
     return open_synthetic(wanted, config.samples)
 
 
-def _folder(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
+def _folder(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
     from jaxdist.input.folder import open_folder
 
     skip = Path(config.dir) if config.damaged == "skip" else None
     return open_folder(config.path, wanted, skip)
 
 
-def _arrays(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
+def _arrays(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
     from jaxdist.input.arrays import open_arrays
 
     return open_arrays(config.path, config.size)
 
 
-def _numpy(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
+def _numpy(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
     from jaxdist.input.numpy_files import open_numpy
 
     return open_numpy(config.path)
 
 
-def _volumes(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
+def _volumes(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
     from jaxdist.input.volumes import open_volumes
 
     return open_volumes(config.path)
 
 
-def _clips(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
+def _clips(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
     from jaxdist.input.clips import open_clips
 
     return open_clips(config.path)
 
 
-def _moving_digits(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
+def _moving_digits(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
     from jaxdist.input.moving_digits import open_moving_digits
 
     return open_moving_digits(Path(config.dir))
 
 
-def _tfds(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
+def _tfds(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
     from jaxdist.input.tfds_images import open_tfds
 
     return open_tfds(config.name, Path(config.dir), wanted)
 
 
-def _own(config: DataConfig, wanted: Wanted) -> "tuple[Source, Source]":
+def _own(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
     from jaxdist.input.user_data import open_own
 
     return open_own(config.name)
 
 
-def _sized(config: DataConfig, wanted: Wanted) -> Wanted:
+def _sized(config: DataConfig, wanted: FeatureSpec) -> FeatureSpec:
     """Return what is wanted, images in the size that the configuration sets."""
     image = wanted.get("image")
     if config.size is None or image is None:
@@ -175,8 +177,8 @@ def _sized(config: DataConfig, wanted: Wanted) -> Wanted:
     return {**wanted, "image": replace(image, shape=shape)}
 
 
-Opener = Callable[[DataConfig, Wanted], "tuple[Source, Source]"]
-_OPENERS: Final[Mapping[str, Opener]] = MappingProxyType(
+DatasetOpener = Callable[[DataConfig, FeatureSpec], "tuple[Source, Source]"]
+_OPENERS: Final[Mapping[str, DatasetOpener]] = MappingProxyType(
     {
         "arrays": _arrays,
         "clips": _clips,

@@ -34,7 +34,7 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class Varied(Protocol):
+class EpochVaryingSource(Protocol):
     """What a source has besides, where its samples differ between epochs."""
 
     def vary(
@@ -51,7 +51,7 @@ class Varied(Protocol):
 
 
 @runtime_checkable
-class Keepable(Protocol):
+class DecodingSource(Protocol):
     """What a source has besides, where hosts keep something else than its samples.
 
     Compressed images are kept as they are, and cut when they are read.

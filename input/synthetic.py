@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.feature_spec import Field, Wanted
+from jaxdist.input.feature_spec import Feature, FeatureSpec
 from jaxdist.input.keyed_permutation import key
 from jaxdist.input.sources import Arrays
 
@@ -18,7 +18,7 @@ _PURPOSE: Final = 0x53594E5448
 """Keeps these draws apart from those of the order and of augmentation."""
 
 
-class Synthetic:
+class SyntheticSource:
     """Random samples; a `Source`.
 
     Args:
@@ -26,12 +26,12 @@ class Synthetic:
         samples: how many there are.
         first: number of the first one, so that two sources share no sample.
 
-    >>> digits = Synthetic({"label": Field(below=10)}, 100)
+    >>> digits = SyntheticSource({"label": Feature(below=10)}, 100)
     >>> len(digits), digits.get(np.array([5, 7, 5]))["label"].tolist()
     (100, [3, 4, 3])
     """
 
-    def __init__(self, wanted: Wanted, samples: int, *, first: int = 0) -> None:
+    def __init__(self, wanted: FeatureSpec, samples: int, *, first: int = 0) -> None:
         self._wanted, self._samples, self._first = dict(wanted), samples, first
 
     def __len__(self) -> int:
@@ -51,7 +51,9 @@ class Synthetic:
         return f"synthetic {sorted(self._wanted.items())} {self._samples} {self._first}"
 
 
-def open_synthetic(wanted: Wanted, samples: int) -> tuple[Synthetic, Synthetic]:
+def open_synthetic(
+    wanted: FeatureSpec, samples: int
+) -> tuple[SyntheticSource, SyntheticSource]:
     """Return `samples` to train on, and an eighth as many others, held out.
 
     Raises:
@@ -65,10 +67,12 @@ def open_synthetic(wanted: Wanted, samples: int) -> tuple[Synthetic, Synthetic]:
             remedy="a data set of your own: DataConfig(name=name_of(my_data))",
         )
     held_out = max(1, samples // 8)
-    return Synthetic(wanted, samples), Synthetic(wanted, held_out, first=samples)
+    return SyntheticSource(wanted, samples), SyntheticSource(
+        wanted, held_out, first=samples
+    )
 
 
-def _draw(field: Field, seed: np.uint64) -> NDArray[Any]:
+def _draw(field: Feature, seed: np.uint64) -> NDArray[Any]:
     """Draw one array: whole numbers, or reals evenly spread over [-1, 1]."""
     draw = np.random.Generator(np.random.Philox(key=int(seed)))
     if field.below is not None:

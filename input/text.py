@@ -23,7 +23,7 @@ END: Final = "\x03"
 """What stands behind each of several texts: ETX, end of text."""
 
 
-class Text:
+class TextWindows:
     """Windows of a sequence of characters; a `Source` of `tokens` and `target`.
 
     Args:
@@ -32,7 +32,7 @@ class Text:
         context: characters a window.
         stride: characters from one window's start to the next.
 
-    >>> text = Text(np.arange(7, dtype=np.int32), "abcdefg", context=3, stride=2)
+    >>> text = TextWindows(np.arange(7, dtype=np.int32), "abcdefg", context=3, stride=2)
     >>> len(text), text.get(np.array([1]))["tokens"].tolist()
     (2, [[2, 3, 4]])
     >>> text.get(np.array([1]))["target"].tolist()
@@ -65,7 +65,7 @@ class Text:
 
 def open_text(
     path: str, *, context: int, stride: int | None = None
-) -> tuple[Text, Text]:
+) -> tuple[TextWindows, TextWindows]:
     """Open a text file, or the text files of a folder, as windows of characters.
 
     Args:
@@ -95,8 +95,10 @@ def open_text(
             if held_out > 1
             else f"a text of {count(10 * (context + 1))} characters",
         )
-    train = Text(tokens[:border], vocabulary, context=context, stride=stride or context)
-    test = Text(tokens[border:], vocabulary, context=context, stride=context)
+    train = TextWindows(
+        tokens[:border], vocabulary, context=context, stride=stride or context
+    )
+    test = TextWindows(tokens[border:], vocabulary, context=context, stride=context)
     return train, test
 
 

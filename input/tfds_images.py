@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.feature_spec import Wanted, wanted_image
-from jaxdist.input.image_files import Pictures
+from jaxdist.input.feature_spec import FeatureSpec, wanted_image
+from jaxdist.input.image_files import DecodedImages
 from jaxdist.input.sources import split_fingerprint
 
 _HELD_OUT: Final = ("validation", "test")
@@ -47,7 +47,9 @@ class TfdsImages:
         return split_fingerprint(self._split)
 
 
-def open_tfds(name: str, directory: Path, wanted: Wanted) -> tuple[Pictures, Pictures]:
+def open_tfds(
+    name: str, directory: Path, wanted: FeatureSpec
+) -> tuple[DecodedImages, DecodedImages]:
     """Open a data set that TFDS has prepared; TensorFlow has no part in it.
 
     Args:
@@ -68,7 +70,7 @@ def open_tfds(name: str, directory: Path, wanted: Wanted) -> tuple[Pictures, Pic
     if "train" not in builder.info.splits or not held_out:
         raise _unfit(name, f"its splits are {', '.join(builder.info.splits)}")
     splits = [_split(builder, name, each, keys[0]) for each in ("train", held_out[0])]
-    train, test = (Pictures(TfdsImages(s, keys, classes), shape) for s in splits)
+    train, test = (DecodedImages(TfdsImages(s, keys, classes), shape) for s in splits)
     return train, test
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
-from jaxdist.core.block_protocol import Unit
+from jaxdist.core.block_protocol import SingleLayerBlock
 from jaxdist.layers import Conv, LocalResponseNorm, MaxPool
 from jaxdist.models.config import ModelConfig, Preset, settle
 from jaxdist.models.conv_blocks import Dense, DenseRelu, Flatten, Network
@@ -65,7 +65,7 @@ class ConvStage(nnx.Module):
         )
         self.response = LocalResponseNorm() if stage.response else None
         # Response normalisation mixes features.
-        unit = Unit(weights="conv", behind=("pool",) if stage.pool else ())
+        unit = SingleLayerBlock(weights="conv", behind=("pool",) if stage.pool else ())
         self.unit = None if stage.response else unit
         self.pool = MaxPool(3, 2) if stage.pool else None
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxdist.core.block_protocol import Unit
+from jaxdist.core.block_protocol import SingleLayerBlock
 from jaxdist.layers import BatchNorm, Conv, Dropout, GlobalMean, GridMean, Linear
 from jaxdist.models.config import Preset
 
@@ -97,7 +97,7 @@ class Fork(nnx.Module):
 class ConvNorm(nnx.Module):
     """A convolution without bias, and batch norm."""
 
-    unit = Unit(weights="conv", behind=("norm",))
+    unit = SingleLayerBlock(weights="conv", behind=("norm",))
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Flatten(nnx.Module):
 class Dense(nnx.Module):
     """Dropout, then a dense layer."""
 
-    unit = Unit(weights="dense", before=("dropout",))
+    unit = SingleLayerBlock(weights="dense", before=("dropout",))
 
     def __init__(
         self,

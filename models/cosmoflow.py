@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
-from jaxdist.core.block_protocol import Unit
+from jaxdist.core.block_protocol import SingleLayerBlock
 from jaxdist.layers import Conv, Dropout, Linear, MaxPool
 from jaxdist.models.config import ModelConfig, Preset, settle
 from jaxdist.models.conv_blocks import Flatten, Network
@@ -35,7 +35,7 @@ class CosmoPreset(Preset):
 class Stage(nnx.Module):
     """2x2x2 convolution, leaky ReLU, 2x2x2 maximum."""
 
-    unit = Unit(weights="conv", behind=("pool",))
+    unit = SingleLayerBlock(weights="conv", behind=("pool",))
 
     def __init__(self, features: tuple[int, int], dtype: Any, rngs: nnx.Rngs) -> None:
         self.conv = Conv(
@@ -55,7 +55,7 @@ class Stage(nnx.Module):
 class Hidden(nnx.Module):
     """A dense layer, leaky ReLU, dropout."""
 
-    unit = Unit(weights="dense", behind=("dropout",))
+    unit = SingleLayerBlock(weights="dense", behind=("dropout",))
 
     def __init__(
         self, features: tuple[int, int], dropout: float, dtype: Any, rngs: nnx.Rngs
@@ -71,7 +71,7 @@ class Hidden(nnx.Module):
 class Estimate(nnx.Module):
     """A dense layer with outputs between -1.2 and 1.2."""
 
-    unit = Unit(weights="dense")
+    unit = SingleLayerBlock(weights="dense")
 
     def __init__(self, features: tuple[int, int], dtype: Any, rngs: nnx.Rngs) -> None:
         self.dense = Linear(*features, dtype=dtype, rngs=rngs)

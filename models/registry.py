@@ -71,7 +71,7 @@ def objective_for(config: ModelConfig) -> "Objective":
 
         return objective_of(config.name)
     if reads_clips(config):
-        return objective.Captions()
+        return objective.Captioning()
     if config.name in _ESTIMATING:
         return objective.Regression()
     tokens = reads_tokens(config)

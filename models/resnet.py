@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 import jax
 from flax import nnx
 
-from jaxdist.core.block_protocol import Pair
+from jaxdist.core.block_protocol import ColumnRowPair
 from jaxdist.layers import Conv, MaxPool
 from jaxdist.models.config import ModelConfig, Preset, settle
 from jaxdist.models.conv_blocks import (
@@ -35,7 +35,7 @@ class Stem(nnx.Module):
 class BasicBlock(nnx.Module):
     """Two 3x3 convolutions beside a shortcut; 1x1 where the shape changes."""
 
-    pairs = (Pair(first=("conv1",), last="conv2", inner=("norm1",)),)
+    pairs = (ColumnRowPair(first=("conv1",), last="conv2", inner=("norm1",)),)
 
     def __init__(
         self,
@@ -109,7 +109,9 @@ class ResNetPreset(Preset):
 class Bottleneck(nnx.Module):
     """1x1, 3x3 and 1x1 convolution to four times the filters, beside a shortcut."""
 
-    pairs = (Pair(first=("conv.conv",), last="expand.conv", inner=("conv.norm",)),)
+    pairs = (
+        ColumnRowPair(first=("conv.conv",), last="expand.conv", inner=("conv.norm",)),
+    )
 
     def __init__(
         self,

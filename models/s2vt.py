@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from jaxdist.core.block_protocol import Answers
+from jaxdist.core.block_protocol import LogitsLayer
 from jaxdist.core.special_tokens import BEGIN, SIGNS
 from jaxdist.layers import LSTM, Dropout, Embed, Linear
 from jaxdist.models.config import ModelConfig, settle
@@ -139,7 +139,7 @@ class S2VT(nnx.Module):
     FLOPs a sample: 1.86 T. METEOR on MSVD: 29.2 % (its table 2).
     """
 
-    answers = Answers(layer="words.dense")
+    answers = LogitsLayer(layer="words.dense")
     presets: ClassVar = {
         "full": S2VTPreset(
             image=(224, 224),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
-from jaxdist.core.block_protocol import Answers, Stream
+from jaxdist.core.block_protocol import LogitsLayer, ResidualStream
 from jaxdist.layers import (
     LayerNorm,
     RMSNorm,
@@ -34,7 +34,7 @@ class Transformer(nnx.Module):
 
     FULL: ClassVar[Sizes]
     TINY: ClassVar[Sizes]
-    answers = Answers(layer="embed.tokens", method="attend")
+    answers = LogitsLayer(layer="embed.tokens", method="attend")
 
     def __init__(self, parts: Parts, embed: Embedding, turn: Layer, mlp: Make) -> None:
         self.embed, self.depth = embed, parts.sizes.depth
@@ -76,11 +76,11 @@ class Transformer(nnx.Module):
         return x
 
 
-def _stream(depth: int, *, positions: bool) -> Stream:
+def _stream(depth: int, *, positions: bool) -> ResidualStream:
     """Return the path of tokens through so many blocks."""
     blocks = [f"block{i}" for i in range(depth)]
     parts = [f"{block}.{{}}{n}" for block in blocks for n in (1, 2)]
-    return Stream(
+    return ResidualStream(
         start=("embed.tokens", *(("embed.positions",) if positions else ())),
         along=("embed.dropout", *(part.format("dropout") for part in parts)),
         ends=(*(part.format("norm") for part in parts), "head.norm"),

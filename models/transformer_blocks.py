@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxdist.core.block_protocol import Pair
+from jaxdist.core.block_protocol import ColumnRowPair
 from jaxdist.core.dtypes import wide
 from jaxdist.core.errors import BadInput
 from jaxdist.layers import (
@@ -44,7 +44,7 @@ class Attention(nnx.Module):
         self.value = linear(sizes.embed, sizes.kv_heads * sizes.head)
         self.out = last(sizes.heads * sizes.head, sizes.embed)
         made = ("query", "key", "value")
-        self.pairs = (Pair(first=made, last="out", unit=sizes.head),)
+        self.pairs = (ColumnRowPair(first=made, last="out", unit=sizes.head),)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Let each token of `[B, T, C]` read itself and those before it."""
@@ -60,7 +60,7 @@ class Attention(nnx.Module):
 class Gelu(nnx.Module):
     """Two linear layers with a GELU between (Hendrycks and Gimpel 2016)."""
 
-    pairs = (Pair(first=("up",), last="down"),)
+    pairs = (ColumnRowPair(first=("up",), last="down"),)
 
     def __init__(self, sizes: Sizes, linear: Make, last: Make) -> None:
         self.up = linear(sizes.embed, sizes.hidden)
@@ -74,7 +74,7 @@ class Gelu(nnx.Module):
 class SwiGlu(nnx.Module):
     """A linear layer gated by the SiLU of another (Shazeer 2020, arXiv:2002.05202)."""
 
-    pairs = (Pair(first=("gate", "up"), last="down"),)
+    pairs = (ColumnRowPair(first=("gate", "up"), last="down"),)
 
     def __init__(self, sizes: Sizes, linear: Make, last: Make) -> None:
         self.gate = linear(sizes.embed, sizes.hidden)

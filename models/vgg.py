@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
-from jaxdist.core.block_protocol import Unit
+from jaxdist.core.block_protocol import SingleLayerBlock
 from jaxdist.layers import Conv, MaxPool
 from jaxdist.models.config import ModelConfig, Preset, settle
 from jaxdist.models.conv_blocks import Dense, DenseRelu, Flatten, Network
@@ -32,7 +32,7 @@ class VGGPreset(Preset):
 class ConvRelu(nnx.Module):
     """A 3x3 convolution and ReLU."""
 
-    unit = Unit(weights="conv")
+    unit = SingleLayerBlock(weights="conv")
 
     def __init__(self, features: tuple[int, int], dtype: Any, rngs: nnx.Rngs) -> None:
         self.conv = Conv(

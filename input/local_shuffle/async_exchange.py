@@ -10,15 +10,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import Final
 
-from jaxdist.input.batch_assembly import Batch, Recipe, Rows
-from jaxdist.input.local_shuffle.source import Keeping
+from jaxdist.input.batch_assembly import Batch, BatchAssembler, Rows
+from jaxdist.input.local_shuffle.source import LocalShuffleSource
 from jaxdist.input.sources import Source
 
 _BEHIND: Final = 64
 """Most steps by which exchanges are behind batches, however long an epoch is."""
 
 
-class Behind:
+class AsyncExchanger:
     """Exchanges of samples that are kept; close it in the end.
 
     Args:
@@ -26,14 +26,14 @@ class Behind:
         seen: what is made of them; none: they are read as they are.
     """
 
-    def __init__(self, keeping: Keeping, seen: Source | None = None) -> None:
+    def __init__(self, keeping: LocalShuffleSource, seen: Source | None = None) -> None:
         self.keeping, self._seen = keeping, seen or keeping
         self._most = max(1, min(_BEHIND, keeping.order.steps(1) // 2))
         self._pool = ThreadPoolExecutor(1, "exchange")
         self._pending: deque[Future[None]] = deque()
         self._lock = Lock()
 
-    def recipe(self, read: Callable[[Source], Recipe]) -> Recipe:
+    def recipe(self, read: Callable[[Source], BatchAssembler]) -> BatchAssembler:
         """Return batches of what is kept; behind each, what leaves is exchanged.
 
         Args:

@@ -17,11 +17,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.core.errors import Remark
-from jaxdist.input.local_shuffle.store import Ids, checksums, raw
+from jaxdist.core.errors import JaxdistWarning
+from jaxdist.input.local_shuffle.store import SampleIds, checksums, raw
 from jaxdist.input.sources import Arrays
 
-Sample = dict[str, bytes]
+SampleBytes = dict[str, bytes]
 FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 """What a system says where there is no room."""
 _HEAD: Final = struct.Struct("<q")
@@ -49,7 +49,7 @@ class ByteStore:
         """Most samples that were ever held."""
         self._full = False
         self._sums: dict[int, int] = {}
-        self._held: dict[int, Sample] = {}
+        self._held: dict[int, SampleBytes] = {}
         if folder is not None:
             self._sums = dict.fromkeys(_prepared(folder, of, self._like), 0)
 
@@ -61,12 +61,12 @@ class ByteStore:
         """Count the places that hold nothing."""
         return self._places - len(self._sums)
 
-    def missing(self, ids: Ids) -> NDArray[np.bool_]:
+    def missing(self, ids: SampleIds) -> NDArray[np.bool_]:
         """Tell which samples are not here: bool [n]."""
         with self._lock:
             return np.array([int(i) not in self._sums for i in ids], bool)
 
-    def put(self, ids: Ids, samples: Arrays) -> int:
+    def put(self, ids: SampleIds, samples: Arrays) -> int:
         """Keep samples `[n, ...]`; return for how many there was room."""
         sums = checksums(samples).tolist() if len(ids) else []
         kept = 0
@@ -77,7 +77,7 @@ class ByteStore:
             self.peak = max(self.peak, len(self._sums))
         return kept
 
-    def get(self, ids: Ids) -> tuple[Arrays, NDArray[np.bool_]]:
+    def get(self, ids: SampleIds) -> tuple[Arrays, NDArray[np.bool_]]:
         """Read samples: arrays `[n, ...]`, and which of their rows mean something."""
         read = [self._read(sample) for sample in ids.tolist()]
         arrays = {
@@ -86,7 +86,7 @@ class ByteStore:
         }
         return arrays, np.array([one is not None for one in read], bool)
 
-    def sums(self, ids: Ids) -> NDArray[np.int64]:
+    def sums(self, ids: SampleIds) -> NDArray[np.int64]:
         """Return the checksums that were written with samples, 0 for others: [n]."""
         with self._lock:
             return np.array([self._sums.get(i, 0) for i in ids.tolist()], np.int64)
@@ -105,7 +105,7 @@ class ByteStore:
         with self._lock:
             return np.array(sorted(self._sums), np.int64)
 
-    def _keep(self, sample: int, sum: int, one: Sample) -> bool:
+    def _keep(self, sample: int, sum: int, one: SampleBytes) -> bool:
         if self._folder is None:
             self._held[sample] = one
         elif not self._written(self._path(sample), sum, one):
@@ -113,7 +113,7 @@ class ByteStore:
         self._sums[sample] = sum
         return True
 
-    def _written(self, path: Path, sum: int, one: Sample) -> bool:
+    def _written(self, path: Path, sum: int, one: SampleBytes) -> bool:
         parts = (part for x in one.values() for part in (_HEAD.pack(len(x)), x))
         try:
             path.write_bytes(_HEAD.pack(sum) + b"".join(parts))
@@ -125,12 +125,13 @@ class ByteStore:
                 self._full = True
                 says = f"{path.parent} is full with {len(self._sums):,} samples; the "
                 warnings.warn(
-                    Remark(f"{says}others are read where the data set is"), stacklevel=2
+                    JaxdistWarning(f"{says}others are read where the data set is"),
+                    stacklevel=2,
                 )
             return False
         return True
 
-    def _read(self, sample: int) -> Sample | None:
+    def _read(self, sample: int) -> SampleBytes | None:
         """Return the bytes of a sample, by key, if it is here and whole."""
         with self._lock:
             if self._folder is None or sample not in self._sums:
@@ -152,7 +153,7 @@ class ByteStore:
         return self._folder / f"{sample}.bin"
 
 
-def _parsed(path: Path, keys: Iterable[str]) -> tuple[int, Sample] | None:
+def _parsed(path: Path, keys: Iterable[str]) -> tuple[int, SampleBytes] | None:
     """Read a sample's file; None where it is not what was written."""
     try:
         data = memoryview(path.read_bytes())

@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.core.errors import BadInput, Remark
+from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.core.text.formatting import count
 from jaxdist.input.local_shuffle.byte_store import FULL, ByteStore
-from jaxdist.input.local_shuffle.store import Store
+from jaxdist.input.local_shuffle.store import ArrayStore
 from jaxdist.input.sources import Arrays, Source
 
 _SPARE: Final = 0.9
@@ -23,7 +23,9 @@ _SPARE: Final = 0.9
 _NOTES_B: Final = 16
 
 
-def store_of(source: Source, places: int, folder: Path | None) -> Store | ByteStore:
+def store_of(
+    source: Source, places: int, folder: Path | None
+) -> ArrayStore | ByteStore:
     """Make a store for some samples of a source, or for as many as there is room for.
 
     Args:
@@ -38,19 +40,19 @@ def store_of(source: Source, places: int, folder: Path | None) -> Store | ByteSt
     if any(array.dtype.hasobject for array in like.values()):
         return _of_bytes(like, places, folder, source.fingerprint)
     if folder is None:
-        return Store(like, places)
+        return ArrayStore(like, places)
     try:
-        return Store(like, places, folder, source.fingerprint)
+        return ArrayStore(like, places, folder, source.fingerprint)
     except OSError as refused:
         if refused.errno not in FULL:
             raise _unwritable(folder, refused) from refused
     try:
         fewer = min(_fitting(folder, like), places - 1)
-        store = Store(like, fewer, folder, source.fingerprint)
+        store = ArrayStore(like, fewer, folder, source.fingerprint)
     except (OSError, ValueError):  # there is room for none, or others were faster
-        fewer, store = 0, Store(like, 1)
+        fewer, store = 0, ArrayStore(like, 1)
     warnings.warn(
-        Remark(
+        JaxdistWarning(
             f"{folder} has room for {count(fewer)} of {count(places)} samples; the "
             "others are read where the data set is"
         ),

@@ -22,8 +22,8 @@ from pyarrow import flight
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.local_shuffle.byte_store import ByteStore
-from jaxdist.input.local_shuffle.shuffle import Numbers
-from jaxdist.input.local_shuffle.store import Store, checksums, raw
+from jaxdist.input.local_shuffle.shuffle import IntArray
+from jaxdist.input.local_shuffle.store import ArrayStore, checksums, raw
 from jaxdist.input.sources import Arrays
 
 _REST_S: Final = 30.0
@@ -42,7 +42,9 @@ class PeerServer(flight.FlightServerBase):
         BadInput: no token on an interface that others can reach.
     """
 
-    def __init__(self, store: Store | ByteStore, address: str, token: str = "") -> None:
+    def __init__(
+        self, store: ArrayStore | ByteStore, address: str, token: str = ""
+    ) -> None:
         host, _, _ = address.rpartition(":")
         if not token and not _is_loopback(host):
             raise BadInput(
@@ -66,7 +68,7 @@ class PeerServer(flight.FlightServerBase):
             raise flight.FlightUnauthenticatedError("another token")
         return flight.RecordBatchStream(self.table(np.array(asked["ids"], np.int64)))
 
-    def table(self, ids: Numbers) -> pa.Table:
+    def table(self, ids: IntArray) -> pa.Table:
         """Lay out those of the samples that are here."""
         arrays, good = self._store.get(ids)
         own = {key: array[good] for key, array in arrays.items()}
@@ -80,7 +82,7 @@ class PeerServer(flight.FlightServerBase):
 
 
 @dataclass(kw_only=True)
-class Peers:
+class PeerClient:
     """Asks other hosts for samples.
 
     Args:
@@ -103,7 +105,7 @@ class Peers:
     _clients: dict[str, Any] = field(default_factory=dict, repr=False)
     _rests: dict[str, float] = field(default_factory=dict, repr=False)
 
-    def fetch(self, ids: Numbers, hosts: Numbers) -> dict[int, dict[str, Any]]:
+    def fetch(self, ids: IntArray, hosts: IntArray) -> dict[int, dict[str, Any]]:
         """Ask hosts for samples.
 
         Args:
@@ -124,7 +126,7 @@ class Peers:
         while self._clients:
             self._clients.popitem()[1].close()
 
-    def _ask(self, address: str, ids: Numbers) -> dict[int, dict[str, Any]]:
+    def _ask(self, address: str, ids: IntArray) -> dict[int, dict[str, Any]]:
         if self._rests.get(address, 0.0) > time.monotonic():
             return {}
         words = {"ids": ids.tolist(), "token": self.token}
@@ -164,7 +166,7 @@ class Peers:
         }
 
 
-def _packed(ids: Numbers, sums: Numbers, arrays: Arrays) -> pa.Table:
+def _packed(ids: IntArray, sums: IntArray, arrays: Arrays) -> pa.Table:
     """Lay samples out as a table, a binary column a key."""
     columns: Mapping[str, Any] = {
         "id": pa.array(ids),
@@ -177,7 +179,7 @@ def _packed(ids: Numbers, sums: Numbers, arrays: Arrays) -> pa.Table:
     return pa.table(columns)
 
 
-def _unpacked(table: pa.Table, like: Arrays) -> tuple[Numbers, Numbers, Arrays]:
+def _unpacked(table: pa.Table, like: Arrays) -> tuple[IntArray, IntArray, Arrays]:
     """Read samples of a table again, in the shapes and dtypes that they must have.
 
     Raises:

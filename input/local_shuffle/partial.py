@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.plan.shuffle import Shuffle
-from jaxdist.input.local_shuffle.shuffle import Numbers, PartialShuffle, partitions_of
-from jaxdist.input.order import GlobalOrder, Order, steps_of
+from jaxdist.core.plan.shuffle import ShuffleConfig
+from jaxdist.input.local_shuffle.shuffle import IntArray, PartialShuffle, partitions_of
+from jaxdist.input.order import GlobalShuffleOrder, SampleOrder, steps_of
 
 _TRACED: Final = 1 << 14
 """Samples of a round or several that are traced back at once."""
@@ -29,7 +29,7 @@ _KEPT: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartialOrder:
+class PartialShuffleOrder:
     """The order in which a run sees samples that stay near to their hosts.
 
     Args:
@@ -40,14 +40,14 @@ class PartialOrder:
         BadInput: a batch that does not divide over the partitions, or too few samples.
 
     >>> shuffle = PartialShuffle(samples=10, partitions=2, exchanged=1)
-    >>> order = PartialOrder(shuffle=shuffle, batch=4)
+    >>> order = PartialShuffleOrder(shuffle=shuffle, batch=4)
     >>> order.epochs(2).tolist(), sorted(order.ids(0)[:2].tolist() + [9])[-1]
     ([0, 1, 0, 1], 9)
     """
 
     shuffle: PartialShuffle
     batch: int
-    _blocks: "_Blocks" = field(init=False, repr=False, compare=False)
+    _blocks: "_BlockCache" = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         count = self.shuffle.partitions
@@ -67,7 +67,7 @@ class PartialOrder:
                 rule="at most 2,147,483,647 samples",
                 values=f"{self.n} samples",
             )
-        object.__setattr__(self, "_blocks", _Blocks(self.shuffle))
+        object.__setattr__(self, "_blocks", _BlockCache(self.shuffle))
 
     @property
     def n(self) -> int:
@@ -84,13 +84,13 @@ class PartialOrder:
         epochs, rounds, partitions = self._reads(step, rows)
         return self._blocks.read(epochs, rounds, partitions).astype(np.int32)
 
-    def epochs(self, step: int, rows: NDArray[Any] | None = None) -> Numbers:
+    def epochs(self, step: int, rows: NDArray[Any] | None = None) -> IntArray:
         """Name the epoch (from 0) of each of a step's rows: int64."""
         return self._reads(step, rows)[0]
 
     def exchanged(
         self, step: int, partitions: range
-    ) -> tuple[Numbers, Numbers, Numbers]:
+    ) -> tuple[IntArray, IntArray, IntArray]:
         """Return the samples that leave a host in a step, and those that come.
 
         A sample leaves with its read; who comes for it is read in the next epoch.
@@ -117,7 +117,7 @@ class PartialOrder:
             source = np.concatenate([source[stays], whose])
         return gone, came, source
 
-    def held(self, step: int, partitions: range) -> Numbers:
+    def held(self, step: int, partitions: range) -> IntArray:
         """Return the samples that a host's partitions hold before a step: sorted."""
         epoch, place = divmod(step * self.batch, self.n)
         rounds = [-(-(place - w) // self.shuffle.partitions) for w in partitions]
@@ -128,8 +128,8 @@ class PartialOrder:
         return np.union1d(np.setdiff1d(start, gone), came)
 
     def _moved(
-        self, epoch: int, owners: Numbers, sent: Numbers, partitions: range
-    ) -> tuple[Numbers, Numbers, Numbers]:
+        self, epoch: int, owners: IntArray, sent: IntArray, partitions: range
+    ) -> tuple[IntArray, IntArray, IntArray]:
         """Return what reads take to other hosts, what they bring, and from where."""
         shuffle = self.shuffle
         turn = shuffle.turn(epoch, sent)
@@ -146,7 +146,7 @@ class PartialOrder:
 
     def _reads(
         self, step: int, rows: NDArray[Any] | None
-    ) -> tuple[Numbers, Numbers, Numbers]:
+    ) -> tuple[IntArray, IntArray, IntArray]:
         """Return epoch, round and partition of rows, sorted by partition."""
         stream = np.arange(step * self.batch, (step + 1) * self.batch, dtype=np.int64)
         epochs, places = np.divmod(stream, self.n)
@@ -156,7 +156,7 @@ class PartialOrder:
         return epochs[by_row], rounds[by_row], partitions[by_row]
 
 
-class _Blocks:
+class _BlockCache:
     """Samples of some rounds of partitions, traced once and kept while they are read.
 
     Several threads may read; what two of them trace at once is traced twice.
@@ -165,14 +165,16 @@ class _Blocks:
     def __init__(self, shuffle: PartialShuffle) -> None:
         self._shuffle = shuffle
         self._rounds = max(_TRACED // shuffle.partitions, 1)
-        self._found: OrderedDict[tuple[int, int, int], Numbers] = OrderedDict()
+        self._found: OrderedDict[tuple[int, int, int], IntArray] = OrderedDict()
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type, tuple[PartialShuffle]]:
         """Be sent to another process empty: what is traced is traced there."""
         return type(self), (self._shuffle,)
 
-    def read(self, epochs: Numbers, rounds: Numbers, partitions: Numbers) -> Numbers:
+    def read(
+        self, epochs: IntArray, rounds: IntArray, partitions: IntArray
+    ) -> IntArray:
         """Return the samples read in rounds of epochs: int64 [m]."""
         blocks, inside = np.divmod(rounds, self._rounds)
         names = list(zip(*(x.tolist() for x in (epochs, blocks, partitions))))
@@ -181,7 +183,7 @@ class _Blocks:
 
     def _held(
         self, names: dict[tuple[int, int, int], None]
-    ) -> dict[tuple[int, int, int], Numbers]:
+    ) -> dict[tuple[int, int, int], IntArray]:
         with self._lock:
             held = {name: self._found[name] for name in names if name in self._found}
         missing = [name for name in names if name not in held]
@@ -196,7 +198,7 @@ class _Blocks:
 
     def _traced(
         self, epoch: int, block: int, partitions: list[int]
-    ) -> dict[tuple[int, int, int], Numbers]:
+    ) -> dict[tuple[int, int, int], IntArray]:
         """Trace a block of each partition, all at once."""
         first = block * self._rounds
         sizes = [min(self._rounds, self._shuffle.size(w) - first) for w in partitions]
@@ -206,11 +208,13 @@ class _Blocks:
         return {(epoch, block, w): ids for w, ids in zip(partitions, parts)}
 
 
-def _joined(parts: Sequence[Numbers]) -> Numbers:
+def _joined(parts: Sequence[IntArray]) -> IntArray:
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
-def order_of(asked: Shuffle, *, samples: int, batch: int, seed: int) -> Order:
+def order_of(
+    asked: ShuffleConfig, *, samples: int, batch: int, seed: int
+) -> SampleOrder:
     """Make the order that a plan asks for.
 
     Args:
@@ -223,7 +227,7 @@ def order_of(asked: Shuffle, *, samples: int, batch: int, seed: int) -> Order:
         BadInput: partitions that the batch or the samples cannot fill.
     """
     if asked.q is None:
-        return GlobalOrder(n=samples, batch=batch, seed=seed)
+        return GlobalShuffleOrder(n=samples, batch=batch, seed=seed)
     count = asked.partitions or partitions_of(batch, samples, asked.q)
     shuffle = PartialShuffle.of(samples=samples, partitions=count, q=asked.q, seed=seed)
-    return PartialOrder(shuffle=shuffle, batch=batch)
+    return PartialShuffleOrder(shuffle=shuffle, batch=batch)

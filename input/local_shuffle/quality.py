@@ -28,7 +28,7 @@ Labels = NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quality:
+class ShuffleQuality:
     """A forecast for partitions that exchange some of their samples.
 
     Args:
@@ -37,7 +37,7 @@ class Quality:
         floor: class distance of random partitions, TV_r.
 
     >>> shuffle = PartialShuffle.of(samples=8192, partitions=32, q=0.1)
-    >>> quality = Quality(shuffle=shuffle, first=0.875, floor=0.075)
+    >>> quality = ShuffleQuality(shuffle=shuffle, first=0.875, floor=0.075)
     >>> round(quality.home(10), 3), round(quality.distance(10), 3)
     (0.351, 0.298)
     >>> round(quality.forgotten)
@@ -79,7 +79,7 @@ class Quality:
         return math.log(self.first / self.floor) / -math.log(abs(self.kept))
 
 
-def forecast(shuffle: PartialShuffle, labels: Labels | None = None) -> Quality:
+def forecast(shuffle: PartialShuffle, labels: Labels | None = None) -> ShuffleQuality:
     """Forecast the quality of an order.
 
     Args:
@@ -87,11 +87,11 @@ def forecast(shuffle: PartialShuffle, labels: Labels | None = None) -> Quality:
         labels: of all samples, int [N]; none: only the home fraction is forecast.
     """
     if labels is None:
-        return Quality(shuffle=shuffle)
+        return ShuffleQuality(shuffle=shuffle)
     parts = np.bincount(labels) / len(labels)
     spread = np.sqrt(parts * (1 - parts) / (2 * math.pi * shuffle.slots))
     first = class_distance(shuffle, labels, 0)
-    return Quality(shuffle=shuffle, first=first, floor=float(spread.sum()))
+    return ShuffleQuality(shuffle=shuffle, first=first, floor=float(spread.sum()))
 
 
 def class_distance(shuffle: PartialShuffle, labels: Labels, epoch: int) -> float:

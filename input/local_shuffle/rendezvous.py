@@ -9,11 +9,11 @@ import numpy as np
 from jaxdist.core.errors import BadInput
 from jaxdist.input.batch_assembly import Rows
 from jaxdist.input.local_shuffle.byte_store import ByteStore
-from jaxdist.input.local_shuffle.store import Store
+from jaxdist.input.local_shuffle.store import ArrayStore
 from jaxdist.input.sources import Arrays
 
 if TYPE_CHECKING:
-    from jaxdist.input.local_shuffle.flight import Peers, PeerServer
+    from jaxdist.input.local_shuffle.flight import PeerClient, PeerServer
 
 _ADDRESS = 256
 """Bytes that an address may have."""
@@ -50,7 +50,9 @@ def place_of(rows: Rows, batch: int) -> tuple[int, int]:
     return first // count, batch // count
 
 
-def meet(store: Store | ByteStore, like: Arrays, host: int, interface: str) -> "Met":
+def meet(
+    store: ArrayStore | ByteStore, like: Arrays, host: int, interface: str
+) -> "PeerGroup":
     """Serve this process's samples, and learn where those of the others are.
 
     Every process of the program calls it at the same time. The token is drawn by the
@@ -64,7 +66,7 @@ def meet(store: Store | ByteStore, like: Arrays, host: int, interface: str) -> "
     """
     from jax.experimental import multihost_utils
 
-    from jaxdist.input.local_shuffle.flight import Peers, PeerServer
+    from jaxdist.input.local_shuffle.flight import PeerClient, PeerServer
 
     drawn = np.frombuffer(secrets.token_bytes(32), np.uint8)
     token = multihost_utils.broadcast_one_to_all(drawn).tobytes().hex()
@@ -77,10 +79,10 @@ def meet(store: Store | ByteStore, like: Arrays, host: int, interface: str) -> "
         number, address = row.tobytes().decode().split()
         known.setdefault(int(number), address)
     addresses = [known[number] for number in sorted(known)]
-    return Met(server, Peers(addresses=addresses, like=like, token=token))
+    return PeerGroup(server, PeerClient(addresses=addresses, like=like, token=token))
 
 
-class Met:
+class PeerGroup:
     """A server and the way to its peers; closed together.
 
     Args:
@@ -88,7 +90,7 @@ class Met:
         peers: all of them.
     """
 
-    def __init__(self, server: "PeerServer", peers: "Peers") -> None:
+    def __init__(self, server: "PeerServer", peers: "PeerClient") -> None:
         self.server, self.peers = server, peers
 
     def close(self) -> None:

@@ -8,18 +8,18 @@ import jax
 import numpy as np
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.batch_assembly import Recipe, Rows
-from jaxdist.input.local_shuffle.async_exchange import Behind
-from jaxdist.input.local_shuffle.rendezvous import Met, meet, place_of
+from jaxdist.input.batch_assembly import BatchAssembler, Rows
+from jaxdist.input.local_shuffle.async_exchange import AsyncExchanger
+from jaxdist.input.local_shuffle.rendezvous import PeerGroup, meet, place_of
 from jaxdist.input.local_shuffle.source import (
-    Keeping,
+    LocalShuffleSource,
     check_kept,
     open_keeping,
     slack_of,
 )
-from jaxdist.input.order import Order
+from jaxdist.input.order import SampleOrder
 from jaxdist.input.prefetch import Workers
-from jaxdist.input.sources import Keepable, Source
+from jaxdist.input.sources import DecodingSource, Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Keep:
     """
 
 
-class Kept:
+class SampleStoreRuntime:
     """Samples that this process keeps while it trains; close it in the end.
 
     Every process of the program makes one at the same time.
@@ -52,23 +52,28 @@ class Kept:
     """
 
     def __init__(
-        self, source: Source, order: Order, rows: Rows, keep: Keep, start: int
+        self,
+        source: Source,
+        order: SampleOrder,
+        rows: Rows,
+        keep: Keep,
+        start: int,
     ) -> None:
         check_rows(source, order, rows)
         host, hosts = place_of(rows, order.batch)
         # Processes of one machine that hold the same rows have a store each.
         mine = f"process-{jax.process_index()}"
         own = None if keep.folder is None else keep.folder / mine
-        stored = source.stored if isinstance(source, Keepable) else source
+        stored = source.stored if isinstance(source, DecodingSource) else source
         self.keeping = open_keeping(stored, order, host=host, hosts=hosts, folder=own)
         # Before anyone is told where it is: whoever asks finds what should be here.
         self.keeping.begin(start)
         self._met = _meet(self.keeping, keep.interface) if keep.interface else None
         keeping = self.keeping
-        seen = source.over(keeping) if isinstance(source, Keepable) else keeping
-        self._behind = Behind(keeping, seen)
+        seen = source.over(keeping) if isinstance(source, DecodingSource) else keeping
+        self._behind = AsyncExchanger(keeping, seen)
 
-    def recipe(self, read: Callable[[Source], Recipe]) -> Recipe:
+    def recipe(self, read: Callable[[Source], BatchAssembler]) -> BatchAssembler:
         """Return batches of what is kept, from a function that reads a source."""
         return self._behind.recipe(read)
 
@@ -100,7 +105,7 @@ class Kept:
             self._met.close()
 
 
-def _meet(own: Keeping, interface: str) -> Met:
+def _meet(own: LocalShuffleSource, interface: str) -> PeerGroup:
     """Let hosts bring each other what moves."""
     like = own.origin.get(np.zeros(1, np.int64))
     met = meet(own.store, like, own.host, interface)
@@ -108,14 +113,14 @@ def _meet(own: Keeping, interface: str) -> Met:
     return met
 
 
-def check_rows(source: Source, order: Order, rows: Rows) -> None:
+def check_rows(source: Source, order: SampleOrder, rows: Rows) -> None:
     """Refuse samples that a process with these rows of a batch cannot keep.
 
     Raises:
         BadInput: they are drawn from everywhere or vary, or hosts do not divide.
     """
     _, hosts = place_of(rows, order.batch)
-    stored = source.stored if isinstance(source, Keepable) else source
+    stored = source.stored if isinstance(source, DecodingSource) else source
     check_kept(stored, order, hosts)
 
 

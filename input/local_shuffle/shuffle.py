@@ -26,18 +26,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.keyed_permutation import Words, key, permute, unpermute
+from jaxdist.input.keyed_permutation import UInt64Array, key, permute, unpermute
 
-Numbers = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 _TURN: Final = 0xC0FFEE
 """Marks the key of an epoch's first rotation, apart from those of partitions."""
 
 
-class Places(NamedTuple):
+class SampleLocations(NamedTuple):
     """Where samples are at the start of an epoch."""
 
-    partition: Numbers
-    slot: Numbers
+    partition: IntArray
+    slot: IntArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,29 +103,29 @@ class PartialShuffle:
         """Return how many samples a partition has."""
         return self.slots + (partition < self.rest)
 
-    def ids(self, epoch: int, partition: int) -> Numbers:
+    def ids(self, epoch: int, partition: int) -> IntArray:
         """Return the samples that a partition holds in an epoch, by slot: int64 [n]."""
         slots = np.arange(self.size(partition))
         return self.traced(epoch, np.full_like(slots, partition), slots)
 
-    def order(self, epoch: int, partition: int) -> Numbers:
+    def order(self, epoch: int, partition: int) -> IntArray:
         """Return the same samples as they are read."""
         return self.read(epoch, *self._positions(partition))
 
-    def read(self, epoch: int, partition: Numbers, position: Numbers) -> Numbers:
+    def read(self, epoch: int, partition: IntArray, position: IntArray) -> IntArray:
         """Return the samples that partitions read at positions of an epoch: [m]."""
         slot = self.turned(permute, epoch, partition, position)
         return self.traced(epoch, partition, slot)
 
-    def traced(self, epoch: int, partition: Numbers, slot: Numbers) -> Numbers:
+    def traced(self, epoch: int, partition: IntArray, slot: IntArray) -> IntArray:
         """Return the samples that are at places when an epoch begins: int64 [m]."""
-        places = Places(partition, slot)
+        places = SampleLocations(partition, slot)
         for before in range(epoch - 1, -1, -1):
             places = self.back(before, places)
         partition, slot = places
         return partition * self.slots + np.minimum(partition, self.rest) + slot
 
-    def located(self, epoch: int, ids: ArrayLike) -> Places:
+    def located(self, epoch: int, ids: ArrayLike) -> SampleLocations:
         """Return where samples are when an epoch begins: the inverse of `traced`."""
         sample = np.asarray(ids, np.int64)
         large = self.rest * (self.slots + 1)
@@ -136,31 +136,31 @@ class PartialShuffle:
             self.rest + behind // self.slots,
         )
         first = partition * self.slots + np.minimum(partition, self.rest)
-        places = Places(partition, sample - first)
+        places = SampleLocations(partition, sample - first)
         for passed in range(epoch):
             places = self.forth(passed, places)
         return places
 
-    def back(self, epoch: int, places: Places) -> Places:
+    def back(self, epoch: int, places: SampleLocations) -> SampleLocations:
         """Return where samples were at the start of an epoch, from the next one's."""
         return self._moved(epoch, places, -1)
 
-    def forth(self, epoch: int, places: Places) -> Places:
+    def forth(self, epoch: int, places: SampleLocations) -> SampleLocations:
         """Return where samples are when the next epoch begins, from an epoch's."""
         return self._moved(epoch, places, 1)
 
-    def outgoing(self, epoch: int) -> Numbers:
+    def outgoing(self, epoch: int) -> IntArray:
         """Return the positions of the reads that leave, the same in each partition."""
         steps = np.arange(self.exchanged, dtype=np.int64)
         return steps * self.slots // max(self.exchanged, 1)
 
-    def turn(self, epoch: int, sent: Numbers) -> Numbers:
+    def turn(self, epoch: int, sent: IntArray) -> IntArray:
         """Return how many partitions further the j-th outgoing reads go: int64 [m]."""
         others = max(self.partitions - 1, 1)
         begin = int(key(self.seed, _TURN, epoch)[0] % np.uint64(others))
         return 1 + (_stride(others) * sent + begin) % others
 
-    def incoming(self, epoch: int, partition: Numbers, sent: Numbers) -> Numbers:
+    def incoming(self, epoch: int, partition: IntArray, sent: IntArray) -> IntArray:
         """Return the samples that come for the j-th outgoing reads of partitions: [m].
 
         Each takes the slot of the sample that leaves, when the next epoch begins.
@@ -168,7 +168,7 @@ class PartialShuffle:
         source = (partition - self.turn(epoch, sent)) % self.partitions
         return self.read(epoch, source, sent * self.slots // max(self.exchanged, 1))
 
-    def leaving(self, position: Numbers) -> Numbers:
+    def leaving(self, position: IntArray) -> IntArray:
         """Return which of the outgoing reads positions are, -1 where they stay: [m]."""
         if not self.exchanged:
             return np.full_like(position, -1)
@@ -179,11 +179,11 @@ class PartialShuffle:
 
     def turned(
         self,
-        way: Callable[[Words, ArrayLike, int], Numbers],
+        way: Callable[[UInt64Array, ArrayLike, int], IntArray],
         epoch: int,
-        partition: Numbers,
-        cells: Numbers,
-    ) -> Numbers:
+        partition: IntArray,
+        cells: IntArray,
+    ) -> IntArray:
         """Apply partitions' reading orders: `permute` maps positions to slots."""
         keys = key(self.seed, epoch, np.arange(self.partitions))[partition]
         larger = partition < self.rest
@@ -194,7 +194,7 @@ class PartialShuffle:
             found[own] = way(keys[own], cells[own], size)
         return found
 
-    def _moved(self, epoch: int, places: Places, sign: int) -> Places:
+    def _moved(self, epoch: int, places: SampleLocations, sign: int) -> SampleLocations:
         """Move the places that an epoch exchanges; the others stay as they are."""
         if not self.exchanged:
             return places
@@ -205,9 +205,9 @@ class PartialShuffle:
         turn = sign * self.turn(epoch, sent[moved])
         partition[moved] = (partition[moved] + turn) % self.partitions
         slot[moved] = self.turned(permute, epoch, partition[moved], position[moved])
-        return Places(partition, slot)
+        return SampleLocations(partition, slot)
 
-    def _positions(self, partition: int) -> tuple[Numbers, Numbers]:
+    def _positions(self, partition: int) -> tuple[IntArray, IntArray]:
         positions = np.arange(self.size(partition))
         return np.full_like(positions, partition), positions
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from jaxdist.core.errors import BadInput
 from jaxdist.input.local_shuffle.byte_store import ByteStore
 from jaxdist.input.local_shuffle.capacity import store_of
-from jaxdist.input.local_shuffle.partial import PartialOrder
-from jaxdist.input.local_shuffle.shuffle import Numbers, hosts_of
-from jaxdist.input.local_shuffle.store import Store
-from jaxdist.input.order import Order
-from jaxdist.input.sources import Arrays, Source, Varied
+from jaxdist.input.local_shuffle.partial import PartialShuffleOrder
+from jaxdist.input.local_shuffle.shuffle import IntArray, hosts_of
+from jaxdist.input.local_shuffle.store import ArrayStore
+from jaxdist.input.order import SampleOrder
+from jaxdist.input.sources import Arrays, EpochVaryingSource, Source
 
 _TOGETHER: Final = 1024
 """Samples that are read of the data set at once when a store is filled."""
@@ -28,15 +28,15 @@ _APART: Final = 8
 """Steps by which hosts may be apart: each makes batches ahead of training."""
 
 
-class Fetch(Protocol):
+class SampleFetcher(Protocol):
     """Brings samples of other hosts, as many as it can."""
 
-    def fetch(self, ids: Numbers, hosts: Numbers) -> Mapping[int, Arrays]:
+    def fetch(self, ids: IntArray, hosts: IntArray) -> Mapping[int, Arrays]:
         """Return what came, by id, `[1, ...]` a key; `hosts` have them."""
 
 
 @dataclass(kw_only=True)
-class Counts:
+class SampleReadCounts:
     """What a host has read from where, in samples."""
 
     kept: int = 0
@@ -56,7 +56,7 @@ class Counts:
 
 
 @dataclass(kw_only=True)
-class Keeping:
+class LocalShuffleSource:
     """A host's part of a source; is a `Source` of all of it.
 
     Args:
@@ -75,13 +75,13 @@ class Keeping:
     """
 
     origin: Source
-    order: PartialOrder
+    order: PartialShuffleOrder
     host: int
     hosts: int
-    store: Store | ByteStore
-    peers: Fetch | None = None
+    store: ArrayStore | ByteStore
+    peers: SampleFetcher | None = None
     slack: int = 0
-    counts: Counts = field(default_factory=Counts)
+    counts: SampleReadCounts = field(default_factory=SampleReadCounts)
     _left: dict[int, int] = field(default_factory=dict, repr=False)
     """The step in which each sample left that is still here."""
 
@@ -150,8 +150,8 @@ class Keeping:
             self.counts.without_room += len(ids) - kept
 
     def _brought(
-        self, ids: Numbers, source: Numbers
-    ) -> Iterator[tuple[Numbers, Arrays]]:
+        self, ids: IntArray, source: IntArray
+    ) -> Iterator[tuple[IntArray, Arrays]]:
         """Yield samples that come, from peers as far as they have them."""
         each = self.order.shuffle.partitions // self.hosts
         found = self.peers.fetch(ids, source // each) if self.peers else {}
@@ -164,8 +164,8 @@ class Keeping:
 
 
 def open_keeping(
-    source: Source, order: Order, *, host: int, hosts: int, folder: Path | None
-) -> Keeping:
+    source: Source, order: SampleOrder, *, host: int, hosts: int, folder: Path | None
+) -> LocalShuffleSource:
     """Make this host's part of a source, with a store that is large enough.
 
     Args:
@@ -183,10 +183,12 @@ def open_keeping(
     places = each * (kept.shuffle.slots + 1) + 2 * kept.batch // hosts
     own = None if folder is None else folder / f"host-{host}-of-{hosts}"
     store = store_of(source, places, own)
-    return Keeping(origin=source, order=kept, host=host, hosts=hosts, store=store)
+    return LocalShuffleSource(
+        origin=source, order=kept, host=host, hosts=hosts, store=store
+    )
 
 
-def slack_of(order: PartialOrder) -> int:
+def slack_of(order: PartialShuffleOrder) -> int:
     """Return for how many steps a sample that left may stay, for hosts behind.
 
     Of w reads that follow each other at most ceil(w k / n) leave, one more where an
@@ -195,7 +197,7 @@ def slack_of(order: PartialOrder) -> int:
     >>> from jaxdist.input.local_shuffle.shuffle import PartialShuffle
     >>> def slack(k):
     ...     shuffle = PartialShuffle(samples=80, partitions=4, exchanged=k)
-    ...     return slack_of(PartialOrder(shuffle=shuffle, batch=16))
+    ...     return slack_of(PartialShuffleOrder(shuffle=shuffle, batch=16))
     >>> slack(0), slack(2), slack(10), slack(20)
     (8, 8, 3, 1)
     """
@@ -206,14 +208,14 @@ def slack_of(order: PartialOrder) -> int:
     return max(0, min(_APART, (2 * reads - 1) * n // (k * reads)))
 
 
-def check_kept(source: Source, order: Order, hosts: int) -> PartialOrder:
+def check_kept(source: Source, order: SampleOrder, hosts: int) -> PartialShuffleOrder:
     """Refuse samples that hosts cannot keep.
 
     Raises:
         BadInput: they are drawn from everywhere, hosts do not divide, or samples are
             not kept as they are read.
     """
-    if not isinstance(order, PartialOrder):
+    if not isinstance(order, PartialShuffleOrder):
         raise BadInput(
             "samples of all hosts would be kept on each",
             rule="a host keeps what stays with it: Local() or Partial(q=0.1)",
@@ -221,7 +223,7 @@ def check_kept(source: Source, order: Order, hosts: int) -> PartialOrder:
             remedy="shuffle=Partial(q=0.1)",
         )
     check_hosts(order.shuffle.partitions, hosts)
-    if isinstance(source, Varied):
+    if isinstance(source, EpochVaryingSource):
         raise BadInput(
             "these samples cannot be kept",
             rule="what is kept is the same in every epoch",

@@ -11,14 +11,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.core.errors import Failed
+from jaxdist.core.errors import FatalError
 from jaxdist.input.sources import Arrays
 
-Ids = NDArray[np.integer[Any]]
+SampleIds = NDArray[np.integer[Any]]
 _NOWHERE: Final = -1
 
 
-class Store:
+class ArrayStore:
     """Samples of one shape, by id, in as many places as they can ever need.
 
     A place has a checksum of what was put into it. What is read from a disk is held
@@ -62,12 +62,12 @@ class Store:
         with self._lock:
             return len(self._free)
 
-    def missing(self, ids: Ids) -> NDArray[np.bool_]:
+    def missing(self, ids: SampleIds) -> NDArray[np.bool_]:
         """Tell which samples are not here: bool [n]."""
         with self._lock:
             return np.array([int(i) not in self._place for i in ids], bool)
 
-    def put(self, ids: Ids, samples: Arrays) -> int:
+    def put(self, ids: SampleIds, samples: Arrays) -> int:
         """Keep samples `[n, ...]`; those that are here already stay as they are.
 
         Returns:
@@ -83,7 +83,7 @@ class Store:
             self.peak = max(self.peak, len(self._place))
         return len(ids)
 
-    def get(self, ids: Ids) -> tuple[Arrays, NDArray[np.bool_]]:
+    def get(self, ids: SampleIds) -> tuple[Arrays, NDArray[np.bool_]]:
         """Read samples.
 
         Returns:
@@ -100,7 +100,7 @@ class Store:
             self._lost(ids[~good & (places != _NOWHERE)])
         return arrays, good
 
-    def sums(self, ids: Ids) -> NDArray[np.int64]:
+    def sums(self, ids: SampleIds) -> NDArray[np.int64]:
         """Return the checksums that were written with samples, 0 for others: [n]."""
         with self._lock:
             places = [self._place.get(sample, _NOWHERE) for sample in ids.tolist()]
@@ -123,7 +123,7 @@ class Store:
 
     def _keep(self, sample: int, arrays: Mapping[str, NDArray[Any]]) -> None:
         if not self._free:
-            raise Failed(
+            raise FatalError(
                 f"a host's store is full: {len(self._place):,} samples, none to drop"
             )
         place = self._free.pop()
@@ -135,7 +135,7 @@ class Store:
         self._notes[place, 0] = sample + 1
         self._place[sample] = place
 
-    def _lost(self, ids: Ids) -> None:
+    def _lost(self, ids: SampleIds) -> None:
         self.damaged += len(ids)
         self.drop(ids.tolist())
 

@@ -8,19 +8,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from jaxdist.calibrate.alpha_beta_fit import FEWEST, Timing, Wire, wire
+from jaxdist.calibrate.alpha_beta_fit import (
+    FEWEST,
+    AlphaBetaFit,
+    CollectiveTiming,
+    wire,
+)
 
 _STRAIGHT: Final = 0.03
 """Spread below which one line is enough."""
 _BETTER: Final = 0.5
 """Share of one line's spread that two must get below."""
 
-Sized = Sequence[tuple[int, Timing]]
+SizedTimings = Sequence[tuple[int, CollectiveTiming]]
 """Timings, each with the bytes that its program calls it by."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Switch:
+class AlgorithmSwitch:
     """Two lines in place of one."""
 
     program: str
@@ -29,9 +34,9 @@ class Switch:
     """Largest size of the first line, bytes as the program says them."""
     above: int
     """Smallest size of the second one."""
-    small: Wire
+    small: AlphaBetaFit
     """Line up to `below`."""
-    large: Wire
+    large: AlphaBetaFit
     """Line from `above` on."""
     spread: float
     """Mean of |lines - timing| / timing."""
@@ -45,7 +50,9 @@ class Switch:
         )
 
 
-def switch_of(program: str, sized: Sized, devices: int, one: Wire) -> Switch | None:
+def switch_of(
+    program: str, sized: SizedTimings, devices: int, one: AlphaBetaFit
+) -> AlgorithmSwitch | None:
     """Return the best switch, or none where one line is about as good.
 
     Args:
@@ -63,14 +70,16 @@ def switch_of(program: str, sized: Sized, devices: int, one: Wire) -> Switch | N
     return best if best.spread < _BETTER * one.spread else None
 
 
-def _at(program: str, sized: Sized, devices: int, below: int, above: int) -> Switch:
-    sides: list[list[Timing]] = [
+def _at(
+    program: str, sized: SizedTimings, devices: int, below: int, above: int
+) -> AlgorithmSwitch:
+    sides: list[list[CollectiveTiming]] = [
         [timing for size, timing in sized if size <= below],
         [timing for size, timing in sized if size >= above],
     ]
     small, large = (wire(side, devices) for side in sides)
     off = small.spread * len(sides[0]) + large.spread * len(sides[1])
-    return Switch(
+    return AlgorithmSwitch(
         program=program,
         below=below,
         above=above,

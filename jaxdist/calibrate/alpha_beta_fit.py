@@ -21,7 +21,7 @@ _ALIKE: Final = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timing:
+class CollectiveTiming:
     """A collective that was timed."""
 
     kind: str
@@ -33,7 +33,7 @@ class Timing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wire:
+class AlphaBetaFit:
     """What a line through the timings says."""
 
     alpha: float
@@ -44,7 +44,7 @@ class Wire:
     """Mean of |line - timing| / timing."""
 
 
-def wire(timed: Sequence[Timing], devices: int) -> Wire:
+def wire(timed: Sequence[CollectiveTiming], devices: int) -> AlphaBetaFit:
     """Fit a line.
 
     Args:
@@ -58,18 +58,22 @@ def wire(timed: Sequence[Timing], devices: int) -> Wire:
     scale = sides.max(axis=0)
     (alpha, beta), _ = nnls(sides / scale, np.ones(len(took)))
     alpha, beta = alpha / scale[0], beta / scale[1]
-    found = Wire(alpha=float(alpha), bandwidth=float(1 / max(beta, 1e-15)), spread=0.0)
+    found = AlphaBetaFit(
+        alpha=float(alpha), bandwidth=float(1 / max(beta, 1e-15)), spread=0.0
+    )
     line = seconds(found, timed, devices)
     return replace(found, spread=float(np.mean(np.abs(line - took) / took)))
 
 
-def seconds(wire: Wire, timed: Sequence[Timing], devices: int) -> np.ndarray:
+def seconds(
+    wire: AlphaBetaFit, timed: Sequence[CollectiveTiming], devices: int
+) -> np.ndarray:
     """Return what a line says that collectives take, in seconds."""
     found: np.ndarray = _sides(timed, devices) @ (wire.alpha, 1 / wire.bandwidth)
     return found
 
 
-def sent(timed: Sequence[Timing], devices: int) -> list[int]:
+def sent(timed: Sequence[CollectiveTiming], devices: int) -> list[int]:
     """Return the bytes that a device sends in each."""
     return [wire_bytes(each.kind, each.payload, devices) for each in timed]
 
@@ -96,7 +100,7 @@ def _are_alike(took: Sequence[float]) -> bool:
     return max(took) <= _ALIKE * min(took)
 
 
-def _sides(timed: Sequence[Timing], devices: int) -> np.ndarray:
+def _sides(timed: Sequence[CollectiveTiming], devices: int) -> np.ndarray:
     """Return messages and bytes of each."""
     count = [messages(each.kind, devices) for each in timed]
     return np.array([count, sent(timed, devices)], float).T

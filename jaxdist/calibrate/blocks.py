@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxdist.calibrate.kernels import alone
-from jaxdist.core.cluster.block_timings import TimedBlock
+from jaxdist.core.cluster.block_timings import BlockTiming
 from jaxdist.pipeline import flat_messages
 from jaxdist.pipeline.stage import apart, filled, residuals
 
@@ -29,13 +29,13 @@ _AXIS: Final = "apart"
 _SCALE: Final = 0.02
 """Of random numbers: as small as first weights."""
 
-Shapes = tuple[jax.ShapeDtypeStruct, ...]
-Call = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
+ShapeTuple = tuple[jax.ShapeDtypeStruct, ...]
+BlockFn = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
 """`(weights, slopes, rest) -> what is handed on`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class BlockCase:
     """A block that is timed on so many samples."""
 
     key: str
@@ -44,17 +44,17 @@ class Subject:
     """Of a microbatch."""
     flops: float
     """Of its forward pass on them."""
-    call: Call
+    call: BlockFn
     """Computes it."""
-    weights: Shapes
+    weights: ShapeTuple
     """Parameters, which have gradients."""
-    slopes: Shapes
+    slopes: ShapeTuple
     """What it is called on and has gradients."""
-    rest: Shapes
+    rest: ShapeTuple
     """What has none: samples, labels, positions."""
 
 
-def timed(mesh: Mesh, subjects: Iterable[Subject]) -> tuple[TimedBlock, ...]:
+def timed(mesh: Mesh, subjects: Iterable[BlockCase]) -> tuple[BlockTiming, ...]:
     """Time blocks, forward and backward.
 
     Args:
@@ -67,20 +67,20 @@ def timed(mesh: Mesh, subjects: Iterable[Subject]) -> tuple[TimedBlock, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Traced:
+class _BlockTrace:
     """What is known of a block before it runs."""
 
-    subject: Subject
+    subject: BlockCase
     """The block."""
     back: Any
     """Its backward pass, to be filled with arrays."""
-    out: Shapes
+    out: ShapeTuple
     """What it hands on that has gradients."""
-    kept: flat_messages.Form
+    kept: flat_messages.FlatTreeSpec
     """What its forward pass keeps."""
 
 
-def _timed(mesh: Mesh, subject: Subject) -> TimedBlock:
+def _timed(mesh: Mesh, subject: BlockCase) -> BlockTiming:
     """Time one block; each of its calls is on another microbatch than the one before.
 
     It would be computed once otherwise.
@@ -94,7 +94,7 @@ def _timed(mesh: Mesh, subject: Subject) -> TimedBlock:
     calls = int(np.clip(_LEAST / max(1.0, subject.flops), *_CALLS))
     forward, backward = partial(_forward, subject), partial(_backward, traced)
     given = *weights, *slopes
-    return TimedBlock(
+    return BlockTiming(
         key=subject.key,
         samples=subject.samples,
         forward_s=alone(mesh, forward, *given, *rest, calls=calls),
@@ -103,7 +103,7 @@ def _timed(mesh: Mesh, subject: Subject) -> TimedBlock:
     )
 
 
-def _traced(subject: Subject) -> _Traced:
+def _traced(subject: BlockCase) -> _BlockTrace:
     """Trace both passes on shapes."""
     found: list[Any] = []
 
@@ -114,12 +114,12 @@ def _traced(subject: Subject) -> _Traced:
 
     given = [list(x) for x in (subject.weights, subject.slopes, subject.rest)]
     out, kept = jax.eval_shape(probe, *given)
-    return _Traced(
+    return _BlockTrace(
         subject=subject, back=found[0], out=tuple(out), kept=flat_messages.form_of(kept)
     )
 
 
-def _vjp(subject: Subject, weights: Any, slopes: Any, rest: Any) -> Any:
+def _vjp(subject: BlockCase, weights: Any, slopes: Any, rest: Any) -> Any:
     """Return what a block hands on, and its backward pass."""
 
     def run(weights: Any, slopes: Any) -> list[jax.Array]:
@@ -128,7 +128,7 @@ def _vjp(subject: Subject, weights: Any, slopes: Any, rest: Any) -> Any:
     return jax.vjp(run, list(weights), list(slopes))
 
 
-def _forward(subject: Subject, i: jax.Array, *given: jax.Array) -> Any:
+def _forward(subject: BlockCase, i: jax.Array, *given: jax.Array) -> Any:
     """Return what is handed on, and what is kept."""
     count, more = len(subject.weights), len(subject.slopes)
     inputs = [x[i % 2] for x in given[count:]]
@@ -136,7 +136,7 @@ def _forward(subject: Subject, i: jax.Array, *given: jax.Array) -> Any:
     return out, [flat_messages.numbers(x) for x in jax.tree.leaves(residuals(back))]
 
 
-def _backward(traced: _Traced, i: jax.Array, *given: jax.Array) -> Any:
+def _backward(traced: _BlockTrace, i: jax.Array, *given: jax.Array) -> Any:
     """Return the gradients of parameters and input."""
     left, turn = iter(given), i % 2
     weights = [next(left) for _ in traced.subject.weights]
@@ -146,7 +146,7 @@ def _backward(traced: _Traced, i: jax.Array, *given: jax.Array) -> Any:
     return filled(traced.back, kept, weights, slopes)([x[turn] for x in left])
 
 
-def _rings(traced: _Traced, weights: Any, inputs: Any) -> list[np.ndarray]:
+def _rings(traced: _BlockTrace, weights: Any, inputs: Any) -> list[np.ndarray]:
     """Return what two microbatches keep, [2, n] of each dtype."""
     more = len(traced.subject.slopes)
 

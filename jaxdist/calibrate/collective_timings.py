@@ -25,16 +25,16 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
-from jaxdist.calibrate.alpha_beta_fit import Timing
-from jaxdist.calibrate.hosts import Among
-from jaxdist.calibrate.message_sizes import Times, up_to
+from jaxdist.calibrate.alpha_beta_fit import CollectiveTiming
+from jaxdist.calibrate.hosts import DeviceGroup
+from jaxdist.calibrate.message_sizes import ChainLengths, up_to
 from jaxdist.calibrate.skew import apart
 from jaxdist.calibrate.synchronized_timing import on_all, rounds
 
 _SOME: Final = (3, 11)
 """Collectives in two chains of small ones; large ones take their time by themselves."""
 _FEW: Final = (1, 3)
-SIZES: Final[Mapping[int, Times]] = {
+SIZES: Final[Mapping[int, ChainLengths]] = {
     1 << 10: (_SOME, 11),
     1 << 13: (_SOME, 11),
     1 << 15: (_SOME, 11),
@@ -59,14 +59,14 @@ _GROUP: Final = "group"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chained:
+class GroupTimings:
     """A kind of collective in groups of one size, timed."""
 
     kind: str
     """As the compiler names it."""
-    among: Among
+    among: DeviceGroup
     """The groups; all of them at once."""
-    timings: tuple[Timing, ...]
+    timings: tuple[CollectiveTiming, ...]
     """By the size of its result."""
     skew: float = 0.0
     """Seconds that were taken out of them: of a wait for devices that are late."""
@@ -78,8 +78,8 @@ class Chained:
 
 
 def chained(
-    mesh: Mesh, groups: Sequence[Among], largest: int | None = None
-) -> tuple[Chained, ...]:
+    mesh: Mesh, groups: Sequence[DeviceGroup], largest: int | None = None
+) -> tuple[GroupTimings, ...]:
     """Time every kind of collective in groups of devices.
 
     Args:
@@ -96,10 +96,10 @@ def chained(
 
 
 def _chained(
-    grouped: Mesh, kind: str, among: Among, sizes: Mapping[int, Times]
-) -> Chained:
+    grouped: Mesh, kind: str, among: DeviceGroup, sizes: Mapping[int, ChainLengths]
+) -> GroupTimings:
     timings = tuple(
-        Timing(
+        CollectiveTiming(
             kind=kind,
             payload=_result(kind, size, among.devices),
             seconds=_seconds(grouped, kind, size, times, before(kind, size)),
@@ -107,20 +107,22 @@ def _chained(
         for size, times in sizes.items()
     )
     if kind not in _IN_A_LINK:
-        return Chained(kind=kind, among=among, timings=timings)
+        return GroupTimings(kind=kind, among=among, timings=timings)
     smallest = min(sizes)
     soon = _seconds(grouped, kind, smallest, sizes[smallest], 1)
     found = apart(timings, soon, _IN_A_LINK[kind])
-    return Chained(kind=kind, among=among, timings=found.timings, skew=found.skew)
+    return GroupTimings(kind=kind, among=among, timings=found.timings, skew=found.skew)
 
 
-def parted(mesh: Mesh, among: Among) -> Mesh:
+def parted(mesh: Mesh, among: DeviceGroup) -> Mesh:
     """Return the same devices with one axis along the groups."""
     shape = -1, among.devices, among.stride
     return Mesh(mesh.devices.reshape(shape), ("others", _GROUP, "beside"))
 
 
-def _seconds(grouped: Mesh, kind: str, size: int, times: Times, products: int) -> float:
+def _seconds(
+    grouped: Mesh, kind: str, size: int, times: ChainLengths, products: int
+) -> float:
     """Return what one collective takes behind so many products."""
     (links, count), own = times, _own(size, grouped.shape[_GROUP])
     calls = [
@@ -144,11 +146,11 @@ def before(kind: str, size: int) -> int:
     return 1 if soon else _PRODUCTS
 
 
-Collective = Callable[[jax.Array], jax.Array]
+CollectiveFn = Callable[[jax.Array], jax.Array]
 
 
 def _chain(
-    collective: Collective, products: int, links: int, square: jax.Array, x: jax.Array
+    collective: CollectiveFn, products: int, links: int, square: jax.Array, x: jax.Array
 ) -> jax.Array:
     """Return the last of products and collectives that each need those before."""
     work = square
@@ -206,7 +208,7 @@ def _passed(x: jax.Array) -> jax.Array:
     return lax.ppermute(x + _LITTLE * there, _GROUP, [(b, a) for a, b in on])
 
 
-_KINDS: Final[Mapping[str, Collective]] = {
+_KINDS: Final[Mapping[str, CollectiveFn]] = {
     "all-reduce": _reduced,
     "all-gather": _gathered,
     "reduce-scatter": _scattered,

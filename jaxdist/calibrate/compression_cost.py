@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from jaxdist.calibrate.synchronized_timing import on_all, rounds
 from jaxdist.collectives.registry import METHODS
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 
 WAYS: Final = ("bf16", "fp8", "int8", "int4", "sign", "random_k", "top_k", "power")
 """Ways that a search may choose (`jaxdist plan --lossy`)."""
@@ -34,7 +34,7 @@ _AXIS: Final = "played"
 
 def packing(
     mesh: Mesh, origin: str, ways: Sequence[str] = WAYS
-) -> Mapping[str, Number]:
+) -> Mapping[str, SourcedNumber]:
     """Time sums in every way.
 
     Args:
@@ -42,7 +42,7 @@ def packing(
         origin: of the numbers.
         ways: names of lossy ways.
     """
-    return {way: Number(_seconds(mesh, way), origin) for way in ways}
+    return {way: SourcedNumber(_seconds(mesh, way), origin) for way in ways}
 
 
 def played(

@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
-from jaxdist.calibrate.synchronized_timing import Call, on_all, quartiles
+from jaxdist.calibrate.synchronized_timing import TimedCall, on_all, quartiles
 
 _SIDE: Final = 256
 """Rows and columns of the product."""
@@ -37,7 +37,7 @@ def crowding(mesh: Mesh) -> float:
     return max(1.0, together / alone)
 
 
-def _computing(mesh: Mesh, some: int) -> Call:
+def _computing(mesh: Mesh, some: int) -> TimedCall:
     """Return a call in which so many devices compute, and the others do not."""
 
     def products(square: jax.Array) -> jax.Array:

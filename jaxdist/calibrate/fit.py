@@ -7,7 +7,13 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.calibrate.measured_rows import Constant, Constants, Format, Row, starts
+from jaxdist.calibrate.measured_rows import (
+    ConstantValues,
+    FreeConstant,
+    MeasuredRow,
+    RowFormat,
+    starts,
+)
 from jaxdist.core.errors import BadInput, did_you_mean
 
 MOST: Final = 3
@@ -22,16 +28,16 @@ _SOFT: Final = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class ConstantsFit:
     """What a fit found."""
 
     values: dict[str, float]
     """Of all constants of the format, those that were not fitted at their start."""
-    free: tuple[Constant, ...]
+    free: tuple[FreeConstant, ...]
     """Constants that were fitted."""
-    rows: tuple[Row, ...]
+    rows: tuple[MeasuredRow, ...]
     """Rows they were fitted to."""
-    noisy: tuple[Row, ...]
+    noisy: tuple[MeasuredRow, ...]
     """Rows that were selected and not fitted, since they spread too much."""
     mape: float
     """Mean relative error over `rows`, after the fit."""
@@ -41,7 +47,9 @@ class Found:
     """By quantity, the share by which 9 of 10 measurements are off at most."""
 
 
-def choose(form: Format, names: Sequence[str] | None, most: int) -> list[Constant]:
+def choose(
+    form: RowFormat, names: Sequence[str] | None, most: int
+) -> list[FreeConstant]:
     """Return the constants to fit: those that are named, or the first three.
 
     Raises:
@@ -69,8 +77,12 @@ def choose(form: Format, names: Sequence[str] | None, most: int) -> list[Constan
 
 
 def fit(
-    form: Format, rows: Sequence[Row], free: Sequence[Constant], *, noisy: bool = False
-) -> Found:
+    form: RowFormat,
+    rows: Sequence[MeasuredRow],
+    free: Sequence[FreeConstant],
+    *,
+    noisy: bool = False,
+) -> ConstantsFit:
     """Fit constants to rows.
 
     The sum over rows of a soft square of log(predicted / measured) is least; each
@@ -95,7 +107,7 @@ def fit(
         )
     values = starts(form.constants) | _solve(form, used, free)
     predicted = [row.predict(values) for row in used]
-    return Found(
+    return ConstantsFit(
         values=values,
         free=tuple(free),
         rows=tuple(used),
@@ -106,7 +118,7 @@ def fit(
     )
 
 
-def utilisation(rows: Sequence[Row]) -> dict[str, float]:
+def utilisation(rows: Sequence[MeasuredRow]) -> dict[str, float]:
     """Return, by quantity, the median of ideal / measured: the baseline's one u."""
     found: dict[str, list[float]] = {}
     for row in rows:
@@ -114,7 +126,9 @@ def utilisation(rows: Sequence[Row]) -> dict[str, float]:
     return {quantity: float(np.median(shares)) for quantity, shares in found.items()}
 
 
-def interval(predicted: Sequence[float], rows: Sequence[Row]) -> dict[str, float]:
+def interval(
+    predicted: Sequence[float], rows: Sequence[MeasuredRow]
+) -> dict[str, float]:
     """Return, by quantity, the 90th percentile of |measured / predicted - 1|."""
     found: dict[str, list[float]] = {}
     for value, row in zip(predicted, rows):
@@ -122,13 +136,15 @@ def interval(predicted: Sequence[float], rows: Sequence[Row]) -> dict[str, float
     return {name: float(np.percentile(off, 90)) for name, off in found.items()}
 
 
-def mape(predicted: Sequence[float], rows: Sequence[Row]) -> float:
+def mape(predicted: Sequence[float], rows: Sequence[MeasuredRow]) -> float:
     """Return the mean of |predicted - measured| / measured."""
     errors = [abs(p - row.measured) / row.measured for p, row in zip(predicted, rows)]
     return float(np.mean(errors))
 
 
-def _quiet(rows: Sequence[Row], noisy: bool) -> tuple[list[Row], list[Row]]:
+def _quiet(
+    rows: Sequence[MeasuredRow], noisy: bool
+) -> tuple[list[MeasuredRow], list[MeasuredRow]]:
     still = [row for row in rows if noisy or (row.spread or 0) <= NOISY]
     loud = [row for row in rows if not noisy and (row.spread or 0) > NOISY]
     if 2 * len(loud) > len(rows):
@@ -143,13 +159,13 @@ def _quiet(rows: Sequence[Row], noisy: bool) -> tuple[list[Row], list[Row]]:
 
 
 def _solve(
-    form: Format, rows: Sequence[Row], free: Sequence[Constant]
+    form: RowFormat, rows: Sequence[MeasuredRow], free: Sequence[FreeConstant]
 ) -> dict[str, float]:
     from scipy.optimize import least_squares
 
     base = starts(form.constants)
 
-    def values(point: Sequence[float]) -> Constants:
+    def values(point: Sequence[float]) -> ConstantValues:
         return base | {c.name: _value(c, float(x)) for c, x in zip(free, point)}
 
     def errors(point: Sequence[float]) -> list[float]:
@@ -168,7 +184,7 @@ def _solve(
     return {c.name: _value(c, float(x)) for c, x in zip(free, best.x)}
 
 
-def _value(constant: Constant, x: float) -> float:
+def _value(constant: FreeConstant, x: float) -> float:
     """Return the value at x in 0...1: by ratio where the bounds are far apart."""
     low, high = constant.low, constant.high
     if low > 0 and high / low > 10:
@@ -176,7 +192,7 @@ def _value(constant: Constant, x: float) -> float:
     return low + x * (high - low)
 
 
-def _point(constant: Constant) -> float:
+def _point(constant: FreeConstant) -> float:
     """Return where in 0...1 a constant starts, off its bounds."""
     low, high, start = constant.low, constant.high, constant.start
     if low > 0 and high / low > 10:

@@ -6,15 +6,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from jaxdist.calibrate.fit import Found
-from jaxdist.calibrate.measured_rows import Format, Row, starts
+from jaxdist.calibrate.fit import ConstantsFit
+from jaxdist.calibrate.measured_rows import MeasuredRow, RowFormat, starts
 from jaxdist.core.errors import BadInput
 
 _KIND: Final = "jaxdist fitted constants"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fitted:
+class FittedConstants:
     """Constants that were fitted, and to what."""
 
     format: str
@@ -39,16 +39,20 @@ class Fitted:
     """Share of a prediction by which 9 of 10 of these rows are off at most."""
     kind: str = _KIND
 
-    def parted(self, rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    def parted(
+        self, rows: Sequence[MeasuredRow]
+    ) -> tuple[list[MeasuredRow], list[MeasuredRow]]:
         """Part rows in those that were fitted and the others."""
         known = set(self.rows)
         marked = [(row, row.key in known) for row in rows]
         return [row for row, was in marked if was], [r for r, was in marked if not was]
 
 
-def fitted(form: Format, cluster: str, found: Found, train: str, source: str) -> Fitted:
+def fitted(
+    form: RowFormat, cluster: str, found: ConstantsFit, train: str, source: str
+) -> FittedConstants:
     """Return what a fit found as a value that can be kept."""
-    return Fitted(
+    return FittedConstants(
         format=form.name,
         cluster=cluster,
         values=found.values,
@@ -72,9 +76,11 @@ def fitted(form: Format, cluster: str, found: Found, train: str, source: str) ->
     )
 
 
-def unfitted(form: Format, cluster: str) -> Fitted:
+def unfitted(form: RowFormat, cluster: str) -> FittedConstants:
     """Return the constants of a format where nothing was fitted."""
-    return Fitted(format=form.name, cluster=cluster, values=starts(form.constants))
+    return FittedConstants(
+        format=form.name, cluster=cluster, values=starts(form.constants)
+    )
 
 
 def is_fitted(path: Path) -> bool:
@@ -86,7 +92,7 @@ def is_fitted(path: Path) -> bool:
     return isinstance(tree, dict) and tree.get("kind") == _KIND
 
 
-def write_fitted(made: Fitted, path: Path) -> None:
+def write_fitted(made: FittedConstants, path: Path) -> None:
     """Write fitted constants.
 
     Raises:
@@ -102,7 +108,7 @@ def write_fitted(made: Fitted, path: Path) -> None:
     path.write_text(json.dumps(asdict(made), indent=1) + "\n", encoding="utf-8")
 
 
-def read_fitted(path: Path, form: Format) -> Fitted:
+def read_fitted(path: Path, form: RowFormat) -> FittedConstants:
     """Read fitted constants for rows of a form.
 
     Raises:
@@ -114,7 +120,7 @@ def read_fitted(path: Path, form: Format) -> Fitted:
             raise _other(path, tree["format"], form)
         values = {one.name: float(tree["values"][one.name]) for one in form.constants}
         rows, constants = tuple(tree["rows"]), tuple(tree["constants"])
-        return Fitted(
+        return FittedConstants(
             **{**tree, "values": values, "rows": rows, "constants": constants}
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -128,7 +134,7 @@ def read_fitted(path: Path, form: Format) -> Fitted:
         ) from error
 
 
-def _other(path: Path, own: str, form: Format) -> BadInput:
+def _other(path: Path, own: str, form: RowFormat) -> BadInput:
     return BadInput(
         f"{path} is fitted to rows of the form {own}",
         rule="constants are of one form, whose model they are of",

@@ -21,7 +21,7 @@ from jaxdist.core.plan import MeshShape
 
 
 @dataclass(frozen=True, kw_only=True)
-class Among:
+class DeviceGroup:
     """Groups of devices as a mesh axis makes them."""
 
     devices: int
@@ -32,7 +32,7 @@ class Among:
     def mesh(self, count: int) -> MeshShape:
         """Return the mesh of so many devices whose data axis makes these groups.
 
-        >>> mesh = Among(devices=4, stride=2).mesh(16)
+        >>> mesh = DeviceGroup(devices=4, stride=2).mesh(16)
         >>> mesh.replica, mesh.data, mesh.tensor
         (2, 4, 2)
         """
@@ -41,7 +41,7 @@ class Among:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hosts:
+class HostTopology:
     """How many hosts there are, and devices of each, side by side in the mesh."""
 
     count: int
@@ -54,38 +54,40 @@ class Hosts:
         """All devices."""
         return self.count * self.devices
 
-    def inside(self, among: Among) -> int | None:
+    def inside(self, among: DeviceGroup) -> int | None:
         """Return the devices of a group in each of several hosts; None within one."""
         if among.devices * among.stride <= self.devices:
             return None
         return self.devices // among.stride
 
     @property
-    def within(self) -> tuple[Among, ...]:
+    def within(self) -> tuple[DeviceGroup, ...]:
         """Groups in a host.
 
-        >>> [group.devices for group in Hosts(count=2, devices=4).within]
+        >>> [group.devices for group in HostTopology(count=2, devices=4).within]
         [2, 4]
         """
-        return tuple(Among(devices=size) for size in _parts(self.devices) if size > 1)
+        return tuple(
+            DeviceGroup(devices=size) for size in _parts(self.devices) if size > 1
+        )
 
     @property
-    def between(self) -> tuple[Among, ...]:
+    def between(self) -> tuple[DeviceGroup, ...]:
         """Groups that reach over several hosts.
 
-        >>> groups = Hosts(count=4, devices=4).between
+        >>> groups = HostTopology(count=4, devices=4).between
         >>> [(group.devices, group.stride) for group in groups]
         [(2, 4), (4, 4), (8, 2), (8, 1), (16, 1)]
         """
         return tuple(
-            Among(devices=inside * hosts, stride=self.devices // inside)
+            DeviceGroup(devices=inside * hosts, stride=self.devices // inside)
             for inside in _parts(self.devices)
             for hosts in _parts(self.count)
             if hosts > 1 and (inside in (1, self.devices) or hosts == self.count)
         )
 
 
-def hosts_of(mesh: Mesh) -> Hosts:
+def hosts_of(mesh: Mesh) -> HostTopology:
     """Return the hosts of a mesh; one, where the links do not come in two kinds.
 
     That is where there is one process, or one device of each; where processes have
@@ -99,8 +101,8 @@ def hosts_of(mesh: Mesh) -> Hosts:
     count, devices = len(each), len(of) // len(each)
     side_by_side = np.array_equal(of, np.repeat(of[np.sort(first)], devices))
     if count == 1 or devices == 1 or len(set(each)) > 1 or not side_by_side:
-        return Hosts(count=1, devices=len(of))
-    return Hosts(count=count, devices=devices)
+        return HostTopology(count=1, devices=len(of))
+    return HostTopology(count=count, devices=devices)
 
 
 def _parts(whole: int) -> list[int]:

@@ -15,8 +15,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxdist.calibrate.synchronized_timing import quartiles, repeated
-from jaxdist.core.cluster.kernel_timings import Kernel
-from jaxdist.core.kernel_shape import Shape
+from jaxdist.core.cluster.kernel_timings import KernelTiming
+from jaxdist.core.kernel_shape import KernelShape
 from jaxdist.layers.halo_conv import halo_conv
 from jaxdist.layers.window import Window, Windows
 from jaxdist.profile.flops import valid_taps
@@ -77,17 +77,17 @@ _FLOOR: Final = 0.02
 _PASS: Final = 1 << 23
 """Numbers of the array that is passed over: 32 MiB in float32."""
 
-Layer = Callable[[jax.Array, jax.Array], jax.Array]
+KernelFn = Callable[[jax.Array, jax.Array], jax.Array]
 """Of weights and of an input."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class KernelCase:
     """A layer that is timed."""
 
-    shape: Shape
+    shape: KernelShape
     """What it computes."""
-    layer: Layer
+    layer: KernelFn
     """Computes it."""
     weights: tuple[int, ...]
     """Shape of its weights."""
@@ -95,7 +95,7 @@ class Subject:
     """Shape of what it is called on."""
 
 
-def every(most: float) -> Iterator[Subject]:
+def every(most: float) -> Iterator[KernelCase]:
     """Yield products and convolutions that cover what networks have.
 
     Args:
@@ -107,10 +107,10 @@ def every(most: float) -> Iterator[Subject]:
     yield from (each for each in subjects if each.shape.flops <= most)
 
 
-def product(rows: int, inputs: int, outputs: int) -> Subject:
+def product(rows: int, inputs: int, outputs: int) -> KernelCase:
     """Return a dense layer."""
-    return Subject(
-        shape=Shape(kind="product", uses=rows, inputs=inputs, outputs=outputs),
+    return KernelCase(
+        shape=KernelShape(kind="product", uses=rows, inputs=inputs, outputs=outputs),
         layer=lambda w, x: x @ w,
         weights=(inputs, outputs),
         inputs=(rows, inputs),
@@ -119,7 +119,7 @@ def product(rows: int, inputs: int, outputs: int) -> Subject:
 
 def convolution(
     inputs: tuple[int, ...], weights: tuple[int, ...], windows: Windows, groups: int = 1
-) -> Subject:
+) -> KernelCase:
     """Return a convolution.
 
     Args:
@@ -140,8 +140,8 @@ def convolution(
         )
         for window, extent in zip(windows, taps, strict=True)
     )
-    return Subject(
-        shape=Shape(
+    return KernelCase(
+        shape=KernelShape(
             kind="convolution",
             taps=prod(taps),
             uses=inputs[0] * met / prod(taps),  # taps on padding do no work
@@ -154,7 +154,9 @@ def convolution(
     )
 
 
-def timed(mesh: Mesh, subjects: Iterable[Subject], dtype: str) -> tuple[Kernel, ...]:
+def timed(
+    mesh: Mesh, subjects: Iterable[KernelCase], dtype: str
+) -> tuple[KernelTiming, ...]:
     """Time layers, forward and backward.
 
     Args:
@@ -179,7 +181,7 @@ def starting(mesh: Mesh) -> float:
 
 def _convolution(
     extent: int, samples: int, side: int, inputs: int, outputs: int
-) -> Subject:
+) -> KernelCase:
     before = (extent - 1) // 2
     window = Window(side, extent, pads=(before, extent - 1 - before))
     shape = samples, side, side, inputs
@@ -187,7 +189,7 @@ def _convolution(
     return convolution(shape, weights, (window, window))
 
 
-def _timed(mesh: Mesh, subject: Subject, dtype: str) -> Kernel:
+def _timed(mesh: Mesh, subject: KernelCase, dtype: str) -> KernelTiming:
     """Time one layer; each of its calls reads another input than the one before."""
     draw = np.random.default_rng(0)
     layer = subject.layer
@@ -205,7 +207,7 @@ def _timed(mesh: Mesh, subject: Subject, dtype: str) -> Kernel:
     outputs = jax.eval_shape(layer, given[0], given[1][0]).shape
     flops = subject.shape.flops
     calls = int(np.clip(_LEAST / flops, *_CALLS))
-    return Kernel(
+    return KernelTiming(
         shape=subject.shape,
         forward_s=alone(mesh, forward, *given, calls=calls),
         backward_s=alone(

@@ -15,60 +15,62 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from jaxdist.calibrate import alpha_beta_fit
-from jaxdist.calibrate.algorithm_switch import Switch, switch_of
-from jaxdist.calibrate.collective_timings import Chained
-from jaxdist.calibrate.hosts import Among, Hosts
+from jaxdist.calibrate.algorithm_switch import AlgorithmSwitch, switch_of
+from jaxdist.calibrate.collective_timings import GroupTimings
+from jaxdist.calibrate.hosts import DeviceGroup, HostTopology
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.collective_cost import Line
+from jaxdist.core.cluster.collective_cost import CollectiveCost
 from jaxdist.core.cluster.level import Level
-from jaxdist.core.cluster.sourced_number import Number
-from jaxdist.core.plan.placement import Placed
+from jaxdist.core.cluster.sourced_number import SourcedNumber
+from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.oracle.collective_times import messages
-from jaxdist.oracle.link_groups import Group, group_of
+from jaxdist.oracle.link_groups import LinkGroup, group_of
 
 _LEAST: Final = 1e-9
 """Seconds of a message that is too short to be told."""
 _MOST: Final = 1e15
 """Bytes a second of what connects a device with itself."""
-_NOTHING: Final = alpha_beta_fit.Wire(alpha=_LEAST, bandwidth=_MOST, spread=0.0)
+_NOTHING: Final = alpha_beta_fit.AlphaBetaFit(alpha=_LEAST, bandwidth=_MOST, spread=0.0)
 _SUM: Final = "all-reduce"
 """The collective that a level's own numbers are of."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sums:
+class LevelAllReduce:
     """The sums that a level's own numbers are of."""
 
     level: str
     """Its name."""
-    among: Among
+    among: DeviceGroup
     """Who sums."""
-    timings: tuple[alpha_beta_fit.Timing, ...]
+    timings: tuple[alpha_beta_fit.CollectiveTiming, ...]
     """By size."""
-    line: alpha_beta_fit.Wire
+    line: alpha_beta_fit.AlphaBetaFit
     """Through them."""
-    switch: Switch | None
+    switch: AlgorithmSwitch | None
     """Two lines, where one does not do justice to them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Span:
+class _LevelSpan:
     """A level before it is measured."""
 
     name: str
     size: int
-    own: Among
+    own: DeviceGroup
     """The groups that its own numbers are of."""
-    groups: tuple[Among, ...]
+    groups: tuple[DeviceGroup, ...]
     """All that cross its links and no others'."""
 
 
-def groups_of(hosts: Hosts) -> tuple[Among, ...]:
+def groups_of(hosts: HostTopology) -> tuple[DeviceGroup, ...]:
     """Return all groups that are timed, the innermost first."""
     return tuple(group for span in _spans(hosts) for group in span.groups)
 
 
-def sums_of(hosts: Hosts, chains: Sequence[Chained]) -> tuple[Sums, ...]:
+def sums_of(
+    hosts: HostTopology, chains: Sequence[GroupTimings]
+) -> tuple[LevelAllReduce, ...]:
     """Return the sums that levels are measured by; none on one device."""
     return tuple(
         _sums(span.name, chain)
@@ -78,7 +80,9 @@ def sums_of(hosts: Hosts, chains: Sequence[Chained]) -> tuple[Sums, ...]:
     )
 
 
-def levels_of(hosts: Hosts, sums: Sequence[Sums], origin: str) -> tuple[Level, ...]:
+def levels_of(
+    hosts: HostTopology, sums: Sequence[LevelAllReduce], origin: str
+) -> tuple[Level, ...]:
     """Return the levels, without lines.
 
     Args:
@@ -93,7 +97,7 @@ def levels_of(hosts: Hosts, sums: Sequence[Sums], origin: str) -> tuple[Level, .
 
 
 def with_lines(
-    cluster: Cluster, hosts: Hosts, chains: Sequence[Chained], origin: str
+    cluster: Cluster, hosts: HostTopology, chains: Sequence[GroupTimings], origin: str
 ) -> Cluster:
     """Return a cluster whose levels have all that was timed.
 
@@ -103,9 +107,11 @@ def with_lines(
         chains: of their groups.
         origin: of the numbers.
     """
-    found: defaultdict[str, list[Line]] = defaultdict(list)
+    found: defaultdict[str, list[CollectiveCost]] = defaultdict(list)
     for chain in chains:
-        group = group_of(cluster, Placed(mesh=chain.among.mesh(hosts.whole)), ["data"])
+        group = group_of(
+            cluster, MeshPlacement(mesh=chain.among.mesh(hosts.whole)), ["data"]
+        )
         line = line_of(chain, group, origin)
         inside = hosts.inside(chain.among)
         found[group.level].append(replace(line, inside=inside))
@@ -115,7 +121,7 @@ def with_lines(
     return replace(cluster, levels=tuple(levels))
 
 
-def line_of(chain: Chained, group: Group, origin: str) -> Line:
+def line_of(chain: GroupTimings, group: LinkGroup, origin: str) -> CollectiveCost:
     """Return what a kind of collective takes, beside the numbers of its group.
 
     Args:
@@ -129,36 +135,36 @@ def line_of(chain: Chained, group: Group, origin: str) -> Line:
     took = alpha_beta_fit.steadied([timing.seconds for timing in chain.timings])
     started = found.alpha * messages(chain.kind, chain.devices)
     said = f"{origin}, spread {found.spread:.0%}"
-    return Line(
+    return CollectiveCost(
         kind=chain.kind,
         devices=chain.devices,
-        messages=Number(started / group.alpha, said),
-        share=Number(group.rate / found.bandwidth, said),
+        messages=SourcedNumber(started / group.alpha, said),
+        share=SourcedNumber(group.rate / found.bandwidth, said),
         bend=tuple(
             (float(size), seconds / float(line))
             for size, seconds, line in zip(sent, took, straight, strict=True)
         ),
-        skew=Number(chain.skew, origin),
+        skew=SourcedNumber(chain.skew, origin),
     )
 
 
-def _spans(hosts: Hosts) -> tuple[_Span, ...]:
+def _spans(hosts: HostTopology) -> tuple[_LevelSpan, ...]:
     """Return the levels: one, or those of a host and between hosts."""
-    whole = Among(devices=hosts.devices)
+    whole = DeviceGroup(devices=hosts.devices)
     if hosts.count == 1:
         size = hosts.devices
-        return (_Span(name="data", size=size, own=whole, groups=hosts.within),)
-    apart = Among(devices=hosts.count, stride=hosts.devices)
+        return (_LevelSpan(name="data", size=size, own=whole, groups=hosts.within),)
+    apart = DeviceGroup(devices=hosts.count, stride=hosts.devices)
     return (
-        _Span(name="host", size=hosts.devices, own=whole, groups=hosts.within),
-        _Span(name="net", size=hosts.count, own=apart, groups=hosts.between),
+        _LevelSpan(name="host", size=hosts.devices, own=whole, groups=hosts.within),
+        _LevelSpan(name="net", size=hosts.count, own=apart, groups=hosts.between),
     )
 
 
-def _sums(level: str, chain: Chained) -> Sums:
+def _sums(level: str, chain: GroupTimings) -> LevelAllReduce:
     line = alpha_beta_fit.wire(chain.timings, chain.devices)
     sized = [(timing.payload, timing) for timing in chain.timings]
-    return Sums(
+    return LevelAllReduce(
         level=level,
         among=chain.among,
         timings=chain.timings,
@@ -167,13 +173,13 @@ def _sums(level: str, chain: Chained) -> Sums:
     )
 
 
-def _level(span: _Span, line: alpha_beta_fit.Wire, origin: str) -> Level:
+def _level(span: _LevelSpan, line: alpha_beta_fit.AlphaBetaFit, origin: str) -> Level:
     """Return a level without its lines."""
     said, rings = f"{origin}, spread {line.spread:.0%}", span.own.stride
     times = f"; times {rings} devices of a host that sent at once" if rings > 1 else ""
     return Level(
         name=span.name,
         size=span.size,
-        alpha=Number(max(line.alpha, _LEAST), said),
-        bandwidth=Number(min(rings * line.bandwidth, _MOST), said + times),
+        alpha=SourcedNumber(max(line.alpha, _LEAST), said),
+        bandwidth=SourcedNumber(min(rings * line.bandwidth, _MOST), said + times),
     )

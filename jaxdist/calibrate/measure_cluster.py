@@ -13,12 +13,18 @@ from jaxdist.calibrate.compression_cost import packing
 from jaxdist.calibrate.core_contention import crowding
 from jaxdist.calibrate.host_copies import copying
 from jaxdist.calibrate.hosts import hosts_of
-from jaxdist.calibrate.levels import Sums, groups_of, levels_of, sums_of, with_lines
+from jaxdist.calibrate.levels import (
+    LevelAllReduce,
+    groups_of,
+    levels_of,
+    sums_of,
+    with_lines,
+)
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.block_timings import TimedBlock, TimedBlocks
-from jaxdist.core.cluster.device import Curve, Device
-from jaxdist.core.cluster.kernel_timings import Kernel, Kernels
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.block_timings import BlockTiming, BlockTimings
+from jaxdist.core.cluster.device import Device, EfficiencyCurve
+from jaxdist.core.cluster.kernel_timings import KernelTiming, KernelTimings
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 
 NOISY: Final = 0.35
@@ -28,16 +34,16 @@ SOON: Final = 5e9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class CalibrationResult:
     """What calibrate found."""
 
     cluster: Cluster
     """All of it, as the oracle reads it."""
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[KernelTiming, ...]
     """Products and convolutions that were timed."""
-    blocks: tuple[TimedBlock, ...] = ()
+    blocks: tuple[BlockTiming, ...] = ()
     """Whole blocks that were."""
-    sums: tuple[Sums, ...] = ()
+    sums: tuple[LevelAllReduce, ...] = ()
     """Sums that were timed, of each level; none on one device."""
 
 
@@ -50,7 +56,7 @@ def measured(
     when: str,
     noisy: bool = False,
     largest: int | None = None,
-) -> Machine:
+) -> CalibrationResult:
     """Measure the devices of a mesh and what connects them, all at once.
 
     Processes with several devices each are hosts: what is in one and what is between
@@ -80,24 +86,24 @@ def measured(
             raise _too_noisy(each)
     device = Device(
         name=f"{mesh.devices.flat[0].device_kind}, {devices} at once",
-        flops={dtype: Number(peak, origin)},
-        memory=Number(memory, "given: by the system"),
-        memory_bandwidth=Number(kernels.passing(mesh), origin),
+        flops={dtype: SourcedNumber(peak, origin)},
+        memory=SourcedNumber(memory, "given: by the system"),
+        memory_bandwidth=SourcedNumber(kernels.passing(mesh), origin),
         efficiency=curve,
-        kernels=Kernels(origin=origin, peak=peak, timed=timed_kernels),
-        launch=Number(kernels.starting(mesh), origin),
-        crowd=Number(crowding(mesh), origin),
+        kernels=KernelTimings(origin=origin, peak=peak, timed=timed_kernels),
+        launch=SourcedNumber(kernels.starting(mesh), origin),
+        crowd=SourcedNumber(crowding(mesh), origin),
     )
     cluster = Cluster(
         name=name,
         device=device,
         levels=levels_of(hosts, sums, origin),
         source=origin,
-        host_link=Number(copying(mesh), origin),
+        host_link=SourcedNumber(copying(mesh), origin),
     )
     if devices > 1:
         device = replace(device, packing=packing(mesh, origin))
-    return Machine(
+    return CalibrationResult(
         cluster=with_lines(replace(cluster, device=device), hosts, chains, origin),
         kernels=timed_kernels,
         sums=sums,
@@ -107,12 +113,12 @@ def measured(
 def with_layers(
     cluster: Cluster,
     mesh: Mesh,
-    subjects: Sequence[kernels.Subject],
-    wholes: Sequence[blocks.Subject] = (),
+    subjects: Sequence[kernels.KernelCase],
+    wholes: Sequence[blocks.BlockCase] = (),
     *,
     dtype: str,
     when: str,
-) -> Machine:
+) -> CalibrationResult:
     """Time a network's layers and blocks, and add them to a cluster that was measured.
 
     Args:
@@ -126,20 +132,22 @@ def with_layers(
     origin = f"measured: jaxdist calibrate, {mesh.size} devices at once, {when}"
     device, peak = cluster.device, cluster.device.peak(dtype).value
     timed = kernels.timed(mesh, subjects, dtype)
-    more = Kernels(origin=origin, peak=peak, timed=timed)
+    more = KernelTimings(origin=origin, peak=peak, timed=timed)
     table = device.kernels.with_more(more) if device.kernels else more
     whole = blocks.timed(mesh, wholes)
-    found = TimedBlocks(origin=origin, peak=peak, timed=whole)
+    found = BlockTimings(origin=origin, peak=peak, timed=whole)
     every = device.blocks.with_more(found) if device.blocks else found
     device = replace(device, kernels=table, blocks=every if every.timed else None)
-    return Machine(
+    return CalibrationResult(
         cluster=replace(cluster, device=device),
         kernels=timed,
         blocks=whole,
     )
 
 
-def efficiency(timed: Sequence[Kernel], origin: str) -> tuple[float, Curve]:
+def efficiency(
+    timed: Sequence[KernelTiming], origin: str
+) -> tuple[float, EfficiencyCurve]:
     """Return the peak and the share of it that kernels of a size reach.
 
     The peak is what the fastest kernel reaches; a point of the curve is the mean of
@@ -156,10 +164,10 @@ def efficiency(timed: Sequence[Kernel], origin: str) -> tuple[float, Curve]:
         )
         for place in sorted(set(bins.tolist()))
     )
-    return peak, Curve(points=curve, origin=origin)
+    return peak, EfficiencyCurve(points=curve, origin=origin)
 
 
-def _too_noisy(sums: Sums) -> BadInput:
+def _too_noisy(sums: LevelAllReduce) -> BadInput:
     slow = ", ".join(f"{t.payload:,} B: {1e3 * t.seconds:.2f} ms" for t in sums.timings)
     two = sums.switch
     return BadInput(

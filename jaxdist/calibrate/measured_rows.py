@@ -9,9 +9,9 @@ from typing import Final, Protocol
 
 from jaxdist.core.cluster import Cluster
 
-Constants = Mapping[str, float]
+ConstantValues = Mapping[str, float]
 """Values of free constants by name."""
-Terms = Mapping[str, float]
+TermValues = Mapping[str, float]
 """A prediction by term; the terms add up to it."""
 
 NOT_THE_ROW: Final = frozenset({"row"})
@@ -19,7 +19,7 @@ NOT_THE_ROW: Final = frozenset({"row"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Constant:
+class FreeConstant:
     """One free number of a model, with the bounds that physics gives it."""
 
     name: str
@@ -39,7 +39,7 @@ class Constant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class MeasuredRow:
     """One thing that was measured once, and its prediction as a function."""
 
     label: str
@@ -50,7 +50,7 @@ class Row:
     """All that the file says of it, by the names that `--train` compares."""
     measured: float
     """In `unit`."""
-    predict: Callable[[Constants], float]
+    predict: Callable[[ConstantValues], float]
     """From the values of all constants of the format; in `unit`."""
     ideal: float
     """What it took if all devices worked at their peak: a baseline is ideal / u."""
@@ -67,7 +67,7 @@ class Row:
     """Rows that are ranked against each other; nothing where they are not."""
     spread: float | None = None
     """Largest / smallest measurement - 1, where the file says it."""
-    explain: Callable[[Constants], Terms] | None = None
+    explain: Callable[[ConstantValues], TermValues] | None = None
     """The prediction by term, where the model has terms."""
 
     @property
@@ -82,7 +82,7 @@ class Row:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class Format(Protocol):
+class RowFormat(Protocol):
     """A form of CSV files, with the model that predicts its rows."""
 
     @property
@@ -94,13 +94,13 @@ class Format(Protocol):
         """Name of the cluster that rows are from unless another is given."""
 
     @property
-    def constants(self) -> tuple[Constant, ...]:
+    def constants(self) -> tuple[FreeConstant, ...]:
         """Free constants; the first three are fitted unless others are named."""
 
     def matches(self, header: Sequence[str]) -> bool:
         """Tell whether a header is that of this form."""
 
-    def read(self, path: Path, cluster: Cluster) -> list[Row]:
+    def read(self, path: Path, cluster: Cluster) -> list[MeasuredRow]:
         """Return the rows of a file.
 
         Raises:
@@ -108,7 +108,7 @@ class Format(Protocol):
         """
 
 
-def starts(constants: Sequence[Constant]) -> dict[str, float]:
+def starts(constants: Sequence[FreeConstant]) -> dict[str, float]:
     """Return the values of constants before anything is fitted."""
     return {constant.name: constant.start for constant in constants}
 

@@ -7,14 +7,16 @@ summed in buckets that are larger than most links of a test carry in a second.
 from collections.abc import Mapping
 from typing import Final
 
-Times = tuple[tuple[int, int], int]
+ChainLengths = tuple[tuple[int, int], int]
 """Collectives in the shorter and in the longer chain, and rounds."""
 _STEP: Final = 4
 _APART: Final = 1.25
 """Times the one before that a size is at least: closer ones tell nothing new."""
 
 
-def up_to(sizes: Mapping[int, Times], largest: int | None) -> dict[int, Times]:
+def up_to(
+    sizes: Mapping[int, ChainLengths], largest: int | None
+) -> dict[int, ChainLengths]:
     """Return the sizes below another, more by factors of four, and that one.
 
     Args:

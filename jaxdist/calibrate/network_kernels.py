@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 
 from flax import nnx
 
-from jaxdist.calibrate.kernels import Subject, convolution, product
+from jaxdist.calibrate.kernels import KernelCase, convolution, product
 from jaxdist.layers.conv import Conv
-from jaxdist.profile.layer_calls import Call
+from jaxdist.profile.layer_calls import LayerCall
 
 
 def own(
-    calls: Sequence[Call], parts: Sequence[int], most: float
-) -> tuple[Subject, ...]:
+    calls: Sequence[LayerCall], parts: Sequence[int], most: float
+) -> tuple[KernelCase, ...]:
     """List what a network's layers compute, each shape once.
 
     Args:
@@ -33,7 +33,7 @@ def own(
     return tuple(found.values())
 
 
-def _subject(call: Call, samples: int) -> Iterator[Subject]:
+def _subject(call: LayerCall, samples: int) -> Iterator[KernelCase]:
     """Return what a layer computes on so many samples; nothing for other layers."""
     layer, (_, *dims) = call.layer, call.shape
     if call.method != "__call__":

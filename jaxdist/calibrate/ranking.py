@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from jaxdist.calibrate.score import Scored
+from jaxdist.calibrate.score import ScoredRow
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranking:
+class RankingAccuracy:
     """Rows that were measured against each other, and predicted in an order."""
 
     contests: int
@@ -26,7 +26,7 @@ class Ranking:
         return self.pairs_right / self.pairs
 
 
-def ranking(rows: Sequence[Scored]) -> Ranking | None:
+def ranking(rows: Sequence[ScoredRow]) -> RankingAccuracy | None:
     """Rank rows within their contests; None where no two are in one.
 
     Two that are predicted alike are not in order.
@@ -38,7 +38,7 @@ def ranking(rows: Sequence[Scored]) -> Ranking | None:
     told = [pairs for pairs in told if pairs]
     if not told:
         return None
-    return Ranking(
+    return RankingAccuracy(
         contests=len(told),
         right=sum(all(pairs) for pairs in told),
         pairs=sum(len(pairs) for pairs in told),
@@ -46,7 +46,7 @@ def ranking(rows: Sequence[Scored]) -> Ranking | None:
     )
 
 
-def _in_order(rows: Sequence[Scored]) -> list[bool]:
+def _in_order(rows: Sequence[ScoredRow]) -> list[bool]:
     """Tell of each pair with unlike measurements whether it is in order."""
     return [
         (a.row.measured - b.row.measured) * (a.predicted - b.predicted) > 0

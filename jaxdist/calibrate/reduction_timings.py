@@ -13,8 +13,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.calibrate.synchronized_timing import quartiles, spread
-from jaxdist.collectives.compress.method import Method
-from jaxdist.collectives.link import Link, Timed, fitted
+from jaxdist.collectives.compress.method import AllReduceAlgorithm
+from jaxdist.collectives.link import AlgorithmTiming, Link, fitted
 from jaxdist.collectives.primitives import psum
 
 SIDES: Final = (160, 1024, 2896)
@@ -24,7 +24,7 @@ _BUDGET_S: Final = 0.6
 _MOST: Final = 41
 
 
-def measure(mesh: Mesh, axis: str, among: Sequence[Method]) -> Link:
+def measure(mesh: Mesh, axis: str, among: Sequence[AllReduceAlgorithm]) -> Link:
     """Time ways to sum along a mesh axis, in turn.
 
     Every process of the program calls it at the same time. A way that took 0.1 s is not
@@ -49,7 +49,7 @@ def measure(mesh: Mesh, axis: str, among: Sequence[Method]) -> Link:
     longest = max(map(len, times))
     return fitted(
         [
-            Timed(way=way, seconds=tuple(each))
+            AlgorithmTiming(way=way, seconds=tuple(each))
             for way, each in zip(among, times, strict=True)
         ],
         [(side, side) for side in SIDES[:longest]],
@@ -58,7 +58,9 @@ def measure(mesh: Mesh, axis: str, among: Sequence[Method]) -> Link:
     )
 
 
-def _timed(mesh: Mesh, axis: str, among: Sequence[Method], side: int) -> list[float]:
+def _timed(
+    mesh: Mesh, axis: str, among: Sequence[AllReduceAlgorithm], side: int
+) -> list[float]:
     """Return the seconds of each way on matrices of one size."""
     numbers = np.random.default_rng(0).standard_normal((side, side), np.float32)
     x = spread(mesh, numbers, axis)
@@ -67,7 +69,7 @@ def _timed(mesh: Mesh, axis: str, among: Sequence[Method], side: int) -> list[fl
 
 
 def _compiled(
-    mesh: Mesh, axis: str, way: Method, x: jax.Array
+    mesh: Mesh, axis: str, way: AllReduceAlgorithm, x: jax.Array
 ) -> Callable[[], jax.Array]:
     """Return a sum that has been made once."""
     add = jax.jit(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from jaxdist.calibrate.measured_rows import Row
+from jaxdist.calibrate.measured_rows import MeasuredRow
 from jaxdist.calibrate.table import plain_name
 from jaxdist.core.errors import BadInput, did_you_mean
 
@@ -41,7 +41,7 @@ class Comparison:
     values: tuple[str, ...]
     """To compare with; several with `in`."""
 
-    def holds(self, row: Row) -> bool:
+    def holds(self, row: MeasuredRow) -> bool:
         """Tell whether it holds for a row.
 
         Raises:
@@ -67,14 +67,14 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Selection:
+class RowFilter:
     """Rows for which all comparisons hold."""
 
     text: str
     """As it was typed."""
     comparisons: tuple[Comparison, ...]
 
-    def of(self, rows: Sequence[Row]) -> list[Row]:
+    def of(self, rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
         """Return the rows that are meant.
 
         Raises:
@@ -91,7 +91,7 @@ class Selection:
         return found
 
 
-def selection(text: str) -> Selection:
+def selection(text: str) -> RowFilter:
     """Read a selection.
 
     Args:
@@ -111,7 +111,7 @@ def selection(text: str) -> Selection:
             parts.append([])
         else:
             parts[-1].append(word)
-    return Selection(text, tuple(_comparison(part, text) for part in parts))
+    return RowFilter(text, tuple(_comparison(part, text) for part in parts))
 
 
 def _words(text: str) -> Iterator[str]:
@@ -162,7 +162,7 @@ def _same(value: str, other: str) -> bool:
         return value == other
 
 
-def _seen(rows: Sequence[Row], column: str) -> str:
+def _seen(rows: Sequence[MeasuredRow], column: str) -> str:
     values = sorted({_value(row.columns, column) for row in rows}, key=_by_size)
     shown = ", ".join(values[:12]) + ", ..." * (len(values) > 12)
     return f"{column} is {shown}"

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxdist.calibrate.fit import utilisation
-from jaxdist.calibrate.fitted_constants import Fitted
-from jaxdist.calibrate.measured_rows import Row
+from jaxdist.calibrate.fitted_constants import FittedConstants
+from jaxdist.calibrate.measured_rows import MeasuredRow
 from jaxdist.core.errors import BadInput
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scored:
+class ScoredRow:
     """One row with its prediction and the baseline's."""
 
-    row: Row
+    row: MeasuredRow
     predicted: float
     """In the row's unit."""
     baseline: float
@@ -41,7 +41,7 @@ class Scored:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
+class ErrorSummary:
     """Errors of several rows in a few numbers; shares of the measured value."""
 
     rows: int
@@ -59,22 +59,22 @@ class Summary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score:
+class ScoreReport:
     """All rows that were scored."""
 
-    rows: tuple[Scored, ...]
+    rows: tuple[ScoredRow, ...]
     left_out: int
     """Rows of the file that were fitted, and are not scored."""
     hindsight: bool
     """The baseline's u is fitted to the scored rows themselves, in its favour."""
 
     @property
-    def total(self) -> Summary:
+    def total(self) -> ErrorSummary:
         """Return the errors of all rows."""
         return summary(self.rows)
 
     @property
-    def groups(self) -> dict[str, Summary]:
+    def groups(self) -> dict[str, ErrorSummary]:
         """Return the errors by group."""
         names = dict.fromkeys(one.row.group for one in self.rows)
         return {
@@ -83,7 +83,9 @@ class Score:
         }
 
 
-def score(rows: Sequence[Row], known: Fitted, *, chosen: bool = False) -> Score:
+def score(
+    rows: Sequence[MeasuredRow], known: FittedConstants, *, chosen: bool = False
+) -> ScoreReport:
     """Predict the rows that were not fitted.
 
     Args:
@@ -107,14 +109,14 @@ def score(rows: Sequence[Row], known: Fitted, *, chosen: bool = False) -> Score:
     hindsight = any(row.quantity not in u for row in fresh)
     u = {**utilisation(fresh), **u}
     found = tuple(_scored(row, known, u[row.quantity]) for row in fresh)
-    return Score(rows=found, left_out=len(seen), hindsight=hindsight)
+    return ScoreReport(rows=found, left_out=len(seen), hindsight=hindsight)
 
 
-def summary(rows: Sequence[Scored]) -> Summary:
+def summary(rows: Sequence[ScoredRow]) -> ErrorSummary:
     """Sum up the errors of rows."""
     errors = np.array([one.error for one in rows])
     covered = [one.covered for one in rows if one.covered is not None]
-    return Summary(
+    return ErrorSummary(
         rows=len(rows),
         mean_accuracy=float(np.mean(1 - errors)),
         mape=float(np.mean(errors)),
@@ -126,9 +128,9 @@ def summary(rows: Sequence[Scored]) -> Summary:
     )
 
 
-def _scored(row: Row, known: Fitted, utilised: float) -> Scored:
+def _scored(row: MeasuredRow, known: FittedConstants, utilised: float) -> ScoredRow:
     predicted, share = row.predict(known.values), known.interval.get(row.quantity)
-    return Scored(
+    return ScoredRow(
         row=row,
         predicted=predicted,
         baseline=row.ideal / utilised,

@@ -11,20 +11,20 @@ anyway (`jaxdist/oracle/schedule_times.py`). So it is kept apart from what links
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from jaxdist.calibrate.alpha_beta_fit import Timing
+from jaxdist.calibrate.alpha_beta_fit import CollectiveTiming
 
 
 @dataclass(frozen=True, kw_only=True)
-class Apart:
+class SkewSplit:
     """Timings, and the wait that was in them."""
 
-    timings: tuple[Timing, ...]
+    timings: tuple[CollectiveTiming, ...]
     """Without it."""
     skew: float
     """Seconds that devices wait for the last, once for as many as follow a kernel."""
 
 
-def apart(late: Sequence[Timing], soon: float, together: int) -> Apart:
+def apart(late: Sequence[CollectiveTiming], soon: float, together: int) -> SkewSplit:
     """Take the wait out of timings.
 
     Args:
@@ -32,7 +32,7 @@ def apart(late: Sequence[Timing], soon: float, together: int) -> Apart:
         soon: seconds of the smallest one behind short kernels.
         together: collectives that follow a kernel, the first of which waits.
 
-    >>> some = [Timing(kind="collective-permute", payload=8, seconds=3e-3)]
+    >>> some = [CollectiveTiming(kind="collective-permute", payload=8, seconds=3e-3)]
     >>> found = apart(some, soon=1e-3, together=2)
     >>> found.skew, found.timings[0].seconds
     (0.004, 0.001)
@@ -42,4 +42,4 @@ def apart(late: Sequence[Timing], soon: float, together: int) -> Apart:
     timings = tuple(
         replace(one, seconds=max(least, one.seconds - wait)) for one in late
     )
-    return Apart(timings=timings, skew=together * wait)
+    return SkewSplit(timings=timings, skew=together * wait)

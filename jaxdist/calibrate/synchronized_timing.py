@@ -15,14 +15,14 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-Call = Callable[[], Any]
+TimedCall = Callable[[], Any]
 
 _FIRST: Final = 5
 """Rounds that tell how many there is time for."""
 
 
 def quartiles(
-    mesh: Mesh, calls: Sequence[Call], *, budget_s: float, most: int
+    mesh: Mesh, calls: Sequence[TimedCall], *, budget_s: float, most: int
 ) -> list[float]:
     """Return the seconds of each call: of the slowest device, the first quartile.
 
@@ -42,7 +42,7 @@ def quartiles(
     return found
 
 
-def rounds(mesh: Mesh, calls: Sequence[Call], count: int) -> np.ndarray:
+def rounds(mesh: Mesh, calls: Sequence[TimedCall], count: int) -> np.ndarray:
     """Make all calls so many times: the seconds of the slowest, [calls, count]."""
     meet = slowest(mesh, np.zeros(1, np.float32))
     seconds = np.zeros((len(calls), count), np.float32)
@@ -83,7 +83,7 @@ def spread(mesh: Mesh, each: np.ndarray, *axes: Any) -> jax.Array:
     return jax.make_array_from_callback(shape, place, lambda _: each)
 
 
-def on_all(mesh: Mesh, function: Callable[..., Any], *own: np.ndarray) -> Call:
+def on_all(mesh: Mesh, function: Callable[..., Any], *own: np.ndarray) -> TimedCall:
     """Return a call of a function on every device's own arrays, made once already.
 
     Args:
@@ -113,7 +113,7 @@ def on_all(mesh: Mesh, function: Callable[..., Any], *own: np.ndarray) -> Call:
 
 def repeated(
     mesh: Mesh, function: Callable[..., Any], *own: np.ndarray
-) -> Callable[[int], Call]:
+) -> Callable[[int], TimedCall]:
     """Return what makes a program that calls a function so many times.
 
     It is compiled once, for every number of times.
@@ -145,7 +145,7 @@ def repeated(
         )
     )
 
-    def times(count: int) -> Call:
+    def times(count: int) -> TimedCall:
         jax.block_until_ready(program(np.int32(count), *given))
         return lambda: program(np.int32(count), *given)
 

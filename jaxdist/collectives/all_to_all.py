@@ -23,7 +23,7 @@ from jaxdist.collectives.compress.method import Axes, Payload, devices_along, ra
 PIECE: Final = 1 << 16
 """Bytes that are swapped at once; no more are a short message."""
 
-Pairs = list[tuple[int, int]]
+PermutePairs = list[tuple[int, int]]
 
 
 def exchange(messages: jax.Array, axes: Axes) -> jax.Array:
@@ -74,7 +74,9 @@ def _in_rounds(message: int) -> bool:
     return message > PIECE and jax.default_backend() == "cpu"
 
 
-def _moved(message: jax.Array, axes: Axes, pairs: Pairs, *, swaps: bool) -> jax.Array:
+def _moved(
+    message: jax.Array, axes: Axes, pairs: PermutePairs, *, swaps: bool
+) -> jax.Array:
     """Make a round: whole, or where devices swap in pieces."""
 
     def move(x: jax.Array) -> jax.Array:

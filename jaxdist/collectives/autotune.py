@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from jaxdist.collectives.compress.exact import Exact
-from jaxdist.collectives.compress.method import Method, Shape
+from jaxdist.collectives.compress.exact import ExactAllReduce
+from jaxdist.collectives.compress.method import AllReduceAlgorithm, Shape
 from jaxdist.collectives.link import Link
 
 NEAR: Final = 1.03
@@ -15,17 +15,17 @@ NEAR: Final = 1.03
 
 
 @dataclass(frozen=True, kw_only=True)
-class Auto:
+class AutoAlgorithm:
     """A choice of ways; without a link, the exact sum as the backend likes."""
 
-    among: tuple[Method, ...] = (Exact(),)
+    among: tuple[AllReduceAlgorithm, ...] = (ExactAllReduce(),)
     """What may be chosen, by preference: the first of those that are equally fast."""
     link: Link | None = None
     """What was measured of all of them."""
 
     def chosen(
         self, shapes: Sequence[Shape], dtype: Any, sizes: Mapping[str, int]
-    ) -> Method:
+    ) -> AllReduceAlgorithm:
         """Return the way for arrays of these shapes; integers are summed exactly.
 
         Args:
@@ -38,17 +38,17 @@ class Auto:
         """
         floats = np.issubdtype(dtype, np.floating)
         if self.link is None or not (shapes and sizes and floats):
-            return Exact()
+            return ExactAllReduce()
         return choose(self.among, [shapes], dtype, sizes, self.link)
 
 
 def choose(
-    among: Sequence[Method],
+    among: Sequence[AllReduceAlgorithm],
     sums: Sequence[Sequence[Shape]],
     dtype: Any,
     sizes: Mapping[str, int],
     link: Link,
-) -> Method:
+) -> AllReduceAlgorithm:
     """Return the way that sums one list of arrays after another the fastest.
 
     Args:

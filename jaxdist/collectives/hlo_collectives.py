@@ -20,9 +20,9 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.collectives.loop_trip_counts import NAME, Line, lines_of
+from jaxdist.collectives.loop_trip_counts import NAME, HloInstruction, lines_of
 from jaxdist.collectives.replica_groups import axes_of_groups, axes_of_pairs, groups_of
-from jaxdist.collectives.source_locations import Sources
+from jaxdist.collectives.source_locations import SourceLocations
 
 KINDS: Final = (
     "all-reduce",
@@ -41,7 +41,7 @@ _LINE: Final = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Move:
+class CollectiveOp:
     """One collective of a compiled program."""
 
     kind: str
@@ -91,18 +91,20 @@ def wire_bytes(kind: str, payload: int, group: int) -> int:
     return round(share[kind] * payload)
 
 
-def read_collectives(text: str, mesh: Mapping[str, int]) -> tuple[Move, ...]:
+def read_collectives(text: str, mesh: Mapping[str, int]) -> tuple[CollectiveOp, ...]:
     """List the collectives of a compiled program.
 
     Args:
         text: `compiled.as_text()` of one SPMD program.
         mesh: {axis: devices along it}, outermost first, in the order of its devices.
     """
-    lines, sources = lines_of(text, _payload), Sources(text)
+    lines, sources = lines_of(text, _payload), SourceLocations(text)
     return tuple(move for line in lines for move in _read(line, mesh, sources))
 
 
-def _read(line: Line, mesh: Mapping[str, int], sources: Sources) -> Iterator[Move]:
+def _read(
+    line: HloInstruction, mesh: Mapping[str, int], sources: SourceLocations
+) -> Iterator[CollectiveOp]:
     found = _LINE.match(line.text)
     if found is None:
         return
@@ -116,7 +118,7 @@ def _read(line: Line, mesh: Mapping[str, int], sources: Sources) -> Iterator[Mov
     if group == 1:  # a device alone moves nothing; the CPU backend leaves it in
         return
     name = NAME.search(rest)
-    yield Move(
+    yield CollectiveOp(
         kind=kind,
         axes=axes,
         group=group,

@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxdist.collectives.compress.exact import Exact
-from jaxdist.collectives.compress.method import Method, Shape, devices_along
+from jaxdist.collectives.compress.exact import ExactAllReduce
+from jaxdist.collectives.compress.method import AllReduceAlgorithm, Shape, devices_along
 from jaxdist.collectives.hlo_collectives import wire_bytes
 from jaxdist.core.errors import BadInput
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class AlgorithmOverhead:
     """What one way to sum costs beyond its bytes."""
 
     via: str
@@ -40,12 +40,12 @@ class Link:
     """Bytes a second that a device sends in an exact sum."""
     numbers: tuple[int, ...]
     """Sizes of the arrays that were timed, ascending."""
-    paces: tuple[Pace, ...]
+    paces: tuple[AlgorithmOverhead, ...]
     """The ways that were timed."""
 
     def seconds(
         self,
-        way: Method,
+        way: AllReduceAlgorithm,
         shapes: Sequence[Shape],
         dtype: Any,
         sizes: Mapping[str, int],
@@ -77,17 +77,17 @@ class Link:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed:
+class AlgorithmTiming:
     """One way, timed on arrays of one dtype."""
 
-    way: Method
+    way: AllReduceAlgorithm
     """How they were summed."""
     seconds: tuple[float, ...]
     """One for each array, or for the smallest of them; two at least."""
 
 
 def fitted(
-    timed: Sequence[Timed],
+    timed: Sequence[AlgorithmTiming],
     shapes: Sequence[Shape],
     dtype: Any,
     sizes: Mapping[str, int],
@@ -100,7 +100,7 @@ def fitted(
         dtype: of their numbers.
         sizes: {axis: devices along it}, outermost first.
     """
-    exact = next(each for each in timed if isinstance(each.way, Exact))
+    exact = next(each for each in timed if isinstance(each.way, ExactAllReduce))
     sent = [bytes_of(exact.way, [shape], dtype, sizes) for shape in shapes]
     # A link on which more bytes take no longer has no rate: then bytes cost nothing.
     rate = (sent[1] - sent[0]) / max(exact.seconds[1] - exact.seconds[0], 1e-9)
@@ -109,7 +109,7 @@ def fitted(
         moved = [bytes_of(each.way, [shape], dtype, sizes) for shape in shapes]
         pairs = zip(each.seconds, moved, strict=False)
         beyond = tuple(seconds - size / rate for seconds, size in pairs)
-        paces.append(Pace(via=each.way.name, beyond=beyond))
+        paces.append(AlgorithmOverhead(via=each.way.name, beyond=beyond))
     return Link(
         devices=devices_along(sizes),
         rate=rate,
@@ -119,7 +119,10 @@ def fitted(
 
 
 def bytes_of(
-    way: Method, shapes: Sequence[Shape], dtype: Any, sizes: Mapping[str, int]
+    way: AllReduceAlgorithm,
+    shapes: Sequence[Shape],
+    dtype: Any,
+    sizes: Mapping[str, int],
 ) -> int:
     """Return the bytes that a device sends in a sum, by the way's formula."""
     return sum(

@@ -28,7 +28,7 @@ _AFTER: Final = re.compile(r" [\w\-]+-(?:update|done)\(")
 
 
 @dataclass(frozen=True)
-class Line:
+class HloInstruction:
     """One instruction of a program."""
 
     text: str
@@ -43,7 +43,7 @@ class Line:
     """
 
 
-def lines_of(text: str, weight: Callable[[str], int]) -> tuple[Line, ...]:
+def lines_of(text: str, weight: Callable[[str], int]) -> tuple[HloInstruction, ...]:
     """List the instructions that a program runs, those of called computations included.
 
     Args:
@@ -72,9 +72,9 @@ def _walk(
     name: str,
     program: Mapping[str, Sequence[str]],
     weight: Callable[[str], int],
-) -> Iterator[Line]:
+) -> Iterator[HloInstruction]:
     for text in program.get(name, ()):
-        yield Line(text)
+        yield HloInstruction(text)
         if loop := _LOOP.search(text):
             known = _TRIPS.search(text)
             times, named = int(known[1]) if known else 1, NAME.search(text)
@@ -83,7 +83,7 @@ def _walk(
                 for line in _walk(inner, program, weight):
                     bounded = line.bounded and known is not None
                     loops = (name_of, *line.loops)
-                    yield Line(line.text, runs * line.trips, bounded, loops)
+                    yield HloInstruction(line.text, runs * line.trips, bounded, loops)
         elif branches := _BRANCHES.search(text):
             names = re.findall(
                 r"%?([\w.\-]+)", ",".join(filter(None, branches.groups()))
@@ -94,5 +94,5 @@ def _walk(
             yield from _walk(call[1], program, weight)
 
 
-def _weigh(lines: Sequence[Line], weight: Callable[[str], int]) -> int:
+def _weigh(lines: Sequence[HloInstruction], weight: Callable[[str], int]) -> int:
     return sum(line.trips * weight(line.text) for line in lines)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from jaxdist.collectives.algorithms.schedule import Transfer
 
-End = tuple[str, int]
+Endpoint = tuple[str, int]
 """A rank that sends, or a rank that receives."""
 
 
@@ -40,7 +40,7 @@ class _Colouring:
 
     def __init__(self, transfers: Sequence[Transfer]) -> None:
         self._ends = [(("source", t.source), ("target", t.target)) for t in transfers]
-        self._at: dict[tuple[End, int], int] = {}  # the edge of a colour at an end
+        self._at: dict[tuple[Endpoint, int], int] = {}  # the edge of a colour at an end
         degrees = Counter(itertools.chain.from_iterable(self._ends))
         self._enough = max(degrees.values(), default=0)
         self.colours: list[int] = []
@@ -55,13 +55,13 @@ class _Colouring:
         self.colours.append(colour)
         self._put(edge)
 
-    def _free(self, *ends: End) -> int:
+    def _free(self, *ends: Endpoint) -> int:
         """Return the first colour that no edge has at these ends."""
         at = self._at
         taken = (any((e, colour) in at for e in ends) for colour in itertools.count())
         return next(colour for colour, used in enumerate(taken) if not used)
 
-    def _swap(self, end: End, colour: int, other: int) -> None:
+    def _swap(self, end: Endpoint, colour: int, other: int) -> None:
         """Free `colour` at an end that has `other` free, along a path of both."""
         path = []
         while (end, colour) in self._at:
@@ -73,7 +73,7 @@ class _Colouring:
             self.colours[edge] = colour + other - self.colours[edge]
             self._put(edge)
 
-    def _across(self, edge: int, end: End) -> End:
+    def _across(self, edge: int, end: Endpoint) -> Endpoint:
         source, target = self._ends[edge]
         return target if end == source else source
 

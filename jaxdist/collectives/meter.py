@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from jaxdist.collectives.hlo_collectives import Move, wire_bytes
+from jaxdist.collectives.hlo_collectives import CollectiveOp, wire_bytes
 from jaxdist.core.text.formatting import count
 
-Key = tuple[str, tuple[str, ...], int]
+CollectiveKey = tuple[str, tuple[str, ...], int]
 """Kind, axes, and devices that take part together."""
 
 _HEADS: Final = {"formula": "formula", "stablehlo": "StableHLO", "compiled": "compiled"}
@@ -16,7 +16,7 @@ _LOOPS: Final = "+  a loop in it is of unknown length and counts once"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sent:
+class TrafficReportRow:
     """What a device sends at least for one kind of collective over one set of axes."""
 
     kind: str
@@ -36,14 +36,14 @@ class Sent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meter:
+class TrafficReport:
     """The bytes that a device sends in one run of a program, three times."""
 
     mesh: Mapping[str, int]
     """Devices along each axis."""
     columns: tuple[str, ...]
     """The columns that are at hand: of `formula`, `stablehlo`, `compiled`."""
-    rows: tuple[Sent, ...]
+    rows: tuple[TrafficReportRow, ...]
     """The largest first."""
 
     def total(self, column: str) -> int:
@@ -65,10 +65,10 @@ class Meter:
 def metered(
     mesh: Mapping[str, int],
     *,
-    compiled: Sequence[Move],
-    stablehlo: Sequence[Move] | None = None,
-    formula: Mapping[Key, int] | None = None,
-) -> Meter:
+    compiled: Sequence[CollectiveOp],
+    stablehlo: Sequence[CollectiveOp] | None = None,
+    formula: Mapping[CollectiveKey, int] | None = None,
+) -> TrafficReport:
     """Set the bytes of a program side by side.
 
     Args:
@@ -85,7 +85,7 @@ def metered(
     endless = {"stablehlo": _endless(stablehlo or ()), "compiled": _endless(compiled)}
     keys = {key for column in columns.values() for key in column or ()}
     rows = (
-        Sent(
+        TrafficReportRow(
             kind=key[0],
             axes=key[1],
             group=key[2],
@@ -94,39 +94,39 @@ def metered(
         )
         for key in keys
     )
-    return Meter(
+    return TrafficReport(
         mesh=mesh,
         columns=tuple(name for name, found in columns.items() if found is not None),
         rows=tuple(sorted(rows, key=_size, reverse=True)),
     )
 
 
-def _payloads(moves: Iterable[Move]) -> dict[Key, int]:
-    total: Counter[Key] = Counter()
+def _payloads(moves: Iterable[CollectiveOp]) -> dict[CollectiveKey, int]:
+    total: Counter[CollectiveKey] = Counter()
     for move in moves:
         total[_key(move)] += move.payload
     return dict(total)
 
 
-def _endless(moves: Iterable[Move]) -> set[Key]:
+def _endless(moves: Iterable[CollectiveOp]) -> set[CollectiveKey]:
     return {_key(move) for move in moves if not move.bounded}
 
 
-def _key(move: Move) -> Key:
+def _key(move: CollectiveOp) -> CollectiveKey:
     return move.kind, move.axes, move.group
 
 
-def _sent(key: Key, payloads: Mapping[Key, int] | None) -> Any:
+def _sent(key: CollectiveKey, payloads: Mapping[CollectiveKey, int] | None) -> Any:
     if payloads is None:
         return None
     return wire_bytes(key[0], payloads.get(key, 0), key[2])
 
 
-def _size(row: Sent) -> tuple[int, str, tuple[str, ...]]:
+def _size(row: TrafficReportRow) -> tuple[int, str, tuple[str, ...]]:
     return max(row.formula or 0, row.stablehlo or 0, row.compiled), row.kind, row.axes
 
 
-def _table(meter: Meter) -> Iterator[str]:
+def _table(meter: TrafficReport) -> Iterator[str]:
     """Lay out a row a kind and axes, numbers to the right, and the sums."""
     heads = (f"{_HEADS[name]}, B" for name in meter.columns)
     lines = [("collective", "axes", *heads)]
@@ -144,5 +144,5 @@ def _table(meter: Meter) -> Iterator[str]:
         yield f"\n  {_LOOPS}"
 
 
-def _figure(row: Sent, column: str) -> str:
+def _figure(row: TrafficReportRow, column: str) -> str:
     return count(getattr(row, column)) + " +" * (column in row.endless)

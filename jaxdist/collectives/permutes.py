@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jaxdist.collectives.algorithms.schedule import Algorithm, Step
+from jaxdist.collectives.algorithms.schedule import CollectiveSchedule, ScheduleStep
 from jaxdist.collectives.matchings import matchings
 from jaxdist.core.errors import BadInput
 
@@ -29,10 +29,10 @@ class Permute:
     """First chunk of each message."""
 
 
-Permutes = tuple[Permute, ...]
+PermuteStep = tuple[Permute, ...]
 
 
-def permutes(algorithm: Algorithm) -> tuple[Permutes, ...]:
+def permutes(algorithm: CollectiveSchedule) -> tuple[PermuteStep, ...]:
     """Return the permutes of each step, in the order in which they run.
 
     Raises:
@@ -42,7 +42,7 @@ def permutes(algorithm: Algorithm) -> tuple[Permutes, ...]:
     return tuple(_checked(tuple(_permutes(step))) for step in algorithm.steps)
 
 
-def _checked(step: Permutes) -> Permutes:
+def _checked(step: PermuteStep) -> PermuteStep:
     changed: set[tuple[int, int]] = set()
     for permute in step:
         spans = [range(start, start + permute.count) for start in permute.starts]
@@ -60,7 +60,7 @@ def _checked(step: Permutes) -> Permutes:
     return step
 
 
-def _permutes(step: Step) -> Iterator[Permute]:
+def _permutes(step: ScheduleStep) -> Iterator[Permute]:
     alike = defaultdict(list)
     for transfer in step.transfers:
         alike[transfer.count, transfer.adds].append(transfer)

@@ -10,7 +10,11 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jaxdist.collectives.compress.method import Axes, Method, Scatters
+from jaxdist.collectives.compress.method import (
+    AllReduceAlgorithm,
+    Axes,
+    ReduceScatterAllReduce,
+)
 from jaxdist.core.dtypes import wide
 
 
@@ -18,7 +22,7 @@ def bound(
     primitive: Primitive,
     leaves: list[jax.Array],
     rest: list[jax.Array],
-    method: Method,
+    method: AllReduceAlgorithm,
     axes: Axes,
 ) -> list[jax.Array]:
     """Bind a primitive on arrays that vary along the axes, where that is checked."""
@@ -74,7 +78,7 @@ def _primitive(
 
 
 def _reduced(
-    *arrays: jax.Array, method: Method, axes: Axes, count: int, mapped: int
+    *arrays: jax.Array, method: AllReduceAlgorithm, axes: Axes, count: int, mapped: int
 ) -> list[jax.Array]:
     """Sum in at least float32, for every index of the mapped dims in front."""
 
@@ -112,7 +116,7 @@ def _scattered(
     x: jax.Array,
     step: jax.Array,
     *,
-    method: Scatters,
+    method: ReduceScatterAllReduce,
     axes: Axes,
     count: int,
     mapped: int,

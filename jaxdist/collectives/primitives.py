@@ -20,25 +20,31 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdist.collectives.autotune import Auto
-from jaxdist.collectives.compress.exact import Exact
-from jaxdist.collectives.compress.method import Axes, Method, Reduced, Scatters
+from jaxdist.collectives.autotune import AutoAlgorithm
+from jaxdist.collectives.compress.exact import ExactAllReduce
+from jaxdist.collectives.compress.method import (
+    AllReduceAlgorithm,
+    AllReduceResult,
+    Axes,
+    ReduceScatterAllReduce,
+)
 from jaxdist.collectives.primitive_binding import bound, reducer, scatterer
 from jaxdist.collectives.registry import METHODS, method_of
 from jaxdist.collectives.validation import check_axes, check_floats
-from jaxdist.core.errors import BadInput, Remark
+from jaxdist.core.errors import BadInput, JaxdistWarning
 
-Via = str | Method | Auto
+AlgorithmLike = str | AllReduceAlgorithm | AutoAlgorithm
 
 
-def psum(x: Any, axis: str | Sequence[str], via: Via = "exact") -> Any:
+def psum(x: Any, axis: str | Sequence[str], via: AlgorithmLike = "exact") -> Any:
     """Sum over mesh axes, inside a `shard_map` that is manual over them.
 
     Args:
         x: an array or a tree of arrays; floats, unless the sum is exact. A compressed
             sum sees a tree as one vector.
         axis: an axis, or several from the outside in.
-        via: a name, a method with settings of its own, or `Auto`, which chooses one by
+        via: a name, a method with settings of its own, or `AutoAlgorithm`, which
+        chooses one by
             what was measured; the name `auto`, without that, leaves it to the backend.
 
     Raises:
@@ -54,10 +60,10 @@ def psum(x: Any, axis: str | Sequence[str], via: Via = "exact") -> Any:
 def reduce(
     leaves: Sequence[jax.Array],
     axis: str | Sequence[str],
-    via: Via = "exact",
+    via: AlgorithmLike = "exact",
     memory: Sequence[jax.Array] | None = None,
     step: jax.Array | int = 0,
-) -> Reduced:
+) -> AllReduceResult:
     """Sum arrays over mesh axes, and say what this device put into the sums.
 
     Args:
@@ -74,17 +80,17 @@ def reduce(
     method = _way(via, given, axes)
     check_floats(method, given)
     real = tuple(a for a in axes if lax.axis_size(a) > 1)
-    if not real and not isinstance(method, Exact):
+    if not real and not isinstance(method, ExactAllReduce):
         warnings.warn(
             f"psum via {method.name} over {', '.join(axes)}: one device, nothing to do",
-            Remark,
+            JaxdistWarning,
             stacklevel=3,
         )
     kept = method.begin([x.shape for x in given]) if memory is None else list(memory)
     sized = [i for i, x in enumerate(given) if x.size]
     if not real or not sized:
-        return Reduced(total=given, sent=given, memory=kept)
-    if isinstance(method, Exact):
+        return AllReduceResult(total=given, sent=given, memory=kept)
+    if isinstance(method, ExactAllReduce):
         return method.reduce(given, kept, jnp.int32(0), real)
     sizes = {a: lax.axis_size(a) for a in real}
     # The body is traced when it is compiled; what it cannot do is refused here.
@@ -99,11 +105,14 @@ def reduce(
     total, sent = list(given), list(given)
     for place, i in enumerate(sized):
         total[i], sent[i] = found[place], found[place + len(sized)]
-    return Reduced(total=total, sent=sent, memory=found[2 * len(sized) :])
+    return AllReduceResult(total=total, sent=sent, memory=found[2 * len(sized) :])
 
 
 def psum_scatter(
-    x: jax.Array, axis: str | Sequence[str], via: str | Method = "exact", dim: int = 0
+    x: jax.Array,
+    axis: str | Sequence[str],
+    via: str | AllReduceAlgorithm = "exact",
+    dim: int = 0,
 ) -> jax.Array:
     """Sum over mesh axes and keep this device's part.
 
@@ -128,10 +137,14 @@ def psum_scatter(
             f"{', '.join(axes)}",
             remedy=f"pad it to {-(-x.shape[dim] // devices) * devices}",
         )
-    if isinstance(method, Exact):
+    if isinstance(method, ExactAllReduce):
         return lax.psum_scatter(x, axes, scatter_dimension=dim, tiled=True)
-    if not isinstance(method, Scatters):
-        able = [name for name, m in METHODS.items() if isinstance(m, Exact | Scatters)]
+    if not isinstance(method, ReduceScatterAllReduce):
+        able = [
+            name
+            for name, m in METHODS.items()
+            if isinstance(m, ExactAllReduce | ReduceScatterAllReduce)
+        ]
         raise BadInput(
             f"{method.name} has no scattering half",
             rule="a sum is scattered where each device's part can be summed alone",
@@ -147,11 +160,13 @@ def psum_scatter(
     return jnp.moveaxis(part, 0, dim)
 
 
-def _way(via: Via, leaves: Sequence[jax.Array], axes: Axes) -> Method:
+def _way(
+    via: AlgorithmLike, leaves: Sequence[jax.Array], axes: Axes
+) -> AllReduceAlgorithm:
     """Return the method that sums these arrays."""
     if via == "auto":
-        via = Auto()
-    if not isinstance(via, Auto):
+        via = AutoAlgorithm()
+    if not isinstance(via, AutoAlgorithm):
         return method_of(via)
     sizes = {a: lax.axis_size(a) for a in axes if lax.axis_size(a) > 1}
     sized = [x for x in leaves if x.size]

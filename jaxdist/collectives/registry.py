@@ -6,79 +6,84 @@ from types import MappingProxyType
 from typing import Final
 
 from jaxdist.collectives.algorithms.registry import ALGORITHMS
-from jaxdist.collectives.compress.bf16 import Cast
-from jaxdist.collectives.compress.block_quantization import Blocks
+from jaxdist.collectives.compress.bf16 import Bf16Codec
+from jaxdist.collectives.compress.block_quantization import BlockQuantizationCodec
 from jaxdist.collectives.compress.codec import Codec
-from jaxdist.collectives.compress.exact import Exact
-from jaxdist.collectives.compress.hierarchical import Hierarchical
-from jaxdist.collectives.compress.method import Method
-from jaxdist.collectives.compress.powersgd import Power
+from jaxdist.collectives.compress.exact import ExactAllReduce
+from jaxdist.collectives.compress.hierarchical import HierarchicalAllReduce
+from jaxdist.collectives.compress.method import AllReduceAlgorithm
+from jaxdist.collectives.compress.powersgd import PowerSGD
 from jaxdist.collectives.compress.random_k import RandomK
-from jaxdist.collectives.compress.reduce_scatter_allgather import TwoPhase, Vote
-from jaxdist.collectives.compress.scheduled_exact import Listed
-from jaxdist.collectives.compress.shared_top_k import Aligned
-from jaxdist.collectives.compress.sign import Signs
-from jaxdist.collectives.compress.sparse import Sparse
-from jaxdist.collectives.compress.top_k_allgather import Gathered
-from jaxdist.collectives.compress.top_k_codec import Picks
+from jaxdist.collectives.compress.reduce_scatter_allgather import (
+    MajorityVote,
+    TwoPhaseAllReduce,
+)
+from jaxdist.collectives.compress.scheduled_exact import ScheduledAllReduce
+from jaxdist.collectives.compress.shared_top_k import SharedTopK
+from jaxdist.collectives.compress.sign import SignCodec
+from jaxdist.collectives.compress.sparse import OkTopK
+from jaxdist.collectives.compress.top_k_allgather import TopKAllGather
+from jaxdist.collectives.compress.top_k_codec import TopKCodec
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.plan.reduction import Narrow, Reduce
+from jaxdist.core.plan.reduction import ReductionConfig, StatelessCompressor
 
-METHODS: Final[Mapping[str, Method]] = MappingProxyType(
+METHODS: Final[Mapping[str, AllReduceAlgorithm]] = MappingProxyType(
     {
         method.name: method
         for method in (
-            Exact(),
-            TwoPhase(codec=Cast()),
-            TwoPhase(codec=Blocks(kind="fp8")),
-            TwoPhase(codec=Blocks(kind="int8")),
-            TwoPhase(codec=Blocks(kind="int4")),
-            Vote(codec=Signs()),
+            ExactAllReduce(),
+            TwoPhaseAllReduce(codec=Bf16Codec()),
+            TwoPhaseAllReduce(codec=BlockQuantizationCodec(kind="fp8")),
+            TwoPhaseAllReduce(codec=BlockQuantizationCodec(kind="int8")),
+            TwoPhaseAllReduce(codec=BlockQuantizationCodec(kind="int4")),
+            MajorityVote(codec=SignCodec()),
             RandomK(),
-            Gathered(codec=Picks()),
-            Sparse(),
-            Aligned(),
-            Hierarchical(),
-            Power(),
-            *(Listed(algorithm=name) for name in ALGORITHMS),
+            TopKAllGather(codec=TopKCodec()),
+            OkTopK(),
+            SharedTopK(),
+            HierarchicalAllReduce(),
+            PowerSGD(),
+            *(ScheduledAllReduce(algorithm=name) for name in ALGORITHMS),
         )
     }
 )
 """Every way by its name."""
 
 
-def set_up(asked: Reduce) -> Method:
+def set_up(asked: ReductionConfig) -> AllReduceAlgorithm:
     """Return the method that a plan asks for, with the settings that it has.
 
-    >>> set_up(Reduce(via="power", rank=2))
-    Power(rank=2)
+    >>> set_up(ReductionConfig(via="power", rank=2))
+    PowerSGD(rank=2)
     """
-    method, picks = METHODS[asked.via], Picks(density=asked.density)
+    method, picks = METHODS[asked.via], TopKCodec(density=asked.density)
     match method:
-        case TwoPhase(codec=Blocks() as codec):
+        case TwoPhaseAllReduce(codec=BlockQuantizationCodec() as codec):
             return replace(method, codec=replace(codec, block=asked.block))
-        case TwoPhase(codec=Picks()) | Gathered():
+        case TwoPhaseAllReduce(codec=TopKCodec()) | TopKAllGather():
             return replace(method, codec=picks)
-        case RandomK() | Aligned():
+        case RandomK() | SharedTopK():
             return replace(method, density=asked.density)
-        case Hierarchical():
-            return replace(method, across=Gathered(codec=picks))
-        case Power():
+        case HierarchicalAllReduce():
+            return replace(method, across=TopKAllGather(codec=picks))
+        case PowerSGD():
             return replace(method, rank=asked.rank)
     return method
 
 
-def narrow(via: Narrow, block: int) -> tuple[Method, Codec | None]:
+def narrow(
+    via: StatelessCompressor, block: int
+) -> tuple[AllReduceAlgorithm, Codec | None]:
     """Return a stateless way to sum, and the codec of its messages.
 
     >>> narrow("exact", 256)
-    (Exact(), None)
+    (ExactAllReduce(), None)
     """
-    method = set_up(Reduce(via=via, block=block))
-    return method, method.codec if isinstance(method, TwoPhase) else None
+    method = set_up(ReductionConfig(via=via, block=block))
+    return method, method.codec if isinstance(method, TwoPhaseAllReduce) else None
 
 
-def method_of(via: str | Method) -> Method:
+def method_of(via: str | AllReduceAlgorithm) -> AllReduceAlgorithm:
     """Return the method that a name stands for, or the method itself.
 
     Raises:
@@ -87,7 +92,7 @@ def method_of(via: str | Method) -> Method:
     >>> method_of("int8").name
     'int8'
     """
-    if isinstance(via, Method):
+    if isinstance(via, AllReduceAlgorithm):
         return via
     if via in METHODS:
         return METHODS[via]

@@ -16,16 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdist.collectives.algorithms.schedule import Algorithm
-from jaxdist.collectives.permutes import Permute, Permutes, permutes
+from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
+from jaxdist.collectives.permutes import Permute, PermuteStep, permutes
 from jaxdist.collectives.schedule_traffic import chunk_size
 from jaxdist.core.dtypes import wide
 from jaxdist.core.errors import BadInput
 
-Axes = str | tuple[str, ...]
+AxisNames = str | tuple[str, ...]
 
 
-def run(algorithm: Algorithm, x: jax.Array, axis: Axes) -> jax.Array:
+def run(algorithm: CollectiveSchedule, x: jax.Array, axis: AxisNames) -> jax.Array:
     """Sum an array over manual mesh axes by a step list.
 
     y = Σ_r x_r on every rank, all with the same bits. As of `lax.psum` under
@@ -53,7 +53,7 @@ def run(algorithm: Algorithm, x: jax.Array, axis: Axes) -> jax.Array:
     return total(_varying(x, axis))
 
 
-def _summed(algorithm: Algorithm, x: jax.Array, axis: Axes) -> jax.Array:
+def _summed(algorithm: CollectiveSchedule, x: jax.Array, axis: AxisNames) -> jax.Array:
     if x.size == 0:
         return x
     each = chunk_size(algorithm, x.size)
@@ -66,7 +66,7 @@ def _summed(algorithm: Algorithm, x: jax.Array, axis: Axes) -> jax.Array:
     return chunks.reshape(-1)[: x.size].reshape(x.shape)
 
 
-def _run(steps: list[Permutes], chunks: jax.Array, axis: Axes) -> jax.Array:
+def _run(steps: list[PermuteStep], chunks: jax.Array, axis: AxisNames) -> jax.Array:
     """Run steps that differ in the places of their chunks alone."""
     ranks = int(lax.axis_size(axis))
     table = np.array([[_places(p, ranks) for p in step] for step in steps])
@@ -83,7 +83,7 @@ def _run(steps: list[Permutes], chunks: jax.Array, axis: Axes) -> jax.Array:
     return lax.scan(step, chunks, mine)[0]
 
 
-def _shape(step: Permutes) -> tuple[object, ...]:
+def _shape(step: PermuteStep) -> tuple[object, ...]:
     return tuple((p.pairs, p.count, p.adds) for p in step)
 
 
@@ -99,7 +99,7 @@ def _slice(chunks: jax.Array, start: jax.Array, count: int) -> jax.Array:
     return lax.dynamic_slice_in_dim(chunks, start, count)
 
 
-def _moved(message: jax.Array, permute: Permute, axis: Axes) -> jax.Array:
+def _moved(message: jax.Array, permute: Permute, axis: AxisNames) -> jax.Array:
     if not _is_narrow(message.dtype):
         return lax.ppermute(message, axis, permute.pairs)
     bits = jnp.uint8 if message.dtype.itemsize == 1 else jnp.uint16
@@ -109,7 +109,7 @@ def _moved(message: jax.Array, permute: Permute, axis: Axes) -> jax.Array:
 
 
 def _received(
-    permute: Permute, own: jax.Array, got: jax.Array, axis: Axes
+    permute: Permute, own: jax.Array, got: jax.Array, axis: AxisNames
 ) -> jax.Array:
     """Return what is where a message goes to; a rank without one keeps its own."""
     new = _added(own, got) if permute.adds else got
@@ -131,14 +131,14 @@ def _is_narrow(dtype: np.dtype) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
 
 
-def _varying(x: jax.Array, axis: Axes) -> jax.Array:
+def _varying(x: jax.Array, axis: AxisNames) -> jax.Array:
     """Let an array that is the same on all ranks pass for one that differs."""
     axes = (axis,) if isinstance(axis, str) else axis
     same = tuple(name for name in axes if name not in jax.typeof(x).mat.varying)
     return lax.pcast(x, same, to="varying") if same else x
 
 
-def _check(algorithm: Algorithm, x: jax.Array, axis: Axes) -> None:
+def _check(algorithm: CollectiveSchedule, x: jax.Array, axis: AxisNames) -> None:
     try:
         devices = lax.axis_size(axis)
     except NameError as error:

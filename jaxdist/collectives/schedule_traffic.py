@@ -6,11 +6,11 @@ and shows the message on each of them.
 
 from collections.abc import Sequence
 
-from jaxdist.collectives.algorithms.schedule import Algorithm
-from jaxdist.collectives.permutes import Permutes, permutes
+from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
+from jaxdist.collectives.permutes import PermuteStep, permutes
 
 
-def chunk_size(algorithm: Algorithm, size: int) -> int:
+def chunk_size(algorithm: CollectiveSchedule, size: int) -> int:
     """Return the numbers in a chunk, the last one padded.
 
     Args:
@@ -23,7 +23,7 @@ def chunk_size(algorithm: Algorithm, size: int) -> int:
     return -(-size // algorithm.chunks)
 
 
-def sent(algorithm: Algorithm, size: int) -> tuple[int, ...]:
+def sent(algorithm: CollectiveSchedule, size: int) -> tuple[int, ...]:
     """Return the numbers that each rank sends, padding included.
 
     >>> from jaxdist.collectives.algorithms.rings import ring
@@ -38,7 +38,7 @@ def sent(algorithm: Algorithm, size: int) -> tuple[int, ...]:
     return tuple(each * count for count in chunks)
 
 
-def wire(algorithm: Algorithm, size: int, itemsize: int) -> int:
+def wire(algorithm: CollectiveSchedule, size: int, itemsize: int) -> int:
     """Return the bytes that the busiest rank sends.
 
     Args:
@@ -49,7 +49,7 @@ def wire(algorithm: Algorithm, size: int, itemsize: int) -> int:
     return itemsize * max(sent(algorithm, size))
 
 
-def payload(algorithm: Algorithm, size: int, itemsize: int) -> int:
+def payload(algorithm: CollectiveSchedule, size: int, itemsize: int) -> int:
     """Return the bytes of all permutes on one device, as a compiled program has them.
 
     Args:
@@ -61,7 +61,10 @@ def payload(algorithm: Algorithm, size: int, itemsize: int) -> int:
 
 
 def in_permutes(
-    algorithm: Algorithm, steps: Sequence[Permutes], size: int, itemsize: int
+    algorithm: CollectiveSchedule,
+    steps: Sequence[PermuteStep],
+    size: int,
+    itemsize: int,
 ) -> int:
     """Return the same where the permutes of the list are at hand.
 

@@ -13,16 +13,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdist.collectives.compress.codec import Codec
-from jaxdist.collectives.compress.method import Method
+from jaxdist.collectives.compress.method import AllReduceAlgorithm
 from jaxdist.collectives.primitives import psum_scatter
 from jaxdist.core.dtypes import wide
 
-Dims = Sequence[int | None]
+ShardDims = Sequence[int | None]
 
 
 def join(
     shards: Sequence[jax.Array],
-    dims: Dims,
+    dims: ShardDims,
     axis: str,
     codec: Codec | None = None,
 ) -> list[jax.Array]:
@@ -47,7 +47,10 @@ def join(
 
 
 def deal(
-    whole: Sequence[jax.Array], dims: Dims, axis: str, via: Method | str = "exact"
+    whole: Sequence[jax.Array],
+    dims: ShardDims,
+    axis: str,
+    via: AllReduceAlgorithm | str = "exact",
 ) -> list[jax.Array]:
     """Sum each array over an axis, in at least float32, and keep this device's part.
 
@@ -70,7 +73,7 @@ def deal(
     return parts
 
 
-def own(whole: Sequence[jax.Array], dims: Dims, axis: str) -> list[jax.Array]:
+def own(whole: Sequence[jax.Array], dims: ShardDims, axis: str) -> list[jax.Array]:
     """Cut this device's part out of each array."""
     devices, me = lax.axis_size(axis), lax.axis_index(axis)
 
@@ -116,11 +119,11 @@ def _cut(
         start += size
 
 
-def _matrices(leaves: Sequence[Any], dims: Dims) -> list[int]:
+def _matrices(leaves: Sequence[Any], dims: ShardDims) -> list[int]:
     return [i for i, x in enumerate(leaves) if dims[i] is not None and x.ndim > 1]
 
 
-def _vectors(leaves: Sequence[Any], dims: Dims) -> list[list[int]]:
+def _vectors(leaves: Sequence[Any], dims: ShardDims) -> list[list[int]]:
     """List the places of the vectors that are dealt out, by dtype."""
     places = defaultdict(list)
     for i, x in enumerate(leaves):

@@ -14,7 +14,7 @@ _LOCATION: Final = re.compile(r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
 _STACK: Final = re.compile(r"^(\d+) \{file_location_id=(\d+)")
 
 
-class Sources:
+class SourceLocations:
     """The tables of one program.
 
     Args:
@@ -41,7 +41,8 @@ class Sources:
     def of(self, line: str) -> str:
         """Return `file:line` of an instruction, or nothing where none is known.
 
-        >>> Sources("").of('%a = f32[] add(), {source_file="a.py" source_line=3}')
+        >>> line = '%a = f32[] add(), {source_file="a.py" source_line=3}'
+        >>> SourceLocations("").of(line)
         'a.py:3'
         """
         if found := _DIRECT.search(line):

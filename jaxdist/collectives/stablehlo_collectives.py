@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from jaxdist.collectives.hlo_collectives import KINDS, Move
+from jaxdist.collectives.hlo_collectives import KINDS, CollectiveOp
 from jaxdist.collectives.replica_groups import axes_of_groups, axes_of_pairs
 
 _KINDS: Final = {f"stablehlo.{kind.replace('-', '_')}": kind for kind in KINDS}
@@ -22,7 +22,7 @@ _PLACE: Final = re.compile(r'"([^"]*)":(\d+)')
 _NAME: Final = re.compile(r'loc\("([^"]*)"')
 
 
-def read_stablehlo(module: Any, mesh: Mapping[str, int]) -> tuple[Move, ...]:
+def read_stablehlo(module: Any, mesh: Mapping[str, int]) -> tuple[CollectiveOp, ...]:
     """List the collectives of a lowered program.
 
     A loop counts for every trip where its length is written in the program, else once;
@@ -46,20 +46,20 @@ class _Program:
             if op.operation.name == "func.func"
         }
 
-    def moves(self, function: str) -> Iterator[Move]:
+    def moves(self, function: str) -> Iterator[CollectiveOp]:
         """Yield what a function moves, functions that it calls included."""
         yield from self._inside(self._functions[function])
 
-    def _inside(self, op: Any) -> Iterator[Move]:
+    def _inside(self, op: Any) -> Iterator[CollectiveOp]:
         for region in op.regions:
             yield from self._region(region)
 
-    def _region(self, region: Any) -> Iterator[Move]:
+    def _region(self, region: Any) -> Iterator[CollectiveOp]:
         for block in region.blocks:
             for op in block.operations:
                 yield from self._read(op.operation)
 
-    def _read(self, op: Any) -> Iterator[Move]:
+    def _read(self, op: Any) -> Iterator[CollectiveOp]:
         if op.name in _KINDS:
             yield from self._collective(op)
         elif op.name == "func.call":
@@ -72,7 +72,7 @@ class _Program:
         else:
             yield from self._inside(op)
 
-    def _loop(self, op: Any) -> Iterator[Move]:
+    def _loop(self, op: Any) -> Iterator[CollectiveOp]:
         """Yield what a loop moves: its condition runs once more than its body."""
         known = trips_of(op)
         times = 1 if known is None else known
@@ -86,7 +86,7 @@ class _Program:
                     bounded=move.bounded and known is not None,
                 )
 
-    def _collective(self, op: Any) -> Iterator[Move]:
+    def _collective(self, op: Any) -> Iterator[CollectiveOp]:
         kind = _KINDS[op.name]
         if kind == "collective-permute":
             pairs = np.asarray(op.attributes["source_target_pairs"]).tolist()
@@ -98,7 +98,7 @@ class _Program:
             return
         place = str(op.location)
         name, source = _NAME.search(place), _PLACE.search(place)
-        yield Move(
+        yield CollectiveOp(
             kind=kind,
             axes=axes,
             group=group,

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from jaxdist.collectives.compress.exact import Exact
-from jaxdist.collectives.compress.method import Axes, Method
+from jaxdist.collectives.compress.exact import ExactAllReduce
+from jaxdist.collectives.compress.method import AllReduceAlgorithm, Axes
 from jaxdist.core.errors import BadInput, did_you_mean
 
 
@@ -31,7 +31,7 @@ def check_axes(axis: str | Sequence[str]) -> Axes:
     return axes
 
 
-def check_floats(method: Method, leaves: Sequence[jax.Array]) -> None:
+def check_floats(method: AllReduceAlgorithm, leaves: Sequence[jax.Array]) -> None:
     """Refuse numbers that a method cannot sum.
 
     Raises:
@@ -40,7 +40,7 @@ def check_floats(method: Method, leaves: Sequence[jax.Array]) -> None:
     """
     for x in leaves:
         floats = jnp.issubdtype(x.dtype, jnp.floating)
-        if not floats and not isinstance(method, Exact):
+        if not floats and not isinstance(method, ExactAllReduce):
             raise BadInput(
                 f"{method.name} sums floats only",
                 rule="integers are summed exactly",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unit:
+class SingleLayerBlock:
     """A block of one layer with weights, around which each feature is by itself."""
 
     weights: str
@@ -20,7 +20,7 @@ class Unit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stream:
+class ResidualStream:
     """A path of tokens on which each is by itself, between layers that mix them."""
 
     start: tuple[str, ...]
@@ -32,7 +32,7 @@ class Stream:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answers:
+class LogitsLayer:
     """The layer whose outputs are a network's logits, one for each of a vocabulary."""
 
     layer: str
@@ -42,7 +42,7 @@ class Answers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class ColumnRowPair:
     """Layers whose features are mixed again by one later layer, and only by it."""
 
     first: tuple[str, ...]
@@ -54,14 +54,14 @@ class Pair:
     unit: int = 1
     """Features that stay together: those of one head."""
 
-    def under(self, path: str) -> "Pair":
+    def under(self, path: str) -> "ColumnRowPair":
         """Return the pair as seen from outside the module at a path.
 
-        >>> Pair(first=("conv1",), last="conv2").under("block3").last
+        >>> ColumnRowPair(first=("conv1",), last="conv2").under("block3").last
         'block3.conv2'
         """
         at = f"{path}." if path else ""
-        return Pair(
+        return ColumnRowPair(
             first=tuple(at + name for name in self.first),
             last=at + self.last,
             inner=tuple(at + name for name in self.inner),

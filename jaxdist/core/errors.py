@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 
-class Remark(UserWarning):
+class JaxdistWarning(UserWarning):
     """Something that a person should know and that stops nothing: `warnings.warn`."""
 
 
@@ -45,18 +45,18 @@ class BadInput(ValueError):
         return "\n".join(lines)
 
 
-class DiskFull(BadInput):
+class DiskFullError(BadInput):
     """A disk has no room: nothing is wrong with what was asked for.
 
     The same command goes on once there is room, so it fails and is not refused.
     """
 
 
-class Failed(RuntimeError):
+class FatalError(RuntimeError):
     """A promise of jaxdist's own does not hold, so the run must not go on."""
 
 
-class TryAgain(RuntimeError):
+class RetryableError(RuntimeError):
     """The run stopped in good order and the same command goes on with it."""
 
 
@@ -93,7 +93,7 @@ def not_one_of(what: str, name: str, known: Iterable[str], otherwise: str) -> Ba
     )
 
 
-class Mistakes(BadInput):
+class MultipleErrors(BadInput):
     """More than one thing that cannot be used; each keeps its own remedy."""
 
     def __init__(self, each: Sequence[BadInput]) -> None:
@@ -113,6 +113,6 @@ def raise_all(errors: Sequence[BadInput]) -> None:
     """
     flat = [one for error in errors for one in getattr(error, "each", (error,))]
     if len(flat) > 1:
-        raise Mistakes(flat)
+        raise MultipleErrors(flat)
     if flat:
         raise flat[0]

@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Kind = Literal["product", "convolution"]
+KernelKind = Literal["product", "convolution"]
 
 
-KINDS: Final[tuple[Kind, ...]] = ("product", "convolution")
+KINDS: Final[tuple[KernelKind, ...]] = ("product", "convolution")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class KernelShape:
     """What a kernel computes: y [uses, outputs] = x [uses, taps inputs] w."""
 
-    kind: Kind
+    kind: KernelKind
     """What it is compiled as."""
     taps: int = 1
     """Of a convolution's window."""
@@ -28,7 +28,8 @@ class Shape:
     def flops(self) -> float:
         """Of a forward pass; a backward pass has twice as many.
 
-        >>> Shape(kind="convolution", taps=9, uses=100, inputs=16, outputs=32).flops
+        >>> sizes = {"taps": 9, "uses": 100, "inputs": 16, "outputs": 32}
+        >>> KernelShape(kind="convolution", **sizes).flops
         921600.0
         """
         return 2.0 * self.taps * self.uses * self.inputs * self.outputs
@@ -37,7 +38,7 @@ class Shape:
     def text(self) -> str:
         """The same for a person.
 
-        >>> Shape(kind="product", uses=12, inputs=512, outputs=10).text
+        >>> KernelShape(kind="product", uses=12, inputs=512, outputs=10).text
         'product 12 x 512 > 10'
         """
         taps = f" of {self.taps} taps" if self.kind == "convolution" else ""

@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
-from jaxdist.core.kernel_shape import Shape
+from jaxdist.core.kernel_shape import KernelShape
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class LayerProfile:
     """One layer: what it keeps, and what it does to one batch in one training step.
 
     FLOPs are floating-point operations (a multiplication and an addition are two) on
@@ -51,10 +51,11 @@ class Layer:
         return self.flops_forward + self.flops_backward
 
     @property
-    def kernel(self) -> Shape | None:
+    def kernel(self) -> KernelShape | None:
         """What its forward pass computes, where that is a product with its weights.
 
-        >>> row = Layer(name="a", kind="Linear", weights=(64, 10), flops_forward=20480)
+        >>> sizes = {"weights": (64, 10), "flops_forward": 20480}
+        >>> row = LayerProfile(name="a", kind="Linear", **sizes)
         >>> row.kernel.uses, row.kernel.inputs
         (16.0, 64)
         """
@@ -65,7 +66,7 @@ class Layer:
             # A table is asked how like its rows vectors are: it reads features.
             inputs, outputs = outputs, inputs
         spread = self.kind.endswith("Conv")
-        return Shape(
+        return KernelShape(
             kind="convolution" if spread else "product",
             taps=prod(taps) if spread else 1,
             uses=self.flops_forward / 2 / prod(self.weights),
@@ -75,7 +76,7 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block(Layer):
+class BlockProfile(LayerProfile):
     """One block of the chain: its layers together.
 
     Here `output_bytes` is what the block hands to the next one, for the whole batch.
@@ -95,9 +96,9 @@ class Profile:
     """What it was read on, the batch first: `float32[8,224,224,3]`."""
     batch: int
     """Samples in the batch that FLOPs and bytes are of."""
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerProfile, ...]
     """In the order they run; each FLOP, parameter and byte is in one row alone."""
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[BlockProfile, ...] = ()
     """In the order of the chain; empty where the network is no chain."""
     note: str = ""
     """Why it may not be cut, where it may not: `none: ...`."""
@@ -142,7 +143,7 @@ class Profile:
         """The blocks after which the network may be cut."""
         return tuple(block.name for block in self.blocks if block.cut_after)
 
-    def layers_of(self, block: str) -> tuple[Layer, ...]:
+    def layers_of(self, block: str) -> tuple[LayerProfile, ...]:
         """Return the layers of a block; those of none are the last one's.
 
         Args:
@@ -172,8 +173,8 @@ class Profile:
             model=tree["model"],
             inputs=tuple(tree["inputs"]),
             batch=tree["batch"],
-            layers=tuple(_rows(Layer, tree["layers"])),
-            blocks=tuple(_rows(Block, tree["blocks"])),
+            layers=tuple(_rows(LayerProfile, tree["layers"])),
+            blocks=tuple(_rows(BlockProfile, tree["blocks"])),
             note=tree["note"],
         )
 

@@ -20,7 +20,7 @@ OTHER: Final = "other"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class LayerTime:
     """Seconds of a layer in a step."""
 
     forward: float = 0.0
@@ -33,7 +33,7 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class StageTiming:
     """One piece of work of a stage on one microbatch, in a step."""
 
     kind: str
@@ -49,7 +49,7 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
+class DeviceBreakdown:
     """A device in the steps that were watched; each number is of one step."""
 
     device: int
@@ -58,9 +58,9 @@ class Watched:
     """Steps that were watched from their beginning to the next."""
     terms_s: Mapping[str, float]
     """Seconds by term, `collective, axes` for what moves; they add up to the step."""
-    layers_s: Mapping[str, Pair] = field(default_factory=dict)
+    layers_s: Mapping[str, LayerTime] = field(default_factory=dict)
     """Seconds of computing, by layer; the name is empty where no layer is known."""
-    lane: tuple[Cell, ...] = ()
+    lane: tuple[StageTiming, ...] = ()
     """What it did for stages in one of the steps, the median; empty without stages."""
 
     @property
@@ -70,24 +70,24 @@ class Watched:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class StepBreakdown:
     """`measured.json` of a run folder: what its first process saw of its devices."""
 
     cores: int
     """Cores that the process may use."""
     processes: int
     """Processes of the run; the other ones' devices were not watched."""
-    devices: tuple[Watched, ...]
+    devices: tuple[DeviceBreakdown, ...]
     """In their order."""
 
     @property
-    def busiest(self) -> Watched:
+    def busiest(self) -> DeviceBreakdown:
         """The device that computes longest: a step takes as long as its terms."""
         return max(self.devices, key=lambda one: one.terms_s.get(COMPUTE, 0.0))
 
-    def layer(self, name: str) -> Pair:
+    def layer(self, name: str) -> LayerTime:
         """Return a layer's seconds, on the device where it takes longest."""
-        found = (one.layers_s.get(name, Pair()) for one in self.devices)
+        found = (one.layers_s.get(name, LayerTime()) for one in self.devices)
         return max(found, key=lambda pair: pair.both)
 
     def to_json(self) -> str:
@@ -95,14 +95,14 @@ class Measured:
         return json.dumps(asdict(self), indent=2) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> "Measured":
+    def from_json(cls, text: str) -> "StepBreakdown":
         """Read a record that `to_json` wrote."""
         tree = json.loads(text)
         devices = tuple(
-            Watched(
+            DeviceBreakdown(
                 **one
-                | {"layers_s": {k: Pair(**v) for k, v in one["layers_s"].items()}}
-                | {"lane": tuple(Cell(**cell) for cell in one.get("lane", ()))}
+                | {"layers_s": {k: LayerTime(**v) for k, v in one["layers_s"].items()}}
+                | {"lane": tuple(StageTiming(**cell) for cell in one.get("lane", ()))}
             )
             for one in tree["devices"]
         )

@@ -19,34 +19,34 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.network.routes import Numbers, Reals
+from jaxdist.network.routes import FloatArray, IntArray
 
 _SAME: Final = 1e-12
 """Levels that differ by less are one: they differ by rounding."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Demand:
+class LinkDemand:
     """What flows ask of links, crossing by crossing."""
 
-    flow: Numbers
+    flow: IntArray
     """`[E]`, flow of each crossing, ascending; each flow has one at least."""
-    link: Numbers
+    link: IntArray
     """`[E]`, link of each crossing."""
-    use: Reals
+    use: FloatArray
     """`[E]`, bytes that the link carries for a byte of the flow."""
-    weight: Reals
+    weight: FloatArray
     """`[F]`, parts in which links are shared."""
-    most: Reals
+    most: FloatArray
     """`[F]`, bytes a second that a flow may have."""
 
-    def of(self, running: NDArray[np.bool_]) -> "Demand":
+    def of(self, running: NDArray[np.bool_]) -> "LinkDemand":
         """Return what some of the flows ask, numbered anew."""
         if running.all():
             return self
         kept = running[self.flow]
         place = np.cumsum(running) - 1
-        return Demand(
+        return LinkDemand(
             flow=place[self.flow[kept]],
             link=self.link[kept],
             use=self.use[kept],
@@ -55,7 +55,7 @@ class Demand:
         )
 
 
-def rates(demand: Demand, capacity: Reals) -> Reals:
+def rates(demand: LinkDemand, capacity: FloatArray) -> FloatArray:
     """Return the rate of each flow.
 
     Args:
@@ -67,7 +67,8 @@ def rates(demand: Demand, capacity: Reals) -> Reals:
 
     >>> both, flow = np.array([0, 0]), np.array([0, 1])
     >>> weight, most = np.array([1.0, 3.0]), np.full(2, np.inf)
-    >>> asked = Demand(flow=flow, link=both, use=np.ones(2), weight=weight, most=most)
+    >>> limits = {"weight": weight, "most": most}
+    >>> asked = LinkDemand(flow=flow, link=both, use=np.ones(2), **limits)
     >>> rates(asked, np.array([8.0]))
     array([2., 6.])
     """
@@ -94,7 +95,7 @@ def rates(demand: Demand, capacity: Reals) -> Reals:
     return rate
 
 
-def _levels(link: Numbers, load: Reals, left: Reals) -> Reals:
+def _levels(link: IntArray, load: FloatArray, left: FloatArray) -> FloatArray:
     """Return rate over weight at which each link is full; infinite where unused."""
     total = np.bincount(link, load, left.size)
     level = np.full(left.size, np.inf)

@@ -12,39 +12,39 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxdist.collectives.algorithms.schedule import Algorithm
+from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
 from jaxdist.collectives.algorithms.vectorized_transfers import as_columns
 from jaxdist.core.errors import not_one_of
-from jaxdist.network.bandwidth_sharing import Demand, rates
+from jaxdist.network.bandwidth_sharing import LinkDemand, rates
 from jaxdist.network.flow_simulation import PRECISION
-from jaxdist.network.message_scheduling import Turns
-from jaxdist.network.messages import Traffic, ask
-from jaxdist.network.routes import Numbers, Reals
-from jaxdist.network.simulate import Network
+from jaxdist.network.message_scheduling import MessageScheduler
+from jaxdist.network.messages import MessageBatch, ask
+from jaxdist.network.routes import FloatArray, IntArray
+from jaxdist.network.simulate import NetworkModel
 
 PACES = ("steps", "ranks")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Messages:
+class CollectiveMessages:
     """The messages of one collective, step by step."""
 
     name: str
     """What it is, for people."""
-    step: Numbers
+    step: IntArray
     """`[M]`, ascending from 0."""
-    sources: Numbers
+    sources: IntArray
     """`[M]`, devices that send."""
-    targets: Numbers
+    targets: IntArray
     """`[M]`, devices that receive."""
-    size: Reals
+    size: FloatArray
     """`[M]`, bytes."""
-    after: Reals
+    after: FloatArray
     """`[M]`, seconds that the target works on each, before it goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class ConcurrentResult:
     """What several collectives take, begun together."""
 
     seconds: float
@@ -56,8 +56,8 @@ class Outcome:
 
 
 def of_list(
-    algorithm: Algorithm, size: float, devices: Numbers, reducing: float = 0.0
-) -> Messages:
+    algorithm: CollectiveSchedule, size: float, devices: IntArray, reducing: float = 0.0
+) -> CollectiveMessages:
     """Return the messages of a step list.
 
     Args:
@@ -76,7 +76,7 @@ def of_list(
     counts = np.concatenate([m.counts for _, m in rows] or none)
     adds = np.concatenate([np.full(m.counts.size, m.adds) for _, m in rows] or none)
     sizes = each * counts.astype(float)
-    return Messages(
+    return CollectiveMessages(
         name=algorithm.name,
         step=np.concatenate([np.full(m.sources.size, k) for k, m in rows] or none),
         sources=devices[np.concatenate([m.sources for _, m in rows] or none)],
@@ -86,7 +86,7 @@ def of_list(
     )
 
 
-def halos(devices: Numbers, size: float) -> Messages:
+def halos(devices: IntArray, size: float) -> CollectiveMessages:
     """Return what neighbouring ranks exchange, both ways, in one step.
 
     Args:
@@ -95,7 +95,7 @@ def halos(devices: Numbers, size: float) -> Messages:
     """
     here, there = devices[:-1], devices[1:]
     many = 2 * here.size
-    return Messages(
+    return CollectiveMessages(
         name="halos",
         step=np.zeros(many, np.int64),
         sources=np.concatenate((here, there)),
@@ -106,8 +106,10 @@ def halos(devices: Numbers, size: float) -> Messages:
 
 
 def run_together(
-    collectives: Sequence[Messages], network: Network, pace: str = "ranks"
-) -> Outcome:
+    collectives: Sequence[CollectiveMessages],
+    network: NetworkModel,
+    pace: str = "ranks",
+) -> ConcurrentResult:
     """Simulate collectives that begin together.
 
     Args:
@@ -120,19 +122,22 @@ def run_together(
     """
     if pace not in PACES:
         raise not_one_of("pace", pace, PACES, "ranks")
-    run = _Run(collectives, network, pace)
+    run = _ConcurrentRun(collectives, network, pace)
     while run.goes_on():
         pass
     ends = [run.done[run.owner == i].max(initial=0.0) for i in range(len(collectives))]
     each = tuple(float(end) for end in ends)
-    return Outcome(seconds=max(each, default=0.0), each=each, phi=run.phi)
+    return ConcurrentResult(seconds=max(each, default=0.0), each=each, phi=run.phi)
 
 
-class _Run:
+class _ConcurrentRun:
     """Messages of all collectives on their way."""
 
     def __init__(
-        self, collectives: Sequence[Messages], network: Network, pace: str
+        self,
+        collectives: Sequence[CollectiveMessages],
+        network: NetworkModel,
+        pace: str,
     ) -> None:
         sizes = [c.size.size for c in collectives]
         self.owner = np.repeat(np.arange(len(collectives)), sizes)
@@ -150,11 +155,11 @@ class _Run:
         self._after = np.concatenate([c.after for c in collectives])
         self._targets = targets
         self._busy: dict[tuple[int, int], float] = {}
-        self._ways = _Ways(network, sources, targets, self._size)
+        self._ways = _MessageRoutes(network, sources, targets, self._size)
         self._capacity = network.factors.share * network.topology.capacity
         ends = (sources, targets) if pace == "ranks" else (0 * sources, 0 * sources)
         actors = self.owner[:, None] * network.topology.devices + np.stack(ends, axis=1)
-        self._turns = Turns(actors, step)
+        self._turns = MessageScheduler(actors, step)
         self._begin(self._turns.first())
 
     def goes_on(self) -> bool:
@@ -201,15 +206,19 @@ class _Run:
             self._left = np.concatenate((self._left, self._size[new]))
 
 
-class _Ways:
+class _MessageRoutes:
     """Ways of messages, one for all that have the same ends and bytes."""
 
     def __init__(
-        self, network: Network, sources: Numbers, targets: Numbers, size: Reals
+        self,
+        network: NetworkModel,
+        sources: IntArray,
+        targets: IntArray,
+        size: FloatArray,
     ) -> None:
         table = np.stack((sources, targets, size), axis=1)
         kinds, self._kind = np.unique(table, axis=0, return_inverse=True)
-        traffic = Traffic(
+        traffic = MessageBatch(
             sources=kinds[:, 0].astype(np.int64),
             targets=kinds[:, 1].astype(np.int64),
             size=kinds[:, 2].astype(float),
@@ -219,18 +228,18 @@ class _Ways:
         flow = self._asked.demand.flow
         self._first = np.searchsorted(flow, np.arange(len(kinds) + 1))
 
-    def latency(self, ids: Numbers) -> Reals:
+    def latency(self, ids: IntArray) -> FloatArray:
         """Return the seconds until bytes of messages begin to flow."""
         return self._asked.start[self._kind[ids]]
 
-    def demand(self, ids: Numbers) -> Demand:
+    def demand(self, ids: IntArray) -> LinkDemand:
         """Return what messages ask of links."""
         asked, kinds = self._asked.demand, self._kind[ids]
         many = self._first[kinds + 1] - self._first[kinds]
         flow = np.repeat(np.arange(ids.size), many)
         before = np.cumsum(many) - many
         rows = np.arange(flow.size) - before[flow] + self._first[kinds][flow]
-        return Demand(
+        return LinkDemand(
             flow=flow,
             link=asked.link[rows],
             use=asked.use[rows],

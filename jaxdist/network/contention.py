@@ -17,10 +17,10 @@ convolutional neural networks", HPDC (the coefficient φ).
 
 import numpy as np
 
-from jaxdist.network.routes import Numbers, Routes
+from jaxdist.network.routes import IntArray, Routes
 
 
-def loads(routes: Routes, links: int) -> Numbers:
+def loads(routes: Routes, links: int) -> IntArray:
     """Count the messages on each link.
 
     Args:

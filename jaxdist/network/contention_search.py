@@ -12,12 +12,17 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.collectives.algorithms.schedule import Algorithm
+from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
 from jaxdist.core.errors import BadInput
 from jaxdist.network.placement import placement
-from jaxdist.network.routes import Numbers
+from jaxdist.network.routes import IntArray
 from jaxdist.network.schedules_by_name import step_list
-from jaxdist.network.simulate import Network, Simulation, key_of, simulate
+from jaxdist.network.simulate import (
+    CollectiveSimulation,
+    NetworkModel,
+    key_of,
+    simulate,
+)
 
 LISTS: Final = (
     "halving_doubling",
@@ -36,24 +41,24 @@ _MESSAGES: Final = 1 << 23
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Candidate:
+class ContentionCandidate:
     """One way that was tried."""
 
-    algorithm: Algorithm
+    algorithm: CollectiveSchedule
     """The step list."""
     per_host: int | None
     """Ranks of a host, where the list has two levels."""
     place: str
     """Name of the placement."""
-    devices: Numbers
+    devices: IntArray
     """`[P]`, the device of each rank."""
-    simulation: Simulation
+    simulation: CollectiveSimulation
     """What it takes."""
 
 
 def mitigate(
-    ranks: int, size: float, network: Network, swaps: int = 0, seed: int = 0
-) -> list[Candidate]:
+    ranks: int, size: float, network: NetworkModel, swaps: int = 0, seed: int = 0
+) -> list[ContentionCandidate]:
     """Return the ways that were tried, best first.
 
     Args:
@@ -64,7 +69,7 @@ def mitigate(
         seed: of the exchanges.
 
     >>> from jaxdist.network.topologies.registry import topology
-    >>> found = mitigate(16, 2.0**26, Network(topology=topology("dln", 16, {})))
+    >>> found = mitigate(16, 2.0**26, NetworkModel(topology=topology("dln", 16, {})))
     >>> found[0].simulation.phi_max
     1
     """
@@ -73,7 +78,7 @@ def mitigate(
         for place in PLACES:
             devices = placement(place, ranks, network.topology)
             tried.append(
-                Candidate(
+                ContentionCandidate(
                     algorithm=algorithm,
                     per_host=per_host,
                     place=place,
@@ -86,7 +91,9 @@ def mitigate(
     return tried if better is tried[0] else [better, *tried]
 
 
-def _lists(ranks: int, network: Network) -> Iterator[tuple[Algorithm, int | None]]:
+def _lists(
+    ranks: int, network: NetworkModel
+) -> Iterator[tuple[CollectiveSchedule, int | None]]:
     hosts = {network.topology.per_host, network.topology.per_switch, None}
     widths = [w for w in hosts if w is None or (1 < w < ranks and ranks % w == 0)]
     two = [(n, w) for n in ("two_level_ring", "two_level_halving") for w in widths]
@@ -101,8 +108,8 @@ def _lists(ranks: int, network: Network) -> Iterator[tuple[Algorithm, int | None
 
 
 def _swapped(
-    best: Candidate, size: float, network: Network, swaps: int, seed: int
-) -> Candidate:
+    best: ContentionCandidate, size: float, network: NetworkModel, swaps: int, seed: int
+) -> ContentionCandidate:
     """Exchange two ranks at a time, and keep what takes less time."""
     rng = np.random.default_rng(seed)
     for _ in range(swaps):

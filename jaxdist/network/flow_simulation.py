@@ -9,15 +9,15 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.network.bandwidth_sharing import Demand, rates
-from jaxdist.network.routes import Reals
+from jaxdist.network.bandwidth_sharing import LinkDemand, rates
+from jaxdist.network.routes import FloatArray
 
 PRECISION: Final = 1e-12
 """Seconds: ends that are nearer to each other are one event."""
 
 
 @dataclass(eq=False)
-class Stream:
+class FlowSimulation:
     """Messages on their way, moved on from event to event.
 
     Args:
@@ -27,10 +27,10 @@ class Stream:
         size: `[F]`, bytes.
     """
 
-    demand: Demand
-    capacity: Reals
-    start: Reals
-    size: Reals
+    demand: LinkDemand
+    capacity: FloatArray
+    start: FloatArray
+    size: FloatArray
     now: float = 0.0
 
     def __post_init__(self) -> None:
@@ -60,7 +60,9 @@ class Stream:
         self.end[ids[needs <= passed + PRECISION]] = self.now
 
 
-def ends(demand: Demand, capacity: Reals, start: Reals, size: Reals) -> Reals:
+def ends(
+    demand: LinkDemand, capacity: FloatArray, start: FloatArray, size: FloatArray
+) -> FloatArray:
     """Return when each message has arrived.
 
     Args:
@@ -76,12 +78,12 @@ def ends(demand: Demand, capacity: Reals, start: Reals, size: Reals) -> Reals:
     through, so each waits for the other:
 
     >>> both, flow = np.array([0, 0]), np.array([0, 1])
-    >>> asked = Demand(flow=flow, link=both, use=np.ones(2), weight=np.ones(2),
+    >>> asked = LinkDemand(flow=flow, link=both, use=np.ones(2), weight=np.ones(2),
     ...     most=np.full(2, np.inf))
     >>> ends(asked, np.array([4.0]), np.array([0.0, 1.0]), np.array([8.0, 8.0]))
     array([3., 4.])
     """
-    stream = Stream(demand, capacity, start, size)
+    stream = FlowSimulation(demand, capacity, start, size)
     while not stream.is_over:
         stream.step()
     return stream.end

@@ -8,10 +8,10 @@ when all of its actors have come to its step.
 from collections import defaultdict
 from collections.abc import Iterable
 
-from jaxdist.network.routes import Numbers
+from jaxdist.network.routes import IntArray
 
 
-class Turns:
+class MessageScheduler:
     """Where actors are.
 
     Args:
@@ -21,12 +21,12 @@ class Turns:
     Actor 0 sends to 1, which then sends to 2:
 
     >>> import numpy as np
-    >>> turns = Turns(np.array([[0, 1], [1, 2]]), np.array([0, 1]))
+    >>> turns = MessageScheduler(np.array([[0, 1], [1, 2]]), np.array([0, 1]))
     >>> turns.first(), turns.arrived([0], [3.5])
     ({0: 0.0}, {1: 3.5})
     """
 
-    def __init__(self, actors: Numbers, step: Numbers) -> None:
+    def __init__(self, actors: IntArray, step: IntArray) -> None:
         self._actors = [sorted(set(pair)) for pair in actors.tolist()]
         self._waits = [len(pair) for pair in self._actors]
         by: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxdist.core.errors import BadInput
-from jaxdist.network.bandwidth_sharing import Demand
-from jaxdist.network.protocol_overheads import Factors
-from jaxdist.network.routes import Numbers, Reals, Routes
+from jaxdist.network.bandwidth_sharing import LinkDemand
+from jaxdist.network.protocol_overheads import ProtocolOverheads
+from jaxdist.network.routes import FloatArray, IntArray, Routes
 from jaxdist.network.topology import Topology
 
 SHARINGS = ("maxmin", "rtt")
@@ -15,38 +15,40 @@ SHARINGS = ("maxmin", "rtt")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Traffic:
+class MessageBatch:
     """Messages that start together."""
 
-    sources: Numbers
+    sources: IntArray
     """`[F]`, devices that send."""
-    targets: Numbers
+    targets: IntArray
     """`[F]`, devices that receive."""
-    size: Reals
+    size: FloatArray
     """`[F]`, bytes."""
 
     @classmethod
-    def none(cls) -> "Traffic":
+    def none(cls) -> "MessageBatch":
         """Return no messages at all."""
         nobody = np.zeros(0, np.int64)
         return cls(sources=nobody, targets=nobody, size=np.zeros(0))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Asked:
+class RoutedMessages:
     """Messages with their ways: all that sharing and time depend on."""
 
     routes: Routes
     """The ways there."""
-    demand: Demand
+    demand: LinkDemand
     """What is asked of links, ways back included where they count."""
-    start: Reals
+    start: FloatArray
     """`[F]`, seconds until bytes begin to flow."""
-    size: Reals
+    size: FloatArray
     """`[F]`, bytes."""
 
 
-def ask(topology: Topology, traffic: Traffic, factors: Factors, sharing: str) -> Asked:
+def ask(
+    topology: Topology, traffic: MessageBatch, factors: ProtocolOverheads, sharing: str
+) -> RoutedMessages:
     """Lay messages on a topology.
 
     Args:
@@ -67,19 +69,19 @@ def ask(topology: Topology, traffic: Traffic, factors: Factors, sharing: str) ->
     np.divide(factors.window, 2 * latency, out=window, where=latency > 0)
     back = topology.routes(traffic.targets, traffic.sources) if factors.back else None
     flow, link, use = _crossings(ways, back, factors.back)
-    demand = Demand(
+    demand = LinkDemand(
         flow=flow,
         link=link,
         use=use,
         weight=_weights(topology, ways, latency, factors, sharing),
         most=np.minimum(most, window),
     )
-    return Asked(routes=ways, demand=demand, start=start, size=size)
+    return RoutedMessages(routes=ways, demand=demand, start=start, size=size)
 
 
 def _crossings(
     ways: Routes, back: Routes | None, part: float
-) -> tuple[Numbers, Numbers, Reals]:
+) -> tuple[IntArray, IntArray, FloatArray]:
     if back is None:
         return ways.flow, ways.link, np.ones(ways.flow.size)
     flow = np.concatenate((ways.flow, back.flow))
@@ -90,8 +92,12 @@ def _crossings(
 
 
 def _weights(
-    topology: Topology, ways: Routes, latency: Reals, factors: Factors, sharing: str
-) -> Reals:
+    topology: Topology,
+    ways: Routes,
+    latency: FloatArray,
+    factors: ProtocolOverheads,
+    sharing: str,
+) -> FloatArray:
     if sharing == "maxmin":
         return np.ones(latency.size)
     trip = latency + factors.per_hop * ways.sums(1 / topology.capacity)

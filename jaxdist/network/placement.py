@@ -5,13 +5,13 @@ from typing import Final
 import numpy as np
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.network.routes import Numbers
+from jaxdist.network.routes import IntArray
 from jaxdist.network.topology import Topology
 
 NAMED: Final = ("in_order", "dealt", "reversed_bits", "random")
 
 
-def placement(text: str, ranks: int, topology: Topology) -> Numbers:
+def placement(text: str, ranks: int, topology: Topology) -> IntArray:
     """Return the device of each rank.
 
     Args:
@@ -50,13 +50,13 @@ def placement(text: str, ranks: int, topology: Topology) -> Numbers:
     )
 
 
-def _dealt(ranks: int, width: int) -> Numbers:
+def _dealt(ranks: int, width: int) -> IntArray:
     """Deal ranks out to groups of devices: rank 0 to the first, 1 to the second, ..."""
     devices = np.arange(ranks)
     return devices[np.lexsort((devices // width, devices % width))]
 
 
-def _reversed(ranks: int) -> Numbers:
+def _reversed(ranks: int) -> IntArray:
     bits = max(ranks - 1, 1).bit_length()
     devices = np.arange(1 << bits)
     turned = sum(((devices >> bit) & 1) << (bits - 1 - bit) for bit in range(bits))

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from jaxdist.core.errors import not_one_of
-from jaxdist.network.routes import Reals
+from jaxdist.network.routes import FloatArray
 
 _SIZES: Final = (0, 257, 732, 1426, 3484, 5776, 9376, 15424, 65472)
 _LATENCY: Final = (
@@ -45,7 +45,7 @@ _BANDWIDTH: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Factors:
+class ProtocolOverheads:
     """What a message of a size meets, beside the links themselves."""
 
     name: str
@@ -65,22 +65,22 @@ class Factors:
     per_hop: float = 0.0
     """Bytes: each link adds per_hop / bandwidth to the latency that shares weigh."""
 
-    def latency(self, size: Reals) -> Reals:
+    def latency(self, size: FloatArray) -> FloatArray:
         """Return the factor of latency for messages of these bytes."""
         return np.array(self.latencies)[self._row(size)]
 
-    def bandwidth(self, size: Reals) -> Reals:
+    def bandwidth(self, size: FloatArray) -> FloatArray:
         """Return the factor of a flow's own rate for messages of these bytes."""
         return np.array(self.bandwidths)[self._row(size)]
 
-    def _row(self, size: Reals) -> np.ndarray:
+    def _row(self, size: FloatArray) -> np.ndarray:
         return np.searchsorted(np.array(self.sizes), size, side="right") - 1
 
 
 FACTORS: Final = MappingProxyType(
     {
-        "ideal": Factors(name="ideal"),
-        "smpi": Factors(
+        "ideal": ProtocolOverheads(name="ideal"),
+        "smpi": ProtocolOverheads(
             name="smpi",
             sizes=_SIZES,
             latencies=_LATENCY,
@@ -95,7 +95,7 @@ FACTORS: Final = MappingProxyType(
 """By name."""
 
 
-def factors(name: str) -> Factors:
+def factors(name: str) -> ProtocolOverheads:
     """Return factors by name.
 
     Raises:

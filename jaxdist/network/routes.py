@@ -5,22 +5,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Numbers = NDArray[np.int64]
-Reals = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Routes:
     """Every crossing of a link by a flow, flow by flow, in the order of the way."""
 
-    flow: Numbers
+    flow: IntArray
     """`[E]`, the flow of each crossing, ascending."""
-    link: Numbers
+    link: IntArray
     """`[E]`, the link that it crosses."""
     flows: int
     """Number of flows F; each crosses a link at least."""
 
-    def sums(self, values: Reals) -> Reals:
+    def sums(self, values: FloatArray) -> FloatArray:
         """Sum a property of links over each flow's way.
 
         Args:
@@ -31,13 +31,13 @@ class Routes:
         """
         return np.bincount(self.flow, values[self.link], self.flows).astype(float)
 
-    def least(self, values: Reals) -> Reals:
+    def least(self, values: FloatArray) -> FloatArray:
         """Return the least of a property of links on each flow's way, `[F]`."""
         first = np.searchsorted(self.flow, np.arange(self.flows))
         return np.minimum.reduceat(values[self.link], first)
 
 
-def routes_of(hops: Numbers) -> Routes:
+def routes_of(hops: IntArray) -> Routes:
     """Return routes of a table.
 
     Args:

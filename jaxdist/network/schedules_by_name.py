@@ -5,11 +5,11 @@ from types import MappingProxyType
 from typing import Final
 
 from jaxdist.collectives.algorithms.registry import algorithm
-from jaxdist.collectives.algorithms.schedule import Algorithm
+from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
 from jaxdist.collectives.algorithms.two_level import two_level_halving, two_level_ring
 from jaxdist.core.errors import BadInput
 
-TWO_LEVEL: Final[Mapping[str, Callable[[int, int | None], Algorithm]]] = (
+TWO_LEVEL: Final[Mapping[str, Callable[[int, int | None], CollectiveSchedule]]] = (
     MappingProxyType(
         {"two_level_ring": two_level_ring, "two_level_halving": two_level_halving}
     )
@@ -17,7 +17,7 @@ TWO_LEVEL: Final[Mapping[str, Callable[[int, int | None], Algorithm]]] = (
 """Lists that know hosts."""
 
 
-def step_list(name: str, ranks: int, per_host: int | None = None) -> Algorithm:
+def step_list(name: str, ranks: int, per_host: int | None = None) -> CollectiveSchedule:
     """Return a step list.
 
     Args:

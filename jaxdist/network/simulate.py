@@ -8,19 +8,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxdist.collectives.algorithms.schedule import Algorithm, Step
-from jaxdist.collectives.algorithms.vectorized_transfers import Columns, as_columns
+from jaxdist.collectives.algorithms.schedule import CollectiveSchedule, ScheduleStep
+from jaxdist.collectives.algorithms.vectorized_transfers import (
+    VectorizedTransfers,
+    as_columns,
+)
 from jaxdist.core.errors import BadInput, not_one_of
 from jaxdist.network import contention
 from jaxdist.network.flow_simulation import ends
-from jaxdist.network.messages import SHARINGS, Traffic, ask
-from jaxdist.network.protocol_overheads import FACTORS, Factors
-from jaxdist.network.routes import Numbers
+from jaxdist.network.messages import SHARINGS, MessageBatch, ask
+from jaxdist.network.protocol_overheads import FACTORS, ProtocolOverheads
+from jaxdist.network.routes import IntArray
 from jaxdist.network.topology import Topology
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Phase:
+class SimulatedStep:
     """One step of the list on the network."""
 
     seconds: float
@@ -34,12 +37,12 @@ class Phase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simulation:
+class CollectiveSimulation:
     """What a step list takes."""
 
     seconds: float
     """From the first message to the last sum."""
-    phases: tuple[Phase, ...]
+    phases: tuple[SimulatedStep, ...]
     """One for each step."""
 
     @property
@@ -49,12 +52,12 @@ class Simulation:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Network:
+class NetworkModel:
     """A topology, and the rules by which messages move on it."""
 
     topology: Topology
     """Devices and links."""
-    factors: Factors = FACTORS["ideal"]
+    factors: ProtocolOverheads = FACTORS["ideal"]
     """What a protocol makes of links."""
     sharing: str = "maxmin"
     """`maxmin` or `rtt`."""
@@ -63,7 +66,7 @@ class Network:
         if self.sharing not in SHARINGS:
             raise not_one_of("sharing", self.sharing, SHARINGS, "maxmin")
 
-    def phase(self, traffic: Traffic, after: float = 0.0) -> Phase:
+    def phase(self, traffic: MessageBatch, after: float = 0.0) -> SimulatedStep:
         """Simulate messages that start together.
 
         Args:
@@ -71,12 +74,12 @@ class Network:
             after: seconds that the busiest device works on what it received.
         """
         if not traffic.size.size:
-            return Phase(seconds=0.0, phi=0, messages=0, bytes=0.0)
+            return SimulatedStep(seconds=0.0, phi=0, messages=0, bytes=0.0)
         asked = ask(self.topology, traffic, self.factors, self.sharing)
         capacity = self.topology.capacity
         shared = self.factors.share * capacity
         last = ends(asked.demand, shared, asked.start, asked.size).max()
-        return Phase(
+        return SimulatedStep(
             seconds=float(last) + after,
             phi=contention.phi(asked.routes, capacity.size),
             messages=traffic.size.size,
@@ -85,8 +88,11 @@ class Network:
 
 
 def simulate(
-    algorithm: Algorithm, size: float, network: Network, place: Numbers | None = None
-) -> Simulation:
+    algorithm: CollectiveSchedule,
+    size: float,
+    network: NetworkModel,
+    place: IntArray | None = None,
+) -> CollectiveSimulation:
     """Simulate a step list.
 
     Args:
@@ -100,7 +106,7 @@ def simulate(
     """
     devices = placed(algorithm.ranks, network.topology, place)
     each = size / algorithm.chunks
-    known: dict[object, Phase] = {}
+    known: dict[object, SimulatedStep] = {}
     phases = []
     for step in algorithm.steps:
         table = as_columns(step.transfers)
@@ -110,19 +116,21 @@ def simulate(
             busiest = added(table, each, algorithm.ranks) * network.topology.reducing
             known[key] = network.phase(traffic, busiest)
         phases.append(known[key])
-    return Simulation(
+    return CollectiveSimulation(
         seconds=sum(phase.seconds for phase in phases), phases=tuple(phases)
     )
 
 
-def key_of(step: Step) -> object:
+def key_of(step: ScheduleStep) -> object:
     """Return what is equal for steps whose messages are the same, for one list."""
-    if isinstance(step.transfers, Columns):
+    if isinstance(step.transfers, VectorizedTransfers):
         return tuple(id(part.moves) for part in step.transfers.parts)
     return tuple((t.source, t.target, t.count, t.adds) for t in step.transfers)
 
 
-def traffic_of(table: Columns, each: float, devices: Numbers) -> Traffic:
+def traffic_of(
+    table: VectorizedTransfers, each: float, devices: IntArray
+) -> MessageBatch:
     """Return the messages of a step.
 
     Args:
@@ -132,14 +140,14 @@ def traffic_of(table: Columns, each: float, devices: Numbers) -> Traffic:
     """
     moves = [part.moves for part in table.parts]
     none = [np.zeros(0, np.int64)]
-    return Traffic(
+    return MessageBatch(
         sources=devices[np.concatenate([m.sources for m in moves] or none)],
         targets=devices[np.concatenate([m.targets for m in moves] or none)],
         size=each * np.concatenate([m.counts for m in moves] or none).astype(float),
     )
 
 
-def added(table: Columns, each: float, ranks: int) -> float:
+def added(table: VectorizedTransfers, each: float, ranks: int) -> float:
     """Return the bytes that the busiest rank adds to its own in a step."""
     sums = np.zeros(ranks)
     for part in table.parts:
@@ -148,7 +156,7 @@ def added(table: Columns, each: float, ranks: int) -> float:
     return float(each * sums.max(initial=0))
 
 
-def placed(ranks: int, topology: Topology, place: Numbers | None) -> Numbers:
+def placed(ranks: int, topology: Topology, place: IntArray | None) -> IntArray:
     """Return the device of each rank.
 
     Raises:

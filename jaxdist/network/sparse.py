@@ -20,18 +20,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.collectives.algorithms.schedule import Algorithm
+from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
 from jaxdist.collectives.algorithms.vectorized_transfers import (
-    Columns,
-    Part,
+    TransferBlock,
+    VectorizedTransfers,
     as_columns,
 )
 from jaxdist.core.errors import BadInput
-from jaxdist.network.routes import Numbers, Reals
+from jaxdist.network.routes import FloatArray, IntArray
 from jaxdist.network.topology import Topology
 
 _MOST = 1 << 28
-Counts = NDArray[np.int32]
+RankCounts = NDArray[np.int32]
 """How many ranks' arrays are in something."""
 
 
@@ -40,7 +40,7 @@ FORMS = ("shorter", "entries", "numbers")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entries:
+class SparseEncoding:
     """How entries are written."""
 
     density: float
@@ -68,8 +68,12 @@ class Entries:
             )
 
     def drawn(
-        self, numbers: float, part: Reals, message: Numbers, rng: np.random.Generator
-    ) -> Reals:
+        self,
+        numbers: float,
+        part: FloatArray,
+        message: IntArray,
+        rng: np.random.Generator,
+    ) -> FloatArray:
         """Return the entries of each message: expected, or drawn about that.
 
         Args:
@@ -84,25 +88,25 @@ class Entries:
         spread = np.sqrt(np.bincount(message, numbers * part * (1 - part)))
         return np.maximum(mean + spread * rng.normal(size=mean.size), 0)
 
-    def filled(self, counts: Counts) -> Reals:
+    def filled(self, counts: RankCounts) -> FloatArray:
         """Return the part of a chunk's numbers that a sum of so many ranks has."""
         return np.asarray(-np.expm1(counts * np.log1p(-min(self.density, 1 - 1e-16))))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Message:
+class SparseStepMessages:
     """The messages of one step."""
 
-    table: Columns
+    table: VectorizedTransfers
     """Who sends what to whom."""
-    size: Reals
+    size: FloatArray
     """`[M]`, bytes."""
-    entries: Reals
+    entries: FloatArray
     """`[M]`, entries of what the target merges it to; 0 where numbers are added."""
-    numbers: Reals
+    numbers: FloatArray
     """`[M]`, numbers that are added at the target; 0 where entries are merged."""
 
-    def after(self, topology: Topology, number: int) -> Reals:
+    def after(self, topology: Topology, number: int) -> FloatArray:
         """Return the seconds that the target works on each message.
 
         Args:
@@ -113,7 +117,9 @@ class Message:
         return merging + self.numbers * number * topology.reducing
 
 
-def messages(algorithm: Algorithm, size: float, entries: Entries) -> Iterator[Message]:
+def messages(
+    algorithm: CollectiveSchedule, size: float, entries: SparseEncoding
+) -> Iterator[SparseStepMessages]:
     """Yield the messages of each step of a list.
 
     Args:
@@ -147,22 +153,24 @@ def messages(algorithm: Algorithm, size: float, entries: Entries) -> Iterator[Me
 
 
 @dataclass(frozen=True, eq=False)
-class _Spans:
-    message: Numbers
+class _SentChunks:
+    message: IntArray
     """`[K]`, the message of each chunk that is sent, ascending."""
-    chunk: Numbers
+    chunk: IntArray
     """`[K]`, the chunk."""
 
 
-def _sent(part: Part, held: Counts) -> tuple[_Spans, Counts]:
+def _sent(part: TransferBlock, held: RankCounts) -> tuple[_SentChunks, RankCounts]:
     counts, starts = part.moves.counts, part.starts
     message = np.repeat(np.arange(counts.size), counts)
     before = np.cumsum(counts) - counts
     chunk = np.arange(message.size) - before[message] + starts[message]
-    return _Spans(message, chunk), held[part.moves.sources[message], chunk]
+    return _SentChunks(message, chunk), held[part.moves.sources[message], chunk]
 
 
-def _received(part: Part, spans: _Spans, counts: Counts, held: Counts) -> Counts:
+def _received(
+    part: TransferBlock, spans: _SentChunks, counts: RankCounts, held: RankCounts
+) -> RankCounts:
     """Take in what a part brings; return how many ranks are in each result.
 
     Of several messages to one target, each is merged to what those before it left.
@@ -185,13 +193,13 @@ def _received(part: Part, spans: _Spans, counts: Counts, held: Counts) -> Counts
 
 
 def _message(
-    table: Columns,
-    sent: list[Counts],
-    results: list[Counts],
+    table: VectorizedTransfers,
+    sent: list[RankCounts],
+    results: list[RankCounts],
     numbers: float,
-    entries: Entries,
+    entries: SparseEncoding,
     rng: np.random.Generator,
-) -> Message:
+) -> SparseStepMessages:
     each = []
     for part, counts, result in zip(table.parts, sent, results):
         moves = part.moves
@@ -207,11 +215,11 @@ def _message(
         each.append((size, merged, added))
     columns = (np.concatenate(column) for column in zip(*each))
     size, merged, added = columns if each else (np.zeros(0),) * 3
-    return Message(table=table, size=size, entries=merged, numbers=added)
+    return SparseStepMessages(table=table, size=size, entries=merged, numbers=added)
 
 
 def _is_dense(
-    sparse: NDArray[np.floating], dense: Reals, adds: bool, entries: Entries
+    sparse: NDArray[np.floating], dense: FloatArray, adds: bool, entries: SparseEncoding
 ) -> NDArray[np.bool_]:
     match entries.sums if adds else entries.copies:
         case "shorter":

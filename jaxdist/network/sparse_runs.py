@@ -2,22 +2,27 @@
 
 import numpy as np
 
-from jaxdist.collectives.algorithms.schedule import Algorithm
-from jaxdist.network.concurrent import Messages
-from jaxdist.network.messages import Traffic
-from jaxdist.network.routes import Numbers
-from jaxdist.network.simulate import Network, Phase, Simulation, placed
-from jaxdist.network.sparse import Entries, Message, messages
+from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
+from jaxdist.network.concurrent import CollectiveMessages
+from jaxdist.network.messages import MessageBatch
+from jaxdist.network.routes import IntArray
+from jaxdist.network.simulate import (
+    CollectiveSimulation,
+    NetworkModel,
+    SimulatedStep,
+    placed,
+)
+from jaxdist.network.sparse import SparseEncoding, SparseStepMessages, messages
 from jaxdist.network.topology import Topology
 
 
 def simulate_sparse(
-    algorithm: Algorithm,
+    algorithm: CollectiveSchedule,
     size: float,
-    network: Network,
-    entries: Entries,
-    place: Numbers | None = None,
-) -> Simulation:
+    network: NetworkModel,
+    entries: SparseEncoding,
+    place: IntArray | None = None,
+) -> CollectiveSimulation:
     """Simulate a step list on entries.
 
     Args:
@@ -31,7 +36,7 @@ def simulate_sparse(
         BadInput: ranks that do not fit, or a list too large to follow.
     """
     devices = placed(algorithm.ranks, network.topology, place)
-    known: dict[object, Phase] = {}
+    known: dict[object, SimulatedStep] = {}
     phases = []
     tables = []  # kept, since what is gone may leave its id to another
     for message in messages(algorithm, size, entries):
@@ -41,19 +46,22 @@ def simulate_sparse(
         if key not in known:
             known[key] = _phase(message, network, devices, entries)
         phases.append(known[key])
-    return Simulation(
+    return CollectiveSimulation(
         seconds=sum(phase.seconds for phase in phases), phases=tuple(phases)
     )
 
 
 def _phase(
-    message: Message, network: Network, devices: Numbers, entries: Entries
-) -> Phase:
+    message: SparseStepMessages,
+    network: NetworkModel,
+    devices: IntArray,
+    entries: SparseEncoding,
+) -> SimulatedStep:
     moves = [part.moves for part in message.table.parts]
     if not moves:
-        return network.phase(Traffic.none())
+        return network.phase(MessageBatch.none())
     targets = np.concatenate([m.targets for m in moves])
-    traffic = Traffic(
+    traffic = MessageBatch(
         sources=devices[np.concatenate([m.sources for m in moves])],
         targets=devices[targets],
         size=message.size,
@@ -63,12 +71,12 @@ def _phase(
 
 
 def of_sparse_list(
-    algorithm: Algorithm,
+    algorithm: CollectiveSchedule,
     size: float,
     topology: Topology,
-    entries: Entries,
-    place: Numbers | None = None,
-) -> Messages:
+    entries: SparseEncoding,
+    place: IntArray | None = None,
+) -> CollectiveMessages:
     """Return the messages of a step list on entries, to run beside others.
 
     Args:
@@ -86,7 +94,7 @@ def of_sparse_list(
         for part in message.table.parts
     ]
     none = [np.zeros(0, np.int64)]
-    return Messages(
+    return CollectiveMessages(
         name=algorithm.name,
         step=np.concatenate([np.full(m.sources.size, k) for k, m in moves] or none),
         sources=devices[np.concatenate([m.sources for _, m in moves] or none)],

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from jaxdist.network.routes import Numbers, Reals, Routes, routes_of
+from jaxdist.network.routes import FloatArray, IntArray, Routes, routes_of
 
-Walk = Callable[[Numbers, Numbers], Numbers]
+RouteFn = Callable[[IntArray, IntArray], IntArray]
 """From sources and targets `[F]` to the links on each way, `[F, H]`, -1 for none."""
 
 
@@ -17,11 +17,11 @@ class Topology:
     """What it is, in a few words."""
     devices: int
     """D; ranks are placed on the first of them unless a placement says otherwise."""
-    capacity: Reals
+    capacity: FloatArray
     """`[L]`, bytes a second of each link."""
-    latency: Reals
+    latency: FloatArray
     """`[L]`, seconds of each link."""
-    walk: Walk
+    walk: RouteFn
     """The ways, which are known without a search."""
     ports: int
     """Cables at the busiest switch, or at a device where there is no switch."""
@@ -40,7 +40,7 @@ class Topology:
     merging: float = 0.0
     """Seconds an entry that it takes to merge sparse lists."""
 
-    def routes(self, sources: Numbers, targets: Numbers) -> Routes:
+    def routes(self, sources: IntArray, targets: IntArray) -> Routes:
         """Return the way of each message.
 
         Args:

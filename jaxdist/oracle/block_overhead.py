@@ -15,19 +15,22 @@ from typing import Final
 
 from jaxdist.core.cluster.block_timings import signature
 from jaxdist.core.cluster.device import Device
-from jaxdist.core.profile import Layer
-from jaxdist.oracle.step_description import Case
+from jaxdist.core.profile import LayerProfile
+from jaxdist.oracle.step_description import StepDescription
 
 _COPIED: Final = 2
 """Times that a copy passes over what is copied."""
 
-Both = tuple[float, float]
+ForwardBackward = tuple[float, float]
 """Of a forward and of a backward pass."""
 
 
 def over_layers(
-    case: Case, device: Device, block: str, alone: Callable[[Layer, float], Both]
-) -> Both:
+    case: StepDescription,
+    device: Device,
+    block: str,
+    alone: Callable[[LayerProfile, float], ForwardBackward],
+) -> ForwardBackward:
     """Return by how much a block takes longer; 1 where blocks like it were not timed.
 
     Layers that were measured themselves stay as they are.

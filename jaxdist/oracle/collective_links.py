@@ -1,11 +1,11 @@
 """Crossed: the links that each collective of a plan needs, on a cluster."""
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.oracle.link_groups import Group, group_of
-from jaxdist.oracle.step_description import Case
+from jaxdist.oracle.link_groups import LinkGroup, group_of
+from jaxdist.oracle.step_description import StepDescription
 
 
-def links_of(case: Case, cluster: Cluster) -> dict[str, Group]:
+def links_of(case: StepDescription, cluster: Cluster) -> dict[str, LinkGroup]:
     """Return the group of each set of axes that something moves along.
 
     Args:

@@ -15,12 +15,12 @@ from collections import defaultdict
 
 from jaxdist.collectives.hlo_collectives import wire_bytes
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.plan.placement import Placed
-from jaxdist.oracle.link_groups import Group, group_of
+from jaxdist.core.plan.placement import MeshPlacement
+from jaxdist.oracle.link_groups import LinkGroup, group_of
 from jaxdist.partition.ledger import Ledger
 
 
-def seconds(kind: str, payload: float, times: int, group: Group) -> float:
+def seconds(kind: str, payload: float, times: int, group: LinkGroup) -> float:
     """Return what collectives of one kind take.
 
     Args:
@@ -34,7 +34,7 @@ def seconds(kind: str, payload: float, times: int, group: Group) -> float:
     return bend * straight(kind, payload, times, group)
 
 
-def straight(kind: str, payload: float, times: int, group: Group) -> float:
+def straight(kind: str, payload: float, times: int, group: LinkGroup) -> float:
     """Return the same by the line alone, without how far sizes lie from it."""
     if group.size == 1:
         return 0.0
@@ -45,7 +45,7 @@ def straight(kind: str, payload: float, times: int, group: Group) -> float:
     return times * count * group.alpha + share * sent / group.rate
 
 
-def _sent(kind: str, payload: float, group: Group) -> int:
+def _sent(kind: str, payload: float, group: LinkGroup) -> int:
     """Return the bytes that a device of a group sends."""
     return wire_bytes(kind, round(payload), group.size)
 
@@ -66,7 +66,7 @@ def messages(kind: str, devices: int) -> int:
     }[kind]
 
 
-def priced(ledger: Ledger, cluster: Cluster, placed: Placed) -> dict[str, float]:
+def priced(ledger: Ledger, cluster: Cluster, placed: MeshPlacement) -> dict[str, float]:
     """Return the seconds of a ledger's rows, by `what, axes`.
 
     Syncs of an outer loop count by the step.

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.core.run_record import Run
 from jaxdist.core.step_breakdown import (
@@ -18,14 +18,14 @@ from jaxdist.core.step_breakdown import (
     OTHER,
     PACKING,
     UPDATE,
-    Measured,
-    Pair,
+    LayerTime,
+    StepBreakdown,
 )
-from jaxdist.oracle.largest_errors import Miss, misses
-from jaxdist.oracle.link_groups import Group
-from jaxdist.oracle.pipeline_timeline import Lanes
+from jaxdist.oracle.largest_errors import Misprediction, misses
+from jaxdist.oracle.link_groups import LinkGroup
+from jaxdist.oracle.pipeline_timeline import PipelineTimeline
 from jaxdist.oracle.predict import Prediction
-from jaxdist.oracle.predicted_term import Term
+from jaxdist.oracle.predicted_term import TermComparison
 
 OWN: Final = (COMPUTE, BUBBLE, PACKING, UPDATE)
 """Terms of a device alone; the others are of the links, and of the input."""
@@ -46,34 +46,34 @@ _LITTLE: Final = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
+class RunComparison:
     """A run beside its prediction."""
 
     run: str
     """Name of the run, and what tells it from others of that name."""
     prediction: Prediction
     """What was said of it."""
-    step: Term
+    step: TermComparison
     """The whole step."""
-    terms: tuple[Term, ...]
+    terms: tuple[TermComparison, ...]
     """Its parts, the longest first, then the memory."""
     inside: bool
     """Whether the measured step lies in the interval."""
-    layers: tuple[Term, ...] = ()
+    layers: tuple[TermComparison, ...] = ()
     """Computing by layer, those that miss most first; empty where nobody watched."""
-    measured: Measured | None = None
+    measured: StepBreakdown | None = None
     """Where its devices spent the steps that a profiler watched."""
     slower: float = 1.0
     """A watched step over the median step."""
-    planned: Lanes = ()
+    planned: PipelineTimeline = ()
     """Work of stages in time, as predicted; empty where the network is not cut."""
-    links: Mapping[str, Group] = field(default_factory=dict)
+    links: Mapping[str, LinkGroup] = field(default_factory=dict)
     """What each set of axes that something moves along has of the cluster's links."""
     asked: str = ""
     """Run and cluster as they were typed; empty: their names."""
 
     @property
-    def misses(self) -> tuple[Miss, ...]:
+    def misses(self) -> tuple[Misprediction, ...]:
         """The two terms that miss by most; none where nobody watched."""
         if self.measured is None:
             return ()
@@ -132,12 +132,12 @@ def check_unseen(run: Run, cluster: Cluster) -> None:
 def compare(
     run: Run,
     prediction: Prediction,
-    measured: Measured | None = None,
-    layers: Mapping[str, Pair] | None = None,
-    planned: Lanes = (),
-    links: Mapping[str, Group] | None = None,
+    measured: StepBreakdown | None = None,
+    layers: Mapping[str, LayerTime] | None = None,
+    planned: PipelineTimeline = (),
+    links: Mapping[str, LinkGroup] | None = None,
     asked: str = "",
-) -> Compared:
+) -> RunComparison:
     """Set a run beside its prediction.
 
     Steps that a profiler watches are slower than others, so of them the shares count:
@@ -152,7 +152,7 @@ def compare(
         links: of each set of axes that something moves along.
         asked: run and cluster as they were typed.
     """
-    step = Term(
+    step = TermComparison(
         name="step", unit="s", predicted=prediction.step_s, measured=run.step_s or None
     )
     waited = run.phases_s.get("input", 0.0) / max(1, run.steps)
@@ -164,7 +164,7 @@ def compare(
     said = {"input": 0.0} | prediction.terms_s
     missing = 0.0 if measured is not None else None
     parts = [
-        Term(
+        TermComparison(
             name=name,
             unit="s",
             predicted=said.get(name, 0.0),
@@ -173,14 +173,14 @@ def compare(
         for name in {**said, **seen}
     ]
     parts.sort(key=lambda term: -max(term.predicted, term.measured or 0.0))
-    memory = Term(
+    memory = TermComparison(
         name="memory",
         unit="B",
         predicted=prediction.memory_bytes,
         measured=run.memory_bytes or None,
     )
     low, high = prediction.interval_s
-    return Compared(
+    return RunComparison(
         run=identity(run),
         prediction=prediction,
         step=step,
@@ -195,7 +195,7 @@ def compare(
     )
 
 
-def _of_step(measured: Measured, slower: float, waited: float) -> dict[str, float]:
+def _of_step(measured: StepBreakdown, slower: float, waited: float) -> dict[str, float]:
     """Return the terms of the busiest device, as parts of the median step.
 
     Between steps nothing runs: for as long as the host waited for samples that is the
@@ -209,14 +209,14 @@ def _of_step(measured: Measured, slower: float, waited: float) -> dict[str, floa
 
 
 def _by_layer(
-    measured: Measured, slower: float, said: Mapping[str, Pair]
-) -> tuple[Term, ...]:
+    measured: StepBreakdown, slower: float, said: Mapping[str, LayerTime]
+) -> tuple[TermComparison, ...]:
     names = {n: None for one in measured.devices for n in one.layers_s}
     found = [
-        Term(
+        TermComparison(
             name=name,
             unit="s",
-            predicted=said.get(name, Pair()).both,
+            predicted=said.get(name, LayerTime()).both,
             measured=measured.layer(name).both / slower,
         )
         for name in {**said, **names}
@@ -224,7 +224,7 @@ def _by_layer(
     return tuple(sorted(found, key=lambda term: -term.off))
 
 
-def recalibrated(cluster: Cluster, seen: Sequence[Compared]) -> Cluster:
+def recalibrated(cluster: Cluster, seen: Sequence[RunComparison]) -> Cluster:
     """Return the cluster with speeds that explain what was measured.
 
     Two factors are fitted, a of devices and b of links, with the same relative weight:
@@ -244,8 +244,8 @@ def recalibrated(cluster: Cluster, seen: Sequence[Compared]) -> Cluster:
     device = cluster.device
     why = f"jaxdist compare, runs {', '.join(one.run for one in seen)}"
 
-    def faster(number: Number, factor: float) -> Number:
-        return Number(number.value / factor, f"fitted: {why}; was {number}")
+    def faster(number: SourcedNumber, factor: float) -> SourcedNumber:
+        return SourcedNumber(number.value / factor, f"fitted: {why}; was {number}")
 
     made = replace(
         device,
@@ -266,7 +266,7 @@ def recalibrated(cluster: Cluster, seen: Sequence[Compared]) -> Cluster:
     return replace(cluster, device=made, levels=levels)
 
 
-def _factors(seen: Sequence[Compared]) -> tuple[float, float]:
+def _factors(seen: Sequence[RunComparison]) -> tuple[float, float]:
     from scipy.optimize import nnls
 
     rows = np.array([row for one in seen for row in _parts(one)])
@@ -279,7 +279,7 @@ def _factors(seen: Sequence[Compared]) -> tuple[float, float]:
     return _bounded(own), _bounded(moved)
 
 
-def _parts(one: Compared) -> list[tuple[float, float, float]]:
+def _parts(one: RunComparison) -> list[tuple[float, float, float]]:
     """Return what was predicted of devices and of links, and what they took together.
 
     All are parts of the measured step. A run that was watched has a row for each of the

@@ -26,11 +26,11 @@ from typing import Final
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.device import Device
-from jaxdist.core.kernel_shape import Shape
-from jaxdist.core.profile import Layer
-from jaxdist.core.step_breakdown import Pair
+from jaxdist.core.kernel_shape import KernelShape
+from jaxdist.core.profile import LayerProfile
+from jaxdist.core.step_breakdown import LayerTime
 from jaxdist.oracle.block_overhead import over_layers
-from jaxdist.oracle.step_description import Case
+from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
 from jaxdist.pipeline.plan_schedule import turns
 from jaxdist.pipeline.stage_placement import places_of
@@ -47,7 +47,7 @@ _GRADIENTS: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spent:
+class MicrobatchTime:
     """Seconds of one microbatch on one device."""
 
     forward: float
@@ -57,8 +57,8 @@ class Spent:
     said_backward: float = 0.0
     """The same of `backward`."""
 
-    def __add__(self, other: "Spent") -> "Spent":
-        return Spent(
+    def __add__(self, other: "MicrobatchTime") -> "MicrobatchTime":
+        return MicrobatchTime(
             forward=self.forward + other.forward,
             backward=self.backward + other.backward,
             said_forward=self.said_forward + other.said_forward,
@@ -67,10 +67,10 @@ class Spent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worker:
+class ComputeCostModel:
     """A device, and the part of each layer that is its own."""
 
-    case: Case
+    case: StepDescription
     """What it takes part in."""
     device: Device
     """How fast it is."""
@@ -79,7 +79,7 @@ class Worker:
     microbatches: int
     """Those that it works on in a step."""
 
-    def share(self, layer: Layer) -> float:
+    def share(self, layer: LayerProfile) -> float:
         """Return the part of a layer's work on the batch in one microbatch."""
         planned = self.ledger.work.get(layer.name)
         if planned and layer.flops:
@@ -104,16 +104,16 @@ class Worker:
                 count[module] += 1
         return {m: planned[m] / whole[m] for m, n in count.items() if m and n > 1}
 
-    def spent(self, layer: Layer) -> Spent:
+    def spent(self, layer: LayerProfile) -> MicrobatchTime:
         """Return the seconds of a layer in one microbatch."""
         forward, backward = self._alone(layer, self.share(layer))
         longer = self._whole(layer.block)
         forward, backward = longer[0] * forward, longer[1] * backward
-        summed = Spent(forward=0.0, backward=self._summing(layer))
+        summed = MicrobatchTime(forward=0.0, backward=self._summing(layer))
         again = self.case.again(layer) * forward
-        return Spent(forward=forward, backward=backward + again) + summed
+        return MicrobatchTime(forward=forward, backward=backward + again) + summed
 
-    def _alone(self, layer: Layer, share: float) -> tuple[float, float]:
+    def _alone(self, layer: LayerProfile, share: float) -> tuple[float, float]:
         """Return the seconds of a part of a layer, forward and backward."""
         return self._timed(layer, share) or self._counted(layer, share)
 
@@ -129,7 +129,7 @@ class Worker:
     def _blocks(self) -> dict[str, tuple[float, float]]:
         return {}
 
-    def _counted(self, layer: Layer, share: float) -> tuple[float, float]:
+    def _counted(self, layer: LayerProfile, share: float) -> tuple[float, float]:
         """Return the seconds of a layer by its FLOPs and its bytes."""
         made = share * layer.output_bytes + self.read(layer, share)
         forward = self._pass(
@@ -140,7 +140,7 @@ class Worker:
         )
         return forward, backward
 
-    def _timed(self, layer: Layer, share: float) -> tuple[float, float] | None:
+    def _timed(self, layer: LayerProfile, share: float) -> tuple[float, float] | None:
         """Return the seconds of the layer's own kernels, where such were timed."""
         whole, table = layer.kernel, self.device.kernels
         if whole is None or table is None or layer.seconds_forward is not None:
@@ -154,14 +154,16 @@ class Worker:
         gradients = layer.flops_backward / layer.flops_forward / _GRADIENTS
         return forward, min(1.0, gradients) * backward
 
-    def _summing(self, layer: Layer) -> float:
+    def _summing(self, layer: LayerProfile) -> float:
         """Return the seconds in which gradients are added to those of microbatches."""
         if self.case.microbatches == 1 and not self.case.stages:
             return 0.0
         weights = self.read(layer, self.share(layer))
         return ADDED * weights / self.device.memory_bandwidth.value
 
-    def _slice(self, layer: Layer, whole: Shape, share: float) -> Shape:
+    def _slice(
+        self, layer: LayerProfile, whole: KernelShape, share: float
+    ) -> KernelShape:
         """Return what one kernel computes here: a part of the uses, or of the filters.
 
         What is less than a device's part of the samples is filters that it lacks.
@@ -171,7 +173,7 @@ class Worker:
         uses = whole.uses * share / filters
         return replace(whole, uses=uses, outputs=whole.outputs * filters)
 
-    def read(self, layer: Layer, share: float) -> float:
+    def read(self, layer: LayerProfile, share: float) -> float:
         """Return the bytes of the weights that a kernel reads: of a device's part."""
         samples = self.case.shards_of(layer.block) * self.case.microbatches
         return min(1.0, share * samples) * layer.parameter_bytes
@@ -197,27 +199,29 @@ class Worker:
         return max(computed, passed) + kernels * self.device.launch.value
 
 
-def stage_seconds(case: Case, device: Device) -> tuple[Spent, ...]:
+def stage_seconds(case: StepDescription, device: Device) -> tuple[MicrobatchTime, ...]:
     """Return the seconds of each stage in one microbatch; one without stages.
 
     Raises:
         BadInput: the device has no speed for the dtype.
     """
-    nothing = Spent(forward=0.0, backward=0.0)
+    nothing = MicrobatchTime(forward=0.0, backward=0.0)
     return tuple(
         sum((one for _, one in spent_in(case, device, stage)), nothing)
         for stage in range(max(1, len(case.stages)))
     )
 
 
-def spent_in(case: Case, device: Device, stage: int) -> Iterator[tuple[Layer, Spent]]:
+def spent_in(
+    case: StepDescription, device: Device, stage: int
+) -> Iterator[tuple[LayerProfile, MicrobatchTime]]:
     """Yield the layers of a stage, and the seconds of each in one microbatch.
 
     Raises:
         BadInput: the device has no speed for the dtype.
     """
     place = places_of(case.plan).of_stages[stage][0]
-    worker = Worker(
+    worker = ComputeCostModel(
         case=case,
         device=device,
         ledger=case.ledgers[place],
@@ -227,7 +231,7 @@ def spent_in(case: Case, device: Device, stage: int) -> Iterator[tuple[Layer, Sp
         yield layer, worker.spent(layer)
 
 
-def worked_in(case: Case, stage: int) -> tuple[Layer, ...]:
+def worked_in(case: StepDescription, stage: int) -> tuple[LayerProfile, ...]:
     """Return the layers whose work a stage does.
 
     They are those of its blocks, but for a table that the last block uses: what costs
@@ -242,7 +246,7 @@ def worked_in(case: Case, stage: int) -> tuple[Layer, ...]:
     return (*(x for x in case.profile.layers if x.name in asked), *own)
 
 
-def _asked(case: Case, last: int) -> frozenset[str]:
+def _asked(case: StepDescription, last: int) -> frozenset[str]:
     """Name what the device of the last stage works on that its blocks do not hold."""
     places = places_of(case.plan)
     device = places.of_stages[last][0]
@@ -250,7 +254,7 @@ def _asked(case: Case, last: int) -> frozenset[str]:
     return frozenset(case.ledgers[device].work.keys() - {x.name for x in own})
 
 
-def layer_seconds(case: Case, cluster: Cluster) -> dict[str, Pair]:
+def layer_seconds(case: StepDescription, cluster: Cluster) -> dict[str, LayerTime]:
     """Predict the seconds of each layer in a step, by name.
 
     Args:
@@ -265,7 +269,7 @@ def layer_seconds(case: Case, cluster: Cluster) -> dict[str, Pair]:
     for stage in range(max(1, len(case.stages))):
         micro = taken[places.of_stages[stage][0]].micro
         for layer, one in spent_in(case, cluster.device, stage):
-            found[layer.name] = Pair(
+            found[layer.name] = LayerTime(
                 forward=late * micro * one.forward,
                 backward=late * micro * one.backward,
             )

@@ -11,9 +11,9 @@ from jaxdist.core.step_breakdown import (
     PACKING,
     UPDATE,
     WAITING,
-    Measured,
+    StepBreakdown,
 )
-from jaxdist.oracle.predicted_term import Term
+from jaxdist.oracle.predicted_term import TermComparison
 
 _SURE: Final = ("measured", "fitted")
 _SPEEDS: Final = {
@@ -24,10 +24,10 @@ _SPEEDS: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Miss:
+class Misprediction:
     """A term that was predicted badly."""
 
-    term: Term
+    term: TermComparison
     """What was said and what was seen."""
     cause: str
     """What it comes from, likely."""
@@ -41,14 +41,14 @@ class Miss:
 
 
 def misses(
-    terms: Sequence[Term],
-    layers: Sequence[Term],
-    measured: Measured,
+    terms: Sequence[TermComparison],
+    layers: Sequence[TermComparison],
+    measured: StepBreakdown,
     origins: Mapping[str, str],
     recalibrate: str,
     most: int = 2,
     hides: Collection[str] = (),
-) -> tuple[Miss, ...]:
+) -> tuple[Misprediction, ...]:
     """Return the terms that miss by most seconds, the worst first.
 
     Args:
@@ -64,7 +64,7 @@ def misses(
     known = [one for one in terms if one.unit == "s" and one.measured is not None]
     worst = sorted(known, key=lambda one: -one.off)[:most]
     return tuple(
-        Miss(
+        Misprediction(
             term=one,
             cause=_cause(
                 one, layers, measured, origins if one.name in hides else shown
@@ -77,9 +77,9 @@ def misses(
 
 
 def _cause(
-    term: Term,
-    layers: Sequence[Term],
-    measured: Measured,
+    term: TermComparison,
+    layers: Sequence[TermComparison],
+    measured: StepBreakdown,
     origins: Mapping[str, str],
 ) -> str:
     count, cores = len(measured.devices), measured.cores
@@ -106,13 +106,13 @@ def _cause(
     return "; ".join(parts) or "the numbers it rests on were measured elsewhere"
 
 
-def _may_be_waiting(term: Term) -> bool:
+def _may_be_waiting(term: TermComparison) -> bool:
     """Tell whether a term moves something, and took longer than was said."""
     moves = term.name not in (*_SPEEDS, OTHER)
     return moves and (term.measured or 0.0) > term.predicted
 
 
-def _layer(layer: Term) -> str:
+def _layer(layer: TermComparison) -> str:
     took, said = 1e3 * (layer.measured or 0.0), 1e3 * layer.predicted
     name = layer.name or "operations of no layer"
     return f"{name}, {took:,.2f} ms, predicted {said:,.2f}"
@@ -128,7 +128,7 @@ def _guessed(term: str, origins: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _remedy(term: Term, measured: Measured) -> str:
+def _remedy(term: TermComparison, measured: StepBreakdown) -> str:
     """Say what mends the run; nothing where the prediction is to be mended."""
     crowded = len(measured.devices) > measured.cores
     if term.name in (WAITING, BUBBLE, OTHER) and crowded:

@@ -19,13 +19,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.collective_cost import Line
+from jaxdist.core.cluster.collective_cost import CollectiveCost
 from jaxdist.core.cluster.level import Level
-from jaxdist.core.plan.placement import Placed
+from jaxdist.core.plan.placement import MeshPlacement
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class LinkGroup:
     """Devices that take part in a collective together, and what they have for it."""
 
     size: int
@@ -36,15 +36,15 @@ class Group:
     """Seconds that a message takes without its bytes."""
     rate: float
     """Bytes a second that one device of the group sends, all groups at once."""
-    lines: tuple[Line, ...] = ()
+    lines: tuple[CollectiveCost, ...] = ()
     """What was measured of collectives among as many devices, the most alike first."""
 
-    def line(self, kind: str) -> Line | None:
+    def line(self, kind: str) -> CollectiveCost | None:
         """Return what was measured of a kind of collective, lying most alike."""
         return next((line for line in self.lines if line.kind == kind), None)
 
 
-def group_of(cluster: Cluster, placed: Placed, axes: Iterable[str]) -> Group:
+def group_of(cluster: Cluster, placed: MeshPlacement, axes: Iterable[str]) -> LinkGroup:
     """Return the group of some axes.
 
     Args:
@@ -66,7 +66,7 @@ def group_of(cluster: Cluster, placed: Placed, axes: Iterable[str]) -> Group:
     )
     inside = math.prod(_inside(units[len(crossed) - 1], *place) for place in places)
     lines = (line for line in crossed[-1].lines if line.devices == size)
-    return Group(
+    return LinkGroup(
         size=size,
         level=crossed[-1].name,
         alpha=crossed[-1].alpha.value,

@@ -19,11 +19,11 @@ from collections.abc import Container, Sequence
 
 from jaxdist.core.cluster.device import Device
 from jaxdist.core.plan import Plan
-from jaxdist.oracle.compute_times import Worker
-from jaxdist.oracle.step_description import Case
+from jaxdist.oracle.compute_times import ComputeCostModel
+from jaxdist.oracle.step_description import StepDescription
 from jaxdist.pipeline.plan_schedule import timetable, turns
 from jaxdist.pipeline.stage_placement import places_of
-from jaxdist.pipeline.sync_schedule import Schedule
+from jaxdist.pipeline.sync_schedule import SyncSchedule
 
 
 def is_told_by_trace(plan: Plan, device: Device) -> bool:
@@ -39,7 +39,7 @@ def is_told_by_trace(plan: Plan, device: Device) -> bool:
     return device.is_cpu or not plan.remat
 
 
-def kept(case: Case, device: Device) -> dict[str, int]:
+def kept(case: StepDescription, device: Device) -> dict[str, int]:
     """Return bytes by term, on the device that needs most.
 
     Args:
@@ -49,7 +49,9 @@ def kept(case: Case, device: Device) -> dict[str, int]:
     if case.traced:
         return {**case.held, **case.traced}
     workers = [
-        Worker(case=case, device=device, ledger=ledger, microbatches=mine.micro)
+        ComputeCostModel(
+            case=case, device=device, ledger=ledger, microbatches=mine.micro
+        )
         for ledger, mine in zip(
             case.ledgers, turns(case.plan, case.microbatches), strict=True
         )
@@ -58,7 +60,9 @@ def kept(case: Case, device: Device) -> dict[str, int]:
     return max(found, key=lambda terms: sum(terms.values()))
 
 
-def _on(case: Case, workers: Sequence[Worker], place: int) -> dict[str, int]:
+def _on(
+    case: StepDescription, workers: Sequence[ComputeCostModel], place: int
+) -> dict[str, int]:
     own, whole = case.held.get("parameters", 0), _whole(case, place)
     terms = {
         **case.held,
@@ -71,7 +75,9 @@ def _on(case: Case, workers: Sequence[Worker], place: int) -> dict[str, int]:
     return {term: size for term, size in terms.items() if size}
 
 
-def _activations(case: Case, workers: Sequence[Worker], place: int) -> int:
+def _activations(
+    case: StepDescription, workers: Sequence[ComputeCostModel], place: int
+) -> int:
     """Return the bytes of what forward passes leave for backward passes."""
     kept, once = _left(case, workers[place], place)
     if case.plan.remat_until:
@@ -80,7 +86,9 @@ def _activations(case: Case, workers: Sequence[Worker], place: int) -> int:
     return round(kept * _in_flight(case, place) + once)
 
 
-def _left(case: Case, worker: Worker, place: int) -> tuple[float, float]:
+def _left(
+    case: StepDescription, worker: ComputeCostModel, place: int
+) -> tuple[float, float]:
     """Return what a microbatch's forward pass leaves, and the largest block's inside.
 
     The inside is that of a block which is computed again: it is there once.
@@ -102,14 +110,14 @@ def _left(case: Case, worker: Worker, place: int) -> tuple[float, float]:
     return kept, once
 
 
-def _between(case: Case, blocks: Container[str]) -> float:
+def _between(case: StepDescription, blocks: Container[str]) -> float:
     """Return the bytes that blocks hand on, of one microbatch; the last hands none."""
     own = (x for x in case.profile.blocks if x.name in blocks and x.cut_after)
     handed = sum(x.output_bytes / case.shards_of(x.name) for x in own)
     return handed / case.microbatches
 
 
-def _brought(case: Case, place: int) -> float:
+def _brought(case: StepDescription, place: int) -> float:
     """Return the bytes that collectives of the tensor axis brought forward, in a step.
 
     They are not computed again: that would move them again. Of sums half are backward.
@@ -122,17 +130,17 @@ def _brought(case: Case, place: int) -> float:
     return sums / 2 + sum(row.payload for row in rows if row.kind == "all-gather")
 
 
-def _in_flight(case: Case, place: int) -> int:
+def _in_flight(case: StepDescription, place: int) -> int:
     """Return how many microbatches wait for their backward pass at most."""
     if not case.stages:
         return 1
     found = timetable(case.plan, case.microbatches)
-    if isinstance(found, Schedule):
+    if isinstance(found, SyncSchedule):
         return found.in_flight(place)
     return len(case.stages)
 
 
-def _whole(case: Case, place: int) -> int:
+def _whole(case: StepDescription, place: int) -> int:
     """Return the bytes of the parameters that fsdp shares out, as they are used."""
     if case.plan.zero != 3:
         return 0
@@ -140,6 +148,6 @@ def _whole(case: Case, place: int) -> int:
     return sum(row.payload // row.arrays for row in rows)
 
 
-def _buffers(case: Case, place: int) -> int:
+def _buffers(case: StepDescription, place: int) -> int:
     rows = case.ledgers[place].rows
     return max((row.payload // max(1, row.arrays) for row in rows), default=0)

@@ -30,19 +30,19 @@ from numpy.typing import NDArray
 from jaxdist.core.cluster import Cluster
 from jaxdist.oracle.collective_times import priced
 from jaxdist.oracle.compute_times import spent_in
-from jaxdist.oracle.step_description import Case
+from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.fsdp import AXIS
 from jaxdist.partition.gradient_buckets import BUCKETS
 from jaxdist.partition.ledger import Ledger
-from jaxdist.partition.traffic import Traffic
+from jaxdist.partition.traffic import PlannedCollective
 
-Seconds = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 _SUMS: Final = "reduce_gradients"
 """How the scope of sums of whole gradients begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hiding:
+class CollectiveOverlap:
     """Collectives beside one pass of a step."""
 
     behind: str
@@ -68,7 +68,7 @@ class Hiding:
         return {term: self.seconds * s / whole for term, s in self.moved.items()}
 
 
-def at_once(first: Seconds, then: Seconds) -> Seconds:
+def at_once(first: FloatArray, then: FloatArray) -> FloatArray:
     """Return the seconds in which two workers work at the same time.
 
     Args:
@@ -83,7 +83,9 @@ def at_once(first: Seconds, then: Seconds) -> Seconds:
     return np.maximum(0.0, first.sum(axis=-1) + then.sum(axis=-1) - longest)
 
 
-def hidings(case: Case, cluster: Cluster, ledger: Ledger) -> tuple[Hiding, ...]:
+def hidings(
+    case: StepDescription, cluster: Cluster, ledger: Ledger
+) -> tuple[CollectiveOverlap, ...]:
     """Return what a step hides behind its passes.
 
     Args:
@@ -101,7 +103,7 @@ def hidings(case: Case, cluster: Cluster, ledger: Ledger) -> tuple[Hiding, ...]:
     return tuple(one for one in found if one.beside > 0)
 
 
-def hidden(found: Iterable[Hiding]) -> dict[str, float]:
+def hidden(found: Iterable[CollectiveOverlap]) -> dict[str, float]:
     """Return the seconds that are hidden, by term."""
     total: Counter[str] = Counter()
     for one in found:
@@ -110,27 +112,27 @@ def hidden(found: Iterable[Hiding]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Passes:
+class _LayerPasses:
     """A step's passes by layer, in the order of the network."""
 
-    forward: Seconds
+    forward: FloatArray
     """Seconds of a step."""
-    backward: Seconds
+    backward: FloatArray
     """The same."""
-    bytes: Seconds
+    bytes: FloatArray
     """Those of parameters."""
 
     @property
-    def shares(self) -> Seconds:
+    def shares(self) -> FloatArray:
         """The part that each layer has of the parameters."""
-        shares: Seconds = self.bytes / max(1.0, self.bytes.sum())
+        shares: FloatArray = self.bytes / max(1.0, self.bytes.sum())
         return shares
 
 
-def _passes(case: Case, cluster: Cluster) -> _Passes:
+def _passes(case: StepDescription, cluster: Cluster) -> _LayerPasses:
     late = case.microbatches * (1 + cluster.jitter.value)
     layers, spent = zip(*spent_in(case, cluster.device, 0), strict=True)
-    return _Passes(
+    return _LayerPasses(
         forward=late * np.array([one.forward for one in spent]),
         backward=late * np.array([one.backward for one in spent]),
         bytes=np.array([float(layer.parameter_bytes) for layer in layers]),
@@ -138,8 +140,8 @@ def _passes(case: Case, cluster: Cluster) -> _Passes:
 
 
 def _gathered(
-    case: Case, cluster: Cluster, ledger: Ledger, passes: _Passes
-) -> Iterator[Hiding]:
+    case: StepDescription, cluster: Cluster, ledger: Ledger, passes: _LayerPasses
+) -> Iterator[CollectiveOverlap]:
     """Yield parameters that fsdp shares out, beside the passes that read them."""
     own = [r for r in ledger.rows if r.what == "parameters" and r.axes == (AXIS,)]
     if case.plan.zero != 3:
@@ -156,7 +158,7 @@ def _gathered(
     ):
         moved = _moved(ledger, rows, case, cluster)
         fetched = sum(moved.values()) * shares
-        yield Hiding(
+        yield CollectiveOverlap(
             behind=behind,
             moved=moved,
             computed=float(computed.sum()),
@@ -166,8 +168,12 @@ def _gathered(
 
 
 def _summed(
-    case: Case, cluster: Cluster, ledger: Ledger, passes: _Passes, taken: float
-) -> Iterator[Hiding]:
+    case: StepDescription,
+    cluster: Cluster,
+    ledger: Ledger,
+    passes: _LayerPasses,
+    taken: float,
+) -> Iterator[CollectiveOverlap]:
     """Yield sums of gradients beside what is left of the backward pass."""
     own = [row for row in ledger.rows if _is_sum(row)]
     moved = _moved(ledger, own, case, cluster)
@@ -176,7 +182,7 @@ def _summed(
     joined = any(row.layer.startswith(BUCKETS) for row in own)
     full = joined * case.plan.reduce.bucket_mib * 2**20 * case.plan.mesh.fsdp
     ready = in_buckets(passes.bytes[::-1], full) / max(1.0, passes.bytes.sum())
-    yield Hiding(
+    yield CollectiveOverlap(
         behind="backward",
         moved=moved,
         computed=float(computed.sum()),
@@ -185,7 +191,7 @@ def _summed(
     )
 
 
-def in_buckets(sizes: Seconds, full: float) -> Seconds:
+def in_buckets(sizes: FloatArray, full: float) -> FloatArray:
     """Return the bytes that are summed when each layer is done.
 
     >>> in_buckets(np.array([3.0, 1.0, 2.0, 1.0]), 4.0).tolist()
@@ -199,18 +205,21 @@ def in_buckets(sizes: Seconds, full: float) -> Seconds:
     return found
 
 
-def _is_sum(row: Traffic) -> bool:
+def _is_sum(row: PlannedCollective) -> bool:
     shared = row.what == "gradients" and row.axes == (AXIS,)
     return shared or row.layer.startswith(_SUMS)
 
 
-def _times(row: Traffic, arrays: int) -> Traffic:
+def _times(row: PlannedCollective, arrays: int) -> PlannedCollective:
     """Return so many of a row's arrays."""
     return replace(row, arrays=arrays, payload=row.payload // row.arrays * arrays)
 
 
 def _moved(
-    ledger: Ledger, rows: Iterable[Traffic], case: Case, cluster: Cluster
+    ledger: Ledger,
+    rows: Iterable[PlannedCollective],
+    case: StepDescription,
+    cluster: Cluster,
 ) -> dict[str, float]:
     some = replace(ledger, rows=tuple(rows), syncs=())
     return priced(some, cluster, case.plan.placed)

@@ -3,19 +3,19 @@
 from collections.abc import Iterator
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.step_breakdown import Cell
+from jaxdist.core.step_breakdown import StageTiming
 from jaxdist.oracle.schedule_times import lasting, share_in, work_seconds
 from jaxdist.oracle.stage_times import passes
 from jaxdist.oracle.stage_transfers import late_in
-from jaxdist.oracle.step_description import Case
+from jaxdist.oracle.step_description import StepDescription
 from jaxdist.pipeline.plan_schedule import timetable
-from jaxdist.pipeline.work_item import Beat, Work
+from jaxdist.pipeline.work_item import Superstep, WorkItem
 
-Lanes = tuple[tuple[Cell, ...], ...]
+PipelineTimeline = tuple[tuple[StageTiming, ...], ...]
 """One for each device along the pipe axis."""
 
 
-def planned_lanes(case: Case, cluster: Cluster) -> Lanes:
+def planned_lanes(case: StepDescription, cluster: Cluster) -> PipelineTimeline:
     """Return the work of a step in time; none where the network is not cut.
 
     All devices go from beat to beat together; what stages hand on takes no time here.
@@ -33,7 +33,7 @@ def planned_lanes(case: Case, cluster: Cluster) -> Lanes:
     has_weights = any(w and w.kind == "weights" for row in made.ticks for w in row)
     stages, crowd = passes(case, cluster), cluster.device.crowd.value
     skew = late_in(case.plan, cluster)
-    lanes: list[list[Cell]] = [[] for _ in made.ticks[0]]
+    lanes: list[list[StageTiming]] = [[] for _ in made.ticks[0]]
     now = 0.0
     for beat in made.beats:
         ends, share = [now] * len(lanes), share_in(beat, crowd)
@@ -41,7 +41,7 @@ def planned_lanes(case: Case, cluster: Cluster) -> Lanes:
             seconds = work_seconds(work, stages, has_weights, share)
             start, ends[device] = ends[device], ends[device] + seconds
             lanes[device].append(
-                Cell(
+                StageTiming(
                     kind=work.kind,
                     stage=work.stage,
                     micro=work.micro,
@@ -53,7 +53,7 @@ def planned_lanes(case: Case, cluster: Cluster) -> Lanes:
     return tuple(map(tuple, lanes))
 
 
-def _works(beat: Beat) -> Iterator[tuple[int, Work]]:
+def _works(beat: Superstep) -> Iterator[tuple[int, WorkItem]]:
     """Yield the works of a beat, first to last, with their devices."""
     for row in beat:
         for device, work in enumerate(row):

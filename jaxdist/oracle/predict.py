@@ -5,16 +5,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.oracle.collective_times import priced
 from jaxdist.oracle.memory import kept
 from jaxdist.oracle.overlap import hidden, hidings
-from jaxdist.oracle.schedule_times import Replay, replayed
+from jaxdist.oracle.schedule_times import PipelineTime, replayed
 from jaxdist.oracle.stage_times import moved_around, passes, said_inside
 from jaxdist.oracle.stage_transfers import late_in, sending
-from jaxdist.oracle.step_description import Case
+from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
 from jaxdist.pipeline.plan_schedule import updates
 
@@ -111,7 +111,7 @@ class Prediction:
         }
 
 
-def predict(case: Case, cluster: Cluster) -> Prediction:
+def predict(case: StepDescription, cluster: Cluster) -> Prediction:
     """Predict the step of a case.
 
     Args:
@@ -161,19 +161,21 @@ def check_devices(plan: Plan, cluster: Cluster) -> None:
         )
 
 
-def paced(case: Case, cluster: Cluster) -> Replay:
+def paced(case: StepDescription, cluster: Cluster) -> PipelineTime:
     """Return how long devices work in a step, and wait for other stages."""
     crowd, skew = cluster.device.crowd.value, late_in(case.plan, cluster)
     return replayed(case.plan, case.microbatches, passes(case, cluster), crowd, skew)
 
 
-def computed(case: Case, cluster: Cluster, replay: Replay) -> dict[str, float]:
+def computed(
+    case: StepDescription, cluster: Cluster, replay: PipelineTime
+) -> dict[str, float]:
     """Return the seconds of computing and of waiting for other stages."""
     said = priced(said_inside(case, replay.device), cluster, case.plan.placed)
     return {"compute": replay.busy - sum(said.values()), "bubble": replay.waits}
 
 
-def moving(case: Case, cluster: Cluster, busiest: int) -> Ledger:
+def moving(case: StepDescription, cluster: Cluster, busiest: int) -> Ledger:
     """Return what a step's collectives move where they take longest.
 
     Args:
@@ -199,7 +201,7 @@ def packed(ledger: Ledger, cluster: Cluster) -> float:
     return sum(row.packed * known[row.what].value for row in rows if row.what in known)
 
 
-def _update(case: Case, cluster: Cluster) -> float:
+def _update(case: StepDescription, cluster: Cluster) -> float:
     """Return the seconds of moving the parameters: they pass through memory.
 
     Once a step, but for stages that move theirs after every round of microbatches.
@@ -209,7 +211,7 @@ def _update(case: Case, cluster: Cluster) -> float:
     return times * passed / cluster.device.memory_bandwidth.value
 
 
-def _input(case: Case, cluster: Cluster) -> float:
+def _input(case: StepDescription, cluster: Cluster) -> float:
     """Return the seconds in which hosts make the samples of a step ready."""
     if cluster.input_rate is None:
         return 0.0
@@ -228,10 +230,12 @@ def _origins(cluster: Cluster) -> Iterator[tuple[str, str]]:
         yield "device.blocks", cluster.device.blocks.origin
 
 
-def _unsure(case: Case, cluster: Cluster) -> float:
+def _unsure(case: StepDescription, cluster: Cluster) -> float:
     """Return half the width of the interval: as sure as the least sure that decides."""
     measured = any(layer.seconds_forward for layer in case.profile.layers)
-    deciding: list[Number] = [] if measured else [cluster.device.peak(case.dtype)]
+    deciding: list[SourcedNumber] = (
+        [] if measured else [cluster.device.peak(case.dtype)]
+    )
     curve = cluster.device.efficiency
     origins = [number.origin for number in deciding]
     origins += [] if measured else [curve.origin]

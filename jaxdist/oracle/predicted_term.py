@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Term:
+class TermComparison:
     """One number of a run."""
 
     name: str

@@ -20,13 +20,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxdist.core.plan import Plan
-from jaxdist.oracle.compute_times import Spent
+from jaxdist.oracle.compute_times import MicrobatchTime
 from jaxdist.pipeline.plan_schedule import timetable
-from jaxdist.pipeline.work_item import Beat, Work
+from jaxdist.pipeline.work_item import Superstep, WorkItem
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay:
+class PipelineTime:
     """A step as its table plays: how devices along the pipe axis hold each other up."""
 
     device: int
@@ -45,10 +45,10 @@ class Replay:
 def replayed(
     plan: Plan,
     microbatches: int,
-    stages: Sequence[Spent],
+    stages: Sequence[MicrobatchTime],
     crowd: float = 1.0,
     skew: float = 0.0,
-) -> Replay:
+) -> PipelineTime:
     """Return what the busiest device works in a step, and what it waits.
 
     Args:
@@ -61,11 +61,11 @@ def replayed(
     if plan.stages == 1:
         (one,) = stages
         busy = microbatches * (one.forward + one.backward)
-        return Replay(device=0, busy=busy, waits=0.0)
+        return PipelineTime(device=0, busy=busy, waits=0.0)
     made = timetable(plan, microbatches)
     has_weights = any(w and w.kind == "weights" for row in made.ticks for w in row)
 
-    def took(beat: Beat) -> list[float]:
+    def took(beat: Superstep) -> list[float]:
         share = share_in(beat, crowd)
         return [
             sum(work_seconds(w, stages, has_weights, share) for w in works if w)
@@ -76,7 +76,7 @@ def replayed(
     works = [sum(own) for own in zip(*beats, strict=True)]
     busy = max(works)
     waits = sum(lasting(own, skew) for own in beats) - busy
-    return Replay(device=works.index(busy), busy=busy, waits=waits)
+    return PipelineTime(device=works.index(busy), busy=busy, waits=waits)
 
 
 def lasting(works: Sequence[float], skew: float) -> float:
@@ -93,7 +93,7 @@ def lasting(works: Sequence[float], skew: float) -> float:
     return max(longest, second + skew) if second else longest
 
 
-def share_in(beat: Beat, crowd: float) -> float:
+def share_in(beat: Superstep, crowd: float) -> float:
     """Return the part of its seconds that a kernel takes where some devices rest.
 
     Args:
@@ -105,7 +105,7 @@ def share_in(beat: Beat, crowd: float) -> float:
 
 
 def work_seconds(
-    work: Work, stages: Sequence[Spent], has_weights: bool, share: float
+    work: WorkItem, stages: Sequence[MicrobatchTime], has_weights: bool, share: float
 ) -> float:
     """Return what one work takes; gradients of weights are half of a backward pass.
 

@@ -15,14 +15,14 @@ from dataclasses import replace
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.oracle.collective_times import priced
-from jaxdist.oracle.compute_times import Spent, stage_seconds, worked_in
-from jaxdist.oracle.step_description import Case
+from jaxdist.oracle.compute_times import MicrobatchTime, stage_seconds, worked_in
+from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
 from jaxdist.pipeline.plan_schedule import turns
 from jaxdist.pipeline.stage_placement import places_of
 
 
-def passes(case: Case, cluster: Cluster) -> tuple[Spent, ...]:
+def passes(case: StepDescription, cluster: Cluster) -> tuple[MicrobatchTime, ...]:
     """Return the seconds of each stage in one microbatch; one without stages.
 
     Raises:
@@ -32,12 +32,12 @@ def passes(case: Case, cluster: Cluster) -> tuple[Spent, ...]:
     computed = stage_seconds(case, cluster.device)
     said = _said(case, cluster)
     return tuple(
-        Spent(forward=late * one.forward, backward=late * one.backward) + talk
+        MicrobatchTime(forward=late * one.forward, backward=late * one.backward) + talk
         for one, talk in zip(computed, said, strict=True)
     )
 
 
-def said_inside(case: Case, device: int) -> Ledger:
+def said_inside(case: StepDescription, device: int) -> Ledger:
     """Return what the layers of a device's stages move; nothing without stages.
 
     Args:
@@ -47,25 +47,25 @@ def said_inside(case: Case, device: int) -> Ledger:
     return _of_layers(case.ledgers[device], _own(case, device))
 
 
-def moved_around(case: Case, device: int) -> Ledger:
+def moved_around(case: StepDescription, device: int) -> Ledger:
     """Return all else that a device moves in a step."""
     ledger, own = case.ledgers[device], _own(case, device)
     rows = tuple(row for row in ledger.rows if row.layer not in own)
     return replace(ledger, rows=rows)
 
 
-def _own(case: Case, device: int) -> set[str]:
+def _own(case: StepDescription, device: int) -> set[str]:
     """Name the layers of a device's stages."""
     return _layers_of(case, places_of(case.plan).stages_of(device))
 
 
-def _layers_of(case: Case, stages: Iterable[int]) -> set[str]:
+def _layers_of(case: StepDescription, stages: Iterable[int]) -> set[str]:
     """Name the layers of stages; none where the network is not cut."""
     cut = stages if case.stages else ()
     return {layer.name for stage in cut for layer in worked_in(case, stage)}
 
 
-def _said(case: Case, cluster: Cluster) -> Iterator[Spent]:
+def _said(case: StepDescription, cluster: Cluster) -> Iterator[MicrobatchTime]:
     """Yield what the layers of each stage say in one microbatch."""
     places, taken = places_of(case.plan), turns(case.plan, case.microbatches)
     for stage in range(max(1, len(case.stages))):
@@ -73,7 +73,9 @@ def _said(case: Case, cluster: Cluster) -> Iterator[Spent]:
         inside = _of_layers(case.ledgers[device], _layers_of(case, (stage,)))
         whole = sum(priced(inside, cluster, case.plan.placed).values())
         half = whole / taken[device].micro / 2
-        yield Spent(forward=half, backward=half, said_forward=half, said_backward=half)
+        yield MicrobatchTime(
+            forward=half, backward=half, said_forward=half, said_backward=half
+        )
 
 
 def _of_layers(ledger: Ledger, names: set[str]) -> Ledger:

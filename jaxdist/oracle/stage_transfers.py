@@ -18,7 +18,7 @@ from typing import Final
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import Plan
-from jaxdist.core.plan.placement import Placed
+from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.oracle.link_groups import group_of
 from jaxdist.partition.ledger import Ledger
 from jaxdist.pipeline.stage_placement import places_of
@@ -69,7 +69,7 @@ def _interleaved(ledger: Ledger, hops: int) -> Ledger:
     return replace(ledger, rows=rows)
 
 
-def skew_of(cluster: Cluster, placed: Placed) -> float:
+def skew_of(cluster: Cluster, placed: MeshPlacement) -> float:
     """Return the seconds that stages wait for the last of those that end together.
 
     Args:

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from jaxdist.core.plan import Plan
-from jaxdist.core.profile import Layer, Profile
+from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.partition.ledger import Ledger
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class StepDescription:
     """A step as the rooms below describe it; nothing in it was measured."""
 
     profile: Profile
@@ -39,12 +39,12 @@ class Case:
         """Devices that share out the positions of one microbatch's samples."""
         return self.plan.batch_shards * self.plan.mesh.spatial_shards
 
-    def under(self, plan: Plan) -> "Case":
+    def under(self, plan: Plan) -> "StepDescription":
         """Return the same step under a plan that differs in its placement alone."""
         ledgers = tuple(replace(ledger, plan=plan) for ledger in self.ledgers)
         return replace(self, plan=plan, ledgers=ledgers)
 
-    def again(self, layer: Layer) -> bool:
+    def again(self, layer: LayerProfile) -> bool:
         """Tell whether the inside of a layer's block is computed again backward."""
         plan = self.plan
         return layer.block in self._remade if plan.remat_until else plan.remat
@@ -71,7 +71,7 @@ class Case:
             return frozenset()
         return frozenset(("", *names[names.index(until) :]))
 
-    def layers_of(self, stage: int) -> tuple[Layer, ...]:
+    def layers_of(self, stage: int) -> tuple[LayerProfile, ...]:
         """Return the layers of a stage; those of no block are in the last one."""
         if not self.stages:
             return self.profile.layers

@@ -4,18 +4,18 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jaxdist.collectives.hlo_collectives import Move
-from jaxdist.core.errors import Failed
-from jaxdist.partition.flops import Work
-from jaxdist.partition.ledger import Key, Ledger
+from jaxdist.collectives.hlo_collectives import CollectiveOp
+from jaxdist.core.errors import FatalError
+from jaxdist.partition.flops import LayerFlops
+from jaxdist.partition.ledger import Ledger, TrafficKey
 
 
-class AuditError(Failed):
+class AuditError(FatalError):
     """The compiled program does what the plan does not, or the other way round."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class AuditRow:
     """One kind of collective over one set of axes."""
 
     kind: str
@@ -32,9 +32,13 @@ class Row:
     """Bytes that a device sends for them, at least."""
 
 
-def compare(moves: Sequence[Move], ledger: Ledger) -> tuple[Row, ...]:
+def compare(moves: Sequence[CollectiveOp], ledger: Ledger) -> tuple[AuditRow, ...]:
     """Set the program's collectives beside the ledger's, by kind and axes."""
-    found, wire, count = Counter[Key](), Counter[Key](), Counter[Key]()
+    found, wire, count = (
+        Counter[TrafficKey](),
+        Counter[TrafficKey](),
+        Counter[TrafficKey](),
+    )
     for move in moves:
         found[move.kind, move.axes] += move.payload
         wire[move.kind, move.axes] += move.wire
@@ -42,7 +46,7 @@ def compare(moves: Sequence[Move], ledger: Ledger) -> tuple[Row, ...]:
     planned = ledger.by_axes()
     keys = sorted({*found, *planned}, key=lambda k: -max(found[k], planned.get(k, 0)))
     return tuple(
-        Row(
+        AuditRow(
             kind=kind,
             axes=axes,
             count=count[kind, axes],
@@ -55,7 +59,7 @@ def compare(moves: Sequence[Move], ledger: Ledger) -> tuple[Row, ...]:
 
 
 def differences(
-    moves: Sequence[Move], ledger: Ledger, work: Sequence[Work] = ()
+    moves: Sequence[CollectiveOp], ledger: Ledger, work: Sequence[LayerFlops] = ()
 ) -> Iterator[AuditError]:
     """Yield what the program does and the plan does not, or the other way round.
 
@@ -80,8 +84,8 @@ def differences(
 
 
 def check(
-    moves: Sequence[Move], ledger: Ledger, work: Sequence[Work] = ()
-) -> tuple[Row, ...]:
+    moves: Sequence[CollectiveOp], ledger: Ledger, work: Sequence[LayerFlops] = ()
+) -> tuple[AuditRow, ...]:
     """Compare, and stop at the first difference.
 
     Raises:
@@ -105,7 +109,7 @@ def let_pass(error: AuditError) -> None:
     """Let a difference pass: the program keeps it, to be shown."""
 
 
-def _moved(row: Row, moves: Sequence[Move], ledger: Ledger) -> str:
+def _moved(row: AuditRow, moves: Sequence[CollectiveOp], ledger: Ledger) -> str:
     """Say what differs and which layers' collectives they are."""
     axes = " x ".join(row.axes) or "unknown devices"
     layers = {r.layer for r in ledger.rows if (r.kind, r.axes) == (row.kind, row.axes)}
@@ -120,7 +124,7 @@ def _moved(row: Row, moves: Sequence[Move], ledger: Ledger) -> str:
     )
 
 
-def _endless(move: Move) -> str:
+def _endless(move: CollectiveOp) -> str:
     return _message(
         "the compiled step moves bytes in a loop of unknown length",
         "a loop with a collective in it runs a number of times that is in the program",
@@ -129,7 +133,7 @@ def _endless(move: Move) -> str:
     )
 
 
-def _repeated(work: Work) -> str:
+def _repeated(work: LayerFlops) -> str:
     return _message(
         "the step repeats work that the plan splits",
         "a layer does on a device what the plan leaves to it",

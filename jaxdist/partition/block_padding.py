@@ -25,16 +25,21 @@ from jaxdist.core.plan import Plan
 from jaxdist.layers import bind
 from jaxdist.layers.halo import Rows, Split
 from jaxdist.partition import spatial_layers
-from jaxdist.partition.cumulative_stride import Stop, has_rows, is_windowed, read_stops
-from jaxdist.profile.layer_calls import Call, read_calls
-from jaxdist.profile.repeated_blocks import Alike
-from jaxdist.profile.trace_cache import Readings
+from jaxdist.partition.cumulative_stride import (
+    CallStrides,
+    has_rows,
+    is_windowed,
+    read_stops,
+)
+from jaxdist.profile.layer_calls import LayerCall, read_calls
+from jaxdist.profile.repeated_blocks import RepeatedBlocks
+from jaxdist.profile.trace_cache import TraceCache
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class BlockPadding:
     """What a step must know of how images lie; empty where it sees that itself."""
 
     image: Mapping[str, int] = field(default_factory=dict)
@@ -50,7 +55,7 @@ class Sizes:
             axes: the axis that splits each dim behind the samples; None and the dims
                 behind the last stay whole.
 
-        >>> Sizes(image={"spatial_h": 32}).padded((8, 30, 30, 3), ("spatial_h",))
+        >>> BlockPadding(image={"spatial_h": 32}).padded((8, 30, 30, 3), ("spatial_h",))
         (8, 32, 30, 3)
         """
         samples, *rest = shape
@@ -63,9 +68,9 @@ def fit(
     graph: nnx.GraphDef[nnx.Module],
     state: Sequence[Any],
     *inputs: jax.ShapeDtypeStruct,
-    readings: Readings | None = None,
-    alike: Alike | None = None,
-) -> tuple[tuple[Call, ...], Sizes]:
+    readings: TraceCache | None = None,
+    alike: RepeatedBlocks | None = None,
+) -> tuple[tuple[LayerCall, ...], BlockPadding]:
     """Size the blocks of a network's arrays.
 
     Args:
@@ -87,7 +92,7 @@ def fit(
             end where the plan says.
     """
     until, gather = plan.spatial_until, spatial_layers.gather_of(plan)
-    readings, key = readings or Readings(), (until, gather, inputs)
+    readings, key = readings or TraceCache(), (until, gather, inputs)
     calls = readings.once(
         ("calls", *key),
         lambda: read_calls(
@@ -105,7 +110,7 @@ def fit(
     axes = spatial_axes_of(len(rowed[0].shape)) if rowed else ()
     counts = tuple(plan.mesh.size(axis) for axis in axes)
     if all(_is_even(call, counts) for call in rowed):
-        return calls, Sizes(splits=splits)
+        return calls, BlockPadding(splits=splits)
     splits |= {path: Split(rows=rows) for path, rows in _real_rows(rowed).items()}
     real = inputs[0].shape[-1 - len(axes) : -1]
     stops = readings.once(
@@ -121,10 +126,10 @@ def fit(
     laid = list(calls)
     for stop in stops:
         laid[stop.index] = _laid(stop, image, counts)
-    return tuple(laid), Sizes(image=dict(zip(axes, image)), splits=splits)
+    return tuple(laid), BlockPadding(image=dict(zip(axes, image)), splits=splits)
 
 
-def _is_even(call: Call, counts: Sequence[int]) -> bool:
+def _is_even(call: LayerCall, counts: Sequence[int]) -> bool:
     """Tell whether a layer's rows lie on so many devices without padding."""
     if not is_windowed(call):
         return all(rows % n == 0 for rows, n in zip(call.shape[1:-1], counts))
@@ -132,7 +137,7 @@ def _is_even(call: Call, counts: Sequence[int]) -> bool:
     return all(window.is_even(n) for window, n in zip(windows, counts))
 
 
-def _real_rows(calls: Sequence[Call]) -> dict[str, Rows]:
+def _real_rows(calls: Sequence[LayerCall]) -> dict[str, Rows]:
     """Return the rows of each layer's input, by path; each layer has but one."""
     rows: dict[str, Rows] = {}
     for call in calls:
@@ -148,7 +153,9 @@ def _real_rows(calls: Sequence[Call]) -> dict[str, Rows]:
     return rows
 
 
-def _check(stops: Sequence[Stop], dim: int, rows: int, axis: str, devices: int) -> None:
+def _check(
+    stops: Sequence[CallStrides], dim: int, rows: int, axis: str, devices: int
+) -> None:
     """Refuse blocks so large that a device has no row of the image."""
     if devices == _filled(stops, dim, rows, devices):
         return
@@ -166,12 +173,12 @@ def _check(stops: Sequence[Stop], dim: int, rows: int, axis: str, devices: int) 
     )
 
 
-def _filled(stops: Sequence[Stop], dim: int, rows: int, devices: int) -> int:
+def _filled(stops: Sequence[CallStrides], dim: int, rows: int, devices: int) -> int:
     """Count the devices that hold rows of the image."""
     return 1 if devices == 1 else -(-rows // _block(stops, dim, devices))
 
 
-def _block(stops: Sequence[Stop], dim: int, devices: int) -> int:
+def _block(stops: Sequence[CallStrides], dim: int, devices: int) -> int:
     """Return the least rows of a block of the image that do at every layer."""
     arrays = [array for stop in stops for array in stop.arrays]
     total = math.lcm(*(strides[dim] for _, strides in arrays))
@@ -179,7 +186,7 @@ def _block(stops: Sequence[Stop], dim: int, devices: int) -> int:
     return total * -(-least // (devices * total))
 
 
-def _laid(stop: Stop, image: Rows, counts: Sequence[int]) -> Call:
+def _laid(stop: CallStrides, image: Rows, counts: Sequence[int]) -> LayerCall:
     """Return a call with the shapes its arrays have on the devices."""
 
     def lie(shape: Shape, strides: Rows) -> Shape:

@@ -14,10 +14,12 @@ from flax import nnx
 
 from jaxdist.layers import Embed
 from jaxdist.layers.tensor_role import Roles
-from jaxdist.partition.weights import Weights, uneven
+from jaxdist.partition.weights import ShardableLayer, uneven
 
 
-def roles(weights: Sequence[Weights], network: nnx.Module, devices: int) -> Roles:
+def roles(
+    weights: Sequence[ShardableLayer], network: nnx.Module, devices: int
+) -> Roles:
     """Say what each layer does with the tensor axis.
 
     Raises:
@@ -31,12 +33,12 @@ def roles(weights: Sequence[Weights], network: nnx.Module, devices: int) -> Role
     return {w.path: "filter" for w in layers}
 
 
-def divides(weights: Weights, devices: int) -> bool:
+def divides(weights: ShardableLayer, devices: int) -> bool:
     """Tell whether each device gets as many filters, of whole groups or of one."""
     whole = weights.groups % devices == 0 or devices % weights.groups == 0
     return weights.outputs % devices == 0 and whole
 
 
-def all_divide(layers: Sequence[Weights], devices: int) -> bool:
+def all_divide(layers: Sequence[ShardableLayer], devices: int) -> bool:
     """Tell whether `divides` holds for every layer."""
     return all(divides(w, devices) for w in layers)

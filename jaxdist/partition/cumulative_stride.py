@@ -29,16 +29,16 @@ from jaxdist.layers import (
 )
 from jaxdist.layers.halo import Rows, Split
 from jaxdist.layers.pool import Pool
-from jaxdist.profile.layer_calls import Call, read_calls
+from jaxdist.profile.layer_calls import LayerCall, read_calls
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stop:
+class CallStrides:
     """One call of a layer that depends on where rows are."""
 
     index: int
     """Which of the network's calls it is."""
-    call: Call
+    call: LayerCall
     """The call, on the whole image."""
     before: Rows
     """Rows of the image that a row of its input stands for, along each dim."""
@@ -54,12 +54,12 @@ class Stop:
         return tuple((shape[1:-1], strides) for shape, strides in ends)
 
 
-def is_windowed(call: Call) -> bool:
+def is_windowed(call: LayerCall) -> bool:
     """Tell whether a call passes a window over rows."""
     return isinstance(call.layer, Conv | Pool)
 
 
-def has_rows(call: Call) -> bool:
+def has_rows(call: LayerCall) -> bool:
     """Tell whether a layer depends on where the rows of its input are."""
     kinds = Conv | Pool | BatchNorm | Dropout | Gather | GlobalMean | GridMean
     return isinstance(call.layer, kinds) and bool(spatial_axes_of(len(call.shape)))
@@ -69,10 +69,10 @@ def read_stops(
     graph: nnx.GraphDef[nnx.Module],
     state: Sequence[Any],
     inputs: Sequence[jax.ShapeDtypeStruct],
-    calls: Sequence[Call],
+    calls: Sequence[LayerCall],
     splits: Mapping[str, Split],
     until: str,
-) -> tuple[Stop, ...]:
+) -> tuple[CallStrides, ...]:
     """Read the strides of a network's calls.
 
     Args:
@@ -108,7 +108,7 @@ def read_stops(
             remedy="plan.mesh.data in place of the spatial axes",
         ) from error
     return tuple(
-        Stop(
+        CallStrides(
             index=index,
             call=call,
             before=_ratio(block, part.shape),
@@ -119,7 +119,7 @@ def read_stops(
     )
 
 
-def _many_strides(calls: Sequence[Call], dim: int, rows: int) -> int:
+def _many_strides(calls: Sequence[LayerCall], dim: int, rows: int) -> int:
     """Return a number of rows, twice the image's or more, that every stride divides."""
     strides = math.prod(
         call.layer.windows(call.shape[1:-1])[dim].stride

@@ -23,9 +23,9 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers import BatchNorm
 from jaxdist.layers.tensor_role import Roles
-from jaxdist.partition.param_sharding import Leaf
-from jaxdist.partition.traffic import Traffic, real_axes
-from jaxdist.profile.layer_calls import Call, of_kind
+from jaxdist.partition.param_sharding import LeafSharding
+from jaxdist.partition.traffic import PlannedCollective, real_axes
+from jaxdist.profile.layer_calls import LayerCall, of_kind
 
 
 def check(plan: Plan, batch: int, microbatches: int = 1) -> None:
@@ -54,7 +54,7 @@ def check(plan: Plan, batch: int, microbatches: int = 1) -> None:
         )
 
 
-def check_groups(plan: Plan, calls: Sequence[Call]) -> None:
+def check_groups(plan: Plan, calls: Sequence[LayerCall]) -> None:
     """Refuse batch norms whose groups of replicas the mesh does not have.
 
     Raises:
@@ -108,10 +108,10 @@ def _nearest(sizes: Sequence[int], wanted: int) -> int:
 
 def gradients(
     plan: Plan,
-    leaves: Sequence[Leaf],
+    leaves: Sequence[LeafSharding],
     exactly: Sequence[tuple[str, ...]],
     updates: int = 1,
-) -> Iterator[Traffic]:
+) -> Iterator[PlannedCollective]:
     """Yield the exact sums of gradients and loss, a row for arrays of a size.
 
     Scalars and vectors that are summed over the same axes travel as one array
@@ -142,9 +142,11 @@ def gradients(
         yield from _sum(vectors[0], payload, times[vectors])
 
 
-def _sum(axes: tuple[str, ...], payload: int, arrays: int) -> Iterator[Traffic]:
+def _sum(
+    axes: tuple[str, ...], payload: int, arrays: int
+) -> Iterator[PlannedCollective]:
     if axes:
-        yield Traffic(
+        yield PlannedCollective(
             what="all-reduce",
             kind="all-reduce",
             axes=axes,
@@ -154,7 +156,9 @@ def _sum(axes: tuple[str, ...], payload: int, arrays: int) -> Iterator[Traffic]:
         )
 
 
-def statistics(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
+def statistics(
+    plan: Plan, calls: Sequence[LayerCall], roles: Roles
+) -> Iterator[PlannedCollective]:
     """Yield what batch norms sum, forward and backward."""
     for call in of_kind(calls, BatchNorm):
         norm, width = call.layer, call.shape[-1] * wide(call.dtype).itemsize
@@ -166,7 +170,7 @@ def statistics(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traf
             parts.append((real_axes(plan, BATCH_AXES), 2))
         for axes, arrays in parts:
             if axes:
-                yield Traffic(
+                yield PlannedCollective(
                     what="statistics",
                     kind="all-reduce",
                     axes=axes,

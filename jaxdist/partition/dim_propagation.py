@@ -62,7 +62,7 @@ _REDUCTIONS: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dims:
+class DimState:
     """What is known of the dims of an array."""
 
     split: frozenset[int] = frozenset()
@@ -71,14 +71,14 @@ class Dims:
     """Dims along which all numbers are equal."""
 
 
-class Mixed(Exception):
+class MixedDimError(Exception):
     """An operation mixes places of a dim that is cut; says which and where."""
 
 
-Rule = Callable[[Any, Sequence[Dims]], Dims]
+DimRule = Callable[[Any, Sequence[DimState]], DimState]
 
 
-def follow(eqn: Any, ops: Sequence[Dims]) -> Dims:
+def follow(eqn: Any, ops: Sequence[DimState]) -> DimState:
     """Return what is known of the outputs of an operation.
 
     Args:
@@ -95,10 +95,10 @@ def follow(eqn: Any, ops: Sequence[Dims]) -> Dims:
         return _MOVES[name](eqn, ops)
     if any(op.split for op in ops):
         raise _mixed(eqn)
-    return Dims()
+    return DimState()
 
 
-def _each(eqn: Any, ops: Sequence[Dims]) -> Dims:
+def _each(eqn: Any, ops: Sequence[DimState]) -> DimState:
     """Numbers by themselves: what is not split must not change along split dims."""
     split = frozenset[int]().union(*(op.split for op in ops))
     arrays = [(op, v) for op, v in zip(ops, eqn.invars) if v.aval.shape]
@@ -108,10 +108,10 @@ def _each(eqn: Any, ops: Sequence[Dims]) -> Dims:
             raise _mixed(eqn)
     same = [op.same for op, _ in arrays]
     whole = frozenset(range(len(eqn.outvars[0].aval.shape)))
-    return Dims(split=split, same=whole.intersection(*same) - split)
+    return DimState(split=split, same=whole.intersection(*same) - split)
 
 
-def _broadcast(eqn: Any, ops: Sequence[Dims]) -> Dims:
+def _broadcast(eqn: Any, ops: Sequence[DimState]) -> DimState:
     """New dims, and those that had one place, are the same all along."""
     places, shape = eqn.params["broadcast_dimensions"], eqn.params["shape"]
     old = eqn.invars[0].aval.shape
@@ -120,10 +120,12 @@ def _broadcast(eqn: Any, ops: Sequence[Dims]) -> Dims:
         raise _mixed(eqn)
     split = frozenset(p for p, d in kept.items() if d in ops[0].split)
     held = frozenset(p for p, d in kept.items() if d in ops[0].same)
-    return Dims(split=split, same=held | (frozenset(range(len(shape))) - kept.keys()))
+    return DimState(
+        split=split, same=held | (frozenset(range(len(shape))) - kept.keys())
+    )
 
 
-def _reduce(eqn: Any, ops: Sequence[Dims]) -> Dims:
+def _reduce(eqn: Any, ops: Sequence[DimState]) -> DimState:
     gone = eqn.params["axes"]
     if ops[0].split & set(gone):
         raise _mixed(eqn)
@@ -131,7 +133,7 @@ def _reduce(eqn: Any, ops: Sequence[Dims]) -> Dims:
     return _moved(ops[0], left)
 
 
-def _reshape(eqn: Any, ops: Sequence[Dims]) -> Dims:
+def _reshape(eqn: Any, ops: Sequence[DimState]) -> DimState:
     """Split dims keep their size and what stands before them."""
     old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     starts = {(math.prod(new[:d]), size): d for d, size in enumerate(new) if size > 1}
@@ -139,21 +141,21 @@ def _reshape(eqn: Any, ops: Sequence[Dims]) -> Dims:
     if None in found:
         raise _mixed(eqn)
     ones = frozenset(d for d, size in enumerate(new) if size == 1)
-    return Dims(split=frozenset(d for d in found if d is not None), same=ones)
+    return DimState(split=frozenset(d for d in found if d is not None), same=ones)
 
 
-def _transpose(eqn: Any, ops: Sequence[Dims]) -> Dims:
+def _transpose(eqn: Any, ops: Sequence[DimState]) -> DimState:
     return _moved(ops[0], eqn.params["permutation"])
 
 
-def _concatenate(eqn: Any, ops: Sequence[Dims]) -> Dims:
+def _concatenate(eqn: Any, ops: Sequence[DimState]) -> DimState:
     split = ops[0].split
     if any(op.split != split for op in ops) or eqn.params["dimension"] in split:
         raise _mixed(eqn)
-    return Dims(split=split)
+    return DimState(split=split)
 
 
-def _slice(eqn: Any, ops: Sequence[Dims]) -> Dims:
+def _slice(eqn: Any, ops: Sequence[DimState]) -> DimState:
     """Split dims stay whole."""
     old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     if any(old[d] != new[d] for d in ops[0].split):
@@ -161,7 +163,7 @@ def _slice(eqn: Any, ops: Sequence[Dims]) -> Dims:
     return ops[0]
 
 
-def _dot(eqn: Any, ops: Sequence[Dims]) -> Dims:
+def _dot(eqn: Any, ops: Sequence[DimState]) -> DimState:
     """Outputs have the shared dims first, then the free ones of left and right."""
     sums, shared = eqn.params["dimension_numbers"]
     for op, summed, both in zip(ops, sums, shared):
@@ -176,44 +178,44 @@ def _dot(eqn: Any, ops: Sequence[Dims]) -> Dims:
     if all(op.split for op in ops):
         raise _mixed(eqn)
     first = len(shared[0])
-    return Dims(
+    return DimState(
         split=frozenset(first + i for i, (op, d) in enumerate(free) if d in op.split)
     )
 
 
-def _moved(op: Dims, order: Sequence[int]) -> Dims:
+def _moved(op: DimState, order: Sequence[int]) -> DimState:
     """Return what is known once the dims stand in this order, others gone."""
-    return Dims(
+    return DimState(
         split=frozenset(i for i, d in enumerate(order) if d in op.split),
         same=frozenset(i for i, d in enumerate(order) if d in op.same),
     )
 
 
-def _pad(eqn: Any, ops: Sequence[Dims]) -> Dims:
+def _pad(eqn: Any, ops: Sequence[DimState]) -> DimState:
     if any(any(eqn.params["padding_config"][d]) for d in ops[0].split):
         raise _mixed(eqn)
-    return Dims(split=ops[0].split)
+    return DimState(split=ops[0].split)
 
 
-def _parts(eqn: Any, ops: Sequence[Dims]) -> Dims:
+def _parts(eqn: Any, ops: Sequence[DimState]) -> DimState:
     if eqn.params["axis"] in ops[0].split:
         raise _mixed(eqn)
     return ops[0]
 
 
-def _squeeze(eqn: Any, ops: Sequence[Dims]) -> Dims:
+def _squeeze(eqn: Any, ops: Sequence[DimState]) -> DimState:
     gone = eqn.params["dimensions"]
     left = [d for d in range(len(eqn.invars[0].aval.shape)) if d not in gone]
     return _moved(ops[0], left)
 
 
-def _mixed(eqn: Any) -> Mixed:
+def _mixed(eqn: Any) -> MixedDimError:
     where = str(eqn.source_info.name_stack) or "the network"
     shapes = ", ".join(str(list(v.aval.shape)) for v in eqn.invars)
-    return Mixed(f"{eqn.primitive.name} on {shapes} in {where}")
+    return MixedDimError(f"{eqn.primitive.name} on {shapes} in {where}")
 
 
-_MOVES: Final[Mapping[str, Rule]] = MappingProxyType(
+_MOVES: Final[Mapping[str, DimRule]] = MappingProxyType(
     {
         "broadcast_in_dim": _broadcast,
         "concatenate": _concatenate,

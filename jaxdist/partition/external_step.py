@@ -7,16 +7,16 @@ import jax
 from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 from jax.sharding import NamedSharding
 
-from jaxdist.collectives.hlo_collectives import Move, read_collectives
-from jaxdist.collectives.meter import Meter, metered
+from jaxdist.collectives.hlo_collectives import CollectiveOp, read_collectives
+from jaxdist.collectives.meter import TrafficReport, metered
 from jaxdist.collectives.stablehlo_collectives import read_stablehlo
 from jaxdist.core.errors import BadInput
-from jaxdist.partition.step_report import Survey
+from jaxdist.partition.step_report import StepReport
 from jaxdist.profile.jaxpr_walk import walk
 from jaxdist.profile.trace import pruned
 
 
-def audit(step: Any, *args: Any) -> Survey:
+def audit(step: Any, *args: Any) -> StepReport:
     """Compile anybody's jitted step and say what it moves and does.
 
     Nothing is run. The work of all devices is compared with that of the function as it
@@ -38,7 +38,7 @@ def audit(step: Any, *args: Any) -> Survey:
     traced, _, compiled = _compile(step, args)
     jaxpr = _jaxpr(traced)
     mesh = _mesh(args, compiled, jaxpr)
-    return Survey(
+    return StepReport(
         mesh=mesh,
         moves=read_collectives(compiled.as_text() or "", mesh),
         inputs=_inputs(args),
@@ -48,7 +48,7 @@ def audit(step: Any, *args: Any) -> Survey:
     )
 
 
-def bytes_of(step: Any, *args: Any) -> Meter:
+def bytes_of(step: Any, *args: Any) -> TrafficReport:
     """Compile anybody's jitted step and count the bytes that a device sends.
 
     Nothing is run. StableHLO says what was written; the compiled program what this
@@ -76,7 +76,7 @@ def bytes_of(step: Any, *args: Any) -> Meter:
     )
 
 
-def written(lowered: Any, mesh: Mapping[str, int]) -> tuple[Move, ...]:
+def written(lowered: Any, mesh: Mapping[str, int]) -> tuple[CollectiveOp, ...]:
     """List the collectives of what `lower(...)` returned."""
     return read_stablehlo(lowered.compiler_ir("stablehlo"), mesh)
 

@@ -30,7 +30,7 @@ from jaxdist.partition.spatial_parallel import block_of, device_block
 from jaxdist.partition.tensor_parallel import own_channels
 from jaxdist.profile.flops import valid_taps
 from jaxdist.profile.jaxpr_walk import walk
-from jaxdist.profile.layer_calls import Call, of_kind
+from jaxdist.profile.layer_calls import LayerCall, of_kind
 
 AGAIN: Final = "rematted_computation"
 """The scope of what a backward pass computes again on purpose."""
@@ -40,7 +40,7 @@ _REPEATED: Final = 1.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class LayerFlops:
     """What one layer does in one step."""
 
     layer: str
@@ -56,7 +56,7 @@ class Work:
         return self.program > _REPEATED * self.planned
 
 
-def plan_work(plan: Plan, calls: Sequence[Call], roles: Roles) -> dict[str, int]:
+def plan_work(plan: Plan, calls: Sequence[LayerCall], roles: Roles) -> dict[str, int]:
     """Predict the FLOPs of convolutions, dense layers and likenesses to a table's rows.
 
     Forward and backward.
@@ -99,7 +99,7 @@ def read_work(jaxpr: Jaxpr, layers: Iterable[str]) -> Counter[str]:
     return total
 
 
-def compare_work(planned: Mapping[str, int], jaxpr: Jaxpr) -> tuple[Work, ...]:
+def compare_work(planned: Mapping[str, int], jaxpr: Jaxpr) -> tuple[LayerFlops, ...]:
     """Set the work of a traced step beside the plan's, layer by layer.
 
     Args:
@@ -109,20 +109,20 @@ def compare_work(planned: Mapping[str, int], jaxpr: Jaxpr) -> tuple[Work, ...]:
     """
     found = read_work(jaxpr, planned)
     return tuple(
-        Work(layer=layer, planned=flops, program=found[layer])
+        LayerFlops(layer=layer, planned=flops, program=found[layer])
         for layer, flops in planned.items()
         if found[layer]
     )
 
 
-def _inputs(plan: Plan, roles: Roles, call: Call) -> int:
+def _inputs(plan: Plan, roles: Roles, call: LayerCall) -> int:
     """Return the channels that one filter of a convolution reads on a device."""
     kernel: Any = call.layer.kernel
     split = plan.mesh.tensor if roles.get(call.path) in ("channel", "row") else 1
     return int(kernel.shape[-2]) // split
 
 
-def _convolution(plan: Plan, call: Call, inputs: int) -> int:
+def _convolution(plan: Plan, call: LayerCall, inputs: int) -> int:
     """Count one use of a convolution, its bias included.
 
     Args:
@@ -140,7 +140,7 @@ def _convolution(plan: Plan, call: Call, inputs: int) -> int:
     return (2 if call.first else 3) * once + 2 * has_bias * added
 
 
-def _dense(plan: Plan, call: Call) -> int:
+def _dense(plan: Plan, call: LayerCall) -> int:
     """Count one use of a dense layer, its bias included."""
     layer: Any = call.layer
     *outer, features_in = block_of(plan, call.shape)
@@ -149,7 +149,7 @@ def _dense(plan: Plan, call: Call) -> int:
     return (2 if call.first else 3) * once + 2 * (layer.bias is not None) * outputs
 
 
-def _likeness(plan: Plan, call: Call) -> int:
+def _likeness(plan: Plan, call: LayerCall) -> int:
     """Count one use of a table that is asked how like its rows vectors are."""
     *outer, features = block_of(plan, call.shape)
     return 3 * 2 * math.prod(outer) * features * call.out_shape[-1]

@@ -21,25 +21,28 @@ from typing import Any
 import numpy as np
 
 from jaxdist.collectives.compress.codec import Codec
-from jaxdist.collectives.compress.method import Method, Scatters
+from jaxdist.collectives.compress.method import (
+    AllReduceAlgorithm,
+    ReduceScatterAllReduce,
+)
 from jaxdist.collectives.registry import METHODS
 from jaxdist.core.dtypes import wide
 from jaxdist.core.plan import Plan
-from jaxdist.partition.param_sharding import Leaf
-from jaxdist.partition.traffic import Traffic
+from jaxdist.partition.param_sharding import LeafSharding
+from jaxdist.partition.traffic import PlannedCollective
 
 AXIS = "fsdp"
 
 
 def parameters(
     plan: Plan,
-    leaves: Sequence[Leaf],
+    leaves: Sequence[LeafSharding],
     again: Sequence[bool],
     dtype: Any,
     times: int = 1,
-    scatter: Method = METHODS["exact"],
+    scatter: AllReduceAlgorithm = METHODS["exact"],
     gather: Codec | None = None,
-) -> Iterator[Traffic]:
+) -> Iterator[PlannedCollective]:
     """Yield what is gathered and scattered of parameters and gradients.
 
     Args:
@@ -64,7 +67,7 @@ def parameters(
         message = part * sent.itemsize
         if matrix and gather is not None:
             message = gather.message(part, wide(sent).itemsize)
-        yield Traffic(
+        yield PlannedCollective(
             what="parameters",
             kind="all-gather",
             axes=(AXIS,),
@@ -72,15 +75,20 @@ def parameters(
             layer=name,
             arrays=times_read,
         )
-        way = scatter if matrix and isinstance(scatter, Scatters) else None
+        way = (
+            scatter if matrix and isinstance(scatter, ReduceScatterAllReduce) else None
+        )
         for kind, payload in _scattered(way, part, wide(sent).itemsize, sizes):
-            yield Traffic(
+            yield PlannedCollective(
                 what="gradients", kind=kind, axes=(AXIS,), payload=payload, layer=name
             )
 
 
 def _scattered(
-    way: Scatters | None, part: int, itemsize: int, sizes: Mapping[str, int]
+    way: ReduceScatterAllReduce | None,
+    part: int,
+    itemsize: int,
+    sizes: Mapping[str, int],
 ) -> Iterator[tuple[str, int]]:
     """Yield kind and bytes of a sum whose parts have so many numbers."""
     if way is None:
@@ -90,14 +98,14 @@ def _scattered(
         yield payload.kind, payload.size
 
 
-def _numbers(plan: Plan, leaf: Leaf) -> int:
+def _numbers(plan: Plan, leaf: LeafSharding) -> int:
     """Count the numbers of a leaf when it is put together."""
     return math.prod(leaf.local(plan, shared=False))
 
 
-def _together(leaves: Sequence[Leaf]) -> dict[str, list[Leaf]]:
+def _together(leaves: Sequence[LeafSharding]) -> dict[str, list[LeafSharding]]:
     """Group the shared leaves as they travel: alone, or as vectors of one dtype."""
-    groups: dict[str, list[Leaf]] = defaultdict(list)
+    groups: dict[str, list[LeafSharding]] = defaultdict(list)
     for leaf in leaves:
         if leaf.fsdp is not None:
             vector = f"vectors of {np.dtype(leaf.dtype).name}"
@@ -105,6 +113,6 @@ def _together(leaves: Sequence[Leaf]) -> dict[str, list[Leaf]]:
     return groups
 
 
-def _sent(leaf: Leaf, dtype: Any) -> np.dtype[Any]:
+def _sent(leaf: LeafSharding, dtype: Any) -> np.dtype[Any]:
     """Return the dtype in which a leaf travels."""
     return np.dtype(dtype if dtype is not None and len(leaf.shape) > 1 else leaf.dtype)

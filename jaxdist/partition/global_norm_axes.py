@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 
 from jaxdist.core.dtypes import wide
 from jaxdist.core.plan import Plan
-from jaxdist.partition.param_sharding import Leaf
-from jaxdist.partition.traffic import Traffic, real_axes
+from jaxdist.partition.param_sharding import LeafSharding
+from jaxdist.partition.traffic import PlannedCollective, real_axes
 
-Axes = tuple[str, ...]
+AxisTuple = tuple[str, ...]
 
 
-def axes_of(leaf: Leaf) -> Axes:
+def axes_of(leaf: LeafSharding) -> AxisTuple:
     """Name the axes that split a leaf, in the order of its dims.
 
     Not the pipe axis: along it are different leaves.
@@ -25,11 +25,11 @@ def axes_of(leaf: Leaf) -> Axes:
 
 def lengths(
     plan: Plan,
-    leaves: Sequence[Leaf],
+    leaves: Sequence[LeafSharding],
     asked: Sequence[Sequence[bool]],
     totals: int = 0,
     updates: int = 1,
-) -> Iterator[Traffic]:
+) -> Iterator[PlannedCollective]:
     """Yield the sums of squares that an optimizer asks for.
 
     Args:
@@ -39,7 +39,7 @@ def lengths(
         totals: how often it asks for their sum over all stages.
         updates: times that parameters move in a step.
     """
-    sums: Counter[Axes] = Counter()
+    sums: Counter[AxisTuple] = Counter()
     if plan.stages > 1:
         sums["pipe",] = totals * max(wide(leaf.dtype).itemsize for leaf in leaves)
     for wanted in asked:
@@ -48,7 +48,7 @@ def lengths(
             sums[over] += wide(leaf.dtype).itemsize * want
     for axes, payload in sums.items():
         if axes:
-            yield Traffic(
+            yield PlannedCollective(
                 what="lengths",
                 kind="all-reduce",
                 axes=axes,

@@ -22,16 +22,16 @@ from typing import Final
 import numpy as np
 
 from jaxdist.collectives.compress.codec import Codec
-from jaxdist.collectives.compress.hierarchical import Hierarchical
-from jaxdist.collectives.compress.method import Axes, Method
-from jaxdist.collectives.compress.powersgd import Power
+from jaxdist.collectives.compress.hierarchical import HierarchicalAllReduce
+from jaxdist.collectives.compress.method import AllReduceAlgorithm, Axes
+from jaxdist.collectives.compress.powersgd import PowerSGD
 from jaxdist.collectives.reduce import axes_without
 from jaxdist.collectives.registry import METHODS, narrow, set_up
-from jaxdist.core.errors import BadInput, Remark
+from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.core.plan import Plan
-from jaxdist.partition.param_sharding import Leaf
+from jaxdist.partition.param_sharding import LeafSharding
 from jaxdist.partition.powersgd_ranks import methods
-from jaxdist.partition.traffic import Traffic
+from jaxdist.partition.traffic import PlannedCollective
 
 AXIS: Final = "data"
 """Along which gradients are compressed."""
@@ -75,7 +75,7 @@ def check_levels(plan: Plan, found: Sequence[Axes]) -> None:
             )
 
 
-def check_shared(plan: Plan, leaves: Sequence[Leaf]) -> None:
+def check_shared(plan: Plan, leaves: Sequence[LeafSharding]) -> None:
     """Refuse what would round the parameters themselves, or fill the memory again."""
     asked, fsdp = plan.reduce, plan.mesh.fsdp
     if asked.gather != "exact" and plan.zero != 3:
@@ -91,7 +91,7 @@ def check_shared(plan: Plan, leaves: Sequence[Leaf]) -> None:
             warnings.warn(
                 f"plan.reduce.{name} = {getattr(asked, name)} does nothing: "
                 "plan.mesh.fsdp = 1",
-                Remark,
+                JaxdistWarning,
                 stacklevel=3,
             )
     lossy = asked.via not in PLAIN and not set_up(asked).lossless
@@ -116,26 +116,26 @@ BUCKETS: Final = "reduce_gradients/bucket"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bucket:
+class GradientBucket:
     """Gradients that are compressed together."""
 
     places: tuple[int, ...]
     """Where they are in the tree's order."""
     axes: Axes
     """Axes they are summed over, outermost first."""
-    method: Method
+    method: AllReduceAlgorithm
     """How they are summed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reduction:
+class GradientReduction:
     """How the gradients of a plan are summed."""
 
     exactly: tuple[Axes, ...]
     """Axes over which each gradient is summed exactly, first."""
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[GradientBucket, ...]
     """What is compressed then."""
-    scatter: Method
+    scatter: AllReduceAlgorithm
     """How gradients of parameters that fsdp shares out are summed along it."""
     gather: Codec | None
     """How such parameters travel; None: as they are."""
@@ -151,11 +151,11 @@ class Reduction:
         return tuple(sorted(place for b in self.buckets for place in b.places))
 
 
-def exact_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
+def exact_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> GradientReduction:
     """Return the exact sum of every gradient."""
     over = tuple(axes_without(plan.sum_axes, leaf.spec()) for leaf in leaves)
     asked = plan.reduce
-    return Reduction(
+    return GradientReduction(
         exactly=over,
         buckets=(),
         scatter=narrow(asked.scatter, asked.block)[0],
@@ -163,13 +163,13 @@ def exact_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
     )
 
 
-def summed_exactly(reduction: Reduction) -> Reduction:
+def summed_exactly(reduction: GradientReduction) -> GradientReduction:
     """Return the same buckets, with everything sent."""
     exact = [replace(b, method=METHODS["exact"]) for b in reduction.buckets]
     return replace(reduction, buckets=tuple(exact))
 
 
-def plan_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
+def plan_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> GradientReduction:
     """Say how gradients are summed.
 
     Args:
@@ -187,12 +187,12 @@ def plan_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
     if plan.mesh.size(AXIS) == 1:
         warnings.warn(
             f"plan.reduce.via = {plan.reduce.via} does nothing: plan.mesh.{AXIS} = 1",
-            Remark,
+            JaxdistWarning,
             stacklevel=2,
         )
         return exact
     method = set_up(plan.reduce)
-    levels = isinstance(method, Hierarchical)
+    levels = isinstance(method, HierarchicalAllReduce)
     own = methods(plan, leaves, method)
     exactly, grouped = list(exact.exactly), defaultdict(list)
     for place in reversed(range(len(leaves))):
@@ -207,7 +207,7 @@ def plan_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
         exact,
         exactly=tuple(exactly),
         buckets=tuple(
-            Bucket(places=tuple(places), axes=axes, method=each)
+            GradientBucket(places=tuple(places), axes=axes, method=each)
             for (axes, each, _), together in grouped.items()
             for places in _buckets(plan, leaves, together)
         ),
@@ -215,8 +215,8 @@ def plan_reduction(plan: Plan, leaves: Sequence[Leaf]) -> Reduction:
 
 
 def compressed(
-    plan: Plan, leaves: Sequence[Leaf], reduction: Reduction
-) -> Iterator[Traffic]:
+    plan: Plan, leaves: Sequence[LeafSharding], reduction: GradientReduction
+) -> Iterator[PlannedCollective]:
     """Yield what the buckets move."""
     for number, bucket in enumerate(reduction.buckets):
         shapes = [leaves[place].local(plan) for place in bucket.places]
@@ -224,7 +224,7 @@ def compressed(
         sizes = {axis: plan.mesh.size(axis) for axis in bucket.axes}
         numbers = sum(map(math.prod, shapes))
         for place, payload in enumerate(bucket.method.payloads(shapes, dtype, sizes)):
-            yield Traffic(
+            yield PlannedCollective(
                 what=bucket.method.name,
                 kind=payload.kind,
                 axes=payload.axes,
@@ -235,14 +235,14 @@ def compressed(
             )
 
 
-def compressor(plan: Plan) -> Callable[[Leaf], bool]:
+def compressor(plan: Plan) -> Callable[[LeafSharding], bool]:
     """Return what tells whether a plan compresses a leaf's gradient along data."""
     if plan.reduce.via in PLAIN or plan.mesh.size(AXIS) == 1:
         return lambda leaf: False
     return partial(is_sent, plan, method=set_up(plan.reduce))
 
 
-def is_sent(plan: Plan, leaf: Leaf, method: Method) -> bool:
+def is_sent(plan: Plan, leaf: LeafSharding, method: AllReduceAlgorithm) -> bool:
     """Tell whether a gradient is compressed along data by a method."""
     if leaf.sent is not None:
         return leaf.sent
@@ -250,18 +250,18 @@ def is_sent(plan: Plan, leaf: Leaf, method: Method) -> bool:
     numbers = math.prod(shape)
     if len(shape) < 2 or numbers < plan.reduce.dense_below:
         return False
-    if isinstance(method, Power):
+    if isinstance(method, PowerSGD):
         return method.rank * (numbers // shape[-1] + shape[-1]) < numbers
     return True
 
 
-def _split(leaf: Leaf) -> frozenset[str]:
+def _split(leaf: LeafSharding) -> frozenset[str]:
     """Return the axes that split a leaf."""
     return frozenset(axis for axis in leaf.spec() if axis)
 
 
 def _buckets(
-    plan: Plan, leaves: Sequence[Leaf], places: Sequence[int]
+    plan: Plan, leaves: Sequence[LeafSharding], places: Sequence[int]
 ) -> Iterator[tuple[int, ...]]:
     """Cut the places into buckets, each as soon as it is full."""
     full, so_far, held = plan.reduce.bucket_mib * 2**20, 0, []

@@ -19,23 +19,23 @@ from jaxdist.partition import (
 from jaxdist.partition.flops import plan_work
 from jaxdist.partition.gradient_buckets import (
     BUCKETS,
-    Reduction,
+    GradientReduction,
     compressed,
     exact_reduction,
 )
-from jaxdist.partition.outer_sync import Sync
-from jaxdist.partition.param_sharding import Leaf
-from jaxdist.partition.traffic import Traffic
-from jaxdist.profile.layer_calls import Call
+from jaxdist.partition.outer_sync import OuterSync
+from jaxdist.partition.param_sharding import LeafSharding
+from jaxdist.partition.traffic import PlannedCollective
+from jaxdist.profile.layer_calls import LayerCall
 
-Key = tuple[str, tuple[str, ...]]
+TrafficKey = tuple[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reads:
+class ParameterReads:
     """The parameters of a step and how it reads them."""
 
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[LeafSharding, ...]
     """Each parameter and how it is split."""
     again: tuple[bool, ...]
     """Whether the backward pass reads each one's value."""
@@ -55,30 +55,32 @@ class Ledger:
 
     plan: Plan
     """The plan it was written for."""
-    rows: tuple[Traffic, ...]
+    rows: tuple[PlannedCollective, ...]
     """One row a layer, direction and kind."""
     work: Mapping[str, int] = field(default_factory=dict)
     """FLOPs a device, forward and backward, by the path of a layer with a kernel."""
-    syncs: tuple[Sync, ...] = ()
+    syncs: tuple[OuterSync, ...] = ()
     """What replicas move between steps, in the order of a period."""
 
-    def beside(self, rows: Iterable[Traffic]) -> "Ledger":
+    def beside(self, rows: Iterable[PlannedCollective]) -> "Ledger":
         """Return the ledger with more rows."""
         return replace(self, rows=(*self.rows, *(row for row in rows if row.payload)))
 
-    def of_sync(self, sync: Sync) -> "Ledger":
+    def of_sync(self, sync: OuterSync) -> "Ledger":
         """Return the ledger of one of the syncs alone."""
         return Ledger(plan=self.plan, rows=sync.rows)
 
-    def summed_by(self, reduction: Reduction, leaves: Sequence[Leaf]) -> "Ledger":
+    def summed_by(
+        self, reduction: GradientReduction, leaves: Sequence[LeafSharding]
+    ) -> "Ledger":
         """Return the ledger with other sums of the same buckets."""
         others = [row for row in self.rows if not row.layer.startswith(BUCKETS)]
         sums = compressed(self.plan, leaves, reduction)
         return replace(self, rows=(*others, *(row for row in sums if row.payload)))
 
-    def by_axes(self) -> dict[Key, int]:
+    def by_axes(self) -> dict[TrafficKey, int]:
         """Payload bytes on a device by (kind, axes)."""
-        total: Counter[Key] = Counter()
+        total: Counter[TrafficKey] = Counter()
         for row in self.rows:
             total[row.kind, row.axes] += row.payload
         return {key: size for key, size in total.items() if size}
@@ -98,24 +100,24 @@ class Ledger:
         total.update({term: round(sent / every) for term, sent in joint.items()})
         return dict(total.most_common())
 
-    def _sent(self, row: Traffic) -> int:
+    def _sent(self, row: PlannedCollective) -> int:
         return wire_bytes(row.kind, row.payload, self.plan.mesh.size(*row.axes))
 
 
-def _term(row: Traffic) -> str:
+def _term(row: PlannedCollective) -> str:
     return f"{row.what}, {' x '.join(row.axes)}"
 
 
 def write_ledger(
     plan: Plan,
-    calls: Iterable[Call],
+    calls: Iterable[LayerCall],
     roles: Roles,
-    reads: Reads,
+    reads: ParameterReads,
     times: int = 1,
-    reduction: Reduction | None = None,
-    syncs: tuple[Sync, ...] = (),
+    reduction: GradientReduction | None = None,
+    syncs: tuple[OuterSync, ...] = (),
     updates: int = 1,
-    own: Callable[[Sequence[Call]], Iterable[Call]] = tuple,
+    own: Callable[[Sequence[LayerCall]], Iterable[LayerCall]] = tuple,
 ) -> Ledger:
     """Write the ledger of a plan's training step.
 
@@ -166,12 +168,12 @@ def write_ledger(
     )
 
 
-def _repeated(row: Traffic, times: int) -> Traffic:
+def _repeated(row: PlannedCollective, times: int) -> PlannedCollective:
     """Return what a layer moves in so many microbatches."""
     return replace(row, payload=times * row.payload, arrays=times * row.arrays)
 
 
-def _talk(part: spatial_layers.Range, roles: Roles) -> Iterator[Traffic]:
+def _talk(part: spatial_layers.CallRange, roles: Roles) -> Iterator[PlannedCollective]:
     """Yield what layers move for one batch or microbatch."""
     plan, calls = part.plan, part.calls
     yield from data_parallel.statistics(part.norms, calls, roles)

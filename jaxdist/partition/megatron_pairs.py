@@ -3,7 +3,7 @@
 Rule: the features between the two divide over the tensor axis, heads undivided. Layers
 in no pair are split by filters where these divide, and tables by rows; a layer whose
 filters do not divide stays whole. Where a network says which layer makes its logits
-(`Answers`), the loss takes them in slices.
+(`LogitsLayer`), the loss takes them in slices.
 Traffic a step of a pair: one sum of its output, and one backward.
 
 Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3; for convolutions the same.
@@ -14,16 +14,18 @@ from typing import Any
 
 from flax import nnx
 
-from jaxdist.core.block_protocol import Answers, Pair, Unit
+from jaxdist.core.block_protocol import ColumnRowPair, LogitsLayer, SingleLayerBlock
 from jaxdist.core.errors import BadInput
 from jaxdist.layers import Embed
 from jaxdist.layers.pool import Pool
 from jaxdist.layers.tensor_role import Role, Roles, use_of
 from jaxdist.partition import column_parallel
-from jaxdist.partition.weights import Weights
+from jaxdist.partition.weights import ShardableLayer
 
 
-def roles(weights: Sequence[Weights], network: nnx.Module, devices: int) -> Roles:
+def roles(
+    weights: Sequence[ShardableLayer], network: nnx.Module, devices: int
+) -> Roles:
     """Say what each layer does with the tensor axis.
 
     Raises:
@@ -49,17 +51,17 @@ def roles(weights: Sequence[Weights], network: nnx.Module, devices: int) -> Role
 def answers_of(network: nnx.Module) -> str:
     """Name the use of a layer that makes a network's logits; empty: it says none."""
     found = getattr(network, "answers", None)
-    return use_of(found.layer, found.method) if isinstance(found, Answers) else ""
+    return use_of(found.layer, found.method) if isinstance(found, LogitsLayer) else ""
 
 
-def _table(table: Weights, answers: str) -> Roles:
+def _table(table: ShardableLayer, answers: str) -> Roles:
     """Say what a table does that is split by rows, and with likenesses to them."""
     attend = use_of(table.path, "attend")
     asked: Role = "logits" if attend == answers else "filter"
     return {table.path: "vocabulary", **({attend: asked} if table.attended else {})}
 
 
-def pairs_of(network: nnx.Module) -> Iterator[Pair]:
+def pairs_of(network: nnx.Module) -> Iterator[ColumnRowPair]:
     """Yield the pairs that modules declare, and those of units in chains."""
     for path, module in nnx.iter_modules(network):
         name = ".".join(map(str, path))
@@ -69,28 +71,28 @@ def pairs_of(network: nnx.Module) -> Iterator[Pair]:
             yield from (pair.under(name) for pair in _in_chain(module.chain()))
 
 
-def fits(pair: Pair, weights: dict[str, Weights]) -> bool:
+def fits(pair: ColumnRowPair, weights: dict[str, ShardableLayer]) -> bool:
     """Tell whether a pair can be dealt out: one group, every layer called."""
     paths = (*pair.first, pair.last)
     return all(path in weights for path in paths) and weights[pair.last].groups == 1
 
 
-def _dealt(pair: Pair) -> Roles:
+def _dealt(pair: ColumnRowPair) -> Roles:
     columns: dict[str, Role] = dict.fromkeys(pair.first, "column")
     inner: dict[str, Role] = dict.fromkeys(pair.inner, "inner")
     return {**columns, pair.last: "row", **inner}
 
 
-def _in_chain(blocks: Iterator[tuple[str, Any]]) -> Iterator[Pair]:
+def _in_chain(blocks: Iterator[tuple[str, Any]]) -> Iterator[ColumnRowPair]:
     """Pair up the units of a chain that follow each other, each used once."""
-    first: tuple[str, Unit] | None = None
+    first: tuple[str, SingleLayerBlock] | None = None
     pools: list[str] = []
     for name, block in blocks:
         unit = getattr(block, "unit", None)
-        if first is not None and isinstance(unit, Unit):
+        if first is not None and isinstance(unit, SingleLayerBlock):
             yield _joined(first, pools, (name, unit))
             first = None
-        elif isinstance(unit, Unit):
+        elif isinstance(unit, SingleLayerBlock):
             first, pools = (name, unit), []
         elif first is not None and isinstance(block, Pool):
             pools.append(name)
@@ -98,9 +100,13 @@ def _in_chain(blocks: Iterator[tuple[str, Any]]) -> Iterator[Pair]:
             first = None
 
 
-def _joined(one: tuple[str, Unit], pools: list[str], two: tuple[str, Unit]) -> Pair:
+def _joined(
+    one: tuple[str, SingleLayerBlock],
+    pools: list[str],
+    two: tuple[str, SingleLayerBlock],
+) -> ColumnRowPair:
     (before, first), (behind, last) = one, two
-    return Pair(
+    return ColumnRowPair(
         first=(f"{before}.{first.weights}",),
         last=f"{behind}.{last.weights}",
         inner=(
@@ -111,7 +117,9 @@ def _joined(one: tuple[str, Unit], pools: list[str], two: tuple[str, Unit]) -> P
     )
 
 
-def _check(pair: Pair, weights: dict[str, Weights], devices: int) -> None:
+def _check(
+    pair: ColumnRowPair, weights: dict[str, ShardableLayer], devices: int
+) -> None:
     for path in pair.first:
         units = weights[path].outputs // pair.unit
         if units % devices:

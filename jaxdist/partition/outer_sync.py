@@ -21,18 +21,18 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.collectives.compress.method import Method
+from jaxdist.collectives.compress.method import AllReduceAlgorithm
 from jaxdist.collectives.registry import narrow
-from jaxdist.core.errors import BadInput, Remark
+from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.core.plan import Plan
-from jaxdist.partition.param_sharding import Leaf
-from jaxdist.partition.traffic import Traffic
+from jaxdist.partition.param_sharding import LeafSharding
+from jaxdist.partition.traffic import PlannedCollective
 
 AXIS: Final = "replica"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sync:
+class OuterSync:
     """What replicas average together at one place of the period."""
 
     after: int
@@ -43,11 +43,11 @@ class Sync:
     """Parameters whose differences are summed as they are, in the tree's order."""
     packed: tuple[int, ...]
     """Parameters whose differences are summed by `method`."""
-    method: Method
+    method: AllReduceAlgorithm
     """How."""
     statistics: bool
     """Whether running statistics are averaged, too."""
-    rows: tuple[Traffic, ...]
+    rows: tuple[PlannedCollective, ...]
     """What it moves."""
 
     def due(self, step: int) -> bool:
@@ -56,8 +56,8 @@ class Sync:
 
 
 def plan_syncs(
-    plan: Plan, leaves: Sequence[Leaf], stats: Sequence[Leaf]
-) -> tuple[Sync, ...]:
+    plan: Plan, leaves: Sequence[LeafSharding], stats: Sequence[LeafSharding]
+) -> tuple[OuterSync, ...]:
     """Say what replicas average, in the order of the period.
 
     Args:
@@ -74,7 +74,7 @@ def plan_syncs(
             warnings.warn(
                 f"plan.outer.every = {asked.every} does nothing: "
                 f"no replicas train on their own in {plan.title}",
-                Remark,
+                JaxdistWarning,
                 stacklevel=2,
             )
         return ()
@@ -85,7 +85,9 @@ def plan_syncs(
     )
 
 
-def fragments(leaves: Sequence[Leaf], count: int) -> tuple[tuple[int, ...], ...]:
+def fragments(
+    leaves: Sequence[LeafSharding], count: int
+) -> tuple[tuple[int, ...], ...]:
     """Deal the blocks out, so that each parameter is in one fragment.
 
     A block is what the first word of a parameter's path names.
@@ -113,17 +115,17 @@ def fragments(leaves: Sequence[Leaf], count: int) -> tuple[tuple[int, ...], ...]
     return tuple(tuple(sorted(places)) for places in held)
 
 
-def _numbers(leaves: Sequence[Leaf], places: Sequence[int]) -> int:
+def _numbers(leaves: Sequence[LeafSharding], places: Sequence[int]) -> int:
     return sum(math.prod(leaves[place].shape) for place in places)
 
 
 def _sync(
     plan: Plan,
-    leaves: Sequence[Leaf],
-    stats: Sequence[Leaf],
+    leaves: Sequence[LeafSharding],
+    stats: Sequence[LeafSharding],
     places: Sequence[int],
     number: int,
-) -> Sync:
+) -> OuterSync:
     """Describe the sync of fragment `number`, counted from 1."""
     asked = plan.outer
     method, codec = narrow(asked.via, 256)
@@ -139,7 +141,7 @@ def _sync(
         sizes, dtype = {AXIS: plan.mesh.replica}, leaves[packed[0]].dtype
         moved = method.payloads(shapes, dtype, sizes)
         rows += [_row(payload.kind, payload.size) for payload in moved]
-    return Sync(
+    return OuterSync(
         after=asked.every * number // asked.fragments,
         every=asked.every,
         exactly=tuple(exactly),
@@ -150,7 +152,7 @@ def _sync(
     )
 
 
-def _row(kind: str, payload: int) -> Traffic:
-    return Traffic(
+def _row(kind: str, payload: int) -> PlannedCollective:
+    return PlannedCollective(
         what="outer step", kind=kind, axes=(AXIS,), payload=payload, layer="outer_step"
     )

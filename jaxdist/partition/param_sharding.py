@@ -35,7 +35,7 @@ _SLICED: Final[Mapping[Role, Mapping[str, int]]] = MappingProxyType(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leaf:
+class LeafSharding:
     """One parameter or statistic and how it is split."""
 
     name: str
@@ -58,7 +58,7 @@ class Leaf:
     def spec(self, *, shared: bool = True) -> tuple[str | None, ...]:
         """Name the axis of each dim; `shared` tells whether fsdp splits it here.
 
-        >>> Leaf(name="k", shape=(8, 4), dtype="f4", tensor=1, fsdp=0).spec()
+        >>> LeafSharding(name="k", shape=(8, 4), dtype="f4", tensor=1, fsdp=0).spec()
         ('fsdp', 'tensor')
         """
         names: list[str | None] = [None] * len(self.shape)
@@ -76,7 +76,9 @@ class Leaf:
         )
 
 
-def leaves_of(plan: Plan, roles: Roles, named: Mapping[str, Any]) -> tuple[Leaf, ...]:
+def leaves_of(
+    plan: Plan, roles: Roles, named: Mapping[str, Any]
+) -> tuple[LeafSharding, ...]:
     """Say how each leaf lies.
 
     Args:
@@ -87,13 +89,15 @@ def leaves_of(plan: Plan, roles: Roles, named: Mapping[str, Any]) -> tuple[Leaf,
     return tuple(_leaves(plan, roles, named))
 
 
-def _leaves(plan: Plan, roles: Roles, named: Mapping[str, Any]) -> Iterator[Leaf]:
+def _leaves(
+    plan: Plan, roles: Roles, named: Mapping[str, Any]
+) -> Iterator[LeafSharding]:
     for name, x in named.items():
         *path, last = name.split("/")
         role = roles.get(".".join(path))
         dim = _SLICED[role].get(last) if role else None
         tensor = None if dim is None else dim % len(x.shape)
-        yield Leaf(
+        yield LeafSharding(
             name=name,
             shape=tuple(x.shape),
             dtype=x.dtype,

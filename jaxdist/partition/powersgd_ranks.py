@@ -3,21 +3,23 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from jaxdist.collectives.compress.method import Method
-from jaxdist.collectives.compress.powersgd import Power
+from jaxdist.collectives.compress.method import AllReduceAlgorithm
+from jaxdist.collectives.compress.powersgd import PowerSGD
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
-from jaxdist.partition.param_sharding import Leaf
+from jaxdist.partition.param_sharding import LeafSharding
 
 
-def methods(plan: Plan, leaves: Sequence[Leaf], method: Method) -> list[Method]:
+def methods(
+    plan: Plan, leaves: Sequence[LeafSharding], method: AllReduceAlgorithm
+) -> list[AllReduceAlgorithm]:
     """Return how each gradient is compressed, PowerSGD with a rank of its own.
 
     Raises:
         BadInput: ranks of another method, no number, or a path that nothing has.
     """
     ranks = dict(map(_rank_of, plan.reduce.ranks))
-    if ranks and not isinstance(method, Power):
+    if ranks and not isinstance(method, PowerSGD):
         raise BadInput(
             f"{plan.reduce.via} has no ranks",
             rule="plan.reduce.ranks are of plan.reduce.via=power",
@@ -38,10 +40,12 @@ def methods(plan: Plan, leaves: Sequence[Leaf], method: Method) -> list[Method]:
     return [_with_rank(method, ranks, name) for name in names]
 
 
-def _with_rank(method: Method, ranks: Mapping[str, int], name: str) -> Method:
+def _with_rank(
+    method: AllReduceAlgorithm, ranks: Mapping[str, int], name: str
+) -> AllReduceAlgorithm:
     """Give PowerSGD the rank of the longest path that a name begins with."""
     found = [path for path in ranks if name.startswith(f"{path}.")]
-    if not (found and isinstance(method, Power)):
+    if not (found and isinstance(method, PowerSGD)):
         return method
     return replace(method, rank=ranks[max(found, key=len)])
 

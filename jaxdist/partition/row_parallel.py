@@ -13,10 +13,12 @@ from flax import nnx
 
 from jaxdist.layers import LSTM, Embed
 from jaxdist.layers.tensor_role import Roles
-from jaxdist.partition.weights import Weights, uneven
+from jaxdist.partition.weights import ShardableLayer, uneven
 
 
-def roles(weights: Sequence[Weights], network: nnx.Module, devices: int) -> Roles:
+def roles(
+    weights: Sequence[ShardableLayer], network: nnx.Module, devices: int
+) -> Roles:
     """Say what each layer does with the tensor axis.
 
     Raises:
@@ -31,9 +33,9 @@ def roles(weights: Sequence[Weights], network: nnx.Module, devices: int) -> Role
     return {w.path: "channel" for w in layers}
 
 
-def _width(weights: Weights) -> int:
+def _width(weights: ShardableLayer) -> int:
     return weights.inputs // weights.groups
 
 
-def _all(layers: Sequence[Weights], devices: int) -> bool:
+def _all(layers: Sequence[ShardableLayer], devices: int) -> bool:
     return all(_width(w) % devices == 0 for w in layers)

@@ -1,8 +1,8 @@
 """Sequence parallelism: pairs, and between them each device has its own tokens.
 
 Rule: as `jaxdist.partition.megatron_pairs`, for networks that say where each token is
-by itself (`Stream`); the tokens of a sample divide over the tensor axis, and the norms,
-sums and dropout between pairs are not repeated.
+by itself (`ResidualStream`); the tokens of a sample divide over the tensor axis, and
+the norms, sums and dropout between pairs are not repeated.
 Traffic a step of a pair's output y: a reduce-scatter of y where `pairs` sums it, an
 all-gather behind the next norm, the reverse of both backward: the bytes of two sums.
 
@@ -13,21 +13,23 @@ from collections.abc import Sequence
 
 from flax import nnx
 
-from jaxdist.core.block_protocol import Stream
+from jaxdist.core.block_protocol import ResidualStream
 from jaxdist.core.errors import BadInput
 from jaxdist.layers.tensor_role import Role, Roles
 from jaxdist.partition import megatron_pairs
-from jaxdist.partition.weights import Weights
+from jaxdist.partition.weights import ShardableLayer
 
 
-def roles(weights: Sequence[Weights], network: nnx.Module, devices: int) -> Roles:
+def roles(
+    weights: Sequence[ShardableLayer], network: nnx.Module, devices: int
+) -> Roles:
     """Say what each layer does with the tensor axis.
 
     Raises:
         BadInput: no stream of tokens, tokens or a pair that do not divide.
     """
     stream = getattr(network, "stream", None)
-    if not isinstance(stream, Stream):
+    if not isinstance(stream, ResidualStream):
         raise BadInput(
             "the network has no tokens to split between its layers",
             rule="plan.weights=sequence is for networks of tokens",
@@ -46,7 +48,9 @@ def roles(weights: Sequence[Weights], network: nnx.Module, devices: int) -> Role
     return {**given, **along, **ends}
 
 
-def _check(weights: Sequence[Weights], stream: Stream, devices: int) -> None:
+def _check(
+    weights: Sequence[ShardableLayer], stream: ResidualStream, devices: int
+) -> None:
     tokens = next((w.tokens for w in weights if w.path in stream.start), 0)
     if tokens % devices:
         near = sorted({tokens // devices * devices, -(-tokens // devices) * devices})

@@ -20,7 +20,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers import GlobalMean, GridMean
 from jaxdist.layers.spatial_gather import put_gather
-from jaxdist.partition.dim_propagation import Dims, Mixed, follow
+from jaxdist.partition.dim_propagation import DimState, MixedDimError, follow
 
 _LAYER: Final = "jaxdist layer "
 """Begins the names of the programs that stand for our layers."""
@@ -79,13 +79,15 @@ def check_positions(
     first = len(program.invars) - len(inputs)
     if plan.spatial_then == "samples":
         _check_sides(program, [""] * first + ["before"] * len(inputs))
-    known = [Dims() for _ in program.invars]
-    known[first] = Dims(split=frozenset(real))
+    known = [DimState() for _ in program.invars]
+    known[first] = DimState(split=frozenset(real))
     try:
-        outs = _Walk(known[first].split, layers).through(program, known)
+        outs = _DimPropagation(known[first].split, layers).through(program, known)
         if any(out.split for out in outs):
-            raise Mixed("its outputs have rows: no mean over positions ends the split")
-    except Mixed as found:
+            raise MixedDimError(
+                "its outputs have rows: no mean over positions ends the split"
+            )
+    except MixedDimError as found:
         raise BadInput(
             "the network mixes positions that lie on different devices",
             rule="only layers of jaxdist.layers look at neighbours in a split image, "
@@ -134,7 +136,7 @@ def _side(env: Mapping[Any, str], atom: Any) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Layers:
+class _TracedLayers:
     """Our layers in a traced network, by label."""
 
     called: tuple[str, ...]
@@ -150,15 +152,15 @@ class _Layers:
 
 
 @dataclass(frozen=True)
-class _Walk:
+class _DimPropagation:
     """Follows the split dims through a program."""
 
     split: frozenset[int]
     """Dims of the input that are cut."""
-    layers: _Layers
+    layers: _TracedLayers
     """Our layers in it."""
 
-    def through(self, jaxpr: Any, known: Sequence[Dims]) -> list[Dims]:
+    def through(self, jaxpr: Any, known: Sequence[DimState]) -> list[DimState]:
         """Return what is known of a program's outputs."""
         env = dict(zip(jaxpr.invars, known, strict=True))
         for eqn in jaxpr.eqns:
@@ -166,7 +168,7 @@ class _Walk:
                 env[var] = dims
         return _look(env, jaxpr.outvars)
 
-    def _step(self, eqn: Any, ops: Sequence[Dims]) -> Sequence[Dims]:
+    def _step(self, eqn: Any, ops: Sequence[DimState]) -> Sequence[DimState]:
         label = str(eqn.params.get("name", ""))
         if label.startswith(_LAYER):
             return [self._ours(label, ops)]
@@ -175,21 +177,23 @@ class _Walk:
             return self.through(getattr(inner, "jaxpr", inner), ops)
         return [follow(eqn, ops)] * len(eqn.outvars)
 
-    def _ours(self, label: str, ops: Sequence[Dims]) -> Dims:
+    def _ours(self, label: str, ops: Sequence[DimState]) -> DimState:
         found, name = {op.split for op in ops if op.split}, label[len(_LAYER) :]
         if found - {self.split}:
-            raise Mixed(f"{name} is called on turned images")
+            raise MixedDimError(f"{name} is called on turned images")
         if found and label in self.layers.whole:
-            raise Mixed(f"{name} reads images from before the gather")
+            raise MixedDimError(f"{name} reads images from before the gather")
         if not found and label == _GATHER:
-            raise Mixed("images are whole already where they are to be gathered")
+            raise MixedDimError(
+                "images are whole already where they are to be gathered"
+            )
         ends = label in self.layers.means or label == _GATHER
-        return Dims(split=self.split if found and not ends else frozenset())
+        return DimState(split=self.split if found and not ends else frozenset())
 
 
 def _traced(
     network: nnx.Module, inputs: Sequence[jax.ShapeDtypeStruct], until: str
-) -> tuple[Any, _Layers]:
+) -> tuple[Any, _TracedLayers]:
     """Trace a network, each of our layers one named program."""
     graph, state = nnx.split(network)
     leaves, tree = jax.tree.flatten(state)
@@ -211,7 +215,7 @@ def _traced(
         return model(*arrays[len(leaves) :])
 
     program = jax.make_jaxpr(run)(*leaves, *inputs).jaxpr
-    return program, _Layers(called=tuple(called), means=frozenset(means))
+    return program, _TracedLayers(called=tuple(called), means=frozenset(means))
 
 
 def _mark(layer: nnx.Module, label: str, called: list[str]) -> None:
@@ -237,6 +241,6 @@ def _is_ours(layer: Any) -> bool:
     )
 
 
-def _look(env: Mapping[Any, Dims], atoms: Sequence[Any]) -> list[Dims]:
+def _look(env: Mapping[Any, DimState], atoms: Sequence[Any]) -> list[DimState]:
     """Return what is known of variables; a literal is one number."""
-    return [Dims() if hasattr(a, "val") else env.get(a, Dims()) for a in atoms]
+    return [DimState() if hasattr(a, "val") else env.get(a, DimState()) for a in atoms]

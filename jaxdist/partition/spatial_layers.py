@@ -13,12 +13,12 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.layers import Exchange, Gather
 from jaxdist.layers.halo import Split
-from jaxdist.profile.layer_calls import Call
+from jaxdist.profile.layer_calls import LayerCall
 
-Calls = tuple[Call, ...]
+LayerCalls = tuple[LayerCall, ...]
 
 
-def part(calls: Sequence[Call], until: str) -> tuple[Calls, Calls]:
+def part(calls: Sequence[LayerCall], until: str) -> tuple[LayerCalls, LayerCalls]:
     """Part a network's calls where images are gathered.
 
     Args:
@@ -43,10 +43,10 @@ def part(calls: Sequence[Call], until: str) -> tuple[Calls, Calls]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Range:
+class CallRange:
     """Calls that follow each other and lie on devices alike."""
 
-    calls: Calls
+    calls: LayerCalls
     """In order."""
     plan: Plan
     """What a device has of an array."""
@@ -54,7 +54,7 @@ class Range:
     """Which devices share batch statistics."""
 
 
-def ranges(plan: Plan, calls: Sequence[Call]) -> tuple[Range, Range]:
+def ranges(plan: Plan, calls: Sequence[LayerCall]) -> tuple[CallRange, CallRange]:
     """Return the calls on split images, and those behind the gather.
 
     Args:
@@ -67,10 +67,10 @@ def ranges(plan: Plan, calls: Sequence[Call]) -> tuple[Range, Range]:
     dealt = plan.on(
         MeshShape(**sizes | {"data": plan.mesh.size("data", *SPATIAL_AXES)})
     )
-    before = Range(calls=split, plan=plan, norms=plan)
+    before = CallRange(calls=split, plan=plan, norms=plan)
     if plan.spatial_then == "samples":
-        return before, Range(calls=whole, plan=dealt, norms=plan)
-    return before, Range(calls=whole, plan=same, norms=same)
+        return before, CallRange(calls=whole, plan=dealt, norms=plan)
+    return before, CallRange(calls=whole, plan=same, norms=same)
 
 
 def gather_of(plan: Plan) -> type[Gather]:

@@ -34,17 +34,19 @@ from jaxdist.layers.pool import Pool
 from jaxdist.layers.tensor_role import Roles
 from jaxdist.layers.window import Window, Windows, cut
 from jaxdist.partition.tensor_parallel import own_channels
-from jaxdist.partition.traffic import Traffic, real_axes
-from jaxdist.profile.layer_calls import Call, of_kind
+from jaxdist.partition.traffic import PlannedCollective, real_axes
+from jaxdist.profile.layer_calls import LayerCall, of_kind
 
 
-def halos(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
+def halos(
+    plan: Plan, calls: Sequence[LayerCall], roles: Roles
+) -> Iterator[PlannedCollective]:
     """Yield the rows every convolution and pooling fetches from its neighbours.
 
     Branches that need the same rows of the same array fetch them once: the compiler
     merges equal operations, and that is counted on.
     """
-    known: set[Fetch] = set()
+    known: set[HaloFetch] = set()
     for call in map(partial(own_channels, plan, roles), _windowed(calls)):
         forward = [f for f in _forward(plan, call, roles) if f not in known]
         known.update(forward)
@@ -53,7 +55,7 @@ def halos(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
             fetched = [f.numbers for f in (*forward, *backward) if f.axis == axis]
             # Among stages each edge is gathered by the whole axis: `layers.halo`.
             staged = plan.mesh.size(PIPE) > 1
-            yield Traffic(
+            yield PlannedCollective(
                 what="halo",
                 kind="all-gather" if staged else "collective-permute",
                 axes=(axis,),
@@ -65,7 +67,7 @@ def halos(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
             )
 
 
-def device_block(plan: Plan, call: Call) -> tuple[tuple[int, ...], Windows]:
+def device_block(plan: Plan, call: LayerCall) -> tuple[tuple[int, ...], Windows]:
     """Return one device's block of a layer's input, and the windows that pass over it.
 
     Args:
@@ -76,12 +78,12 @@ def device_block(plan: Plan, call: Call) -> tuple[tuple[int, ...], Windows]:
     return block, cut(call.layer.windows(call.shape[1:-1]), split, block, call.path)
 
 
-def means(plan: Plan, calls: Sequence[Call]) -> Iterator[Traffic]:
+def means(plan: Plan, calls: Sequence[LayerCall]) -> Iterator[PlannedCollective]:
     """Yield the sums of averages over positions, which end the split."""
     for call in (*of_kind(calls, GlobalMean), *of_kind(calls, GridMean)):
         if axes := real_axes(plan, spatial_axes_of(len(call.shape))):
             features = math.prod(call.out_shape) // plan.mesh.batch_shards
-            yield Traffic(
+            yield PlannedCollective(
                 what="all-reduce",
                 kind="all-reduce",
                 axes=axes,
@@ -91,7 +93,9 @@ def means(plan: Plan, calls: Sequence[Call]) -> Iterator[Traffic]:
             )
 
 
-def gathers(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
+def gathers(
+    plan: Plan, calls: Sequence[LayerCall], roles: Roles
+) -> Iterator[PlannedCollective]:
     """Yield what puts images together where the plan ends their split."""
     for call in map(partial(own_channels, plan, roles), of_kind(calls, Gather)):
         held, full = np.dtype(call.dtype).itemsize, wide(call.dtype).itemsize
@@ -107,7 +111,7 @@ def gathers(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic
                 shape[0] //= devices
                 moved = {"all-to-all": 2 * part * held}
             for kind, payload in moved.items():
-                yield Traffic(
+                yield PlannedCollective(
                     what="gather",
                     kind=kind,
                     axes=(axis,),
@@ -118,7 +122,7 @@ def gathers(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fetch:
+class HaloFetch:
     """Rows that one exchange takes from one neighbour."""
 
     axis: str
@@ -129,7 +133,7 @@ class Fetch:
     """The array and its rows: equal where two exchanges get the same."""
 
 
-def _forward(plan: Plan, call: Call, roles: Roles) -> list[Fetch]:
+def _forward(plan: Plan, call: LayerCall, roles: Roles) -> list[HaloFetch]:
     """List what a window fetches of its input."""
     block, windows = device_block(plan, call)
     filled = tuple(
@@ -144,7 +148,7 @@ def _forward(plan: Plan, call: Call, roles: Roles) -> list[Fetch]:
     return list(_fetches(plan, block, windows, need, array, call.layer.fill))
 
 
-def _backward(plan: Plan, call: Call, roles: Roles) -> list[Fetch]:
+def _backward(plan: Plan, call: LayerCall, roles: Roles) -> list[HaloFetch]:
     """List what is fetched for the gradient of the input."""
     if call.first:
         return []
@@ -162,7 +166,7 @@ def _fetches(
     need: Mapping[int, tuple[int, int]],
     array: tuple[Any, ...],
     fill: float,
-) -> Iterator[Fetch]:
+) -> Iterator[HaloFetch]:
     """Yield the fetches along each dim; a later dim includes earlier halos."""
     shape = list(block)
     for dim, sides in need.items():
@@ -172,7 +176,7 @@ def _fetches(
             for hop, take in hops(rows, shape[dim]):
                 if hop < plan.mesh.size(axis):  # else from beyond the edge
                     what = (*array, dim, side, hop, take)
-                    yield Fetch(axis=axis, numbers=rest * take, what=what)
+                    yield HaloFetch(axis=axis, numbers=rest * take, what=what)
         shape[dim] += sum(sides)
         array = (*array, dim, sides, fill if max(sides) > 0 else None)
 
@@ -181,7 +185,7 @@ def _cut(windows: Sequence[Window]) -> list[tuple[int, Window]]:
     return [(dim, w) for dim, w in enumerate(windows, start=1) if w.axis]
 
 
-def _windowed(calls: Sequence[Call]) -> list[Call]:
+def _windowed(calls: Sequence[LayerCall]) -> list[LayerCall]:
     return [*of_kind(calls, Conv), *of_kind(calls, Pool)]
 
 
@@ -198,7 +202,7 @@ def block_of(plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(block)
 
 
-def _cuts(call: Call, roles: Roles) -> bool:
+def _cuts(call: LayerCall, roles: Roles) -> bool:
     """Tell whether a convolution cuts its own channels out of what it reads."""
     role = roles.get(call.path)
     groups = getattr(call.layer, "feature_group_count", 1)

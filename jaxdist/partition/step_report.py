@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from jaxdist.collectives.hlo_collectives import Move
+from jaxdist.collectives.hlo_collectives import CollectiveOp
 from jaxdist.core.text.formatting import count, percent, size
 
 HINTS: Final = {
@@ -29,7 +29,7 @@ _REPEATED: Final = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class CollectiveSite:
     """The collectives of one kind, over the same axes, from one line of Python."""
 
     kind: str
@@ -51,12 +51,12 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Survey:
+class StepReport:
     """What a compiled step moves and does."""
 
     mesh: Mapping[str, int]
     """Devices along each axis; `devices` alone where no mesh is known."""
-    moves: tuple[Move, ...]
+    moves: tuple[CollectiveOp, ...]
     """Its collectives."""
     inputs: Mapping[str, int]
     """Bytes of each whole array that it is called on, by its path."""
@@ -83,9 +83,9 @@ class Survey:
         return self.flops_device * self.devices / self.flops_written
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[CollectiveSite, ...]:
         """The collectives by line of Python, the largest first."""
-        groups: dict[Any, list[Move]] = defaultdict(list)
+        groups: dict[Any, list[CollectiveOp]] = defaultdict(list)
         for move in self.moves:
             asked = move.source or operation_of(move)
             groups[move.kind, move.axes, asked, operation_of(move)].append(move)
@@ -93,7 +93,7 @@ class Survey:
         return tuple(sorted(places, key=lambda place: -place.payload))
 
     @property
-    def gathers(self) -> tuple[Move, ...]:
+    def gathers(self) -> tuple[CollectiveOp, ...]:
         """The all-gathers that the compiler chose, not the function's author."""
         return tuple(
             move
@@ -119,7 +119,7 @@ class Survey:
             "findings": list(self.findings),
         }
 
-    def _gathered(self, move: Move) -> str:
+    def _gathered(self, move: CollectiveOp) -> str:
         each, operation = move.payload // move.trips, operation_of(move)
         whole = [name for name, size in self.inputs.items() if size == each]
         what = f"the whole of {whole[0]}" if len(whole) == 1 else "a split array"
@@ -161,12 +161,12 @@ class Survey:
             yield f"\nfound: {finding}"
 
 
-def operation_of(move: Move) -> str:
+def operation_of(move: CollectiveOp) -> str:
     """Return the primitive that a collective is made for.
 
-    >>> from jaxdist.collectives.hlo_collectives import Move
+    >>> from jaxdist.collectives.hlo_collectives import CollectiveOp
     >>> name = "jit(step)/transpose(jvp(conv1))/conv_general_dilated"
-    >>> operation_of(Move(kind="", axes=(), group=2, payload=0, name=name))
+    >>> operation_of(CollectiveOp(kind="", axes=(), group=2, payload=0, name=name))
     'conv_general_dilated'
     """
     return move.name.rsplit("/", 1)[-1].strip("()")
@@ -178,11 +178,11 @@ def short(source: str) -> str:
     return source.removeprefix(here)
 
 
-def _place(moves: list[Move]) -> Place:
+def _place(moves: list[CollectiveOp]) -> CollectiveSite:
     first, total = moves[0], Counter[str]()
     for move in moves:
         total.update(count=move.trips, payload=move.payload, wire=move.wire)
-    return Place(
+    return CollectiveSite(
         kind=first.kind,
         axes=first.axes,
         group=first.group,
@@ -192,7 +192,7 @@ def _place(moves: list[Move]) -> Place:
     )
 
 
-def _table(places: Iterable[Place]) -> Iterator[str]:
+def _table(places: Iterable[CollectiveSite]) -> Iterator[str]:
     """Lay out a row a place, numbers to the right."""
     rows = [("collective", "axes", "count", "bytes", "sent", "at")]
     for place in places:

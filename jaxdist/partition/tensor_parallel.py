@@ -35,9 +35,9 @@ from jaxdist.partition import (
     row_parallel,
     sequence_parallel,
 )
-from jaxdist.partition.traffic import Traffic
-from jaxdist.partition.weights import Weights, weights_of
-from jaxdist.profile.layer_calls import Call
+from jaxdist.partition.traffic import PlannedCollective
+from jaxdist.partition.weights import ShardableLayer, weights_of
+from jaxdist.profile.layer_calls import LayerCall
 
 _WORDS: Final = MappingProxyType(
     {
@@ -54,16 +54,16 @@ _WORDS: Final = MappingProxyType(
 """What a person calls the traffic of a role."""
 
 
-class Strategy(Protocol):
+class TensorStrategy(Protocol):
     """Gives each layer of a network its role."""
 
     def __call__(
-        self, weights: Sequence[Weights], network: nnx.Module, devices: int
+        self, weights: Sequence[ShardableLayer], network: nnx.Module, devices: int
     ) -> Roles:
         """Return the roles, or raise `BadInput`."""
 
 
-STRATEGIES: Final[Mapping[str, Strategy]] = MappingProxyType(
+STRATEGIES: Final[Mapping[str, TensorStrategy]] = MappingProxyType(
     {
         "pairs": megatron_pairs.roles,
         "filter": column_parallel.roles,
@@ -73,7 +73,7 @@ STRATEGIES: Final[Mapping[str, Strategy]] = MappingProxyType(
 )
 
 
-def assign(plan: Plan, calls: Sequence[Call], network: nnx.Module) -> Roles:
+def assign(plan: Plan, calls: Sequence[LayerCall], network: nnx.Module) -> Roles:
     """Say what each layer does with the tensor axis of a plan.
 
     Raises:
@@ -95,7 +95,7 @@ def assign(plan: Plan, calls: Sequence[Call], network: nnx.Module) -> Roles:
     return {**given, **dict.fromkeys(_inside(calls, given), "inner")}
 
 
-def _inside(calls: Sequence[Call], roles: Roles) -> Iterator[str]:
+def _inside(calls: Sequence[LayerCall], roles: Roles) -> Iterator[str]:
     """Yield the gathers between the layers of a pair: images of a device's features."""
     last: Role | None = None
     for call in calls:
@@ -104,7 +104,9 @@ def _inside(calls: Sequence[Call], roles: Roles) -> Iterator[str]:
         last = roles.get(call.path, last)
 
 
-def outputs(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic]:
+def outputs(
+    plan: Plan, calls: Sequence[LayerCall], roles: Roles
+) -> Iterator[PlannedCollective]:
     """Yield what layers gather and sum of their outputs, forward and backward."""
     for call in calls:
         role = roles.get(use_of(call.path, call.method))
@@ -114,7 +116,7 @@ def outputs(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic
         for kind, payload, arrays in _kinds(
             role, numbers, kept, full, plan.mesh.tensor
         ):
-            yield Traffic(
+            yield PlannedCollective(
                 what=_WORDS.get(role or "", ""),
                 kind=kind,
                 axes=(AXIS,),
@@ -124,7 +126,7 @@ def outputs(plan: Plan, calls: Sequence[Call], roles: Roles) -> Iterator[Traffic
             )
 
 
-def own_channels(plan: Plan, roles: Roles, call: Call) -> Call:
+def own_channels(plan: Plan, roles: Roles, call: LayerCall) -> LayerCall:
     """Return a call with the channels that one device reads and makes."""
     role = roles.get(use_of(call.path, call.method))
     if role is None:
@@ -162,7 +164,7 @@ def _kinds(
     return ()
 
 
-def _numbers(plan: Plan, call: Call) -> int:
+def _numbers(plan: Plan, call: LayerCall) -> int:
     """Count the numbers of a layer's whole output on one device."""
     axes = spatial_axes_of(len(call.out_shape))
     return math.prod(call.out_laid) // plan.mesh.batch_shards // plan.mesh.size(*axes)

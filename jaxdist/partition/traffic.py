@@ -8,7 +8,7 @@ from jaxdist.core.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traffic:
+class PlannedCollective:
     """One row of a ledger."""
 
     what: str

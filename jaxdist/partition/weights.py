@@ -6,11 +6,11 @@ from typing import Any
 
 from jaxdist.core.errors import BadInput
 from jaxdist.layers import LSTM, Conv, Embed, Linear
-from jaxdist.profile.layer_calls import Call
+from jaxdist.profile.layer_calls import LayerCall
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights:
+class ShardableLayer:
     """One layer with weights that can be split."""
 
     path: str
@@ -31,7 +31,7 @@ class Weights:
     """Whether it reads the network's input."""
 
 
-def weights_of(calls: Sequence[Call]) -> tuple[Weights, ...]:
+def weights_of(calls: Sequence[LayerCall]) -> tuple[ShardableLayer, ...]:
     """List the layers of a network that can be split, each once, in order."""
     found = {call.path: _of(call) for call in calls if _splits(call)}
     for call in calls:
@@ -40,17 +40,17 @@ def weights_of(calls: Sequence[Call]) -> tuple[Weights, ...]:
     return tuple(found.values())
 
 
-def _splits(call: Call) -> bool:
+def _splits(call: LayerCall) -> bool:
     """Tell whether a layer can be split; a table of positions alone cannot."""
     if isinstance(call.layer, Embed):
         return call.method == "__call__" and len(call.shape) > 1
     return isinstance(call.layer, Conv | Linear | LSTM)
 
 
-def _of(call: Call) -> Weights:
+def _of(call: LayerCall) -> ShardableLayer:
     layer = call.layer
     table = isinstance(layer, Embed)
-    return Weights(
+    return ShardableLayer(
         path=call.path,
         layer=layer,
         inputs=layer.features if table else layer.in_features,
@@ -67,7 +67,9 @@ def _outputs(layer: Any) -> int:
     return int(layer.hidden if isinstance(layer, LSTM) else layer.out_features)
 
 
-def uneven(layer: Weights, what: str, count: int, devices: int, works: int) -> BadInput:
+def uneven(
+    layer: ShardableLayer, what: str, count: int, devices: int, works: int
+) -> BadInput:
     """Return the refusal of a layer whose filters or channels do not divide.
 
     Args:

@@ -17,18 +17,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdist.pipeline.async_schedule import Stream
-from jaxdist.pipeline.device_cond import Row, in_turn, once
-from jaxdist.pipeline.stage import Part, Pipeline
-from jaxdist.pipeline.stage_parameters import Held, Slots
+from jaxdist.pipeline.async_schedule import AsyncSchedule
+from jaxdist.pipeline.device_cond import ScheduleRow, in_turn, once
+from jaxdist.pipeline.stage import Microbatch, Pipeline
+from jaxdist.pipeline.stage_parameters import SlotArrays, SlotLayout
 from jaxdist.pipeline.stage_placement import side_by_side
-from jaxdist.pipeline.sync_executor import AXIS, Carry, Runner
-from jaxdist.pipeline.weight_versions import Versions, versions
+from jaxdist.pipeline.sync_executor import AXIS, LoopCarry, ScheduleRunner
+from jaxdist.pipeline.weight_versions import VersionArrays, versions
 
 UPDATE: Final = "stages.update"
 """Scope of what moves weights, as a compiled program has it."""
 
-Move = Callable[[Held, Any, Held], tuple[Held, Any]]
+UpdateFn = Callable[[SlotArrays, Any, SlotArrays], tuple[SlotArrays, Any]]
 """From mean gradients, an optimizer's state and parameters to the next of both."""
 
 
@@ -36,24 +36,24 @@ Move = Callable[[Held, Any, Held], tuple[Held, Any]]
     jax.tree_util.register_dataclass, data_fields=("weights", "opt"), meta_fields=()
 )
 @dataclass(frozen=True, kw_only=True)
-class Moving:
+class WeightState:
     """What a device has of its weights between two beats."""
 
-    weights: Held
+    weights: SlotArrays
     """Ring of versions, [rows, ...] each."""
     opt: Any
     """State of the optimizer, of the newest."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flow:
+class AsyncPipeline:
     """Stages, a stream that moves them, and how their weights move."""
 
     pipe: Pipeline
     """The stages; its tables are those of the stream."""
-    stream: Stream
+    stream: AsyncSchedule
     """Who does what when, on which weights."""
-    move: Move
+    move: UpdateFn
     """Moves the weights of this device's stage."""
 
     @property
@@ -61,7 +61,9 @@ class Flow:
         """Devices along the pipe axis that have the same stage."""
         return [list(group) for group in side_by_side(self.stream.replicas).groups]
 
-    def sum_replicas(self, slots: Slots, held: Held, row: Row | None = None) -> Held:
+    def sum_replicas(
+        self, slots: SlotLayout, held: SlotArrays, row: ScheduleRow | None = None
+    ) -> SlotArrays:
         """Sum what replicas of a stage have, as far as their stages go.
 
         A stage that has no replica may be much larger; its numbers stay where they are.
@@ -82,8 +84,12 @@ class Flow:
 
 
 def run(
-    flow: Flow, params: Held, opt: Any, stats: Held, parts: Part
-) -> tuple[jax.Array, Held, Held, Any]:
+    flow: AsyncPipeline,
+    params: SlotArrays,
+    opt: Any,
+    stats: SlotArrays,
+    parts: Microbatch,
+) -> tuple[jax.Array, SlotArrays, SlotArrays, Any]:
     """Do all of a stream, from its first forward pass to its last update.
 
     Args:
@@ -98,7 +104,7 @@ def run(
         statistics, the mean of those of replicas; new parameters; the optimizer's
         state, with counts of the stage that has moved most often.
     """
-    runner = _Runner(flow, params, opt, stats, parts)
+    runner = _AsyncRunner(flow, params, opt, stats, parts)
     after = runner.run()
     last = _own(runner.versions.last)
     new = jax.tree.map(lambda x: x[last], after.moving.weights)
@@ -110,21 +116,26 @@ def run(
     )
 
 
-class _Runner(Runner):
+class _AsyncRunner(ScheduleRunner):
     """One run of a stream inside a `shard_map`."""
 
     def __init__(
-        self, flow: Flow, params: Held, opt: Any, stats: Held, parts: Part
+        self,
+        flow: AsyncPipeline,
+        params: SlotArrays,
+        opt: Any,
+        stats: SlotArrays,
+        parts: Microbatch,
     ) -> None:
         super().__init__(flow.pipe, params, stats, parts, graded=True)
         self.flow, self.opt = flow, opt
-        self.versions: Versions = versions(flow.stream)
+        self.versions: VersionArrays = versions(flow.stream)
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return all numbers of the tables by name."""
         return {**super().columns(), **self.versions.columns()}
 
-    def first(self) -> Carry:
+    def first(self) -> LoopCarry:
         """Return what there is before the first beat: version 0 in row 0."""
         rows = self.versions.rows
         ring = jax.tree.map(
@@ -134,36 +145,36 @@ class _Runner(Runner):
         return replace(
             carry,
             total=jnp.zeros(self.flow.stream.microbatches, carry.total.dtype),
-            moving=Moving(weights=ring, opt=self.opt),
+            moving=WeightState(weights=ring, opt=self.opt),
         )
 
-    def weights(self, row: Row, carry: Carry) -> Held:
+    def weights(self, row: ScheduleRow, carry: LoopCarry) -> SlotArrays:
         """Return the version that a work reads."""
-        held: Held = jax.tree.map(lambda x: x[row["read"]], carry.moving.weights)
+        held: SlotArrays = jax.tree.map(lambda x: x[row["read"]], carry.moving.weights)
         return held
 
-    def sums(self, row: Row, carry: Carry) -> Held:
+    def sums(self, row: ScheduleRow, carry: LoopCarry) -> SlotArrays:
         """Return what the round has summed before a backward pass.
 
         Who begins a round clears the sums, and not who ends one: sums that are read
         and cleared in one turn would be copied.
         """
-        held: Held = jax.tree.map(
+        held: SlotArrays = jax.tree.map(
             lambda x: jnp.where(row["begins"] > 0, jnp.zeros_like(x), x), carry.grads
         )
         return held
 
-    def noted(self, row: Row, carry: Carry, out: Any) -> Any:
+    def noted(self, row: ScheduleRow, carry: LoopCarry, out: Any) -> Any:
         """Return the losses with one more."""
         return carry.total.at[row["micro"]].add(out)
 
-    def beat(self, row: Row, carry: Carry) -> Carry:
+    def beat(self, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
         """Do a device's work, and move its weights where a round is done."""
         carry = super().beat(row, carry)
         with jax.named_scope(UPDATE):
             return once(row["update"] >= 0, self._update, row, carry)
 
-    def settled(self, row: Row, carry: Carry) -> Carry:
+    def settled(self, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
         """Return the carry with a round summed over replicas, where it is done.
 
         In a loop of its own, and so written in place: XLA's CPU backend fuses with an
@@ -176,12 +187,12 @@ class _Runner(Runner):
         with jax.named_scope(UPDATE):
             return once(row["update"] >= 0, self._sum_replicas, row, carry)
 
-    def _sum_replicas(self, row: Row, carry: Carry) -> Carry:
+    def _sum_replicas(self, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
         """Sum a round over replicas."""
         slots = self.flow.pipe.params
         return replace(carry, grads=self.flow.sum_replicas(slots, carry.grads, row))
 
-    def _update(self, row: Row, carry: Carry) -> Carry:
+    def _update(self, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
         moving = carry.moving
         newest = jax.tree.map(lambda x: x[row["newest"]], moving.weights)
         # In turn: the mean would else be taken in every beat.
@@ -190,16 +201,16 @@ class _Runner(Runner):
         ring = jax.tree.map(
             lambda x, y: x.at[row["update"]].set(y), moving.weights, new
         )
-        return replace(carry, moving=Moving(weights=ring, opt=opt))
+        return replace(carry, moving=WeightState(weights=ring, opt=opt))
 
-    def _of_the_round(self, grads: Held) -> Held:
+    def _of_the_round(self, grads: SlotArrays) -> SlotArrays:
         """Return the mean over a round of its sum."""
         stream = self.flow.stream
         if max(stream.rounds) == 1:
             return grads
         sizes = zip(stream.rounds, stream.replicas, strict=True)
         size = _own(np.array([n for n, count in sizes for _ in range(count)]))
-        mean: Held = jax.tree.map(lambda x: x / size.astype(x.dtype), grads)
+        mean: SlotArrays = jax.tree.map(lambda x: x / size.astype(x.dtype), grads)
         return mean
 
 
@@ -208,7 +219,7 @@ def _own(numbers: np.ndarray) -> jax.Array:
     return jnp.asarray(numbers)[lax.axis_index(AXIS)]
 
 
-def _mean(flow: Flow, stats: Held) -> Held:
+def _mean(flow: AsyncPipeline, stats: SlotArrays) -> SlotArrays:
     """Return the mean of the statistics of replicas."""
     replicas = flow.stream.replicas
     if max(replicas) == 1:
@@ -216,17 +227,17 @@ def _mean(flow: Flow, stats: Held) -> Held:
     count = _own(np.repeat(replicas, replicas))
     with jax.named_scope("statistics_of_replicas"):
         total = flow.sum_replicas(flow.pipe.stats, stats)
-        mean: Held = jax.tree.map(lambda x: x / count.astype(x.dtype), total)
+        mean: SlotArrays = jax.tree.map(lambda x: x / count.astype(x.dtype), total)
         return mean
 
 
-def _together(flow: Flow, opt: Any) -> Any:
+def _together(flow: AsyncPipeline, opt: Any) -> Any:
     """Return an optimizer's state whose counts are those of the busiest stage."""
     if len(set(flow.stream.rounds)) == 1:
         return opt
 
     def is_held(node: Any) -> bool:
-        return isinstance(node, Held)
+        return isinstance(node, SlotArrays)
 
     with jax.named_scope("counts_of_updates"):
         return jax.tree.map(

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from jaxdist.pipeline import schedule_base
-from jaxdist.pipeline.schedule_base import Timetable
-from jaxdist.pipeline.work_item import Work, backward, forward
+from jaxdist.pipeline.schedule_base import PipelineSchedule
+from jaxdist.pipeline.work_item import WorkItem, backward, forward
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stream(Timetable):
+class AsyncSchedule(PipelineSchedule):
     """Some microbatches from the first forward to the last update."""
 
     replicas: tuple[int, ...]
@@ -65,7 +65,7 @@ class Stream(Timetable):
         replica = f".{device - sum(self.replicas[:stage])}"
         return f"stage {stage}{replica if self.replicas[stage] > 1 else ''}"
 
-    def label(self, work: Work) -> str:
+    def label(self, work: WorkItem) -> str:
         """Name a work in its row."""
         return str(work.micro)
 

@@ -14,14 +14,14 @@ from jax import lax
 
 T = TypeVar("T")
 
-Row = Mapping[str, jax.Array]
+ScheduleRow = Mapping[str, jax.Array]
 """Numbers by name: what a device is to do, and in which turn."""
 
-Body = Callable[[Row, T], T]
+CondBody = Callable[[ScheduleRow, T], T]
 """What a device may do to what it carries."""
 
 
-def once(asked: jax.Array, body: Body[T], row: Row, carry: T) -> T:
+def once(asked: jax.Array, body: CondBody[T], row: ScheduleRow, carry: T) -> T:
     """Do something, or nothing, in place.
 
     The body is told the turn, which is 0 and added to its row, and what it reads shall
@@ -38,7 +38,7 @@ def once(asked: jax.Array, body: Body[T], row: Row, carry: T) -> T:
     return lax.while_loop(lambda state: state[0] < turns, turn, first)[1]
 
 
-def in_turn(row: Row, tree: Any) -> Any:
+def in_turn(row: ScheduleRow, tree: Any) -> Any:
     """Return the same arrays, as something that depends on the turn: see `once`."""
     return jax.tree.map(
         lambda x: jnp.where(row["turn"] == 0, x, jnp.zeros_like(x)), tree

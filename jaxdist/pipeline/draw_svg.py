@@ -8,8 +8,8 @@ from typing import Final
 from xml.etree import ElementTree as Xml
 
 from jaxdist.core.text.theme import FILLS, SURFACES, TEXT_ON, Colour
-from jaxdist.pipeline.draw_text import STEP, Table, label_size
-from jaxdist.pipeline.work_item import Work
+from jaxdist.pipeline.draw_text import STEP, DrawableSchedule, label_size
+from jaxdist.pipeline.work_item import WorkItem
 
 _ROW: Final = 24
 _GAP: Final = 4
@@ -40,7 +40,7 @@ _RULES: Final = """
 """
 
 
-def picture(table: Table) -> str:
+def picture(table: DrawableSchedule) -> str:
     """Return a table as an SVG document.
 
     Args:
@@ -69,7 +69,7 @@ def picture(table: Table) -> str:
     return Xml.tostring(root, encoding="unicode") + "\n"
 
 
-def _page(table: Table, width: int, height: int) -> Xml.Element:
+def _page(table: DrawableSchedule, width: int, height: int) -> Xml.Element:
     """Return an empty picture with its words, styles and paper."""
     size = {"width": str(width), "height": str(height)}
     about = {"class": "pipeline", "role": "img", "viewBox": f"0 0 {width} {height}"}
@@ -104,8 +104,8 @@ def _style() -> str:
 
 def _cell(
     root: Xml.Element,
-    table: Table,
-    work: Work | None,
+    table: DrawableSchedule,
+    work: WorkItem | None,
     x: int,
     y: int,
     width: int,
@@ -127,7 +127,7 @@ def _cell(
     _text(root, table.label(work), middle, y + 14, work.kind, anchor="middle")
 
 
-def _key(root: Xml.Element, table: Table, x: int, y: int) -> None:
+def _key(root: Xml.Element, table: DrawableSchedule, x: int, y: int) -> None:
     """Say what the fills mean, of those that the picture has."""
     kinds = {work.kind for row in table.ticks for work in row if work}
     names = [kind for kind in ("forward", "backward", "weights") if kind in kinds]

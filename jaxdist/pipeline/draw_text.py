@@ -9,13 +9,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jaxdist.core.text.theme import FILLS, TEXT_ON
-from jaxdist.pipeline.work_item import Kind, Ticks, Work
+from jaxdist.pipeline.work_item import Ticks, WorkItem, WorkKind
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 
-class Table(Protocol):
+class DrawableSchedule(Protocol):
     """What can be drawn: ticks, and the names of what is in them."""
 
     @property
@@ -29,14 +29,14 @@ class Table(Protocol):
     def lane(self, device: int) -> str:
         """Name the row of a device."""
 
-    def label(self, work: Work) -> str:
+    def label(self, work: WorkItem) -> str:
         """Name a work in its row."""
 
     def note(self, device: int) -> str:
         """Say what a device holds."""
 
 
-AROUND: Final[Mapping[Kind, tuple[str, str]]] = MappingProxyType(
+AROUND: Final[Mapping[WorkKind, tuple[str, str]]] = MappingProxyType(
     {"forward": (" ", " "), "backward": ("[", "]"), "weights": ("(", ")")}
 )
 """What stands on either side of a work's name."""
@@ -44,7 +44,7 @@ AROUND: Final[Mapping[Kind, tuple[str, str]]] = MappingProxyType(
 STEP: Final = 4
 """Ticks from one number below the drawing to the next."""
 
-_STYLES: Final[Mapping[Kind, str]] = MappingProxyType(
+_STYLES: Final[Mapping[WorkKind, str]] = MappingProxyType(
     {
         "forward": f"{TEXT_ON['on-forward'].light} on {FILLS['forward'].light}",
         "backward": f"{TEXT_ON['on-backward'].light} on {FILLS['backward'].light}",
@@ -53,7 +53,9 @@ _STYLES: Final[Mapping[Kind, str]] = MappingProxyType(
 )
 
 
-def draw(table: Table, *, width: int, idle: str = "╱", more: str = "…") -> "Text":
+def draw(
+    table: DrawableSchedule, *, width: int, idle: str = "╱", more: str = "…"
+) -> "Text":
     """Return a table as text for a rich console.
 
     Args:
@@ -82,12 +84,14 @@ def draw(table: Table, *, width: int, idle: str = "╱", more: str = "…") -> "
     return drawn
 
 
-def label_size(table: Table) -> int:
+def label_size(table: DrawableSchedule) -> int:
     """Return the length of the longest name of a work."""
     return max(len(table.label(w)) for row in table.ticks for w in row if w)
 
 
-def _cell(table: Table, work: Work | None, size: int, idle: str) -> tuple[str, str]:
+def _cell(
+    table: DrawableSchedule, work: WorkItem | None, size: int, idle: str
+) -> tuple[str, str]:
     """Return a cell and its style."""
     if work is None:
         return idle * size, "bright_black"

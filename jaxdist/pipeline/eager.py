@@ -13,10 +13,17 @@ backward passes by twice as much as in 1F1B (Zhuang et al. 2022, arXiv 2211.0532
 "eager-1F1B", who hide messages behind it).
 """
 
-from jaxdist.pipeline.work_item import Beat, Beats, Row, Work, backward, forward
+from jaxdist.pipeline.work_item import (
+    Superstep,
+    Supersteps,
+    TickRow,
+    WorkItem,
+    backward,
+    forward,
+)
 
 
-def eager(devices: int, microbatches: int, chunks: int) -> Beats:
+def eager(devices: int, microbatches: int, chunks: int) -> Supersteps:
     """Return who does what in which beat.
 
     Args:
@@ -29,8 +36,8 @@ def eager(devices: int, microbatches: int, chunks: int) -> Beats:
     [1, 2, 2, 2, 1]
     """
     last = devices * chunks - 1
-    ahead: dict[int, list[Work]] = {}
-    back: dict[int, list[Work]] = {}
+    ahead: dict[int, list[WorkItem]] = {}
+    back: dict[int, list[WorkItem]] = {}
     for micro in range(microbatches):
         enters = _enters(micro, devices, chunks)
         for stage in range(last + 1):
@@ -52,10 +59,10 @@ def _enters(micro: int, devices: int, chunks: int) -> int:
     return group * devices * chunks + place
 
 
-def _beat(devices: int, *kinds: list[Work]) -> Beat:
+def _beat(devices: int, *kinds: list[WorkItem]) -> Superstep:
     return tuple(_row(devices, works) for works in kinds if works)
 
 
-def _row(devices: int, works: list[Work]) -> Row:
+def _row(devices: int, works: list[WorkItem]) -> TickRow:
     found = {work.stage % devices: work for work in works}
     return tuple(found.get(device) for device in range(devices))

@@ -17,15 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-Vectors = dict[str, jax.Array]
+FlatBuffers = dict[str, jax.Array]
 """{dtype: numbers}, in the order of the names."""
 
-Lengths = Mapping[str, int]
+BufferLengths = Mapping[str, int]
 """{dtype: how many numbers}."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class FlatTreeSpec:
     """Shapes of the arrays of one tree."""
 
     tree: Any
@@ -38,7 +38,7 @@ class Form:
     """Whether each leaf is random keys, which travel as their numbers."""
 
     @property
-    def lengths(self) -> Lengths:
+    def lengths(self) -> BufferLengths:
         """How many numbers of each dtype it has."""
         total: Counter[str] = Counter()
         for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
@@ -51,7 +51,7 @@ class Form:
         vectors = {d: jax.ShapeDtypeStruct((n,), d) for d, n in self.lengths.items()}
         return jax.eval_shape(self.read, vectors)
 
-    def write(self, vectors: Vectors, tree: Any, *row: jax.Array) -> Vectors:
+    def write(self, vectors: FlatBuffers, tree: Any, *row: jax.Array) -> FlatBuffers:
         """Write a tree of this form over the front of vectors.
 
         Args:
@@ -68,7 +68,7 @@ class Form:
             vectors[dtype] = lax.dynamic_update_slice(vectors[dtype], flat, place)
         return vectors
 
-    def read(self, vectors: Vectors, *row: jax.Array) -> Any:
+    def read(self, vectors: FlatBuffers, *row: jax.Array) -> Any:
         """Read a tree of this form from the front of vectors, as `write` takes them."""
         leaves = []
         for shape, is_key, (dtype, at, length) in zip(
@@ -88,11 +88,11 @@ class Form:
             start[dtype] += math.prod(shape)
 
 
-def form_of(tree: Any) -> Form:
+def form_of(tree: Any) -> FlatTreeSpec:
     """Return the form of a tree of arrays or shapes."""
     leaves, structure = jax.tree.flatten(tree)
     found = jax.eval_shape(lambda: [numbers(x) for x in map(_like, leaves)])
-    return Form(
+    return FlatTreeSpec(
         tree=structure,
         shapes=tuple(tuple(x.shape) for x in found),
         dtypes=tuple(np.dtype(x.dtype).name for x in found),
@@ -113,7 +113,7 @@ def numbers(leaf: jax.Array) -> jax.Array:
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
-def longest(forms: Iterable[Form]) -> Lengths:
+def longest(forms: Iterable[FlatTreeSpec]) -> BufferLengths:
     """Return the lengths of vectors that each of some forms fits in."""
     most: dict[str, int] = {}
     for form in forms:
@@ -122,17 +122,17 @@ def longest(forms: Iterable[Form]) -> Lengths:
     return dict(sorted(most.items()))
 
 
-def zeros(lengths: Lengths, *front: int) -> Vectors:
+def zeros(lengths: BufferLengths, *front: int) -> FlatBuffers:
     """Return vectors of zeros, with so many rows in front."""
     return {dtype: jnp.zeros((*front, n), dtype) for dtype, n in lengths.items()}
 
 
-def size(lengths: Lengths) -> int:
+def size(lengths: BufferLengths) -> int:
     """Count the bytes of vectors of these lengths."""
     return sum(n * np.dtype(dtype).itemsize for dtype, n in lengths.items())
 
 
-def put(ring: Vectors, row: jax.Array, vectors: Vectors) -> Vectors:
+def put(ring: FlatBuffers, row: jax.Array, vectors: FlatBuffers) -> FlatBuffers:
     """Write vectors into a row of a ring."""
     return {
         dtype: lax.dynamic_update_slice(x, vectors[dtype][None], (row, jnp.int32(0)))
@@ -140,7 +140,7 @@ def put(ring: Vectors, row: jax.Array, vectors: Vectors) -> Vectors:
     }
 
 
-def drop(ring: Vectors, row: jax.Array, after: Any) -> Vectors:
+def drop(ring: FlatBuffers, row: jax.Array, after: Any) -> FlatBuffers:
     """Write over a row that has been read for the last time.
 
     Readers that change nothing may run before or after those that write, for all that

@@ -6,14 +6,14 @@ one a tick; what is sent in a tick can be used from the next one on.
 
 from collections.abc import Callable, Sequence
 
-from jaxdist.core.errors import Failed
-from jaxdist.pipeline.work_item import Order, Row, Ticks, Work
+from jaxdist.core.errors import FatalError
+from jaxdist.pipeline.work_item import DeviceOrder, TickRow, Ticks, WorkItem
 
-Needs = Callable[[Work], Sequence[Work]]
+DependencyFn = Callable[[WorkItem], Sequence[WorkItem]]
 """What must have been done in an earlier tick."""
 
 
-def play(orders: Sequence[Order], needs: Needs) -> Ticks:
+def play(orders: Sequence[DeviceOrder], needs: DependencyFn) -> Ticks:
     """Return the table of some orders, with forwards no earlier than they are needed.
 
     Args:
@@ -31,12 +31,12 @@ def play(orders: Sequence[Order], needs: Needs) -> Ticks:
     return _late(_early(orders, needs), needs)
 
 
-def _early(orders: Sequence[Order], needs: Needs) -> Ticks:
-    done: set[Work] = set()
+def _early(orders: Sequence[DeviceOrder], needs: DependencyFn) -> Ticks:
+    done: set[WorkItem] = set()
     at = [0] * len(orders)
-    ticks: list[Row] = []
+    ticks: list[TickRow] = []
 
-    def turn(device: int) -> Work | None:
+    def turn(device: int) -> WorkItem | None:
         if at[device] == len(orders[device]):
             return None
         work = orders[device][at[device]]
@@ -45,22 +45,24 @@ def _early(orders: Sequence[Order], needs: Needs) -> Ticks:
     while len(done) < sum(map(len, orders)):
         row = tuple(map(turn, range(len(orders))))
         if not any(row):
-            raise Failed(f"the devices wait for each other from tick {len(ticks)} on")
+            raise FatalError(
+                f"the devices wait for each other from tick {len(ticks)} on"
+            )
         done.update(filter(None, row))
         at = [place + (work is not None) for place, work in zip(at, row)]
         ticks.append(row)
     return tuple(ticks)
 
 
-def _late(ticks: Ticks, needs: Needs) -> Ticks:
+def _late(ticks: Ticks, needs: DependencyFn) -> Ticks:
     """Move each forward to the last tick at which nobody has to wait for it.
 
     Orders and the number of ticks stay as they are. Messages wait no longer than they
     must, and inputs are held for fewer ticks.
     """
     devices = len(ticks[0])
-    table: list[list[Work | None]] = [[None] * devices for _ in ticks]
-    last: dict[Work, int] = {}
+    table: list[list[WorkItem | None]] = [[None] * devices for _ in ticks]
+    last: dict[WorkItem, int] = {}
     busy = [len(ticks)] * devices
     for tick in reversed(range(len(ticks))):
         for device, work in enumerate(ticks[tick]):

@@ -9,9 +9,9 @@ from typing import Any, Final
 import jax
 
 from jaxdist.pipeline import flat_messages
-from jaxdist.pipeline.device_cond import Row
-from jaxdist.pipeline.flat_messages import Vectors
-from jaxdist.pipeline.stage_parameters import Held
+from jaxdist.pipeline.device_cond import ScheduleRow
+from jaxdist.pipeline.flat_messages import FlatBuffers
+from jaxdist.pipeline.stage_parameters import SlotArrays
 
 
 @partial(
@@ -30,50 +30,50 @@ from jaxdist.pipeline.stage_parameters import Held
     meta_fields=(),
 )
 @dataclass(frozen=True, kw_only=True)
-class Carry:
+class LoopCarry:
     """What a device has between two beats."""
 
     total: Any
     """Sum of what the last stage returned."""
     grads: Any
-    """Sums of gradients, `Held`; None without backward passes."""
-    stats: Held
+    """Sums of gradients, `SlotArrays`; None without backward passes."""
+    stats: SlotArrays
     """Running statistics."""
-    inputs: Vectors
+    inputs: FlatBuffers
     """Ring of what arrived from the stage before."""
-    gradients: Vectors
+    gradients: FlatBuffers
     """Ring of gradients from the stage behind."""
-    kept: Vectors
+    kept: FlatBuffers
     """Ring of what forward passes keep."""
-    up: tuple[Vectors, ...]
+    up: tuple[FlatBuffers, ...]
     """What arrives next from the stage before, hop by hop; until it is sent, what was
     made comes first.
     """
-    down: tuple[Vectors, ...]
+    down: tuple[FlatBuffers, ...]
     """What arrives next from the stage behind."""
     moving: Any = None
     """Weights that change meanwhile, and what changes them; None where none do."""
 
 
-def _arrive(hop: int, row: Row, carry: Carry) -> Carry:
+def _arrive(hop: int, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
     """Keep what arrived from the stage before."""
     kept = flat_messages.put(carry.inputs, row["comes"][hop], carry.up[hop])
     return replace(carry, inputs=kept)
 
 
-def _come_back(hop: int, row: Row, carry: Carry) -> Carry:
+def _come_back(hop: int, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
     """Keep the gradient that arrived from the stage behind."""
     kept = flat_messages.put(carry.gradients, row["returns"][hop], carry.down[hop])
     return replace(carry, gradients=kept)
 
 
-def let_go(row: Row, carry: Carry) -> Carry:
+def let_go(row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
     """Give up what a backward pass has read: see `forms.drop`."""
     kept = flat_messages.drop(carry.kept, row["kept"], (carry.grads, carry.down))
     return replace(carry, kept=kept)
 
 
-ARRIVALS: Final[Mapping[str, Callable[[int, Row, Carry], Carry]]] = MappingProxyType(
-    {"comes": _arrive, "returns": _come_back}
+ARRIVALS: Final[Mapping[str, Callable[[int, ScheduleRow, LoopCarry], LoopCarry]]] = (
+    MappingProxyType({"comes": _arrive, "returns": _come_back})
 )
 """What keeps an arrival, by its row of the table."""

@@ -6,13 +6,13 @@ all vS. All gradients are those of the weights that the step began with.
 
 from collections.abc import Iterator
 
-from jaxdist.pipeline.work_item import Order, Work, backward, forward, weights
+from jaxdist.pipeline.work_item import DeviceOrder, WorkItem, backward, forward, weights
 
-Orders = tuple[Order, ...]
+DeviceOrders = tuple[DeviceOrder, ...]
 """One a device."""
 
 
-def gpipe(devices: int, microbatches: int) -> Orders:
+def gpipe(devices: int, microbatches: int) -> DeviceOrders:
     """All forwards, then all backwards (Huang et al. 2019, arXiv 1811.06965)."""
     micros = range(microbatches)
     return tuple(
@@ -21,7 +21,7 @@ def gpipe(devices: int, microbatches: int) -> Orders:
     )
 
 
-def one_f_one_b(devices: int, microbatches: int) -> Orders:
+def one_f_one_b(devices: int, microbatches: int) -> DeviceOrders:
     """One forward, one backward, after S - 1 - d forwards (arXiv 2006.09503, "flush").
 
     Device d never holds more than S - d microbatches, where GPipe holds M.
@@ -29,7 +29,7 @@ def one_f_one_b(devices: int, microbatches: int) -> Orders:
     return interleaved(devices, microbatches, chunks=1)
 
 
-def interleaved(devices: int, microbatches: int, chunks: int) -> Orders:
+def interleaved(devices: int, microbatches: int, chunks: int) -> DeviceOrders:
     """1F1B with v chunks a device (Narayanan et al. 2021, arXiv 2104.04473).
 
     Microbatches go in groups of S: a device does a group on its first chunk, then on
@@ -40,7 +40,7 @@ def interleaved(devices: int, microbatches: int, chunks: int) -> Orders:
     tick, so they would lengthen nothing and shorten nothing, and only be held.
     """
 
-    def order(d: int) -> Order:
+    def order(d: int) -> DeviceOrder:
         stages = range(d, devices * chunks, devices)
         ahead = [forward(*w) for w in _grouped(devices, microbatches, stages)]
         back = [backward(*w) for w in _grouped(devices, microbatches, stages[::-1])]
@@ -49,14 +49,14 @@ def interleaved(devices: int, microbatches: int, chunks: int) -> Orders:
     return tuple(map(order, range(devices)))
 
 
-def zero_bubble_h1(devices: int, microbatches: int) -> Orders:
+def zero_bubble_h1(devices: int, microbatches: int) -> DeviceOrders:
     """1F1B whose bubble is filled with weights (Qi et al. 2023, arXiv 2401.10241).
 
     Device d is d microbatches behind with the gradients of its weights, so that those
     of its inputs reach the device before it sooner.
     """
 
-    def order(d: int) -> Iterator[Work]:
+    def order(d: int) -> Iterator[WorkItem]:
         todo = 0
         for work in one_f_one_b(devices, microbatches)[d]:
             yield work
@@ -68,17 +68,19 @@ def zero_bubble_h1(devices: int, microbatches: int) -> Orders:
     return tuple(tuple(order(d)) for d in range(devices))
 
 
-def forwards(devices: int, microbatches: int, chunks: int) -> Orders:
+def forwards(devices: int, microbatches: int, chunks: int) -> DeviceOrders:
     """Forwards alone, groups of S microbatches chunk by chunk."""
 
-    def order(d: int) -> Order:
+    def order(d: int) -> DeviceOrder:
         stages = range(d, devices * chunks, devices)
         return tuple(forward(*w) for w in _grouped(devices, microbatches, stages))
 
     return tuple(map(order, range(devices)))
 
 
-def taking_turns(ahead: list[Work], back: list[Work], warmup: int) -> Order:
+def taking_turns(
+    ahead: list[WorkItem], back: list[WorkItem], warmup: int
+) -> DeviceOrder:
     """Some forwards, then one forward and one backward in turn, then what is left."""
     warmup = min(warmup, len(ahead))
     pairs = zip(ahead[warmup:], back)

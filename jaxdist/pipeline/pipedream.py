@@ -15,20 +15,20 @@ import math
 from collections.abc import Callable, Sequence
 
 from jaxdist.core.errors import BadInput
-from jaxdist.pipeline.async_schedule import Stream
+from jaxdist.pipeline.async_schedule import AsyncSchedule
 from jaxdist.pipeline.lockstep import play
 from jaxdist.pipeline.orders import taking_turns
 from jaxdist.pipeline.work_item import (
-    Order,
+    DeviceOrder,
     Ticks,
-    Work,
+    WorkItem,
     backward,
     beat_by_beat,
     forward,
     needs,
 )
 
-Version = Callable[[int, int], int]
+VersionFn = Callable[[int, int], int]
 """The version that a work of (stage, microbatch) takes."""
 
 
@@ -47,7 +47,7 @@ def pipedream(
     *,
     stashing: bool = True,
     vertical_sync: bool = False,
-) -> Stream:
+) -> AsyncSchedule:
     """Return the table of 1F1B-RR.
 
     A forward takes the newest version that its stage has, max(0, m // R_s - K_s + 1);
@@ -84,7 +84,7 @@ def pipedream(
     )
 
 
-def pipedream_2bw(stages: int, microbatches: int, group: int) -> Stream:
+def pipedream_2bw(stages: int, microbatches: int, group: int) -> AsyncSchedule:
     """Return the table of PipeDream-2BW: two versions, an update a group.
 
     All stages take version max(0, m // group - 1), so every gradient is one update old:
@@ -121,13 +121,13 @@ def pipedream_2bw(stages: int, microbatches: int, group: int) -> Stream:
     )
 
 
-def _newest(replicas: Sequence[int]) -> Version:
+def _newest(replicas: Sequence[int]) -> VersionFn:
     """Say what the stage has when a device is done with the microbatch K_s before."""
     held = [most_in_flight(replicas, stage) for stage in range(len(replicas))]
     return lambda stage, micro: max(0, micro // replicas[stage] - held[stage] + 1)
 
 
-def _of_the_input(replicas: Sequence[int]) -> Version:
+def _of_the_input(replicas: Sequence[int]) -> VersionFn:
     newest = _newest(replicas)
     return lambda stage, micro: newest(0, micro) * replicas[0] // replicas[stage]
 
@@ -138,16 +138,16 @@ def _stream(
     microbatches: int,
     *,
     rounds: Sequence[int],
-    ahead: Version,
-    back: Version,
-) -> Stream:
-    def table(version: Version) -> tuple[tuple[int, ...], ...]:
+    ahead: VersionFn,
+    back: VersionFn,
+) -> AsyncSchedule:
+    def table(version: VersionFn) -> tuple[tuple[int, ...], ...]:
         return tuple(
             tuple(version(stage, micro) for micro in range(microbatches))
             for stage in range(len(replicas))
         )
 
-    return Stream(
+    return AsyncSchedule(
         name=name,
         replicas=tuple(replicas),
         microbatches=microbatches,
@@ -161,7 +161,7 @@ def _stream(
 def _ticks(replicas: Sequence[int], microbatches: int) -> Ticks:
     """Play 1F1B on all replicas; what waits for a round waits for all of its works."""
 
-    def order(stage: int, replica: int) -> Order:
+    def order(stage: int, replica: int) -> DeviceOrder:
         mine = range(replica, microbatches, replicas[stage])
         return taking_turns(
             [forward(stage, micro) for micro in mine],
@@ -169,7 +169,7 @@ def _ticks(replicas: Sequence[int], microbatches: int) -> Ticks:
             warmup=most_in_flight(replicas, stage) - 1,
         )
 
-    def waits_for(work: Work) -> tuple[Work, ...]:
+    def waits_for(work: WorkItem) -> tuple[WorkItem, ...]:
         size = replicas[work.stage]
         late = most_in_flight(replicas, work.stage) if work.kind == "forward" else 1
         first = (work.micro // size - late) * size

@@ -7,13 +7,13 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.pipeline.async_schedule import Stream
+from jaxdist.pipeline.async_schedule import AsyncSchedule
 from jaxdist.pipeline.lockstep import play
 from jaxdist.pipeline.pipedream import pipedream, pipedream_2bw
-from jaxdist.pipeline.schedule_base import Timetable
+from jaxdist.pipeline.schedule_base import PipelineSchedule
 from jaxdist.pipeline.stage_placement import places_of
-from jaxdist.pipeline.sync_schedule import Schedule, forward_only, schedule
-from jaxdist.pipeline.work_item import Beats, beat_by_beat, forward, needs
+from jaxdist.pipeline.sync_schedule import SyncSchedule, forward_only, schedule
+from jaxdist.pipeline.work_item import Supersteps, beat_by_beat, forward, needs
 
 _WORDS: Final = (
     ("microbatches=", "optim.accumulate="),
@@ -30,7 +30,7 @@ _WORDS: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turns:
+class DeviceWorkCounts:
     """How often a device along the pipe axis does something in a step."""
 
     micro: int
@@ -39,7 +39,7 @@ class Turns:
     """Times that its weights move."""
 
 
-def table(plan: Plan, microbatches: int) -> Schedule:
+def table(plan: Plan, microbatches: int) -> SyncSchedule:
     """Return who does what when in a step whose microbatches see the same weights.
 
     Raises:
@@ -50,7 +50,7 @@ def table(plan: Plan, microbatches: int) -> Schedule:
         return schedule(pipe.schedule, plan.mesh.pipe, microbatches, pipe.chunks)
 
 
-def stream(plan: Plan, microbatches: int) -> Stream:
+def stream(plan: Plan, microbatches: int) -> AsyncSchedule:
     """Return who does what when in a step whose microbatches move the weights.
 
     Raises:
@@ -68,7 +68,7 @@ def stream(plan: Plan, microbatches: int) -> Stream:
         )
 
 
-def timetable(plan: Plan, microbatches: int) -> Timetable:
+def timetable(plan: Plan, microbatches: int) -> PipelineSchedule:
     """Return who does what when in a training step.
 
     Raises:
@@ -78,7 +78,7 @@ def timetable(plan: Plan, microbatches: int) -> Timetable:
     return found(plan, microbatches)
 
 
-def evaluation(plan: Plan, microbatches: int) -> Beats:
+def evaluation(plan: Plan, microbatches: int) -> Supersteps:
     """Return who does what when in an evaluation."""
     places, stages = places_of(plan), plan.stages
     if not plan.pipe.replicas:
@@ -95,12 +95,12 @@ def evaluation(plan: Plan, microbatches: int) -> Beats:
     return beat_by_beat(play(lists, lambda work: needs(work, stages)))
 
 
-def turns(plan: Plan, microbatches: int) -> tuple[Turns, ...]:
+def turns(plan: Plan, microbatches: int) -> tuple[DeviceWorkCounts, ...]:
     """Return how often each device along the pipe axis does what in a training step.
 
-    >>> from jaxdist.core.plan.pipeline import Pipe
+    >>> from jaxdist.core.plan.pipeline import PipelineConfig
     >>> from jaxdist.core.plan import MeshShape
-    >>> pipe = Pipe(schedule="pipedream", replicas=(2, 1))
+    >>> pipe = PipelineConfig(schedule="pipedream", replicas=(2, 1))
     >>> [t.micro for t in turns(Plan(mesh=MeshShape(pipe=3), pipe=pipe), 8)]
     [4, 4, 8]
     """
@@ -108,7 +108,7 @@ def turns(plan: Plan, microbatches: int) -> tuple[Turns, ...]:
     if plan.pipe.flows:
         rounds = stream(plan, microbatches).rounds
     return tuple(
-        Turns(
+        DeviceWorkCounts(
             micro=microbatches // places.replicas_of(device),
             updates=microbatches // rounds[places.stages_of(device)[0]],
         )

@@ -12,15 +12,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from jaxdist.pipeline.stage_placement import Pairs, Places
-from jaxdist.pipeline.work_item import Beats, Work
+from jaxdist.pipeline.stage_placement import PermutePairs, StagePlacement
+from jaxdist.pipeline.work_item import Supersteps, WorkItem
 
 KINDS: Final = ("forward", "backward")
 """Kinds of work, as tables number them."""
 NOTHING: Final = -1
 """In a table: no row, no work."""
 
-Spans = dict[tuple[int, int], tuple[int, int]]
+LiveSpans = dict[tuple[int, int], tuple[int, int]]
 """The first and the last beat in which the array of (stage, microbatch) is held."""
 
 _COLUMNS: Final = ("stage", "micro")
@@ -32,7 +32,7 @@ _ARRIVES: Final[Mapping[str, str]] = MappingProxyType(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tables:
+class ScheduleArrays:
     """What each device does and where its arrays are, int32 [beats, devices, kinds of
     work] each, and [beats, devices, hops] for what arrives.
     """
@@ -53,7 +53,7 @@ class Tables:
     """Row of the ring of what a forward pass keeps for the backward pass."""
     rows: tuple[int, int, int]
     """Rows of the three rings: inputs, gradients, kept."""
-    hops: tuple[Pairs, ...]
+    hops: tuple[PermutePairs, ...]
     """Who sends to whom behind a beat; gradients go the other way round."""
 
     def columns(self) -> dict[str, np.ndarray]:
@@ -69,7 +69,7 @@ def own(row: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return {name: x[code] if name in each else x for name, x in row.items()}
 
 
-def tables(beats: Beats, places: Places) -> Tables:
+def tables(beats: Supersteps, places: StagePlacement) -> ScheduleArrays:
     """Write a schedule as numbers.
 
     Args:
@@ -96,14 +96,19 @@ def tables(beats: Beats, places: Places) -> Tables:
             for key, (start, _) in span.items():
                 place = start, places.device_of(*key), _hop(name, key, places, hops)
                 found[_ARRIVES[name]][place] = rows[key]
-    return Tables(**found, rows=(sizes[0], sizes[1], sizes[2]), hops=hops)
+    return ScheduleArrays(**found, rows=(sizes[0], sizes[1], sizes[2]), hops=hops)
 
 
 def _nothing(*shape: int) -> np.ndarray:
     return np.full(shape, NOTHING, np.int32)
 
 
-def _hop(name: str, key: tuple[int, int], places: Places, hops: Sequence[Pairs]) -> int:
+def _hop(
+    name: str,
+    key: tuple[int, int],
+    places: StagePlacement,
+    hops: Sequence[PermutePairs],
+) -> int:
     """Return the hop in which an array comes: an input, or a gradient."""
     stage, micro = key
     first = stage - 1 if name == "input" else stage
@@ -111,16 +116,16 @@ def _hop(name: str, key: tuple[int, int], places: Places, hops: Sequence[Pairs])
     return next(n for n, hop in enumerate(hops) if pair in hop)
 
 
-def _spans(beats: Beats, stages: int) -> dict[str, Spans]:
+def _spans(beats: Supersteps, stages: int) -> dict[str, LiveSpans]:
     """Return from when to when each array of each ring is held."""
     backward = any(one.kind == "backward" for _, _, one in _works(beats))
-    spans: dict[str, Spans] = {name: {} for name in _RINGS}
+    spans: dict[str, LiveSpans] = {name: {} for name in _RINGS}
     for beat, _, one in _works(beats):
         _note(spans, beat, one, stages, backward)
     return spans
 
 
-def _works(beats: Beats) -> Iterator[tuple[int, int, Work]]:
+def _works(beats: Supersteps) -> Iterator[tuple[int, int, WorkItem]]:
     """Yield every work with its beat and its device."""
     for beat, rows in enumerate(beats):
         for row in rows:
@@ -130,7 +135,7 @@ def _works(beats: Beats) -> Iterator[tuple[int, int, Work]]:
 
 
 def _note(
-    spans: dict[str, Spans], beat: int, one: Work, stages: int, backward: bool
+    spans: dict[str, LiveSpans], beat: int, one: WorkItem, stages: int, backward: bool
 ) -> None:
     """Note from when to when a work's arrays are held."""
     key, inputs = (one.stage, one.micro), spans["input"]
@@ -152,7 +157,9 @@ def _note(
         spans["gradient"][key] = (spans["gradient"][key][0], beat)
 
 
-def _rows(spans: Spans, places: Places) -> tuple[dict[tuple[int, int], int], int]:
+def _rows(
+    spans: LiveSpans, places: StagePlacement
+) -> tuple[dict[tuple[int, int], int], int]:
     """Give each span the lowest row of its device that is free all along.
 
     Returns:

@@ -4,18 +4,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from jaxdist.pipeline.work_item import Beats, Kind, Ticks, Work
+from jaxdist.pipeline.work_item import Supersteps, Ticks, WorkItem, WorkKind
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timetable:
+class PipelineSchedule:
     """The ticks of some devices."""
 
     name: str
     """What the order of work is called."""
     microbatches: int
     """Microbatches, from 0."""
-    beats: Beats
+    beats: Supersteps
     """`beats[b][t][device]`: what the device does in tick t of beat b, or None. A beat
     ends with an exchange: what was made in it can be used from the next one on, and by
     who made it at once.
@@ -42,17 +42,17 @@ class Timetable:
         return idle(self.ticks)
 
     @cached_property
-    def tick_of(self) -> dict[Work, int]:
+    def tick_of(self) -> dict[WorkItem, int]:
         """The tick of each work."""
         return tick_of(self.ticks)
 
 
-def column(ticks: Ticks, device: int) -> tuple[Work | None, ...]:
+def column(ticks: Ticks, device: int) -> tuple[WorkItem | None, ...]:
     """Return what one device does, tick by tick."""
     return tuple(row[device] for row in ticks)
 
 
-def tick_of(ticks: Ticks) -> dict[Work, int]:
+def tick_of(ticks: Ticks) -> dict[WorkItem, int]:
     """Return the tick of each work."""
     return {work: tick for tick, row in enumerate(ticks) for work in row if work}
 
@@ -63,7 +63,7 @@ def idle(ticks: Ticks) -> float:
     return cells.count(None) / len(cells)
 
 
-def most_held(works: Iterable[Work | None], until: Kind) -> int:
+def most_held(works: Iterable[WorkItem | None], until: WorkKind) -> int:
     """Return how many stage inputs a device holds at most.
 
     An input is held from the tick of its forward to that of its last use, inclusive.

@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 
 from jaxdist.core.plan import Plan
-from jaxdist.partition.param_sharding import Leaf
+from jaxdist.partition.param_sharding import LeafSharding
 from jaxdist.pipeline.leaf_packing import numbers
-from jaxdist.pipeline.stage_parameters import Slot, Slots
-from jaxdist.pipeline.stage_placement import Places
+from jaxdist.pipeline.stage_parameters import ParamSlot, SlotLayout
+from jaxdist.pipeline.stage_placement import StagePlacement
 
-Kind = tuple[bool, str, bool, bool, bool]
+_SlotKind = tuple[bool, str, bool, bool, bool]
 """Vector, dtype, split over tensor, shared out over fsdp, compressed."""
 
 
 def deal_slots(
     plan: Plan,
-    leaves: Sequence[Leaf],
+    leaves: Sequence[LeafSharding],
     users: Sequence[frozenset[int]],
-    places: Places,
-    sent: Callable[[Leaf], bool] = lambda leaf: False,
-) -> Slots:
+    places: StagePlacement,
+    sent: Callable[[LeafSharding], bool] = lambda leaf: False,
+) -> SlotLayout:
     """Deal the leaves of a network into slots.
 
     Args:
@@ -53,7 +53,7 @@ def deal_slots(
         replace(slot, leaf=replace(slot.leaf, name=f"{slot.leaf.name}/{k}"))
         for k, slot in enumerate(ordered)
     ]
-    return Slots(
+    return SlotLayout(
         plan=plan,
         leaves=tuple(leaves),
         slots=tuple(named),
@@ -62,7 +62,7 @@ def deal_slots(
     )
 
 
-def _kind(leaf: Leaf, sent: bool) -> Kind:
+def _kind(leaf: LeafSharding, sent: bool) -> _SlotKind:
     """Return what leaves of one slot have in common."""
     vector = len(leaf.shape) < 2 or "bias" in leaf.name.split("/")
     split = leaf.tensor is not None, leaf.fsdp is not None
@@ -70,7 +70,7 @@ def _kind(leaf: Leaf, sent: bool) -> Kind:
 
 
 def _ranked(
-    plan: Plan, leaves: Sequence[Leaf], own: Sequence[list[int]]
+    plan: Plan, leaves: Sequence[LeafSharding], own: Sequence[list[int]]
 ) -> list[tuple[int | None, ...]]:
     """Return the largest leaf of each device, the second largest of each, and so on."""
     rows = [sorted(p, key=lambda i: -numbers(plan, leaves[i])) for p in own]
@@ -82,14 +82,14 @@ def _ranked(
 
 def _slot(
     plan: Plan,
-    leaves: Sequence[Leaf],
-    kind: Kind,
+    leaves: Sequence[LeafSharding],
+    kind: _SlotKind,
     places: tuple[int | None, ...],
-) -> Slot:
+) -> ParamSlot:
     vector, dtype, tensor, fsdp, sent = kind
     most = max(numbers(plan, leaves[p]) for p in places if p is not None)
     parts = plan.mesh.fsdp if fsdp else 1, plan.mesh.tensor if tensor else 1
-    leaf = Leaf(
+    leaf = LeafSharding(
         name="vectors" if vector else "matrices",
         shape=(plan.mesh.pipe, *parts, most),
         dtype=np.dtype(dtype),
@@ -98,4 +98,4 @@ def _slot(
         pipe=0,
         sent=sent,
     )
-    return Slot(vector=vector, places=places, leaf=leaf)
+    return ParamSlot(vector=vector, places=places, leaf=leaf)

@@ -9,31 +9,31 @@ import jax
 import jax.numpy as jnp
 
 from jaxdist.pipeline import flat_messages
-from jaxdist.pipeline.flat_messages import Form
-from jaxdist.pipeline.schedule_arrays import Tables
-from jaxdist.pipeline.stage_parameters import Held, Slots
+from jaxdist.pipeline.flat_messages import FlatTreeSpec
+from jaxdist.pipeline.schedule_arrays import ScheduleArrays
+from jaxdist.pipeline.stage_parameters import SlotArrays, SlotLayout
 
-Part = Mapping[str, jax.Array]
+Microbatch = Mapping[str, jax.Array]
 """A microbatch: arrays of its samples by name."""
 
-Leaves = Mapping[int, jax.Array]
+LeavesByIndex = Mapping[int, jax.Array]
 """Parameters or statistics by their places in the network's order."""
 
-Call = Callable[[Leaves, Leaves, Any, Part], Any]
+StageFn = Callable[[LeavesByIndex, LeavesByIndex, Any, Microbatch], Any]
 """`(parameters, statistics, carried, part) -> (carried, new statistics)`; of the last
 stage the first result is the share of the loss, or scores.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class PipelineStage:
     """One stage as functions on one device."""
 
     number: int
     """From 0."""
     device: int
     """A device along the pipe axis that has it; its replicas hold the same leaves."""
-    call: Call
+    call: StageFn
     """Its forward pass."""
     params: tuple[int, ...]
     """Places of the parameters that it uses."""
@@ -45,29 +45,31 @@ class Stage:
 class Pipeline:
     """A table and the stages that it moves."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[PipelineStage, ...]
     """In order."""
-    tables: Tables
+    tables: ScheduleArrays
     """Who does what when."""
-    params: Slots
+    params: SlotLayout
     """How parameters lie."""
-    stats: Slots
+    stats: SlotLayout
     """How running statistics lie."""
     dtype: Any
     """Dtype in which matrices are used; None is their own."""
 
-    def own_params(self, stage: Stage, held: Held) -> dict[int, jax.Array]:
+    def own_params(
+        self, stage: PipelineStage, held: SlotArrays
+    ) -> dict[int, jax.Array]:
         """Return a stage's parameters as they are used."""
         own = self.params.own(held, stage.device)
         return {place: _used(own[place], self.dtype) for place in stage.params}
 
-    def own_stats(self, stage: Stage, held: Held) -> dict[int, jax.Array]:
+    def own_stats(self, stage: PipelineStage, held: SlotArrays) -> dict[int, jax.Array]:
         """Return a stage's running statistics."""
         own = self.stats.own(held, stage.device)
         return {place: own[place] for place in stage.stats}
 
     def function(
-        self, stage: Stage, others: Any, stats: Leaves, part: Part
+        self, stage: PipelineStage, others: Any, stats: LeavesByIndex, part: Microbatch
     ) -> Callable[..., Any]:
         """Return a stage as a function of what it has gradients of.
 
@@ -76,7 +78,7 @@ class Pipeline:
             hands on, new statistics))`.
         """
 
-        def call(leaves: Leaves, slopes: list[jax.Array]) -> Any:
+        def call(leaves: LeavesByIndex, slopes: list[jax.Array]) -> Any:
             out, new = stage.call(leaves, stats, together(slopes, others), part)
             last = stage is self.stages[-1]
             return out if last else apart(out)[0], (out, new)
@@ -85,35 +87,40 @@ class Pipeline:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace:
+class StageTrace:
     """What is known of a stage before it runs."""
 
-    stage: Stage
+    stage: PipelineStage
     """The stage."""
-    takes: Form
+    takes: FlatTreeSpec
     """What it is called on."""
-    gives: Form
+    gives: FlatTreeSpec
     """What it returns."""
-    keeps: Form
+    keeps: FlatTreeSpec
     """What its forward pass keeps for the backward pass; nothing where there is none.
     """
     back: Any = None
     """Its backward pass, to be filled with arrays; None where there is none."""
 
     @property
-    def sloped(self) -> Form:
+    def sloped(self) -> FlatTreeSpec:
         """What comes back as the gradient of what it is called on."""
         return sloped(self.takes)
 
 
-def sloped(form: Form) -> Form:
+def sloped(form: FlatTreeSpec) -> FlatTreeSpec:
     """Return the form of the gradient of a tree: that of its floats."""
     return flat_messages.form_of(apart(form.shaped)[0])
 
 
 def traced(
-    pipe: Pipeline, params: Held, stats: Held, parts: Part, *, graded: bool
-) -> Iterator[Trace]:
+    pipe: Pipeline,
+    params: SlotArrays,
+    stats: SlotArrays,
+    parts: Microbatch,
+    *,
+    graded: bool,
+) -> Iterator[StageTrace]:
     """Trace every stage on shapes, in order; inside a `shard_map`.
 
     Args:
@@ -128,7 +135,9 @@ def traced(
     for stage in pipe.stages:
         found: list[Any] = []
 
-        def probe(given: Any, stage: Stage = stage, found: list[Any] = found) -> Any:
+        def probe(
+            given: Any, stage: PipelineStage = stage, found: list[Any] = found
+        ) -> Any:
             slopes, others = apart(given[0])
             run = pipe.function(stage, others, pipe.own_stats(stage, stats), given[1])
             leaves = pipe.own_params(stage, params)
@@ -140,7 +149,7 @@ def traced(
 
         out, kept = jax.eval_shape(probe, (takes.shaped, part))
         gives = flat_messages.form_of(out)
-        yield Trace(
+        yield StageTrace(
             stage=stage,
             takes=takes,
             gives=gives,

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdist.core.plan import Plan
-from jaxdist.partition.param_sharding import Leaf
+from jaxdist.partition.param_sharding import LeafSharding
 from jaxdist.pipeline.leaf_packing import joined, merged, numbers, parted, split
 
 
@@ -31,7 +31,7 @@ from jaxdist.pipeline.leaf_packing import joined, merged, numbers, parted, split
     meta_fields=(),
 )
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class SlotArrays:
     """Parameters, or what is kept for each, as devices of a pipeline hold it."""
 
     matrices: Any
@@ -43,45 +43,45 @@ class Held:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slot:
+class ParamSlot:
     """One array in which every device has one leaf of its own, or none."""
 
     vector: bool
     """Whether its leaves are norms or biases."""
     places: tuple[int | None, ...]
     """The leaf of each device along the pipe axis, in the order of the network."""
-    leaf: Leaf
+    leaf: LeafSharding
     """How the array lies."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slots:
+class SlotLayout:
     """How the leaves of a network lie in slots."""
 
     plan: Plan
     """The layout."""
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[LeafSharding, ...]
     """The network's leaves, in its order."""
-    slots: tuple[Slot, ...]
+    slots: tuple[ParamSlot, ...]
     """Matrices, then vectors, the largest first."""
     shared: tuple[int, ...]
     """Leaves that several devices use."""
     devices: tuple[frozenset[int], ...]
     """Devices along the pipe axis that use each leaf."""
 
-    def held(self) -> tuple[Leaf, ...]:
-        """Return how arrays of `Held` lie, in the order of its leaves."""
+    def held(self) -> tuple[LeafSharding, ...]:
+        """Return how arrays of `SlotArrays` lie, in the order of its leaves."""
         return tuple(
             jax.tree.leaves(self._held([s.leaf for s in self.slots], self.leaves))
         )
 
-    def pack(self, leaves: Sequence[Any]) -> Held:
+    def pack(self, leaves: Sequence[Any]) -> SlotArrays:
         """Put a network's leaves, whole ones, into slots."""
         given = dict(enumerate(leaves))
         rows = [self._stacked(slot, given) for slot in self.slots]
         return self._held(rows, leaves)
 
-    def shapes(self, leaves: Sequence[Any]) -> Held:
+    def shapes(self, leaves: Sequence[Any]) -> SlotArrays:
         """Return shapes and dtypes of what `pack` returns.
 
         Args:
@@ -95,7 +95,7 @@ class Slots:
         own = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
         return self._held(rows, own)
 
-    def unpack(self, held: Held) -> list[jax.Array]:
+    def unpack(self, held: SlotArrays) -> list[jax.Array]:
         """Take a network's leaves, whole ones, out of slots."""
         found: dict[int, Any] = dict(
             zip(self.shared, self._apart(held)[1], strict=True)
@@ -154,10 +154,10 @@ class Slots:
 
     def of_fronts(
         self,
-        held: Held,
+        held: SlotArrays,
         lengths: Sequence[int],
         change: Callable[[list[jax.Array]], list[jax.Array]],
-    ) -> Held:
+    ) -> SlotArrays:
         """Change the first numbers of each slot, and shared leaves; leave the rest.
 
         Args:
@@ -174,7 +174,7 @@ class Slots:
         ]
         return self._held(slots, dict(zip(self.shared, new, strict=True)))
 
-    def own(self, held: Held, device: int) -> dict[int, jax.Array]:
+    def own(self, held: SlotArrays, device: int) -> dict[int, jax.Array]:
         """Return the leaves of a device, from the slots that it has.
 
         Args:
@@ -193,7 +193,9 @@ class Slots:
                 found[place] = merged(array[0, :, 0], self.leaves[place], self.plan)
         return found
 
-    def put(self, held: Held, device: int, leaves: Mapping[int, jax.Array]) -> Held:
+    def put(
+        self, held: SlotArrays, device: int, leaves: Mapping[int, jax.Array]
+    ) -> SlotArrays:
         """Write leaves of a device over those in the slots that it has."""
         slots, shared = self._apart(held)
         for k, slot in enumerate(self.slots):
@@ -206,8 +208,12 @@ class Slots:
         return self._held(slots, dict(zip(self.shared, shared, strict=True)))
 
     def add(
-        self, held: Held, device: int, grads: Mapping[int, jax.Array], first: jax.Array
-    ) -> Held:
+        self,
+        held: SlotArrays,
+        device: int,
+        grads: Mapping[int, jax.Array],
+        first: jax.Array,
+    ) -> SlotArrays:
         """Add to the leaves of a device, in the slots that it has.
 
         Args:
@@ -228,31 +234,33 @@ class Slots:
                 shared[k] = shared[k] + grads[place].astype(shared[k].dtype)
         return self._held(slots, dict(zip(self.shared, shared, strict=True)))
 
-    def _held(self, slots: Sequence[Any], leaves: Any) -> Held:
+    def _held(self, slots: Sequence[Any], leaves: Any) -> SlotArrays:
         pairs = list(zip(self.slots, slots, strict=True))
         kinds = [
             [x for s, x in pairs if s.vector is vector] for vector in (False, True)
         ]
         matrices, vectors = (dict(zip(map(_number, range(len(k))), k)) for k in kinds)
         shared = {self.leaves[place].name: leaves[place] for place in self.shared}
-        return Held(matrices=matrices, shared=shared, vectors=vectors)
+        return SlotArrays(matrices=matrices, shared=shared, vectors=vectors)
 
-    def _apart(self, held: Held) -> tuple[list[Any], list[Any]]:
+    def _apart(self, held: SlotArrays) -> tuple[list[Any], list[Any]]:
         kinds = (held.matrices, held.vectors)
         slots = [kind[_number(k)] for kind in kinds for k in range(len(kind))]
         return slots, [held.shared[self.leaves[place].name] for place in self.shared]
 
-    def _stacked(self, slot: Slot, leaves: Mapping[int, Any]) -> Any:
+    def _stacked(self, slot: ParamSlot, leaves: Mapping[int, Any]) -> Any:
         """Return a slot of leaves by their place, [pipe, fsdp, tensor, n]."""
         return jnp.stack([self._row(slot, place, leaves) for place in slot.places])
 
-    def _dtype(self, slot: Slot, leaves: Sequence[Any]) -> Any:
+    def _dtype(self, slot: ParamSlot, leaves: Sequence[Any]) -> Any:
         """Return the dtype of a slot of leaves."""
         places = slot.places
         own = {slot.leaf.dtype if p is None else leaves[p].dtype for p in places}
         return own.pop() if len(own) == 1 else jnp.result_type(*own)
 
-    def _row(self, slot: Slot, place: int | None, leaves: Mapping[int, Any]) -> Any:
+    def _row(
+        self, slot: ParamSlot, place: int | None, leaves: Mapping[int, Any]
+    ) -> Any:
         """Return what a device along the pipe axis has in a slot, [fsdp, tensor, n]."""
         shape = slot.leaf.shape[1:]
         if place is None:

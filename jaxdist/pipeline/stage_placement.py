@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from jaxdist.core.plan import Plan
 
-Pairs = tuple[tuple[int, int], ...]
+PermutePairs = tuple[tuple[int, int], ...]
 """(from, to): no device is twice on either side."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class StagePlacement:
     """Where stages are."""
 
     of_stages: tuple[tuple[int, ...], ...]
@@ -55,12 +55,12 @@ class Places:
         """Return how many devices share a device's stages, itself included."""
         return len(self.of_stages[self.stages_of(device)[0]])
 
-    def hops(self) -> tuple[Pairs, ...]:
+    def hops(self) -> tuple[PermutePairs, ...]:
         """Return permutations in which every stage reaches the one behind it.
 
-        >>> Places(of_stages=((0,), (1,), (2,))).hops()
+        >>> StagePlacement(of_stages=((0,), (1,), (2,))).hops()
         (((0, 1), (1, 2)),)
-        >>> Places(of_stages=((0, 1), (2,), (3,))).hops()
+        >>> StagePlacement(of_stages=((0, 1), (2,), (3,))).hops()
         (((0, 2), (2, 3)), ((1, 2),))
         """
         found: list[list[tuple[int, int]]] = []
@@ -81,23 +81,23 @@ class Places:
         )
 
 
-def round_the_devices(stages: int, devices: int) -> Places:
+def round_the_devices(stages: int, devices: int) -> StagePlacement:
     """Return the places of stages that have one device each.
 
     >>> round_the_devices(4, 2).of_stages
     ((0,), (1,), (0,), (1,))
     """
-    return Places(of_stages=tuple((k % devices,) for k in range(stages)))
+    return StagePlacement(of_stages=tuple((k % devices,) for k in range(stages)))
 
 
-def side_by_side(replicas: Sequence[int]) -> Places:
+def side_by_side(replicas: Sequence[int]) -> StagePlacement:
     """Return the places of stages with so many devices each.
 
     >>> side_by_side((2, 1)).of_stages
     ((0, 1), (2,))
     """
     ends = itertools.accumulate(replicas)
-    return Places(
+    return StagePlacement(
         of_stages=tuple(
             tuple(range(end - count, end))
             for end, count in zip(ends, replicas, strict=True)
@@ -105,7 +105,7 @@ def side_by_side(replicas: Sequence[int]) -> Places:
     )
 
 
-def places_of(plan: Plan) -> Places:
+def places_of(plan: Plan) -> StagePlacement:
     """Return where the stages of a plan are."""
     if plan.pipe.replicas:
         return side_by_side(plan.pipe.replicas)

@@ -9,18 +9,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from jaxdist.collectives.hlo_collectives import Move
+from jaxdist.collectives.hlo_collectives import CollectiveOp
 from jaxdist.core.axes import part_of
 from jaxdist.pipeline.async_executor import UPDATE
-from jaxdist.pipeline.plan_schedule import Turns
-from jaxdist.pipeline.stage_placement import Places
+from jaxdist.pipeline.plan_schedule import DeviceWorkCounts
+from jaxdist.pipeline.stage_placement import StagePlacement
 
 _STAGE: Final = re.compile(r"stage(\d+)\.(?:forward|backward)")
 
 
 def own_moves(
-    moves: Iterable[Move], places: Places, device: int, turns: Turns, beats: int
-) -> Iterator[Move]:
+    moves: Iterable[CollectiveOp],
+    places: StagePlacement,
+    device: int,
+    turns: DeviceWorkCounts,
+    beats: int,
+) -> Iterator[CollectiveOp]:
     """Yield what a device of a pipeline moves in one step.
 
     Args:
@@ -45,13 +49,13 @@ def own_moves(
             yield _times(turns.micro, beats, seen)
 
 
-def _among(replicas: int, move: Move) -> Move:
+def _among(replicas: int, move: CollectiveOp) -> CollectiveOp:
     """Return a sum among replicas of stages as a device sees it that is one of some."""
     axes = (part_of("pipe", replicas),)
     return replace(move, axes=axes, group=replicas, uneven=False)
 
 
-def _times(turns: int, beats: int, move: Move) -> Move:
+def _times(turns: int, beats: int, move: CollectiveOp) -> CollectiveOp:
     """Return what is moved in so many turns of a stage, where each beat has one.
 
     Loops inside of a turn, over the steps of an LSTM, count as often as they go round.

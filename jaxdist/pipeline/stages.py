@@ -14,18 +14,18 @@ from flax import nnx
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
-from jaxdist.pipeline.stage_placement import Places, places_of
+from jaxdist.pipeline.stage_placement import StagePlacement, places_of
 
-Blocks = tuple[str, ...]
+BlockNames = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
     """A network cut into stages."""
 
-    blocks: tuple[Blocks, ...]
+    blocks: tuple[BlockNames, ...]
     """Names of the blocks of each stage, in order."""
-    places: Places
+    places: StagePlacement
     """Where along the pipe axis they are."""
 
     @property
@@ -91,7 +91,7 @@ def variables_of(block: Any) -> set[int]:
     return {id(node) for node in nodes if isinstance(node, nnx.Variable)}
 
 
-def run(model: Any, blocks: Blocks, carried: Any) -> Any:
+def run(model: Any, blocks: BlockNames, carried: Any) -> Any:
     """Call some blocks of a network on what the one before them returned.
 
     Args:
@@ -136,7 +136,7 @@ def _place(cut: str, names: Sequence[str]) -> int:
     )
 
 
-def _disordered(plan: Plan, names: Blocks, starts: list[int]) -> BadInput:
+def _disordered(plan: Plan, names: BlockNames, starts: list[int]) -> BadInput:
     return BadInput(
         "the cuts of the network are not in its order",
         rule="plan.pipe.cuts follows the order of the blocks",
@@ -157,7 +157,7 @@ def _check_chain(plan: Plan, network: Any) -> None:
         )
 
 
-def _check_count(plan: Plan, names: Blocks) -> None:
+def _check_count(plan: Plan, names: BlockNames) -> None:
     """Refuse more stages than blocks, and cuts into other numbers of stages."""
     if plan.stages > len(names):
         fits = max(n for n in range(1, len(names) + 1) if not plan.stages % n)

@@ -19,25 +19,27 @@ import numpy as np
 from jax import lax
 
 from jaxdist.pipeline import flat_messages
-from jaxdist.pipeline.device_cond import Row, in_turn, once
-from jaxdist.pipeline.flat_messages import Vectors
-from jaxdist.pipeline.loop_carry import ARRIVALS, Carry, let_go
+from jaxdist.pipeline.device_cond import ScheduleRow, in_turn, once
+from jaxdist.pipeline.flat_messages import FlatBuffers
+from jaxdist.pipeline.loop_carry import ARRIVALS, LoopCarry, let_go
 from jaxdist.pipeline.schedule_arrays import NOTHING, own
 from jaxdist.pipeline.stage import (
-    Part,
+    Microbatch,
     Pipeline,
-    Trace,
+    StageTrace,
     apart,
     filled,
     residuals,
     traced,
 )
-from jaxdist.pipeline.stage_parameters import Held
+from jaxdist.pipeline.stage_parameters import SlotArrays
 
 AXIS = "pipe"
 
 
-def run_forward(pipe: Pipeline, params: Held, stats: Held, parts: Part) -> Any:
+def run_forward(
+    pipe: Pipeline, params: SlotArrays, stats: SlotArrays, parts: Microbatch
+) -> Any:
     """Sum what the last stage returns over microbatches.
 
     Args:
@@ -49,13 +51,13 @@ def run_forward(pipe: Pipeline, params: Held, stats: Held, parts: Part) -> Any:
     Returns:
         The sums, zero on devices without the last stage.
     """
-    runner = Runner(pipe, params, stats, parts, graded=False)
+    runner = ScheduleRunner(pipe, params, stats, parts, graded=False)
     return runner.run().total
 
 
 def run(
-    pipe: Pipeline, params: Held, stats: Held, parts: Part
-) -> tuple[jax.Array, Held, Held]:
+    pipe: Pipeline, params: SlotArrays, stats: SlotArrays, parts: Microbatch
+) -> tuple[jax.Array, SlotArrays, SlotArrays]:
     """Do a table's forward and backward passes.
 
     Args:
@@ -68,15 +70,21 @@ def run(
         The sum of what the last stage returned over microbatches, zero on devices
         without it; new statistics; gradients of the sum with respect to `params`.
     """
-    after = Runner(pipe, params, stats, parts, graded=True).run()
+    after = ScheduleRunner(pipe, params, stats, parts, graded=True).run()
     return after.total, after.stats, after.grads
 
 
-class Runner:
+class ScheduleRunner:
     """One run of a table inside a `shard_map`."""
 
     def __init__(
-        self, pipe: Pipeline, params: Held, stats: Held, parts: Part, *, graded: bool
+        self,
+        pipe: Pipeline,
+        params: SlotArrays,
+        stats: SlotArrays,
+        parts: Microbatch,
+        *,
+        graded: bool,
     ) -> None:
         self.pipe, self.params, self.parts = pipe, params, parts
         self.stats, self.graded = stats, graded
@@ -86,7 +94,7 @@ class Runner:
         self.slopes = flat_messages.longest(trace.sloped for trace in self.traces[1:])
         self.keeps = flat_messages.longest(trace.keeps for trace in self.traces)
 
-    def run(self) -> Carry:
+    def run(self) -> LoopCarry:
         """Do every beat."""
         rows = {name: jnp.asarray(x) for name, x in self.columns().items()}
         return lax.scan(self._turn, self.first(), rows)[0]
@@ -95,24 +103,24 @@ class Runner:
         """Return all numbers of the tables by name."""
         return self.pipe.tables.columns()
 
-    def weights(self, row: Row, carry: Carry) -> Held:
+    def weights(self, row: ScheduleRow, carry: LoopCarry) -> SlotArrays:
         """Return the parameters that a work reads, dims over fsdp whole."""
         return self.params
 
-    def sums(self, row: Row, carry: Carry) -> Held:
+    def sums(self, row: ScheduleRow, carry: LoopCarry) -> SlotArrays:
         """Return the sums that a backward pass adds gradients to."""
-        held: Held = carry.grads
+        held: SlotArrays = carry.grads
         return held
 
-    def noted(self, row: Row, carry: Carry, out: Any) -> Any:
+    def noted(self, row: ScheduleRow, carry: LoopCarry, out: Any) -> Any:
         """Return the total with what the last stage returned."""
         return jax.tree.map(jnp.add, carry.total, out)
 
-    def first(self) -> Carry:
+    def first(self) -> LoopCarry:
         """Return what there is before the first beat."""
         inputs, gradients, kept = self.pipe.tables.rows
         hops = range(len(self.pipe.tables.hops))
-        return Carry(
+        return LoopCarry(
             total=jax.tree.map(_zeros, self.traces[-1].gives.shaped),
             grads=jax.tree.map(jnp.zeros_like, self.params) if self.graded else None,
             stats=self.stats,
@@ -123,12 +131,14 @@ class Runner:
             down=tuple(flat_messages.zeros(self.slopes) for _ in hops),
         )
 
-    def _turn(self, carry: Carry, rows: Mapping[str, jax.Array]) -> tuple[Carry, None]:
+    def _turn(
+        self, carry: LoopCarry, rows: Mapping[str, jax.Array]
+    ) -> tuple[LoopCarry, None]:
         me = lax.axis_index(AXIS)
         row = {name: x[me] for name, x in rows.items()}
         return self._sent(self.beat(row, carry)), None
 
-    def beat(self, row: Row, carry: Carry) -> Carry:
+    def beat(self, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
         """Do what a device does in a beat."""
         for way in ("comes", "returns") if self.graded else ("comes",):
             for hop in range(len(self.pipe.tables.hops)):
@@ -142,13 +152,17 @@ class Runner:
         mine = own(row, "backward")
         return once(mine["stage"] != NOTHING, let_go, mine, carry)
 
-    def settled(self, row: Row, carry: Carry) -> Carry:
+    def settled(self, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
         """Return the carry with its sums whole, before what made them is let go."""
         return carry
 
     def _asked(
-        self, kind: str, work: Callable[..., Carry], row: Row, carry: Carry
-    ) -> Carry:
+        self,
+        kind: str,
+        work: Callable[..., LoopCarry],
+        row: ScheduleRow,
+        carry: LoopCarry,
+    ) -> LoopCarry:
         """Do the work of a kind of that stage, if any, whose turn it is."""
         mine = own(row, kind)
         for trace in self.traces:
@@ -158,7 +172,7 @@ class Runner:
                 carry = once(mine["stage"] == number, body, mine, carry)
         return carry
 
-    def _sent(self, carry: Carry) -> Carry:
+    def _sent(self, carry: LoopCarry) -> LoopCarry:
         """Hand on what was made in a beat."""
         ups = self.pipe.tables.hops
         downs = [[(b, a) for a, b in hop] for hop in ups]
@@ -169,7 +183,9 @@ class Runner:
                 down = tuple(_permuted(carry.down[0], hop) for hop in downs)
         return replace(carry, up=up, down=down)
 
-    def _forward(self, trace: Trace, row: Row, carry: Carry) -> Carry:
+    def _forward(
+        self, trace: StageTrace, row: ScheduleRow, carry: LoopCarry
+    ) -> LoopCarry:
         stage, last = trace.stage, trace is self.traces[-1]
         run, leaves, slopes = self._ready(trace, row, carry)
         if self.graded:
@@ -184,7 +200,9 @@ class Runner:
             return replace(carry, total=self.noted(row, carry, out))
         return replace(carry, up=(trace.gives.write(carry.up[0], out), *carry.up[1:]))
 
-    def _backward(self, trace: Trace, row: Row, carry: Carry) -> Carry:
+    def _backward(
+        self, trace: StageTrace, row: ScheduleRow, carry: LoopCarry
+    ) -> LoopCarry:
         _, leaves, slopes = self._ready(trace, row, carry)
         kept = trace.keeps.read(carry.kept, row["kept"])
         back = filled(trace.back, kept, leaves, slopes)
@@ -196,7 +214,7 @@ class Runner:
         added = self.pipe.params.add(before, device, grads, row["turn"])
         return replace(carry, grads=added)
 
-    def _slope(self, trace: Trace, row: Row, carry: Carry) -> Any:
+    def _slope(self, trace: StageTrace, row: ScheduleRow, carry: LoopCarry) -> Any:
         """Return the gradient of what a stage returned, as its neighbour sent it."""
         if trace is self.traces[-1]:
             return in_turn(row, jax.tree.map(_ones, trace.gives.shaped))
@@ -204,7 +222,9 @@ class Runner:
         came = form.read(carry.gradients, row["gradient"])
         return in_turn(row, came)
 
-    def _ready(self, trace: Trace, row: Row, carry: Carry) -> tuple[Any, Any, Any]:
+    def _ready(
+        self, trace: StageTrace, row: ScheduleRow, carry: LoopCarry
+    ) -> tuple[Any, Any, Any]:
         """Return a stage as a function, and what it is called on."""
         stage, pipe = trace.stage, self.pipe
         part = {key: x[row["micro"]] for key, x in self.parts.items()}
@@ -215,7 +235,7 @@ class Runner:
         return run, pipe.own_params(stage, self.weights(row, carry)), slopes
 
 
-def _permuted(vectors: Vectors, pairs: Sequence[tuple[int, int]]) -> Vectors:
+def _permuted(vectors: FlatBuffers, pairs: Sequence[tuple[int, int]]) -> FlatBuffers:
     """Hand vectors to neighbours along the pipe axis."""
     return {dtype: lax.ppermute(x, AXIS, pairs) for dtype, x in vectors.items()}
 

@@ -15,13 +15,19 @@ from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.pipeline import orders, schedule_base
 from jaxdist.pipeline.eager import eager
 from jaxdist.pipeline.lockstep import play
-from jaxdist.pipeline.orders import Orders
-from jaxdist.pipeline.schedule_base import Timetable
-from jaxdist.pipeline.work_item import Beats, Kind, Work, beat_by_beat, needs
+from jaxdist.pipeline.orders import DeviceOrders
+from jaxdist.pipeline.schedule_base import PipelineSchedule
+from jaxdist.pipeline.work_item import (
+    Supersteps,
+    WorkItem,
+    WorkKind,
+    beat_by_beat,
+    needs,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule(Timetable):
+class SyncSchedule(PipelineSchedule):
     """The ticks of one step, its microbatches all on the same weights."""
 
     devices: int
@@ -35,7 +41,7 @@ class Schedule(Timetable):
         return self.devices * self.chunks
 
     @property
-    def last_use(self) -> Kind | None:
+    def last_use(self) -> WorkKind | None:
         """Kind of work that lets go of a stage's input; none where nothing is kept."""
         kinds = {work.kind for row in self.ticks for work in row if work}
         present = (kind for kind in ("weights", "backward") if kind in kinds)
@@ -65,7 +71,7 @@ class Schedule(Timetable):
         """Name the row of a device."""
         return f"{'device' if self.chunks > 1 else 'stage'} {device}"
 
-    def label(self, work: Work) -> str:
+    def label(self, work: WorkItem) -> str:
         """Name a work in its row: its microbatch, and its chunk (a, b, ...) if many."""
         letter = chr(ord("a") + work.stage // self.devices) if self.chunks > 1 else ""
         return f"{work.micro}{letter}"
@@ -78,11 +84,11 @@ class Schedule(Timetable):
         more = f", {held} held" if self.last_use == "weights" else ""
         return f"{flying} in flight{more}"
 
-    def _most(self, device: int, until: Kind) -> int:
+    def _most(self, device: int, until: WorkKind) -> int:
         return schedule_base.most_held(schedule_base.column(self.ticks, device), until)
 
 
-PLAIN: Final[Mapping[str, Callable[[int, int], Orders]]] = MappingProxyType(
+PLAIN: Final[Mapping[str, Callable[[int, int], DeviceOrders]]] = MappingProxyType(
     {
         "gpipe": orders.gpipe,
         "1f1b": orders.one_f_one_b,
@@ -94,8 +100,8 @@ PLAIN: Final[Mapping[str, Callable[[int, int], Orders]]] = MappingProxyType(
 FULL: Final = frozenset({"zb-h1"})
 """Of these, those that need as many microbatches as devices."""
 
-CHUNKED: Final[Mapping[str, Callable[[int, int, int], Orders]]] = MappingProxyType(
-    {"interleaved": orders.interleaved}
+CHUNKED: Final[Mapping[str, Callable[[int, int, int], DeviceOrders]]] = (
+    MappingProxyType({"interleaved": orders.interleaved})
 )
 """Schedules with two chunks a device or more."""
 
@@ -106,7 +112,9 @@ SCHEDULES: Final = (*PLAIN, *CHUNKED, EAGER)
 """The names of all synchronous schedules."""
 
 
-def schedule(name: str, devices: int, microbatches: int, chunks: int = 1) -> Schedule:
+def schedule(
+    name: str, devices: int, microbatches: int, chunks: int = 1
+) -> SyncSchedule:
     """Return the table of a schedule.
 
     Args:
@@ -126,7 +134,7 @@ def schedule(name: str, devices: int, microbatches: int, chunks: int = 1) -> Sch
 
 
 @lru_cache(maxsize=8)
-def _made(name: str, devices: int, microbatches: int, chunks: int) -> Schedule:
+def _made(name: str, devices: int, microbatches: int, chunks: int) -> SyncSchedule:
     """Make a table: every device of a step asks for the same."""
     _refuse_none(devices, microbatches, chunks)
     if name in PLAIN:
@@ -146,7 +154,7 @@ def _made(name: str, devices: int, microbatches: int, chunks: int) -> Schedule:
     return _table(name, beats, microbatches, chunks)
 
 
-def forward_only(devices: int, microbatches: int, chunks: int = 1) -> Schedule:
+def forward_only(devices: int, microbatches: int, chunks: int = 1) -> SyncSchedule:
     """Return the table of an evaluation: forwards alone.
 
     Raises:
@@ -160,13 +168,15 @@ def forward_only(devices: int, microbatches: int, chunks: int = 1) -> Schedule:
     return _table("forward", _played(lists, chunks), microbatches, chunks)
 
 
-def _played(lists: Orders, chunks: int) -> Beats:
+def _played(lists: DeviceOrders, chunks: int) -> Supersteps:
     stages = len(lists) * chunks
     return beat_by_beat(play(lists, lambda work: needs(work, stages)))
 
 
-def _table(name: str, beats: Beats, microbatches: int, chunks: int) -> Schedule:
-    return Schedule(
+def _table(
+    name: str, beats: Supersteps, microbatches: int, chunks: int
+) -> SyncSchedule:
+    return SyncSchedule(
         name=name,
         devices=len(beats[0][0]),
         chunks=chunks,

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxdist.pipeline.async_schedule import Stream
+from jaxdist.pipeline.async_schedule import AsyncSchedule
 from jaxdist.pipeline.schedule_arrays import NOTHING
 from jaxdist.pipeline.stage_placement import side_by_side
-from jaxdist.pipeline.work_item import Work
+from jaxdist.pipeline.work_item import WorkItem
 
 
 @dataclass(frozen=True, kw_only=True)
-class Versions:
+class VersionArrays:
     """What each device does with its weights, int32 [beats, devices] each; a stream's
     beats have a tick each.
     """
@@ -39,7 +39,7 @@ class Versions:
         return {name: getattr(self, name) for name in names}
 
 
-def versions(stream: Stream) -> Versions:
+def versions(stream: AsyncSchedule) -> VersionArrays:
     """Write down which weights a stream's devices read and write.
 
     >>> from jaxdist.pipeline.pipedream import pipedream
@@ -65,7 +65,7 @@ def versions(stream: Stream) -> Versions:
                 round_ = work.micro // stream.rounds[stage]
                 begins[tick, device], begun = round_ > begun, round_
         last[device] = stream.version_at(stage, stream.length) % rows
-    return Versions(
+    return VersionArrays(
         read=read,
         newest=newest,
         update=update,
@@ -75,11 +75,11 @@ def versions(stream: Stream) -> Versions:
     )
 
 
-def _most(stream: Stream) -> int:
+def _most(stream: AsyncSchedule) -> int:
     return max(stream.versions_held(stage) for stage in range(stream.stages))
 
 
-def _version(stream: Stream, work: Work) -> int:
+def _version(stream: AsyncSchedule, work: WorkItem) -> int:
     """Return the version that a work takes."""
     ahead = work.kind == "forward"
     kind = stream.forward_versions if ahead else stream.backward_versions

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["forward", "backward", "weights"]
+WorkKind = Literal["forward", "backward", "weights"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
+class WorkItem:
     """One cell of a table."""
 
-    kind: Kind
+    kind: WorkKind
     """`backward` is the gradient of the input, and that of the weights as well unless
     the table has `weights` for it."""
     stage: int
@@ -19,43 +19,43 @@ class Work:
     """Microbatch, from 0."""
 
 
-Order = tuple[Work, ...]
+DeviceOrder = tuple[WorkItem, ...]
 """What one device does, first to last."""
 
-Row = tuple[Work | None, ...]
+TickRow = tuple[WorkItem | None, ...]
 """What the devices do in one tick; None does nothing."""
 
-Ticks = tuple[Row, ...]
+Ticks = tuple[TickRow, ...]
 """A table: rows are ticks, columns devices."""
 
-Beat = Ticks
+Superstep = Ticks
 """The ticks between two exchanges: of each device one forward, one backward at most."""
 
-Beats = tuple[Beat, ...]
+Supersteps = tuple[Superstep, ...]
 """A table in its beats."""
 
 
-def beat_by_beat(ticks: Ticks) -> Beats:
+def beat_by_beat(ticks: Ticks) -> Supersteps:
     """Return a table whose devices exchange what they made behind every tick."""
     return tuple((row,) for row in ticks)
 
 
-def forward(stage: int, micro: int) -> Work:
+def forward(stage: int, micro: int) -> WorkItem:
     """Return the forward pass of a stage."""
-    return Work(kind="forward", stage=stage, micro=micro)
+    return WorkItem(kind="forward", stage=stage, micro=micro)
 
 
-def backward(stage: int, micro: int) -> Work:
+def backward(stage: int, micro: int) -> WorkItem:
     """Return the backward pass of a stage."""
-    return Work(kind="backward", stage=stage, micro=micro)
+    return WorkItem(kind="backward", stage=stage, micro=micro)
 
 
-def weights(stage: int, micro: int) -> Work:
+def weights(stage: int, micro: int) -> WorkItem:
     """Return the gradient of a stage's weights, where it has a tick of its own."""
-    return Work(kind="weights", stage=stage, micro=micro)
+    return WorkItem(kind="weights", stage=stage, micro=micro)
 
 
-def needs(work: Work, stages: int) -> tuple[Work, ...]:
+def needs(work: WorkItem, stages: int) -> tuple[WorkItem, ...]:
     """Return the work of earlier ticks that a work takes its inputs from.
 
     Args:

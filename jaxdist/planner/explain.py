@@ -8,14 +8,14 @@ from typing import Final
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.text.formatting import duration, size
 from jaxdist.oracle.collective_times import seconds, straight
-from jaxdist.oracle.compute_times import Worker, stage_seconds, worked_in
-from jaxdist.oracle.link_groups import Group, group_of
-from jaxdist.oracle.overlap import Hiding, hidings
+from jaxdist.oracle.compute_times import ComputeCostModel, stage_seconds, worked_in
+from jaxdist.oracle.link_groups import LinkGroup, group_of
+from jaxdist.oracle.overlap import CollectiveOverlap, hidings
 from jaxdist.oracle.predict import Prediction, moving, paced, packed
 from jaxdist.oracle.stage_transfers import late_in
-from jaxdist.oracle.step_description import Case
+from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
-from jaxdist.partition.traffic import Traffic
+from jaxdist.partition.traffic import PlannedCollective
 from jaxdist.pipeline.plan_schedule import timetable, turns
 from jaxdist.pipeline.stage_placement import places_of
 
@@ -24,7 +24,7 @@ _WHOLE: Final = 0.9995
 
 
 @dataclass(frozen=True, kw_only=True)
-class Term:
+class ExplanationLine:
     """One line of an account."""
 
     name: str
@@ -35,7 +35,9 @@ class Term:
     """What comes of it: seconds, or bytes."""
 
 
-def seconds_of(case: Case, cluster: Cluster, made: Prediction) -> Iterator[Term]:
+def seconds_of(
+    case: StepDescription, cluster: Cluster, made: Prediction
+) -> Iterator[ExplanationLine]:
     """Yield the terms of a step; the indented ones are parts of what follows them.
 
     Args:
@@ -52,20 +54,20 @@ def seconds_of(case: Case, cluster: Cluster, made: Prediction) -> Iterator[Term]
         if ", " in term:
             yield from _rows(ledger, term, cluster)
             yield from (_hidden(one, term) for one in beside if term in one.moved)
-            yield Term(name=term, formula="all of these", value=took)
+            yield ExplanationLine(name=term, formula="all of these", value=took)
     if "packing" in made.terms_s:
         yield _packing(case, cluster, made)
     if "update" in made.terms_s:
         yield _update(case, cluster, made)
     if "input" in made.terms_s:
         late = "samples / input rate of the hosts, less all of the above"
-        yield Term(name="input", formula=late, value=made.terms_s["input"])
+        yield ExplanationLine(name="input", formula=late, value=made.terms_s["input"])
 
 
-def bytes_of(made: Prediction) -> Iterator[Term]:
+def bytes_of(made: Prediction) -> Iterator[ExplanationLine]:
     """Yield the terms of the memory of a device."""
     for term, held in made.memory.items():
-        yield Term(name=term, formula=_KEPT.get(term, ""), value=held)
+        yield ExplanationLine(name=term, formula=_KEPT.get(term, ""), value=held)
 
 
 _KEPT = {
@@ -82,14 +84,14 @@ _KEPT = {
 }
 
 
-def _blocks(case: Case, cluster: Cluster) -> Iterator[Term]:
+def _blocks(case: StepDescription, cluster: Cluster) -> Iterator[ExplanationLine]:
     """Yield what each block computes in one microbatch, on a device that has it."""
     device, dtype = cluster.device, case.dtype
     peak = device.peak(dtype).value
     taken = turns(case.plan, case.microbatches)
     for stage in range(max(1, len(case.stages))):
         place = places_of(case.plan).of_stages[stage][0]
-        worker = Worker(
+        worker = ComputeCostModel(
             case=case,
             device=device,
             ledger=case.ledgers[place],
@@ -104,7 +106,7 @@ def _blocks(case: Case, cluster: Cluster) -> Iterator[Term]:
         for block, work in flops.items():
             share = work / peak / took[block] if took[block] else 0.0
             where = f"stage {stage}, " if case.stages else ""
-            yield Term(
+            yield ExplanationLine(
                 name=f"  {where}{block or 'the rest'}",
                 formula=f"{work / 1e9:,.4g} GFLOP / ({peak / 1e12:,.4g} TFLOP/s x "
                 f"{share:.3f} reached)",
@@ -113,8 +115,8 @@ def _blocks(case: Case, cluster: Cluster) -> Iterator[Term]:
 
 
 def _ticks(
-    case: Case, cluster: Cluster, made: Prediction, busiest: int
-) -> Iterator[Term]:
+    case: StepDescription, cluster: Cluster, made: Prediction, busiest: int
+) -> Iterator[ExplanationLine]:
     """Yield what the busiest device computes, and what it waits."""
     plan, late = case.plan, 1 + cluster.jitter.value
     micro = turns(plan, case.microbatches)[busiest].micro
@@ -125,7 +127,7 @@ def _ticks(
     took = made.terms_s["compute"]
     share = took / (micro * each * late)
     rest = f" x {share:.3g} while others rest" if share < _WHOLE else ""
-    yield Term(
+    yield ExplanationLine(
         name="compute",
         formula=f"{micro} microbatches x {duration(each)} of {of} x {late:.3g} "
         f"jitter{rest}",
@@ -135,7 +137,7 @@ def _ticks(
         count = timetable(plan, case.microbatches).exchanges
         skew = late_in(plan, cluster)
         last = f" ({duration(skew)} more where several do)" if skew else ""
-        yield Term(
+        yield ExplanationLine(
             name="bubble",
             formula=f"{count} beats of {plan.pipe.schedule}, each as long as who "
             f"computes and talks longest in it{last}, less what the busiest does",
@@ -143,9 +145,11 @@ def _ticks(
         )
 
 
-def _rows(ledger: Ledger, term: str, cluster: Cluster) -> Iterator[Term]:
+def _rows(ledger: Ledger, term: str, cluster: Cluster) -> Iterator[ExplanationLine]:
     """Yield the collectives of a term, by kind, with what a message and a byte take."""
-    found: defaultdict[tuple[str, tuple[str, ...]], list[Traffic]] = defaultdict(list)
+    found: defaultdict[tuple[str, tuple[str, ...]], list[PlannedCollective]] = (
+        defaultdict(list)
+    )
     for row in ledger.rows:
         if f"{row.what}, {' x '.join(row.axes)}" == term:
             found[row.kind, row.axes].append(row)
@@ -153,10 +157,12 @@ def _rows(ledger: Ledger, term: str, cluster: Cluster) -> Iterator[Term]:
         group = group_of(cluster, ledger.plan.placed, axes)
         took = sum(seconds(kind, row.payload, row.arrays, group) for row in rows)
         formula = _priced(kind, rows, group, took)
-        yield Term(name=f"  {kind}", formula=formula, value=took)
+        yield ExplanationLine(name=f"  {kind}", formula=formula, value=took)
 
 
-def _priced(kind: str, rows: Sequence[Traffic], group: Group, took: float) -> str:
+def _priced(
+    kind: str, rows: Sequence[PlannedCollective], group: LinkGroup, took: float
+) -> str:
     """Write the price of some collectives as start and bytes, and how far it bends."""
     arrays, payload = (sum(getattr(r, n) for r in rows) for n in ("arrays", "payload"))
     start = straight(kind, 0, arrays, group)
@@ -171,11 +177,11 @@ def _priced(kind: str, rows: Sequence[Traffic], group: Group, took: float) -> st
     )
 
 
-def _hidden(one: Hiding, term: str) -> Term:
+def _hidden(one: CollectiveOverlap, term: str) -> ExplanationLine:
     """Write what of a term is hidden behind a pass: seconds that are taken off it."""
     whole, own = sum(one.moved.values()), one.moved[term]
     share = f" x {own / whole:.3g} of what moves" if len(one.moved) > 1 else ""
-    return Term(
+    return ExplanationLine(
         name=f"  behind the {one.behind} pass",
         formula=f"less {one.overlap:.3g} overlap{share} x {duration(one.beside)} in "
         f"which {duration(whole)} of collectives and {duration(one.computed)} of "
@@ -184,7 +190,9 @@ def _hidden(one: Hiding, term: str) -> Term:
     )
 
 
-def _packing(case: Case, cluster: Cluster, made: Prediction) -> Term:
+def _packing(
+    case: StepDescription, cluster: Cluster, made: Prediction
+) -> ExplanationLine:
     known = cluster.device.packing
     ledger = max(case.ledgers, key=lambda one: packed(one, cluster))
     count: Counter[str] = Counter()
@@ -196,14 +204,16 @@ def _packing(case: Case, cluster: Cluster, made: Prediction) -> Term:
         if many
     )
     took = made.terms_s["packing"]
-    return Term(name="packing", formula=" + ".join(each), value=took)
+    return ExplanationLine(name="packing", formula=" + ".join(each), value=took)
 
 
-def _update(case: Case, cluster: Cluster, made: Prediction) -> Term:
+def _update(
+    case: StepDescription, cluster: Cluster, made: Prediction
+) -> ExplanationLine:
     held = case.held.get("parameters", case.profile.parameter_bytes)
     rate = cluster.device.memory_bandwidth.value
     passes = made.terms_s["update"] * rate / held
-    return Term(
+    return ExplanationLine(
         name="update",
         formula=f"{passes:.3g} passes x {size(held)} of parameters / "
         f"{size(round(rate))}/s of memory",

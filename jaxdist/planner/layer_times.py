@@ -6,56 +6,58 @@ from dataclasses import dataclass
 
 from jaxdist.core.cluster.device import Device
 from jaxdist.core.plan import Plan
-from jaxdist.core.profile import Layer, Profile
+from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.core.text.formatting import size
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speed:
+class LayerTimeModel:
     """How fast a device is, layer by layer."""
 
     origin: str
     """Where it is from."""
-    seconds: Callable[[Layer], tuple[float, float]]
+    seconds: Callable[[LayerProfile], tuple[float, float]]
     """Forward and backward pass of a layer on the batch of its profile."""
 
 
-def at_rate(rate: float) -> Speed:
+def at_rate(rate: float) -> LayerTimeModel:
     """Return a device that does all FLOPs at one rate.
 
     Args:
         rate: FLOP/s.
     """
-    return Speed(
+    return LayerTimeModel(
         origin=f"FLOPs at {size(rate, 'FLOP/s')}",
         seconds=lambda row: (row.flops_forward / rate, row.flops_backward / rate),
     )
 
 
-def on_device(device: Device, profile: Profile) -> Speed:
+def on_device(device: Device, profile: Profile) -> LayerTimeModel:
     """Return a device of a cluster, as the oracle predicts it.
 
     Args:
         device: peak, efficiency by the FLOPs of a kernel, memory bandwidth, launch.
         profile: its inputs say the dtype.
     """
-    from jaxdist.oracle.compute_times import Worker
+    from jaxdist.oracle.compute_times import ComputeCostModel
     from jaxdist.oracle.step_description import (
-        Case,  # jax, which other questions do without
+        StepDescription,  # jax, which other questions do without
     )
     from jaxdist.partition.ledger import Ledger
 
     plan = Plan()
     ledger = Ledger(plan=plan, rows=())
     dtype = _dtype(profile)
-    case = Case(profile=profile, plan=plan, ledgers=(ledger,), dtype=dtype)
-    worker = Worker(case=case, device=device, ledger=ledger, microbatches=1)
+    case = StepDescription(profile=profile, plan=plan, ledgers=(ledger,), dtype=dtype)
+    worker = ComputeCostModel(case=case, device=device, ledger=ledger, microbatches=1)
 
-    def seconds(row: Layer) -> tuple[float, float]:
+    def seconds(row: LayerProfile) -> tuple[float, float]:
         spent = worker.spent(row)
         return spent.forward, spent.backward
 
-    return Speed(origin=f"predicted for {device.name} in {dtype}", seconds=seconds)
+    return LayerTimeModel(
+        origin=f"predicted for {device.name} in {dtype}", seconds=seconds
+    )
 
 
 def _dtype(profile: Profile) -> str:

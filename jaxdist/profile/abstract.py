@@ -11,7 +11,7 @@ Precision = Literal["float32", "bfloat16", "float64"]
 """Number format of activations; parameters are float32 or wider."""
 
 
-class OneKey(nnx.RngStream):
+class ConstantKeyStream(nnx.RngStream):
     """A stream that always gives the same key: abstract weights need no others.
 
     Counting keys inside a trace takes flax most of the time it needs for a network.
@@ -31,7 +31,7 @@ class _Streams(nnx.Rngs):
 def one_key() -> nnx.Rngs:
     """Return streams that all give one key, for networks on shapes alone."""
     rngs = _Streams(0)
-    rngs.default = OneKey(0, tag="default")
+    rngs.default = ConstantKeyStream(0, tag="default")
     return rngs
 
 

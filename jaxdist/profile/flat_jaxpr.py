@@ -12,7 +12,7 @@ from typing import Any, Final
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
-Value = tuple[int, int]
+ArrayId = tuple[int, int]
 """An array: the number of the operation that makes it, and which of its results."""
 
 LOOPS: Final = ("scan", "while", "cond")
@@ -30,7 +30,7 @@ _NOT_CALLS: Final = (
 
 
 @dataclass(frozen=True)
-class Array:
+class ArrayType:
     """The kind of an array."""
 
     shape: tuple[int, ...]
@@ -42,78 +42,78 @@ class Array:
 
 
 @dataclass(kw_only=True)
-class Op:
+class FlatOp:
     """An operation."""
 
     name: str
     """Of the primitive; `arg`, `const` and `lit` are what is there before."""
-    ins: list[Value]
+    ins: list[ArrayId]
     """What it reads."""
-    outs: tuple[Array, ...]
+    outs: tuple[ArrayType, ...]
     """What it makes."""
     params: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the primitive."""
-    inner: tuple["Flat", ...] = ()
+    inner: tuple["FlatProgram", ...] = ()
     """The programs of a loop or of a conditional."""
 
 
 @dataclass(kw_only=True)
-class Flat:
+class FlatProgram:
     """A program."""
 
-    ops: list[Op]
+    ops: list[FlatOp]
     """In an order in which they can be done."""
-    args: tuple[Value, ...]
+    args: tuple[ArrayId, ...]
     """What it is called on."""
-    outs: tuple[Value, ...]
+    outs: tuple[ArrayId, ...]
     """What it returns."""
 
-    def array(self, value: Value) -> Array:
+    def array(self, value: ArrayId) -> ArrayType:
         """Return the kind of a value."""
         return self.ops[value[0]].outs[value[1]]
 
-    def add(self, name: str, ins: Sequence[Value], *outs: Array) -> int:
+    def add(self, name: str, ins: Sequence[ArrayId], *outs: ArrayType) -> int:
         """Append an operation and return its number."""
-        self.ops.append(Op(name=name, ins=list(ins), outs=outs))
+        self.ops.append(FlatOp(name=name, ins=list(ins), outs=outs))
         return len(self.ops) - 1
 
 
-def flattened(jaxpr: Jaxpr) -> Flat:
+def flattened(jaxpr: Jaxpr) -> FlatProgram:
     """Flatten a traced program.
 
     Args:
         jaxpr: with all of its arguments.
     """
-    return _Flattening().whole(jaxpr)
+    return _Flattener().whole(jaxpr)
 
 
-class _Flattening:
+class _Flattener:
     """One flattening: the operations so far, and which of them are the same."""
 
     def __init__(self) -> None:
-        self.ops: list[Op] = []
+        self.ops: list[FlatOp] = []
         self.known: dict[Any, int] = {}
 
-    def whole(self, jaxpr: Jaxpr) -> Flat:
+    def whole(self, jaxpr: Jaxpr) -> FlatProgram:
         env = {v: self._new("const", [], [v.aval])[0] for v in jaxpr.constvars}
         args = tuple(self._new("arg", [], [v.aval])[0] for v in jaxpr.invars)
         outs = self._inlined(jaxpr, env | dict(zip(jaxpr.invars, args, strict=True)))
-        return Flat(ops=self.ops, args=args, outs=tuple(outs))
+        return FlatProgram(ops=self.ops, args=args, outs=tuple(outs))
 
-    def _inlined(self, jaxpr: Jaxpr, env: dict[Any, Value]) -> list[Value]:
+    def _inlined(self, jaxpr: Jaxpr, env: dict[Any, ArrayId]) -> list[ArrayId]:
         """Add the operations of a program and return its results."""
         for eqn in jaxpr.eqns:
             found = self._done(eqn, [self._read(v, env) for v in eqn.invars])
             env.update(zip(eqn.outvars, found, strict=True))
         return [self._read(v, env) for v in jaxpr.outvars]
 
-    def _read(self, var: Any, env: Mapping[Any, Value]) -> Value:
+    def _read(self, var: Any, env: Mapping[Any, ArrayId]) -> ArrayId:
         if isinstance(var, Literal):
             known = {"value": var.val}
             return self._once("lit", [], [var.aval], known)[0]
         return env[var]
 
-    def _done(self, eqn: JaxprEqn, ins: list[Value]) -> Sequence[Value]:
+    def _done(self, eqn: JaxprEqn, ins: list[ArrayId]) -> Sequence[ArrayId]:
         """Add an operation and return its results."""
         name, outs = eqn.primitive.name, [v.aval for v in eqn.outvars]
         if name in _SAME or name == "optimization_barrier":
@@ -129,8 +129,8 @@ class _Flattening:
         return self._inlined(body, env | dict(zip(body.invars, ins, strict=True)))
 
     def _once(
-        self, name: str, ins: list[Value], outs: list[Any], params: Mapping[str, Any]
-    ) -> list[Value]:
+        self, name: str, ins: list[ArrayId], outs: list[Any], params: Mapping[str, Any]
+    ) -> list[ArrayId]:
         """Add an operation, or return the one that is the same."""
         settings = tuple(
             (key, _named(params[key])) for key in sorted(params) if key != "sharding"
@@ -147,13 +147,13 @@ class _Flattening:
     def _new(
         self,
         name: str,
-        ins: list[Value],
+        ins: list[ArrayId],
         outs: list[Any],
         params: Mapping[str, Any] | None = None,
-        inner: tuple[Flat, ...] = (),
-    ) -> list[Value]:
+        inner: tuple[FlatProgram, ...] = (),
+    ) -> list[ArrayId]:
         made = tuple(map(_array, outs))
-        op = Op(name=name, ins=ins, outs=made, params=params or {}, inner=inner)
+        op = FlatOp(name=name, ins=ins, outs=made, params=params or {}, inner=inner)
         self.ops.append(op)
         return [(len(self.ops) - 1, k) for k in range(len(made))]
 
@@ -175,10 +175,10 @@ def _named(setting: Any) -> Any:
     return id(setting) if "0x" in words or len(words) > 400 else words
 
 
-def _array(aval: Any) -> Array:
+def _array(aval: Any) -> ArrayType:
     shape = tuple(aval.shape)
     size = 1
     for dim in shape:
         size *= dim
     width = 8 if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended) else None
-    return Array(shape, str(aval.dtype), size * (width or aval.dtype.itemsize))
+    return ArrayType(shape, str(aval.dtype), size * (width or aval.dtype.itemsize))

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-Rule = Callable[[JaxprEqn], int]
+FlopRule = Callable[[JaxprEqn], int]
 
 
 def count_flops(eqn: JaxprEqn) -> int:
@@ -172,7 +172,7 @@ _SEVERAL: Final = {
 }
 """Primitives that XLA spells out in several instructions; measured, jax 0.10."""
 
-_RULES: Final[dict[str, Rule]] = {
+_RULES: Final[dict[str, FlopRule]] = {
     **dict.fromkeys(_ONE, _each),
     **{name: partial(_each, cost=cost) for name, cost in _SEVERAL.items()},
     **{f"reduce_{name}": _reduce for name in _REDUCTIONS},

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class InstructionLabel:
     """What an instruction of a program is a part of."""
 
     term: str

@@ -10,11 +10,11 @@ from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
 from jaxdist.core.array_tags import INNER, MADE
 from jaxdist.profile.flops import count_flops, has_rule
-from jaxdist.profile.repeated_blocks import Alike, renamed
+from jaxdist.profile.repeated_blocks import RepeatedBlocks, renamed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Use:
+class ScopedOp:
     """One operation of a program."""
 
     eqn: JaxprEqn
@@ -56,7 +56,7 @@ def walk(
     scopes: tuple[str, ...] = (),
     trips: int = 1,
     times: Callable[[JaxprEqn], int] = scan_length,
-) -> Iterator[Use]:
+) -> Iterator[ScopedOp]:
     """Yield the operations of a program, in order, those of inner programs included.
 
     A scan's body runs `length` times. A while loop's length is not in the program: its
@@ -73,7 +73,7 @@ def walk(
         here = (*scopes, *_words(str(eqn.source_info.name_stack)))
         inner = [] if has_rule(eqn) else list(jaxprs_in_params(eqn.params))
         if not inner:
-            yield Use(eqn=eqn, scopes=here, trips=trips)
+            yield ScopedOp(eqn=eqn, scopes=here, trips=trips)
             continue
         if eqn.primitive.name == "cond":
             inner = [max(inner, key=program_flops)]
@@ -87,7 +87,7 @@ def program_flops(jaxpr: Jaxpr) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sums:
+class LayerTotals:
     """FLOPs and activations of a program, by layer."""
 
     flops: Counter[str]
@@ -101,7 +101,7 @@ class Sums:
 
 
 @dataclass(kw_only=True)
-class _Own:
+class _LayerTotal:
     """What one layer does in one block."""
 
     owner: str
@@ -114,8 +114,8 @@ def sum_by_layer(
     jaxpr: Jaxpr,
     layers: Container[str],
     blocks: Container[str],
-    alike: Alike | None = None,
-) -> Sums:
+    alike: RepeatedBlocks | None = None,
+) -> LayerTotals:
     """Give each operation to the innermost layer whose scope it is in.
 
     Args:
@@ -124,16 +124,18 @@ def sum_by_layer(
         blocks: names of its chain's blocks; one takes what no layer does.
         alike: blocks that are not in the program since others are as they are.
     """
-    found: dict[tuple[str, str], _Own] = {}
+    found: dict[tuple[str, str], _LayerTotal] = {}
     for use in walk(jaxpr):
         block = next((s for s in use.scopes if s in blocks), "")
         owner = next((s for s in reversed(use.scopes) if s in layers), block)
-        own = found.setdefault((block, owner), _Own(owner=owner))
+        own = found.setdefault((block, owner), _LayerTotal(owner=owner))
         own.flops += use.flops
         own.made_bytes += use.made_bytes
         own.inner_bytes += use.inner_bytes
-    sums = Sums(flops=Counter(), made_bytes=Counter(), inner_bytes=Counter(), blocks={})
-    whole = alike or Alike()
+    sums = LayerTotals(
+        flops=Counter(), made_bytes=Counter(), inner_bytes=Counter(), blocks={}
+    )
+    whole = alike or RepeatedBlocks()
     each = [(block, own) for (block, _), own in found.items()]
     for block, read, own in whole.spread(each):
         owner = renamed(own.owner, read, block)

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 from flax import nnx
 
-from jaxdist.profile.repeated_blocks import Alike, renamed
+from jaxdist.profile.repeated_blocks import RepeatedBlocks, renamed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class LayerCall:
     """One use of one layer on a whole (unsplit) batch."""
 
     path: str
@@ -47,18 +47,18 @@ class Call:
         return self.out_padded or self.out_shape
 
 
-Prepare = Callable[[nnx.Module], None]
-Around = Callable[[Callable[..., Any]], Callable[..., Any]]
+NetworkHook = Callable[[nnx.Module], None]
+FunctionWrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def read_calls(
     graph: nnx.GraphDef[nnx.Module],
     state: Sequence[Any],
     *inputs: jax.ShapeDtypeStruct,
-    prepare: Prepare = lambda network: None,
-    within: Around = lambda run: run,
-    alike: Alike | None = None,
-) -> tuple[Call, ...]:
+    prepare: NetworkHook = lambda network: None,
+    within: FunctionWrapper = lambda run: run,
+    alike: RepeatedBlocks | None = None,
+) -> tuple[LayerCall, ...]:
     """List the layers a network calls, in order.
 
     Args:
@@ -69,7 +69,7 @@ def read_calls(
         within: wraps the traced function, to read it as on one device of several.
         alike: blocks that need not be read.
     """
-    calls: list[Call] = []
+    calls: list[LayerCall] = []
     read: list[jax.Array] = []
     blocks: list[str] = []
     here = [""]
@@ -97,7 +97,9 @@ def read_calls(
     return tuple(_every(alike, blocks, calls))
 
 
-def _every(alike: Alike, blocks: list[str], calls: list[Call]) -> Iterator[Call]:
+def _every(
+    alike: RepeatedBlocks, blocks: list[str], calls: list[LayerCall]
+) -> Iterator[LayerCall]:
     """Yield the calls of all blocks, from those of the blocks that were read.
 
     A call that reads what one in its own block or in that before read first does so in
@@ -128,7 +130,7 @@ def _leaves(network: nnx.Module) -> list[tuple[str, nnx.Module]]:
 def _record(
     layer: nnx.Module,
     path: str,
-    calls: list[Call],
+    calls: list[LayerCall],
     read: list[jax.Array],
     note: Callable[[], None],
 ) -> None:
@@ -141,7 +143,7 @@ def _record(
             note()
             read.append(x)
             calls.append(
-                Call(
+                LayerCall(
                     path=path,
                     layer=self,
                     shape=x.shape,
@@ -162,6 +164,6 @@ def _record(
     object.__setattr__(layer, "__class__", own)
 
 
-def of_kind(calls: Sequence[Call], kind: type) -> list[Call]:
+def of_kind(calls: Sequence[LayerCall], kind: type) -> list[LayerCall]:
     """Keep the calls of one kind of layer."""
     return [call for call in calls if isinstance(call.layer, kind)]

@@ -8,11 +8,11 @@ from typing import Any, Final
 import jax
 from flax import nnx
 
-from jaxdist.core.profile import Block, Layer, Profile
-from jaxdist.profile.jaxpr_walk import Sums, sum_by_layer
-from jaxdist.profile.repeated_blocks import Alike, alike_of
+from jaxdist.core.profile import BlockProfile, LayerProfile, Profile
+from jaxdist.profile.jaxpr_walk import LayerTotals, sum_by_layer
+from jaxdist.profile.repeated_blocks import RepeatedBlocks, alike_of
 from jaxdist.profile.scopes import modules
-from jaxdist.profile.trace import Prepare, trace
+from jaxdist.profile.trace import NetworkHook, trace
 
 NO_CHAIN: Final = "none: the network has no chain() of named blocks"
 """What is said of a network that cannot be cut."""
@@ -22,7 +22,7 @@ NO_MODULES: Final = "none: a block of chain() is no module of the network"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Anatomy:
+class NetworkStructure:
     """What a network is made of."""
 
     name: str
@@ -53,8 +53,8 @@ def read_profile(
     inputs: Sequence[jax.ShapeDtypeStruct],
     *,
     name: str = "",
-    prepare: Prepare = lambda network: None,
-    alike: Alike | None = None,
+    prepare: NetworkHook = lambda network: None,
+    alike: RepeatedBlocks | None = None,
 ) -> Profile:
     """Read what one training step of a network costs on one device.
 
@@ -93,12 +93,12 @@ def read_profile(
     )
 
 
-def dissect(network: nnx.Module) -> Anatomy:
+def dissect(network: nnx.Module) -> NetworkStructure:
     """List a network's modules, blocks and arrays."""
     found = modules(network)
     chain, note = _chain(network, found)
     params = list(_arrays(network, nnx.Param, found))
-    return Anatomy(
+    return NetworkStructure(
         name=type(network).__name__,
         kinds={path: type(module).__name__ for path, module in found.items()},
         chain=chain,
@@ -131,11 +131,13 @@ def _arrays(
         yield from ((holder, leaf) for leaf in jax.tree.leaves(variable))
 
 
-def _layers(anatomy: Anatomy, forward: Sums, both: Sums) -> tuple[Layer, ...]:
+def _layers(
+    anatomy: NetworkStructure, forward: LayerTotals, both: LayerTotals
+) -> tuple[LayerProfile, ...]:
     """Write a row for every path that holds or does something, in order of use."""
     order = dict.fromkeys((*forward.flops, *both.flops, *anatomy.kinds, ""))
     rows = (
-        Layer(
+        LayerProfile(
             name=path or anatomy.name,
             kind=anatomy.kinds.get(path, anatomy.name if not path else "function"),
             block=anatomy.block_of(path) or both.blocks.get(path, ""),
@@ -153,12 +155,12 @@ def _layers(anatomy: Anatomy, forward: Sums, both: Sums) -> tuple[Layer, ...]:
     return tuple(row for row in rows if _is_something(row))
 
 
-def _is_something(row: Layer) -> bool:
+def _is_something(row: LayerProfile) -> bool:
     held = row.parameters or row.state_bytes
     return bool(held or row.flops or row.output_bytes)
 
 
-def _every(alike: Alike, returned: Mapping[str, int]) -> dict[str, int]:
+def _every(alike: RepeatedBlocks, returned: Mapping[str, int]) -> dict[str, int]:
     """Return the bytes that blocks return, those of blocks that were not read too."""
     each = [(name, returned[name]) for name in alike.kept if name in returned]
     every = {name: size for name, _, size in alike.spread(each)}
@@ -166,13 +168,15 @@ def _every(alike: Alike, returned: Mapping[str, int]) -> dict[str, int]:
 
 
 def _blocks(
-    anatomy: Anatomy, layers: Sequence[Layer], returned: Mapping[str, int]
-) -> tuple[Block, ...]:
+    anatomy: NetworkStructure,
+    layers: Sequence[LayerProfile],
+    returned: Mapping[str, int],
+) -> tuple[BlockProfile, ...]:
     """Sum the layers of each block; all but the last may be cut after."""
     names = tuple(anatomy.chain)
     return tuple(
         _block(
-            Block(
+            BlockProfile(
                 name=name,
                 kind=anatomy.kinds[path],
                 block=name,
@@ -185,7 +189,7 @@ def _blocks(
     )
 
 
-def _block(block: Block, layers: Sequence[Layer]) -> Block:
+def _block(block: BlockProfile, layers: Sequence[LayerProfile]) -> BlockProfile:
     """Fill a block with the sums of its layers."""
     sums = (
         "parameters",

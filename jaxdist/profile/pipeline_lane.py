@@ -3,17 +3,19 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from jaxdist.core.step_breakdown import BUBBLE, Cell
-from jaxdist.profile.instruction_term import Part
-from jaxdist.profile.xplane import Span
+from jaxdist.core.step_breakdown import BUBBLE, StageTiming
+from jaxdist.profile.instruction_term import InstructionLabel
+from jaxdist.profile.xplane import TraceSpan
 
 
-def length(run: Sequence[Span]) -> float:
+def length(run: Sequence[TraceSpan]) -> float:
     """Return the nanoseconds of a step."""
     return max(span.end for span in run) - min(span.start for span in run)
 
 
-def lane(run: Sequence[Span], parts: Mapping[str, Part]) -> tuple[Cell, ...]:
+def lane(
+    run: Sequence[TraceSpan], parts: Mapping[str, InstructionLabel]
+) -> tuple[StageTiming, ...]:
     """Return the work for stages in a step, none where there are no stages.
 
     Args:
@@ -24,7 +26,7 @@ def lane(run: Sequence[Span], parts: Mapping[str, Part]) -> tuple[Cell, ...]:
     cells = []
     for work, start, end in _worked(run, parts):
         cells.append(
-            Cell(
+            StageTiming(
                 kind=work[0],
                 stage=work[1],
                 micro=times[work],
@@ -37,7 +39,7 @@ def lane(run: Sequence[Span], parts: Mapping[str, Part]) -> tuple[Cell, ...]:
 
 
 def _worked(
-    run: Sequence[Span], parts: Mapping[str, Part]
+    run: Sequence[TraceSpan], parts: Mapping[str, InstructionLabel]
 ) -> Iterator[tuple[tuple[str, int], float, float]]:
     """Yield each work with its ends: between two of them something is handed on."""
     work, start, end = None, 0.0, 0.0

@@ -15,15 +15,15 @@ from typing import Any, Final, TypeVar
 import jax
 from flax import nnx
 
-Value = TypeVar("Value")
-Note = Callable[[str], None]
+ValueT = TypeVar("ValueT")
+NameCallback = Callable[[str], None]
 
 _LEAST: Final = 4
 """Blocks of a run that is worth it: three are read in any case."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alike:
+class RepeatedBlocks:
     """Which blocks of a network are read as another one."""
 
     names: tuple[str, ...] = ()
@@ -43,7 +43,8 @@ class Alike:
     def read_behind(self, block: str) -> str:
         """Return the block itself if it is read, or the first behind it that is.
 
-        >>> Alike(names=("b1", "b2", "b3"), models={"b2": "b1"}).read_behind("b2")
+        >>> names = ("b1", "b2", "b3")
+        >>> RepeatedBlocks(names=names, models={"b2": "b1"}).read_behind("b2")
         'b3'
         """
         if block not in self.models:
@@ -54,13 +55,16 @@ class Alike:
     def source(self, path: str, sep: str = ".") -> str:
         """Return the path that is read in place of one.
 
-        >>> Alike(names=("b1", "b2"), models={"b2": "b1"}).source("b2.conv.kernel")
+        >>> blocks = RepeatedBlocks(names=("b1", "b2"), models={"b2": "b1"})
+        >>> blocks.source("b2.conv.kernel")
         'b1.conv.kernel'
         """
         first, *rest = path.split(sep)
         return sep.join((self.models.get(first, first), *rest))
 
-    def short(self, network: nnx.Module, note: Note = lambda name: None) -> nnx.Module:
+    def short(
+        self, network: nnx.Module, note: NameCallback = lambda name: None
+    ) -> nnx.Module:
         """Return a network of the blocks that are read, which share its arrays.
 
         Where all of them are, it is the network itself.
@@ -107,7 +111,7 @@ class Alike:
 
         return jax.tree.map(more, tree, is_leaf=lambda n: isinstance(n, nnx.State))
 
-    def whole(self, found: Mapping[str, Value], names: Sequence[str]) -> list[Value]:
+    def whole(self, found: Mapping[str, ValueT], names: Sequence[str]) -> list[ValueT]:
         """Return what was found by name, of all names.
 
         Args:
@@ -117,8 +121,8 @@ class Alike:
         return [found[self.source(name, "/")] for name in names]
 
     def spread(
-        self, found: Sequence[tuple[str, Value]]
-    ) -> Iterator[tuple[str, str, Value]]:
+        self, found: Sequence[tuple[str, ValueT]]
+    ) -> Iterator[tuple[str, str, ValueT]]:
         """Yield what was found in blocks that were read, for all that are like them.
 
         Args:
@@ -147,7 +151,7 @@ def alike_of(
     network: nnx.Module,
     inputs: Sequence[jax.ShapeDtypeStruct],
     prepare: Callable[[nnx.Module], None] = lambda network: None,
-) -> Alike:
+) -> RepeatedBlocks:
     """Find the blocks that need not be read; none where there is any doubt.
 
     Args:
@@ -173,7 +177,7 @@ def alike_of(
     return replace(supposed, models=sure)
 
 
-def same_arrays(network: nnx.Module) -> Alike:
+def same_arrays(network: nnx.Module) -> RepeatedBlocks:
     """Find the blocks that have the same modules and arrays, whatever they are given.
 
     Args:
@@ -181,7 +185,7 @@ def same_arrays(network: nnx.Module) -> Alike:
     """
     names = tuple(name for name, _ in _chain(network))
     models = {name: run[1] for run in _runs(network) for name in run[2:-1]}
-    return Alike(names=names, models=models)
+    return RepeatedBlocks(names=names, models=models)
 
 
 def _chain(network: Any) -> list[tuple[str, Any]]:
@@ -222,7 +226,7 @@ def _form(block: nnx.Module) -> Any:
 
 
 def _shapes(
-    supposed: Alike,
+    supposed: RepeatedBlocks,
     network: nnx.Module,
     inputs: Sequence[jax.ShapeDtypeStruct],
     prepare: Callable[[nnx.Module], None],

@@ -12,12 +12,12 @@ from jax.interpreters import partial_eval
 
 from jaxdist.profile.scopes import open_scopes
 
-Prepare = Callable[[nnx.Module], None]
+NetworkHook = Callable[[nnx.Module], None]
 """Called on the traced network before it runs, to bind noise to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traced:
+class NetworkTrace:
     """A network as programs on abstract shapes."""
 
     forward: Jaxpr
@@ -29,8 +29,8 @@ class Traced:
 
 
 def trace(
-    network: nnx.Module, inputs: Sequence[jax.ShapeDtypeStruct], prepare: Prepare
-) -> Traced:
+    network: nnx.Module, inputs: Sequence[jax.ShapeDtypeStruct], prepare: NetworkHook
+) -> NetworkTrace:
     """Trace a network with a scope around every module.
 
     Args:
@@ -45,7 +45,7 @@ def trace(
         open_scopes(traced, returned)
 
     run, state = as_function(network, scoped)
-    return Traced(
+    return NetworkTrace(
         forward=live(run, *state, *inputs),
         both=live(with_gradient(run), *state, *inputs),
         returned=returned,
@@ -53,7 +53,7 @@ def trace(
 
 
 def as_function(
-    network: nnx.Module, prepare: Prepare = lambda network: None
+    network: nnx.Module, prepare: NetworkHook = lambda network: None
 ) -> tuple[Callable[..., Any], tuple[Any, Any]]:
     """Return the network as a function, in training mode, and its abstract state.
 

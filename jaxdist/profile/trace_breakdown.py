@@ -12,16 +12,22 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
-from jaxdist.core.step_breakdown import BETWEEN, COMPUTE, OTHER, Pair, Watched
-from jaxdist.profile.instruction_term import Part
+from jaxdist.core.step_breakdown import (
+    BETWEEN,
+    COMPUTE,
+    OTHER,
+    DeviceBreakdown,
+    LayerTime,
+)
+from jaxdist.profile.instruction_term import InstructionLabel
 from jaxdist.profile.pipeline_lane import lane, length
-from jaxdist.profile.xplane import Span
+from jaxdist.profile.xplane import TraceSpan
 
 _NS: Final = 1e-9
 
 
 @dataclass(frozen=True, order=True)
-class _Share:
+class _MomentOwner:
     """What a moment belongs to; the least of several wins."""
 
     rank: int
@@ -30,7 +36,9 @@ class _Share:
     backward: bool = False
 
 
-def watched(spans: Sequence[Span], parts: Mapping[str, Part]) -> tuple[Watched, ...]:
+def watched(
+    spans: Sequence[TraceSpan], parts: Mapping[str, InstructionLabel]
+) -> tuple[DeviceBreakdown, ...]:
     """Deal out the time of the steps that were seen from beginning to end.
 
     Args:
@@ -41,7 +49,7 @@ def watched(spans: Sequence[Span], parts: Mapping[str, Part]) -> tuple[Watched, 
     Returns:
         One for each device; none where no step was seen whole.
     """
-    by_device: defaultdict[int, list[Span]] = defaultdict(list)
+    by_device: defaultdict[int, list[TraceSpan]] = defaultdict(list)
     for span in spans:
         by_device[span.device].append(span)
     found = (_of_device(n, by_device[n], parts) for n in sorted(by_device))
@@ -49,14 +57,14 @@ def watched(spans: Sequence[Span], parts: Mapping[str, Part]) -> tuple[Watched, 
 
 
 def _of_device(
-    number: int, spans: Sequence[Span], parts: Mapping[str, Part]
-) -> Watched | None:
+    number: int, spans: Sequence[TraceSpan], parts: Mapping[str, InstructionLabel]
+) -> DeviceBreakdown | None:
     runs = _whole(spans)
     if not runs:
         return None
     begin = (min(span.start for span in run) for run in runs[1:])
     end = (max(span.end for span in run) for run in runs)
-    spent: defaultdict[_Share, float] = defaultdict(float)
+    spent: defaultdict[_MomentOwner, float] = defaultdict(float)
     for run in runs:
         for share, took in _dealt(run, parts):
             spent[share] += took
@@ -64,25 +72,25 @@ def _of_device(
     pauses = [max(0.0, later - sooner) for sooner, later in zip(end, begin)]
     if pauses:
         # An evaluation or a checkpoint makes one of them long: none of a step.
-        spent[_Share(3, BETWEEN)] = steps * median(pauses)
+        spent[_MomentOwner(3, BETWEEN)] = steps * median(pauses)
     terms: defaultdict[str, float] = defaultdict(float)
     layers: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for share, took in spent.items():
         terms[share.term] += _NS * took / steps
         if share.term == COMPUTE:
             layers[share.layer][share.backward] += _NS * took / steps
-    return Watched(
+    return DeviceBreakdown(
         device=number,
         steps=steps,
         terms_s=dict(sorted(terms.items(), key=lambda pair: -pair[1])),
-        layers_s={n: Pair(forward=f, backward=b) for n, (f, b) in layers.items()},
+        layers_s={n: LayerTime(forward=f, backward=b) for n, (f, b) in layers.items()},
         lane=lane(sorted(runs, key=length)[steps // 2], parts),
     )
 
 
-def _whole(spans: Sequence[Span]) -> list[list[Span]]:
+def _whole(spans: Sequence[TraceSpan]) -> list[list[TraceSpan]]:
     """Return the runs that have as many operations as most, in their order."""
-    runs: defaultdict[int, list[Span]] = defaultdict(list)
+    runs: defaultdict[int, list[TraceSpan]] = defaultdict(list)
     for span in spans:
         runs[span.run].append(span)
     counts = {run: sum(not s.waits for s in found) for run, found in runs.items()}
@@ -92,8 +100,8 @@ def _whole(spans: Sequence[Span]) -> list[list[Span]]:
 
 
 def _dealt(
-    run: Sequence[Span], parts: Mapping[str, Part]
-) -> Iterator[tuple[_Share, float]]:
+    run: Sequence[TraceSpan], parts: Mapping[str, InstructionLabel]
+) -> Iterator[tuple[_MomentOwner, float]]:
     """Yield each moment of a run and what it belongs to."""
     marks = sorted(
         (at, turn, share)
@@ -101,14 +109,16 @@ def _dealt(
         if (share := _share(span, parts)) is not None
         for at, turn in ((span.start, 1), (span.end, -1))
     )
-    active: Counter[_Share] = Counter()
+    active: Counter[_MomentOwner] = Counter()
     for (at, turn, share), (later, _, _) in pairwise(marks):
         active[share] += turn
         if later > at:
             yield from _split(active, later - at)
 
 
-def _split(active: Mapping[_Share, int], took: float) -> Iterator[tuple[_Share, float]]:
+def _split(
+    active: Mapping[_MomentOwner, int], took: float
+) -> Iterator[tuple[_MomentOwner, float]]:
     """Yield the parts of a moment, alike where several have the same rank."""
     there = [one for one, times in active.items() if times > 0] or [_NO]
     best = min(one.rank for one in there)
@@ -116,13 +126,15 @@ def _split(active: Mapping[_Share, int], took: float) -> Iterator[tuple[_Share, 
     yield from ((one, took / len(first)) for one in first)
 
 
-_NO: Final = _Share(4, OTHER)
+_NO: Final = _MomentOwner(4, OTHER)
 
 
-def _share(span: Span, parts: Mapping[str, Part]) -> _Share | None:
+def _share(
+    span: TraceSpan, parts: Mapping[str, InstructionLabel]
+) -> _MomentOwner | None:
     part = parts.get(span.op)
     if part is None:
         return _NO
     if not part.waits:
-        return _Share(0, part.term, part.layer, part.backward)
-    return _Share(1, part.waits) if span.waits else _Share(2, part.term)
+        return _MomentOwner(0, part.term, part.layer, part.backward)
+    return _MomentOwner(1, part.waits) if span.waits else _MomentOwner(2, part.term)

@@ -9,13 +9,13 @@ readings to each; without, everything is read afresh.
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
-Read = TypeVar("Read")
+ReadT = TypeVar("ReadT")
 
 
-class Readings:
+class TraceCache:
     """Readings of one task's network by what they depend on.
 
-    >>> readings, asked = Readings(), []
+    >>> readings, asked = TraceCache(), []
     >>> [readings.once("rows", lambda: asked.append(1) or 28) for _ in range(3)]
     [28, 28, 28]
     >>> len(asked)
@@ -25,7 +25,7 @@ class Readings:
     def __init__(self) -> None:
         self._found: dict[Hashable, Any] = {}
 
-    def once(self, key: Hashable, read: Callable[[], Read]) -> Read:
+    def once(self, key: Hashable, read: Callable[[], ReadT]) -> ReadT:
         """Return a reading; it is taken where it is not there.
 
         Args:
@@ -34,5 +34,5 @@ class Readings:
         """
         if key not in self._found:
             self._found[key] = read()
-        found: Read = self._found[key]
+        found: ReadT = self._found[key]
         return found

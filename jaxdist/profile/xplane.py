@@ -11,7 +11,7 @@ WAITS: Final = re.compile(r"Wait: pending_threads")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
+class TraceSpan:
     """One operation of a compiled program, once, on one device."""
 
     device: int
@@ -28,7 +28,7 @@ class Span:
     """Whether it is the part of a collective in which others are waited for."""
 
 
-def read_spans(path: Path, module: str) -> tuple[Span, ...]:
+def read_spans(path: Path, module: str) -> tuple[TraceSpan, ...]:
     """Read the operations of one program from a trace.
 
     A profiler that does not say of an operation which run of the program and which
@@ -45,14 +45,14 @@ def read_spans(path: Path, module: str) -> tuple[Span, ...]:
     return tuple(span for line in lines for span in _of_line(line.events, module))
 
 
-def _of_line(events: Iterable[Any], module: str) -> Iterator[Span]:
+def _of_line(events: Iterable[Any], module: str) -> Iterator[TraceSpan]:
     """Yield what a thread did; a wait is of the operation that it lies in."""
-    inside: Span | None = None
+    inside: TraceSpan | None = None
     for event in sorted(events, key=lambda e: (e.start_ns, -e.duration_ns)):
         start, end = event.start_ns, event.start_ns + event.duration_ns
         if WAITS.match(event.name):
             if inside is not None and start < inside.end:
-                yield Span(
+                yield TraceSpan(
                     device=inside.device,
                     run=inside.run,
                     op=inside.op,
@@ -64,7 +64,7 @@ def _of_line(events: Iterable[Any], module: str) -> Iterator[Span]:
         about = dict(event.stats)
         if about.get("hlo_module") != module or "run_id" not in about:
             continue
-        inside = Span(
+        inside = TraceSpan(
             device=int(about.get("device_ordinal", 0)),
             run=int(about["run_id"]),
             op=str(about["hlo_op"]),

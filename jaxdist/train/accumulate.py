@@ -16,12 +16,12 @@ from jax import lax
 
 from jaxdist.train.objective import Batch
 
-Gradients = Callable[[Any, Batch], tuple[jax.Array, Any, Any]]
+GradientFn = Callable[[Any, Batch], tuple[jax.Array, Any, Any]]
 """From statistics and a batch to loss, new statistics, gradients: means over samples.
 """
 
 
-def accumulated(gradients: Gradients, microbatches: int) -> Gradients:
+def accumulated(gradients: GradientFn, microbatches: int) -> GradientFn:
     """Take gradients of a device's samples at once, or of parts of them in turn.
 
     Args:

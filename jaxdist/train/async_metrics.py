@@ -9,10 +9,10 @@ from typing import Any, Final
 import jax
 import numpy as np
 
-from jaxdist.core.errors import Failed
-from jaxdist.train.callbacks import Pausing, Watcher
+from jaxdist.core.errors import FatalError
+from jaxdist.train.callbacks import PausingCallback, TrainingCallback
 from jaxdist.train.metrics import Recorder
-from jaxdist.train.run_schedule import Course
+from jaxdist.train.run_schedule import RunSchedule
 
 AHEAD: Final = 2
 """Steps handed to the devices before the loss of an earlier one is awaited."""
@@ -21,14 +21,14 @@ _BLOCK: Final = 4096
 """Learning rates read at once: a step's own would cost more than the step's line."""
 
 
-class Ticker:
+class LossQueue:
     """Awaits losses a few steps late, so that the devices never wait for the host."""
 
     def __init__(
         self,
-        course: Course,
+        course: RunSchedule,
         recorder: Recorder,
-        watcher: Watcher,
+        watcher: TrainingCallback,
         rates: Callable[[np.ndarray], Any],
         skipped: int,
     ) -> None:
@@ -60,7 +60,7 @@ class Ticker:
             while self._pending:
                 self._finish()
 
-    def pause(self, watcher: Pausing) -> None:
+    def pause(self, watcher: PausingCallback) -> None:
         """Let a watcher do what it does with the devices at rest; no step counts it."""
         if self._pending:
             self.drain()
@@ -97,7 +97,7 @@ class Ticker:
         self._skipped += 1
         self._in_a_row += 1
         if self._in_a_row > self.course.skips:
-            raise Failed(_diverged(step, loss))
+            raise FatalError(_diverged(step, loss))
         self.recorder.skipped(step=step, epoch=self.course.epoch(step))
 
     def _rate(self, step: int) -> float:

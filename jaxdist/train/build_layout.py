@@ -13,16 +13,16 @@ from jaxdist.layers import bind
 from jaxdist.partition import axis_usage, data_parallel, tensor_parallel
 from jaxdist.partition.block_padding import fit
 from jaxdist.partition.gradient_buckets import plan_reduction
-from jaxdist.partition.ledger import Reads, write_ledger
+from jaxdist.partition.ledger import ParameterReads, write_ledger
 from jaxdist.partition.outer_sync import plan_syncs
 from jaxdist.partition.param_sharding import leaves_of
 from jaxdist.pipeline.plan_schedule import turns
-from jaxdist.profile.repeated_blocks import Alike, alike_of
-from jaxdist.profile.trace_cache import Readings
+from jaxdist.profile.repeated_blocks import RepeatedBlocks, alike_of
+from jaxdist.profile.trace_cache import TraceCache
 from jaxdist.profile.xla_cpu.backward_reads import read_again
 from jaxdist.train import diloco
 from jaxdist.train import remat as remake
-from jaxdist.train.layout import Layout, Shapes
+from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.norm_requests import asked_of
 from jaxdist.train.objective import Batch, cast
 from jaxdist.train.pipeline import async_steps, sync_gradients
@@ -35,7 +35,7 @@ from jaxdist.train.pipeline.stages import (
     variables_by_block,
 )
 from jaxdist.train.state import leaf_names, named_leaves
-from jaxdist.train.state_layout import Hold, Plain
+from jaxdist.train.state_layout import LeafStateLayout, StateLayout
 from jaxdist.train.task import Task
 
 
@@ -43,8 +43,8 @@ def lay_out(
     task: Task,
     plan: Plan,
     mesh: Mesh,
-    shapes: Shapes,
-    readings: Readings | None = None,
+    shapes: BatchShapes,
+    readings: TraceCache | None = None,
 ) -> Layout:
     """Lay a task out, or refuse what its network or batch cannot take.
 
@@ -58,7 +58,7 @@ def lay_out(
     Raises:
         BadInput: naming the layer or the batch, the numbers and what works.
     """
-    readings = readings or Readings()
+    readings = readings or TraceCache()
     inputs = cast(task.objective.arguments(shapes), task.dtype)
     image, _ = task.objective.inputs[0]
     axis_usage.check(plan, task.objective.axes(image, inputs[0].ndim))
@@ -86,7 +86,7 @@ def lay_out(
         leaves_of(plan, roles, readings.once(kind, partial(named_leaves, tree)))
         for kind, tree in (("params", state.params), ("stats", state.stats))
     ]
-    hold: Hold = Plain(params=own[0], stats=own[1])
+    hold: StateLayout = LeafStateLayout(params=own[0], stats=own[1])
     stages = None
     if plan.stages > 1:
         stages = staged(plan, network, inputs, readings, alike)
@@ -130,24 +130,24 @@ def lay_out(
 def _reads(
     task: Task,
     plan: Plan,
-    hold: Hold,
-    shapes: Shapes,
-    readings: Readings,
-    alike: Alike,
-) -> Reads:
+    hold: StateLayout,
+    shapes: BatchShapes,
+    readings: TraceCache,
+    alike: RepeatedBlocks,
+) -> ParameterReads:
     """Say how the parameters lie and which of them the backward pass reads."""
     abstract = hold.shapes(task.state)
     asked, totals = readings.once(
         ("squares", *_form(abstract.params), *_form(abstract.opt)),
         lambda: asked_of(task, abstract, alike),
     )
-    if not isinstance(hold, Plain):
+    if not isinstance(hold, LeafStateLayout):
         # Stages put their parameters together once, before the first microbatch.
         again = (False,) * len(hold.params)
-        return Reads(
+        return ParameterReads(
             leaves=hold.params, again=again, dtype=None, lengths=asked, totals=totals
         )
-    return Reads(
+    return ParameterReads(
         leaves=hold.params,
         again=_again(task, plan, hold, shapes, readings, alike),
         dtype=task.dtype,
@@ -160,10 +160,10 @@ def _reads(
 def _again(
     task: Task,
     plan: Plan,
-    hold: Plain,
-    shapes: Shapes,
-    readings: Readings,
-    alike: Alike,
+    hold: LeafStateLayout,
+    shapes: BatchShapes,
+    readings: TraceCache,
+    alike: RepeatedBlocks,
 ) -> tuple[bool, ...]:
     """Tell which parameters are put together once more for the backward pass."""
     leaves = hold.params
@@ -187,7 +187,7 @@ def _again(
     return tuple(again if used else kept for used, again, kept in each)
 
 
-def _used_first(task: Task, plan: Plan, readings: Readings) -> tuple[bool, ...]:
+def _used_first(task: Task, plan: Plan, readings: TraceCache) -> tuple[bool, ...]:
     """Tell which parameters the blocks use that are computed again."""
     params, stats = task.state.params, task.state.stats
     network = readings.once("network", lambda: nnx.merge(task.graph, params, stats))
@@ -197,7 +197,7 @@ def _used_first(task: Task, plan: Plan, readings: Readings) -> tuple[bool, ...]:
 
 
 def _read_again(
-    task: Task, plan: Plan, shapes: Shapes, alike: Alike
+    task: Task, plan: Plan, shapes: BatchShapes, alike: RepeatedBlocks
 ) -> tuple[bool, ...]:
     network = nnx.merge(task.graph, task.state.params, task.state.stats)
     graph, short, *others = nnx.split(alike.short(network), nnx.Param, ...)

@@ -5,10 +5,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from jaxdist.train.state import TrainState
 
-Score = Mapping[str, Any]
+EvalMetrics = Mapping[str, Any]
 
 
-class Judge(Protocol):
+class EvaluatorProtocol(Protocol):
     """What the loop asks of an evaluation."""
 
     @property
@@ -18,29 +18,29 @@ class Judge(Protocol):
     def prepare(self) -> None:
         """Compile its program."""
 
-    def __call__(self, state: TrainState) -> Score:
+    def __call__(self, state: TrainState) -> EvalMetrics:
         """Score a state on the held-out samples; nothing where it was cut short."""
 
 
-class Saver(Protocol):
+class CheckpointerProtocol(Protocol):
     """What the loop asks of checkpoints."""
 
     def save(self, state: TrainState) -> None:
         """Keep a state; returns before it is on disk."""
 
 
-class Watcher(Protocol):
+class TrainingCallback(Protocol):
     """Someone who looks on, a progress bar for one."""
 
     def update(self, *, step: int, loss: float, step_s: float) -> None:
         """See a finished step, counted from 1."""
 
-    def tested(self, *, step: int, score: Score) -> None:
+    def tested(self, *, step: int, score: EvalMetrics) -> None:
         """See an evaluation."""
 
 
 @runtime_checkable
-class Pausing(Protocol):
+class PausingCallback(Protocol):
     """A watcher that does something between two steps, with the devices at rest."""
 
     def due(self, step: int) -> bool:

@@ -27,9 +27,9 @@ from jaxdist.collectives.primitives import reduce
 from jaxdist.collectives.reduce import sum_shares
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.core.plan.outer import Outer
-from jaxdist.partition.outer_sync import AXIS, Sync
-from jaxdist.train.nonfinite import Skips
+from jaxdist.core.plan.outer import OuterConfig
+from jaxdist.partition.outer_sync import AXIS, OuterSync
+from jaxdist.train.nonfinite import SkipState
 from jaxdist.train.state import TrainState
 
 
@@ -39,7 +39,7 @@ from jaxdist.train.state import TrainState
     meta_fields=(),
 )
 @dataclass(frozen=True, kw_only=True)
-class Replicas:
+class ReplicaStates:
     """What replicas have of their own, [replicas, ...], and the outer velocity."""
 
     params: Any
@@ -63,7 +63,7 @@ def check(plan: Plan, state: TrainState) -> None:
     if plan.replicas == 1:
         return
     refused = {
-        "optim.skip_nonfinite": (isinstance(state.opt, Skips), _SKIPS),
+        "optim.skip_nonfinite": (isinstance(state.opt, SkipState), _SKIPS),
         "optim.ema": (state.average is not None, _AVERAGES),
     }
     for key, (asked, rule) in refused.items():
@@ -105,7 +105,7 @@ def spread_specs(plan: Plan, specs: TrainState) -> TrainState:
 
 def _with(state: TrainState, own: Sequence[Any], velocity: Any) -> TrainState:
     params, stats, opt, feedback = own
-    replicas = Replicas(
+    replicas = ReplicaStates(
         params=params, stats=stats, opt=opt, feedback=feedback, velocity=velocity
     )
     return replace(state, opt=None, feedback=None, replicas=replicas)
@@ -139,7 +139,7 @@ def alone(local: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-def outer_step(asked: Outer, sync: Sync, state: TrainState) -> TrainState:
+def outer_step(asked: OuterConfig, sync: OuterSync, state: TrainState) -> TrainState:
     """Average a fragment over replicas and go on from there, on a device's part."""
     held = state.replicas
     outer, tree = jax.tree.flatten(state.params)
@@ -166,7 +166,7 @@ def outer_step(asked: Outer, sync: Sync, state: TrainState) -> TrainState:
 
 
 def _averaged(
-    sync: Sync, apart: Sequence[jax.Array], stats: Any, step: jax.Array
+    sync: OuterSync, apart: Sequence[jax.Array], stats: Any, step: jax.Array
 ) -> tuple[list[jax.Array], Any]:
     """Average differences, those that are packed last, and running statistics."""
     replicas, plain = lax.axis_size(AXIS), len(sync.exactly)
@@ -182,7 +182,7 @@ def _averaged(
 
 
 def _followed(
-    asked: Outer, found: list[jax.Array], speeds: list[jax.Array]
+    asked: OuterConfig, found: list[jax.Array], speeds: list[jax.Array]
 ) -> tuple[list[jax.Array], list[jax.Array]]:
     """Return the steps along mean differences, before the rate, and new velocities."""
     if not asked.momentum:

@@ -29,9 +29,13 @@ from jax.sharding import PartitionSpec as P
 from jaxdist.collectives.compress.method import Axes
 from jaxdist.collectives.primitives import reduce
 from jaxdist.core.plan import Plan
-from jaxdist.core.plan.reduction import Reduce
-from jaxdist.partition.gradient_buckets import BUCKETS, Bucket, Reduction
-from jaxdist.partition.param_sharding import Leaf
+from jaxdist.core.plan.reduction import ReductionConfig
+from jaxdist.partition.gradient_buckets import (
+    BUCKETS,
+    GradientBucket,
+    GradientReduction,
+)
+from jaxdist.partition.param_sharding import LeafSharding
 
 
 @partial(
@@ -40,7 +44,7 @@ from jaxdist.partition.param_sharding import Leaf
     meta_fields=(),
 )
 @dataclass(frozen=True, kw_only=True)
-class Feedback:
+class ErrorFeedback:
     """What devices keep between steps; arrays by the name of the parameter."""
 
     residual: dict[str, Any]
@@ -54,8 +58,8 @@ class Feedback:
 
 
 def begin(
-    plan: Plan, reduction: Reduction, leaves: Sequence[Leaf]
-) -> tuple[Feedback, Feedback] | tuple[None, None]:
+    plan: Plan, reduction: GradientReduction, leaves: Sequence[LeafSharding]
+) -> tuple[ErrorFeedback, ErrorFeedback] | tuple[None, None]:
     """Return shapes and specs of what is kept; None where nothing is."""
     if not (reduction.buckets or plan.reduce.momentum):
         return None, None
@@ -68,7 +72,7 @@ def begin(
     moving = {leaf.name: _rows_of(plan, (), leaf) for leaf in leaves} | kept
     velocity = moving if plan.reduce.momentum else {}
     shapes, specs = (
-        Feedback(
+        ErrorFeedback(
             residual={name: pair[i] for name, pair in residual.items()},
             velocity={name: pair[i] for name, pair in velocity.items()},
             memory={name: pair[i] for name, pair in memory.items()},
@@ -79,13 +83,13 @@ def begin(
 
 
 def summed(
-    asked: Reduce,
-    reduction: Reduction,
+    asked: ReductionConfig,
+    reduction: GradientReduction,
     names: Sequence[str],
     grads: Sequence[jax.Array],
-    before: Feedback | None,
+    before: ErrorFeedback | None,
     step: jax.Array,
-) -> tuple[list[jax.Array], Feedback | None]:
+) -> tuple[list[jax.Array], ErrorFeedback | None]:
     """Sum the buckets, and give every gradient its momentum, inside the step.
 
     Args:
@@ -102,7 +106,7 @@ def summed(
     whole = list(grads)
     if before is None:
         return whole, before
-    after = Feedback(residual={}, velocity={}, memory={})
+    after = ErrorFeedback(residual={}, velocity={}, memory={})
     short = [place for place in range(len(whole)) if place not in reduction.places]
     exactly = [names[place] for place in short]
     ahead, fast = _moved(before, exactly, [whole[i] for i in short], asked.momentum)
@@ -129,7 +133,10 @@ def summed(
 
 
 def _moved(
-    before: Feedback, names: Sequence[str], grads: Sequence[jax.Array], momentum: float
+    before: ErrorFeedback,
+    names: Sequence[str],
+    grads: Sequence[jax.Array],
+    momentum: float,
 ) -> tuple[list[jax.Array], list[jax.Array]]:
     """Return gradients moved on by Nesterov's momentum, and the new velocities."""
     if not before.velocity:
@@ -144,7 +151,7 @@ def _masked(fast: Sequence[jax.Array], sent: Sequence[jax.Array]) -> list[jax.Ar
 
 
 def _added(
-    before: Feedback, names: Sequence[str], arrays: Sequence[jax.Array]
+    before: ErrorFeedback, names: Sequence[str], arrays: Sequence[jax.Array]
 ) -> list[jax.Array]:
     """Add what was not sent before."""
     if not before.residual:
@@ -159,14 +166,16 @@ def _rows(
     return {n: x[None] for n, x in zip(names, arrays, strict=True) if n in like}
 
 
-def _rows_of(plan: Plan, axes: Axes, leaf: Leaf) -> tuple[jax.ShapeDtypeStruct, P]:
+def _rows_of(
+    plan: Plan, axes: Axes, leaf: LeafSharding
+) -> tuple[jax.ShapeDtypeStruct, P]:
     """Say how a parameter's rows lie, one for each device along the axes."""
     shape = (plan.mesh.size(*axes), *leaf.shape)
     return jax.ShapeDtypeStruct(shape, leaf.dtype), P(axes or None, *leaf.spec())
 
 
 def _memory(
-    plan: Plan, bucket: Bucket, leaves: Sequence[Leaf]
+    plan: Plan, bucket: GradientBucket, leaves: Sequence[LeafSharding]
 ) -> dict[str, tuple[jax.ShapeDtypeStruct, P]]:
     """Say what the method keeps of each parameter; most keep nothing."""
     found = {}

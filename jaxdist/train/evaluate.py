@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import jax
 
-from jaxdist.train.layout import Layout, Shapes
+from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.program import compile_score
 from jaxdist.train.state import TrainState
 
 _AHEAD: Final = 2
 """Batches handed to the devices before the sums of an earlier one are awaited."""
 
-Batches = AbstractContextManager[Iterable[Mapping[str, jax.Array]]]
+BatchContext = AbstractContextManager[Iterable[Mapping[str, jax.Array]]]
 
 
 @dataclass(kw_only=True)
@@ -23,9 +23,9 @@ class Evaluator:
 
     layout: Layout
     """What is trained and how it is laid out."""
-    shapes: Shapes
+    shapes: BatchShapes
     """A global evaluation batch, `weight` included."""
-    batches: Callable[[], Batches]
+    batches: Callable[[], BatchContext]
     """Opens one pass over the held-out samples."""
     ends: Callable[[], bool] = lambda: False
     """Whether to end here, and from then on; asked after every batch."""

@@ -17,18 +17,18 @@ from jaxdist.core.plan import Plan
 from jaxdist.layers import bind
 from jaxdist.layers.tensor_role import Roles
 from jaxdist.partition import spatial_layers
-from jaxdist.partition.block_padding import Sizes
-from jaxdist.partition.gradient_buckets import Reduction
+from jaxdist.partition.block_padding import BlockPadding
+from jaxdist.partition.gradient_buckets import GradientReduction
 from jaxdist.partition.ledger import Ledger
-from jaxdist.partition.outer_sync import Sync
-from jaxdist.partition.param_sharding import Leaf
+from jaxdist.partition.outer_sync import OuterSync
+from jaxdist.partition.param_sharding import LeafSharding
 from jaxdist.train import diloco, error_feedback
 from jaxdist.train.objective import Batch, Objective
 from jaxdist.train.state import TrainState
-from jaxdist.train.state_layout import Hold, InSlots
+from jaxdist.train.state_layout import SlotStateLayout, StateLayout
 from jaxdist.train.task import Task
 
-Shapes = Mapping[str, jax.ShapeDtypeStruct]
+BatchShapes = Mapping[str, jax.ShapeDtypeStruct]
 
 
 def batch_specs(
@@ -62,17 +62,17 @@ class Layout:
     """The same axes on devices."""
     roles: Roles
     """What layers do with the tensor axis."""
-    sizes: Sizes
+    sizes: BlockPadding
     """How images lie whose rows do not divide."""
-    hold: Hold
+    hold: StateLayout
     """The arrays in which devices hold the state."""
     ledgers: tuple[Ledger, ...]
     """What a step moves: one, or one for each device along the pipe axis."""
-    reduction: Reduction
+    reduction: GradientReduction
     """How gradients are summed."""
-    syncs: tuple[Sync, ...]
+    syncs: tuple[OuterSync, ...]
     """What replicas average when; nothing without an outer loop."""
-    shapes: Shapes
+    shapes: BatchShapes
     """A global training batch."""
 
     @cached_property
@@ -82,9 +82,9 @@ class Layout:
         return objective.of_slices() if "logits" in self.roles.values() else objective
 
     @property
-    def pipe(self) -> InSlots | None:
+    def pipe(self) -> SlotStateLayout | None:
         """The network cut into stages; None where it is not."""
-        return self.hold if isinstance(self.hold, InSlots) else None
+        return self.hold if isinstance(self.hold, SlotStateLayout) else None
 
     @property
     def ledger(self) -> Ledger:
@@ -92,7 +92,7 @@ class Layout:
         return max(self.ledgers, key=lambda one: sum(one.by_axes().values()))
 
     @property
-    def leaves(self) -> tuple[Leaf, ...]:
+    def leaves(self) -> tuple[LeafSharding, ...]:
         """How each parameter lies, in the order of the tree that devices hold."""
         return self.hold.params
 
@@ -221,12 +221,12 @@ class Layout:
             spatial_layers.gather_of(self.plan),
         )
 
-    def batch(self, shapes: Shapes) -> dict[str, NamedSharding]:
+    def batch(self, shapes: BatchShapes) -> dict[str, NamedSharding]:
         """Return the sharding of each array of a batch."""
         specs = self._batch_specs(shapes)
         return {key: NamedSharding(self.mesh, spec) for key, spec in specs.items()}
 
-    def padded(self, shapes: Shapes) -> dict[str, jax.ShapeDtypeStruct]:
+    def padded(self, shapes: BatchShapes) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes that the arrays of a batch have on the devices."""
         axes = self.task.objective.axes
         return {

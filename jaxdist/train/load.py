@@ -11,7 +11,7 @@ from flax import nnx
 from jaxdist.core.errors import BadInput
 from jaxdist.train.checkpoint import reader
 from jaxdist.train.checkpoint.checkpoints import Checkpoints
-from jaxdist.train.model_spec import Recipe
+from jaxdist.train.model_spec import ModelSpec
 from jaxdist.train.state import TrainState
 from jaxdist.train.task import Task
 
@@ -33,7 +33,7 @@ def load(run: str | Path, checkpoint: int | None = None) -> tuple[Any, TrainStat
     """
     folder = _checkpoints(run)
     notes = reader.read_notes(reader.folder_of(folder, checkpoint))
-    recipe = Recipe(**notes.about["recipe"])
+    recipe = ModelSpec(**notes.about["recipe"])
     params = {leaf.dtype for name, leaf in notes.leaves.items() if "params/" in name}
     task = Task(
         model=recipe,

@@ -20,7 +20,7 @@ from jaxdist.core.dtypes import wide
 from jaxdist.layers.tensor_role import AXIS
 
 
-class Logits(Protocol):
+class VocabLogits(Protocol):
     """Reads the logits of a vocabulary as they lie on a device."""
 
     def surprise(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -31,10 +31,11 @@ class Logits(Protocol):
 
 
 @dataclass(frozen=True)
-class Whole:
+class UnsplitLogits:
     """Logits `[B, ..., vocabulary]`.
 
-    >>> round(float(Whole().surprise(jnp.zeros((1, 4)), jnp.asarray([2]))[0]), 4)
+    >>> label = jnp.asarray([2])
+    >>> round(float(UnsplitLogits().surprise(jnp.zeros((1, 4)), label)[0]), 4)
     1.3863
     """
 
@@ -50,7 +51,7 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Slices:
+class VocabParallelLogits:
     """Logits `[B, ..., vocabulary / devices]`, a slice on each device of tensor."""
 
     def surprise(self, logits: jax.Array, labels: jax.Array) -> jax.Array:

@@ -7,22 +7,28 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdist.train.async_metrics import Ticker
-from jaxdist.train.callbacks import Judge, Pausing, Saver, Score, Watcher
+from jaxdist.train.async_metrics import LossQueue
+from jaxdist.train.callbacks import (
+    CheckpointerProtocol,
+    EvalMetrics,
+    EvaluatorProtocol,
+    PausingCallback,
+    TrainingCallback,
+)
 from jaxdist.train.metrics import Recorder
 from jaxdist.train.nonfinite import skipped_steps
 from jaxdist.train.program import Program
-from jaxdist.train.run_schedule import Course
+from jaxdist.train.run_schedule import RunSchedule
 from jaxdist.train.state import TrainState
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class FitResult:
     """What the loop saw."""
 
     state: TrainState
     """The state after the last step."""
-    score: Score
+    score: EvalMetrics
     """The last evaluation: loss, accuracy, correct, samples."""
     first_step_s: float
     """Seconds from the start of the command to the first finished step."""
@@ -35,13 +41,13 @@ def fit(
     state: TrainState,
     batches: Iterable[Mapping[str, jax.Array]],
     *,
-    course: Course,
-    evaluate: Judge,
-    saver: Saver,
+    course: RunSchedule,
+    evaluate: EvaluatorProtocol,
+    saver: CheckpointerProtocol,
     recorder: Recorder,
-    watcher: Watcher,
+    watcher: TrainingCallback,
     rates: Callable[[np.ndarray], Any],
-) -> Outcome:
+) -> FitResult:
     """Train from `state` to the end of the course, or of the batches.
 
     Args:
@@ -53,17 +59,17 @@ def fit(
         evaluate: scores a state on the held-out samples.
         saver: keeps states.
         recorder: writes what happens.
-        watcher: is shown what happens; one that is `Pausing` is asked before each step.
-        rates: learning rates of an array of steps, from 0.
+        watcher: is shown what happens; one that is `PausingCallback` is asked before
+        each step. rates: learning rates of an array of steps, from 0.
     """
     start = int(state.step)
-    ledger = Ticker(course, recorder, watcher, rates, skipped_steps(state.opt))
-    score: Score = {}
+    ledger = LossQueue(course, recorder, watcher, rates, skipped_steps(state.opt))
+    score: EvalMetrics = {}
     feed = iter(batches)
     if course.owed and start < course.steps:
         score = _test(evaluate, state, course, recorder, watcher)
     for step in range(start + 1, course.steps + 1):
-        if isinstance(watcher, Pausing) and watcher.due(step):
+        if isinstance(watcher, PausingCallback) and watcher.due(step):
             ledger.pause(watcher)
         batch = _next(feed, ledger, recorder, step)
         if batch is None:
@@ -84,7 +90,7 @@ def fit(
         score = _test(evaluate, state, course, recorder, watcher)
     elif ended > start and not course.saves(ended):
         _save(saver, state, ledger, recorder)
-    return Outcome(
+    return FitResult(
         state=state,
         score=score if finished or course.tests(ended) else {},
         first_step_s=ledger.first_step_s,
@@ -92,7 +98,12 @@ def fit(
     )
 
 
-def _save(saver: Saver, state: TrainState, ledger: Ticker, recorder: Recorder) -> None:
+def _save(
+    saver: CheckpointerProtocol,
+    state: TrainState,
+    ledger: LossQueue,
+    recorder: Recorder,
+) -> None:
     ledger.drain()
     with recorder.phase("checkpoint", int(state.step)):
         saver.save(state)
@@ -100,7 +111,7 @@ def _save(saver: Saver, state: TrainState, ledger: Ticker, recorder: Recorder) -
 
 def _next(
     feed: Iterator[Mapping[str, jax.Array]],
-    ledger: Ticker,
+    ledger: LossQueue,
     recorder: Recorder,
     step: int,
 ) -> Mapping[str, jax.Array] | None:
@@ -113,12 +124,12 @@ def _next(
 
 
 def _test(
-    evaluate: Judge,
+    evaluate: EvaluatorProtocol,
     state: TrainState,
-    course: Course,
+    course: RunSchedule,
     recorder: Recorder,
-    watcher: Watcher,
-) -> Score:
+    watcher: TrainingCallback,
+) -> EvalMetrics:
     step = int(state.step)
     if not evaluate.ready:
         with recorder.phase("compile", step):

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from jaxdist.partition.flops import Work
+from jaxdist.partition.flops import LayerFlops
 from jaxdist.train.checkpoint.manifest import describe
 from jaxdist.train.layout import Layout
 from jaxdist.train.state import named_leaves
@@ -24,7 +24,7 @@ _OPERATION: Final = re.compile(
 
 
 def outline_of(
-    layout: Layout, lowered: Any, work: Sequence[Work] = ()
+    layout: Layout, lowered: Any, work: Sequence[LayerFlops] = ()
 ) -> Mapping[str, str]:
     """Return names that tell a lowered step from another, as a person looks for them.
 

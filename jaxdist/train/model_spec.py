@@ -9,7 +9,7 @@ from flax import nnx
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class ModelSpec:
     """Names the function that makes a network, and its settings."""
 
     maker: str

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import optax
 
 from jaxdist.core.dtypes import wide
-from jaxdist.train.sharded_norms import Squares, Total, own_squares
+from jaxdist.train.sharded_norms import StageSumFn, SumSquaresFn, own_squares
 
-Tree = TypeVar("Tree")
+TreeT = TypeVar("TreeT")
 
 
-class Skips(NamedTuple):
+class SkipState(NamedTuple):
     """State of an optimizer that skips steps."""
 
     consecutive: jax.Array
@@ -37,26 +37,26 @@ def skip_nonfinite(
     """
     inner = optax.with_extra_args_support(inner)
 
-    def init(params: Any) -> Skips:
+    def init(params: Any) -> SkipState:
         zero = jnp.zeros((), jnp.int32)
-        return Skips(consecutive=zero, total=zero, inner=inner.init(params))
+        return SkipState(consecutive=zero, total=zero, inner=inner.init(params))
 
     def update(
         grads: Any,
-        state: Skips,
+        state: SkipState,
         params: Any = None,
         *,
-        squares: Squares = own_squares,
-        total: Total = optax.tree.sum,
+        squares: SumSquaresFn = own_squares,
+        total: StageSumFn = optax.tree.sum,
         **others: Any,
-    ) -> tuple[Any, Skips]:
+    ) -> tuple[Any, SkipState]:
         bad = total(squares(jax.tree.map(_not_finite, grads))) > 0
         more = {"squares": squares, "total": total, **others}
         moved = inner.update(grads, state.inner, params, **more)
         still = jax.tree.map(jnp.zeros_like, moved[0]), state.inner
         updates, kept = _choose(bad, still, moved)
         skipped = bad.astype(jnp.int32)
-        new = Skips(
+        new = SkipState(
             consecutive=(state.consecutive + 1) * skipped,
             total=state.total + skipped,
             inner=kept,
@@ -66,7 +66,7 @@ def skip_nonfinite(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def unless_skipped(opt: Any, new: Tree, old: Tree) -> Tree:
+def unless_skipped(opt: Any, new: TreeT, old: TreeT) -> TreeT:
     """Return `new`, or `old` where the last step was skipped.
 
     Args:
@@ -74,14 +74,14 @@ def unless_skipped(opt: Any, new: Tree, old: Tree) -> Tree:
         new: what the step makes of a tree besides the parameters.
         old: the same tree before the step.
     """
-    if not isinstance(opt, Skips):
+    if not isinstance(opt, SkipState):
         return new
     return _choose(opt.consecutive > 0, old, new)
 
 
 def skipped_steps(opt: Any) -> int:
     """Count the steps that were skipped since the very start."""
-    return int(opt.total) if isinstance(opt, Skips) else 0
+    return int(opt.total) if isinstance(opt, SkipState) else 0
 
 
 def _not_finite(x: jax.Array) -> jax.Array:
@@ -89,5 +89,5 @@ def _not_finite(x: jax.Array) -> jax.Array:
     return (~jnp.isfinite(x)).astype(wide(x.dtype))
 
 
-def _choose(first: jax.Array, one: Tree, other: Tree) -> Tree:
+def _choose(first: jax.Array, one: TreeT, other: TreeT) -> TreeT:
     return jax.tree.map(lambda a, b: jnp.where(first, a, b), one, other)

@@ -10,17 +10,17 @@ from typing import Any
 
 import jax
 
-from jaxdist.pipeline.stage_parameters import Held
-from jaxdist.profile.repeated_blocks import Alike
+from jaxdist.pipeline.stage_parameters import SlotArrays
+from jaxdist.profile.repeated_blocks import RepeatedBlocks
 from jaxdist.train.sharded_norms import asked_squares
 from jaxdist.train.state import TrainState, leaf_names
 from jaxdist.train.task import Task
 
-Asked = tuple[tuple[tuple[bool, ...], ...], int]
+NormRequests = tuple[tuple[tuple[bool, ...], ...], int]
 """For each time whether it asks for each leaf's, and how often for a total."""
 
 
-def asked_of(task: Task, held: TrainState, alike: Alike) -> Asked:
+def asked_of(task: Task, held: TrainState, alike: RepeatedBlocks) -> NormRequests:
     """Tell which leaves' squares a task's optimizer asks for, as `asked_squares`.
 
     Args:
@@ -28,15 +28,15 @@ def asked_of(task: Task, held: TrainState, alike: Alike) -> Asked:
         held: shapes of what devices hold.
         alike: blocks of the network whose leaves need not be asked about.
     """
-    stands = _of_slots(held.params) if isinstance(held.params, Held) else {}
+    stands = _of_slots(held.params) if isinstance(held.params, SlotArrays) else {}
 
     def few(node: Any) -> Any:
-        return _few(node, stands) if isinstance(node, Held) else node
+        return _few(node, stands) if isinstance(node, SlotArrays) else node
 
     params, opt = jax.tree.map(
         few,
         alike.pruned((held.params, held.opt)),
-        is_leaf=lambda node: isinstance(node, Held),
+        is_leaf=lambda node: isinstance(node, SlotArrays),
     )
     asked, totals = asked_squares(task.optimizer, params, opt)
     read = leaf_names(params)
@@ -45,7 +45,7 @@ def asked_of(task: Task, held: TrainState, alike: Alike) -> Asked:
     return tuple(map(tuple, whole)), totals
 
 
-def _of_slots(held: Held) -> dict[str, str]:
+def _of_slots(held: SlotArrays) -> dict[str, str]:
     """Return the slot that stands for each: the first of its kind, by name."""
     first: dict[Any, str] = {}
     stands = {}
@@ -56,7 +56,7 @@ def _of_slots(held: Held) -> dict[str, str]:
     return stands
 
 
-def _few(held: Held, stands: Mapping[str, str]) -> Held:
+def _few(held: SlotArrays, stands: Mapping[str, str]) -> SlotArrays:
     """Return the slots that stand for others."""
     kept = set(stands.values())
 

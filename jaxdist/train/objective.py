@@ -16,10 +16,10 @@ from jaxdist.core.axes import spatial_axes_of
 from jaxdist.core.dtypes import wide
 from jaxdist.core.errors import BadInput
 from jaxdist.core.special_tokens import PADDING
-from jaxdist.train.logits import Logits, Slices, Whole
+from jaxdist.train.logits import UnsplitLogits, VocabLogits, VocabParallelLogits
 
 Batch = Mapping[str, jax.Array]
-Keys = tuple[tuple[str, str], ...]
+BatchKeys = tuple[tuple[str, str], ...]
 """Keys of a batch, each with its dtype."""
 
 
@@ -27,9 +27,9 @@ Keys = tuple[tuple[str, str], ...]
 class Objective(ABC):
     """One way to score a network; `B` is the samples of the batch at hand."""
 
-    inputs: Keys
+    inputs: BatchKeys
     """What the network is called on, in this order."""
-    targets: Keys
+    targets: BatchKeys
     """What its outputs are scored against."""
 
     @property
@@ -91,8 +91,8 @@ class Classification(Objective):
     which take part in training alone, follow (Szegedy et al. 2014, section 5).
     """
 
-    inputs: Keys = (("image", "float32"),)
-    targets: Keys = (("label", "int32"),)
+    inputs: BatchKeys = (("image", "float32"),)
+    targets: BatchKeys = (("label", "int32"),)
     auxiliary: float = 0.3
     """Weight of an auxiliary head's loss."""
 
@@ -103,7 +103,7 @@ class Classification(Objective):
         if isinstance(outputs, tuple):
             main, *others = (self.losses(each, batch) for each in outputs)
             return main + self.auxiliary * sum(others)
-        return Whole().surprise(outputs, batch["label"])
+        return UnsplitLogits().surprise(outputs, batch["label"])
 
     def right(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return whether each sample's largest logit is its label, bool [B]."""
@@ -114,14 +114,14 @@ class Classification(Objective):
 class NextToken(Objective):
     """A label a token: the one that follows, from logits [B, T, vocabulary]."""
 
-    inputs: Keys = (("tokens", "int32"),)
-    targets: Keys = (("target", "int32"),)
-    logits: Logits = field(default_factory=Whole)
+    inputs: BatchKeys = (("tokens", "int32"),)
+    targets: BatchKeys = (("target", "int32"),)
+    logits: VocabLogits = field(default_factory=UnsplitLogits)
     """Reads the logits as they lie."""
 
     def of_slices(self) -> Self:
         """Return the same of slices of the vocabulary."""
-        return replace(self, logits=Slices())
+        return replace(self, logits=VocabParallelLogits())
 
     def losses(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return the mean cross entropy over each sample's tokens, [B], nats."""
@@ -136,8 +136,8 @@ class NextToken(Objective):
 class Regression(Objective):
     """Several numbers a sample, from estimates [B, n]."""
 
-    inputs: Keys = (("image", "float32"),)
-    targets: Keys = (("target", "float32"),)
+    inputs: BatchKeys = (("image", "float32"),)
+    targets: BatchKeys = (("target", "float32"),)
     tolerance: float = 0.1
     """An estimate this near to its target counts as right."""
 
@@ -156,21 +156,21 @@ class Regression(Objective):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Captions(Objective):
+class Captioning(Objective):
     """A label a word of a caption: the next one, from logits [B, L, vocabulary].
 
     `words` are the caption with `BEGIN` before it, `target` the caption with `END`
     behind it; both are filled up with `PADDING`, which nothing is asked for.
     """
 
-    inputs: Keys = (("clip", "float32"), ("words", "int32"))
-    targets: Keys = (("target", "int32"),)
-    logits: Logits = field(default_factory=Whole)
+    inputs: BatchKeys = (("clip", "float32"), ("words", "int32"))
+    targets: BatchKeys = (("target", "int32"),)
+    logits: VocabLogits = field(default_factory=UnsplitLogits)
     """Reads the logits as they lie."""
 
     def of_slices(self) -> Self:
         """Return the same of slices of the vocabulary."""
-        return replace(self, logits=Slices())
+        return replace(self, logits=VocabParallelLogits())
 
     def axes(self, key: str, rank: int) -> tuple[str | None, ...]:
         """Name the axes: each frame of a clip [B, T, H, W, C] is split as an image."""

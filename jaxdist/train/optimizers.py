@@ -80,7 +80,7 @@ class OptimConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ramp:
+class Warmup:
     """How the rate begins: from where, to where, over how many steps."""
 
     first: float
@@ -91,7 +91,7 @@ class Ramp:
     """Steps of the warm-up."""
 
 
-def ramp(config: OptimConfig, steps: int, steps_per_epoch: float, batch: int) -> Ramp:
+def ramp(config: OptimConfig, steps: int, steps_per_epoch: float, batch: int) -> Warmup:
     """Return how the rate of a run begins.
 
     With a scaled rate the warm-up starts from the unscaled one, as in Goyal et al.
@@ -107,7 +107,7 @@ def ramp(config: OptimConfig, steps: int, steps_per_epoch: float, batch: int) ->
     grown = {"none": 1.0, "linear": times, "root": times**0.5}
     peak = config.lr * grown[config.scaling]
     warmup = max(min(round(config.warmup_epochs * steps_per_epoch), steps - 1), 0)
-    return Ramp(first=config.lr if peak > config.lr else 0.0, peak=peak, steps=warmup)
+    return Warmup(first=config.lr if peak > config.lr else 0.0, peak=peak, steps=warmup)
 
 
 def learning_rate(

@@ -7,33 +7,33 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from jaxdist.collectives.hlo_collectives import Move, read_collectives
+from jaxdist.collectives.hlo_collectives import CollectiveOp, read_collectives
 from jaxdist.partition import audit
 from jaxdist.partition.audit import AuditError
 from jaxdist.partition.external_step import memory_of
-from jaxdist.partition.flops import Work, compare_work
-from jaxdist.partition.gradient_buckets import Reduction, summed_exactly
-from jaxdist.partition.outer_sync import Sync
+from jaxdist.partition.flops import LayerFlops, compare_work
+from jaxdist.partition.gradient_buckets import GradientReduction, summed_exactly
+from jaxdist.partition.outer_sync import OuterSync
 from jaxdist.pipeline.plan_schedule import timetable, turns
 from jaxdist.pipeline.stage_traffic import own_moves
 from jaxdist.profile.trace import pruned
 from jaxdist.train.eval_step import eval_step
-from jaxdist.train.layout import Layout, Shapes
+from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.state import TrainState
 from jaxdist.train.step import sync_step, train_step
 
 
 @dataclass(frozen=True, kw_only=True)
-class Join:
+class CompiledOuterStep:
     """One compiled outer step."""
 
-    sync: Sync
+    sync: OuterSync
     """What replicas average in it, and when."""
     step: Any
     """The compiled program: `(state) -> state`."""
-    moves: tuple[Move, ...]
+    moves: tuple[CollectiveOp, ...]
     """What it moves."""
-    audit: tuple[audit.Row, ...]
+    audit: tuple[audit.AuditRow, ...]
     """The same beside the plan."""
 
 
@@ -43,11 +43,11 @@ class Program:
 
     layout: Layout
     """What is trained and how it is laid out."""
-    moves: tuple[Move, ...]
+    moves: tuple[CollectiveOp, ...]
     """What the compiled step moves."""
-    audit: tuple[audit.Row, ...]
+    audit: tuple[audit.AuditRow, ...]
     """Both side by side."""
-    work: tuple[Work, ...]
+    work: tuple[LayerFlops, ...]
     """FLOPs a device of each layer with a kernel, by the plan and in the step."""
     differences: tuple[AuditError, ...]
     """What the step does and the plan does not; empty unless it was let pass."""
@@ -55,7 +55,7 @@ class Program:
     """The compiled step: `(state, batch) -> (state, loss)`."""
     warm: Any
     """The step of the plan's warm-up, which sums exactly; None where there is none."""
-    joins: tuple[Join, ...]
+    joins: tuple[CompiledOuterStep, ...]
     """Outer steps, in the order of the layout's syncs."""
     batch: Mapping[str, NamedSharding]
     """Sharding of each array of a training batch."""
@@ -84,7 +84,7 @@ class Program:
 def compile_program(
     layout: Layout,
     differs: Callable[[AuditError], None] = audit.stop,
-    seen: Callable[[Any, Sequence[Work]], None] = lambda lowered, work: None,
+    seen: Callable[[Any, Sequence[LayerFlops]], None] = lambda lowered, work: None,
 ) -> Program:
     """Compile a training step and hold it against the plan.
 
@@ -130,7 +130,7 @@ def compile_program(
 
 
 def _differences(
-    layout: Layout, moves: Sequence[Move], work: Sequence[Work]
+    layout: Layout, moves: Sequence[CollectiveOp], work: Sequence[LayerFlops]
 ) -> Iterator[AuditError]:
     """Yield where a step differs from the plan, on any device along the pipe axis."""
     for device, ledger in enumerate(layout.ledgers):
@@ -138,12 +138,14 @@ def _differences(
         work = ()
 
 
-def _busiest(layout: Layout, moves: Sequence[Move]) -> Sequence[Move]:
+def _busiest(layout: Layout, moves: Sequence[CollectiveOp]) -> Sequence[CollectiveOp]:
     """Return what those devices move that move most."""
     return _own_moves(layout, moves, layout.ledgers.index(layout.ledger))
 
 
-def _own_moves(layout: Layout, moves: Sequence[Move], device: int) -> Sequence[Move]:
+def _own_moves(
+    layout: Layout, moves: Sequence[CollectiveOp], device: int
+) -> Sequence[CollectiveOp]:
     if layout.pipe is None:
         return moves
     micro, places = layout.task.microbatches, layout.pipe.stages.places
@@ -152,7 +154,7 @@ def _own_moves(layout: Layout, moves: Sequence[Move], device: int) -> Sequence[M
     return tuple(own_moves(moves, places, device, own, beats))
 
 
-def _work(layout: Layout, step: Any) -> tuple[Work, ...]:
+def _work(layout: Layout, step: Any) -> tuple[LayerFlops, ...]:
     """Set the work of a traced step beside the plan's."""
     planned = {k: v for one in layout.ledgers for k, v in one.work.items()}
     found = compare_work(planned, step)
@@ -169,7 +171,7 @@ def _work(layout: Layout, step: Any) -> tuple[Work, ...]:
     )
 
 
-def trace_program(layout: Layout, reduction: Reduction | None = None) -> Any:
+def trace_program(layout: Layout, reduction: GradientReduction | None = None) -> Any:
     """Trace a training step on the shapes of its state and batch.
 
     Args:
@@ -181,17 +183,17 @@ def trace_program(layout: Layout, reduction: Reduction | None = None) -> Any:
     return step.trace(layout.state, batch)
 
 
-def trace_sync(layout: Layout, sync: Sync) -> Any:
+def trace_sync(layout: Layout, sync: OuterSync) -> Any:
     """Trace an outer step on the shapes of a layout's state."""
     return jax.jit(sync_step(layout, sync), donate_argnums=0).trace(layout.state)
 
 
-def _join(layout: Layout, sync: Sync) -> Join:
+def _join(layout: Layout, sync: OuterSync) -> CompiledOuterStep:
     """Compile an outer step and set it beside the plan."""
     compiled = trace_sync(layout, sync).lower().compile()
     moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
     beside = audit.compare(moves, layout.ledger.of_sync(sync))
-    return Join(sync=sync, step=compiled, moves=moves, audit=beside)
+    return CompiledOuterStep(sync=sync, step=compiled, moves=moves, audit=beside)
 
 
 def _warm(layout: Layout) -> tuple[Any, tuple[AuditError, ...]]:
@@ -209,7 +211,7 @@ def _warm(layout: Layout) -> tuple[Any, tuple[AuditError, ...]]:
     return compiled, tuple(audit.differences(moves, ledger))
 
 
-def compile_score(layout: Layout, shapes: Shapes) -> Any:
+def compile_score(layout: Layout, shapes: BatchShapes) -> Any:
     """Compile `score(params, stats, batch)` for batches of these shapes."""
     state = layout.state
     batch = _placed(layout.padded(shapes), layout.batch(shapes))
@@ -223,7 +225,7 @@ def initial_state(layout: Layout) -> TrainState:
 
 
 def _placed(
-    shapes: Shapes, shardings: Mapping[str, NamedSharding]
+    shapes: BatchShapes, shardings: Mapping[str, NamedSharding]
 ) -> dict[str, jax.ShapeDtypeStruct]:
     return {
         key: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=shardings[key])

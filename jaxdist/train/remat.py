@@ -20,11 +20,11 @@ from jax.ad_checkpoint import checkpoint_name
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
-from jaxdist.pipeline.stages import Blocks, outputs
+from jaxdist.pipeline.stages import BlockNames, outputs
 from jaxdist.pipeline.stages import run as run_blocks
 from jaxdist.train.materialize_params import stats_of
 
-Make = Callable[[Any, Any], Any]
+ModelFactory = Callable[[Any, Any], Any]
 """From parameters and statistics to a fresh network that is ready to be called."""
 
 _BLOCK: Final = "between blocks"
@@ -56,7 +56,7 @@ def check(plan: Plan, model: Any) -> None:
 
 
 def called(
-    plan: Plan, make: Make, params: Any, stats: Any, inputs: tuple[Any, ...]
+    plan: Plan, make: ModelFactory, params: Any, stats: Any, inputs: tuple[Any, ...]
 ) -> tuple[Any, Any]:
     """Call a network, inside of what `graded` returns.
 
@@ -90,13 +90,17 @@ def graded(plan: Plan, share: Callable[..., Any]) -> Callable[..., Any]:
     return remade(share) if plan.remat and not plan.remat_until else share
 
 
-def apart(plan: Plan, blocks: Blocks) -> Blocks:
+def apart(plan: Plan, blocks: BlockNames) -> BlockNames:
     """Name the blocks that are computed again apart from those that are kept."""
     return plan.remade(blocks) if plan.remat_until else ()
 
 
 def in_turn(
-    make: Make, blocks: Blocks, again: Container[str], held: Any, carried: Any
+    make: ModelFactory,
+    blocks: BlockNames,
+    again: Container[str],
+    held: Any,
+    carried: Any,
 ) -> tuple[Any, Any]:
     """Call blocks that follow each other, and keep the insides of the last alone.
 
@@ -111,7 +115,9 @@ def in_turn(
         What the last hands on, and the statistics behind it.
     """
 
-    def run(names: Blocks, params: Any, stats: Any, carried: Any) -> tuple[Any, Any]:
+    def run(
+        names: BlockNames, params: Any, stats: Any, carried: Any
+    ) -> tuple[Any, Any]:
         model = make(params, stats)
         # What the last hands on is kept by the block that reads it.
         mark(model, names[:-1] if names == first else ())

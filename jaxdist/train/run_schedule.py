@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
+class RunSchedule:
     """When things happen, in steps; a pure reading of the configuration."""
 
     steps: int
@@ -23,7 +23,7 @@ class Course:
     def epoch(self, step: int) -> int:
         """Return the epoch, from 0, that the last sample of step `step` (from 1) is in.
 
-        >>> Course(steps=60, samples=5, batch=2, save_every=5).epoch(3)
+        >>> RunSchedule(steps=60, samples=5, batch=2, save_every=5).epoch(3)
         1
         """
         return (step * self.batch - 1) // self.samples

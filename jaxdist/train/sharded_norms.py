@@ -23,11 +23,11 @@ import optax
 
 from jaxdist.core.dtypes import wide
 
-Squares = Callable[[Any], Any]
+SumSquaresFn = Callable[[Any], Any]
 """From a tree shaped as the parameters to one of sums of squares, float32 or wider."""
 
 
-Total = Callable[[Any], jax.Array]
+StageSumFn = Callable[[Any], jax.Array]
 """From such a tree of sums to the sum of all, also of those on other stages."""
 
 
@@ -100,8 +100,8 @@ def clip_by_global_norm(longest: float) -> optax.GradientTransformationExtraArgs
         state: Any,
         params: Any = None,
         *,
-        squares: Squares = own_squares,
-        total: Total = optax.tree.sum,
+        squares: SumSquaresFn = own_squares,
+        total: StageSumFn = optax.tree.sum,
         **others: Any,
     ) -> tuple[Any, Any]:
         del params, others
@@ -135,7 +135,7 @@ def scale_by_trust_ratio(
         state: Any,
         params: Any = None,
         *,
-        squares: Squares = own_squares,
+        squares: SumSquaresFn = own_squares,
         **others: Any,
     ) -> tuple[Any, Any]:
         del others

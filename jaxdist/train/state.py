@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import jax
 from flax import nnx
 
-Tree = TypeVar("Tree")
+TreeT = TypeVar("TreeT")
 
 
 @partial(
@@ -73,7 +73,7 @@ def leaf_names(tree: Any) -> tuple[str, ...]:
     return tuple(named_leaves(tree))
 
 
-def with_leaves(tree: Tree, leaves: Mapping[str, Any]) -> Tree:
+def with_leaves(tree: TreeT, leaves: Mapping[str, Any]) -> TreeT:
     """Put other leaves into a tree, by name.
 
     >>> with_leaves({"stem": {"kernel": 1.0}}, {"stem/kernel": 5.0})

@@ -14,21 +14,21 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.partition.param_sharding import Leaf
-from jaxdist.pipeline.stage_parameters import Held, Slots
+from jaxdist.partition.param_sharding import LeafSharding
+from jaxdist.pipeline.stage_parameters import SlotArrays, SlotLayout
 from jaxdist.pipeline.stages import Stages
 from jaxdist.train.state import TrainState
 
 
-class Hold(Protocol):
+class StateLayout(Protocol):
     """How a state lies on devices."""
 
     @property
-    def params(self) -> tuple[Leaf, ...]:
+    def params(self) -> tuple[LeafSharding, ...]:
         """How each array of parameters lies, in the order of the tree that is held."""
 
     @property
-    def stats(self) -> tuple[Leaf, ...]:
+    def stats(self) -> tuple[LeafSharding, ...]:
         """How each array of running statistics lies."""
 
     def hold(self, state: TrainState) -> TrainState:
@@ -51,12 +51,12 @@ class Hold(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plain:
+class LeafStateLayout:
     """Devices hold the network's own leaves, or shards of them."""
 
-    params: tuple[Leaf, ...]
+    params: tuple[LeafSharding, ...]
     """How parameters lie."""
-    stats: tuple[Leaf, ...]
+    stats: tuple[LeafSharding, ...]
     """How running statistics lie."""
 
     def hold(self, state: TrainState) -> TrainState:
@@ -78,14 +78,14 @@ class Plain:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InSlots:
+class SlotStateLayout:
     """Devices of a pipeline hold the leaves of their stages in slots."""
 
     stages: Stages
     """The network cut into stages."""
-    param_slots: Slots
+    param_slots: SlotLayout
     """How parameters lie in slots."""
-    stat_slots: Slots
+    stat_slots: SlotLayout
     """How running statistics lie in slots."""
     users: tuple[tuple[frozenset[int], ...], tuple[frozenset[int], ...]]
     """Stages that use each parameter, and each statistic."""
@@ -93,19 +93,19 @@ class InSlots:
     """Structures of the trees of parameters and of statistics."""
 
     @property
-    def params(self) -> tuple[Leaf, ...]:
+    def params(self) -> tuple[LeafSharding, ...]:
         """How slots of parameters lie."""
         return self.param_slots.held()
 
     @property
-    def stats(self) -> tuple[Leaf, ...]:
+    def stats(self) -> tuple[LeafSharding, ...]:
         """How slots of running statistics lie."""
         return self.stat_slots.held()
 
     def hold(self, state: TrainState) -> TrainState:
         """Put the leaves of a state into slots."""
 
-        def put(slots: Slots, tree: Any) -> Held:
+        def put(slots: SlotLayout, tree: Any) -> SlotArrays:
             return slots.pack(jax.tree.leaves(tree))
 
         left = self._left(state, self.param_slots.pack_rows)
@@ -114,7 +114,7 @@ class InSlots:
     def shapes(self, state: TrainState) -> TrainState:
         """Return the shapes of slots."""
 
-        def shaped(slots: Slots, tree: Any) -> Held:
+        def shaped(slots: SlotLayout, tree: Any) -> SlotArrays:
             return slots.shapes(jax.tree.leaves(tree))
 
         left = self._left(state, partial(jax.eval_shape, self.param_slots.pack_rows))
@@ -127,11 +127,11 @@ class InSlots:
             id(self.stat_slots): self.trees[1],
         }
 
-        def out(slots: Slots, held: Held) -> Any:
+        def out(slots: SlotLayout, held: SlotArrays) -> Any:
             return jax.tree.unflatten(trees[id(slots)], slots.unpack(held))
 
         left = self._left(state, self.param_slots.unpack_rows)
-        held = self._changed(state, out, lambda node: isinstance(node, Held))
+        held = self._changed(state, out, lambda node: isinstance(node, SlotArrays))
         return replace(held, feedback=left)
 
     def stored(self, held: TrainState, tree: TrainState, mesh: Mesh) -> TrainState:
@@ -151,7 +151,7 @@ class InSlots:
     def _changed(
         self,
         state: TrainState,
-        change: Callable[[Slots, Any], Any],
+        change: Callable[[SlotLayout, Any], Any],
         is_tree: Callable[[Any], bool],
     ) -> TrainState:
         params, stats = self.param_slots, self.stat_slots

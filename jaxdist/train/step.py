@@ -25,12 +25,12 @@ from jaxdist.collectives.reduce import sum_shares
 from jaxdist.collectives.sharded_leaves import deal, join, own
 from jaxdist.partition import fsdp
 from jaxdist.partition.global_norm_axes import axes_of
-from jaxdist.partition.gradient_buckets import Reduction
-from jaxdist.partition.outer_sync import Sync
-from jaxdist.pipeline.stage_parameters import Held
+from jaxdist.partition.gradient_buckets import GradientReduction
+from jaxdist.partition.outer_sync import OuterSync
+from jaxdist.pipeline.stage_parameters import SlotArrays
 from jaxdist.profile.xla_cpu.backward_reads import needed
 from jaxdist.train import error_feedback
-from jaxdist.train.accumulate import Gradients, accumulated
+from jaxdist.train.accumulate import GradientFn, accumulated
 from jaxdist.train.diloco import alone, outer_step
 from jaxdist.train.ema import moved
 from jaxdist.train.layout import Layout
@@ -48,7 +48,7 @@ UPDATE: Final = "update"
 
 
 def train_step(
-    layout: Layout, reduction: Reduction | None = None
+    layout: Layout, reduction: GradientReduction | None = None
 ) -> Callable[..., Any]:
     """Build `step(state, batch) -> (state, loss)`, to be jitted with `state` donated.
 
@@ -90,7 +90,7 @@ def train_step(
     )
 
 
-def sync_step(layout: Layout, sync: Sync) -> Callable[..., Any]:
+def sync_step(layout: Layout, sync: OuterSync) -> Callable[..., Any]:
     """Build `join(state) -> state`, an outer step, to be jitted with `state` donated.
 
     Args:
@@ -107,7 +107,7 @@ def sync_step(layout: Layout, sync: Sync) -> Callable[..., Any]:
 
 
 def _at_once(
-    layout: Layout, sums: Reduction, state: TrainState, batch: Batch
+    layout: Layout, sums: GradientReduction, state: TrainState, batch: Batch
 ) -> tuple[jax.Array, Any, Any, Any, Any]:
     """Move the parameters along the gradient of the whole batch.
 
@@ -123,7 +123,7 @@ def _at_once(
 
 
 def _flowing(
-    layout: Layout, sums: Reduction, state: TrainState, batch: Batch
+    layout: Layout, sums: GradientReduction, state: TrainState, batch: Batch
 ) -> tuple[jax.Array, Any, Any, Any, Any]:
     """Move the parameters of a stage along the gradient of each microbatch.
 
@@ -131,10 +131,10 @@ def _flowing(
         As `_at_once`; the loss is the mean of the microbatches'.
     """
 
-    def move(grads: Held, opt: Any, params: Held) -> tuple[Held, Any]:
+    def move(grads: SlotArrays, opt: Any, params: SlotArrays) -> tuple[SlotArrays, Any]:
         leaves, tree = jax.tree.flatten(grads)
         summed = sum_shares(leaves, sums.exactly)
-        new: tuple[Held, Any] = _moved(
+        new: tuple[SlotArrays, Any] = _moved(
             layout, params, opt, jax.tree.unflatten(tree, summed)
         )
         return new
@@ -144,13 +144,13 @@ def _flowing(
     return loss, stats, params, opt, state.feedback
 
 
-def _in_turn(layout: Layout, state: TrainState) -> Gradients:
+def _in_turn(layout: Layout, state: TrainState) -> GradientFn:
     """Return gradients of microbatches one after the other."""
     own = functools.partial(_gradients, layout, state)
     return accumulated(own, layout.task.microbatches)
 
 
-def _in_stages(layout: Layout, state: TrainState) -> Gradients:
+def _in_stages(layout: Layout, state: TrainState) -> GradientFn:
     """Return gradients of microbatches that go through the stages of a pipeline."""
     return functools.partial(sync_gradients.gradients, layout, state)
 
@@ -201,7 +201,7 @@ def _gradients(
 
 def _reduced(
     layout: Layout,
-    reduction: Reduction,
+    reduction: GradientReduction,
     state: TrainState,
     loss: jax.Array,
     grads: list[jax.Array],

@@ -24,7 +24,7 @@ from jaxdist.train.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class LayerWorkShare:
     """The work of one layer in one step."""
 
     layer: str
@@ -47,18 +47,18 @@ class Share:
         return self.share * self.devices
 
 
-def read_shares(layout: Layout) -> tuple[Share, ...]:
+def read_shares(layout: Layout) -> tuple[LayerWorkShare, ...]:
     """Return the share of every layer that does something, in the order of use.
 
     Args:
         layout: the task, its plan and mesh.
     """
-    task = replace(layout.task, model=_Scoped(layout.task.model))
+    task = replace(layout.task, model=_ScopedModelFn(layout.task.model))
     scoped, layers = replace(layout, task=task), _layers(task)
     whole = _work(_on_one_device(scoped), layers)
     device = _work(scoped, layers)
     return tuple(
-        Share(
+        LayerWorkShare(
             layer=layer,
             whole=flops,
             device=device[layer],
@@ -70,7 +70,7 @@ def read_shares(layout: Layout) -> tuple[Share, ...]:
 
 
 @dataclass(frozen=True)
-class _Scoped:
+class _ScopedModelFn:
     """Makes a network whose layers open scopes of their paths when they are called."""
 
     make: Callable[..., nnx.Module]

@@ -5,30 +5,30 @@ from typing import Any
 
 import jax
 
-from jaxdist.collectives.hlo_collectives import Move
+from jaxdist.collectives.hlo_collectives import CollectiveOp
 from jaxdist.input.registry import open_data
-from jaxdist.launch.config.provenance import Resolved
-from jaxdist.launch.devices.prepare import Prepared
+from jaxdist.launch.config.provenance import ResolvedConfig
+from jaxdist.launch.devices.prepare import PreparedDevices
 from jaxdist.launch.training.job.batch_spec import wanted
 from jaxdist.launch.training.job.job import make_job
 from jaxdist.partition.audit import let_pass
 from jaxdist.train.program import Program, compile_program
-from jaxdist.train.work_shares import Share, read_shares
+from jaxdist.train.work_shares import LayerWorkShare, read_shares
 
 
 @dataclass(frozen=True, kw_only=True)
-class Audited:
+class StepAudit:
     """What an audit found."""
 
     experiment: str
     """Name of the experiment, or the path of its file."""
     program: Program
     """The compiled step, with the ledger and what differs from it."""
-    shares: tuple[Share, ...]
+    shares: tuple[LayerWorkShare, ...]
     """Every layer's work, on one device and on each of the layout's."""
 
     @property
-    def gathers(self) -> tuple[Move, ...]:
+    def gathers(self) -> tuple[CollectiveOp, ...]:
         """The all-gathers that nobody planned."""
         planned = self.program.layout.ledger.by_axes()
         return tuple(
@@ -83,13 +83,13 @@ class Audited:
             "work": [self._row(share) for share in self.shares],
         }
 
-    def _row(self, share: Share) -> dict[str, Any]:
+    def _row(self, share: LayerWorkShare) -> dict[str, Any]:
         planned = self.program.layout.ledger.work.get(share.layer)
         extra = {"planned": planned, "share": share.share, "repeats": share.repeats}
         return {**asdict(share), **extra}
 
 
-def audit(resolved: Resolved, prepared: Prepared) -> Audited:
+def audit(resolved: ResolvedConfig, prepared: PreparedDevices) -> StepAudit:
     """Compile the step of a configuration and compare; nothing is trained or written.
 
     Args:
@@ -103,7 +103,7 @@ def audit(resolved: Resolved, prepared: Prepared) -> Audited:
     jax.config.update("jax_enable_x64", config.precision == "float64")
     train, _ = open_data(config.data, wanted(config))
     job = make_job(config, prepared.plan, train)
-    return Audited(
+    return StepAudit(
         experiment=resolved.source,
         program=compile_program(job.layout, differs=let_pass),
         shares=read_shares(job.layout),

@@ -5,18 +5,24 @@ import shlex
 from argparse import Namespace
 from dataclasses import dataclass
 
-from jaxdist.collectives.algorithms.schedule import Algorithm
+from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.network.concurrent import PACES, Messages, halos, of_list, run_together
-from jaxdist.network.contention_search import Candidate, mitigate
+from jaxdist.network.concurrent import (
+    PACES,
+    CollectiveMessages,
+    halos,
+    of_list,
+    run_together,
+)
+from jaxdist.network.contention_search import ContentionCandidate, mitigate
 from jaxdist.network.lower_bound import nic_bound
 from jaxdist.network.placement import placement
 from jaxdist.network.platforms.read import find
 from jaxdist.network.protocol_overheads import factors
-from jaxdist.network.routes import Numbers
+from jaxdist.network.routes import IntArray
 from jaxdist.network.schedules_by_name import TWO_LEVEL, step_list
-from jaxdist.network.simulate import Network, Phase, placed, simulate
-from jaxdist.network.sparse import Entries
+from jaxdist.network.simulate import NetworkModel, SimulatedStep, placed, simulate
+from jaxdist.network.sparse import SparseEncoding
 from jaxdist.network.sparse_runs import of_sparse_list, simulate_sparse
 
 _MOST_MIB = 1 << 30
@@ -25,7 +31,7 @@ _SWAPS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class SimulationReport:
     """A simulation with what it is of."""
 
     algorithm: str
@@ -42,17 +48,17 @@ class Answer:
     """Placement, as it was asked for."""
     pace: str
     """`steps` or `ranks`."""
-    network: Network
+    network: NetworkModel
     """Topology, factors and sharing."""
     seconds: float
     """Until the last rank has the sum."""
     phi: int
     """Most messages on one link."""
-    phases: tuple[Phase, ...]
+    phases: tuple[SimulatedStep, ...]
     """A row a step, where all ranks go from step to step together."""
     each: tuple[tuple[str, float], ...]
     """Seconds of each collective, where there are several at once."""
-    tried: tuple[Candidate, ...]
+    tried: tuple[ContentionCandidate, ...]
     """Ways with less contention, best first, where they were asked for."""
     bound: float
     """Seconds that no step list passes under, for the links of the devices."""
@@ -60,7 +66,7 @@ class Answer:
     """The command behind `jaxdist simulate`, without what draws or prints."""
 
 
-def answer(args: Namespace) -> Answer:
+def answer(args: Namespace) -> SimulationReport:
     """Simulate what was asked for.
 
     Raises:
@@ -70,7 +76,7 @@ def answer(args: Namespace) -> Answer:
     size, ranks = _bytes(args.mib, "--mib"), _ranks(args.ranks)
     found = find(args.topology, ranks, settings)
     rule = args.sharing or ("rtt" if args.factors == "smpi" else "maxmin")
-    network = Network(topology=found, factors=factors(args.factors), sharing=rule)
+    network = NetworkModel(topology=found, factors=factors(args.factors), sharing=rule)
     if args.pace not in PACES:
         near = did_you_mean(args.pace, PACES)
         raise BadInput(
@@ -81,9 +87,9 @@ def answer(args: Namespace) -> Answer:
     group = _group(args.group, ranks)
     steps = step_list(args.algorithm, group, _hosts(args, network, group))
     devices = placed(ranks, found, placement(args.place, ranks, found))
-    entries = None if args.density is None else Entries(density=args.density)
+    entries = None if args.density is None else SparseEncoding(density=args.density)
     seconds, phi, phases, each = _run(args, steps, size, network, devices, entries)
-    return Answer(
+    return SimulationReport(
         algorithm=steps.name,
         title=_title(args, steps),
         ranks=ranks,
@@ -102,17 +108,17 @@ def answer(args: Namespace) -> Answer:
     )
 
 
-_Found = tuple[float, int, tuple[Phase, ...], tuple[tuple[str, float], ...]]
+_RunResult = tuple[float, int, tuple[SimulatedStep, ...], tuple[tuple[str, float], ...]]
 
 
 def _run(
     args: Namespace,
-    steps: Algorithm,
+    steps: CollectiveSchedule,
     size: float,
-    network: Network,
-    devices: Numbers,
-    entries: Entries | None,
-) -> _Found:
+    network: NetworkModel,
+    devices: IntArray,
+    entries: SparseEncoding | None,
+) -> _RunResult:
     if args.group is None and args.halo_mib is None and args.pace == "steps":
         alone = (
             simulate(steps, size, network, devices)
@@ -129,12 +135,12 @@ def _run(
 
 def _several(
     args: Namespace,
-    steps: Algorithm,
+    steps: CollectiveSchedule,
     size: float,
-    network: Network,
-    devices: Numbers,
-    entries: Entries | None,
-) -> list[Messages]:
+    network: NetworkModel,
+    devices: IntArray,
+    entries: SparseEncoding | None,
+) -> list[CollectiveMessages]:
     """Return the sums of all groups, and the halos beside them."""
     topology = network.topology
     groups = devices.reshape(-1, steps.ranks)
@@ -149,7 +155,9 @@ def _several(
     return found
 
 
-def _tried(args: Namespace, size: float, network: Network) -> tuple[Candidate, ...]:
+def _tried(
+    args: Namespace, size: float, network: NetworkModel
+) -> tuple[ContentionCandidate, ...]:
     if not args.mitigate:
         return ()
     for option in ("density", "group", "halo_mib"):
@@ -165,7 +173,7 @@ def _tried(args: Namespace, size: float, network: Network) -> tuple[Candidate, .
     return tuple(mitigate(args.ranks, size, network, swaps))
 
 
-def _hosts(args: Namespace, network: Network, group: int) -> int | None:
+def _hosts(args: Namespace, network: NetworkModel, group: int) -> int | None:
     """Return the ranks of a host: as asked for, or those of the platform."""
     own = network.topology.per_host
     two = args.algorithm.replace("-", "_") in TWO_LEVEL
@@ -189,7 +197,7 @@ def _group(group: int | None, ranks: int) -> int:
     return group
 
 
-def _title(args: Namespace, steps: Algorithm) -> str:
+def _title(args: Namespace, steps: CollectiveSchedule) -> str:
     parts = [steps.name]
     if args.group is not None:
         parts.append(f"{args.ranks // args.group} groups of {args.group} at once")

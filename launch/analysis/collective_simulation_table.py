@@ -6,8 +6,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from jaxdist.core.text.formatting import count, percent, size
-from jaxdist.launch.analysis.collective_simulation import Answer
-from jaxdist.network.simulate import Phase
+from jaxdist.launch.analysis.collective_simulation import SimulationReport
+from jaxdist.network.simulate import SimulatedStep
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,7 +16,7 @@ _ROWS = 24
 _BAR = 30
 
 
-def tree(found: Answer) -> dict[str, Any]:
+def tree(found: SimulationReport) -> dict[str, Any]:
     """Return an answer as one object; seconds and bytes are the units."""
     topology = found.network.topology
     more: dict[str, Any] = {}
@@ -44,7 +44,7 @@ def tree(found: Answer) -> dict[str, Any]:
     }
 
 
-def print_answer(out: "Console", found: Answer, *, plot: bool) -> None:
+def print_answer(out: "Console", found: SimulationReport, *, plot: bool) -> None:
     """Print the finding, steps that are alike as one row, and what to try next."""
     from jaxdist.launch.terminal.console import print_next
 
@@ -62,7 +62,7 @@ def print_answer(out: "Console", found: Answer, *, plot: bool) -> None:
     print_next(out, *_next(found))
 
 
-def _facts(found: Answer) -> Iterator[tuple[str, str]]:
+def _facts(found: SimulationReport) -> Iterator[tuple[str, str]]:
     network, topology = found.network, found.network.topology
     share = f": {percent(found.bound / found.seconds)} of it used" * bool(found.seconds)
     yield "time", f"{1e3 * found.seconds:.6g} ms for {size(found.bytes)}"
@@ -77,7 +77,7 @@ def _facts(found: Answer) -> Iterator[tuple[str, str]]:
     )
 
 
-def _print_phases(out: "Console", found: Answer, plot: bool) -> None:
+def _print_phases(out: "Console", found: SimulationReport, plot: bool) -> None:
     from jaxdist.launch.terminal.console import marks, print_table, table
 
     heads = ("steps", "ms each", "φ", "messages", "largest")
@@ -100,7 +100,7 @@ def _print_phases(out: "Console", found: Answer, plot: bool) -> None:
         out.print(f"  {len(alike) - _ROWS} more rows; all are in --json\n")
 
 
-def _print_each(out: "Console", found: Answer) -> None:
+def _print_each(out: "Console", found: SimulationReport) -> None:
     from jaxdist.launch.terminal.console import print_table, table
 
     rows = table("collective", "ms", right=("ms",))
@@ -109,7 +109,7 @@ def _print_each(out: "Console", found: Answer) -> None:
     print_table(out, rows)
 
 
-def _print_tried(out: "Console", found: Answer) -> None:
+def _print_tried(out: "Console", found: SimulationReport) -> None:
     from jaxdist.launch.terminal.console import print_table, table
 
     heads = ("ms", "φ", "of bound")
@@ -126,7 +126,7 @@ def _print_tried(out: "Console", found: Answer) -> None:
     print_table(out, rows)
 
 
-def _mitigated(found: Answer) -> dict[str, Any]:
+def _mitigated(found: SimulationReport) -> dict[str, Any]:
     best = found.tried[0]
     return {
         "algorithm": best.algorithm.name,
@@ -139,7 +139,9 @@ def _mitigated(found: Answer) -> dict[str, Any]:
     }
 
 
-def _alike(phases: tuple[Phase, ...]) -> Iterator[tuple[int, int, Phase]]:
+def _alike(
+    phases: tuple[SimulatedStep, ...],
+) -> Iterator[tuple[int, int, SimulatedStep]]:
     """Yield runs of steps that are the same: first, last, and one of them."""
     at = 1
     for phase, run in groupby(phases):
@@ -148,7 +150,7 @@ def _alike(phases: tuple[Phase, ...]) -> Iterator[tuple[int, int, Phase]]:
         at += many
 
 
-def _next(found: Answer) -> tuple[str, ...]:
+def _next(found: SimulationReport) -> tuple[str, ...]:
     words = found.words
     if found.tried:
         best = found.tried[0]

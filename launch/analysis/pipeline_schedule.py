@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.text.formatting import percent
-from jaxdist.pipeline.async_schedule import Stream
+from jaxdist.pipeline.async_schedule import AsyncSchedule
 from jaxdist.pipeline.pipedream import pipedream, pipedream_2bw
-from jaxdist.pipeline.sync_schedule import CHUNKED, EAGER, PLAIN, Schedule, schedule
+from jaxdist.pipeline.sync_schedule import CHUNKED, EAGER, PLAIN, SyncSchedule, schedule
 
 TAKES: Final = {
     **dict.fromkeys(PLAIN, ("stages",)),
@@ -22,7 +22,7 @@ TAKES: Final = {
 _STAGES: Final = 4
 
 
-def timeline_of(args: Namespace) -> Schedule | Stream:
+def timeline_of(args: Namespace) -> SyncSchedule | AsyncSchedule:
     """Return the table of a schedule.
 
     Args:
@@ -39,7 +39,7 @@ def timeline_of(args: Namespace) -> Schedule | Stream:
         raise _in_options(error) from None
 
 
-def facts(table: Schedule | Stream) -> str:
+def facts(table: SyncSchedule | AsyncSchedule) -> str:
     """Say in a line what a table comes to."""
     most = [table.in_flight(device) for device in range(table.devices)]
     said = [
@@ -48,15 +48,15 @@ def facts(table: Schedule | Stream) -> str:
     ]
     if table.exchanges < table.length:
         said.insert(1, f"{table.exchanges:,} exchanges")
-    if isinstance(table, Stream):
+    if isinstance(table, AsyncSchedule):
         kept = [str(table.versions_held(stage)) for stage in range(table.stages)]
         said.append(f"versions by stage: {', '.join(kept)}")
     return "; ".join(said)
 
 
-def tree(table: Schedule | Stream) -> dict[str, Any]:
+def tree(table: SyncSchedule | AsyncSchedule) -> dict[str, Any]:
     """Return a table as JSON has it."""
-    more = _stream_tree(table) if isinstance(table, Stream) else _held(table)
+    more = _stream_tree(table) if isinstance(table, AsyncSchedule) else _held(table)
     return {
         "schedule": table.name,
         "ticks": table.length,
@@ -69,7 +69,7 @@ def tree(table: Schedule | Stream) -> dict[str, Any]:
     }
 
 
-def _made(args: Namespace) -> Schedule | Stream:
+def _made(args: Namespace) -> SyncSchedule | AsyncSchedule:
     stages = _STAGES if args.stages is None else args.stages
     match args.schedule:
         case "pipedream":
@@ -86,11 +86,11 @@ def _made(args: Namespace) -> Schedule | Stream:
             return schedule(name, stages, args.microbatches, chunks)
 
 
-def _held(table: Schedule) -> dict[str, Any]:
+def _held(table: SyncSchedule) -> dict[str, Any]:
     return {"held": [table.held(device) for device in range(table.devices)]}
 
 
-def _stream_tree(table: Stream) -> dict[str, Any]:
+def _stream_tree(table: AsyncSchedule) -> dict[str, Any]:
     return {
         "versions_held": [table.versions_held(stage) for stage in range(table.stages)],
         "forward_versions": table.forward_versions,

@@ -10,26 +10,26 @@ from typing import Any
 import jax
 
 from jaxdist.collectives.hlo_collectives import read_collectives
-from jaxdist.collectives.meter import Meter, metered
+from jaxdist.collectives.meter import TrafficReport, metered
 from jaxdist.input.registry import open_data
-from jaxdist.launch.config.provenance import Resolved
-from jaxdist.launch.devices.prepare import Prepared
+from jaxdist.launch.config.provenance import ResolvedConfig
+from jaxdist.launch.devices.prepare import PreparedDevices
 from jaxdist.launch.training.job.batch_spec import wanted
 from jaxdist.launch.training.job.job import make_job
 from jaxdist.partition.external_step import written
 from jaxdist.partition.ledger import Ledger
-from jaxdist.partition.outer_sync import Sync
+from jaxdist.partition.outer_sync import OuterSync
 from jaxdist.train.layout import Layout
 from jaxdist.train.program import trace_program, trace_sync
 
 
 @dataclass(frozen=True, kw_only=True)
-class OuterStep:
+class OuterStepTraffic:
     """The bytes of an outer step."""
 
-    sync: Sync
+    sync: OuterSync
     """What replicas average in it, and when."""
-    meter: Meter
+    meter: TrafficReport
     """What a device sends."""
 
     @property
@@ -46,7 +46,7 @@ class OuterStep:
         }
 
 
-def layout_of(resolved: Resolved, prepared: Prepared) -> Layout:
+def layout_of(resolved: ResolvedConfig, prepared: PreparedDevices) -> Layout:
     """Return what a configuration trains, laid out on devices.
 
     Raises:
@@ -58,7 +58,7 @@ def layout_of(resolved: Resolved, prepared: Prepared) -> Layout:
     return make_job(config, prepared.plan, train).layout
 
 
-def meter(layout: Layout) -> Meter:
+def meter(layout: Layout) -> TrafficReport:
     """Compile a training step and count the bytes that a device sends, three times.
 
     Nothing is trained or written.
@@ -69,10 +69,10 @@ def meter(layout: Layout) -> Meter:
     return _metered(layout, trace_program(layout), layout.ledger)
 
 
-def meter_outer(layout: Layout) -> tuple[OuterStep, ...]:
+def meter_outer(layout: Layout) -> tuple[OuterStepTraffic, ...]:
     """Count the bytes of the outer steps of a layout in the same way."""
     return tuple(
-        OuterStep(
+        OuterStepTraffic(
             sync=sync,
             meter=_metered(
                 layout, trace_sync(layout, sync), layout.ledger.of_sync(sync)
@@ -82,7 +82,9 @@ def meter_outer(layout: Layout) -> tuple[OuterStep, ...]:
     )
 
 
-def mean_bytes(step: Meter, outer: Sequence[OuterStep]) -> Mapping[str, float]:
+def mean_bytes(
+    step: TrafficReport, outer: Sequence[OuterStepTraffic]
+) -> Mapping[str, float]:
     """Return what a device sends by the step over a whole period, in each column."""
     return {
         column: step.total(column)
@@ -91,7 +93,7 @@ def mean_bytes(step: Meter, outer: Sequence[OuterStep]) -> Mapping[str, float]:
     }
 
 
-def _metered(layout: Layout, traced: Any, ledger: Ledger) -> Meter:
+def _metered(layout: Layout, traced: Any, ledger: Ledger) -> TrafficReport:
     lowered = traced.lower()
     compiled, mesh = lowered.compile(), dict(layout.mesh.shape)
     planned = ledger.by_axes()

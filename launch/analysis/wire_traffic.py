@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.testbed.iproute import check_machine
 
 _MOST: Final = 16
@@ -17,7 +17,7 @@ _TIMEOUT_S: Final = 600
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wire:
+class WireTraffic:
     """What the interfaces of the hosts counted."""
 
     sent: tuple[int, ...]
@@ -55,7 +55,7 @@ def check_wire(plan: Plan) -> None:
     check_machine()
 
 
-def wire(words: Sequence[str], devices: int) -> Wire:
+def wire(words: Sequence[str], devices: int) -> WireTraffic:
     """Run a step of an experiment several times, one host a device, and count.
 
     The batch is zeros and the weights are thrown away: bytes depend on shapes alone.
@@ -68,28 +68,28 @@ def wire(words: Sequence[str], devices: int) -> Wire:
         BadInput: no hosts can be made here.
         ProcessesFailed: a host failed.
     """
-    with Hosts(devices, frames=True) as hosts:
+    with EmulatedCluster(devices, frames=True) as hosts:
         worker = (sys.executable, "-m", __name__, *words)
         done = hosts.run(worker, timeout=_TIMEOUT_S)
-    return Wire(sent=tuple(int(each.out.splitlines()[-1]) for each in done))
+    return WireTraffic(sent=tuple(int(each.out.splitlines()[-1]) for each in done))
 
 
 def _work(words: Sequence[str]) -> int:
     """Be one host: return the bytes that it sends in a step."""
     from jaxdist.launch.config.resolve import resolve
-    from jaxdist.launch.devices.prepare import Prepared
+    from jaxdist.launch.devices.prepare import PreparedDevices
     from jaxdist.launch.distributed.initialize import join
 
     join()
     import jax
 
     from jaxdist.launch.analysis.step_traffic import layout_of
-    from jaxdist.launch.testbed.traffic_counter import Gauge
+    from jaxdist.launch.testbed.traffic_counter import TrafficCounter
     from jaxdist.train.program import compile_program, initial_state
 
     config = (resolved := resolve(words[0], words[1:])).config
     devices = jax.device_count()
-    prepared = Prepared(plan=config.plan, platform="cpu", devices=devices)
+    prepared = PreparedDevices(plan=config.plan, platform="cpu", devices=devices)
     program = compile_program(layout_of(resolved, prepared))
     state, batch = initial_state(program.layout), _zeros(program)
 
@@ -99,7 +99,7 @@ def _work(words: Sequence[str]) -> int:
         return loss
 
     jax.block_until_ready(step())
-    gauge = Gauge(jax.make_mesh((devices,), ("host",)))
+    gauge = TrafficCounter(jax.make_mesh((devices,), ("host",)))
     return round(statistics.median(gauge.read(step).sent for _ in range(_STEPS)))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxdist.calibrate.blocks import Subject
+from jaxdist.calibrate.blocks import BlockCase
 from jaxdist.core.cluster.block_timings import signature
 from jaxdist.core.profile import Profile
 from jaxdist.launch.config import Experiment
@@ -16,7 +16,7 @@ from jaxdist.launch.training.job.abstract_step import profiled, task_of
 from jaxdist.launch.training.job.job import network_of
 from jaxdist.pipeline.stages import outputs
 from jaxdist.pipeline.stages import run as run_blocks
-from jaxdist.train.layout import Shapes
+from jaxdist.train.layout import BatchShapes
 from jaxdist.train.materialize_params import inputs_of, model_of
 from jaxdist.train.pipeline.stages import variable_at, variables_by_block
 from jaxdist.train.pipeline.sync_gradients import filled
@@ -26,7 +26,7 @@ from jaxdist.train.task import Task
 
 def blocks_of(
     config: Experiment, parts: Sequence[int], most: float
-) -> tuple[Subject, ...]:
+) -> tuple[BlockCase, ...]:
     """List the blocks of an experiment's network, those of equal layers once.
 
     Args:
@@ -53,7 +53,7 @@ def blocks_of(
     return tuple(found.values())
 
 
-def _part(shapes: Shapes, part: int) -> Shapes:
+def _part(shapes: BatchShapes, part: int) -> BatchShapes:
     """Return the shapes of a part of a batch, of one sample at least."""
     return {
         key: jax.ShapeDtypeStruct((max(1, x.shape[0] // part), *x.shape[1:]), x.dtype)
@@ -61,7 +61,7 @@ def _part(shapes: Shapes, part: int) -> Shapes:
     }
 
 
-def _blocks(task: Task, shapes: Shapes, profile: Profile) -> Iterator[Subject]:
+def _blocks(task: Task, shapes: BatchShapes, profile: Profile) -> Iterator[BlockCase]:
     """Yield the blocks of a network in order, each on what the one before hands on."""
     owned = _owned(task)
     given = jax.eval_shape(partial(inputs_of, task), dict(shapes))
@@ -70,9 +70,11 @@ def _blocks(task: Task, shapes: Shapes, profile: Profile) -> Iterator[Subject]:
         last = block is profile.blocks[-1]
         scored = dict(shapes) if last else {}
         floats = 0 if block is profile.blocks[0] else len(jax.tree.leaves(carried))
-        call = _Call(task, block.name, owned[block.name], (carried, scored), floats)
+        call = _BlockCall(
+            task, block.name, owned[block.name], (carried, scored), floats
+        )
         samples = shapes["id"].shape[0]
-        yield Subject(
+        yield BlockCase(
             key=signature(profile, block.name),
             samples=samples,
             flops=block.flops_forward * samples / profile.batch,
@@ -84,7 +86,7 @@ def _blocks(task: Task, shapes: Shapes, profile: Profile) -> Iterator[Subject]:
         carried = jax.eval_shape(call, call.weights, call.slopes, call.rest)
 
 
-class _Call:
+class _BlockCall:
     """A block as a function of what has gradients, and of the rest."""
 
     def __init__(

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxdist.calibrate.fit import MOST, Found, choose, fit
-from jaxdist.calibrate.fitted_constants import Fitted, fitted, write_fitted
+from jaxdist.calibrate.fit import MOST, ConstantsFit, choose, fit
+from jaxdist.calibrate.fitted_constants import FittedConstants, fitted, write_fitted
 from jaxdist.calibrate.formats.registry import FORMATS, format_of
-from jaxdist.calibrate.measured_rows import Constant, Row
+from jaxdist.calibrate.measured_rows import FreeConstant, MeasuredRow
 from jaxdist.calibrate.row_filter import selection
 from jaxdist.core.text.formatting import percent
 from jaxdist.meshes.clusters.load import find
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class FitReport:
     """A fit with the rows of its file."""
 
-    known: Fitted
+    known: FittedConstants
     """What was written."""
-    found: Found
+    found: ConstantsFit
     """What was fitted."""
-    rows: tuple[Row, ...]
+    rows: tuple[MeasuredRow, ...]
     """All rows of the file."""
 
     def tree(self) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class Made:
         }
 
 
-def fit_rows(args: Namespace) -> Made:
+def fit_rows(args: Namespace) -> FitReport:
     """Fit, and write the constants.
 
     Raises:
@@ -55,10 +55,10 @@ def fit_rows(args: Namespace) -> Made:
     found = fit(form, selection(args.train).of(rows), free, noisy=args.noisy)
     known = fitted(form, cluster, found, args.train, args.measured.name)
     write_fitted(known, args.output)
-    return Made(known=known, found=found, rows=tuple(rows))
+    return FitReport(known=known, found=found, rows=tuple(rows))
 
 
-def print_fit(out: "Console", made: Made, args: Namespace) -> None:
+def print_fit(out: "Console", made: FitReport, args: Namespace) -> None:
     """Print the constants with their bounds, and how well they fit."""
     from jaxdist.launch.terminal.console import print_next, print_table, table
 
@@ -88,6 +88,6 @@ def print_fit(out: "Console", made: Made, args: Namespace) -> None:
     print_next(out, f"jaxdist oracle score {file} --cluster {output}")
 
 
-def _at_bound(one: Constant, value: float) -> bool:
+def _at_bound(one: FreeConstant, value: float) -> bool:
     near = 1e-3 * (one.high - one.low)
     return min(value - one.low, one.high - value) < near

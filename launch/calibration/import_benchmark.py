@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxdist.calibrate.benchmark_outputs.host_span import spanned
-from jaxdist.calibrate.benchmark_outputs.level import Fit, fitted_level, with_level
+from jaxdist.calibrate.benchmark_outputs.level import LevelFit, fitted_level, with_level
 from jaxdist.calibrate.benchmark_outputs.read import read_outputs
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.level import Level
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Read:
+class LevelImport:
     """A level that was read, in its cluster."""
 
-    fit: Fit
+    fit: LevelFit
     """The line."""
     before: Cluster
     """As it was."""
@@ -58,7 +58,7 @@ class Read:
         }
 
 
-def read_level(args: Namespace) -> Read:
+def read_level(args: Namespace) -> LevelImport:
     """Read, fit, and write the cluster.
 
     Raises:
@@ -85,10 +85,12 @@ def read_level(args: Namespace) -> Read:
     fit = fitted_level(tables, noisy=args.noisy)
     after = with_level(before, place, fit)
     write_whole(args.output, after.to_json())
-    return Read(fit=fit, before=before, after=after, place=place, path=args.output)
+    return LevelImport(
+        fit=fit, before=before, after=after, place=place, path=args.output
+    )
 
 
-def notes(made: Read) -> list[str]:
+def notes(made: LevelImport) -> list[str]:
     """Return what a person should know of the numbers."""
     fit, level, found = made.fit, made.level, []
     if not fit.tables[0].one_by_one:
@@ -113,7 +115,7 @@ def notes(made: Read) -> list[str]:
     return found
 
 
-def print_read(out: "Console", made: Read) -> None:
+def print_read(out: "Console", made: LevelImport) -> None:
     """Print the fit beside what the cluster had."""
     from jaxdist.core.text.formatting import percent
     from jaxdist.launch.terminal.console import print_next, print_table, table
@@ -138,7 +140,7 @@ def print_read(out: "Console", made: Read) -> None:
     print_next(out, f"jaxdist oracle predict resnet50 --cluster {file}")
 
 
-def _what(fit: Fit) -> str:
+def _what(fit: LevelFit) -> str:
     """Say what was read."""
     programs = ", ".join(dict.fromkeys(one.program for one in fit.tables))
     sizes = sorted({size for one in fit.tables for size in one.sizes})

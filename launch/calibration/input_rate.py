@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from jaxdist.core.errors import BadInput, Remark
+from jaxdist.core.errors import BadInput, JaxdistWarning
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -46,7 +46,7 @@ def supplied(config: "Experiment", mesh: "Mesh") -> float | None:
         # All of them measure, or none: they meet in what follows.
         missing = slowest(mesh, np.array([float(feed is None)]))()[0]
         if feed is None or missing:
-            warnings.warn(f"input not measured: {why}", Remark, stacklevel=2)
+            warnings.warn(f"input not measured: {why}", JaxdistWarning, stacklevel=2)
             return None
         took, size = _timed(feed)
         return _TIMED * size / float(slowest(mesh, np.array([took]))()[0])

@@ -1,6 +1,6 @@
 """Wires: what a message and a byte cost, and where that changes, for people."""
 
-from jaxdist.calibrate.algorithm_switch import Switch
+from jaxdist.calibrate.algorithm_switch import AlgorithmSwitch
 
 
 def micro(seconds: float) -> str:
@@ -23,7 +23,7 @@ def rate(value: float) -> str:
     return size(value, "B/s")
 
 
-def switched(one: Switch) -> str:
+def switched(one: AlgorithmSwitch) -> str:
     """Say between which sizes an algorithm changes, and what there is on each side."""
     from jaxdist.core.text.formatting import percent
 

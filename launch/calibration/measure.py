@@ -7,15 +7,15 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.text import parsing
-from jaxdist.launch.calibration.measure_table import Calibrated
+from jaxdist.launch.calibration.measure_table import CalibrationReport
 from jaxdist.launch.config.resolve import resolve
 from jaxdist.launch.devices.jax_environment import fixed_fake_devices
 from jaxdist.launch.devices.platform import find_platform
-from jaxdist.launch.devices.prepare import Prepared, prepare_devices
+from jaxdist.launch.devices.prepare import PreparedDevices, prepare_devices
 from jaxdist.launch.distributed.environment import was_placed
 from jaxdist.launch.distributed.initialize import WATCHED_S, join
 from jaxdist.launch.distributed.process_group import company
@@ -25,9 +25,9 @@ from jaxdist.meshes.clusters.load import find
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-    from jaxdist.calibrate.blocks import Subject as Block
-    from jaxdist.calibrate.kernels import Subject
-    from jaxdist.calibrate.measure_cluster import Machine
+    from jaxdist.calibrate.blocks import BlockCase as Block
+    from jaxdist.calibrate.kernels import KernelCase
+    from jaxdist.calibrate.measure_cluster import CalibrationResult
     from jaxdist.launch.config import Experiment
 
 _SMALLEST: Final = 1e6
@@ -35,7 +35,7 @@ _MOST: Final = 2.0**32
 """Bytes of `--largest`."""
 
 
-def calibrate(args: Namespace) -> Calibrated:
+def calibrate(args: Namespace) -> CalibrationReport:
     """Measure, and write the cluster file.
 
     Raises:
@@ -52,12 +52,12 @@ def calibrate(args: Namespace) -> Calibrated:
     machine = _machine(args, prepared, config, cluster, largest)
     if mine.leads:
         write_whole(args.output, machine.cluster.to_json())
-    return Calibrated(
+    return CalibrationReport(
         machine=machine,
         dtype=args.dtype,
         path=args.output,
         leads=mine.leads,
-        of=args.words[0] if args.words else Calibrated.of,
+        of=args.words[0] if args.words else CalibrationReport.of,
     )
 
 
@@ -136,11 +136,11 @@ def _largest(args: Namespace, cluster: Cluster | None, devices: int) -> int | No
 
 def _machine(
     args: Namespace,
-    prepared: Prepared,
+    prepared: PreparedDevices,
     config: "Experiment | None",
     cluster: Cluster | None,
     largest: int | None,
-) -> "Machine":
+) -> "CalibrationResult":
     """Measure the machine, unless it is given, and the layers of an experiment."""
     # From here on jax is imported: it sees the devices that were just prepared.
     from jaxdist.calibrate.measure_cluster import measured, with_layers
@@ -188,7 +188,7 @@ def _with_input(
     origin = f"measured: jaxdist calibrate {config.name}, {mesh.size} devices, {when}"
     # It was of all hosts together, which are many where a level is of one's devices.
     hosts = cluster.devices // cluster.levels[0].size
-    return replace(cluster, input_rate=Number(rate / hosts, origin))
+    return replace(cluster, input_rate=SourcedNumber(rate / hosts, origin))
 
 
 def _measured(args: Namespace) -> Cluster:
@@ -209,7 +209,7 @@ def _measured(args: Namespace) -> Cluster:
     return cluster
 
 
-def _layers(config: "Experiment", devices: int) -> "tuple[Subject, ...]":
+def _layers(config: "Experiment", devices: int) -> "tuple[KernelCase, ...]":
     """Return the layers of an experiment at the sizes that plans would give them."""
     from jaxdist.calibrate.measure_cluster import SOON
     from jaxdist.calibrate.network_kernels import own
@@ -226,7 +226,7 @@ def _blocks(config: "Experiment", devices: int) -> "tuple[Block, ...]":
     return blocks_of(config, sorted({devices, devices**2, config.data.batch}), SOON)
 
 
-def _memory(prepared: Prepared, devices: int) -> int:
+def _memory(prepared: PreparedDevices, devices: int) -> int:
     """Return the bytes of a device: of the accelerator, or its part of the host's."""
     import jax
     import psutil

@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from jaxdist.calibrate.levels import Sums
-    from jaxdist.calibrate.measure_cluster import Machine
-    from jaxdist.core.cluster.block_timings import TimedBlock
+    from jaxdist.calibrate.levels import LevelAllReduce
+    from jaxdist.calibrate.measure_cluster import CalibrationResult
+    from jaxdist.core.cluster.block_timings import BlockTiming
     from jaxdist.core.cluster.level import Level
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibrated:
+class CalibrationReport:
     """A machine that was measured, and where it was written."""
 
-    machine: "Machine"
+    machine: "CalibrationResult"
     """What was found."""
     dtype: str
     """Of the numbers that were computed with."""
@@ -54,7 +54,7 @@ class Calibrated:
         }
 
 
-def _block_rows(blocks: "Sequence[TimedBlock]") -> "Table":
+def _block_rows(blocks: "Sequence[BlockTiming]") -> "Table":
     """Return what blocks take, in the order of the network."""
     from jaxdist.core.text.formatting import duration, size
     from jaxdist.launch.terminal.console import table
@@ -67,7 +67,7 @@ def _block_rows(blocks: "Sequence[TimedBlock]") -> "Table":
     return rows
 
 
-def print_calibrated(out: "Console", made: Calibrated) -> None:
+def print_calibrated(out: "Console", made: CalibrationReport) -> None:
     """Say what was measured, and where it is."""
     from jaxdist.core.text.formatting import percent, size
     from jaxdist.launch.terminal.console import print_next, print_table, table
@@ -105,7 +105,9 @@ def print_calibrated(out: "Console", made: Calibrated) -> None:
     print_next(out, f"jaxdist oracle predict {made.of} --cluster {made.path}")
 
 
-def _print_sums(out: "Console", sums: "Sums", level: "Level", *, alone: bool) -> None:
+def _print_sums(
+    out: "Console", sums: "LevelAllReduce", level: "Level", *, alone: bool
+) -> None:
     """Say what sums of a level take, and where their algorithm changes."""
     from jaxdist.core.text.formatting import duration, percent, size
     from jaxdist.launch.calibration.link_format import switched

@@ -6,12 +6,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jaxdist.calibrate.fitted_constants import Fitted, is_fitted, read_fitted, unfitted
+from jaxdist.calibrate.fitted_constants import (
+    FittedConstants,
+    is_fitted,
+    read_fitted,
+    unfitted,
+)
 from jaxdist.calibrate.formats.registry import FORMATS, format_of
-from jaxdist.calibrate.measured_rows import Format, Row
+from jaxdist.calibrate.measured_rows import MeasuredRow, RowFormat
 from jaxdist.calibrate.ranking import ranking
 from jaxdist.calibrate.row_filter import selection
-from jaxdist.calibrate.score import Score, Scored, Summary, score
+from jaxdist.calibrate.score import ErrorSummary, ScoredRow, ScoreReport, score
 from jaxdist.core.errors import BadInput
 from jaxdist.core.text.formatting import percent
 from jaxdist.meshes.clusters.load import find
@@ -23,19 +28,19 @@ _WORST: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class ScoreAnalysis:
     """A score with what it is of."""
 
-    score: Score
-    known: Fitted
+    score: ScoreReport
+    known: FittedConstants
     """Constants, fitted or not."""
     file: str
     """Name of the file of the rows."""
-    one: Row | None
+    one: MeasuredRow | None
     """The row whose terms are asked for."""
 
 
-def score_rows(args: Namespace) -> Asked:
+def score_rows(args: Namespace) -> ScoreAnalysis:
     """Score what was asked for.
 
     Raises:
@@ -45,7 +50,7 @@ def score_rows(args: Namespace) -> Asked:
     known = _known(args.cluster, form)
     rows = form.read(args.measured, find(known.cluster))
     chosen = selection(args.rows).of(rows) if args.rows else rows
-    return Asked(
+    return ScoreAnalysis(
         score=score(chosen, known, chosen=bool(args.rows)),
         known=known,
         file=args.measured.name,
@@ -53,7 +58,7 @@ def score_rows(args: Namespace) -> Asked:
     )
 
 
-def tree(asked: Asked) -> dict[str, Any]:
+def tree(asked: ScoreAnalysis) -> dict[str, Any]:
     """Return a score as one object; errors are shares, times seconds."""
     found = asked.score
     more = {} if asked.one is None else {"terms": terms(asked.one, asked.known)}
@@ -72,7 +77,7 @@ def tree(asked: Asked) -> dict[str, Any]:
     }
 
 
-def print_score(out: "Console", asked: Asked) -> None:
+def print_score(out: "Console", asked: ScoreAnalysis) -> None:
     """Print errors by group, the worst rows, and terms where they are asked for."""
     from jaxdist.launch.terminal.console import print_next
 
@@ -101,7 +106,7 @@ def print_score(out: "Console", asked: Asked) -> None:
         print_next(out, "--explain N prints the terms of row N")
 
 
-def terms(row: Row, known: Fitted) -> dict[str, float]:
+def terms(row: MeasuredRow, known: FittedConstants) -> dict[str, float]:
     """Return the prediction of a row by term, in its unit.
 
     Raises:
@@ -117,13 +122,13 @@ def terms(row: Row, known: Fitted) -> dict[str, float]:
     return dict(row.explain(known.values))
 
 
-def _known(cluster: str | None, form: Format) -> Fitted:
+def _known(cluster: str | None, form: RowFormat) -> FittedConstants:
     if cluster is not None and is_fitted(Path(cluster)):
         return read_fitted(Path(cluster), form)
     return unfitted(form, cluster or form.cluster)
 
 
-def _row(rows: Sequence[Row], number: int) -> Row:
+def _row(rows: Sequence[MeasuredRow], number: int) -> MeasuredRow:
     if not 0 <= number < len(rows):
         raise BadInput(
             f"no row {number}",
@@ -134,14 +139,14 @@ def _row(rows: Sequence[Row], number: int) -> Row:
     return rows[number]
 
 
-def _origin(known: Fitted) -> str:
+def _origin(known: FittedConstants) -> str:
     if not known.rows:
         return f"not fitted; cluster {known.cluster}"
     values = ", ".join(f"{c['name']} {c['value']:.4g}" for c in known.constants)
     return f"{values}; fitted to {len(known.rows):,} rows of {known.source}"
 
 
-def _leaf(one: Scored) -> dict[str, Any]:
+def _leaf(one: ScoredRow) -> dict[str, Any]:
     row = one.row
     return {
         "label": row.label,
@@ -156,7 +161,7 @@ def _leaf(one: Scored) -> dict[str, Any]:
     }
 
 
-def _print_groups(out: "Console", found: Score) -> None:
+def _print_groups(out: "Console", found: ScoreReport) -> None:
     from jaxdist.launch.terminal.console import print_table, table
 
     heads = ("rows", "MAPE", "median", "p95", "worst", "baseline's MAPE")
@@ -168,12 +173,12 @@ def _print_groups(out: "Console", found: Score) -> None:
     print_table(out, rows)
 
 
-def _shares(one: Summary) -> list[str]:
+def _shares(one: ErrorSummary) -> list[str]:
     shares = (one.mape, one.median, one.p95, one.worst, one.baseline_mape)
     return [percent(share) for share in shares]
 
 
-def _print_worst(out: "Console", found: Score) -> None:
+def _print_worst(out: "Console", found: ScoreReport) -> None:
     from jaxdist.launch.terminal.console import print_table, table
 
     worst = sorted(found.rows, key=lambda one: -one.error)[:_WORST]
@@ -188,7 +193,7 @@ def _print_worst(out: "Console", found: Score) -> None:
     print_table(out, rows)
 
 
-def _print_terms(out: "Console", row: Row, known: Fitted) -> None:
+def _print_terms(out: "Console", row: MeasuredRow, known: FittedConstants) -> None:
     from jaxdist.launch.terminal.console import print_table, table
 
     total = row.predict(known.values)

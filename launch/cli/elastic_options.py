@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jaxdist.launch.launchers.elastic.process_range import Span
+from jaxdist.launch.launchers.elastic.process_range import ProcessRange
 
 if TYPE_CHECKING:
     pass
-from jaxdist.launch.launchers.elastic.process_counts import Able, able
+from jaxdist.launch.launchers.elastic.process_counts import FeasibleCounts, able
 
 
-def able_of(program: Sequence[str], span: Span) -> Able:
+def able_of(program: Sequence[str], span: ProcessRange) -> FeasibleCounts:
     """Say with how many processes a program works.
 
     Args:
@@ -22,13 +22,13 @@ def able_of(program: Sequence[str], span: Span) -> Able:
             or words that `train` does not know.
     """
     if program[0] != "train":
-        return Able(counts=tuple(range(span.least, span.most + 1)))
+        return FeasibleCounts(counts=tuple(range(span.least, span.most + 1)))
     from jaxdist.launch.cli.commands import train
-    from jaxdist.launch.cli.parser import Parser
+    from jaxdist.launch.cli.parser import CommandParser
     from jaxdist.launch.config.plan_file import plan_words
     from jaxdist.launch.config.resolve import resolve
 
-    parser = Parser("jaxdist train", train.summary)
+    parser = CommandParser("jaxdist train", train.summary)
     train.add_arguments(parser)
     args = parser.read(program[1:])
     words = [*(plan_words(args.plan) if args.plan else ()), *args.overrides]

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from jaxdist.core.errors import BadInput
 
 if TYPE_CHECKING:
-    from jaxdist.launch.launchers.elastic.process_range import Span
-    from jaxdist.launch.launchers.local import Local
-    from jaxdist.launch.launchers.ssh import Ssh
+    from jaxdist.launch.launchers.elastic.process_range import ProcessRange
+    from jaxdist.launch.launchers.local import LocalLaunch
+    from jaxdist.launch.launchers.ssh import SshLaunch
 
 
 def refuse_back_after(given: float | None) -> None:
@@ -46,7 +46,7 @@ def start_local(args: Namespace, command: tuple[str, ...]) -> int:
         return _local_elastic(args, command, span)
     refuse_back_after(args.back_after)
 
-    def found() -> "Local":
+    def found() -> "LocalLaunch":
         return local(
             command,
             count=span.most,
@@ -61,12 +61,14 @@ def start_local(args: Namespace, command: tuple[str, ...]) -> int:
     return run_supervised(lambda _: found().tasks(os.environ), wanted)
 
 
-def _local_elastic(args: Namespace, command: tuple[str, ...], span: "Span") -> int:
+def _local_elastic(
+    args: Namespace, command: tuple[str, ...], span: "ProcessRange"
+) -> int:
     from jaxdist.launch.cli.elastic_options import able_of
-    from jaxdist.launch.launchers.elastic.host_pool import OnThis
+    from jaxdist.launch.launchers.elastic.host_pool import LocalPool
     from jaxdist.launch.launchers.elastic.supervisor import run_asked
 
-    ground = OnThis(
+    ground = LocalPool(
         command=command,
         count=span.most,
         devices=args.devices_per_process,
@@ -118,9 +120,9 @@ def start_ssh(args: Namespace, command: tuple[str, ...]) -> int:
     return run_supervised(lambda n: found.attempt(n).tasks(os.environ), wanted)
 
 
-def _ssh_elastic(args: Namespace, found: "Ssh") -> int:
+def _ssh_elastic(args: Namespace, found: "SshLaunch") -> int:
     from jaxdist.launch.cli.elastic_options import able_of
-    from jaxdist.launch.launchers.elastic.host_pool import OverSsh
+    from jaxdist.launch.launchers.elastic.host_pool import SshPool
     from jaxdist.launch.launchers.elastic.process_range import read_span
     from jaxdist.launch.launchers.elastic.supervisor import run_asked
 
@@ -129,7 +131,7 @@ def _ssh_elastic(args: Namespace, found: "Ssh") -> int:
     if args.shows:
         first = replace(found, hosts=found.hosts[: span.most])
         return _shown(first.text(os.environ))
-    return run_asked(OverSsh(found=found), able, args)
+    return run_asked(SshPool(found=found), able, args)
 
 
 def start_slurm(args: Namespace, command: tuple[str, ...]) -> int:

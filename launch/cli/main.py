@@ -13,14 +13,14 @@ from typing import Final, Protocol, TextIO, cast
 
 from jaxdist.core.errors import (
     BadInput,
-    DiskFull,
-    Failed,
-    Remark,
-    TryAgain,
+    DiskFullError,
+    FatalError,
+    JaxdistWarning,
+    RetryableError,
     did_you_mean,
 )
 from jaxdist.launch.cli import commands
-from jaxdist.launch.cli.parser import Parser
+from jaxdist.launch.cli.parser import CommandParser
 from jaxdist.launch.distributed.process_group import AGAIN, company
 from jaxdist.launch.terminal.console import print_error
 
@@ -33,7 +33,7 @@ class Command(Protocol):
     summary: str
     """One line for the table of commands."""
 
-    def add_arguments(self, parser: Parser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         """Declare options and positional words."""
 
     def run(self, args: Namespace) -> int:
@@ -103,13 +103,13 @@ def _tell(error: BaseException) -> int:
     match error:
         case SystemExit():  # argparse, after --help
             code = int(error.code or 0)
-        case DiskFull() as full:
+        case DiskFullError() as full:
             code = _once(1, lambda: print_error(full))
         case BadInput() as refusal:
             code = _once(2, lambda: print_error(refusal))
-        case Failed():
+        case FatalError():
             code = _once(1, lambda: sys.stderr.write(f"error: {error}\n"))
-        case TryAgain():
+        case RetryableError():
             code = _once(75, lambda: sys.stderr.write(f"{error}\n"))
         case KeyboardInterrupt():
             sys.stderr.write("\nstopped from the keyboard\n")
@@ -144,12 +144,12 @@ def _remark(
 ) -> None:
     """Print a warning: our own in a line, others with the place they come from."""
     said = warnings.formatwarning(message, category, filename, lineno, line)
-    own = issubclass(category, Remark)
+    own = issubclass(category, JaxdistWarning)
     (file or sys.stderr).write(f"warn: {message}\n" if own else said)
 
 
-def _disk_full(error: OSError) -> DiskFull:
-    return DiskFull(
+def _disk_full(error: OSError) -> DiskFullError:
+    return DiskFullError(
         "the disk is full",
         rule="a run has room for its files; what was written before stays good",
         values=str(error.filename or error),
@@ -171,7 +171,7 @@ def _answer(words: Sequence[str]) -> int:
         sys.stdout.write(f"jaxdist {__version__}\n")
         return 0
     command = load_command(name)
-    parser = Parser(f"jaxdist {name}", command.summary, EXIT_CODES)
+    parser = CommandParser(f"jaxdist {name}", command.summary, EXIT_CODES)
     command.add_arguments(parser)
     code = command.run(parser.read(rest))
     sys.stdout.flush()

@@ -9,7 +9,7 @@ from typing import NoReturn
 from jaxdist.core.errors import BadInput, did_you_mean
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """A parser whose complaints teach: bad options are BadInput with a suggestion."""
 
     def __init__(self, prog: str, summary: str, epilog: str = "") -> None:

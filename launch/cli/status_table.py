@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from jaxdist.core.text.formatting import count, duration, percent
-from jaxdist.launch.run_folder.status import State
+from jaxdist.launch.run_folder.status import RunStatus
 from jaxdist.launch.terminal.console import console, print_next, print_table, table
 from jaxdist.launch.terminal.run_header import many
 
@@ -18,12 +18,12 @@ _WORDS: Final = {
 """What is to be added to a state."""
 
 
-def tree(state: State) -> dict[str, Any]:
+def tree(state: RunStatus) -> dict[str, Any]:
     """Return a state as JSON has it."""
     return asdict(state) | {"hosts": list(state.hosts)}
 
 
-def ordered(states: Sequence[State]) -> list[State]:
+def ordered(states: Sequence[RunStatus]) -> list[RunStatus]:
     """Sort runs: those under way first, then by their last line."""
     late = float("inf")
     return sorted(
@@ -35,7 +35,7 @@ def ordered(states: Sequence[State]) -> list[State]:
     )
 
 
-def print_runs(states: Sequence[State]) -> None:
+def print_runs(states: Sequence[RunStatus]) -> None:
     """Print a table of runs."""
     out, right = console(), ("step", "restarts", "last line")
     rows = table("run", "state", *right, "processes", right=right)
@@ -50,7 +50,7 @@ def print_runs(states: Sequence[State]) -> None:
     print_next(out, f"jaxdist launch status {first}")
 
 
-def print_run(state: State) -> None:
+def print_run(state: RunStatus) -> None:
     """Print one run, with where each process is, or was."""
     out = console()
     loss = "" if state.loss is None else f", loss {state.loss:.3f}"
@@ -67,12 +67,12 @@ def print_run(state: State) -> None:
     print_table(out, rows)
 
 
-def _steps(state: State) -> str:
+def _steps(state: RunStatus) -> str:
     if not state.steps:
         return count(state.step)
     share = percent(state.step / state.steps, 0)
     return f"{count(state.step)} of {count(state.steps)} ({share})"
 
 
-def _ago(state: State) -> str:
+def _ago(state: RunStatus) -> str:
     return "none" if state.line_s is None else f"{duration(state.line_s)} ago"

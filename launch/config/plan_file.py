@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jaxdist.core.cluster import Cluster
     from jaxdist.core.profile import Profile
     from jaxdist.launch.config.experiment import Experiment
-    from jaxdist.launch.config.provenance import Resolved
+    from jaxdist.launch.config.provenance import ResolvedConfig
 
 
 _COUNTS: Final = ("model.", "data.batch", "data.context", "precision")
@@ -22,7 +22,7 @@ _COUNTS: Final = ("model.", "data.batch", "data.context", "precision")
 _SHOWN: Final = 4
 
 
-def written_for(plan: Plan, resolved: "Resolved", cluster: "Cluster") -> str:
+def written_for(plan: Plan, resolved: "ResolvedConfig", cluster: "Cluster") -> str:
     """Return the text of a plan file that says what it is for.
 
     Args:
@@ -68,7 +68,7 @@ def written_for_profile(
 
 
 def check_made_for(
-    path: str, resolved: "Resolved", cluster: "Cluster | None" = None
+    path: str, resolved: "ResolvedConfig", cluster: "Cluster | None" = None
 ) -> None:
     """Refuse a plan file that was made for something else.
 
@@ -118,7 +118,7 @@ def check_made_for(
         )
 
 
-def _again(about: dict[str, Any], resolved: "Resolved", path: str) -> str:
+def _again(about: dict[str, Any], resolved: "ResolvedConfig", path: str) -> str:
     """Return the command that makes the plan for what it shall be used for."""
     if "profile" in about:
         workers = about.get("workers", resolved.config.plan.mesh.pipe)
@@ -148,7 +148,7 @@ def _check_microbatch(
     )
 
 
-def _settings(resolved: "Resolved") -> dict[str, Any]:
+def _settings(resolved: "ResolvedConfig") -> dict[str, Any]:
     found = values(resolved.config).items()
     return {k: write_value(x) for k, x in found if k.startswith(_COUNTS)}
 

@@ -8,21 +8,21 @@ from jaxdist.launch.config.experiment import Experiment
 from jaxdist.launch.config.tree import values
 from jaxdist.launch.config.value_text import write_value
 
-Origin = Literal["default", "experiment", "command line"]
-ORIGINS: Final[tuple[Origin, ...]] = ("default", "experiment", "command line")
+SettingSource = Literal["default", "experiment", "command line"]
+ORIGINS: Final[tuple[SettingSource, ...]] = ("default", "experiment", "command line")
 _APART: Final = ("plan.reduce.", "plan.shuffle.", "plan.outer.")
 """Keys of a plan that say nothing of devices."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resolved:
+class ResolvedConfig:
     """A configuration that is ready to run, with the origin of every value."""
 
     source: str
     """The experiment as it was asked for: a name, or the path of a file."""
     config: Experiment
     """All values."""
-    origins: Mapping[str, Origin]
+    origins: Mapping[str, SettingSource]
     """Who set the value of each key."""
 
     def says(self, key: str) -> str:
@@ -30,7 +30,7 @@ class Resolved:
         value = write_value(values(self.config)[key])
         return f"{key} = {value} ({self.origins[key]})"
 
-    def set_by(self, origin: Origin) -> tuple[str, ...]:
+    def set_by(self, origin: SettingSource) -> tuple[str, ...]:
         """Return the keys that this origin set."""
         return tuple(key for key, by in self.origins.items() if by == origin)
 
@@ -42,7 +42,7 @@ class Resolved:
         return any(key.startswith("plan.") for key in layout)
 
 
-def origins_of(config: Experiment, typed: Collection[str]) -> dict[str, Origin]:
+def origins_of(config: Experiment, typed: Collection[str]) -> dict[str, SettingSource]:
     """Tell for every key who set it.
 
     Args:
@@ -51,7 +51,7 @@ def origins_of(config: Experiment, typed: Collection[str]) -> dict[str, Origin]:
     """
     default = values(Experiment(name=""))
 
-    def origin(key: str, value: object) -> Origin:
+    def origin(key: str, value: object) -> SettingSource:
         if key in typed:
             return "command line"
         return "default" if value == default[key] else "experiment"

@@ -20,7 +20,7 @@ LISTING: Final = "list them with: jaxdist experiments"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class ExperimentEntry:
     """One line of the catalogue."""
 
     name: str
@@ -38,7 +38,7 @@ def experiment_names() -> tuple[str, ...]:
     return tuple(module.name for module in pkgutil.iter_modules(folders))
 
 
-def list_experiments() -> tuple[Entry, ...]:
+def list_experiments() -> tuple[ExperimentEntry, ...]:
     """Return every experiment that comes with the package, by name."""
     return tuple(_entry(name) for name in experiment_names())
 
@@ -71,9 +71,9 @@ def load_experiment(name_or_path: str) -> Experiment:
     return replace(config, run=replace(config.run, name=config.name))
 
 
-def _entry(name: str) -> Entry:
+def _entry(name: str) -> ExperimentEntry:
     module = import_module(f"{EXPERIMENTS}.{name}")
-    return Entry(
+    return ExperimentEntry(
         name=name,
         summary=(module.__doc__ or "").strip().splitlines()[0],
         details=inspect.getdoc(getattr(module, name)) or "",

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from jaxdist.core.errors import BadInput, did_you_mean, raise_all
 from jaxdist.launch.config.overrides import check_words, override
-from jaxdist.launch.config.provenance import Resolved, origins_of
+from jaxdist.launch.config.provenance import ResolvedConfig, origins_of
 from jaxdist.launch.config.recipes import changes
 from jaxdist.launch.config.registry import experiment_names, load_experiment
 from jaxdist.launch.config.tree import with_values
 from jaxdist.launch.config.validation import check
 
 
-def resolve(source: str, words: Sequence[str] = ()) -> Resolved:
+def resolve(source: str, words: Sequence[str] = ()) -> ResolvedConfig:
     """Return the configuration that `jaxdist train SOURCE WORDS` runs.
 
     Args:
@@ -36,6 +36,8 @@ def resolve(source: str, words: Sequence[str] = ()) -> Resolved:
         # Below the command line, above the experiment: words are read once more.
         config, _ = override(with_values(experiment, recipe), words, source=source)
         typed += recipe if "recipe" in typed else ()
-    resolved = Resolved(source=source, config=config, origins=origins_of(config, typed))
+    resolved = ResolvedConfig(
+        source=source, config=config, origins=origins_of(config, typed)
+    )
     check(resolved)
     return resolved

@@ -2,11 +2,11 @@
 
 from jaxdist.core.errors import BadInput, did_you_mean, raise_all
 from jaxdist.input import registry as datasets
-from jaxdist.launch.config.provenance import Resolved
+from jaxdist.launch.config.provenance import ResolvedConfig
 from jaxdist.models import registry as models
 
 
-def check(resolved: Resolved) -> None:
+def check(resolved: ResolvedConfig) -> None:
     """Hold a configuration against the rules that bind several keys.
 
     Raises:
@@ -43,7 +43,7 @@ def smaller_divisors(value: int, limit: int) -> tuple[int, ...]:
     return tuple(fitting[:2])
 
 
-def _known_model(resolved: Resolved) -> BadInput | None:
+def _known_model(resolved: ResolvedConfig) -> BadInput | None:
     """Hold the name of the network against those that exist."""
     name, names = resolved.config.model.name, models.names()
     if name in names or models.is_own(resolved.config.model):
@@ -58,7 +58,7 @@ def _known_model(resolved: Resolved) -> BadInput | None:
     )
 
 
-def _known_data(resolved: Resolved) -> BadInput | None:
+def _known_data(resolved: ResolvedConfig) -> BadInput | None:
     """Hold the name of the data set against those that can be."""
     data = resolved.config.data
     if datasets.known(data):
@@ -66,7 +66,7 @@ def _known_data(resolved: Resolved) -> BadInput | None:
     return datasets.no_data(data.name, resolved.says("data.name"))
 
 
-def _one_momentum(resolved: Resolved) -> BadInput | None:
+def _one_momentum(resolved: ResolvedConfig) -> BadInput | None:
     """Refuse momentum before gradients are sent and again behind."""
     optim, asked = resolved.config.optim, resolved.config.plan.reduce
     if not (asked.momentum and optim.momentum):
@@ -81,7 +81,7 @@ def _one_momentum(resolved: Resolved) -> BadInput | None:
     )
 
 
-def _stays_somewhere(resolved: Resolved) -> BadInput | None:
+def _stays_somewhere(resolved: ResolvedConfig) -> BadInput | None:
     """Refuse to keep samples that are drawn from everywhere in every epoch."""
     config = resolved.config
     if config.data.store == "none" or config.plan.shuffle.q is not None:
@@ -94,7 +94,7 @@ def _stays_somewhere(resolved: Resolved) -> BadInput | None:
     )
 
 
-def _batch_divides(resolved: Resolved) -> BadInput | None:
+def _batch_divides(resolved: ResolvedConfig) -> BadInput | None:
     batch, plan = resolved.config.data.batch, resolved.config.plan
     microbatches = resolved.config.optim.accumulate
     if batch % (plan.batch_shards * microbatches) == 0:
@@ -110,7 +110,7 @@ def _batch_divides(resolved: Resolved) -> BadInput | None:
     )
 
 
-def _sizes_that_work(batch: int, resolved: Resolved, axes: list[str]) -> str:
+def _sizes_that_work(batch: int, resolved: ResolvedConfig, axes: list[str]) -> str:
     """Name the nearest batches, and the next smaller meshes for this batch."""
     plan, microbatches = resolved.config.plan, resolved.config.optim.accumulate
     sizes = near_multiples(batch, plan.batch_shards * microbatches)

@@ -30,7 +30,7 @@ _KEEP_FIRST: Final = ("data", "fsdp", "tensor", "pipe", *AXES)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class PreparedDevices:
     """What a run has to work with."""
 
     plan: Plan
@@ -52,7 +52,7 @@ class Prepared:
 
 def prepare_devices(
     plan: Plan, *, explicit: bool, written: int | None = None
-) -> Prepared:
+) -> PreparedDevices:
     """Set the environment of jax for a plan, count the devices, and fit the plan.
 
     Call it before anything imports jax. On a machine without an accelerator jax is
@@ -88,7 +88,9 @@ def prepare_devices(
     notes += [note] if note else []
     if processes > 1:
         check_shares(fitted, devices, processes)
-    return Prepared(plan=fitted, platform=name, devices=devices, notes=tuple(notes))
+    return PreparedDevices(
+        plan=fitted, platform=name, devices=devices, notes=tuple(notes)
+    )
 
 
 def _at_hand(plan: Plan, processes: int, written: int) -> tuple[Plan, str]:

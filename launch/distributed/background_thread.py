@@ -9,7 +9,7 @@ _PATIENCE_S = 1.0
 """Seconds in which a thread ends that looks whether it should."""
 
 
-class Beside(ABC):
+class BackgroundThread(ABC):
     """A context whose thread runs `goes_on` until `over` is set, at the block's end."""
 
     def __init__(self) -> None:

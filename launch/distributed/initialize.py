@@ -8,7 +8,7 @@ import socket
 import time
 from typing import Final
 
-from jaxdist.core.errors import TryAgain
+from jaxdist.core.errors import RetryableError
 from jaxdist.launch.distributed.environment import CLUSTER, START, place
 from jaxdist.launch.distributed.process_group import company
 
@@ -37,7 +37,9 @@ def wait_until_reached(rank: int, coordinator: str, seconds: float) -> None:
                 return
         except OSError as error:
             if time.monotonic() >= end:
-                raise TryAgain(_unreached(rank, coordinator, seconds, error)) from error
+                raise RetryableError(
+                    _unreached(rank, coordinator, seconds, error)
+                ) from error
         time.sleep(_PAUSE_S)
 
 

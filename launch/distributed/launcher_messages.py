@@ -33,7 +33,7 @@ def _tell(mark: str) -> None:
     sys.stderr.flush()
 
 
-class Marked:
+class LauncherMessages:
     """Shows lines, and hears that process 0 trains, or adapts its plan.
 
     Args:

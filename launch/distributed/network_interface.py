@@ -5,14 +5,14 @@ import socket
 from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.launch.distributed.process_group import Company, coordinator
+from jaxdist.launch.distributed.process_group import ProcessGroup, coordinator
 
 _WAIT_MS: Final = 60_000
 _ANY_PORT: Final = 9
 """Nothing is sent there: the system only says which way it would go."""
 
 
-def between_hosts(mine: Company, interface: str = "") -> str:
+def between_hosts(mine: ProcessGroup, interface: str = "") -> str:
     """Return the address under which the other processes reach this one.
 
     Every process of the run calls it once.

@@ -19,7 +19,7 @@ from types import FrameType, TracebackType
 from typing import Final, Self, TypeVar
 
 from jaxdist.launch.distributed.launcher_messages import tell_launcher
-from jaxdist.launch.distributed.process_group import AGAIN, Company
+from jaxdist.launch.distributed.process_group import AGAIN, ProcessGroup
 
 _ASKED: Final = "jaxdist/asked-to-end"
 _REACHED: Final = "jaxdist/reached"
@@ -28,7 +28,7 @@ _ANSWERS_MS: Final = 60_000
 T = TypeVar("T")
 
 
-class Preempted:
+class PreemptionHandler:
     """The one owner of SIGTERM in a process that trains, as a context.
 
     Before the first poll there is nothing to save, so the process leaves at once. From
@@ -38,7 +38,7 @@ class Preempted:
         mine: the process among those of its run.
     """
 
-    def __init__(self, mine: Company) -> None:
+    def __init__(self, mine: ProcessGroup) -> None:
         self._mine, self._lock = mine, Lock()
         self._polls, self._last = 0, sys.maxsize
         self._asked = f"{_ASKED}/{mine.rank}"

@@ -20,7 +20,7 @@ _SPEAKER, _SPOKEN = "jaxdist/speaker", "jaxdist/spoken"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Company:
+class ProcessGroup:
     """A process among those of its run."""
 
     rank: int = 0
@@ -108,12 +108,14 @@ class Company:
         return True
 
 
-def company() -> Company:
+def company() -> ProcessGroup:
     """Return the company of this process, which is alone where it joined nobody."""
     state = _joined()
     if state is None or state.client is None:
-        return Company()
-    return Company(rank=state.process_id, count=state.num_processes, store=state.client)
+        return ProcessGroup()
+    return ProcessGroup(
+        rank=state.process_id, count=state.num_processes, store=state.client
+    )
 
 
 def coordinator() -> str:

@@ -12,14 +12,14 @@ from threading import Lock, Thread
 from types import TracebackType
 from typing import Final, Self
 
-from jaxdist.launch.distributed.process_group import Company
+from jaxdist.launch.distributed.process_group import ProcessGroup
 
 _KEY: Final = "jaxdist/agreed"
 _LONG_MS: Final = 365 * 24 * 60 * 60 * 1000
 _ANSWERS_MS: Final = 60_000
 
 
-class Agreed:
+class SyncedPause:
     """Pauses of a run that process 0 asks for, as a context.
 
     Args:
@@ -27,7 +27,7 @@ class Agreed:
         first: step before which one is due without being asked for.
     """
 
-    def __init__(self, mine: Company, first: int) -> None:
+    def __init__(self, mine: ProcessGroup, first: int) -> None:
         self._mine, self._at = mine, first
         self._lock, self._step, self._asked, self._over = Lock(), 0, 0, False
         self._thread = Thread(target=self._hears, daemon=True)

@@ -12,7 +12,7 @@ from jaxdist.core.plan import Plan
 from jaxdist.core.text import formatting
 from jaxdist.launch.devices.jax_environment import cache_folder, cache_is_on
 from jaxdist.launch.devices.platform import find_platform
-from jaxdist.launch.doctor.device_probe import Seen, expected_devices, probe
+from jaxdist.launch.doctor.device_probe import DeviceProbe, expected_devices, probe
 from jaxdist.launch.doctor.package_versions import (
     in_range,
     installed,
@@ -22,7 +22,7 @@ from jaxdist.launch.doctor.package_versions import (
 from jaxdist.launch.run_folder.folder import is_writable, nearest_existing
 from jaxdist.launch.run_folder.lockfile import PACKAGES
 
-State = Literal["ok", "warn", "failed"]
+CheckStatus = Literal["ok", "warn", "failed"]
 
 LEAST_MEMORY: Final = 2e9
 """Bytes of free host memory below which a run is likely to be killed."""
@@ -32,12 +32,12 @@ OLDEST_PYTHON: Final = (3, 11)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class DoctorCheck:
     """One line of the doctor's answer."""
 
     name: str
     """What was looked at."""
-    state: State
+    state: CheckStatus
     """ok, warn or failed."""
     text: str
     """What was found."""
@@ -45,7 +45,7 @@ class Check:
     """What to type; empty where all is well."""
 
 
-def examine(plan: Plan, folder: Path) -> tuple[Check, ...]:
+def examine(plan: Plan, folder: Path) -> tuple[DoctorCheck, ...]:
     """Look at this machine.
 
     Args:
@@ -67,13 +67,15 @@ def examine(plan: Plan, folder: Path) -> tuple[Check, ...]:
     )
 
 
-def check_python(version: Sequence[int]) -> Check:
+def check_python(version: Sequence[int]) -> DoctorCheck:
     """Hold the version of Python against the oldest that works."""
     said = ".".join(map(str, version))
     oldest = ".".join(map(str, OLDEST_PYTHON))
     if tuple(version[:2]) >= OLDEST_PYTHON:
-        return Check(name="Python", state="ok", text=f"{said} ({oldest} or newer)")
-    return Check(
+        return DoctorCheck(
+            name="Python", state="ok", text=f"{said} ({oldest} or newer)"
+        )
+    return DoctorCheck(
         name="Python",
         state="failed",
         text=f"{said}, older than {oldest}",
@@ -81,7 +83,9 @@ def check_python(version: Sequence[int]) -> Check:
     )
 
 
-def check_packages(declared: Mapping[str, str], found: Mapping[str, str]) -> Check:
+def check_packages(
+    declared: Mapping[str, str], found: Mapping[str, str]
+) -> DoctorCheck:
     """Hold the installed packages against what jaxdist declares.
 
     Args:
@@ -95,40 +99,44 @@ def check_packages(declared: Mapping[str, str], found: Mapping[str, str]) -> Che
     ]
     if wrong:
         names = [f"{p} {found.get(p, 'missing')}" for p in map(package_of, wrong)]
-        return Check(
+        return DoctorCheck(
             name="packages",
             state="failed",
             text=", ".join(names),
             remedy=f"pip install {' '.join(repr(word) for word in wrong)}",
         )
     shown = [f"{p} {found[p]}" for p in PACKAGES[:6] if p in found]
-    return Check(name="packages", state="ok", text=", ".join(shown))
+    return DoctorCheck(name="packages", state="ok", text=", ".join(shown))
 
 
-def check_devices(seen: Seen, expected: tuple[int, str], unused: str) -> Check:
+def check_devices(
+    seen: DeviceProbe, expected: tuple[int, str], unused: str
+) -> DoctorCheck:
     """Hold the devices that jax sees against those that should be there."""
     count, source = expected
     if seen.error:
         text = f"jax does not start: {seen.error}"
         fix = "JAX_PLATFORMS=cpu jaxdist doctor tells whether jax itself works"
-        return Check(name="devices", state="failed", text=text, remedy=fix)
+        return DoctorCheck(name="devices", state="failed", text=text, remedy=fix)
     if count and seen.devices != count:
         text = f"{seen.devices} of {count} expected ({seen.platform}; {source})"
         fix = _more_devices(source)
-        return Check(name="devices", state="failed", text=text, remedy=fix)
+        return DoctorCheck(name="devices", state="failed", text=text, remedy=fix)
     text = f"{seen.devices} of {count or seen.devices} expected ({source})"
     if unused:
         what, _, fix = unused.partition(": ")
-        return Check(name="devices", state="warn", text=f"{text}; {what}", remedy=fix)
-    return Check(name="devices", state="ok", text=text)
+        return DoctorCheck(
+            name="devices", state="warn", text=f"{text}; {what}", remedy=fix
+        )
+    return DoctorCheck(name="devices", state="ok", text=text)
 
 
-def check_memory(free: float, total: float) -> Check:
+def check_memory(free: float, total: float) -> DoctorCheck:
     """Tell whether the host has room for a run."""
     text = f"{formatting.size(free)} of {formatting.size(total)} free"
     if free >= LEAST_MEMORY:
-        return Check(name="memory", state="ok", text=text)
-    return Check(
+        return DoctorCheck(name="memory", state="ok", text=text)
+    return DoctorCheck(
         name="memory",
         state="warn",
         text=f"{text}; a run wants {formatting.size(LEAST_MEMORY)}",
@@ -136,12 +144,12 @@ def check_memory(free: float, total: float) -> Check:
     )
 
 
-def check_disk(folder: Path, free: float) -> Check:
+def check_disk(folder: Path, free: float) -> DoctorCheck:
     """Tell whether the disk of the runs has room for checkpoints."""
     text = f"{folder}/: {formatting.size(free)} free"
     if free >= LEAST_DISK:
-        return Check(name="disk", state="ok", text=text)
-    return Check(
+        return DoctorCheck(name="disk", state="ok", text=text)
+    return DoctorCheck(
         name="disk",
         state="warn",
         text=f"{text}; a run wants {formatting.size(LEAST_DISK)}",
@@ -149,22 +157,22 @@ def check_disk(folder: Path, free: float) -> Check:
     )
 
 
-def check_folder(name: str, folder: Path, remedy: str) -> Check:
+def check_folder(name: str, folder: Path, remedy: str) -> DoctorCheck:
     """Tell whether a folder can be written, or made."""
     if is_writable(folder):
         made = "" if folder.is_dir() else ", will be made"
-        return Check(name=name, state="ok", text=f"{folder}: writable{made}")
+        return DoctorCheck(name=name, state="ok", text=f"{folder}: writable{made}")
     place = nearest_existing(folder)
     mode = f"mode {place.stat().st_mode & 0o777:o}" if place.is_dir() else "a file"
     text = f"{folder}: not writable ({place}: {mode})"
-    return Check(name=name, state="failed", text=text, remedy=remedy)
+    return DoctorCheck(name=name, state="failed", text=text, remedy=remedy)
 
 
-def _check_cache() -> Check:
+def _check_cache() -> DoctorCheck:
     folder = cache_folder(os.environ)
     if not cache_is_on(os.environ):
         text = "off (JAX_ENABLE_COMPILATION_CACHE)"
-        return Check(name="compile cache", state="ok", text=text)
+        return DoctorCheck(name="compile cache", state="ok", text=text)
     fix = f"sudo chown -R $USER {folder.parent}, or JAX_COMPILATION_CACHE_DIR=FOLDER"
     return check_folder("compile cache", folder, fix)
 

@@ -16,7 +16,7 @@ SECONDS: Final = 120
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class DeviceProbe:
     """What jax says in a process of its own."""
 
     platform: str = ""
@@ -48,7 +48,7 @@ def expected_devices(plan: Plan, environ: Mapping[str, str]) -> tuple[int, str]:
     return files, "device files" if files else platform
 
 
-def probe(plan: Plan, environ: Mapping[str, str]) -> Seen:
+def probe(plan: Plan, environ: Mapping[str, str]) -> DeviceProbe:
     """Ask jax for its devices in a process of its own, as a run would start it."""
     fake = plan.mesh.devices if find_platform(environ).name == "cpu" else None
     added = variables(environ, fake_devices=fake)
@@ -62,10 +62,12 @@ def probe(plan: Plan, environ: Mapping[str, str]) -> Seen:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Seen(error=f"no answer for {SECONDS} s")
+        return DeviceProbe(error=f"no answer for {SECONDS} s")
     if done.returncode:
-        return Seen(error=(done.stderr.strip().splitlines() or ["no message"])[-1])
-    return Seen(**json.loads(done.stdout.strip().splitlines()[-1]))
+        return DeviceProbe(
+            error=(done.stderr.strip().splitlines() or ["no message"])[-1]
+        )
+    return DeviceProbe(**json.loads(done.stdout.strip().splitlines()[-1]))
 
 
 _PROBE = """

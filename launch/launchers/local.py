@@ -8,7 +8,7 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.distributed.environment import ON_PROCESSOR, direct, place_words
-from jaxdist.launch.launchers.processes.group import Task
+from jaxdist.launch.launchers.processes.group import ProcessSpec
 from jaxdist.launch.launchers.processes.loopback import free_port
 from jaxdist.launch.launchers.program import check_number
 
@@ -17,7 +17,7 @@ MOST: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Local:
+class LocalLaunch:
     """Several processes of one command on this machine."""
 
     command: tuple[str, ...]
@@ -42,10 +42,12 @@ class Local:
         )
         return {**ON_PROCESSOR, **mine}
 
-    def tasks(self, environ: Mapping[str, str]) -> list[Task]:
+    def tasks(self, environ: Mapping[str, str]) -> list[ProcessSpec]:
         """Return what is started, by rank."""
         return [
-            Task(command=self.command, env={**direct(environ), **self.words(rank)})
+            ProcessSpec(
+                command=self.command, env={**direct(environ), **self.words(rank)}
+            )
             for rank in range(self.count)
         ]
 
@@ -65,7 +67,7 @@ def local(
     devices: int | None = None,
     port: int | None = None,
     planned: int | None = None,
-) -> Local:
+) -> LocalLaunch:
     """Return what several processes on this machine would be.
 
     Args:
@@ -83,7 +85,7 @@ def local(
         check_number("--devices-per-process", devices, MOST)
     if port is not None:
         check_port(port)
-    return Local(
+    return LocalLaunch(
         command=tuple(command),
         count=count,
         devices=devices,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.launchers.processes.group import Task
+from jaxdist.launch.launchers.processes.group import ProcessSpec
 from jaxdist.launch.launchers.processes.output import stopped_by_signals
 from jaxdist.launch.launchers.processes.stream import run_streamed
 from jaxdist.launch.launchers.program import check_number
@@ -17,7 +17,7 @@ _MOST = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mpi:
+class MpiLaunch:
     """Several processes of a command, wherever mpirun puts them."""
 
     command: tuple[str, ...]
@@ -58,7 +58,7 @@ def mpi(
     hosts: str | None = None,
     devices: int | None = None,
     options: Sequence[str] = (),
-) -> Mpi:
+) -> MpiLaunch:
     """Return the processes that a command would be.
 
     Args:
@@ -74,7 +74,7 @@ def mpi(
     check_number("-n", count, _MOST)
     if devices is not None:
         check_number("--devices-per-process", devices, 1024)
-    return Mpi(
+    return MpiLaunch(
         command=tuple(command),
         count=count,
         hosts=() if hosts is None else read_hosts(hosts),
@@ -83,7 +83,7 @@ def mpi(
     )
 
 
-def run_mpi(found: Mpi, environ: Mapping[str, str]) -> int:
+def run_mpi(found: MpiLaunch, environ: Mapping[str, str]) -> int:
     """Run processes under mpirun, which names each in front of its lines.
 
     Returns:
@@ -101,7 +101,7 @@ def run_mpi(found: Mpi, environ: Mapping[str, str]) -> int:
             remedy="apt-get install openmpi-bin, or jaxdist launch ssh",
         )
     with stopped_by_signals():
-        failure = run_streamed([Task(command=words, env=environ)], _show)
+        failure = run_streamed([ProcessSpec(command=words, env=environ)], _show)
     return 0 if failure is None else failure.exit_code
 
 

@@ -20,7 +20,7 @@ _MOST_TASKS: Final = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slurm:
+class SlurmJob:
     """A job: so many nodes, each with so many processes of a command."""
 
     command: tuple[str, ...]
@@ -62,7 +62,7 @@ def slurm(
     devices: int | None = None,
     requeues: int | None = None,
     options: Sequence[str] = (),
-) -> Slurm:
+) -> SlurmJob:
     """Return the job that a command would be.
 
     Args:
@@ -83,7 +83,7 @@ def slurm(
         check_number("--devices-per-process", devices, _MOST_TASKS)
     if requeues is not None:
         check_number("--requeues", requeues, MOST)
-    return Slurm(
+    return SlurmJob(
         command=tuple(command),
         nodes=nodes,
         each=each,
@@ -93,7 +93,7 @@ def slurm(
     )
 
 
-def submit(job: Slurm) -> str:
+def submit(job: SlurmJob) -> str:
     """Submit a job, and return what sbatch says.
 
     Raises:

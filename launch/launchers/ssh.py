@@ -13,7 +13,7 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.distributed.environment import place_words
-from jaxdist.launch.launchers.processes.group import Task
+from jaxdist.launch.launchers.processes.group import ProcessSpec
 from jaxdist.launch.launchers.program import check_number
 
 PORT: Final = 29500
@@ -25,7 +25,7 @@ HANDED_ON: Final = ("PYTHONPATH", "VIRTUAL_ENV")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ssh:
+class SshLaunch:
     """One process a host of a command."""
 
     hosts: tuple[str, ...]
@@ -43,7 +43,7 @@ class Ssh:
     planned: int | None = None
     """How many processes the plan is written for; None: as many as hosts."""
 
-    def attempt(self, number: int) -> "Ssh":
+    def attempt(self, number: int) -> "SshLaunch":
         """Return the same at another port: that of before may not be free yet."""
         return replace(self, port=self.port + number)
 
@@ -61,10 +61,10 @@ class Ssh:
         held = sys.executable, "-m", "jaxdist.launch.launchers.ssh_guard", *self.command
         return self.remote(rank, shlex.join(["exec", "env", *variables, *held]))
 
-    def tasks(self, environ: Mapping[str, str]) -> list[Task]:
+    def tasks(self, environ: Mapping[str, str]) -> list[ProcessSpec]:
         """Return what is started here, by rank."""
         return [
-            Task(command=self.words(rank, environ), env=environ, held=True)
+            ProcessSpec(command=self.words(rank, environ), env=environ, held=True)
             for rank in range(len(self.hosts))
         ]
 
@@ -87,7 +87,7 @@ def ssh(
     port: int | None = None,
     devices: int | None = None,
     shell: str = "ssh",
-) -> Ssh:
+) -> SshLaunch:
     """Return the processes that a command would be.
 
     Args:
@@ -104,7 +104,7 @@ def ssh(
     check_number("--port", PORT if port is None else port, 65_535)
     if devices is not None:
         check_number("--devices-per-process", devices, 1024)
-    return Ssh(
+    return SshLaunch(
         hosts=read_hosts(hosts),
         command=tuple(command),
         folder=folder,
@@ -161,7 +161,7 @@ def name_of(host: str) -> str:
     return host.rpartition("@")[2]
 
 
-def check_hosts(found: Ssh) -> None:
+def check_hosts(found: SshLaunch) -> None:
     """Start nothing yet, on every host: it is reached, and has folder and Python.
 
     Raises:
@@ -181,7 +181,7 @@ def check_hosts(found: Ssh) -> None:
         )
 
 
-def check_ssh(found: Ssh) -> None:
+def check_ssh(found: SshLaunch) -> None:
     """Refuse a machine without ssh.
 
     Raises:
@@ -196,12 +196,12 @@ def check_ssh(found: Ssh) -> None:
         )
 
 
-def _tried(found: Ssh, rank: int) -> str:
+def _tried(found: SshLaunch, rank: int) -> str:
     """Return why a host cannot take its process; nothing where it can."""
     return why_not(found, rank, _LISTEN.format(found.port) if rank == 0 else "")
 
 
-def why_not(found: Ssh, rank: int, code: str = "") -> str:
+def why_not(found: SshLaunch, rank: int, code: str = "") -> str:
     """Return why a host cannot run a line of Python in the folder; nothing: it can."""
     words = found.remote(rank, shlex.join(["exec", sys.executable, "-S", "-c", code]))
     done = subprocess.run(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from threading import Thread
 
-from jaxdist.launch.launchers.processes.group import Task, end_group, start
+from jaxdist.launch.launchers.processes.group import ProcessSpec, end_group, start
 from jaxdist.launch.launchers.processes.stream import GRACE_S
 
 
@@ -23,7 +23,7 @@ def hold(command: Sequence[str]) -> int:
     Returns:
         Its exit code; 128 and the signal where one ended it.
     """
-    task = Task(command=tuple(command), env=dict(os.environ))
+    task = ProcessSpec(command=tuple(command), env=dict(os.environ))
     child = start(task, None, None)
     Thread(target=_watch, args=(child,), daemon=True).start()
     code = child.wait()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.core.run_record import Run
-from jaxdist.core.step_breakdown import Measured
+from jaxdist.core.step_breakdown import StepBreakdown
 from jaxdist.launch.run_folder.folder import (
     RunFolder,
     find_run,
@@ -21,17 +21,17 @@ from jaxdist.launch.run_folder.lockfile import read_lock
 
 if TYPE_CHECKING:
     from jaxdist.core.cluster import Cluster
-    from jaxdist.oracle.compare import Compared
-    from jaxdist.oracle.predicted_term import Term
+    from jaxdist.oracle.compare import RunComparison
+    from jaxdist.oracle.predicted_term import TermComparison
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class ComparisonReport:
     """Runs beside their predictions."""
 
     cluster: "Cluster"
     """What they were predicted with."""
-    seen: "tuple[Compared, ...]"
+    seen: "tuple[RunComparison, ...]"
     """One for each run."""
 
     def tree(self) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class Beside:
         }
 
 
-def _tree(one: "Compared") -> dict[str, Any]:
+def _tree(one: "RunComparison") -> dict[str, Any]:
     return {
         "run": one.run,
         "plan": one.prediction.plan,
@@ -76,7 +76,7 @@ def _tree(one: "Compared") -> dict[str, Any]:
     }
 
 
-def _pipeline(one: "Compared") -> dict[str, Any] | None:
+def _pipeline(one: "RunComparison") -> dict[str, Any] | None:
     """Return the work of stages in time, by place along the pipe axis."""
     if not one.planned:
         return None
@@ -93,11 +93,11 @@ def _pipeline(one: "Compared") -> dict[str, Any] | None:
     }
 
 
-def _numbers(term: "Term") -> dict[str, Any]:
+def _numbers(term: "TermComparison") -> dict[str, Any]:
     return asdict(term) | {"accurate": term.accurate}
 
 
-def _watched(measured: "Measured") -> dict[str, Any]:
+def _watched(measured: "StepBreakdown") -> dict[str, Any]:
     found = asdict(measured)
     for device, one in zip(found["devices"], measured.devices, strict=True):
         del device["layers_s"], device["lane"]
@@ -105,13 +105,13 @@ def _watched(measured: "Measured") -> dict[str, Any]:
     return found
 
 
-def compare_runs(args: Namespace) -> Beside:
+def compare_runs(args: Namespace) -> ComparisonReport:
     """Predict the steps of runs, set them beside, and recalibrate where asked.
 
     Raises:
         BadInput: no such run or cluster, or a run that has not ended.
     """
-    from jaxdist.launch.training.job.abstract_step import Subject
+    from jaxdist.launch.training.job.abstract_step import StepDescriber
     from jaxdist.meshes.clusters.load import find
     from jaxdist.oracle.collective_links import links_of
     from jaxdist.oracle.compare import check_unseen, compare, recalibrated
@@ -133,7 +133,7 @@ def compare_runs(args: Namespace) -> Beside:
         run, plan = _record(folder), _plan(folder)
         check_unseen(run, cluster)
         check_devices(plan, cluster)
-        case = Subject(read_lock(folder).resolved.config).traced(plan)
+        case = StepDescriber(read_lock(folder).resolved.config).traced(plan)
         seen.append(
             compare(
                 run,
@@ -151,7 +151,7 @@ def compare_runs(args: Namespace) -> Beside:
         write_whole(Path(args.recalibrate), better.to_json())
     for folder, one in zip(folders, seen, strict=True):
         _keep(folder, {"cluster": cluster.name, **_tree(one)})
-    return Beside(cluster=cluster, seen=tuple(seen))
+    return ComparisonReport(cluster=cluster, seen=tuple(seen))
 
 
 def _keep(folder: RunFolder, found: dict[str, Any]) -> None:
@@ -163,10 +163,10 @@ def _keep(folder: RunFolder, found: dict[str, Any]) -> None:
         write_report(folder.path)
 
 
-def _measured(folder: RunFolder) -> Measured | None:
+def _measured(folder: RunFolder) -> StepBreakdown | None:
     if not folder.measured.is_file():
         return None
-    return Measured.from_json(folder.measured.read_text(encoding="utf-8"))
+    return StepBreakdown.from_json(folder.measured.read_text(encoding="utf-8"))
 
 
 def _record(folder: RunFolder) -> Run:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from jaxdist.core.step_breakdown import Measured
-    from jaxdist.launch.planning.compare import Beside
-    from jaxdist.oracle.compare import Compared
-    from jaxdist.oracle.predicted_term import Term
+    from jaxdist.core.step_breakdown import StepBreakdown
+    from jaxdist.launch.planning.compare import ComparisonReport
+    from jaxdist.oracle.compare import RunComparison
+    from jaxdist.oracle.predicted_term import TermComparison
 
 _BAR: Final = 20
 _WORST: Final = 6
@@ -26,7 +26,7 @@ _WORST: Final = 6
 _HEADS: Final = ("predicted", "measured", "differ", "accurate")
 
 
-def print_compared(out: "Console", found: "Beside", args: Namespace) -> None:
+def print_compared(out: "Console", found: "ComparisonReport", args: Namespace) -> None:
     """Print each run: its step, term by term, by layer, and what missed most."""
     for one in found.seen:
         _print_run(out, one, found.cluster.name, every=args.layers)
@@ -44,7 +44,9 @@ def print_compared(out: "Console", found: "Beside", args: Namespace) -> None:
     print_next(out, f"{same} --layers", f"{same} --recalibrate better.json")
 
 
-def _print_run(out: "Console", one: "Compared", cluster: str, *, every: bool) -> None:
+def _print_run(
+    out: "Console", one: "RunComparison", cluster: str, *, every: bool
+) -> None:
     step, unsure = one.step, one.prediction.unsure
     assert step.measured is not None
     out.print(f"{one.run.partition('@')[0]}    {one.prediction.plan} on {cluster}")
@@ -67,7 +69,7 @@ def _print_run(out: "Console", one: "Compared", cluster: str, *, every: bool) ->
     _print_misses(out, one)
 
 
-def watched_line(measured: "Measured | None") -> str:
+def watched_line(measured: "StepBreakdown | None") -> str:
     """Say where the measured terms are from, or how to have them."""
     if measured is None:
         return (
@@ -82,7 +84,7 @@ def watched_line(measured: "Measured | None") -> str:
     )
 
 
-def _row(term: "Term") -> tuple[str, str, str, str, str]:
+def _row(term: "TermComparison") -> tuple[str, str, str, str, str]:
     def said(value: float | None) -> str:
         if value is None:
             return ""
@@ -93,13 +95,13 @@ def _row(term: "Term") -> tuple[str, str, str, str, str]:
     return term.name, said(term.predicted), said(term.measured), off, accurate
 
 
-def _signed(term: "Term") -> str:
+def _signed(term: "TermComparison") -> str:
     off = (term.measured or 0.0) - term.predicted
     said = size(abs(off)) if term.unit == "B" else f"{1e3 * abs(off):,.2f}"
     return f"{'-' if off < 0 else '+'}{said}"
 
 
-def _bars(term: "Term", longest: float, ascii_only: bool) -> str:
+def _bars(term: "TermComparison", longest: float, ascii_only: bool) -> str:
     """Draw the prediction above what was measured."""
     cells = round(_BAR * term.predicted / longest) if longest else 0
     lines = [("-" if ascii_only else "░") * cells]
@@ -108,7 +110,9 @@ def _bars(term: "Term", longest: float, ascii_only: bool) -> str:
     return "\n".join(lines)
 
 
-def _print_layers(out: "Console", layers: "Sequence[Term]", *, every: bool) -> None:
+def _print_layers(
+    out: "Console", layers: "Sequence[TermComparison]", *, every: bool
+) -> None:
     shown = layers if every else layers[:_WORST]
     if not shown:
         return
@@ -121,7 +125,7 @@ def _print_layers(out: "Console", layers: "Sequence[Term]", *, every: bool) -> N
         out.print(f"  the {len(shown)} of {len(layers)} layers that miss most\n")
 
 
-def _print_misses(out: "Console", one: "Compared") -> None:
+def _print_misses(out: "Console", one: "RunComparison") -> None:
     if not one.misses:
         if not one.inside:
             out.print(f"  likely cause   {one.cause}\n", soft_wrap=True)

@@ -9,38 +9,38 @@ from typing import TYPE_CHECKING
 from jaxdist.core.errors import BadInput
 from jaxdist.core.text.parsing import volume
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.planning.search_space import Question, lossy
+from jaxdist.launch.planning.search_space import LayoutQuery, lossy
 
 if TYPE_CHECKING:
     from jaxdist.core.cluster import Cluster
-    from jaxdist.launch.config.provenance import Resolved
-    from jaxdist.launch.training.job.abstract_step import Subject
-    from jaxdist.planner.layouts.merge_rankings import Merged
-    from jaxdist.planner.layouts.objective import Objective
-    from jaxdist.planner.layouts.ranking import Ranking
+    from jaxdist.launch.config.provenance import ResolvedConfig
+    from jaxdist.launch.training.job.abstract_step import StepDescriber
+    from jaxdist.planner.layouts.merge_rankings import MergedRanking
+    from jaxdist.planner.layouts.objective import PlanObjective
+    from jaxdist.planner.layouts.ranking import PlanRanking
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranked:
+class LayoutSearchResult:
     """A ranking with what it is of."""
 
-    resolved: "Resolved"
+    resolved: "ResolvedConfig"
     """The experiment."""
     cluster: "Cluster"
     """The machines."""
     devices: tuple[int, ...]
     """How many of them; several numbers are searched one after the other."""
-    objective: "Objective"
+    objective: "PlanObjective"
     """What plans are ordered by."""
-    ranking: "Merged"
+    ranking: "MergedRanking"
     """What was found."""
     seconds: float
     """That the search took."""
-    subject: "Subject"
+    subject: "StepDescriber"
     """The network, described."""
 
 
-def rank_layouts(args: Namespace) -> Ranked:
+def rank_layouts(args: Namespace) -> LayoutSearchResult:
     """Search.
 
     Raises:
@@ -55,26 +55,26 @@ def rank_layouts(args: Namespace) -> Ranked:
         )
     resolved = resolve(args.what, args.overrides)
 
-    from jaxdist.launch.training.job.abstract_step import Subject
+    from jaxdist.launch.training.job.abstract_step import StepDescriber
     from jaxdist.meshes.clusters.load import find
     from jaxdist.meshes.clusters.what_if import changed
-    from jaxdist.planner.layouts.objective import Objective
+    from jaxdist.planner.layouts.objective import PlanObjective
 
     cluster = changed(find(args.cluster), args.what_if)
-    objective = Objective(
+    objective = PlanObjective(
         by=args.objective or "step",
         samples=None if args.samples is None else _samples(args.samples),
         price=cluster.price,
     )
     _check(args, cluster)
     begun = time.perf_counter()
-    subject = Subject(resolved.config)
+    subject = StepDescriber(resolved.config)
     counts = tuple(dict.fromkeys(args.devices))
     found = _merged(
         counts,
         objective,
         lambda count: _ranking(
-            Question(
+            LayoutQuery(
                 resolved=resolved, subject=subject, cluster=cluster, devices=count
             ),
             args,
@@ -87,7 +87,7 @@ def rank_layouts(args: Namespace) -> Ranked:
             values=f"--explain {args.explain}, {len(found.plans)} plans",
             remedy=f"--explain {len(found.plans)}",
         )
-    return Ranked(
+    return LayoutSearchResult(
         resolved=resolved,
         cluster=cluster,
         devices=counts,
@@ -98,7 +98,7 @@ def rank_layouts(args: Namespace) -> Ranked:
     )
 
 
-def _ranking(question: Question, args: Namespace) -> "Ranking":
+def _ranking(question: LayoutQuery, args: Namespace) -> "PlanRanking":
     """Rank the layouts of one number of devices."""
     from jaxdist.planner.layouts.ranking import rank
 
@@ -113,22 +113,24 @@ def _ranking(question: Question, args: Namespace) -> "Ranking":
 
 
 def _merged(
-    counts: tuple[int, ...], objective: "Objective", rank: "Callable[[int], Ranking]"
-) -> "Merged":
+    counts: tuple[int, ...],
+    objective: "PlanObjective",
+    rank: "Callable[[int], PlanRanking]",
+) -> "MergedRanking":
     """Rank the layouts of each number of devices, and put them together.
 
     Raises:
         NoLayout: none of the numbers has one that can be run: what the first lacks.
     """
-    from jaxdist.planner.layouts.evaluated_plans import NoLayout
+    from jaxdist.planner.layouts.evaluated_plans import NoLayoutError
     from jaxdist.planner.layouts.merge_rankings import merged
 
-    found: dict[int, Ranking] = {}
-    refused: dict[int, NoLayout] = {}
+    found: dict[int, PlanRanking] = {}
+    refused: dict[int, NoLayoutError] = {}
     for count in counts:
         try:
             found[count] = rank(count)
-        except NoLayout as error:
+        except NoLayoutError as error:
             refused[count] = error
     if not found:
         raise refused[counts[0]]

@@ -6,20 +6,22 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from jaxdist.launch.planning.layout_search import Ranked
+from jaxdist.launch.planning.layout_search import LayoutSearchResult
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from jaxdist.oracle.predict import Prediction
-    from jaxdist.planner.layouts.evaluated_plans import Ranked as Placed
+    from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan as Placed
 
 _MOVED_NOT: Final = ("compute", "bubble", "update", "input")
 _MANY: Final = 1_000_000
 """Samples whose cost is shown where nobody said how many there are."""
 
 
-def tree(found: Ranked, top: int, explain: int | None = None) -> dict[str, Any]:
+def tree(
+    found: LayoutSearchResult, top: int, explain: int | None = None
+) -> dict[str, Any]:
     """Return a ranking as one object, seconds and bytes.
 
     Args:
@@ -50,7 +52,7 @@ def tree(found: Ranked, top: int, explain: int | None = None) -> dict[str, Any]:
     }
 
 
-def _asked(found: Ranked) -> dict[str, Any]:
+def _asked(found: LayoutSearchResult) -> dict[str, Any]:
     """Return the objective, where there is more to it than the step."""
     asked = found.objective
     if not asked.is_asked:
@@ -59,7 +61,7 @@ def _asked(found: Ranked) -> dict[str, Any]:
     return {"objective": asked.by, "samples": asked.samples, "price": price}
 
 
-def _plan(found: Ranked, one: "Placed") -> dict[str, Any]:
+def _plan(found: LayoutSearchResult, one: "Placed") -> dict[str, Any]:
     """Return a plan with what it takes, and what of that was asked for."""
     asked, tree = found.objective, one.prediction.tree()
     tree |= {
@@ -73,7 +75,7 @@ def _plan(found: Ranked, one: "Placed") -> dict[str, Any]:
     return tree
 
 
-def print_layouts(out: "Console", found: Ranked, args: Namespace) -> None:
+def print_layouts(out: "Console", found: LayoutSearchResult, args: Namespace) -> None:
     """Print the best layouts by term, then why well-known ones are not among them."""
     from jaxdist.core.text.formatting import duration, size
     from jaxdist.launch.terminal.console import print_next, print_table, table
@@ -129,7 +131,7 @@ def _bounds(args: Namespace) -> "Iterator[str]":
         yield f"--lossy {args.lossy}"
 
 
-def _options(found: Ranked) -> str:
+def _options(found: LayoutSearchResult) -> str:
     """Write the numbers of devices and the objective as they are typed."""
     words = ["--devices", ",".join(map(str, found.devices))]
     asked = found.objective
@@ -140,7 +142,7 @@ def _options(found: Ranked) -> str:
     return shlex.join(words)
 
 
-def _ordered_by(found: Ranked) -> Iterator[str]:
+def _ordered_by(found: LayoutSearchResult) -> Iterator[str]:
     """Say what plans are ordered by, where that is not their step."""
     asked = found.objective
     goal = "" if asked.samples is None else f"{asked.samples:,.0f} samples"
@@ -156,7 +158,7 @@ def _ordered_by(found: Ranked) -> Iterator[str]:
     yield f"ordered by cost of {goal or 'a million samples'}, {said}"
 
 
-def _beside(found: Ranked, one: "Placed") -> Iterator[tuple[str, str]]:
+def _beside(found: LayoutSearchResult, one: "Placed") -> Iterator[tuple[str, str]]:
     """Yield the heads and the numbers of columns that were asked for."""
     asked = found.objective
     if len(found.devices) > 1:
@@ -179,7 +181,7 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
 
 
-def _near(found: Ranked) -> int:
+def _near(found: LayoutSearchResult) -> int:
     """Count the plans that may be as good as the first one, itself included."""
     plans, of = found.ranking.plans, found.objective.of
     most = of(plans[0]) * (1 + plans[0].prediction.unsure)
@@ -199,7 +201,7 @@ def _numbers(made: "Prediction") -> tuple[str, ...]:
     return step, *(f"{1e3 * part:,.1f}" for part in parts)
 
 
-def _print_explained(out: "Console", found: Ranked, place: int) -> None:
+def _print_explained(out: "Console", found: LayoutSearchResult, place: int) -> None:
     """Print the arithmetic of one of the plans."""
     from jaxdist.core.text.formatting import duration, size
     from jaxdist.launch.terminal.console import print_table, table
@@ -215,7 +217,7 @@ def _print_explained(out: "Console", found: Ranked, place: int) -> None:
         print_table(out, rows)
 
 
-def _explained(found: Ranked, place: int) -> dict[str, Any]:
+def _explained(found: LayoutSearchResult, place: int) -> dict[str, Any]:
     """Return the terms of the plan at a place, from 1."""
     from jaxdist.planner.explain import bytes_of, seconds_of
 

@@ -9,11 +9,11 @@ from jaxdist.launch.config.resolve import resolve
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from jaxdist.launch.config.provenance import Resolved
+    from jaxdist.launch.config.provenance import ResolvedConfig
     from jaxdist.oracle.predict import Prediction
 
 
-def predicted(args: Namespace) -> "tuple[Resolved, Prediction]":
+def predicted(args: Namespace) -> "tuple[ResolvedConfig, Prediction]":
     """Predict what was asked for.
 
     Raises:
@@ -24,7 +24,7 @@ def predicted(args: Namespace) -> "tuple[Resolved, Prediction]":
     if args.plan:
         check_made_for(args.plan, resolved)
 
-    from jaxdist.launch.training.job.abstract_step import Subject
+    from jaxdist.launch.training.job.abstract_step import StepDescriber
     from jaxdist.meshes.clusters.load import find
     from jaxdist.meshes.clusters.what_if import changed
     from jaxdist.oracle.memory import is_told_by_trace
@@ -32,14 +32,14 @@ def predicted(args: Namespace) -> "tuple[Resolved, Prediction]":
 
     cluster = changed(find(args.cluster), args.what_if)
     check_devices(resolved.config.plan, cluster)
-    subject, plan = Subject(resolved.config), resolved.config.plan
+    subject, plan = StepDescriber(resolved.config), resolved.config.plan
     traced = is_told_by_trace(plan, cluster.device)
     case = subject.traced(plan) if traced else subject.case(plan)
     return resolved, predict(case, cluster)
 
 
 def print_prediction(
-    out: "Console", resolved: "Resolved", found: "Prediction", words: str
+    out: "Console", resolved: "ResolvedConfig", found: "Prediction", words: str
 ) -> None:
     """Print seconds by term, then bytes by term, then what they rest on."""
     from jaxdist.core.text.formatting import duration, percent, size

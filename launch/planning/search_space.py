@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from jaxdist.core.axes import AXES as EVERY
 from jaxdist.core.errors import BadInput, did_you_mean, not_one_of
-from jaxdist.core.plan import Plan, Then, Weights
-from jaxdist.core.plan.reduction import Via
+from jaxdist.core.plan import AfterSpatial, Plan, TensorSplit
+from jaxdist.core.plan.reduction import AlgorithmName
 
 if TYPE_CHECKING:
     from jaxdist.core.cluster import Cluster
-    from jaxdist.launch.config.provenance import Resolved
-    from jaxdist.launch.training.job.abstract_step import Subject
-    from jaxdist.planner.layouts.cost_estimate import Coarse
-    from jaxdist.planner.layouts.space import Choices
+    from jaxdist.launch.config.provenance import ResolvedConfig
+    from jaxdist.launch.training.job.abstract_step import StepDescriber
+    from jaxdist.planner.layouts.cost_estimate import CostEstimate
+    from jaxdist.planner.layouts.space import PlanChoices
 
-LOSSY: Final[tuple[Via, ...]] = (
+LOSSY: Final[tuple[AlgorithmName, ...]] = (
     *("bf16", "fp8", "int8", "int4", "sign"),
     *("random_k", "top_k", "sparse", "aligned", "power"),
 )
@@ -27,7 +27,7 @@ _MOST: Final = 256
 """Microbatches that are tried at most."""
 
 
-def lossy(words: str | None) -> tuple[Via, ...]:
+def lossy(words: str | None) -> tuple[AlgorithmName, ...]:
     """Read the ways that `--lossy` names.
 
     Raises:
@@ -39,7 +39,7 @@ def lossy(words: str | None) -> tuple[Via, ...]:
     for word in asked:
         if word not in LOSSY:
             near = did_you_mean(word, LOSSY)
-            known = word in get_args(Via)
+            known = word in get_args(AlgorithmName)
             raise BadInput(
                 f"{word} loses nothing" if known else f"no way of summing {word}",
                 rule=f"--lossy takes all, or some of {', '.join(LOSSY)}",
@@ -50,12 +50,12 @@ def lossy(words: str | None) -> tuple[Via, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class LayoutQuery:
     """An experiment on some devices of a cluster."""
 
-    resolved: "Resolved"
+    resolved: "ResolvedConfig"
     """What was typed stays as it is, the rest may be chosen."""
-    subject: "Subject"
+    subject: "StepDescriber"
     """Its network."""
     cluster: "Cluster"
     """The machines."""
@@ -109,7 +109,7 @@ class Question:
             )
         return found
 
-    def coarse(self, lossy: tuple[Via, ...]) -> "Coarse":
+    def coarse(self, lossy: tuple[AlgorithmName, ...]) -> "CostEstimate":
         """Return the space of the search, estimated.
 
         Args:
@@ -119,8 +119,8 @@ class Question:
             BadInput: the network has no blocks to compute again as was typed.
         """
         from jaxdist.launch.training.job.job import network_of
-        from jaxdist.planner.layouts.block_costs import Pieces
-        from jaxdist.planner.layouts.cost_estimate import Coarse
+        from jaxdist.planner.layouts.block_costs import BlockCosts
+        from jaxdist.planner.layouts.cost_estimate import CostEstimate
         from jaxdist.planner.layouts.space import space_of
         from jaxdist.planner.layouts.traffic_probes import sample
         from jaxdist.train import remat
@@ -138,7 +138,7 @@ class Question:
             profile.parameter_bytes,
             device,
         )
-        pieces = Pieces(
+        pieces = BlockCosts(
             profile=profile,
             device=device,
             dtype=subject.dtype,
@@ -153,7 +153,7 @@ class Question:
             blocks=max(1, len(profile.blocks)),
             pinned=self.pinned,
         )
-        return Coarse(
+        return CostEstimate(
             space=space,
             cluster=self.cluster,
             pieces=pieces,
@@ -181,17 +181,19 @@ class Question:
         return tuple(a for a in AXES if images or not a.startswith("spatial"))
 
     @property
-    def _ends(self) -> tuple[Then, ...]:
+    def _ends(self) -> tuple[AfterSpatial, ...]:
         """What devices may do behind the split of images, of what was not typed."""
         typed, plan = self.resolved.set_by("command line"), self.resolved.config.plan
         if "plan.spatial_until" in typed and not plan.spatial_until:
             return ()
         if "plan.spatial_then" in typed:
             return (plan.spatial_then,)
-        return get_args(Then)
+        return get_args(AfterSpatial)
 
-    def _choices(self, axes: tuple[str, ...], lossy: tuple[Via, ...]) -> "Choices":
-        from jaxdist.planner.layouts.space import ORDERS, Choices
+    def _choices(
+        self, axes: tuple[str, ...], lossy: tuple[AlgorithmName, ...]
+    ) -> "PlanChoices":
+        from jaxdist.planner.layouts.space import ORDERS, PlanChoices
 
         typed, plan = self.resolved.set_by("command line"), self.base
         pipe, batch = plan.pipe, self.subject.profile.batch
@@ -199,14 +201,16 @@ class Question:
         given = {"optim.accumulate", "plan.microbatches"} & {*typed}
         own = {"plan.pipe.schedule", "plan.pipe.chunks", "plan.pipe.cuts"} & {*typed}
         again = {"plan.remat", "plan.remat_until"} & {*typed}
-        exact: tuple[Via, ...] = (plan.reduce.via,)
-        return Choices(
+        exact: tuple[AlgorithmName, ...] = (plan.reduce.via,)
+        return PlanChoices(
             axes=axes,
             microbatches=(self.subject.task.microbatches,) if given else (*parts,),
             orders=((pipe.schedule, pipe.chunks),) if own else ORDERS,
             remat=(plan.remat,) if again else (False, True),
             zeros=(plan.zero,) if "plan.zero" in typed else (1, 3),
-            weights=(plan.weights,) if "plan.weights" in typed else get_args(Weights),
+            weights=(plan.weights,)
+            if "plan.weights" in typed
+            else get_args(TensorSplit),
             inside=() if "plan.placement" in typed else EVERY,
             ends=self._ends,
             ways=exact if "plan.reduce.via" in typed else (*exact, *lossy),

@@ -14,24 +14,24 @@ from jaxdist.core.plan import Plan
 from jaxdist.core.profile import Profile
 from jaxdist.core.text.parsing import bandwidth, volume, work_rate
 from jaxdist.meshes.clusters.load import find
-from jaxdist.planner.layer_times import Speed, at_rate, on_device
-from jaxdist.planner.stages.cost_conventions import FORMS, Form
-from jaxdist.planner.stages.graph import Graph
+from jaxdist.planner.layer_times import LayerTimeModel, at_rate, on_device
+from jaxdist.planner.stages.cost_conventions import FORMS, CostConvention
+from jaxdist.planner.stages.graph import LayerGraph
 from jaxdist.planner.stages.graph_from_profile import of_profile, read_profile
-from jaxdist.planner.stages.link_hierarchy import Tier, tiers, tiers_of
-from jaxdist.planner.stages.memory import MODELS, Memory
+from jaxdist.planner.stages.link_hierarchy import LinkLevel, tiers, tiers_of
+from jaxdist.planner.stages.memory import MODELS, MemoryBudget
 from jaxdist.planner.stages.partitioner import partition
 from jaxdist.planner.stages.pipedream_file import read_pipedream
-from jaxdist.planner.stages.stage_plan import Answer, Question, plan_of
+from jaxdist.planner.stages.stage_plan import StagePlan, StageQuery, plan_of
 
 _CUTS: Final = ("order", "any")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class StageSearchResult:
     """An answer with what it is of."""
 
-    answer: Answer
+    answer: StagePlan
     """The stages."""
     profile: Profile | None
     """What they are stages of, where it is ours."""
@@ -48,7 +48,7 @@ class Found:
         return plan_of(self.answer) if self.profile else None
 
 
-def find_stages(args: Namespace) -> Found:
+def find_stages(args: Namespace) -> StageSearchResult:
     """Read what was asked for, and search.
 
     Raises:
@@ -56,7 +56,7 @@ def find_stages(args: Namespace) -> Found:
     """
     cluster = _cluster(args)
     graph, profile = _source(args, cluster)
-    asked = Question(
+    asked = StageQuery(
         graph=graph,
         tiers=tiers_of(cluster, args.workers) if cluster else _tiers(args),
         form=_form(args),
@@ -76,7 +76,7 @@ def find_stages(args: Namespace) -> Found:
         )
     begun = time.perf_counter()
     found = partition(asked)
-    return Found(
+    return StageSearchResult(
         answer=found,
         profile=profile,
         origins=_origins(args, cluster, graph),
@@ -85,7 +85,9 @@ def find_stages(args: Namespace) -> Found:
     )
 
 
-def _source(args: Namespace, cluster: Cluster | None) -> tuple[Graph, Profile | None]:
+def _source(
+    args: Namespace, cluster: Cluster | None
+) -> tuple[LayerGraph, Profile | None]:
     """Read a profile of either kind; the second is None for PipeDream's.
 
     Raises:
@@ -115,7 +117,9 @@ def _source(args: Namespace, cluster: Cluster | None) -> tuple[Graph, Profile | 
     return read_pipedream(text, name), None
 
 
-def _speed(rate: str | None, cluster: Cluster | None, profile: Profile) -> Speed | None:
+def _speed(
+    rate: str | None, cluster: Cluster | None, profile: Profile
+) -> LayerTimeModel | None:
     if rate is not None:
         return at_rate(work_rate(rate, "--flops-rate"))
     return on_device(cluster.device, profile) if cluster else None
@@ -138,7 +142,9 @@ def _cluster(args: Namespace) -> Cluster | None:
     return find(args.cluster)
 
 
-def _origins(args: Namespace, cluster: Cluster | None, graph: Graph) -> dict[str, str]:
+def _origins(
+    args: Namespace, cluster: Cluster | None, graph: LayerGraph
+) -> dict[str, str]:
     """Say where times, links and memory are from."""
     found = {"times": graph.origin, "links": "given"}
     if args.memory is not None:
@@ -172,7 +178,7 @@ def _text(path: Path) -> str:
         ) from error
 
 
-def _tiers(args: Namespace) -> tuple[Tier, ...]:
+def _tiers(args: Namespace) -> tuple[LinkLevel, ...]:
     if args.bandwidth is None:
         raise BadInput(
             "no bandwidth between devices",
@@ -183,12 +189,12 @@ def _tiers(args: Namespace) -> tuple[Tier, ...]:
     return tiers(args.workers, args.levels or (), rates)
 
 
-def _form(args: Namespace) -> Form:
+def _form(args: Namespace) -> CostConvention:
     named = FORMS[_one_of("--form", args.form or "max", tuple(FORMS))]
     if args.overlap is None:
         return named
     if args.form is None:
-        return Form(overlap=args.overlap)
+        return CostConvention(overlap=args.overlap)
     raise BadInput(
         "a form has an overlap of its own",
         rule="--form max is --overlap 1, and --form sum is --overlap 0",
@@ -197,7 +203,7 @@ def _form(args: Namespace) -> Form:
     )
 
 
-def _memory(args: Namespace, cluster: Cluster | None) -> Memory:
+def _memory(args: Namespace, cluster: Cluster | None) -> MemoryBudget:
     model = _one_of("--memory-model", args.memory_model or MODELS[0], MODELS)
     if args.memory is None and cluster is None and args.memory_model:
         raise BadInput(
@@ -209,7 +215,9 @@ def _memory(args: Namespace, cluster: Cluster | None) -> Memory:
     limit = cluster.device.memory.value if cluster else math.inf
     if args.memory is not None:
         limit = volume(args.memory, "--memory")
-    return Memory(limit=limit, model="upstream" if model == "upstream" else "in-flight")
+    return MemoryBudget(
+        limit=limit, model="upstream" if model == "upstream" else "in-flight"
+    )
 
 
 def _one_of(option: str, word: str, known: Sequence[str]) -> str:

@@ -8,8 +8,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from jaxdist.core.text.formatting import count, duration, size
-from jaxdist.launch.planning.stage_search import Found
-from jaxdist.planner.stages.stage_plan import Answer, Stage, microbatches_of
+from jaxdist.launch.planning.stage_search import StageSearchResult
+from jaxdist.planner.stages.stage_plan import (
+    StageAllocation,
+    StagePlan,
+    microbatches_of,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +23,7 @@ _BAR: Final = 6
 _SCALES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
-def tree(found: Found) -> dict[str, Any]:
+def tree(found: StageSearchResult) -> dict[str, Any]:
     """Return the answer as one object; seconds and bytes are the units."""
     answer, asked = found.answer, found.answer.question
     limit = asked.memory.limit
@@ -53,7 +57,7 @@ def tree(found: Found) -> dict[str, Any]:
     }
 
 
-def print_stages(out: "Console", found: Found, args: Namespace) -> None:
+def print_stages(out: "Console", found: StageSearchResult, args: Namespace) -> None:
     """Print the finding, a row a stage, and what to try next."""
     from jaxdist.launch.terminal.console import marks, print_next, print_table
 
@@ -75,7 +79,7 @@ def print_stages(out: "Console", found: Found, args: Namespace) -> None:
     print_next(out, *_next(found, args))
 
 
-def _title(found: Found) -> str:
+def _title(found: StageSearchResult) -> str:
     asked = found.answer.question
     levels = " x ".join(str(tier.size) for tier in asked.tiers)
     rates = ", ".join(size(8 * tier.bandwidth, "bit/s") for tier in asked.tiers)
@@ -85,7 +89,7 @@ def _title(found: Found) -> str:
     return f"{name} on {devices}{grouped}, {rates}: stages {found.answer.config}"
 
 
-def _facts(found: Found) -> Iterator[tuple[str, str]]:
+def _facts(found: StageSearchResult) -> Iterator[tuple[str, str]]:
     answer, asked = found.answer, found.answer.question
     one = answer.seconds_of_one / answer.seconds
     all_ = answer.seconds_of_data_parallel / answer.seconds
@@ -114,12 +118,12 @@ def _facts(found: Found) -> Iterator[tuple[str, str]]:
     yield "from", "; ".join(said)
 
 
-def _table(answer: Answer, this: str, bar: str) -> "Table":
+def _table(answer: StagePlan, this: str, bar: str) -> "Table":
     from jaxdist.launch.terminal.console import table
-    from jaxdist.launch.terminal.number_column import Column
+    from jaxdist.launch.terminal.number_column import NumberColumn
 
     step, unit = _scale([stage.compute for stage in answer.stages])
-    held = Column(round(max(stage.memory for stage in answer.stages)), "B")
+    held = NumberColumn(round(max(stage.memory for stage in answer.stages)), "B")
     times = f"time, {unit}", "compute", "cut"
     heads = ("devices", *times, "in flight", f"memory, {held.unit}")
     rows = table("stage", "nodes", *heads, "", right=("stage", *heads))
@@ -145,12 +149,12 @@ def _scale(times: list[float]) -> tuple[float, str]:
     return next((s for s in _SCALES if largest >= 10 * s[0]), _SCALES[-1])
 
 
-def _nodes(stage: Stage) -> str:
+def _nodes(stage: StageAllocation) -> str:
     first, last, many = stage.nodes[0], stage.nodes[-1], len(stage.nodes)
     return first if many == 1 else f"{first} to {last}"
 
 
-def _next(found: Found, args: Namespace) -> Iterator[str]:
+def _next(found: StageSearchResult, args: Namespace) -> Iterator[str]:
     """Yield the training of what was written, another overlap, or wider cuts."""
     if args.output and found.profile:
         yield f"jaxdist train EXPERIMENT --plan {args.output}{_batch(found)}"
@@ -163,7 +167,7 @@ def _next(found: Found, args: Namespace) -> Iterator[str]:
         yield f"{same} -o plan.json"
 
 
-def _batch(found: Found) -> str:
+def _batch(found: StageSearchResult) -> str:
     """Say the batch of a step whose microbatches are the minibatches of the profile."""
     assert found.profile
     one, answer = found.profile.batch, found.answer

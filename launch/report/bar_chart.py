@@ -12,7 +12,7 @@ from jaxdist.launch.report.svg import percent, picture, tag, tick_text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Segment:
+class BarSegment:
     """A part of a bar."""
 
     fill: str
@@ -29,7 +29,7 @@ class Segment:
     """Whether it was predicted."""
 
 
-def stack(title: str, segments: Sequence[Segment]) -> Markup:
+def stack(title: str, segments: Sequence[BarSegment]) -> Markup:
     """Draw parts of a whole as one measured bar over the full width."""
     whole = sum(s.size for s in segments) or 1.0
     marks, x = [], 0.0
@@ -42,7 +42,7 @@ def stack(title: str, segments: Sequence[Segment]) -> Markup:
     return picture(title, *marks, height=30)
 
 
-def bar_row(mark: Segment, scale: float, axis: Sequence[float]) -> Markup:
+def bar_row(mark: BarSegment, scale: float, axis: Sequence[float]) -> Markup:
     """Draw one bar from zero, with its value at the end and the grid of its axis.
 
     Args:
@@ -73,7 +73,9 @@ def bar_axis(axis: Sequence[float]) -> Markup:
     return tag("svg", *texts, width="100%", height=18, aria_hidden="true")
 
 
-def _rect(segment: Segment, x: float, width: float, *, y: int, height: int) -> Markup:
+def _rect(
+    segment: BarSegment, x: float, width: float, *, y: int, height: int
+) -> Markup:
     return tag(
         "rect",
         tag("title", segment.title),
@@ -85,11 +87,11 @@ def _rect(segment: Segment, x: float, width: float, *, y: int, height: int) -> M
     )
 
 
-def _tone(segment: Segment) -> str:
+def _tone(segment: BarSegment) -> str:
     return "p" if segment.hollow else "m half" if segment.half else "m"
 
 
-def _inside(segment: Segment, x: float) -> Markup:
+def _inside(segment: BarSegment, x: float) -> Markup:
     return tag(
         "text",
         segment.label,

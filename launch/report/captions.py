@@ -6,14 +6,14 @@ from markupsafe import Markup
 
 from jaxdist.core.text.formatting import count, duration, percent, size
 from jaxdist.launch.report.learning_curves import first_not_finite, training_loss
-from jaxdist.launch.report.run_record import Record
-from jaxdist.launch.run_folder.jsonl import Row
+from jaxdist.launch.report.run_record import RunData
+from jaxdist.launch.run_folder.jsonl import JsonRow
 from jaxdist.launch.terminal.run_header import many
 from jaxdist.launch.terminal.run_summary import phases_by_size
 from jaxdist.pipeline.plan_schedule import timetable
 
 
-def learning(record: Record) -> Markup:
+def learning(record: RunData) -> Markup:
     """Say what was reached, or what kept the run from it."""
     broken = first_not_finite(record)
     if broken is not None:
@@ -29,7 +29,7 @@ def learning(record: Record) -> Markup:
     return _score(scored) + Markup("; {}.").format(went)
 
 
-def time(record: Record) -> Markup:
+def time(record: RunData) -> Markup:
     """Say which share of the wall time went into steps, and what took the rest."""
     phases = phases_by_size(record.run)
     whole = sum(seconds for _, seconds in phases)
@@ -54,7 +54,7 @@ def time(record: Record) -> Markup:
     return found + _input_wait(shares.get("input", 0.0), steps)
 
 
-def memory(record: Record) -> Markup:
+def memory(record: RunData) -> Markup:
     """Say what the step needs on a device."""
     if not record.run.memory_bytes:
         return Markup("Not measured: the run has no summary.")
@@ -63,7 +63,7 @@ def memory(record: Record) -> Markup:
     return Markup(text).format(size(record.run.memory_bytes), devices)
 
 
-def predicted(record: Record) -> Markup:
+def predicted(record: RunData) -> Markup:
     """Say how well the step was predicted, or how to have it compared."""
     found = record.compared
     if not found:
@@ -84,7 +84,7 @@ def predicted(record: Record) -> Markup:
     )
 
 
-def pipeline(record: Record) -> Markup:
+def pipeline(record: RunData) -> Markup:
     """Say what the pipeline of a plan is, and how much of it nobody works."""
     plan = record.plan
     if plan is None or plan.stages == 1:
@@ -109,7 +109,7 @@ def pipeline(record: Record) -> Markup:
     return found
 
 
-def checkpoints(record: Record) -> Markup:
+def checkpoints(record: RunData) -> Markup:
     """Say what is kept and how often the run went on from it."""
     kept = saved(record)
     if not kept and record.run.checkpoint is None:
@@ -121,7 +121,7 @@ def checkpoints(record: Record) -> Markup:
     return found + _resumes(record)
 
 
-def values(record: Record) -> Markup:
+def values(record: RunData) -> Markup:
     """Say how many values there are and who set them."""
     if not record.values:
         return Markup("No <code>config.lock.json</code> could be read.")
@@ -129,7 +129,7 @@ def values(record: Record) -> Markup:
     return Markup("{}: {}.").format(total, ", ".join(_by_origin(record)))
 
 
-def saved(record: Record) -> list[Row]:
+def saved(record: RunData) -> list[JsonRow]:
     """Return the checkpoints that were finished, a row each."""
     spans = (row for row in record.spans if row["name"] == "checkpoint")
     return [row for row in spans if not row.get("unfinished")]
@@ -144,7 +144,7 @@ def _training(first: float, last: float) -> Markup:
     )
 
 
-def _score(scored: list[Row]) -> Markup:
+def _score(scored: list[JsonRow]) -> Markup:
     """Tell the last accuracy, and the best one where the last is clearly worse."""
     last, best = scored[-1], max(scored, key=lambda row: row["accuracy"])
     share, top = last["accuracy"], best["accuracy"]
@@ -170,7 +170,7 @@ def _input_wait(wait: float, steps: float) -> str:
     return f" Steps waited for input {percent(share)} of their time."
 
 
-def _resumes(record: Record) -> Markup:
+def _resumes(record: RunData) -> Markup:
     again = sum(row["again"] for row in record.resumes)
     if record.resumes:
         times = many(len(record.resumes), "time")
@@ -183,7 +183,7 @@ def _resumes(record: Record) -> Markup:
     return Markup("Never resumed.")
 
 
-def _by_origin(record: Record) -> list[str]:
+def _by_origin(record: RunData) -> list[str]:
     by = [row["by"] for row in record.values.values()]
     places = {
         "default": "by default",

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from jaxdist.launch.run_folder.jsonl import Row
-from jaxdist.launch.training.adapt.restart_decision import Weighed
+from jaxdist.launch.run_folder.jsonl import JsonRow
+from jaxdist.launch.training.adapt.restart_decision import RestartDecision
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class PlanChange:
     """A drift, and what came of it."""
 
     step: int
@@ -32,23 +32,23 @@ class Change:
     """What was decided, for a person."""
 
 
-def read_changes(rows: Iterable[Row]) -> tuple[Change, ...]:
+def read_changes(rows: Iterable[JsonRow]) -> tuple[PlanChange, ...]:
     """Join the lines of `drift.jsonl`: a drift, its reason, and the plan for it."""
-    found: list[Row] = []
+    found: list[JsonRow] = []
     for row in rows:
         kind = row.get("kind")
         begins = kind == "drift" or (kind == "reason" and _is_closed(found))
         if begins or not found:
             found.append({})
         found[-1] |= _told(row)
-    return tuple(Change(**one) for one in found if {"step", "time"} <= one.keys())
+    return tuple(PlanChange(**one) for one in found if {"step", "time"} <= one.keys())
 
 
-def _is_closed(found: Sequence[Row]) -> bool:
+def _is_closed(found: Sequence[JsonRow]) -> bool:
     return not found or "old" in found[-1] or bool(found[-1].get("why"))
 
 
-def _told(row: Row) -> dict[str, Any]:
+def _told(row: JsonRow) -> dict[str, Any]:
     """Return what a line says of a change."""
     told = {key: row[key] for key in ("step", "time") if key in row}
     match row.get("kind"):
@@ -57,7 +57,9 @@ def _told(row: Row) -> dict[str, Any]:
         case "reason":
             return told | {"why": row.get("why", "")}
         case "plan":
-            choice = Weighed(**{one.name: row[one.name] for one in fields(Weighed)})
+            choice = RestartDecision(
+                **{one.name: row[one.name] for one in fields(RestartDecision)}
+            )
             return told | {
                 "old": choice.stays,
                 "new": choice.other,

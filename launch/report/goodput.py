@@ -9,11 +9,11 @@ from markupsafe import Markup
 
 from jaxdist.core.text.formatting import count, duration, percent
 from jaxdist.core.text.theme import FILL_OF_PHASE
-from jaxdist.launch.report.bar_chart import Segment, stack
+from jaxdist.launch.report.bar_chart import BarSegment, stack
 from jaxdist.launch.report.header import utc
-from jaxdist.launch.report.run_record import Record
-from jaxdist.launch.report.time_and_bytes import TIMES, Bars, bars_of
-from jaxdist.launch.run_folder.goodput import Goodput, Sitting
+from jaxdist.launch.report.run_record import RunData
+from jaxdist.launch.report.time_and_bytes import TIMES, BarChart, bars_of
+from jaxdist.launch.run_folder.goodput import Goodput, RunAttempt
 
 _NAMES: Final = {
     "compute": "steps that count",
@@ -27,7 +27,7 @@ _FILLS: Final = {"lost": "lost", "restart": "restart", "new plan": "restart"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class AttemptRow:
     """A sitting, as a row of the table."""
 
     began: str
@@ -38,15 +38,15 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class GoodputSection:
     """What the section shows of a run of several sittings."""
 
     whole: Markup
-    rest: Bars | None
-    lines: Sequence[Line]
+    rest: BarChart | None
+    lines: Sequence[AttemptRow]
 
 
-def sentence(record: Record) -> Markup:
+def sentence(record: RunData) -> Markup:
     """Say which share of the time went into steps that count, and what took most."""
     found = record.goodput
     if not found.wall_s:
@@ -74,7 +74,7 @@ def sentence(record: Record) -> Markup:
     )
 
 
-def sittings(record: Record) -> Shown | None:
+def sittings(record: RunData) -> GoodputSection | None:
     """Return what is shown of a run of several sittings; None of any other."""
     if record.goodput.sittings < 2:
         return None
@@ -83,7 +83,7 @@ def sittings(record: Record) -> Shown | None:
     told = (f"{named[n]} {percent(s / wall)}" for n, s in parts.items())
     longest = sorted(parts.items(), key=lambda part: -part[1])
     rest = [_mark(n, s, duration(s)) for n, s in longest if n != "compute"]
-    return Shown(
+    return GoodputSection(
         whole=stack(
             f"Wall time: {', '.join(told)}",
             [_mark(name, s, named[name]) for name, s in parts.items()],
@@ -93,7 +93,7 @@ def sittings(record: Record) -> Shown | None:
     )
 
 
-def _parts(record: Record) -> dict[str, float]:
+def _parts(record: RunData) -> dict[str, float]:
     """Return seconds by part, in the order of phases; a re-plan is no restart."""
     found: Goodput = record.goodput
     parts = dict(found.parts_s)
@@ -108,7 +108,7 @@ def _parts(record: Record) -> dict[str, float]:
     return {name: parts[name] for name in known if parts[name] > 0}
 
 
-def _between(record: Record, *, adapted: bool) -> float:
+def _between(record: RunData, *, adapted: bool) -> float:
     pairs = pairwise(record.sittings)
     return sum(
         max(0.0, after.start - before.end)
@@ -117,7 +117,7 @@ def _between(record: Record, *, adapted: bool) -> float:
     )
 
 
-def _plan_after(record: Record, sitting: Sitting) -> str | None:
+def _plan_after(record: RunData, sitting: RunAttempt) -> str | None:
     """Return the plan for which a sitting ended; None where it ended otherwise."""
     return next(
         (
@@ -129,17 +129,19 @@ def _plan_after(record: Record, sitting: Sitting) -> str | None:
     )
 
 
-def _mark(name: str, seconds: float, label: str) -> Segment:
+def _mark(name: str, seconds: float, label: str) -> BarSegment:
     fill = _FILLS.get(name) or FILL_OF_PHASE.get(name, "wait")
-    return Segment(fill=fill, size=seconds, title=_NAMES.get(name, name), label=label)
+    return BarSegment(
+        fill=fill, size=seconds, title=_NAMES.get(name, name), label=label
+    )
 
 
-def _lines(record: Record) -> list[Line]:
+def _lines(record: RunData) -> list[AttemptRow]:
     found = record.sittings
     gaps = [None, *(b.start - a.end for a, b in pairwise(found))]
     last = len(found) - 1
     return [
-        Line(
+        AttemptRow(
             began=utc(one.start),
             steps="none" if one.first is None else _span(one),
             gap="" if gap is None else duration(max(0.0, gap)),
@@ -150,11 +152,11 @@ def _lines(record: Record) -> list[Line]:
     ]
 
 
-def _span(one: Sitting) -> str:
+def _span(one: RunAttempt) -> str:
     return f"{one.first:,} to {one.last:,}"
 
 
-def _ended(record: Record, one: Sitting, *, is_last: bool) -> str:
+def _ended(record: RunData, one: RunAttempt, *, is_last: bool) -> str:
     if is_last:
         return record.run.status if record.summarised else "no summary"
     plan = _plan_after(record, one)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from jaxdist.core.text.formatting import count, duration, percent, size
-from jaxdist.launch.report.run_record import Record
+from jaxdist.launch.report.run_record import RunData
 from jaxdist.launch.terminal.run_header import many
 from jaxdist.launch.terminal.run_summary import step_spread
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tile:
+class KeyFigure:
     """A key figure; without a value the note says why."""
 
     name: str
@@ -20,7 +20,7 @@ class Tile:
     unit: str = ""
 
 
-def facts(record: Record) -> dict[str, str]:
+def facts(record: RunData) -> dict[str, str]:
     """Name the run's result, time, model, data, machine, software and command."""
     run = record.run
     model = str(record.value("model.name", ""))
@@ -41,7 +41,7 @@ def facts(record: Record) -> dict[str, str]:
     return {name: text or "not recorded" for name, text in facts.items()}
 
 
-def _machine(record: Record) -> str:
+def _machine(record: RunData) -> str:
     if record.plan is None and not record.summarised:
         return ""
     kind = f" ({record.run.platform})" if record.summarised else ""
@@ -52,7 +52,7 @@ def _listed(*parts: object) -> str:
     return ", ".join(str(part) for part in parts if part)
 
 
-def _result(record: Record) -> str:
+def _result(record: RunData) -> str:
     run = record.run
     if not record.summarised:
         during = next((s["name"] for s in record.spans if s.get("unfinished")), None)
@@ -63,7 +63,7 @@ def _result(record: Record) -> str:
     return f"{run.status} at step {count(run.steps)}{score}"
 
 
-def _ran(record: Record) -> str:
+def _ran(record: RunData) -> str:
     """Say from when to when, over every sitting, and how long the last one took."""
     rows = (*record.train, *record.tests)
     times = [row["time"] for row in rows if row.get("time")]
@@ -86,21 +86,21 @@ def utc(seconds: float | None) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def tiles(record: Record) -> Iterator[Tile]:
+def tiles(record: RunData) -> Iterator[KeyFigure]:
     """Pick the six key figures."""
     run, missing = record.run, "not recorded"
     yield _score_tile(record)
     if run.step_s:
         median, low, high, unit = step_spread(run)
         note = f"median; p5 {low}, p95 {high}"
-        yield Tile(name="Step time", value=median, unit=unit, note=note)
+        yield KeyFigure(name="Step time", value=median, unit=unit, note=note)
         each = f"{run.samples_per_s / run.devices:,.0f} a device"
         note = _listed(each, _batch(record))
         rate = f"{run.samples_per_s:,.0f}"
-        yield Tile(name="Throughput", value=rate, unit="samples/s", note=note)
+        yield KeyFigure(name="Throughput", value=rate, unit="samples/s", note=note)
     else:
-        yield Tile(name="Step time", note=missing)
-        yield Tile(name="Throughput", note=missing)
+        yield KeyFigure(name="Step time", note=missing)
+        yield KeyFigure(name="Throughput", note=missing)
     note = f"for the compiled step, on each of {many(run.devices, 'device')}"
     yield _tile("Memory a device", run.memory_bytes and size(run.memory_bytes), note)
     note = "from the command to the first finished step"
@@ -108,34 +108,34 @@ def tiles(record: Record) -> Iterator[Tile]:
     yield _share_tile(record)
 
 
-def _score_tile(record: Record) -> Tile:
+def _score_tile(record: RunData) -> KeyFigure:
     run = record.run
     if run.accuracy is None:
-        return Tile(name="Test accuracy", note="not evaluated")
+        return KeyFigure(name="Test accuracy", note="not evaluated")
     single = run.answers in (0, run.held_out)
     of = f"{count(run.held_out)} samples" if single else f"{count(run.answers)} tokens"
     note = f"{count(run.correct)} of {of} held out, each once"
     value, _, unit = percent(run.accuracy, 2).partition(" ")
-    return Tile(name="Test accuracy", value=value, unit=unit, note=note)
+    return KeyFigure(name="Test accuracy", value=value, unit=unit, note=note)
 
 
-def _share_tile(record: Record) -> Tile:
+def _share_tile(record: RunData) -> KeyFigure:
     phases = record.run.phases_s
     whole = sum(phases.values())
     if not whole:
-        return Tile(name="Time in steps", note="not recorded")
+        return KeyFigure(name="Time in steps", note="not recorded")
     note = f"of {duration(whole)}, the rest is below"
     return _tile("Time in steps", percent(phases.get("compute", 0.0) / whole), note)
 
 
-def _tile(name: str, written: str | float, note: str) -> Tile:
+def _tile(name: str, written: str | float, note: str) -> KeyFigure:
     """Split a written number from its unit; a zero was not measured."""
     if not written:
-        return Tile(name=name, note="not recorded")
+        return KeyFigure(name=name, note="not recorded")
     value, _, unit = str(written).rpartition(" ")
-    return Tile(name=name, value=value, unit=unit, note=note)
+    return KeyFigure(name=name, value=value, unit=unit, note=note)
 
 
-def _batch(record: Record) -> str:
+def _batch(record: RunData) -> str:
     batch = record.value("data.batch")
     return f"global batch {count(batch)}" if isinstance(batch, int) else ""

@@ -7,27 +7,27 @@ from typing import Any, Final, TypeGuard
 
 from jaxdist.launch.report.figure import Figure, figure
 from jaxdist.launch.report.line_chart import Curve
-from jaxdist.launch.report.run_record import Record
+from jaxdist.launch.report.run_record import RunData
 from jaxdist.launch.report.svg import ticks
-from jaxdist.launch.run_folder.jsonl import Row
+from jaxdist.launch.run_folder.jsonl import JsonRow
 
 Points = list[tuple[float, float]]
 
 _POINTS: Final = 300
 
 
-def figures(record: Record) -> list[Figure]:
+def figures(record: RunData) -> list[Figure]:
     """Draw every curve the run has lines for; a run without steps has none."""
     drawn = (_loss(record), _accuracy(record), _rate(record), _step_time(record))
     return [one for one in drawn if one is not None]
 
 
-def training_loss(record: Record) -> Points:
+def training_loss(record: RunData) -> Points:
     """Thin the training loss out: each point is the mean of as many steps."""
     return thin(points(record.train, "loss"), fmean)
 
 
-def points(rows: Sequence[Row], key: str) -> Points:
+def points(rows: Sequence[JsonRow], key: str) -> Points:
     """Take one column by step; what is missing or not a number is left out."""
     found = ((row["step"], row.get(key)) for row in rows)
     return [(float(step), float(y)) for step, y in found if is_number(y)]
@@ -58,7 +58,7 @@ def thin(curve: Points, middle: Callable[[list[float]], float]) -> Points:
     return [(group[-1][0], middle([y for _, y in group])) for group in groups]
 
 
-def first_not_finite(record: Record) -> int | None:
+def first_not_finite(record: RunData) -> int | None:
     """Find the first step whose loss was recorded and is no number."""
     return next(
         (r["step"] for r in record.train if "loss" in r and not is_number(r["loss"])),
@@ -66,7 +66,7 @@ def first_not_finite(record: Record) -> int | None:
     )
 
 
-def _loss(record: Record) -> Figure | None:
+def _loss(record: RunData) -> Figure | None:
     train, test = training_loss(record), points(record.tests, "loss")
     curves = _curves(("forward", "training", train), ("backward", "test", test))
     if not curves:
@@ -75,7 +75,7 @@ def _loss(record: Record) -> Figure | None:
     return _draw(record, "Loss", "cross-entropy, nats", curves, up)
 
 
-def _accuracy(record: Record) -> Figure | None:
+def _accuracy(record: RunData) -> Figure | None:
     share = points(record.tests, "accuracy")
     if not share:
         return None
@@ -87,7 +87,7 @@ def _accuracy(record: Record) -> Figure | None:
     return _draw(record, "Test accuracy", unit, lines, up, rises=True)
 
 
-def _rate(record: Record) -> Figure | None:
+def _rate(record: RunData) -> Figure | None:
     every = points(record.train, "learning_rate")
     if not every:
         return None
@@ -99,7 +99,7 @@ def _rate(record: Record) -> Figure | None:
     return _draw(record, "Learning rate", "learning rate", lines, up)
 
 
-def _step_time(record: Record) -> Figure | None:
+def _step_time(record: RunData) -> Figure | None:
     curve = thin([(s, 1e3 * y) for s, y in points(record.train, "step_s")], median)
     if not curve:
         return None
@@ -118,7 +118,7 @@ def _curves(*named: tuple[str, str, Points]) -> list[Curve]:
 
 
 def _draw(
-    record: Record,
+    record: RunData,
     name: str,
     unit: str,
     curves: Sequence[Curve],

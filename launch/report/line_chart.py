@@ -47,7 +47,7 @@ def plot(
         marks: where to draw a dotted line: the run was resumed.
         below: write the labels below the ends of the curves, for curves that rise.
     """
-    box = _Box(right=right, low=up[0], high=up[-1])
+    box = _AxisRanges(right=right, low=up[0], high=up[-1])
     lines = [_path(curve, box) for curve in curves]
     inner = tag(
         "svg",
@@ -65,7 +65,7 @@ def plot(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Box:
+class _AxisRanges:
     """The ranges of a plot, which place a point as shares of its width and height."""
 
     right: float
@@ -80,7 +80,9 @@ class _Box:
         return 1 - min(1.0, max(0.0, share))
 
 
-def _frame(box: _Box, across: Sequence[float], up: Sequence[float]) -> list[Markup]:
+def _frame(
+    box: _AxisRanges, across: Sequence[float], up: Sequence[float]
+) -> list[Markup]:
     parts = []
     for tick in up:
         y = percent(box.y(tick))
@@ -95,14 +97,14 @@ def _frame(box: _Box, across: Sequence[float], up: Sequence[float]) -> list[Mark
     return [*parts, tag("line", class_="ax", **base)]
 
 
-def _path(curve: Curve, box: _Box) -> Markup:
+def _path(curve: Curve, box: _AxisRanges) -> Markup:
     steps = " ".join(
         f"{100 * box.x(x):.2f},{100 * box.y(y):.2f}" for x, y in curve.points
     )
     return tag("polyline", class_=f"ln s-{curve.stroke}", points=steps)
 
 
-def _dots(curve: Curve, box: _Box) -> Markup:
+def _dots(curve: Curve, box: _AxisRanges) -> Markup:
     """Mark the points of a curve that has few; a single point has no line at all."""
     if len(curve.points) > _DOTS:
         return Markup("")
@@ -115,7 +117,7 @@ def _dots(curve: Curve, box: _Box) -> Markup:
     )
 
 
-def _resumed(box: _Box, marks: Sequence[float]) -> list[Markup]:
+def _resumed(box: _AxisRanges, marks: Sequence[float]) -> list[Markup]:
     parts = []
     for number, mark in enumerate(marks, start=1):
         x = percent(box.x(mark))
@@ -127,7 +129,7 @@ def _resumed(box: _Box, marks: Sequence[float]) -> list[Markup]:
     return parts
 
 
-def _labels(curves: Sequence[Curve], box: _Box, *, below: bool) -> list[Markup]:
+def _labels(curves: Sequence[Curve], box: _AxisRanges, *, below: bool) -> list[Markup]:
     """Write the names at the ends, the higher curve's above the lower one's."""
     ends = [curve for curve in curves if curve.peak is None]
     ends.sort(key=lambda curve: box.y(curve.points[-1][1]))

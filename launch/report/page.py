@@ -22,12 +22,12 @@ from jaxdist.launch.report import (
 )
 from jaxdist.launch.report.header import facts, tiles, utc
 from jaxdist.launch.report.html_document import fill, part
-from jaxdist.launch.report.run_record import Record
+from jaxdist.launch.report.run_record import RunData
 from jaxdist.launch.terminal.run_summary import next_commands
 
 
 @dataclass(frozen=True, kw_only=True)
-class Value:
+class ConfigRow:
     """A line of the configuration."""
 
     key: str
@@ -36,12 +36,12 @@ class Value:
     mark: str
 
 
-def render(record: Record) -> str:
+def render(record: RunData) -> str:
     """Write the page of a run as one HTML document that asks for nothing."""
     return fill(part("report.html.j2"), _shown(record))
 
 
-def _shown(record: Record) -> dict[str, Any]:
+def _shown(record: RunData) -> dict[str, Any]:
     plan, run = record.plan, record.run
     return {
         "record": record,
@@ -74,7 +74,7 @@ def _shown(record: Record) -> dict[str, Any]:
     }
 
 
-def _sentences(record: Record) -> dict[str, Markup]:
+def _sentences(record: RunData) -> dict[str, Markup]:
     """Compute the sentence over each section."""
     return {
         "learning": captions.learning(record),
@@ -92,13 +92,13 @@ def _sentences(record: Record) -> dict[str, Markup]:
     }
 
 
-def _setters(record: Record) -> list[str]:
+def _setters(record: RunData) -> list[str]:
     return [row["by"] for row in record.values.values()]
 
 
-def _values(record: Record) -> list[Value]:
+def _values(record: RunData) -> list[ConfigRow]:
     return [
-        Value(
+        ConfigRow(
             key=key,
             text=_text(row["value"]),
             by=row["by"],
@@ -117,7 +117,7 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _next(record: Record) -> list[str]:
+def _next(record: RunData) -> list[str]:
     """Name commands to try; a run that stopped goes on with its own command."""
     if record.run.status == "stopped":
         return [record.command] if record.command else []

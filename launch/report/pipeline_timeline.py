@@ -7,10 +7,10 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from jaxdist.core.text.formatting import percent as share
-from jaxdist.launch.report.run_record import Record
+from jaxdist.launch.report.run_record import RunData
 from jaxdist.launch.report.svg import percent, picture, tag, tick_text, ticks
 
-Cells = Sequence[Mapping[str, Any]]
+LaneWork = Sequence[Mapping[str, Any]]
 """Work of a device, as `compared.json` has it."""
 _LANE: Final = 64
 _PLANNED: Final = (8, 12)
@@ -22,7 +22,7 @@ _NARROW: Final = 0.018
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lane:
+class DeviceRow:
     """What the table says of a device."""
 
     name: str
@@ -33,15 +33,15 @@ class Lane:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timeline:
+class PipelineSection:
     """What the section shows."""
 
     names: Sequence[str]
     svg: Markup
-    rows: Sequence[Lane]
+    rows: Sequence[DeviceRow]
 
 
-def pipeline(record: Record) -> Timeline | None:
+def pipeline(record: RunData) -> PipelineSection | None:
     """Return the timeline of a run that was compared; None where there is none."""
     found = (record.compared or {}).get("pipeline")
     if not found:
@@ -51,7 +51,7 @@ def pipeline(record: Record) -> Timeline | None:
     lanes = list(zip(found["planned"], found["measured"], strict=True))
     names = [_name(planned) for planned, _ in lanes]
     rows = [
-        Lane(
+        DeviceRow(
             name=name,
             planned=_micro(planned),
             measured=_micro(measured),
@@ -60,15 +60,15 @@ def pipeline(record: Record) -> Timeline | None:
         )
         for name, (planned, measured) in zip(names, lanes, strict=True)
     ]
-    return Timeline(names=names, svg=_draw(lanes, said, took), rows=rows)
+    return PipelineSection(names=names, svg=_draw(lanes, said, took), rows=rows)
 
 
-def _name(cells: Cells) -> str:
+def _name(cells: LaneWork) -> str:
     stages = sorted({cell["stage"] for cell in cells})
     return f"stage {', '.join(map(str, stages))}"
 
 
-def _micro(cells: Cells) -> str:
+def _micro(cells: LaneWork) -> str:
     """Write the milliseconds of one microbatch."""
     if not cells:
         return "not watched"
@@ -76,15 +76,17 @@ def _micro(cells: Cells) -> str:
     return f"{1e3 * _busy(cells) / count:,.2f}"
 
 
-def _idle(cells: Cells, step: float) -> str:
+def _idle(cells: LaneWork, step: float) -> str:
     return share(max(0.0, 1 - _busy(cells) / step)) if cells else "not watched"
 
 
-def _busy(cells: Cells) -> float:
+def _busy(cells: LaneWork) -> float:
     return float(sum(cell["end"] - cell["start"] for cell in cells))
 
 
-def _draw(lanes: Sequence[tuple[Cells, Cells]], said: float, took: float) -> Markup:
+def _draw(
+    lanes: Sequence[tuple[LaneWork, LaneWork]], said: float, took: float
+) -> Markup:
     axis = ticks(0.0, 1e3 * max(said, took))
     whole, height = 1e-3 * axis[-1], _LANE * len(lanes)
     marks = [

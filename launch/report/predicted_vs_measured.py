@@ -8,11 +8,11 @@ from markupsafe import Markup
 
 from jaxdist.core.text.formatting import duration, percent, size
 from jaxdist.core.text.theme import fill_of_collective
-from jaxdist.launch.report.bar_chart import Segment, bar_axis, bar_row
-from jaxdist.launch.report.run_record import Record
+from jaxdist.launch.report.bar_chart import BarSegment, bar_axis, bar_row
+from jaxdist.launch.report.run_record import RunData
 from jaxdist.launch.report.svg import percent as length
 from jaxdist.launch.report.svg import picture, tag, tick_text, ticks
-from jaxdist.launch.report.time_and_bytes import SIZES, Bars, Row
+from jaxdist.launch.report.time_and_bytes import SIZES, BarChart, BarRow
 from jaxdist.launch.terminal.run_header import many
 
 _FILLS: Final = {
@@ -26,12 +26,12 @@ _FILLS: Final = {
 }
 _WORST: Final = 8
 """Layers that are shown."""
-Numbers = Mapping[str, Any]
+TermRow = Mapping[str, Any]
 """A term, as `compared.json` has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class PredictionRow:
     """A row of a table."""
 
     name: str
@@ -44,7 +44,7 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card:
+class MispredictionCard:
     """One of the largest misses."""
 
     name: str
@@ -54,20 +54,20 @@ class Card:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class PredictionSection:
     """What the section shows."""
 
-    terms: Sequence[Line]
-    step: Line
+    terms: Sequence[PredictionRow]
+    step: PredictionRow
     axis: str
-    misses: Sequence[Card]
-    layers: Sequence[Line]
+    misses: Sequence[MispredictionCard]
+    layers: Sequence[PredictionRow]
     layer_axis: str
-    memory: Bars | None
+    memory: BarChart | None
     how: str
 
 
-def beside(record: Record) -> Beside | None:
+def beside(record: RunData) -> PredictionSection | None:
     """Return what is shown of a run that was compared; None of another."""
     found = record.compared
     if found is None:
@@ -76,7 +76,7 @@ def beside(record: Record) -> Beside | None:
     worst = found["layers"][:_WORST]
     missed = [miss["term"] for miss in found["misses"]]
     axis, layer_axis = _axis(terms), _axis(worst)
-    return Beside(
+    return PredictionSection(
         terms=[
             _line(term, _fill(term["name"]), axis, miss=term["name"] in missed)
             for term in terms
@@ -84,7 +84,7 @@ def beside(record: Record) -> Beside | None:
         step=_line(found["step"], "backward", None),
         axis=_head(axis),
         misses=[
-            Card(
+            MispredictionCard(
                 name=miss["term"],
                 off=f"{_signed(1e3 * miss['seconds'])} ms",
                 cause=miss["likely_cause"],
@@ -103,7 +103,7 @@ def _fill(name: str) -> str:
     return _FILLS.get(name) or fill_of_collective(name)
 
 
-def _axis(terms: Sequence[Numbers]) -> list[float]:
+def _axis(terms: Sequence[TermRow]) -> list[float]:
     longest = max((max(t["predicted"], t["measured"] or 0) for t in terms), default=0)
     return ticks(0.0, 1e3 * longest) if longest else [0.0, 1.0]
 
@@ -113,12 +113,12 @@ def _head(axis: Sequence[float]) -> str:
 
 
 def _line(
-    term: Numbers, fill: str, axis: Sequence[float] | None, *, miss: bool = False
-) -> Line:
+    term: TermRow, fill: str, axis: Sequence[float] | None, *, miss: bool = False
+) -> PredictionRow:
     said, seen = 1e3 * term["predicted"], term["measured"]
     took = None if seen is None else 1e3 * seen
     name = term["name"] or "no layer"
-    return Line(
+    return PredictionRow(
         name=name,
         predicted=_ms(said),
         measured="not watched" if took is None else _ms(took),
@@ -153,7 +153,7 @@ def _pair(
     return picture(title, *parts, height=30)
 
 
-def _memory(found: Numbers, compiled: int) -> Bars | None:
+def _memory(found: TermRow, compiled: int) -> BarChart | None:
     """Draw predicted bytes by term, and below them what the compiler laid out."""
     said = sorted(found["memory_by_term"].items(), key=lambda pair: -pair[1])
     whole = sum(held for _, held in said)
@@ -164,12 +164,12 @@ def _memory(found: Numbers, compiled: int) -> Bars | None:
         return None
     scale, unit = next(u for u in SIZES if longest >= u[0])
     axis = ticks(0.0, longest / scale)
-    return Bars(
+    return BarChart(
         rows=[
-            Row(
+            BarRow(
                 name=name,
                 svg=bar_row(
-                    Segment(
+                    BarSegment(
                         fill="forward",
                         size=held,
                         title=name,
@@ -188,7 +188,7 @@ def _memory(found: Numbers, compiled: int) -> Bars | None:
     )
 
 
-def _how(found: Numbers) -> str:
+def _how(found: TermRow) -> str:
     step = "Measured step: the median of the run."
     watched = found["watched"]
     if watched is None:

@@ -7,9 +7,9 @@ from typing import Final
 from markupsafe import Markup
 
 from jaxdist.core.text.formatting import count, duration
-from jaxdist.launch.report.drift_log import Change
+from jaxdist.launch.report.drift_log import PlanChange
 from jaxdist.launch.report.header import utc
-from jaxdist.launch.report.run_record import Record
+from jaxdist.launch.report.run_record import RunData
 
 _NEAR: Final = 20
 """Steps after a change whose median is shown."""
@@ -18,7 +18,7 @@ _SETTLES: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class ReplanRow:
     """A change, as a row of the table."""
 
     step: str
@@ -30,7 +30,7 @@ class Line:
     after: str
 
 
-def sentence(record: Record) -> Markup:
+def sentence(record: RunData) -> Markup:
     """Say how often steps drifted and what came of it, or what looks for it."""
     changes = record.changes
     if not changes:
@@ -47,15 +47,15 @@ def _times(number: int) -> str:
     return {0: "never", 1: "once", 2: "twice"}.get(number, f"{number:,} times")
 
 
-def lines(record: Record) -> list[Line]:
+def lines(record: RunData) -> list[ReplanRow]:
     """Return a row a change of a run."""
     return [_line(change, record) for change in record.changes]
 
 
-def _line(change: Change, record: Record) -> Line:
+def _line(change: PlanChange, record: RunData) -> ReplanRow:
     plans = f"{change.old} stays" if change.old else "none sought"
     plans = f"{change.old} to {change.new}" if change.changed else plans
-    return Line(
+    return ReplanRow(
         step=count(change.step),
         when=utc(change.time),
         why=change.why or "links and devices as at the start",
@@ -66,7 +66,7 @@ def _line(change: Change, record: Record) -> Line:
     )
 
 
-def _after(change: Change, record: Record) -> float | None:
+def _after(change: PlanChange, record: RunData) -> float | None:
     """Return the median of the first steps of the sitting that came of a change."""
     begun = (
         one.first

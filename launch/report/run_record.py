@@ -13,14 +13,14 @@ from typing import Any
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.core.run_record import Run
-from jaxdist.launch.report.drift_log import Change, read_changes
-from jaxdist.launch.run_folder.goodput import Goodput, Sitting, goodput, sittings
-from jaxdist.launch.run_folder.jsonl import Row, read_lines, read_object
+from jaxdist.launch.report.drift_log import PlanChange, read_changes
+from jaxdist.launch.run_folder.goodput import Goodput, RunAttempt, goodput, sittings
+from jaxdist.launch.run_folder.jsonl import JsonRow, read_lines, read_object
 from jaxdist.launch.run_folder.perfetto_trace import finished
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class RunData:
     """A run folder, read once."""
 
     folder: Path
@@ -31,13 +31,13 @@ class Record:
     """Whether the run wrote its summary: without one it runs, or it was killed."""
     plan: Plan | None
     """The layout; None where no file says it."""
-    train: tuple[Row, ...]
+    train: tuple[JsonRow, ...]
     """A row a step, each step once: the newest where a resumed run did it again."""
-    tests: tuple[Row, ...]
+    tests: tuple[JsonRow, ...]
     """A row an evaluation, each step once."""
-    resumes: tuple[Row, ...]
+    resumes: tuple[JsonRow, ...]
     """A row a resume: the step it went on from, the time, the steps done again."""
-    spans: tuple[Row, ...]
+    spans: tuple[JsonRow, ...]
     """A row a span, each with an end."""
     values: Mapping[str, Mapping[str, Any]]
     """Configuration: `value` of each key, and `by` whom it was set."""
@@ -47,17 +47,17 @@ class Record:
     """The command that started it."""
     unreadable: int
     """Lines that were cut off."""
-    compared: Row | None = None
+    compared: JsonRow | None = None
     """The run beside its prediction; None where it was not compared as it is now."""
     goodput: Goodput = field(default_factory=lambda: Goodput(sittings=0, wall_s=0.0))
     """Where the time of all its sittings went."""
-    sittings: tuple[Sitting, ...] = ()
+    sittings: tuple[RunAttempt, ...] = ()
     """Each time that it was started."""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[PlanChange, ...] = ()
     """Drifts of its steps, and what came of them."""
-    mixed: Row | None = None
+    mixed: JsonRow | None = None
     """How well its samples were mixed; None where each epoch drew from all."""
-    study: Row | None = None
+    study: JsonRow | None = None
     """The newest scaling study of its experiment; None where there is none."""
 
     def value(self, key: str, default: Any = None) -> Any:
@@ -65,7 +65,7 @@ class Record:
         return self.values.get(key, {}).get("value", default)
 
 
-def read_record(folder: Path) -> Record:
+def read_record(folder: Path) -> RunData:
     """Read a run folder; a file that is missing or cut off leaves its part empty.
 
     Raises:
@@ -91,7 +91,7 @@ def read_record(folder: Path) -> Record:
     seen = {} if summary else _estimate(train, tests, ended, values)
     seen |= {"devices": plan.mesh.devices} if plan else {}
     run = _run(folder, lock, seen | (summary or {}))
-    return Record(
+    return RunData(
         folder=folder,
         run=run,
         summarised=summary is not None,
@@ -113,14 +113,14 @@ def read_record(folder: Path) -> Record:
     )
 
 
-def _compared(found: Row | None, run: Run) -> Row | None:
+def _compared(found: JsonRow | None, run: Run) -> JsonRow | None:
     """Leave out a comparison from before the run went on."""
     if not found or (found.get("step") or {}).get("measured") != run.step_s:
         return None
     return found
 
 
-def _study(folder: Path, run: Run) -> Row | None:
+def _study(folder: Path, run: Run) -> JsonRow | None:
     """Find the newest study of the same experiment, in the folder of the runs."""
     around = folder.resolve().parent
     files = [around / "scale.json", *around.glob("*/scale.json")]
@@ -133,7 +133,7 @@ def _study(folder: Path, run: Run) -> Row | None:
     return newest and newest[1] | {"folder": newest[0].parent.name}
 
 
-def _run(folder: Path, lock: Row, found: Row) -> Run:
+def _run(folder: Path, lock: JsonRow, found: JsonRow) -> Run:
     known = {f.name for f in fields(Run)}
     named = {
         "name": folder.resolve().name,
@@ -143,7 +143,7 @@ def _run(folder: Path, lock: Row, found: Row) -> Run:
     return Run(**named | {k: v for k, v in found.items() if k in known})
 
 
-def _plan(*trees: Row | None) -> Plan | None:
+def _plan(*trees: JsonRow | None) -> Plan | None:
     for tree in filter(None, trees):
         with suppress(BadInput, TypeError):
             return Plan.from_json(json.dumps(tree))
@@ -151,17 +151,17 @@ def _plan(*trees: Row | None) -> Plan | None:
 
 
 def _estimate(
-    train: Sequence[Row],
-    tests: Sequence[Row],
-    spans: Sequence[Row],
+    train: Sequence[JsonRow],
+    tests: Sequence[JsonRow],
+    spans: Sequence[JsonRow],
     values: Mapping[str, Mapping[str, Any]],
-) -> Row:
+) -> JsonRow:
     """Say what a summary would, from the lines of a run that never wrote one."""
     times = sorted(row["step_s"] for row in train if row.get("step_s"))
     phases: dict[str, float] = {}
     for span in spans:
         phases[span["name"]] = phases.get(span["name"], 0.0) + span["seconds"]
-    found: Row = {"phases_s": phases, "wall_s": sum(phases.values())}
+    found: JsonRow = {"phases_s": phases, "wall_s": sum(phases.values())}
     found["steps"] = train[-1]["step"] if train else 0
     if times:
         middle = median(times)
@@ -180,12 +180,12 @@ def _at(ordered: Sequence[float], share: float) -> float:
     return ordered[round(share * (len(ordered) - 1))]
 
 
-def _newest(rows: list[Row]) -> tuple[Row, ...]:
+def _newest(rows: list[JsonRow]) -> tuple[JsonRow, ...]:
     by_step = {row["step"]: row for row in rows}
     return tuple(by_step[step] for step in sorted(by_step))
 
 
-def _resumes(steps: list[Row]) -> tuple[Row, ...]:
+def _resumes(steps: list[JsonRow]) -> tuple[JsonRow, ...]:
     """Find where step numbers start again: what follows was done a second time."""
     return tuple(
         {
@@ -198,7 +198,7 @@ def _resumes(steps: list[Row]) -> tuple[Row, ...]:
     )
 
 
-def _values(lock: Row) -> Mapping[str, Mapping[str, Any]]:
+def _values(lock: JsonRow) -> Mapping[str, Mapping[str, Any]]:
     """Bring the values of a lock file to one form: key to `value` and `by`."""
     found = {}
     for key, entry in (lock.get("values") or {}).items():
@@ -208,7 +208,7 @@ def _values(lock: Row) -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-def _command(lock: Row, values: Mapping[str, Mapping[str, Any]]) -> str:
+def _command(lock: JsonRow, values: Mapping[str, Mapping[str, Any]]) -> str:
     """Give the command as typed, or one that sets the same values."""
     command = lock.get("command")
     if command:

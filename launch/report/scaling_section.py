@@ -9,16 +9,16 @@ from markupsafe import Markup
 from jaxdist.core.text.formatting import percent, size
 from jaxdist.launch.report.figure import Figure, figure
 from jaxdist.launch.report.line_chart import Curve
-from jaxdist.launch.report.run_record import Record
+from jaxdist.launch.report.run_record import RunData
 from jaxdist.launch.report.svg import ticks
 from jaxdist.launch.terminal.run_header import many
 
-Cell = Mapping[str, Any]
+ScalingRunRow = Mapping[str, Any]
 """A run of a study, as `scale.json` has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class ScalingRow:
     """A run of the study, as a row of the table."""
 
     processes: str
@@ -31,16 +31,16 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class ScalingSection:
     """What the section shows."""
 
     figures: Sequence[Figure]
-    lines: Sequence[Line]
+    lines: Sequence[ScalingRow]
     fits: Sequence[str]
     how: str
 
 
-def sentence(record: Record) -> Markup:
+def sentence(record: RunData) -> Markup:
     """Say what the most processes bring, or which command measures it."""
     study = record.study
     if study is None or not study["runs"]:
@@ -62,14 +62,14 @@ def sentence(record: Record) -> Markup:
     )
 
 
-def scaling(record: Record) -> Shown | None:
+def scaling(record: RunData) -> ScalingSection | None:
     """Return the curves and the table of a study; None where there is none."""
     study = record.study
     if study is None or not study["runs"]:
         return None
     lines = _series(study, record.value("data.batch"))
     drawn = [one for one in (_rates(lines), _efficiency(lines)) if one]
-    return Shown(
+    return ScalingSection(
         figures=drawn,
         lines=[_line(one) for one in study["runs"]],
         fits=[text for fit in study["fits"] if (text := _fit(fit))],
@@ -77,7 +77,7 @@ def scaling(record: Record) -> Shown | None:
     )
 
 
-def _series(study: Mapping[str, Any], batch: object) -> dict[str, list[Cell]]:
+def _series(study: Mapping[str, Any], batch: object) -> dict[str, list[ScalingRunRow]]:
     """Return the runs of one batch by way to sum, by their number of processes."""
     weak = study["scaling"] == "weak"
     asked = {one["batch"] // (one["processes"] if weak else 1) for one in study["runs"]}
@@ -102,7 +102,7 @@ def _series(study: Mapping[str, Any], batch: object) -> dict[str, list[Cell]]:
     }
 
 
-def _rates(lines: Mapping[str, Sequence[Cell]]) -> Figure | None:
+def _rates(lines: Mapping[str, Sequence[ScalingRunRow]]) -> Figure | None:
     if not lines:
         return None
     base = next(iter(lines.values()))[0]
@@ -120,7 +120,7 @@ def _rates(lines: Mapping[str, Sequence[Cell]]) -> Figure | None:
     return _over_processes("Throughput", "samples/s", curves, lines.values())
 
 
-def _efficiency(lines: Mapping[str, Sequence[Cell]]) -> Figure | None:
+def _efficiency(lines: Mapping[str, Sequence[ScalingRunRow]]) -> Figure | None:
     """Draw it, but for a study whose run on the fewest processes is lost."""
     known = {w: line for w, line in lines.items() if line[-1]["efficiency"] is not None}
     if not known:
@@ -138,21 +138,24 @@ def _efficiency(lines: Mapping[str, Sequence[Cell]]) -> Figure | None:
 
 
 def _over_processes(
-    name: str, unit: str, curves: Sequence[Curve], lines: Iterable[Sequence[Cell]]
+    name: str,
+    unit: str,
+    curves: Sequence[Curve],
+    lines: Iterable[Sequence[ScalingRunRow]],
 ) -> Figure:
     counts = [float(count) for count in _counts(lines)]
     up = ticks(0.0, 1.25 * max(y for curve in curves for _, y in curve.points))
     return figure(name, unit, curves, across=counts, up=up, below="processes")
 
 
-def _counts(lines: Iterable[Sequence[Cell]]) -> list[int]:
+def _counts(lines: Iterable[Sequence[ScalingRunRow]]) -> list[int]:
     return sorted({one["processes"] for line in lines for one in line})
 
 
-def _line(one: Cell) -> Line:
+def _line(one: ScalingRunRow) -> ScalingRow:
     low, high = one["samples_per_s_p5"], one["samples_per_s_p95"]
     share = one["efficiency"]
-    return Line(
+    return ScalingRow(
         processes=f"{one['processes']:,}",
         batch=f"{one['batch']:,}",
         way=f"{one['reduce']}, {one['input']} input",

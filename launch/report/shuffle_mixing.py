@@ -7,20 +7,20 @@ from markupsafe import Markup
 from jaxdist.core.text.formatting import count, percent
 from jaxdist.launch.report.figure import Figure, figure
 from jaxdist.launch.report.line_chart import Curve
-from jaxdist.launch.report.run_record import Record
+from jaxdist.launch.report.run_record import RunData
 from jaxdist.launch.report.svg import ticks
-from jaxdist.launch.run_folder.jsonl import Row
+from jaxdist.launch.run_folder.jsonl import JsonRow
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class MixingSection:
     """What the section shows of a run that exchanged a part of its samples."""
 
     figures: list[Figure]
     how: str
 
 
-def sentence(record: Record) -> Markup:
+def sentence(record: RunData) -> Markup:
     """Say what was exchanged and what it came to, or that all were drawn from all."""
     found = record.mixed
     if found is None:
@@ -44,7 +44,7 @@ def sentence(record: Record) -> Markup:
     return told + _classes(record)
 
 
-def _classes(record: Record) -> Markup:
+def _classes(record: RunData) -> Markup:
     found = record.mixed or {}
     first, last = found["measured"][0], found["measured"][-1]
     if last["distance"] is None:
@@ -54,7 +54,7 @@ def _classes(record: Record) -> Markup:
     return Markup(text).format(last["distance"], first["distance"], found["floor"])
 
 
-def mixing(record: Record) -> Shown | None:
+def mixing(record: RunData) -> MixingSection | None:
     """Return the curves of a run that exchanged samples; None of any other."""
     found = record.mixed
     if found is None or len(found["measured"]) < 2:
@@ -69,10 +69,10 @@ def mixing(record: Record) -> Shown | None:
         "differences between the parts of each class in a partition and overall, the "
         "mean over partitions."
     )
-    return Shown(figures=drawn, how=how)
+    return MixingSection(figures=drawn, how=how)
 
 
-def _curves(found: Row, key: str, name: str, unit: str, scale: float) -> Figure:
+def _curves(found: JsonRow, key: str, name: str, unit: str, scale: float) -> Figure:
     rows = found["measured"]
     said, seen = (
         [(float(row["epoch"]), scale * row[k]) for row in rows]

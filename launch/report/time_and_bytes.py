@@ -9,7 +9,7 @@ from markupsafe import Markup
 from jaxdist.core.run_record import PHASES, Run
 from jaxdist.core.text.formatting import duration, percent
 from jaxdist.core.text.theme import FILL_OF_PHASE
-from jaxdist.launch.report.bar_chart import Segment, bar_axis, bar_row, stack
+from jaxdist.launch.report.bar_chart import BarSegment, bar_axis, bar_row, stack
 from jaxdist.launch.report.svg import ticks
 from jaxdist.launch.terminal.run_summary import phases_by_size
 
@@ -18,7 +18,7 @@ SIZES: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class BarRow:
     """A labelled bar, and the share of the whole it stands for."""
 
     name: str
@@ -27,10 +27,10 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bars:
+class BarChart:
     """Rows that share one axis, longest first."""
 
-    rows: Sequence[Row]
+    rows: Sequence[BarRow]
     axis: Markup
     unit: str
 
@@ -42,7 +42,7 @@ def wall_time(run: Run) -> Markup | None:
         return None
     whole = sum(seconds for _, seconds in phases)
     parts = [
-        Segment(
+        BarSegment(
             fill=FILL_OF_PHASE[name],
             size=seconds,
             title=f"{name} {duration(seconds)}, {percent(seconds / whole)}",
@@ -53,10 +53,10 @@ def wall_time(run: Run) -> Markup | None:
     return stack(f"Wall time: {'; '.join(part.title for part in parts)}", parts)
 
 
-def time_by_phase(run: Run) -> Bars | None:
+def time_by_phase(run: Run) -> BarChart | None:
     """Draw a bar for each phase."""
     marks = [
-        Segment(
+        BarSegment(
             fill=FILL_OF_PHASE.get(name, "wait"),
             size=seconds,
             title=name,
@@ -68,11 +68,11 @@ def time_by_phase(run: Run) -> Bars | None:
 
 
 def bars_of(
-    marks: Sequence[Segment],
+    marks: Sequence[BarSegment],
     units: Sequence[tuple[float, str]],
     quantity: str,
     whole: float | None = None,
-) -> Bars | None:
+) -> BarChart | None:
     """Draw a row a mark, all on one axis; None where there is nothing to draw.
 
     Args:
@@ -88,14 +88,14 @@ def bars_of(
     scale, unit = next((u for u in units if longest >= u[0]), units[-1])
     axis = ticks(0.0, longest / scale)
     rows = [
-        Row(
+        BarRow(
             name=mark.title,
             svg=bar_row(mark, scale, axis),
             share=_share(mark.size / whole),
         )
         for mark in marks
     ]
-    return Bars(rows=rows, axis=bar_axis(axis), unit=f"{quantity}, {unit}")
+    return BarChart(rows=rows, axis=bar_axis(axis), unit=f"{quantity}, {unit}")
 
 
 def _share(share: float) -> str:

@@ -10,18 +10,18 @@ from markupsafe import Markup
 from jaxdist.core.run_record import Run
 from jaxdist.core.text.formatting import count, duration, percent, size
 from jaxdist.core.text.theme import fill_of_collective
-from jaxdist.launch.report.bar_chart import Segment
-from jaxdist.launch.report.run_record import Record
+from jaxdist.launch.report.bar_chart import BarSegment
+from jaxdist.launch.report.run_record import RunData
 from jaxdist.launch.report.svg import percent as length
 from jaxdist.launch.report.svg import picture, tag
-from jaxdist.launch.report.time_and_bytes import SIZES, Bars, bars_of
+from jaxdist.launch.report.time_and_bytes import SIZES, BarChart, bars_of
 
-Link = Mapping[str, Any]
+LinkRow = Mapping[str, Any]
 """What a set of axes has of the links, as `compared.json` has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class CollectiveRow:
     """A kind of collective over its axes, as a row of the table."""
 
     name: str
@@ -34,16 +34,16 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
+class TrafficSection:
     """What the section shows."""
 
-    terms: Bars | None
-    lines: Sequence[Line]
-    links: Bars | None
+    terms: BarChart | None
+    lines: Sequence[CollectiveRow]
+    links: BarChart | None
     how: str
 
 
-def sentence(record: Record) -> Markup:
+def sentence(record: RunData) -> Markup:
     """Say how much a device sends a step, and what most of it is."""
     terms = record.run.bytes_by_collective
     whole = sum(terms.values())
@@ -59,7 +59,7 @@ def sentence(record: Record) -> Markup:
     return Markup(text).format(size(whole), largest, share, _over(record))
 
 
-def _over(record: Record) -> str:
+def _over(record: RunData) -> str:
     """Say which links carry most, where a cluster says which there are."""
     sent = _by_level(record)
     if not sent:
@@ -68,12 +68,12 @@ def _over(record: Record) -> str:
     return f" Links of level {level} carry {percent(most / sum(sent.values()))}."
 
 
-def moved(record: Record) -> Moved | None:
+def moved(record: RunData) -> TrafficSection | None:
     """Return what is shown of a step that moves bytes; None of any other."""
     run = record.run
     if not sum(run.bytes_by_collective.values()):
         return None
-    return Moved(
+    return TrafficSection(
         terms=_terms(run),
         lines=[_line(row, record) for row in run.collectives],
         links=_links(record),
@@ -81,11 +81,11 @@ def moved(record: Record) -> Moved | None:
     )
 
 
-def _terms(run: Run) -> Bars | None:
+def _terms(run: Run) -> BarChart | None:
     """Draw what the bytes are for, as the plan's ledger has it: a formula is hollow."""
     terms = sorted(run.bytes_by_collective.items(), key=lambda term: -term[1])
     marks = [
-        Segment(
+        BarSegment(
             fill=fill_of_collective(name),
             size=sent,
             title=name,
@@ -97,10 +97,10 @@ def _terms(run: Run) -> Bars | None:
     return bars_of(marks, SIZES, "bytes a step and device")
 
 
-def _line(row: Mapping[str, Any], record: Record) -> Line:
+def _line(row: Mapping[str, Any], record: RunData) -> CollectiveRow:
     axes = " x ".join(row["axes"])
     link = _known(record).get(axes)
-    return Line(
+    return CollectiveRow(
         name=f"{row['kind']}, {axes}",
         svg=_pair(row, max(_most(one) for one in record.run.collectives)),
         count=count(row["count"]),
@@ -111,11 +111,11 @@ def _line(row: Mapping[str, Any], record: Record) -> Line:
     )
 
 
-def _known(record: Record) -> Mapping[str, Link]:
+def _known(record: RunData) -> Mapping[str, LinkRow]:
     return (record.compared or {}).get("links") or {}
 
 
-def _named(link: Link) -> str:
+def _named(link: LinkRow) -> str:
     return f"{link['level']}, {size(link['bytes_per_s'])}/s"
 
 
@@ -141,7 +141,7 @@ def _pair(row: Mapping[str, Any], whole: int) -> Markup:
     return picture(title, *parts, height=30)
 
 
-def _by_level(record: Record) -> Counter[str]:
+def _by_level(record: RunData) -> Counter[str]:
     """Add up what a device sends in a step, by the level whose links it needs."""
     found: Counter[str] = Counter()
     for link, sent in _crossing(record):
@@ -149,20 +149,20 @@ def _by_level(record: Record) -> Counter[str]:
     return found
 
 
-def _crossing(record: Record) -> list[tuple[Link, int]]:
+def _crossing(record: RunData) -> list[tuple[LinkRow, int]]:
     """Return the link of each term that a cluster has one for, with its bytes."""
     known, terms = _known(record), record.run.bytes_by_collective.items()
     found = [(known.get(term.rpartition(", ")[2]), sent) for term, sent in terms]
     return [(link, sent) for link, sent in found if link is not None]
 
 
-def _links(record: Record) -> Bars | None:
+def _links(record: RunData) -> BarChart | None:
     """Draw what each level's links carry for a device, with the time at their rate."""
     took: defaultdict[str, float] = defaultdict(float)
     for link, sent in _crossing(record):
         took[link["level"]] += sent / link["bytes_per_s"]
     marks = [
-        Segment(
+        BarSegment(
             fill="data",
             size=sent,
             title=f"{level}, {duration(took[level])} at their rate",
@@ -174,7 +174,7 @@ def _links(record: Record) -> Bars | None:
     return bars_of(marks, SIZES, "bytes a step and device")
 
 
-def _how(record: Record) -> str:
+def _how(record: RunData) -> str:
     text = "Hollow: the plan's ledger. Half tone: the compiled step. "
     text += "A device sends at least what the collective's formula says. "
     if not _known(record):

@@ -9,7 +9,7 @@ from jaxdist.launch.config import Experiment
 from jaxdist.launch.config.overrides import typed
 from jaxdist.launch.config.tree import values
 from jaxdist.launch.config.value_text import write_value
-from jaxdist.launch.run_folder.lockfile import Data, Lock
+from jaxdist.launch.run_folder.lockfile import ConfigLock, SampleFingerprints
 from jaxdist.pipeline.plan_schedule import updates
 
 FIXED: Final = (
@@ -25,7 +25,7 @@ FIXED: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class ConfigChange:
     """A key with two values."""
 
     key: str
@@ -41,17 +41,17 @@ class Change:
         return f"{self.key} {write_value(self.old)}, now {write_value(self.new)}"
 
 
-def changed_keys(old: Experiment, new: Experiment) -> tuple[Change, ...]:
+def changed_keys(old: Experiment, new: Experiment) -> tuple[ConfigChange, ...]:
     """Return the keys whose values differ, in the order of the tree."""
     return _differences(values(old), values(new))
 
 
-def changed_packages(old: Lock, new: Lock) -> tuple[Change, ...]:
+def changed_packages(old: ConfigLock, new: ConfigLock) -> tuple[ConfigChange, ...]:
     """Return the packages whose versions differ."""
     return _differences(old.packages, new.packages)
 
 
-def check_resume(old: Experiment, new: Experiment) -> tuple[Change, ...]:
+def check_resume(old: Experiment, new: Experiment) -> tuple[ConfigChange, ...]:
     """Return what a resumed run changes, all of it allowed.
 
     Raises:
@@ -75,7 +75,7 @@ def check_resume(old: Experiment, new: Experiment) -> tuple[Change, ...]:
     )
 
 
-def check_samples(old: Data, new: Data) -> None:
+def check_samples(old: SampleFingerprints, new: SampleFingerprints) -> None:
     """Refuse to go on with other samples than a run was started with.
 
     Args:
@@ -121,9 +121,11 @@ def _is_fixed(key: str) -> bool:
     return any(key == fixed or key.startswith(fixed) for fixed in FIXED if fixed)
 
 
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Change, ...]:
+def _differences(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> tuple[ConfigChange, ...]:
     return tuple(
-        Change(key=key, old=old.get(key), new=new.get(key))
+        ConfigChange(key=key, old=old.get(key), new=new.get(key))
         for key in {**old, **new}
         if old.get(key) != new.get(key)
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxdist.core.text.formatting import duration, percent
 
-Row = Mapping[str, Any]
+SpanRow = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Goodput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sitting:
+class RunAttempt:
     """One time that a run was started, Unix seconds and steps."""
 
     start: float
@@ -60,7 +60,7 @@ class Sitting:
     """Of its steps, those that a later sitting made again."""
 
 
-def goodput(spans: Sequence[Row]) -> Goodput:
+def goodput(spans: Sequence[SpanRow]) -> Goodput:
     """Add up the phases of a run.
 
     Args:
@@ -81,7 +81,7 @@ def goodput(spans: Sequence[Row]) -> Goodput:
     return Goodput(sittings=len(sittings), wall_s=wall, parts_s=dict(parts))
 
 
-def sittings(spans: Sequence[Row]) -> tuple[Sitting, ...]:
+def sittings(spans: Sequence[SpanRow]) -> tuple[RunAttempt, ...]:
     """Return the sittings of a run, in their order.
 
     Args:
@@ -92,9 +92,11 @@ def sittings(spans: Sequence[Row]) -> tuple[Sitting, ...]:
     return tuple(_sitting(one, number, last) for number, one in enumerate(found))
 
 
-def _sitting(rows: Sequence[Row], number: int, last: Mapping[int, int]) -> Sitting:
+def _sitting(
+    rows: Sequence[SpanRow], number: int, last: Mapping[int, int]
+) -> RunAttempt:
     steps = [row["step"] for row in rows if row["name"] == "compute"]
-    return Sitting(
+    return RunAttempt(
         start=rows[0]["start"],
         end=_end(rows),
         first=min(steps, default=None),
@@ -103,13 +105,13 @@ def _sitting(rows: Sequence[Row], number: int, last: Mapping[int, int]) -> Sitti
     )
 
 
-def _ended(spans: Sequence[Row]) -> list[list[Row]]:
+def _ended(spans: Sequence[SpanRow]) -> list[list[SpanRow]]:
     """Return the phases that ended, by sitting."""
     found = ([row for row in one if "seconds" in row] for one in _sittings(spans))
     return [one for one in found if one]
 
 
-def _made_last(sittings: Sequence[Sequence[Row]]) -> dict[int, int]:
+def _made_last(sittings: Sequence[Sequence[SpanRow]]) -> dict[int, int]:
     """Return the number of the sitting that made a step last, by step."""
     return {
         row["step"]: number
@@ -119,9 +121,9 @@ def _made_last(sittings: Sequence[Sequence[Row]]) -> dict[int, int]:
     }
 
 
-def _sittings(spans: Sequence[Row]) -> Iterator[list[Row]]:
+def _sittings(spans: Sequence[SpanRow]) -> Iterator[list[SpanRow]]:
     """Cut the rows where a sitting begins: it compiles before its first step."""
-    sitting: list[Row] = []
+    sitting: list[SpanRow] = []
     for row in spans:
         begins = row["name"] == "compile" and row["step"] == 0 and "begin" in row
         if begins and sitting:
@@ -131,5 +133,5 @@ def _sittings(spans: Sequence[Row]) -> Iterator[list[Row]]:
     yield sitting
 
 
-def _end(sitting: Sequence[Row]) -> float:
+def _end(sitting: Sequence[SpanRow]) -> float:
     return max(row["start"] + row["seconds"] for row in sitting)

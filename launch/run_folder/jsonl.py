@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-Row = dict[str, Any]
+JsonRow = dict[str, Any]
 _END: Final = 16_384
 """Bytes of a file's end in which a last line is looked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lines:
+class JsonLines:
     """What could be read of a file of JSON lines."""
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[JsonRow, ...] = ()
     """The objects, in the order of the file."""
     unreadable: int = 0
     """Lines left out: cut off by the end of a process."""
 
 
-def read_lines(path: Path) -> Lines:
+def read_lines(path: Path) -> JsonLines:
     """Read a file of JSON objects, one a line.
 
     Args:
@@ -33,13 +33,13 @@ def read_lines(path: Path) -> Lines:
     try:
         texts = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
-        return Lines()
+        return JsonLines()
     found = [_parse(text) for text in texts if text.strip()]
     rows = tuple(row for row in found if row is not None)
-    return Lines(rows=rows, unreadable=len(found) - len(rows))
+    return JsonLines(rows=rows, unreadable=len(found) - len(rows))
 
 
-def read_object(path: Path) -> Row | None:
+def read_object(path: Path) -> JsonRow | None:
     """Read a file that holds one JSON object; None where it is missing or cut off."""
     try:
         return _parse(path.read_text(encoding="utf-8", errors="replace"))
@@ -47,7 +47,7 @@ def read_object(path: Path) -> Row | None:
         return None
 
 
-def last_row(path: Path, kind: str) -> Row | None:
+def last_row(path: Path, kind: str) -> JsonRow | None:
     """Return the last whole object of a kind, from the end of a file that may be long.
 
     Args:
@@ -64,7 +64,7 @@ def last_row(path: Path, kind: str) -> Row | None:
     return next((row for row in rows if row and row.get("kind") == kind), None)
 
 
-def _parse(text: str) -> Row | None:
+def _parse(text: str) -> JsonRow | None:
     try:
         value = json.loads(text)
     except ValueError:

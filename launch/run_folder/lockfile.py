@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jaxdist
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.config.provenance import Resolved
+from jaxdist.launch.config.provenance import ResolvedConfig
 from jaxdist.launch.config.tree import kinds, nearest, values, with_values
 from jaxdist.launch.config.value_text import is_sequence
 from jaxdist.launch.run_folder.folder import RunFolder, write_whole
@@ -19,9 +19,9 @@ from jaxdist.launch.run_folder.folder import RunFolder, write_whole
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
 
-Data = Mapping[str, str]
+SampleFingerprints = Mapping[str, str]
 """Parts of a data set, `train` and `test`, each with its count and its fingerprint."""
-_UNKNOWN: Final[Data] = MappingProxyType({})
+_UNKNOWN: Final[SampleFingerprints] = MappingProxyType({})
 PACKAGES: Final = (
     "jax",
     "jaxlib",
@@ -37,14 +37,14 @@ PACKAGES: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lock:
+class ConfigLock:
     """What `config.lock.json` says."""
 
-    resolved: Resolved
+    resolved: ResolvedConfig
     """The configuration, with the origin of every value."""
     packages: Mapping[str, str]
     """Version of every package that matters."""
-    data: Data = field(default_factory=lambda: _UNKNOWN)
+    data: SampleFingerprints = field(default_factory=lambda: _UNKNOWN)
     """The samples, part by part, as `samples_of` names them; empty: not written."""
 
 
@@ -59,7 +59,7 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def samples_of(train: "Source", test: "Source") -> Data:
+def samples_of(train: "Source", test: "Source") -> SampleFingerprints:
     """Name the samples of a run: another content or order is another name."""
 
     def named(source: "Source") -> str:
@@ -70,12 +70,14 @@ def samples_of(train: "Source", test: "Source") -> Data:
     return {"train": named(train), "test": named(test)}
 
 
-def write_lock(folder: RunFolder, resolved: Resolved, data: Data = _UNKNOWN) -> None:
+def write_lock(
+    folder: RunFolder, resolved: ResolvedConfig, data: SampleFingerprints = _UNKNOWN
+) -> None:
     """Write the lock file of a run, with the versions that are installed now."""
     write_whole(folder.lock, to_json(resolved, installed_versions(), data))
 
 
-def read_lock(folder: RunFolder) -> Lock:
+def read_lock(folder: RunFolder) -> ConfigLock:
     """Read the configuration of a run back.
 
     Raises:
@@ -93,7 +95,9 @@ def read_lock(folder: RunFolder) -> Lock:
 
 
 def to_json(
-    resolved: Resolved, packages: Mapping[str, str], data: Data = _UNKNOWN
+    resolved: ResolvedConfig,
+    packages: Mapping[str, str],
+    data: SampleFingerprints = _UNKNOWN,
 ) -> str:
     """Write a lock as text; `from_json` reads the same value back."""
     tree = {
@@ -108,7 +112,7 @@ def to_json(
     return json.dumps(tree, indent=2) + "\n"
 
 
-def from_json(text: str) -> Lock:
+def from_json(text: str) -> ConfigLock:
     """Read a lock that `to_json` wrote; keys that are newer than it get their default.
 
     Raises:
@@ -126,10 +130,12 @@ def from_json(text: str) -> Lock:
     blank = Experiment(name=str(found["name"]))
     origins: dict[str, Any] = dict.fromkeys(values(blank), "default")
     origins |= {key: row["by"] for key, row in tree["values"].items()}
-    resolved = Resolved(
+    resolved = ResolvedConfig(
         source=tree["experiment"], config=with_values(blank, found), origins=origins
     )
-    return Lock(resolved=resolved, packages=tree["packages"], data=tree.get("data", {}))
+    return ConfigLock(
+        resolved=resolved, packages=tree["packages"], data=tree.get("data", {})
+    )
 
 
 def _no_key(key: str, version: str) -> BadInput:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxdist.core.run_record import PHASES
-from jaxdist.launch.run_folder.jsonl import Row, read_lines
+from jaxdist.launch.run_folder.jsonl import JsonRow, read_lines
 
-Event = dict[str, Any]
+TraceEvent = dict[str, Any]
 
 
-def chrome_trace(spans: Iterable[Mapping[str, Any]], name: str = "run") -> Event:
+def chrome_trace(spans: Iterable[Mapping[str, Any]], name: str = "run") -> TraceEvent:
     """Turn spans into the trace event format, in microseconds from the first span.
 
     A span that began and never ended (the process was killed in it) is drawn to the
@@ -42,7 +42,7 @@ def write_trace(folder: Path, to: Path) -> Path:
     return to
 
 
-def finished(spans: Iterable[Mapping[str, Any]]) -> list[Row]:
+def finished(spans: Iterable[Mapping[str, Any]]) -> list[JsonRow]:
     """Give every span an end: an announced one without an end lasts to the last moment.
 
     Returns:
@@ -71,7 +71,7 @@ def _tracks(names: Iterable[str]) -> Sequence[str]:
     return [n for n in PHASES if n in used] + [n for n in used if n not in PHASES]
 
 
-def _slice(span: Row, origin: float, tracks: Sequence[str]) -> Event:
+def _slice(span: JsonRow, origin: float, tracks: Sequence[str]) -> TraceEvent:
     args = {key: span[key] for key in ("step", "unfinished") if key in span}
     return {
         "ph": "X",
@@ -84,10 +84,10 @@ def _slice(span: Row, origin: float, tracks: Sequence[str]) -> Event:
     }
 
 
-def _labels(name: str, tracks: Sequence[str]) -> list[Event]:
+def _labels(name: str, tracks: Sequence[str]) -> list[TraceEvent]:
     """Name the process and its tracks, and keep the tracks in order."""
     process = {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": name}}
-    events: list[Event] = [process]
+    events: list[TraceEvent] = [process]
     for tid, track in enumerate(tracks):
         at = {"ph": "M", "pid": 0, "tid": tid}
         events.append(at | {"name": "thread_name", "args": {"name": track}})

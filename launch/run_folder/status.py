@@ -23,7 +23,7 @@ GOING: Final = "going"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whereabouts:
+class ProcessStatus:
     """Where a process was when it last said so."""
 
     host: str
@@ -35,7 +35,7 @@ class Whereabouts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class News:
+class StatusRecord:
     """What the file says."""
 
     state: str
@@ -52,12 +52,12 @@ class News:
     """Machine of process 0."""
     began: float
     """When this sitting did, Unix seconds of that machine."""
-    processes: Mapping[int, Whereabouts] = field(default_factory=dict)
+    processes: Mapping[int, ProcessStatus] = field(default_factory=dict)
     """By rank, as far as they have said anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class RunStatus:
     """What becomes of a run."""
 
     name: str
@@ -79,7 +79,7 @@ class State:
     """Seconds since the last line of its metrics."""
     count: int = 0
     """How many processes it has, or had."""
-    processes: Mapping[int, Whereabouts] = field(default_factory=dict)
+    processes: Mapping[int, ProcessStatus] = field(default_factory=dict)
     """Where each was when it last said so, by rank."""
 
     @property
@@ -107,7 +107,7 @@ def find_started(name_or_path: str, folder: str | Path) -> RunFolder:
     return find_run(name_or_path, folder=folder)
 
 
-def state_of(folder: RunFolder) -> State:
+def state_of(folder: RunFolder) -> RunStatus:
     """Return what becomes of a run, by what its processes have written.
 
     Args:
@@ -124,8 +124,8 @@ def state_of(folder: RunFolder) -> State:
     if news is None:
         ended = read_object(folder.summary) or {}
         state, step = ended.get("status", "unknown"), ended.get("steps", 0)
-        return State(**found | {"state": state, "step": max(step, found["step"])})
-    return State(
+        return RunStatus(**found | {"state": state, "step": max(step, found["step"])})
+    return RunStatus(
         **found,
         state=_state(news, _age(folder.status)),
         steps=news.steps,
@@ -135,7 +135,7 @@ def state_of(folder: RunFolder) -> State:
     )
 
 
-def _state(news: News, age_s: float | None) -> str:
+def _state(news: StatusRecord, age_s: float | None) -> str:
     """Tell what has become of a run by its last news."""
     if news.state != GOING:
         return news.state
@@ -180,12 +180,12 @@ def _age(path: Path) -> float | None:
         return None
 
 
-def read_news(path: Path) -> News | None:
+def read_news(path: Path) -> StatusRecord | None:
     """Read the file; None where there is none that this version can read."""
     found = read_object(path)
     if found is None:
         return None
     with suppress(TypeError, AttributeError, ValueError):
-        places = {int(n): Whereabouts(**at) for n, at in found["processes"].items()}
-        return News(**{**found, "processes": places})
+        places = {int(n): ProcessStatus(**at) for n, at in found["processes"].items()}
+        return StatusRecord(**{**found, "processes": places})
     return None

@@ -8,14 +8,14 @@ from typing import Final
 from markupsafe import Markup
 
 from jaxdist.core.text.formatting import duration, percent
-from jaxdist.launch.report.bar_chart import Segment, stack
+from jaxdist.launch.report.bar_chart import BarSegment, stack
 from jaxdist.launch.report.figure import Figure, figure
 from jaxdist.launch.report.learning_curves import thin
 from jaxdist.launch.report.line_chart import Curve
 from jaxdist.launch.report.svg import ticks
-from jaxdist.launch.scaling.fit import Fit
-from jaxdist.launch.scaling.results import Fitted, Result
-from jaxdist.launch.scaling.run_metrics import Reading
+from jaxdist.launch.scaling.fit import ScalingFit
+from jaxdist.launch.scaling.results import ScalingResult, SeriesFit
+from jaxdist.launch.scaling.run_metrics import ScalingMeasurement
 from jaxdist.launch.scaling.table import block
 from jaxdist.launch.terminal.run_header import many
 
@@ -28,7 +28,7 @@ _FILLS: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bar:
+class StepBar:
     """A fitted step, as its parts."""
 
     name: str
@@ -37,7 +37,7 @@ class Bar:
     """The drawing, of full width."""
 
 
-def figures(result: Result, asked: int) -> list[Figure]:
+def figures(result: ScalingResult, asked: int) -> list[Figure]:
     """Draw all lines of one batch of the grid; each kind on one vertical axis."""
     lines = [
         (f"{reduce}, {source} input", runs)
@@ -52,16 +52,16 @@ def figures(result: Result, asked: int) -> list[Figure]:
     ]
 
 
-def bars(one: Fitted) -> list[Bar]:
+def bars(one: SeriesFit) -> list[StepBar]:
     """Draw the parts of each fitted step; nothing where there is no fit."""
-    if not isinstance(one.found, Fit):
+    if not isinstance(one.found, ScalingFit):
         return []
     found, drawn = one.found, []
     for point in one.points:
         parts = found.parts(point)
         named = f"{many(point.processes, 'process')}, {point.each:g} samples each"
         segments = [
-            Segment(
+            BarSegment(
                 fill=_FILLS[name],
                 size=seconds,
                 title=f"{name} {duration(seconds)}",
@@ -72,11 +72,13 @@ def bars(one: Fitted) -> list[Bar]:
             if seconds
         ]
         title = f"{named}: {'; '.join(segment.title for segment in segments)}"
-        drawn.append(Bar(name=named, svg=stack(title, segments)))
+        drawn.append(StepBar(name=named, svg=stack(title, segments)))
     return drawn
 
 
-def _rates(result: Result, runs: Sequence[Reading], name: str, asked: int) -> Figure:
+def _rates(
+    result: ScalingResult, runs: Sequence[ScalingMeasurement], name: str, asked: int
+) -> Figure:
     base, last = runs[0], runs[-1]
     each = base.rate / base.cell.processes
     linear = [(float(p), each * p) for p in result.grid.processes]
@@ -95,7 +97,9 @@ def _rates(result: Result, runs: Sequence[Reading], name: str, asked: int) -> Fi
     return _over_processes(result, f"Samples/s, {name}", "samples/s", curves, up)
 
 
-def _epochs(result: Result, runs: Sequence[Reading], name: str, asked: int) -> Figure:
+def _epochs(
+    result: ScalingResult, runs: Sequence[ScalingMeasurement], name: str, asked: int
+) -> Figure:
     points = [(float(one.cell.processes), one.epoch_s) for one in runs]
     curve = Curve(
         stroke="backward", points=points, label=f"{points[-1][1]:,.1f} at the end"
@@ -105,7 +109,7 @@ def _epochs(result: Result, runs: Sequence[Reading], name: str, asked: int) -> F
 
 
 def _over_processes(
-    result: Result,
+    result: ScalingResult,
     name: str,
     unit: str,
     curves: Sequence[Curve],
@@ -115,7 +119,9 @@ def _over_processes(
     return figure(name, unit, curves, across=counts, up=up, below="processes")
 
 
-def _losses(result: Result, runs: Sequence[Reading], name: str, asked: int) -> Figure:
+def _losses(
+    result: ScalingResult, runs: Sequence[ScalingMeasurement], name: str, asked: int
+) -> Figure:
     ends = [runs[0]] if len(runs) == 1 else [runs[0], runs[-1]]
     curves = [
         Curve(

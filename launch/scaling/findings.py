@@ -1,13 +1,13 @@
 """Sentences: what a study found, said with its numbers; the terminal and the page."""
 
 from jaxdist.core.text.formatting import duration, percent, size
-from jaxdist.launch.scaling.fit import UNKNOWNS, Fit
-from jaxdist.launch.scaling.results import Drift, Fitted, Result
-from jaxdist.launch.scaling.run_metrics import Reading
+from jaxdist.launch.scaling.fit import UNKNOWNS, ScalingFit
+from jaxdist.launch.scaling.results import LossDivergence, ScalingResult, SeriesFit
+from jaxdist.launch.scaling.run_metrics import ScalingMeasurement
 from jaxdist.launch.terminal.run_header import many
 
 
-def headline(result: Result) -> str:
+def headline(result: ScalingResult) -> str:
     """Say what was scaled and what stayed."""
     first, last = result.grid.processes[0], result.grid.processes[-1]
     among = many(first, "process") if first == last else f"{first} to {last} processes"
@@ -18,7 +18,7 @@ def headline(result: Result) -> str:
     return f"{result.experiment}, {among} of one thread; {stays[result.grid.scaling]}"
 
 
-def shared_cores(result: Result) -> str:
+def shared_cores(result: ScalingResult) -> str:
     """Say what it means where there are more processes than cores; else nothing."""
     fewest, most = result.grid.processes[0], result.grid.processes[-1]
     cores = result.place.cores
@@ -31,7 +31,7 @@ def shared_cores(result: Result) -> str:
     )
 
 
-def steps_measured(result: Result) -> str:
+def steps_measured(result: ScalingResult) -> str:
     """Say of how many steps a figure is made."""
     counts = sorted({len(one.seconds) for one in result.readings})
     among = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
@@ -42,10 +42,10 @@ def steps_measured(result: Result) -> str:
     )
 
 
-def fitted(one: Fitted) -> str:
+def fitted(one: SeriesFit) -> str:
     """Say what a fit found and from how much, or why there is none."""
     found = one.found
-    if not isinstance(found, Fit):
+    if not isinstance(found, ScalingFit):
         return f"not fitted: {found.why}; {found.remedy}"
     parts = (
         f"serial {_time(found.serial)}, parallel {_time(found.parallel)} a sample, "
@@ -54,9 +54,9 @@ def fitted(one: Fitted) -> str:
     return f"{parts}; fitted, {_trust(found)}"
 
 
-def shares(one: Fitted) -> str:
+def shares(one: SeriesFit) -> str:
     """Say how a step of the most processes is made up, as the fit has it."""
-    if not isinstance(one.found, Fit):
+    if not isinstance(one.found, ScalingFit):
         return ""
     point = max(one.points, key=lambda p: p.processes)
     parts = one.found.shares(point)
@@ -65,7 +65,7 @@ def shares(one: Fitted) -> str:
     return f"{many(point.processes, 'process')}, {samples}: {said} (fitted)"
 
 
-def drift(one: Drift) -> str:
+def drift(one: LossDivergence) -> str:
     """Say how far losses are apart."""
     return (
         f"{one.cell.title}: {_apart(one.first)} at the first step, "
@@ -73,7 +73,7 @@ def drift(one: Drift) -> str:
     )
 
 
-def input_costs(result: Result) -> list[str]:
+def input_costs(result: ScalingResult) -> list[str]:
     """Say what real samples cost against random ones, for each pair of runs."""
     by_name = {one.cell.name: one for one in result.readings}
     return [
@@ -84,13 +84,15 @@ def input_costs(result: Result) -> list[str]:
     ]
 
 
-def _made_up(real: Reading, by_name: dict[str, Reading]) -> Reading | None:
+def _made_up(
+    real: ScalingMeasurement, by_name: dict[str, ScalingMeasurement]
+) -> ScalingMeasurement | None:
     if real.cell.source != "real":
         return None
     return by_name.get(real.cell.name.removesuffix("real") + "synthetic")
 
 
-def _trust(found: Fit) -> str:
+def _trust(found: ScalingFit) -> str:
     """Say from how many points, and how far they are from the fit."""
     points = f"{found.points} points for {UNKNOWNS} unknowns"
     if found.spare == 0:

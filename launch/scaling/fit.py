@@ -26,7 +26,7 @@ UNKNOWNS: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class ScalingPoint:
     """A measured step."""
 
     processes: int
@@ -47,7 +47,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
+class ScalingFit:
     """The three parts, and how far the points are from them."""
 
     serial: float
@@ -68,7 +68,7 @@ class Fit:
         """Points beyond the unknowns: without any the residual checks nothing."""
         return self.points - UNKNOWNS
 
-    def parts(self, point: Point) -> dict[str, float]:
+    def parts(self, point: ScalingPoint) -> dict[str, float]:
         """Return the seconds of each part at a point."""
         return {
             "serial": self.serial,
@@ -76,7 +76,7 @@ class Fit:
             "communication": self.communication * point.sent,
         }
 
-    def shares(self, point: Point) -> dict[str, float]:
+    def shares(self, point: ScalingPoint) -> dict[str, float]:
         """Return the same as shares of the fitted step; `serial` is Amdahl's."""
         parts = self.parts(point)
         whole = sum(parts.values())
@@ -84,7 +84,7 @@ class Fit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unfitted:
+class ScalingFitFailure:
     """Points from which the parts cannot be told apart."""
 
     why: str
@@ -93,14 +93,14 @@ class Unfitted:
     """What to type as well."""
 
 
-def fit(points: Sequence[Point]) -> Fit | Unfitted:
+def fit(points: Sequence[ScalingPoint]) -> ScalingFit | ScalingFitFailure:
     """Find the parts from measured steps.
 
     Args:
         points: at least three, of which no part is a mixture of the others.
     """
     if len(points) < UNKNOWNS:
-        return Unfitted(
+        return ScalingFitFailure(
             why=f"{len(points)} points for {UNKNOWNS} unknowns",
             remedy="more --processes, or a second --batch",
         )
@@ -108,7 +108,7 @@ def fit(points: Sequence[Point]) -> Fit | Unfitted:
     columns = np.array([(1.0, point.work, point.sent) for point in points])
     scale = np.abs(columns).max(axis=0)
     if not scale.all() or np.linalg.matrix_rank(columns / scale, 1e-6) < UNKNOWNS:
-        return Unfitted(
+        return ScalingFitFailure(
             why="the parts change alike from point to point",
             remedy="a second --batch tells them apart",
         )
@@ -116,7 +116,7 @@ def fit(points: Sequence[Point]) -> Fit | Unfitted:
     found, _ = nnls(columns / scale, seconds)
     off = seconds - columns / scale @ found
     serial, parallel, communication = (float(part) for part in found / scale)
-    return Fit(
+    return ScalingFit(
         serial=serial,
         parallel=parallel,
         communication=communication,

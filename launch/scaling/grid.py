@@ -6,23 +6,23 @@ from typing import Final, Literal, cast, get_args
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.reduction import Via
+from jaxdist.core.plan.reduction import AlgorithmName
 from jaxdist.launch.config.tree import values
 from jaxdist.launch.config.validation import near_multiples, smaller_divisors
 from jaxdist.launch.config.value_text import write_value
 from jaxdist.launch.launchers.local import MOST
 from jaxdist.launch.launchers.program import check_number
 
-Scaling = Literal["strong", "weak"]
+ScalingMode = Literal["strong", "weak"]
 """strong: the global batch stays, a process has ever less to do; weak: the batch of a
 process stays, a step has ever more samples."""
-Source = Literal["real", "synthetic"]
+InputSource = Literal["real", "synthetic"]
 ALONE: Final = "none"
 """The way of a run on one process: there is nothing to sum."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class ScalingGrid:
     """What is varied: each value with each other one."""
 
     processes: tuple[int, ...]
@@ -31,14 +31,14 @@ class Grid:
     """Samples a step: of all processes (strong) or of each (weak)."""
     reduces: tuple[str, ...]
     """Ways to sum gradients, as `plan.reduce.via` has them."""
-    sources: tuple[Source, ...] = ("real",)
+    sources: tuple[InputSource, ...] = ("real",)
     """The experiment's own data, random samples, or both."""
-    scaling: Scaling = "strong"
+    scaling: ScalingMode = "strong"
     """What stays as processes are added."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class ScalingRun:
     """One run."""
 
     processes: int
@@ -49,7 +49,7 @@ class Cell:
     """The batch as the grid has it."""
     reduce: str
     """How gradients are summed; `ALONE` where nobody is there to sum with."""
-    source: Source
+    source: InputSource
     """Where samples come from."""
 
     @property
@@ -71,9 +71,9 @@ def grid_of(
     batches: str,
     reduces: str,
     sources: str,
-    scaling: Scaling,
+    scaling: ScalingMode,
     accumulate: int = 1,
-) -> Grid:
+) -> ScalingGrid:
     """Read a grid as it is typed, lists with commas.
 
     Args:
@@ -87,11 +87,13 @@ def grid_of(
     Raises:
         BadInput: what no run could take.
     """
-    grid = Grid(
+    grid = ScalingGrid(
         processes=tuple(sorted(_numbers("--processes", processes, MOST))),
         batches=_numbers("--batch", batches, 2**31 - 1),
-        reduces=_names("--reduce", reduces, get_args(Via)),
-        sources=cast(tuple[Source, ...], _names("--input", sources, get_args(Source))),
+        reduces=_names("--reduce", reduces, get_args(AlgorithmName)),
+        sources=cast(
+            tuple[InputSource, ...], _names("--input", sources, get_args(InputSource))
+        ),
         scaling=scaling,
     )
     for batch in grid.batches:
@@ -100,17 +102,18 @@ def grid_of(
     return grid
 
 
-def cells(grid: Grid) -> tuple[Cell, ...]:
+def cells(grid: ScalingGrid) -> tuple[ScalingRun, ...]:
     """Return the runs of a grid, each once, those on fewer processes first.
 
     On one process all ways to sum are the same run.
 
-    >>> found = cells(Grid(processes=(1, 2), batches=(64,), reduces=("ring", "int8")))
+    >>> sizes = {"processes": (1, 2), "batches": (64,)}
+    >>> found = cells(ScalingGrid(**sizes, reduces=("ring", "int8")))
     >>> [cell.name for cell in found]
     ['p1-b64-none-real', 'p2-b64-ring-real', 'p2-b64-int8-real']
     """
     made = (
-        Cell(
+        ScalingRun(
             processes=count,
             batch=batch if grid.scaling == "strong" else batch * count,
             asked=batch,
@@ -125,14 +128,14 @@ def cells(grid: Grid) -> tuple[Cell, ...]:
     return tuple(dict.fromkeys(made))
 
 
-def plan_words(plan: Plan, cell: Cell) -> tuple[str, ...]:
+def plan_words(plan: Plan, cell: ScalingRun) -> tuple[str, ...]:
     """Return the overrides that put a plan on a cell's processes, along `data` alone.
 
     Args:
         plan: of the experiment.
         cell: the run.
 
-    >>> cell = Cell(processes=2, batch=64, asked=64, reduce="ring", source="real")
+    >>> cell = ScalingRun(processes=2, batch=64, asked=64, reduce="ring", source="real")
     >>> plan_words(Plan(mesh=MeshShape(data=4, spatial_h=2)), cell)
     ('plan.mesh.data=2', 'plan.mesh.spatial_h=1', 'plan.reduce.via=ring')
     """
@@ -175,7 +178,7 @@ def _names(option: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _check_divides(grid: Grid, batch: int, count: int, accumulate: int) -> None:
+def _check_divides(grid: ScalingGrid, batch: int, count: int, accumulate: int) -> None:
     """Refuse a batch that processes cannot share, with the nearest that work."""
     parts = accumulate * (count if grid.scaling == "strong" else 1)
     if batch % parts == 0:

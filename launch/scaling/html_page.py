@@ -11,11 +11,11 @@ from jaxdist.launch.scaling import findings
 from jaxdist.launch.scaling.charts import bars, figures
 from jaxdist.launch.scaling.fit import EQUATION
 from jaxdist.launch.scaling.json_view import tree
-from jaxdist.launch.scaling.results import Result
+from jaxdist.launch.scaling.results import ScalingResult
 from jaxdist.launch.scaling.table import HEADS, block, of_whom, row
 
 
-def write_page(result: Result, folder: Path) -> Path:
+def write_page(result: ScalingResult, folder: Path) -> Path:
     """Write `scale.html` and `scale.json` into a study's folder; return the page."""
     page = folder / "scale.html"
     write_whole(page, render(result))
@@ -23,12 +23,12 @@ def write_page(result: Result, folder: Path) -> Path:
     return page
 
 
-def render(result: Result) -> str:
+def render(result: ScalingResult) -> str:
     """Write the page of a study as one HTML document that asks for nothing."""
     return fill(part("scale.html.j2", __package__), _shown(result))
 
 
-def _shown(result: Result) -> dict[str, Any]:
+def _shown(result: ScalingResult) -> dict[str, Any]:
     return {
         "result": result,
         "headline": findings.headline(result),
@@ -55,7 +55,7 @@ def _shown(result: Result) -> dict[str, Any]:
     }
 
 
-def _facts(result: Result) -> dict[str, str]:
+def _facts(result: ScalingResult) -> dict[str, str]:
     """Name what was trained, and where."""
     shared = findings.shared_cores(result)
     place = result.place.title

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from jaxdist.launch.scaling.fit import EQUATION, Fit
-from jaxdist.launch.scaling.results import Drift, Fitted, Result
-from jaxdist.launch.scaling.run_metrics import Reading
+from jaxdist.launch.scaling.fit import EQUATION, ScalingFit
+from jaxdist.launch.scaling.results import LossDivergence, ScalingResult, SeriesFit
+from jaxdist.launch.scaling.run_metrics import ScalingMeasurement
 
 
-def tree(result: Result) -> dict[str, Any]:
+def tree(result: ScalingResult) -> dict[str, Any]:
     """Return a result as plain values: seconds, bytes, shares of one."""
     return {
         "experiment": result.experiment,
@@ -29,7 +29,7 @@ def tree(result: Result) -> dict[str, Any]:
     }
 
 
-def _run(result: Result, reading: Reading) -> dict[str, Any]:
+def _run(result: ScalingResult, reading: ScalingMeasurement) -> dict[str, Any]:
     cell, (low, high) = reading.cell, reading.rates
     return {
         "run": cell.name,
@@ -50,9 +50,9 @@ def _run(result: Result, reading: Reading) -> dict[str, Any]:
     }
 
 
-def _fit(one: Fitted) -> dict[str, Any]:
+def _fit(one: SeriesFit) -> dict[str, Any]:
     named = {"reduce": one.reduce, "input": one.source, "points": len(one.points)}
-    if not isinstance(one.found, Fit):
+    if not isinstance(one.found, ScalingFit):
         return {**named, "fitted": False, "why": one.found.why}
     found = one.found
     return {
@@ -75,7 +75,7 @@ def _fit(one: Fitted) -> dict[str, Any]:
     }
 
 
-def _drift(one: Drift) -> dict[str, Any]:
+def _drift(one: LossDivergence) -> dict[str, Any]:
     return {
         "run": one.cell.name,
         "against": one.against.name,

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.devices.platform import own_cores
 from jaxdist.launch.distributed.environment import ONE_THREAD
-from jaxdist.launch.launchers.local import Local
-from jaxdist.launch.launchers.processes.group import Task
+from jaxdist.launch.launchers.local import LocalLaunch
+from jaxdist.launch.launchers.processes.group import ProcessSpec
 from jaxdist.launch.launchers.processes.loopback import free_port
 from jaxdist.launch.terminal.run_header import many
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.testbed.manager import standing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ScalingPlacement:
     """This machine's loopback, or the hosts of its testbed."""
 
     cores: int
     """Cores that all processes share."""
-    hosts: Hosts | None = None
+    hosts: EmulatedCluster | None = None
     """The testbed; None is loopback."""
 
     @property
@@ -43,7 +43,9 @@ class Place:
         hosts = many(self.hosts.count, "host")
         return f"testbed of {hosts}, {rate} each way, {many(self.cores, 'core')} in all"
 
-    def tasks(self, command: Sequence[str], count: int, attempt: int) -> list[Task]:
+    def tasks(
+        self, command: Sequence[str], count: int, attempt: int
+    ) -> list[ProcessSpec]:
         """Return the processes of a run, as `launch local` or `testbed run` has them.
 
         Args:
@@ -52,7 +54,7 @@ class Place:
             attempt: number of the run: each has an address of its own.
         """
         address = f"127.0.0.1:{free_port()}"
-        each = Local(
+        each = LocalLaunch(
             command=tuple(command),
             count=count,
             devices=1,
@@ -73,7 +75,7 @@ def one_thread(environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, **ONE_THREAD, **joined}
 
 
-def place_of(most: int, *, in_testbed: bool) -> Place:
+def place_of(most: int, *, in_testbed: bool) -> ScalingPlacement:
     """Return where a study runs.
 
     Args:
@@ -85,10 +87,10 @@ def place_of(most: int, *, in_testbed: bool) -> Place:
     """
     cores = own_cores()
     if not in_testbed:
-        return Place(cores=cores)
+        return ScalingPlacement(cores=cores)
     hosts = standing()
     if hosts.count >= most:
-        return Place(cores=cores, hosts=hosts)
+        return ScalingPlacement(cores=cores, hosts=hosts)
     raise BadInput(
         "the testbed has too few hosts",
         rule="a process has a host of its own",

@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass
 
-from jaxdist.launch.scaling.fit import Fit, Point, Unfitted, fit
-from jaxdist.launch.scaling.grid import ALONE, Cell, Grid, Source
-from jaxdist.launch.scaling.placement import Place
-from jaxdist.launch.scaling.run_metrics import Reading
+from jaxdist.launch.scaling.fit import ScalingFit, ScalingFitFailure, ScalingPoint, fit
+from jaxdist.launch.scaling.grid import ALONE, InputSource, ScalingGrid, ScalingRun
+from jaxdist.launch.scaling.placement import ScalingPlacement
+from jaxdist.launch.scaling.run_metrics import ScalingMeasurement
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lost:
+class FailedRun:
     """A run that gave no reading."""
 
-    cell: Cell
+    cell: ScalingRun
     """The run."""
     why: str
     """How it ended, with the last thing that it said."""
@@ -21,26 +21,26 @@ class Lost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fitted:
+class SeriesFit:
     """The parts of a step, over the runs of one way to sum on one kind of input."""
 
     reduce: str
     """The way."""
-    source: Source
+    source: InputSource
     """The input."""
-    points: tuple[Point, ...]
+    points: tuple[ScalingPoint, ...]
     """What was measured."""
-    found: Fit | Unfitted
+    found: ScalingFit | ScalingFitFailure
     """The parts, or why there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drift:
+class LossDivergence:
     """How far the losses of a run are from those of the same steps elsewhere."""
 
-    cell: Cell
+    cell: ScalingRun
     """The run."""
-    against: Cell
+    against: ScalingRun
     """The run of the same batch and input on the fewest processes."""
     first: float
     """Share by which the losses of the first step differ."""
@@ -49,21 +49,21 @@ class Drift:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class ScalingResult:
     """A study, measured."""
 
     experiment: str
     """Name or file of the experiment."""
-    grid: Grid
+    grid: ScalingGrid
     """What was varied."""
-    place: Place
+    place: ScalingPlacement
     """Where it ran."""
-    readings: tuple[Reading, ...]
+    readings: tuple[ScalingMeasurement, ...]
     """Of the runs that ended well, in the order of the cells."""
-    lost: tuple[Lost, ...] = ()
+    lost: tuple[FailedRun, ...] = ()
     """The others."""
 
-    def efficiency(self, reading: Reading) -> float | None:
+    def efficiency(self, reading: ScalingMeasurement) -> float | None:
         """Return samples a second and process, over that of the fewest processes.
 
         1 is linear, in strong and in weak scaling; None where that run is lost.
@@ -74,13 +74,15 @@ class Result:
         own, first = (one.rate / one.cell.processes for one in (reading, base))
         return own / first
 
-    def base(self, reading: Reading) -> Reading | None:
+    def base(self, reading: ScalingMeasurement) -> ScalingMeasurement | None:
         """Return the run on the fewest processes that a run is held against."""
         cell, fewest = reading.cell, self.grid.processes[0]
         line = self.series(cell.reduce, cell.source, cell.asked)
         return next((one for one in line if one.cell.processes == fewest), None)
 
-    def series(self, reduce: str, source: Source, asked: int) -> list[Reading]:
+    def series(
+        self, reduce: str, source: InputSource, asked: int
+    ) -> list[ScalingMeasurement]:
         """Return the runs of one line of a plot, by their number of processes."""
         return [
             one
@@ -90,7 +92,7 @@ class Result:
         ]
 
     @property
-    def fits(self) -> tuple[Fitted, ...]:
+    def fits(self) -> tuple[SeriesFit, ...]:
         """The parts of a step, for each way to sum and kind of input."""
         return tuple(
             self._fitted(reduce, source)
@@ -99,15 +101,15 @@ class Result:
         )
 
     @property
-    def drifts(self) -> tuple[Drift, ...]:
+    def drifts(self) -> tuple[LossDivergence, ...]:
         """Losses against those on fewer processes, where the steps are the same."""
         pairs = ((one, self._same_steps(one)) for one in self.readings)
         return tuple(_drift(one, base) for one, base in pairs if base is not one)
 
-    def point(self, reading: Reading) -> Point:
+    def point(self, reading: ScalingMeasurement) -> ScalingPoint:
         """Return a reading as a fit sees it."""
         cell = reading.cell
-        return Point(
+        return ScalingPoint(
             processes=cell.processes,
             each=cell.batch / cell.processes,
             sent=reading.sent,
@@ -115,7 +117,7 @@ class Result:
             cores=self.place.cores,
         )
 
-    def _same_steps(self, reading: Reading) -> Reading:
+    def _same_steps(self, reading: ScalingMeasurement) -> ScalingMeasurement:
         same = [
             one
             for one in self.readings
@@ -124,18 +126,18 @@ class Result:
         ]
         return min(same, key=lambda one: one.cell.processes)
 
-    def _fitted(self, reduce: str, source: Source) -> Fitted:
+    def _fitted(self, reduce: str, source: InputSource) -> SeriesFit:
         points = tuple(
             self.point(reading)
             for asked in self.grid.batches
             for reading in self.series(reduce, source, asked)
         )
-        return Fitted(reduce=reduce, source=source, points=points, found=fit(points))
+        return SeriesFit(reduce=reduce, source=source, points=points, found=fit(points))
 
 
-def _drift(reading: Reading, base: Reading) -> Drift:
+def _drift(reading: ScalingMeasurement, base: ScalingMeasurement) -> LossDivergence:
     pairs = list(zip(reading.losses, base.losses))
     first, last = (
         abs(own - other) / abs(other) for own, other in (pairs[0], pairs[-1])
     )
-    return Drift(cell=reading.cell, against=base.cell, first=first, last=last)
+    return LossDivergence(cell=reading.cell, against=base.cell, first=first, last=last)

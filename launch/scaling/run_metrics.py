@@ -6,24 +6,24 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from jaxdist.core.errors import Failed
+from jaxdist.core.errors import FatalError
 from jaxdist.core.run_record import Run
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.run_folder.jsonl import read_lines, read_object
-from jaxdist.launch.scaling.grid import Cell
+from jaxdist.launch.scaling.grid import ScalingRun
 
 SETTLING: Final = 3
 """First steps that are no measure: losses are awaited two steps late."""
 LEAST: Final = 8
 """Steps that a run of a study has at least, five of them steady."""
-Row = Mapping[str, Any]
+LogRow = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ScalingMeasurement:
     """What one run measured."""
 
-    cell: Cell
+    cell: ScalingRun
     """The run."""
     samples: int
     """Training samples of an epoch."""
@@ -79,7 +79,7 @@ def is_whole(folder: Path) -> bool:
     return found.get("status") == "done" and found.get("resumed_at") is None
 
 
-def read(cell: Cell, folder: Path, samples: int) -> Reading:
+def read(cell: ScalingRun, folder: Path, samples: int) -> ScalingMeasurement:
     """Read a run that is whole.
 
     Args:
@@ -102,8 +102,12 @@ def read(cell: Cell, folder: Path, samples: int) -> Reading:
 
 
 def read_rows(
-    cell: Cell, run: Run, samples: int, metrics: Sequence[Row], spans: Sequence[Row]
-) -> Reading:
+    cell: ScalingRun,
+    run: Run,
+    samples: int,
+    metrics: Sequence[LogRow],
+    spans: Sequence[LogRow],
+) -> ScalingMeasurement:
     """Read a run from its rows, which may be anybody's.
 
     Args:
@@ -122,14 +126,14 @@ def read_rows(
         row for row in steps if row["step"] > SETTLING and row["step"] not in broken
     ]
     if not steady:
-        raise Failed(f"{cell.title}: none of {len(steps)} steps is steady")
+        raise FatalError(f"{cell.title}: none of {len(steps)} steps is steady")
     among = {row["step"] for row in steady}
     waits = (
         row["seconds"]
         for row in spans
         if row["name"] == "input" and row["step"] in among and "seconds" in row
     )
-    return Reading(
+    return ScalingMeasurement(
         cell=cell,
         samples=samples,
         parameters=run.parameters,
@@ -140,7 +144,7 @@ def read_rows(
     )
 
 
-def _after_others(spans: Iterable[Row]) -> set[int]:
+def _after_others(spans: Iterable[LogRow]) -> set[int]:
     """Name the steps that follow an evaluation or a checkpoint: the devices idled."""
     others = ("evaluation", "checkpoint")
     return {row["step"] + 1 for row in spans if row["name"] in others}

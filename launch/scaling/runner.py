@@ -8,26 +8,26 @@ from typing import Final, TextIO
 
 import psutil
 
-from jaxdist.core.errors import Failed
+from jaxdist.core.errors import FatalError
 from jaxdist.core.text.formatting import percent
 from jaxdist.launch.launchers.processes.output import stopped_by_signals
-from jaxdist.launch.launchers.processes.stream import Failure, run_streamed
+from jaxdist.launch.launchers.processes.stream import ProcessFailure, run_streamed
 from jaxdist.launch.launchers.program import our_command
-from jaxdist.launch.scaling.grid import Cell
-from jaxdist.launch.scaling.results import Lost, Result
-from jaxdist.launch.scaling.run_metrics import Reading, is_whole, read
-from jaxdist.launch.scaling.study import Study
+from jaxdist.launch.scaling.grid import ScalingRun
+from jaxdist.launch.scaling.results import FailedRun, ScalingResult
+from jaxdist.launch.scaling.run_metrics import ScalingMeasurement, is_whole, read
+from jaxdist.launch.scaling.study import ScalingStudy
 
 _LOOK_S: Final = 0.5
 """Seconds in which other work is looked for before a run."""
 _BUSY: Final = 0.2
 _ERROR: Final = re.compile(r"^(error: |\w*Error: |F\d{4} )")
 
-Told = Callable[[int, Cell, Reading | Lost], None]
+RunCallback = Callable[[int, ScalingRun, ScalingMeasurement | FailedRun], None]
 """Is told the number of a run, from 1, what it was, and what came of it."""
 
 
-def execute(study: Study, told: Told) -> Result:
+def execute(study: ScalingStudy, told: RunCallback) -> ScalingResult:
     """Make the runs that are not there yet, and read all.
 
     A run that fails is named, and the others go on. What was interrupted is made again
@@ -38,33 +38,35 @@ def execute(study: Study, told: Told) -> Result:
         told: looks on.
     """
     study.claim()
-    found: list[Reading | Lost] = []
+    found: list[ScalingMeasurement | FailedRun] = []
     with stopped_by_signals():
         for number, cell in enumerate(study.cells, start=1):
             found.append(_made(study, cell, number))
             told(number, cell, found[-1])
-    return Result(
+    return ScalingResult(
         experiment=study.experiment,
         grid=study.grid,
         place=study.place,
-        readings=tuple(one for one in found if isinstance(one, Reading)),
-        lost=tuple(one for one in found if isinstance(one, Lost)),
+        readings=tuple(one for one in found if isinstance(one, ScalingMeasurement)),
+        lost=tuple(one for one in found if isinstance(one, FailedRun)),
     )
 
 
-def _made(study: Study, cell: Cell, number: int) -> Reading | Lost:
+def _made(
+    study: ScalingStudy, cell: ScalingRun, number: int
+) -> ScalingMeasurement | FailedRun:
     folder, log = study.run_folder(cell).path, study.log(cell)
     try:
         if not is_whole(folder):
             failure = _run(study, cell, number)
             if failure is not None:
-                return Lost(cell=cell, why=_why(failure), log=str(log))
+                return FailedRun(cell=cell, why=_why(failure), log=str(log))
         return read(cell, folder, study.samples)
-    except Failed as unread:
-        return Lost(cell=cell, why=str(unread), log=str(log))
+    except FatalError as unread:
+        return FailedRun(cell=cell, why=str(unread), log=str(log))
 
 
-def _run(study: Study, cell: Cell, number: int) -> Failure | None:
+def _run(study: ScalingStudy, cell: ScalingRun, number: int) -> ProcessFailure | None:
     """Run one cell from its start, what its processes say into its log."""
     shutil.rmtree(study.run_folder(cell).path, ignore_errors=True)
     said = _busy(psutil.cpu_percent(_LOOK_S) / 100)
@@ -96,7 +98,7 @@ def _busy(share: float) -> str:
     )
 
 
-def _why(failure: Failure) -> str:
+def _why(failure: ProcessFailure) -> str:
     """Say how a run ended, in one line."""
     said = [line for line in failure.last if line.strip()]
     errors = [line for line in said if _ERROR.match(line)]
@@ -104,12 +106,14 @@ def _why(failure: Failure) -> str:
     return f"process {failure.rank} {failure.how}: {line.strip()}"
 
 
-def tell(number: int, cell: Cell, found: Reading | Lost, of: int) -> None:
+def tell(
+    number: int, cell: ScalingRun, found: ScalingMeasurement | FailedRun, of: int
+) -> None:
     """Print what came of a run, a line on standard error."""
-    came = f"failed, {found.why}" if isinstance(found, Lost) else _rate(found)
+    came = f"failed, {found.why}" if isinstance(found, FailedRun) else _rate(found)
     sys.stderr.write(f"run {number} of {of}: {cell.title}: {came}\n")
     sys.stderr.flush()
 
 
-def _rate(reading: Reading) -> str:
+def _rate(reading: ScalingMeasurement) -> str:
     return f"{reading.rate:,.0f} samples/s, {len(reading.seconds)} steady steps"

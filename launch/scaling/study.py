@@ -12,8 +12,8 @@ from jaxdist.launch.config import Experiment
 from jaxdist.launch.config.resolve import resolve
 from jaxdist.launch.run_folder.folder import RunFolder, check_writable, write_whole
 from jaxdist.launch.run_folder.jsonl import read_object
-from jaxdist.launch.scaling.grid import Cell, Grid, cells, plan_words
-from jaxdist.launch.scaling.placement import Place
+from jaxdist.launch.scaling.grid import ScalingGrid, ScalingRun, cells, plan_words
+from jaxdist.launch.scaling.placement import ScalingPlacement
 from jaxdist.launch.scaling.run_metrics import LEAST
 from jaxdist.launch.training.job.batch_spec import wanted
 
@@ -29,7 +29,7 @@ _ONE_EPOCH: Final = "epochs=1"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class ScalingStudy:
     """What is run, with nothing left to decide."""
 
     experiment: str
@@ -38,9 +38,9 @@ class Study:
     """Overrides of all runs."""
     config: Experiment
     """The experiment with these."""
-    grid: Grid
+    grid: ScalingGrid
     """What is varied."""
-    place: Place
+    place: ScalingPlacement
     """Where."""
     folder: Path
     """Where its files go, a run folder a cell."""
@@ -48,19 +48,19 @@ class Study:
     """Training samples of an epoch, real or synthetic."""
 
     @property
-    def cells(self) -> tuple[Cell, ...]:
+    def cells(self) -> tuple[ScalingRun, ...]:
         """Its runs, in their order."""
         return cells(self.grid)
 
-    def run_folder(self, cell: Cell) -> RunFolder:
+    def run_folder(self, cell: ScalingRun) -> RunFolder:
         """Return where a run goes."""
         return RunFolder(self.folder / cell.name)
 
-    def log(self, cell: Cell) -> Path:
+    def log(self, cell: ScalingRun) -> Path:
         """Return the file of what the processes of a run say."""
         return self.folder / f"{cell.name}.log"
 
-    def run_words(self, cell: Cell) -> tuple[str, ...]:
+    def run_words(self, cell: ScalingRun) -> tuple[str, ...]:
         """Return the overrides of one run."""
         made_up = ("data.name=synthetic", f"data.samples={self.samples}")
         return (
@@ -107,10 +107,10 @@ def study_of(  # the settings of one command
     experiment: str,
     words: tuple[str, ...],
     config: Experiment,
-    grid: Grid,
-    place: Place,
+    grid: ScalingGrid,
+    place: ScalingPlacement,
     folder: Path,
-) -> Study:
+) -> ScalingStudy:
     """Return a study that can run as far as is known beforehand.
 
     Args:
@@ -125,7 +125,7 @@ def study_of(  # the settings of one command
         BadInput: a run would be refused or too short, or the folder holds others.
     """
     check_writable(folder, key="-o")
-    study = Study(
+    study = ScalingStudy(
         experiment=experiment,
         words=words,
         config=config,
@@ -146,7 +146,7 @@ def study_of(  # the settings of one command
     return study
 
 
-def _check_steps(study: Study, cell: Cell) -> None:
+def _check_steps(study: ScalingStudy, cell: ScalingRun) -> None:
     steps = int(study.config.epochs * study.samples / cell.batch)
     if cell.batch <= study.samples and steps >= LEAST:
         return
@@ -163,7 +163,7 @@ def _check_steps(study: Study, cell: Cell) -> None:
     )
 
 
-def _check_folder(study: Study) -> None:
+def _check_folder(study: ScalingStudy) -> None:
     """Refuse a folder of other runs: figures of unlike runs are no study."""
     folder, before = study.folder, read_object(_about(study.folder))
     if before is None and folder.exists() and any(folder.iterdir()):

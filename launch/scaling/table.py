@@ -15,9 +15,9 @@ from jaxdist.launch.scaling.findings import (
     steps_measured,
 )
 from jaxdist.launch.scaling.fit import EQUATION
-from jaxdist.launch.scaling.grid import Source
-from jaxdist.launch.scaling.results import Result
-from jaxdist.launch.scaling.run_metrics import Reading
+from jaxdist.launch.scaling.grid import InputSource
+from jaxdist.launch.scaling.results import ScalingResult
+from jaxdist.launch.scaling.run_metrics import ScalingMeasurement
 from jaxdist.launch.terminal.console import print_next, print_table, table
 from jaxdist.launch.terminal.run_header import hanging
 
@@ -39,7 +39,7 @@ _INDENT: Final = 11
 
 
 def print_result(
-    out: "Console", result: Result, page: Path, tries: Sequence[str]
+    out: "Console", result: ScalingResult, page: Path, tries: Sequence[str]
 ) -> None:
     """Print a study.
 
@@ -69,7 +69,7 @@ def print_result(
     print_next(out, *tries)
 
 
-def row(result: Result, reading: Reading) -> tuple[str, ...]:
+def row(result: ScalingResult, reading: ScalingMeasurement) -> tuple[str, ...]:
     """Write a run as the columns of `HEADS`."""
     low, high = reading.rates
     efficiency = result.efficiency(reading)
@@ -85,17 +85,19 @@ def row(result: Result, reading: Reading) -> tuple[str, ...]:
     )
 
 
-def block(result: Result, asked: int) -> list[Reading]:
+def block(result: ScalingResult, asked: int) -> list[ScalingMeasurement]:
     """Return the runs of one batch of the grid."""
     return [one for one in result.readings if one.cell.asked == asked]
 
 
-def of_whom(result: Result) -> str:
+def of_whom(result: ScalingResult) -> str:
     """Say whose batch the grid's is."""
     return "of all processes" if result.grid.scaling == "strong" else "of each process"
 
 
-def _print_block(out: "Console", result: Result, asked: int, source: Source) -> None:
+def _print_block(
+    out: "Console", result: ScalingResult, asked: int, source: InputSource
+) -> None:
     found = [one for one in block(result, asked) if one.cell.source == source]
     if not found:
         return
@@ -107,7 +109,7 @@ def _print_block(out: "Console", result: Result, asked: int, source: Source) -> 
     print_table(out, rows)
 
 
-def _print_found(out: "Console", result: Result) -> None:
+def _print_found(out: "Console", result: ScalingResult) -> None:
     """Print what the rows come to, named at the left."""
     for name, lines in _found(result):
         for number, line in enumerate(lines):
@@ -116,7 +118,7 @@ def _print_found(out: "Console", result: Result) -> None:
         out.print()
 
 
-def _found(result: Result) -> Iterator[tuple[str, list[str]]]:
+def _found(result: ScalingResult) -> Iterator[tuple[str, list[str]]]:
     yield "steps", [steps_measured(result)]
     fits = [
         line

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from jaxdist.core.errors import BadInput
-    from jaxdist.launch.config.provenance import Origin
+    from jaxdist.launch.config.provenance import SettingSource
 
 WIDTH: Final = 100
 """Columns that are used at most, and where the output is not a terminal."""
@@ -40,7 +40,7 @@ THEME: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Marks:
+class Glyphs:
     """The signs of tables and bars in one character set."""
 
     measured: str = "█"
@@ -62,13 +62,13 @@ class Marks:
     command_line: str = "●"
     """A value from the command line; a measured point."""
 
-    def origin(self, by: "Origin") -> str:
+    def origin(self, by: "SettingSource") -> str:
         """Return the sign of the one who set a value."""
         named = {"default": self.default, "experiment": self.experiment}
         return named.get(by, self.command_line)
 
 
-ASCII: Final = Marks(
+ASCII: Final = Glyphs(
     measured="#",
     eighths="",
     predicted="-",
@@ -95,9 +95,9 @@ def console(*, error: bool = False) -> "Console":
     return made
 
 
-def marks(out: "Console") -> Marks:
+def marks(out: "Console") -> Glyphs:
     """Return the signs that this console can show."""
-    return Marks() if out.encoding.lower().startswith("utf") else ASCII
+    return Glyphs() if out.encoding.lower().startswith("utf") else ASCII
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> "Table":

@@ -1,7 +1,7 @@
 """A column: numbers of a table in one unit, chosen for the largest of them."""
 
 
-class Column:
+class NumberColumn:
     """Numbers in one unit, with one number of decimals.
 
     Args:
@@ -17,7 +17,7 @@ class Column:
     def say(self, value: int) -> str:
         """Write a value: `619.5`, `< 0.1` below the last digit, `0` for none.
 
-        >>> [Column(619_520, "FLOP").say(n) for n in (619_520, 27, 0)]
+        >>> [NumberColumn(619_520, "FLOP").say(n) for n in (619_520, 27, 0)]
         ['619.5', '< 0.1', '0']
         """
         if self.step == 1 or not value:

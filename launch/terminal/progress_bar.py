@@ -19,7 +19,7 @@ from jaxdist.core.text.formatting import duration
 _REDRAW_S: Final = 0.2
 
 
-class Progress:
+class ProgressBar:
     """Shows epoch, loss, rate and time left; without a terminal, one line an epoch.
 
     Args:

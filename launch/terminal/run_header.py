@@ -15,7 +15,7 @@ _COLUMN: Final = 46
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opening:
+class TerminalRunHeader:
     """What is known of a run before its first step; prints as the block on a console.
 
     The facts stand in two columns where they fit, else one below the other.
@@ -112,7 +112,7 @@ def many(number: float, thing: str) -> str:
     return f"{number:,} {thing}{ending}"
 
 
-def _title(opening: Opening) -> Text:
+def _title(opening: TerminalRunHeader) -> Text:
     kind = f"{opening.platform}, fake" if opening.fake else opening.platform
     devices = many(opening.plan.mesh.devices, "device")
     parts = ((opening.experiment, "title"), "    ", (opening.plan.title, "plan"))
@@ -120,7 +120,7 @@ def _title(opening: Opening) -> Text:
     return Text.assemble(*parts, where)
 
 
-def _left(opening: Opening) -> list[str]:
+def _left(opening: TerminalRunHeader) -> list[str]:
     replica = opening.batch // opening.plan.batch_shards
     sitting = (
         " (new)"
@@ -137,7 +137,7 @@ def _left(opening: Opening) -> list[str]:
     ]
 
 
-def _right(opening: Opening) -> list[str]:
+def _right(opening: TerminalRunHeader) -> list[str]:
     train, test = count(opening.train_samples), count(opening.test_samples)
     values = many(sum(opening.origins.values()), "value")
     places = {"experiment": "by the experiment", "command line": "on the command line"}

@@ -21,7 +21,7 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Closing:
+class TerminalRunSummary:
     """The record of a run, as the block printed at its end.
 
     The tables of time and of bytes stand side by side where they fit.
@@ -49,7 +49,9 @@ class Closing:
             yield Text.assemble(f"  {name:8} ", (command, "cmd"), overflow="ignore")
 
 
-def closing(run: Run, folder: Path, tries: Sequence[str] | None = None) -> Closing:
+def closing(
+    run: Run, folder: Path, tries: Sequence[str] | None = None
+) -> TerminalRunSummary:
     """Make the block that ends a training.
 
     Args:
@@ -58,7 +60,7 @@ def closing(run: Run, folder: Path, tries: Sequence[str] | None = None) -> Closi
         tries: commands to try next, at most three; the usual ones if not given.
     """
     chosen = next_commands(run, folder) if tries is None else tries
-    return Closing(run=run, folder=folder, tries=tuple(chosen)[:3])
+    return TerminalRunSummary(run=run, folder=folder, tries=tuple(chosen)[:3])
 
 
 def next_commands(run: Run, folder: Path) -> list[str]:

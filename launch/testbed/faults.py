@@ -6,14 +6,14 @@ from contextlib import suppress
 from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.testbed.iproute import do
 
 SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 """What each process of a host is sent."""
 
 
-def rank_of(hosts: Hosts, name: str) -> int:
+def rank_of(hosts: EmulatedCluster, name: str) -> int:
     """Return which host is meant by `h2`.
 
     Raises:
@@ -31,13 +31,13 @@ def rank_of(hosts: Hosts, name: str) -> int:
     )
 
 
-def cut(hosts: Hosts, rank: int) -> str:
+def cut(hosts: EmulatedCluster, rank: int) -> str:
     """Pull a host's cable: what it sends and what is sent to it is lost."""
     _switch_port(hosts, rank, "down")
     return "its link is cut"
 
 
-def slow(hosts: Hosts, rank: int, rate: str) -> str:
+def slow(hosts: EmulatedCluster, rank: int, rate: str) -> str:
     """Give a host's link another rate, both ways.
 
     Raises:
@@ -47,7 +47,7 @@ def slow(hosts: Hosts, rank: int, rate: str) -> str:
     return f"its link has {rate} each way"
 
 
-def signalled(hosts: Hosts, rank: int, how: str) -> str:
+def signalled(hosts: EmulatedCluster, rank: int, how: str) -> str:
     """Send a signal to all that runs on a host.
 
     Args:
@@ -69,7 +69,7 @@ def signalled(hosts: Hosts, rank: int, how: str) -> str:
     return f"{SIGNALS[how].name} to all that runs there"
 
 
-def mend(hosts: Hosts, rank: int) -> str:
+def mend(hosts: EmulatedCluster, rank: int) -> str:
     """Undo what was done: the cable, its rate, and processes that are stopped."""
     _switch_port(hosts, rank, "up")
     hosts.shape_one(rank, hosts.rate)
@@ -77,7 +77,7 @@ def mend(hosts: Hosts, rank: int) -> str:
     return f"its link is there, {hosts.rate or 'no limit'} each way"
 
 
-def _switch_port(hosts: Hosts, rank: int, state: str) -> None:
+def _switch_port(hosts: EmulatedCluster, rank: int, state: str) -> None:
     space, port = hosts.ends(rank)[1]
     do("ip", "-n", space, "link", "set", "dev", port, state)
 

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 from jaxdist.core.text.formatting import size
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.testbed.iproute import do
 from jaxdist.launch.testbed.link_shaping import bits_per_second
 
 
-def condition(hosts: Hosts, rank: int) -> str:
+def condition(hosts: EmulatedCluster, rank: int) -> str:
     """Say what is wrong with a host: its cable, its rate, or its processes.
 
     Args:

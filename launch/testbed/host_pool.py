@@ -5,18 +5,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jaxdist.launch.launchers.local import Local
-from jaxdist.launch.launchers.processes.group import Task
+from jaxdist.launch.launchers.local import LocalLaunch
+from jaxdist.launch.launchers.processes.group import ProcessSpec
 
 if TYPE_CHECKING:
-    from jaxdist.launch.testbed.hosts import Hosts
+    from jaxdist.launch.testbed.hosts import EmulatedCluster
 
 
 @dataclass(frozen=True, kw_only=True)
-class InBox:
+class TestbedPool:
     """Hosts of a testbed, of which those are there that reach most of the others."""
 
-    hosts: "Hosts"
+    hosts: "EmulatedCluster"
     """The testbed."""
     command: tuple[str, ...]
     """Words of the command line of each process."""
@@ -36,9 +36,9 @@ class InBox:
 
         return linked_hosts(self.hosts) & frozenset(places)
 
-    def tasks(self, places: Sequence[int], attempt: int) -> list[Task]:
+    def tasks(self, places: Sequence[int], attempt: int) -> list[ProcessSpec]:
         """Return what is started, by rank."""
-        each = Local(
+        each = LocalLaunch(
             command=self.command,
             count=len(places),
             devices=self.devices,

@@ -12,18 +12,22 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final
 
-from jaxdist.launch.launchers.processes.group import Finished, Task, run_together
+from jaxdist.launch.launchers.processes.group import (
+    ProcessResult,
+    ProcessSpec,
+    run_together,
+)
 from jaxdist.launch.launchers.processes.loopback import checked_count, tasks_for
 from jaxdist.launch.testbed.cpu_affinity import shares
 from jaxdist.launch.testbed.iproute import attempt, check_delays, check_machine, do
-from jaxdist.launch.testbed.link_shaping import Counter, bucket, counter, lag
+from jaxdist.launch.testbed.link_shaping import InterfaceCounters, bucket, counter, lag
 from jaxdist.launch.testbed.namespaces import own_name, remove, sweep, write_names
 
 _NETWORK: Final = "10.77.0"
 _PORT: Final = 29500
 
 
-class Hosts:
+class EmulatedCluster:
     """Several hosts in one machine, as a context: up inside it, gone after it.
 
     What a process that was killed left behind is removed when the next one comes up.
@@ -59,7 +63,7 @@ class Hosts:
         self.name = name or own_name()
         check_machine()
 
-    def __enter__(self) -> "Hosts":
+    def __enter__(self) -> "EmulatedCluster":
         sweep()
         self.up()
         return self
@@ -93,7 +97,7 @@ class Hosts:
         *commands: Sequence[str],
         timeout: float = 120,
         env: Mapping[str, str] | None = None,
-    ) -> tuple[Finished, ...]:
+    ) -> tuple[ProcessResult, ...]:
         """Run one process a host and wait for all.
 
         Args:
@@ -108,8 +112,8 @@ class Hosts:
         return run_together(self.inside(tasks), timeout=timeout)
 
     def inside(
-        self, tasks: Sequence[Task], hosts: Sequence[int] | None = None
-    ) -> list[Task]:
+        self, tasks: Sequence[ProcessSpec], hosts: Sequence[int] | None = None
+    ) -> list[ProcessSpec]:
         """Return the same tasks, one on each host, or on those that are named."""
         own = shares(os.sched_getaffinity(0), self.count)
         return [
@@ -121,7 +125,7 @@ class Hosts:
         """Return the words that run a command on a host."""
         return *self._inside(host), *words
 
-    def counters(self) -> tuple[Counter, ...]:
+    def counters(self) -> tuple[InterfaceCounters, ...]:
         """Read what each host's interface has sent and received."""
         read = ("cat", "/proc/net/dev")
         return tuple(

@@ -95,7 +95,7 @@ def framed(payload: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counter:
+class InterfaceCounters:
     """What an interface has sent and received since it was made."""
 
     sent: int
@@ -105,16 +105,16 @@ class Counter:
     received: int
     """Bytes, headers included."""
 
-    def __sub__(self, earlier: "Counter") -> "Counter":
+    def __sub__(self, earlier: "InterfaceCounters") -> "InterfaceCounters":
         """Return what was sent and received in between."""
-        return Counter(
+        return InterfaceCounters(
             sent=self.sent - earlier.sent,
             packets=self.packets - earlier.packets,
             received=self.received - earlier.received,
         )
 
 
-def counter(text: str, name: str) -> Counter:
+def counter(text: str, name: str) -> InterfaceCounters:
     """Read one interface's counter.
 
     Args:
@@ -125,7 +125,7 @@ def counter(text: str, name: str) -> Counter:
         BadInput: there is no such interface.
 
     >>> counter("  eth0: 7 1 0 0 0 0 0 0 9 2 0 0 0 0 0 0", "eth0")
-    Counter(sent=9, packets=2, received=7)
+    InterfaceCounters(sent=9, packets=2, received=7)
     """
     found = re.search(rf"^\s*{re.escape(name)}:\s*([\d ]+)", text, re.MULTILINE)
     if found is None:
@@ -136,9 +136,9 @@ def counter(text: str, name: str) -> Counter:
             remedy="ip link",
         )
     numbers = [int(word) for word in found[1].split()]
-    return Counter(sent=numbers[8], packets=numbers[9], received=numbers[0])
+    return InterfaceCounters(sent=numbers[8], packets=numbers[9], received=numbers[0])
 
 
-def own_counter(name: str = "eth0") -> Counter:
+def own_counter(name: str = "eth0") -> InterfaceCounters:
     """Read a counter of the host that this process runs on."""
     return counter(Path("/proc/net/dev").read_text(), name)

@@ -12,7 +12,7 @@ from typing import Final
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.launchers.local import MOST
 from jaxdist.launch.launchers.program import check_number
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.testbed.iproute import check_machine
 from jaxdist.launch.testbed.link_shaping import bits_per_second, lag
 from jaxdist.launch.testbed.namespaces import FILES, known, remove, sweep
@@ -51,7 +51,7 @@ def begins(name: str) -> str:
 
 def up(
     count: int, rate: str | None, delay: str | None = None, *, name: str = NAME
-) -> Hosts:
+) -> EmulatedCluster:
     """Make a testbed on this machine.
 
     Args:
@@ -79,7 +79,7 @@ def up(
             values=", ".join(there(name)),
             remedy=(f"jaxdist testbed down{option(name)}", "or another --name"),
         )
-    hosts = Hosts(count, rate, delay=delay, name=start)
+    hosts = EmulatedCluster(count, rate, delay=delay, name=start)
     hosts.up()
     about = _about(name)
     about.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def up(
     return hosts
 
 
-def standing(name: str = NAME) -> Hosts:
+def standing(name: str = NAME) -> EmulatedCluster:
     """Return the testbed that is up.
 
     Raises:
@@ -104,7 +104,7 @@ def standing(name: str = NAME) -> Hosts:
     try:
         about = json.loads(_about(name).read_text())
         rate, delay = about["rate"], about["delay"]
-        return Hosts(about["count"], rate, delay=delay, name=start)
+        return EmulatedCluster(about["count"], rate, delay=delay, name=start)
     except (OSError, ValueError, KeyError) as error:
         raise BadInput(
             "the testbed is not whole",

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from jaxdist.launch.testbed.hosts import Hosts
+    from jaxdist.launch.testbed.hosts import EmulatedCluster
 
 _ASKS: Final = """\
 import errno, select, socket, sys
@@ -33,7 +33,7 @@ while asked:
 """
 
 
-def linked_hosts(hosts: "Hosts") -> frozenset[int]:
+def linked_hosts(hosts: "EmulatedCluster") -> frozenset[int]:
     """Return the hosts that reach each other, of several such groups the largest."""
     return largest(reached_by(hosts))
 
@@ -58,7 +58,7 @@ def largest(reached: Mapping[int, Set[int]]) -> frozenset[int]:
     return max(groups, key=len, default=frozenset())
 
 
-def reached_by(hosts: "Hosts") -> dict[int, set[int]]:
+def reached_by(hosts: "EmulatedCluster") -> dict[int, set[int]]:
     """Ask on every host that is there which others answer; takes 2 s at most."""
     number = {hosts.address(host): host for host in range(hosts.count)}
     asking = {

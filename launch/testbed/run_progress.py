@@ -11,12 +11,12 @@ import psutil
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.run_folder.jsonl import last_row
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 
 _POLL_S: Final = 0.05
 
 
-def wait_for(hosts: Hosts, step: int) -> None:
+def wait_for(hosts: EmulatedCluster, step: int) -> None:
     """Wait until the run on these hosts has done a step.
 
     It may be started again meanwhile: it is there as long as what has started it.
@@ -44,7 +44,7 @@ def wait_for(hosts: Hosts, step: int) -> None:
     )
 
 
-def reached(hosts: Hosts) -> int:
+def reached(hosts: EmulatedCluster) -> int:
     """Return the last step that the run on these hosts has done; 0 before the first.
 
     Process 0 writes a line a step, and has that file open.
@@ -66,7 +66,7 @@ def _lives(process: psutil.Process) -> bool:
     return False
 
 
-def _starters(hosts: Hosts) -> list[psutil.Process]:
+def _starters(hosts: EmulatedCluster) -> list[psutil.Process]:
     """Return the processes that have started what runs on the hosts."""
     there = {pid for rank in range(hosts.count) for pid in hosts.pids(rank)}
     above: dict[int, psutil.Process] = {}

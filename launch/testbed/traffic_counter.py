@@ -15,7 +15,7 @@ _SETTLE_S: Final = 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class CallTraffic:
     """One call, seen from one host."""
 
     seconds: float
@@ -38,7 +38,7 @@ def spread(mesh: Mesh, each: Callable[[int], np.ndarray]) -> jax.Array:
     return jax.make_array_from_process_local_data(place, each(jax.process_index()))
 
 
-class Gauge:
+class TrafficCounter:
     """Reads this host's interface around calls that all hosts make at once.
 
     Before and after each call the links fall quiet: late acknowledgements belong to
@@ -56,7 +56,7 @@ class Gauge:
         """Return when all hosts have come here."""
         self._barrier()
 
-    def read(self, call: Callable[[], Any]) -> Reading:
+    def read(self, call: Callable[[], Any]) -> CallTraffic:
         """Make a call, which has been made before so that it is compiled.
 
         Args:
@@ -68,7 +68,7 @@ class Gauge:
         jax.block_until_ready(call())
         seconds = time.perf_counter() - start
         time.sleep(self._settle)
-        return Reading(seconds=seconds, sent=(own_counter() - before).sent)
+        return CallTraffic(seconds=seconds, sent=(own_counter() - before).sent)
 
 
 def _barrier(mesh: Mesh) -> Callable[[], Any]:

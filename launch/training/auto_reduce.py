@@ -12,9 +12,9 @@ from jaxdist.collectives.registry import METHODS, set_up
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
 from jaxdist.core.text.formatting import size
-from jaxdist.launch.config.provenance import Resolved
+from jaxdist.launch.config.provenance import ResolvedConfig
 from jaxdist.launch.config.tree import with_values
-from jaxdist.launch.devices.prepare import Prepared
+from jaxdist.launch.devices.prepare import PreparedDevices
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.run_folder.lockfile import read_lock
 from jaxdist.launch.training.job.job import make_job
@@ -28,26 +28,28 @@ _KEY = "plan.reduce.via"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settled:
+class AutoReduceResult:
     """A configuration in which nothing is left to a measurement."""
 
-    resolved: Resolved
+    resolved: ResolvedConfig
     """The settings."""
-    prepared: Prepared
+    prepared: PreparedDevices
     """The devices, with the plan of the same settings."""
     said: str = ""
     """What was measured and chosen, as one line; empty where nothing was."""
 
 
-def recorded(resolved: Resolved, prepared: Prepared, folder: RunFolder) -> Settled:
+def recorded(
+    resolved: ResolvedConfig, prepared: PreparedDevices, folder: RunFolder
+) -> AutoReduceResult:
     """Return the configuration with the way that the run has chosen at its start."""
     if resolved.config.plan.reduce.via != "auto" or not folder.exists:
-        return Settled(resolved=resolved, prepared=prepared)
+        return AutoReduceResult(resolved=resolved, prepared=prepared)
     via = read_lock(folder).resolved.config.plan.reduce.via
     return _with(resolved, prepared, via, said=f"{via}, as this run began")
 
 
-def settled(before: Settled, train: "Source") -> Settled:
+def settled(before: AutoReduceResult, train: "Source") -> AutoReduceResult:
     """Measure and choose, where the configuration asks for it.
 
     Args:
@@ -96,10 +98,12 @@ def check_among(plan: Plan) -> None:
     )
 
 
-def _with(resolved: Resolved, prepared: Prepared, via: str, *, said: str) -> Settled:
+def _with(
+    resolved: ResolvedConfig, prepared: PreparedDevices, via: str, *, said: str
+) -> AutoReduceResult:
     config = with_values(resolved.config, {_KEY: via})
     plan = with_values(prepared.plan, {"reduce.via": via})
-    return Settled(
+    return AutoReduceResult(
         resolved=replace(resolved, config=config),
         prepared=replace(prepared, plan=plan),
         said=said,

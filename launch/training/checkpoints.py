@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from jaxdist.launch.config.provenance import Resolved
+from jaxdist.launch.config.provenance import ResolvedConfig
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.training.job.job import Job
 from jaxdist.train.state import TrainState
@@ -20,7 +20,7 @@ def open_checkpoints(folder: RunFolder, keep: int) -> "Checkpoints":
     return Checkpoints(folder.checkpoints, keep=keep)
 
 
-class Notes:
+class RunCheckpointer:
     """Saves states with what a reader needs to know of their run.
 
     Args:
@@ -30,7 +30,7 @@ class Notes:
     """
 
     def __init__(
-        self, checkpoints: "Checkpoints", resolved: Resolved, job: Job
+        self, checkpoints: "Checkpoints", resolved: ResolvedConfig, job: Job
     ) -> None:
         self._checkpoints, self._layout = checkpoints, job.layout
         self._about = {

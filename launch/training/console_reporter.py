@@ -10,13 +10,13 @@ from rich.console import Console
 from jaxdist.core.text.formatting import count, percent
 from jaxdist.launch.distributed.process_group import company
 from jaxdist.launch.terminal.console import console
-from jaxdist.launch.terminal.progress_bar import Progress
-from jaxdist.launch.terminal.run_header import Opening, many
+from jaxdist.launch.terminal.progress_bar import ProgressBar
+from jaxdist.launch.terminal.run_header import TerminalRunHeader, many
 from jaxdist.launch.training.host_cache import kept_words
 from jaxdist.launch.training.job.optimizer_schedule import read_schedule
 from jaxdist.launch.training.job.shuffle_quality import shuffle_line
-from jaxdist.launch.training.session import Start
-from jaxdist.train.callbacks import Score
+from jaxdist.launch.training.session import TrainingSession
+from jaxdist.train.callbacks import EvalMetrics
 from jaxdist.train.program import Program
 
 _SMOOTH: Final = 0.1
@@ -27,7 +27,7 @@ NO_CHAIN: Final = (
 """What a network that is no chain misses."""
 
 
-class Terminal:
+class ConsoleReporter:
     """Shows a run on the terminal: facts on standard output, progress on error.
 
     Args:
@@ -37,7 +37,7 @@ class Terminal:
     def __init__(self, *, quiet: bool) -> None:
         self._out: Console = console(error=quiet)
         self._quiet, self._stack = quiet, contextlib.ExitStack()
-        self._line: Progress | None = None
+        self._line: ProgressBar | None = None
         self._batch, self._pace = 0, 0.0
 
     def __enter__(self) -> Self:
@@ -51,7 +51,7 @@ class Terminal:
     ) -> None:
         self._stack.close()
 
-    def begins(self, start: Start) -> None:
+    def begins(self, start: TrainingSession) -> None:
         """Print the opening and start the progress line."""
         course = start.job.course
         if not self._quiet:
@@ -59,7 +59,7 @@ class Terminal:
             self._out.print()
         self._batch = start.job.order.batch
         self._line = self._stack.enter_context(
-            Progress(
+            ProgressBar(
                 steps=course.steps,
                 epochs=start.job.config.epochs,
                 start=start.step,
@@ -74,7 +74,7 @@ class Terminal:
         if self._line is not None:
             self._line.update(step, loss, self._batch / max(self._pace, 1e-9))
 
-    def tested(self, *, step: int, score: Score) -> None:
+    def tested(self, *, step: int, score: EvalMetrics) -> None:
         """Show nothing: the closing has the last score and the report all of them."""
 
     def note(self, text: str) -> None:
@@ -87,30 +87,30 @@ class Terminal:
         self._stack.close()
 
 
-class Silent(contextlib.nullcontext["Silent"]):
+class NullReporter(contextlib.nullcontext["NullReporter"]):
     """Shows nothing: one process of a run speaks for all."""
 
-    def __enter__(self) -> "Silent":
+    def __enter__(self) -> "NullReporter":
         return self
 
-    def begins(self, start: Start) -> None:
+    def begins(self, start: TrainingSession) -> None:
         """Show nothing."""
 
     def update(self, *, step: int, loss: float, step_s: float) -> None:
         """Show nothing."""
 
-    def tested(self, *, step: int, score: Score) -> None:
+    def tested(self, *, step: int, score: EvalMetrics) -> None:
         """Show nothing."""
 
     def note(self, text: str) -> None:
         """Show nothing."""
 
 
-def opening(start: Start) -> Opening:
+def opening(start: TrainingSession) -> TerminalRunHeader:
     """Gather the facts of a beginning."""
     job, config = start.job, start.job.config
     schedule = read_schedule(config, job.layout.plan, job.layout.task, job.course)
-    return Opening(
+    return TerminalRunHeader(
         experiment=start.resolved.source,
         plan=job.layout.plan,
         platform=start.prepared.platform,
@@ -137,7 +137,7 @@ def opening(start: Start) -> Opening:
     )
 
 
-def _warnings(start: Start) -> list[str]:
+def _warnings(start: TrainingSession) -> list[str]:
     skipped = start.restored.skipped if start.restored is not None else ()
     return [
         *start.prepared.notes,
@@ -148,7 +148,7 @@ def _warnings(start: Start) -> list[str]:
     ]
 
 
-def _left_over(start: Start) -> list[str]:
+def _left_over(start: TrainingSession) -> list[str]:
     """Say where a run ends between two outer steps."""
     every, steps = start.job.layout.plan.outer.every, start.job.course.steps
     if start.job.layout.plan.replicas == 1 or not steps % every:
@@ -166,7 +166,7 @@ def audit_line(program: Program) -> str:
     return f"{many(made, 'collective')}, {found}"
 
 
-def accuracy_line(score: Score) -> str:
+def accuracy_line(score: EvalMetrics) -> str:
     """Write a score in one line.
 
     >>> accuracy_line({"accuracy": 0.75, "correct": 3, "answers": 4, "loss": 0.03})

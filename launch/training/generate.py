@@ -92,7 +92,7 @@ def _unknown(unknown: list[str], vocabulary: str) -> BadInput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Caption:
+class ClipCaption:
     """A caption of a held-out clip, and the one in the data."""
 
     checkpoint: int
@@ -110,7 +110,7 @@ def caption_clip(
     *,
     words: int,
     checkpoint: int | None = None,
-) -> Caption:
+) -> ClipCaption:
     """Say what happens in a held-out clip.
 
     Args:
@@ -134,7 +134,7 @@ def caption_clip(
             network, clip
         )
     vocabulary = notes.about["vocabulary"]
-    return Caption(
+    return ClipCaption(
         checkpoint=notes.step,
         said=decode(said[0].tolist(), vocabulary),
         written=decode(sample["target"][0].tolist(), vocabulary),

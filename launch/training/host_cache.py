@@ -5,9 +5,13 @@ from typing import TYPE_CHECKING, Final
 
 from jaxdist.input.config import DataConfig
 from jaxdist.input.device_put import rows_held
-from jaxdist.input.local_shuffle.setup import Keep, check_rows, check_threads
+from jaxdist.input.local_shuffle.setup import (
+    Keep,
+    check_rows,
+    check_threads,
+)
 from jaxdist.launch.distributed.network_interface import between_hosts
-from jaxdist.launch.distributed.process_group import Company
+from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.run_folder.folder import check_writable
 from jaxdist.launch.training.job.job import Job
 
@@ -18,7 +22,7 @@ _PLACES: Final = {"memory": "in memory", "disk": "on disk"}
 _BRINGS: Final = {"origin": "the data set", "peers": "peers"}
 
 
-def keep_for(job: Job, source: "Source", mine: Company, name: str) -> Keep | None:
+def keep_for(job: Job, source: "Source", mine: ProcessGroup, name: str) -> Keep | None:
     """Return how this process keeps samples; None where it keeps none.
 
     Every process of the run calls it at the same time, before anything is written.

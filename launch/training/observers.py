@@ -10,36 +10,36 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from jaxdist.launch.distributed.process_group import Company
+from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.training.job.job import Job
-from jaxdist.launch.training.monitor.heartbeat import Bulletin
-from jaxdist.launch.training.monitor.stragglers import Stragglers
-from jaxdist.launch.training.monitor.watchdog import Watch
+from jaxdist.launch.training.monitor.heartbeat import StatusWriter
+from jaxdist.launch.training.monitor.stragglers import StragglerMonitor
+from jaxdist.launch.training.monitor.watchdog import HangWatchdog
 from jaxdist.train.metrics import Recorder
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attended:
+class RunObservers:
     """Those whom a sitting speaks to."""
 
     recorder: Recorder
     """Is told of each phase, and tells the others."""
-    news: Bulletin
+    news: StatusWriter
     """Is told that the run was accepted, and how it ended."""
 
 
 @contextmanager
 def attended(
     job: Job,
-    mine: Company,
+    mine: ProcessGroup,
     folder: RunFolder,
     own: RunFolder,
     *,
     note: Callable[[str], None],
     on_processor: bool,
     started: float,
-) -> Iterator[Attended]:
+) -> Iterator[RunObservers]:
     """Yield those whom a sitting speaks to; they leave in reverse.
 
     Args:
@@ -52,9 +52,9 @@ def attended(
         started: when the command started, Unix seconds.
     """
     config = job.config.run
-    watch = Watch(mine, config.hang_s, folder.stacks)
+    watch = HangWatchdog(mine, config.hang_s, folder.stacks)
     every = config.straggler_every
-    slow = Stragglers(mine, every, note, own.slow, on_processor=on_processor)
+    slow = StragglerMonitor(mine, every, note, own.slow, on_processor=on_processor)
 
     def enters(phase: str, step: int) -> None:
         watch.enters(phase, step)
@@ -65,6 +65,6 @@ def attended(
         stack.callback(recorder.close)
         stack.enter_context(watch)
         stack.enter_context(slow)
-        news = Bulletin(own.status, job.course.steps, mine, watch.places)
+        news = StatusWriter(own.status, job.course.steps, mine, watch.places)
         stack.enter_context(news)
-        yield Attended(recorder=recorder, news=news)
+        yield RunObservers(recorder=recorder, news=news)

@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from jaxdist.core.errors import BadInput, Remark
+from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.config.tree import values
 from jaxdist.launch.config.value_text import write_value
-from jaxdist.launch.devices.prepare import Prepared
-from jaxdist.launch.distributed.process_group import Company
+from jaxdist.launch.devices.prepare import PreparedDevices
+from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.run_folder.lockfile import installed_versions
 
 if TYPE_CHECKING:
-    from jaxdist.partition.flops import Work
+    from jaxdist.partition.flops import LayerFlops
     from jaxdist.train.layout import Layout
     from jaxdist.train.program import Program
 
@@ -33,11 +33,11 @@ _CLOCK_S: Final = 1.0
 """Seconds by which clocks may differ."""
 _WHERE: Final = ("data.dir", "data.store", "run.dir")
 """Keys (or their beginnings) that a host may have for itself."""
-Facts = Mapping[str, str]
+ProcessFacts = Mapping[str, str]
 """Names and values that all processes have alike."""
 
 
-def check_settings(mine: Company, config: Experiment) -> None:
+def check_settings(mine: ProcessGroup, config: Experiment) -> None:
     """Refuse processes with other packages or another configuration.
 
     Raises:
@@ -49,7 +49,7 @@ def check_settings(mine: Company, config: Experiment) -> None:
     check_alike(mine, "settings", {**versions, **what})
 
 
-def check_devices(mine: Company, prepared: Prepared) -> None:
+def check_devices(mine: ProcessGroup, prepared: PreparedDevices) -> None:
     """Refuse processes with other devices, and remark on clocks that differ.
 
     Raises:
@@ -65,7 +65,7 @@ def check_devices(mine: Company, prepared: Prepared) -> None:
 
 
 def check_lowered(
-    mine: Company, layout: "Layout", lowered: Any, work: "Sequence[Work]"
+    mine: ProcessGroup, layout: "Layout", lowered: Any, work: "Sequence[LayerFlops]"
 ) -> None:
     """Refuse processes whose steps differ, before they are compiled.
 
@@ -81,7 +81,7 @@ def check_lowered(
     check_alike(mine, "step in detail", detail_of(lowered))
 
 
-def check_program(mine: Company, program: "Program") -> None:
+def check_program(mine: ProcessGroup, program: "Program") -> None:
     """Refuse processes whose compilers have made other collectives of one step.
 
     Raises:
@@ -97,7 +97,7 @@ def check_program(mine: Company, program: "Program") -> None:
     check_alike(mine, "program", {"collectives": found})
 
 
-def check_alike(mine: Company, what: str, facts: Facts) -> None:
+def check_alike(mine: ProcessGroup, what: str, facts: ProcessFacts) -> None:
     """Refuse processes of one run that differ.
 
     Every process calls it, at the same place.
@@ -129,11 +129,11 @@ def check_alike(mine: Company, what: str, facts: Facts) -> None:
     )
 
 
-def _said(mine: Company, key: str, rank: int) -> Facts:
+def _said(mine: ProcessGroup, key: str, rank: int) -> ProcessFacts:
     return json.loads(mine.store.blocking_key_value_get(f"{key}/{rank}", _WAIT_MS))
 
 
-def differences(found: Sequence[Facts]) -> str:
+def differences(found: Sequence[ProcessFacts]) -> str:
     """Say which processes differ from most of the others, and in what.
 
     Args:
@@ -148,7 +148,7 @@ def differences(found: Sequence[Facts]) -> str:
     return "; ".join(rows[:_MOST]) + more
 
 
-def _differ(name: str, found: Sequence[Facts]) -> list[str]:
+def _differ(name: str, found: Sequence[ProcessFacts]) -> list[str]:
     had = [facts.get(name, "none") for facts in found]
     # Of as many on either side, process 0's is the one that was meant.
     usual = max(had, key=lambda value: (had.count(value), value == had[0]))
@@ -160,8 +160,8 @@ def _differ(name: str, found: Sequence[Facts]) -> list[str]:
     ]
 
 
-def check_clocks(mine: Company) -> None:
-    """Remark, in process 0, on hosts whose clocks differ from its own.
+def check_clocks(mine: ProcessGroup) -> None:
+    """JaxdistWarning, in process 0, on hosts whose clocks differ from its own.
 
     Every process calls it, at the same place.
     """
@@ -182,4 +182,4 @@ def check_clocks(mine: Company) -> None:
     if off:
         said = ", ".join(f"rank {rank} {s:+.1f} s" for rank, s in off.items())
         text = f"clocks differ from that of process 0: {said}; times in logs do too"
-        warnings.warn(Remark(text), stacklevel=2)
+        warnings.warn(JaxdistWarning(text), stacklevel=2)

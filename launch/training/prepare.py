@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from jaxdist.input.local_shuffle.setup import Keep
 from jaxdist.input.registry import open_data
-from jaxdist.launch.config.provenance import Resolved
-from jaxdist.launch.devices.prepare import Prepared
-from jaxdist.launch.distributed.process_group import Company
+from jaxdist.launch.config.provenance import ResolvedConfig
+from jaxdist.launch.devices.prepare import PreparedDevices
+from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.run_folder.config_diff import check_resume, check_samples
 from jaxdist.launch.run_folder.folder import (
     RunFolder,
@@ -15,8 +15,13 @@ from jaxdist.launch.run_folder.folder import (
     folder_of,
     write_whole,
 )
-from jaxdist.launch.run_folder.lockfile import Data, read_lock, samples_of, write_lock
-from jaxdist.launch.training.auto_reduce import Settled, recorded, settled
+from jaxdist.launch.run_folder.lockfile import (
+    SampleFingerprints,
+    read_lock,
+    samples_of,
+    write_lock,
+)
+from jaxdist.launch.training.auto_reduce import AutoReduceResult, recorded, settled
 from jaxdist.launch.training.host_cache import keep_for
 from jaxdist.launch.training.job.batch_spec import wanted
 from jaxdist.launch.training.job.job import Job, make_job
@@ -27,18 +32,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class PreparedRun:
     """What a sitting has before it."""
 
     job: Job
     """What runs."""
     folder: RunFolder
     """Of the run."""
-    now: Settled
+    now: AutoReduceResult
     """The settings and devices, with nothing left to a measurement."""
     sources: "tuple[Source, Source]"
     """Training and held-out samples."""
-    samples: Data
+    samples: SampleFingerprints
     """The same, as the lock file has them."""
     keep: Keep | None
     """How this process keeps its samples."""
@@ -52,7 +57,9 @@ class Work:
         write_whole(own.plan, self.now.prepared.plan.to_json())
 
 
-def looked_through(resolved: Resolved, prepared: Prepared, mine: Company) -> Work:
+def looked_through(
+    resolved: ResolvedConfig, prepared: PreparedDevices, mine: ProcessGroup
+) -> PreparedRun:
     """Open what a configuration names; refuse what cannot run, with nothing written.
 
     Every process of the run calls it at the same time.
@@ -72,7 +79,7 @@ def looked_through(resolved: Resolved, prepared: Prepared, mine: Company) -> Wor
         sources, samples = _opened(asked.resolved.config, folder)
     now = settled(asked, sources[0])
     job = make_job(now.resolved.config, now.prepared.plan, sources[0])
-    return Work(
+    return PreparedRun(
         job=job,
         folder=folder,
         now=now,
@@ -84,7 +91,7 @@ def looked_through(resolved: Resolved, prepared: Prepared, mine: Company) -> Wor
 
 def _opened(
     config: "Experiment", folder: RunFolder
-) -> "tuple[tuple[Source, Source], Data]":
+) -> "tuple[tuple[Source, Source], SampleFingerprints]":
     """Open the samples of a run; refuse what does not go on with the run of before."""
     before = read_lock(folder) if folder.exists else None
     if before is not None:

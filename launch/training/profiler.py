@@ -20,30 +20,30 @@ from jaxdist.core.step_breakdown import (
     PACKING,
     UPDATE,
     WAITING,
-    Measured,
+    StepBreakdown,
 )
 from jaxdist.launch.devices.platform import own_cores
 from jaxdist.launch.run_folder.folder import write_whole
 from jaxdist.launch.training.job.job import network_of
 from jaxdist.partition.gradient_buckets import BUCKETS
 from jaxdist.pipeline.async_executor import UPDATE as UPDATE_OF_STAGES
-from jaxdist.profile.instruction_term import Part
+from jaxdist.profile.instruction_term import InstructionLabel
 from jaxdist.profile.scopes import modules
 from jaxdist.profile.trace_breakdown import watched
 from jaxdist.profile.xplane import read_spans
 from jaxdist.train.step import UPDATE as UPDATE_OF_STEP
 
 if TYPE_CHECKING:
-    from jaxdist.collectives.hlo_collectives import Move
+    from jaxdist.collectives.hlo_collectives import CollectiveOp
     from jaxdist.train.layout import Layout
     from jaxdist.train.program import Program
 
 
-Window = tuple[int, int]
+StepWindow = tuple[int, int]
 """First and last step to profile, counted from 1."""
 
 
-def read_window(word: str | None) -> Window | None:
+def read_window(word: str | None) -> StepWindow | None:
     """Read `steps=A:B`.
 
     Raises:
@@ -67,7 +67,7 @@ def read_window(word: str | None) -> Window | None:
 def profiled(
     batches: "Iterator[Mapping[str, jax.Array]]",
     start: int,
-    window: Window | None,
+    window: StepWindow | None,
     folder: Path,
 ) -> "Iterator[Mapping[str, jax.Array]]":
     """Pass batches on, and trace while those of the window are trained on.
@@ -136,12 +136,14 @@ def write_measured(program: "Program", traces: Path, since: float, to: Path) -> 
     devices = watched(spans, parts_of(program))
     if devices:
         cores = own_cores()
-        record = Measured(cores=cores, processes=jax.process_count(), devices=devices)
+        record = StepBreakdown(
+            cores=cores, processes=jax.process_count(), devices=devices
+        )
         write_whole(to, record.to_json())
     return bool(devices)
 
 
-def parts_of(program: "Program") -> dict[str, Part]:
+def parts_of(program: "Program") -> dict[str, InstructionLabel]:
     """Tell of each instruction of a compiled step what it is a part of."""
     layers = frozenset(modules(network_of(program.layout.task)))
     text = program.step.as_text() or ""
@@ -150,7 +152,9 @@ def parts_of(program: "Program") -> dict[str, Part]:
     return found | dict(moves)
 
 
-def _computing(text: str, layers: frozenset[str]) -> Iterator[tuple[str, Part]]:
+def _computing(
+    text: str, layers: frozenset[str]
+) -> Iterator[tuple[str, InstructionLabel]]:
     lines = (line for part in computations(text).values() for line in part)
     for line in lines:
         said = _OPERATION.match(line)
@@ -159,15 +163,15 @@ def _computing(text: str, layers: frozenset[str]) -> Iterator[tuple[str, Part]]:
         name = NAME.search(line)
         scopes = re.split(r"[/():]+", name[1]) if name else []
         if _UPDATES.intersection(scopes):
-            yield said[1], Part(term=UPDATE)
+            yield said[1], InstructionLabel(term=UPDATE)
             continue
         if name and BUCKETS in name[1]:
-            yield said[1], Part(term=PACKING)
+            yield said[1], InstructionLabel(term=PACKING)
             continue
         inside = [scope for scope in scopes if scope in layers]
         yield (
             said[1],
-            Part(
+            InstructionLabel(
                 term=COMPUTE,
                 layer=inside[-1] if inside else "",
                 backward="transpose" in scopes,
@@ -176,7 +180,7 @@ def _computing(text: str, layers: frozenset[str]) -> Iterator[tuple[str, Part]]:
         )
 
 
-def _moving(move: "Move", layout: "Layout") -> Part:
+def _moving(move: "CollectiveOp", layout: "Layout") -> InstructionLabel:
     """Name a collective as its plan does; of several, by its scopes."""
     scopes = re.split(r"[/():]+", move.name)
     rows = [
@@ -196,7 +200,7 @@ def _moving(move: "Move", layout: "Layout") -> Part:
     )
     what = best.what if best else move.kind
     term = f"{what}, {' x '.join(move.axes) or 'unknown devices'}"
-    return Part(term=term, waits=BUBBLE if "pipe" in move.axes else WAITING)
+    return InstructionLabel(term=term, waits=BUBBLE if "pipe" in move.axes else WAITING)
 
 
 def _of_stage(name: str) -> tuple[str, int] | None:

@@ -3,19 +3,19 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from jaxdist.launch.config.provenance import Resolved
-from jaxdist.launch.devices.prepare import Prepared
+from jaxdist.launch.config.provenance import ResolvedConfig
+from jaxdist.launch.devices.prepare import PreparedDevices
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.training.job.job import Job
-from jaxdist.train.callbacks import Watcher
+from jaxdist.train.callbacks import TrainingCallback
 from jaxdist.train.program import Program
 
 if TYPE_CHECKING:
-    from jaxdist.train.checkpoint.restore import Restored
+    from jaxdist.train.checkpoint.restore import RestoredState
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class TrainingSession:
     """How a sitting begins."""
 
     job: Job
@@ -24,13 +24,13 @@ class Start:
     """The compiled step."""
     folder: RunFolder
     """Where its files go."""
-    prepared: Prepared
+    prepared: PreparedDevices
     """The devices."""
-    resolved: Resolved
+    resolved: ResolvedConfig
     """The configuration and who set it."""
     samples: tuple[int, int]
     """Training and held-out samples."""
-    restored: "Restored | None"
+    restored: "RestoredState | None"
     """The checkpoint it goes on from, with those that were skipped."""
     chosen: str = ""
     """How gradients are summed, where that was measured, as one line."""
@@ -41,10 +41,10 @@ class Start:
         return 0 if self.restored is None else int(self.restored.step)
 
 
-class Onlooker(Watcher, Protocol):
+class RunObserver(TrainingCallback, Protocol):
     """Someone who is told how a sitting begins, too."""
 
-    def begins(self, start: Start) -> None:
+    def begins(self, start: TrainingSession) -> None:
         """See the beginning, before the first step."""
 
     def note(self, text: str) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from jaxdist.core.run_record import Run
 from jaxdist.launch.run_folder.folder import RunFolder, write_whole
 from jaxdist.launch.training.job.shuffle_quality import mixed, shuffle_line
-from jaxdist.launch.training.session import Start
-from jaxdist.train.loop import Outcome
+from jaxdist.launch.training.session import TrainingSession
+from jaxdist.train.loop import FitResult
 from jaxdist.train.metrics import Recorder
 from jaxdist.train.nonfinite import skipped_steps
 
@@ -25,8 +25,8 @@ _NOT_EVALUATED: Final = {
 
 
 def record_of(
-    start: Start,
-    outcome: Outcome,
+    start: TrainingSession,
+    outcome: FitResult,
     recorder: Recorder,
     *,
     checkpoint: int | None,
@@ -84,7 +84,9 @@ def _step_s(recorder: Recorder) -> tuple[float, float, float]:
     return float(low), float(median), float(high)
 
 
-def write_mixed(own: RunFolder, start: Start, source: "Source", steps: int) -> None:
+def write_mixed(
+    own: RunFolder, start: TrainingSession, source: "Source", steps: int
+) -> None:
     """Write down how well samples were mixed, where a part of them was exchanged."""
     order = start.job.order
     found = mixed(order, source, steps * order.batch / len(source))

@@ -13,43 +13,45 @@ import jax
 
 from jaxdist.core.run_record import Run
 from jaxdist.input.device_feed import Feed, train_feed
-from jaxdist.launch.config.provenance import Resolved
-from jaxdist.launch.devices.prepare import Prepared
+from jaxdist.launch.config.provenance import ResolvedConfig
+from jaxdist.launch.devices.prepare import PreparedDevices
 from jaxdist.launch.distributed.preemption import never, until
-from jaxdist.launch.distributed.process_group import Company, company
+from jaxdist.launch.distributed.process_group import ProcessGroup, company
 from jaxdist.launch.run_folder.folder import RunFolder, write_whole
 from jaxdist.launch.run_folder.folder_lock import claimed
-from jaxdist.launch.training.checkpoints import Notes, open_checkpoints
+from jaxdist.launch.training.checkpoints import RunCheckpointer, open_checkpoints
 from jaxdist.launch.training.evaluate import evaluator
 from jaxdist.launch.training.job.job import Job
 from jaxdist.launch.training.observers import attended
 from jaxdist.launch.training.preflight import check_lowered, check_program
-from jaxdist.launch.training.prepare import Work, looked_through
+from jaxdist.launch.training.prepare import PreparedRun, looked_through
 from jaxdist.launch.training.profiler import write_measured
-from jaxdist.launch.training.session import Onlooker, Start
+from jaxdist.launch.training.session import RunObserver, TrainingSession
 from jaxdist.launch.training.summary import record_of, write_mixed
 from jaxdist.partition.audit import let_pass, stop
 from jaxdist.train import program as programs
-from jaxdist.train.loop import Outcome, fit
+from jaxdist.train.loop import FitResult, fit
 from jaxdist.train.metrics import Recorder
 from jaxdist.train.program import Program
-from jaxdist.train.run_schedule import Course
+from jaxdist.train.run_schedule import RunSchedule
 from jaxdist.train.state import TrainState
 
 if TYPE_CHECKING:
     from jaxdist.train.checkpoint.checkpoints import Checkpoints
-    from jaxdist.train.checkpoint.restore import Restored
+    from jaxdist.train.checkpoint.restore import RestoredState
 
-Batches = Iterator[Mapping[str, jax.Array]]
+BatchIterator = Iterator[Mapping[str, jax.Array]]
 
 
 def train(
-    resolved: Resolved,
-    prepared: Prepared,
-    onlooker: Onlooker,
+    resolved: ResolvedConfig,
+    prepared: PreparedDevices,
+    onlooker: RunObserver,
     *,
     started: float,
-    through: Callable[[Batches, int], Batches] = lambda batches, start: batches,
+    through: Callable[[BatchIterator, int], BatchIterator] = lambda batches, start: (
+        batches
+    ),
     ends: Callable[[], bool] = never,
 ) -> tuple[Run, RunFolder]:
     """Run a configuration to its end, or until asked to end.
@@ -100,7 +102,7 @@ def train(
             batches,
             course=_course(start, to.recorder, mine),
             evaluate=judge,
-            saver=Notes(checkpoints, start.resolved, work.job),
+            saver=RunCheckpointer(checkpoints, start.resolved, work.job),
             recorder=to.recorder,
             watcher=onlooker,
             rates=work.job.rates,
@@ -120,11 +122,14 @@ def _aside(stack: ExitStack) -> RunFolder:
 
 
 def _begin(
-    work: Work, checkpoints: "Checkpoints", recorder: Recorder, mine: Company
-) -> tuple[Start, TrainState]:
+    work: PreparedRun,
+    checkpoints: "Checkpoints",
+    recorder: Recorder,
+    mine: ProcessGroup,
+) -> tuple[TrainingSession, TrainState]:
     """Compile the step, and compute or read the first state."""
     program, state, restored = _compiled(work.job, checkpoints, recorder, mine)
-    start = Start(
+    start = TrainingSession(
         job=work.job,
         program=program,
         folder=work.folder,
@@ -138,8 +143,8 @@ def _begin(
 
 
 def _compiled(
-    job: Job, checkpoints: "Checkpoints", recorder: Recorder, mine: Company
-) -> "tuple[Program, TrainState, Restored | None]":
+    job: Job, checkpoints: "Checkpoints", recorder: Recorder, mine: ProcessGroup
+) -> "tuple[Program, TrainState, RestoredState | None]":
     """Compile the step while the first state is computed or read."""
     fresh = not checkpoints.steps()
     with recorder.phase("compile", 0), ThreadPoolExecutor(1) as pool:
@@ -156,7 +161,7 @@ def _compiled(
     return program, job.layout.take(restored.state), restored
 
 
-def _train_feed(start: Start, work: Work) -> Feed:
+def _train_feed(start: TrainingSession, work: PreparedRun) -> Feed:
     layout, data = start.job.layout, start.job.config.data
     return train_feed(
         work.sources[0],
@@ -171,7 +176,9 @@ def _train_feed(start: Start, work: Work) -> Feed:
     )
 
 
-def _course(start: Start, recorder: Recorder, mine: Company) -> Course:
+def _course(
+    start: TrainingSession, recorder: Recorder, mine: ProcessGroup
+) -> RunSchedule:
     """Return the course; all processes owe the evaluation that process 0 misses."""
     step, course = start.step, start.job.course
     # The sitting before was asked to end in an evaluation.
@@ -180,8 +187,8 @@ def _course(start: Start, recorder: Recorder, mine: Company) -> Course:
 
 
 def _end(
-    start: Start,
-    outcome: Outcome,
+    start: TrainingSession,
+    outcome: FitResult,
     recorder: Recorder,
     checkpoints: "Checkpoints",
     feed: Feed,

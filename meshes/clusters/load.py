@@ -90,7 +90,7 @@ def of_tree(tree: Mapping[str, Any], stem: str) -> Cluster:
     return Cluster.from_tree({**top, "device": device, "levels": made})
 
 
-Reader = Callable[[object, str], float]
+NumberParser = Callable[[object, str], float]
 
 
 def _plain(value: object, where: str) -> float:
@@ -105,7 +105,7 @@ def _plain(value: object, where: str) -> float:
     )
 
 
-_CLUSTER: Final[Mapping[str, Reader]] = {
+_CLUSTER: Final[Mapping[str, NumberParser]] = {
     "host_link": parsing.bandwidth,
     "host_memory": parsing.volume,
     "input_rate": parsing.bandwidth,
@@ -113,32 +113,32 @@ _CLUSTER: Final[Mapping[str, Reader]] = {
     "jitter": _plain,
     "overlap": _plain,
 }
-_DEVICE: Final[Mapping[str, Reader]] = {
+_DEVICE: Final[Mapping[str, NumberParser]] = {
     "memory": parsing.volume,
     "memory_bandwidth": parsing.bandwidth,
     "launch": parsing.seconds,
     "crowd": _plain,
 }
-_LEVEL: Final[Mapping[str, Reader]] = {
+_LEVEL: Final[Mapping[str, NumberParser]] = {
     "alpha": parsing.seconds,
     "bandwidth": parsing.bandwidth,
     "port_bandwidth": parsing.bandwidth,
     "oversubscription": _plain,
     "length": parsing.metres,
 }
-_LINE: Final[Mapping[str, Reader]] = {
+_LINE: Final[Mapping[str, NumberParser]] = {
     "messages": _plain,
     "share": _plain,
     "skew": parsing.seconds,
 }
-_TABLES: Final[Mapping[str, Reader]] = {
+_TABLES: Final[Mapping[str, NumberParser]] = {
     "flops": parsing.work_rate,
     "packing": parsing.seconds,
 }
 """Numbers of a device by a name that is no field: of a dtype, of a way of summing."""
 
 
-def reader_of(path: str) -> Reader:
+def reader_of(path: str) -> NumberParser:
     """Return what reads the number at a path of a cluster: its name says its unit."""
     table, _, name = path.removeprefix("device.").rpartition(".")
     if table in _TABLES:
@@ -148,7 +148,7 @@ def reader_of(path: str) -> Reader:
 
 
 def _table(
-    tree: object, known: Mapping[str, Reader], where: str, origin: str
+    tree: object, known: Mapping[str, NumberParser], where: str, origin: str
 ) -> dict[str, Any]:
     """Return a table with its numbers in SI units, each with an origin."""
     if not isinstance(tree, Mapping):
@@ -185,7 +185,9 @@ def _table(
     return values
 
 
-def _number(value: object, reader: Reader, where: str, origin: str) -> dict[str, Any]:
+def _number(
+    value: object, reader: NumberParser, where: str, origin: str
+) -> dict[str, Any]:
     if isinstance(value, Mapping):
         check_fields(value, ("value", "origin"), where)
         origin = value.get("origin", origin)

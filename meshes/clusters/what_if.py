@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.core.validation import check_fields
 from jaxdist.meshes.clusters.load import reader_of
@@ -36,7 +36,9 @@ def changed(cluster: Cluster, words: Iterable[str]) -> Cluster:
             )
         check_fields({path: text}, cluster.paths, cluster.name)
         value = reader_of(path)(_number_or_text(text), path)
-        cluster = cluster.with_number(path, Number(value, f"given: what if {word}"))
+        cluster = cluster.with_number(
+            path, SourcedNumber(value, f"given: what if {word}")
+        )
     return cluster
 
 

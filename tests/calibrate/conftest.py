@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxdist.calibrate.measured_rows import Constant, Row
+from jaxdist.calibrate.measured_rows import FreeConstant, MeasuredRow
 
-RATE = Constant(
+RATE = FreeConstant(
     name="rate", unit="1/s", low=0.1, high=100, start=1, origin="given: toy"
 )
-WAIT = Constant(name="wait", unit="s", low=0, high=5, start=1, origin="given: toy")
+WAIT = FreeConstant(name="wait", unit="s", low=0, high=5, start=1, origin="given: toy")
 MORE = tuple(replace(WAIT, name=name) for name in ("a", "b"))
 
 
@@ -18,7 +18,7 @@ MORE = tuple(replace(WAIT, name=name) for name in ("a", "b"))
 class Toy:
     name: str = "toy"
     cluster: str = "cpu-fake"
-    constants: tuple[Constant, ...] = (RATE, WAIT, *MORE)
+    constants: tuple[FreeConstant, ...] = (RATE, WAIT, *MORE)
 
     def matches(self, header):
         return "work" in header
@@ -28,7 +28,7 @@ class Toy:
 
 
 def row(work, measured, spread=None, **columns):
-    return Row(
+    return MeasuredRow(
         label=f"work {work}",
         devices=int(work),
         columns={"devices": str(work), **columns},

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from jaxdist.calibrate.algorithm_switch import switch_of
-from jaxdist.calibrate.alpha_beta_fit import Timing, wire
+from jaxdist.calibrate.alpha_beta_fit import CollectiveTiming, wire
 from jaxdist.core.plan import MeshShape
-from jaxdist.core.plan.placement import Placed
+from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.launch.cli.main import main
 from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.collective_times import seconds
@@ -150,7 +150,9 @@ def test_the_oracle_predicts_the_times_that_were_read(read, tmp_path, program):
     code, _, _ = read(nccl(program), cluster=tmp_path / "mine.json")
     assert code == 0
     group = group_of(
-        find(str(tmp_path / "cluster.json")), Placed(mesh=MeshShape(data=16)), ["data"]
+        find(str(tmp_path / "cluster.json")),
+        MeshPlacement(mesh=MeshShape(data=16)),
+        ["data"],
     )
     for size in (1 << 14, 1 << 28):
         predicted = seconds(KINDS[program], size, 1, group)
@@ -231,7 +233,7 @@ def test_noise_is_no_switch():
     ):
         sizes = [1 << (10 + i) for i in range(len(signs))]
         timed = [
-            Timing(
+            CollectiveTiming(
                 kind="collective-permute",
                 payload=size,
                 seconds=(ALPHA + size / 1e9) * (1 + 0.1 * sign),

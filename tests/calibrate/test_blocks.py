@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType
 
 from jaxdist.calibrate.blocks import (
-    Subject,
+    BlockCase,
     _backward,
     _forward,
     _rings,
@@ -20,7 +20,7 @@ from jaxdist.calibrate.blocks import (
 from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
 from jaxdist.launch.calibration.block_timing import blocks_of
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.abstract_step import Subject as Described
+from jaxdist.launch.training.job.abstract_step import StepDescriber as Described
 from jaxdist.layers.manual_axes import manual
 
 NETWORKS = {
@@ -141,7 +141,7 @@ def test_blocks_say_nothing_to_other_devices(mesh):
         return weights[0] @ slopes[0]
 
     eye = jax.ShapeDtypeStruct((8, 8), "float32")
-    subject = Subject(
+    subject = BlockCase(
         key="a", samples=1, flops=1e3, call=call, weights=(eye,), slopes=(eye,), rest=()
     )
     timed(mesh, [subject])

@@ -6,7 +6,7 @@ import pytest
 
 from jaxdist.calibrate.fit import fit
 from jaxdist.calibrate.fitted_constants import fitted
-from jaxdist.calibrate.formats.calculon import Calculon
+from jaxdist.calibrate.formats.calculon import CalculonFormat
 from jaxdist.calibrate.measured_rows import starts
 from jaxdist.calibrate.row_filter import selection
 from jaxdist.calibrate.score import score
@@ -14,7 +14,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.meshes.clusters.load import find
 
 DATA = Path(__file__).parent / "data" / "calculon"
-FORM = Calculon()
+FORM = CalculonFormat()
 CLUSTER = find(FORM.cluster)
 
 

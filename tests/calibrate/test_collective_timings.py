@@ -8,8 +8,8 @@ import pytest
 from jax.sharding import AxisType
 
 from jaxdist.calibrate import collective_timings
-from jaxdist.calibrate.alpha_beta_fit import Timing
-from jaxdist.calibrate.hosts import Among, Hosts
+from jaxdist.calibrate.alpha_beta_fit import CollectiveTiming
+from jaxdist.calibrate.hosts import DeviceGroup, HostTopology
 from jaxdist.calibrate.skew import apart
 from jaxdist.collectives.hlo_collectives import read_collectives
 
@@ -22,7 +22,7 @@ def mesh_of(count):
 def test_every_kind_is_timed_in_groups_of_every_size(monkeypatch):
     some = {1 << 10: ((3, 11), 5), 1 << 18: ((1, 3), 5)}
     monkeypatch.setattr(collective_timings, "SIZES", some)
-    groups = Hosts(count=1, devices=4).within
+    groups = HostTopology(count=1, devices=4).within
     found = collective_timings.chained(mesh_of(4), groups)
     assert {(one.kind, one.devices) for one in found} == {
         (kind, size) for kind in collective_timings._KINDS for size in (2, 4)
@@ -38,7 +38,11 @@ def test_groups_lie_as_those_of_a_mesh_axis():
     """Of two hosts of two: both of one, one of each, all of both."""
     ids = [device.id for device in jax.devices()[:4]]
     found = {}
-    for among in (Among(devices=2), Among(devices=2, stride=2), Among(devices=4)):
+    for among in (
+        DeviceGroup(devices=2),
+        DeviceGroup(devices=2, stride=2),
+        DeviceGroup(devices=4),
+    ):
         mesh = collective_timings.parted(mesh_of(4), among)
         rows = np.moveaxis(mesh.devices, 1, 2).reshape(-1, among.devices)
         found[among] = [[ids.index(one.id) for one in row] for row in rows]
@@ -51,7 +55,7 @@ def test_groups_lie_as_those_of_a_mesh_axis():
 
 def test_groups_of_devices_apart_are_timed_all_at_once(monkeypatch):
     monkeypatch.setattr(collective_timings, "SIZES", {1 << 10: ((1, 2), 1)})
-    (group,) = Hosts(count=2, devices=2).between[:1]
+    (group,) = HostTopology(count=2, devices=2).between[:1]
     calls = []
 
     def on_all(mesh, function, *own):
@@ -65,7 +69,7 @@ def test_groups_of_devices_apart_are_timed_all_at_once(monkeypatch):
         lambda mesh, calls, times: np.ones((len(calls), times)),
     )
     found = collective_timings.chained(mesh_of(4), [group])
-    assert {one.among for one in found} == {Among(devices=2, stride=2)}
+    assert {one.among for one in found} == {DeviceGroup(devices=2, stride=2)}
     assert set(calls) == {(1, 2, 2)}
 
 
@@ -135,7 +139,7 @@ def test_what_is_waited_for_late_devices_is_no_part_of_what_links_take(monkeypat
 
     monkeypatch.setattr(collective_timings, "_seconds", seconds)
     monkeypatch.setattr(collective_timings, "SIZES", dict.fromkeys(wire, ((3, 11), 5)))
-    for one in collective_timings.chained(mesh_of(4), [Among(devices=4)]):
+    for one in collective_timings.chained(mesh_of(4), [DeviceGroup(devices=4)]):
         took = [timing.seconds for timing in one.timings]
         if one.kind == "collective-permute":
             assert took == pytest.approx([*wire.values()])
@@ -149,7 +153,10 @@ def test_what_is_waited_for_late_devices_is_no_part_of_what_links_take(monkeypat
 
 
 def test_a_calibration_that_is_quieter_behind_long_kernels_has_no_skew():
-    late = [Timing(kind="collective-permute", payload=8, seconds=s) for s in (1.0, 4.0)]
+    late = [
+        CollectiveTiming(kind="collective-permute", payload=8, seconds=s)
+        for s in (1.0, 4.0)
+    ]
     found = apart(late, soon=1.5, together=2)
     assert found.skew == 0
     assert [one.seconds for one in found.timings] == [1.0, 4.0]

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import AxisType
 
 from jaxdist.calibrate import core_contention
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.meshes.clusters.load import find
 from jaxdist.meshes.clusters.what_if import changed
@@ -49,5 +49,7 @@ def test_it_is_the_time_in_company_over_that_alone(
 def test_no_device_is_faster_in_company():
     with pytest.raises(BadInput, match="at least 1"):
         changed(find("testbed"), ["device.crowd=0.5"])
-    slower = find("testbed").with_number("device.crowd", Number(2.0, "given: a test"))
+    slower = find("testbed").with_number(
+        "device.crowd", SourcedNumber(2.0, "given: a test")
+    )
     assert type(slower).from_json(slower.to_json()) == slower

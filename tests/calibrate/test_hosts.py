@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jaxdist.calibrate.hosts import Among, Hosts, hosts_of
+from jaxdist.calibrate.hosts import DeviceGroup, HostTopology, hosts_of
 
 
 def mesh_of(processes):
@@ -34,17 +34,17 @@ def test_processes_with_several_devices_each_are_hosts(processes, hosts):
 
 
 def test_one_host_is_timed_in_groups_of_every_size():
-    one = Hosts(count=1, devices=8)
-    assert one.within == tuple(Among(devices=size) for size in (2, 4, 8))
+    one = HostTopology(count=1, devices=8)
+    assert one.within == tuple(DeviceGroup(devices=size) for size in (2, 4, 8))
     assert one.between == ()
-    assert one.inside(Among(devices=8)) is None
+    assert one.inside(DeviceGroup(devices=8)) is None
 
 
 @pytest.mark.parametrize(
     ("count", "devices", "groups"), [(2, 2, 3), (4, 2, 5), (4, 4, 7), (8, 8, 11)]
 )
 def test_groups_are_few_and_each_is_another(count, devices, groups):
-    hosts = Hosts(count=count, devices=devices)
+    hosts = HostTopology(count=count, devices=devices)
     found = hosts.within + hosts.between
     assert len(set(found)) == len(found) == groups
     for among in hosts.between:
@@ -54,6 +54,6 @@ def test_groups_are_few_and_each_is_another(count, devices, groups):
 
 
 def test_groups_of_one_size_that_lie_in_two_ways_are_told_apart():
-    hosts = Hosts(count=4, devices=2)
+    hosts = HostTopology(count=4, devices=2)
     of_four = [among for among in hosts.between if among.devices == 4]
     assert [hosts.inside(among) for among in of_four] == [1, 2]

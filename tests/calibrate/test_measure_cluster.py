@@ -4,20 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from jaxdist.calibrate.alpha_beta_fit import Timing, steadied, wire
-from jaxdist.calibrate.collective_timings import Chained
-from jaxdist.calibrate.hosts import Among
+from jaxdist.calibrate.alpha_beta_fit import CollectiveTiming, steadied, wire
+from jaxdist.calibrate.collective_timings import GroupTimings
+from jaxdist.calibrate.hosts import DeviceGroup
 from jaxdist.calibrate.levels import line_of
 from jaxdist.calibrate.measure_cluster import efficiency
 from jaxdist.collectives.hlo_collectives import wire_bytes
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.device import Curve, Device
-from jaxdist.core.cluster.kernel_timings import Kernel
+from jaxdist.core.cluster.device import Device, EfficiencyCurve
+from jaxdist.core.cluster.kernel_timings import KernelTiming
 from jaxdist.core.cluster.level import Level
-from jaxdist.core.cluster.sourced_number import Number
-from jaxdist.core.kernel_shape import Shape
+from jaxdist.core.cluster.sourced_number import SourcedNumber
+from jaxdist.core.kernel_shape import KernelShape
 from jaxdist.core.plan import MeshShape
-from jaxdist.core.plan.placement import Placed
+from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.oracle.collective_times import seconds
 from jaxdist.oracle.link_groups import group_of
 
@@ -25,13 +25,13 @@ ORIGIN = "measured: a test"
 
 
 def kernel(flops, seconds):
-    shape = Shape(kind="product", uses=flops / 2e4, inputs=100, outputs=100)
-    return Kernel(shape=shape, forward_s=seconds, backward_s=3 * seconds)
+    shape = KernelShape(kind="product", uses=flops / 2e4, inputs=100, outputs=100)
+    return KernelTiming(shape=shape, forward_s=seconds, backward_s=3 * seconds)
 
 
 def timings(alpha, bandwidth, devices, sizes=(1 << 10, 1 << 15, 1 << 20, 1 << 24)):
     return [
-        Timing(
+        CollectiveTiming(
             kind="all-reduce",
             payload=size,
             seconds=4 * alpha + wire_bytes("all-reduce", size, devices) / bandwidth,
@@ -49,7 +49,10 @@ def test_a_line_finds_what_a_message_and_a_byte_cost():
 
 def test_a_cost_is_never_negative():
     """Small sums that are faster than the line of the large ones."""
-    odd = [*timings(0.0, 25e6, 4), Timing(kind="all-reduce", payload=64, seconds=1e-9)]
+    odd = [
+        *timings(0.0, 25e6, 4),
+        CollectiveTiming(kind="all-reduce", payload=64, seconds=1e-9),
+    ]
     found = wire(odd, 4)
     assert found.alpha >= 0
     assert found.bandwidth > 0
@@ -73,22 +76,27 @@ def test_a_line_with_its_bend_goes_through_every_timing():
     """
     odd = (3.1e-3, 3.9e-3, 30e-3, 150e-3)
     timed = tuple(
-        Timing(kind="reduce-scatter", payload=each.payload, seconds=took)
+        CollectiveTiming(kind="reduce-scatter", payload=each.payload, seconds=took)
         for each, took in zip(timings(3e-4, 25e6, 4), odd, strict=True)
     )
     level = Level(
-        name="data", size=4, alpha=Number(5e-4, ORIGIN), bandwidth=Number(2e7, ORIGIN)
+        name="data",
+        size=4,
+        alpha=SourcedNumber(5e-4, ORIGIN),
+        bandwidth=SourcedNumber(2e7, ORIGIN),
     )
-    chain = Chained(kind="reduce-scatter", among=Among(devices=4), timings=timed)
+    chain = GroupTimings(
+        kind="reduce-scatter", among=DeviceGroup(devices=4), timings=timed
+    )
     device = Device(
         name="some",
         flops={},
-        memory=Number(1e9, ORIGIN),
-        memory_bandwidth=Number(1e9, ORIGIN),
-        efficiency=Curve(points=((1.0, 1.0),), origin=ORIGIN),
+        memory=SourcedNumber(1e9, ORIGIN),
+        memory_bandwidth=SourcedNumber(1e9, ORIGIN),
+        efficiency=EfficiencyCurve(points=((1.0, 1.0),), origin=ORIGIN),
     )
     cluster = Cluster(name="some", device=device, levels=(level,))
-    group = group_of(cluster, Placed(mesh=MeshShape(data=4)), ["data"])
+    group = group_of(cluster, MeshPlacement(mesh=MeshShape(data=4)), ["data"])
     group = replace(group, lines=(line_of(chain, group, ORIGIN),))
     said = [seconds("reduce-scatter", each.payload, 1, group) for each in timed]
     assert said == pytest.approx((3.5e-3, 3.5e-3, *odd[2:]))

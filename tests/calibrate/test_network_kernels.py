@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from jaxdist.calibrate.kernels import Subject, every, timed
+from jaxdist.calibrate.kernels import KernelCase, every, timed
 from jaxdist.calibrate.measure_cluster import with_layers
 from jaxdist.calibrate.network_kernels import own
-from jaxdist.core.kernel_shape import Shape
+from jaxdist.core.kernel_shape import KernelShape
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.abstract_step import Subject as Described
+from jaxdist.launch.training.job.abstract_step import StepDescriber as Described
 from jaxdist.launch.training.job.abstract_step import calls_of
 from jaxdist.meshes.clusters.load import find
 
@@ -27,9 +27,9 @@ def test_layers_are_timed_at_the_sizes_that_plans_give_them():
     found = own(calls_of(CONFIG), (1, 4), 1e12)
     shapes = [subject.shape for subject in found]
     assert len(shapes) == len(set(shapes))
-    head = Shape(kind="product", uses=16, inputs=64, outputs=10)
+    head = KernelShape(kind="product", uses=16, inputs=64, outputs=10)
     assert head in shapes
-    assert Shape(kind="product", uses=4, inputs=64, outputs=10) in shapes
+    assert KernelShape(kind="product", uses=4, inputs=64, outputs=10) in shapes
     assert {s.taps for s in shapes if s.kind == "convolution"} == {1, 9}
 
 
@@ -68,8 +68,8 @@ def test_calls_of_a_program_are_all_made(mesh):
         jax.debug.callback(made.append, 0)
         return x @ w
 
-    shape = Shape(kind="product", uses=1, inputs=1, outputs=1)
-    subject = Subject(shape=shape, layer=layer, weights=(1, 1), inputs=(1, 1))
+    shape = KernelShape(kind="product", uses=1, inputs=1, outputs=1)
+    subject = KernelCase(shape=shape, layer=layer, weights=(1, 1), inputs=(1, 1))
     timed(mesh, [subject], "float32")
     assert len(made) > 2 * 300  # both devices, in the longer program alone
 

@@ -7,17 +7,17 @@ import pytest
 
 from jaxdist.calibrate.fit import fit
 from jaxdist.calibrate.fitted_constants import fitted
-from jaxdist.calibrate.formats.paradl import ParaDL
+from jaxdist.calibrate.formats.paradl import ParadlFormat
 from jaxdist.calibrate.formats.registry import FORMATS, format_of
 from jaxdist.calibrate.ranking import ranking
 from jaxdist.calibrate.row_filter import selection
-from jaxdist.calibrate.score import Scored, score
+from jaxdist.calibrate.score import ScoredRow, score
 from jaxdist.core.errors import BadInput
 from jaxdist.meshes.clusters.load import find
 
 HERE = Path(__file__).parent / "data" / "paradl"
 RUNS, RANKED = HERE / "runs.csv", HERE / "ranking.csv"
-FORM = ParaDL()
+FORM = ParadlFormat()
 
 
 def read(path):
@@ -70,12 +70,12 @@ def test_the_ranking_is_right_with_constants_of_other_rows(small):
 
 def test_pairs_that_are_predicted_alike_or_turned_are_not_in_order(small):
     rows = [row for row in read(RANKED) if row.devices == 64]
-    told = [Scored(row=row, predicted=row.measured, baseline=1.0) for row in rows]
+    told = [ScoredRow(row=row, predicted=row.measured, baseline=1.0) for row in rows]
     right = ranking(told)
     assert (right.pairs_right, right.right) == (6, 1)
-    turned = [Scored(row=row, predicted=-row.measured, baseline=1.0) for row in rows]
+    turned = [ScoredRow(row=row, predicted=-row.measured, baseline=1.0) for row in rows]
     assert ranking(turned).accuracy == 0
-    alike = [Scored(row=row, predicted=1.0, baseline=1.0) for row in rows]
+    alike = [ScoredRow(row=row, predicted=1.0, baseline=1.0) for row in rows]
     assert ranking(alike).pairs_right == 0
     assert ranking(score(read(RUNS), small).rows) is None
 

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import AxisType
 
 from jaxdist.calibrate.reduction_timings import measure
-from jaxdist.collectives.autotune import Auto
+from jaxdist.collectives.autotune import AutoAlgorithm
 from jaxdist.collectives.registry import METHODS
 from jaxdist.launch.launchers.processes.loopback import Loopback
 from jaxdist.launch.run_folder.folder import RunFolder
@@ -39,7 +39,9 @@ def test_a_link_has_a_pace_for_each_way_and_auto_can_choose_by_it():
     assert link.devices == 2
     assert [pace.via for pace in link.paces] == ["exact", "int8"]
     assert link.rate > 0
-    found = Auto(among=among, link=link).chosen([(64, 64)], "float32", {"data": 2})
+    found = AutoAlgorithm(among=among, link=link).chosen(
+        [(64, 64)], "float32", {"data": 2}
+    )
     assert found in among
 
 

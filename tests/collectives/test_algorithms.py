@@ -14,7 +14,11 @@ from jaxdist.collectives.algorithms.parameter_server import parameter_server
 from jaxdist.collectives.algorithms.rank_grid import near_square
 from jaxdist.collectives.algorithms.registry import ALGORITHMS, algorithm
 from jaxdist.collectives.algorithms.replay import contributions, replay
-from jaxdist.collectives.algorithms.schedule import Algorithm, Step, Transfer
+from jaxdist.collectives.algorithms.schedule import (
+    CollectiveSchedule,
+    ScheduleStep,
+    Transfer,
+)
 from jaxdist.collectives.algorithms.two_level import two_level_halving, two_level_ring
 from jaxdist.collectives.schedule_traffic import chunk_size, sent, wire
 from jaxdist.core.errors import BadInput
@@ -174,8 +178,11 @@ def test_every_dim_is_busy_in_each_step_of_the_striped_form():
 
 
 def test_a_list_that_forgets_a_rank_is_not_a_sum():
-    forgets = Algorithm(
-        name="own", ranks=3, chunks=1, steps=(Step((Transfer(0, 1, 0, 1, True),)),)
+    forgets = CollectiveSchedule(
+        name="own",
+        ranks=3,
+        chunks=1,
+        steps=(ScheduleStep((Transfer(0, 1, 0, 1, True),)),),
     )
     assert not is_sum(forgets)
 
@@ -225,4 +232,6 @@ def test_what_is_not_defined_is_refused_with_the_nearest_that_is(make, remedy):
 )
 def test_transfers_of_what_is_not_there_are_refused(transfer):
     with pytest.raises(BadInput, match="moves what is not there"):
-        Algorithm(name="own", ranks=2, chunks=2, steps=(Step((transfer,)),))
+        CollectiveSchedule(
+            name="own", ranks=2, chunks=2, steps=(ScheduleStep((transfer,)),)
+        )

@@ -10,8 +10,8 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.all_to_all import PIECE, exchange
-from jaxdist.collectives.compress.block_quantization import Blocks
-from jaxdist.collectives.compress.reduce_scatter_allgather import TwoPhase
+from jaxdist.collectives.compress.block_quantization import BlockQuantizationCodec
+from jaxdist.collectives.compress.reduce_scatter_allgather import TwoPhaseAllReduce
 from jaxdist.collectives.hlo_collectives import read_collectives
 from jaxdist.collectives.primitives import psum
 
@@ -53,7 +53,10 @@ def test_every_device_gets_the_messages_to_it_its_own_first(devices, size, dtype
 
 @pytest.mark.parametrize("devices", [2, 3, 4])
 def test_long_messages_move_the_bytes_of_the_formula_one_to_each_link(devices):
-    mesh, way = mesh_of(devices), TwoPhase(codec=Blocks(kind="int8"))
+    mesh, way = (
+        mesh_of(devices),
+        TwoPhaseAllReduce(codec=BlockQuantizationCodec(kind="int8")),
+    )
     numbers = devices * (PIECE + 1000)
     text = (
         on(mesh, lambda row: psum(row[0], "data", way)[None])
@@ -72,7 +75,7 @@ def test_long_messages_move_the_bytes_of_the_formula_one_to_each_link(devices):
 
 @pytest.mark.parametrize("devices", [2, 3, 4])
 def test_a_sum_of_long_messages_is_near_and_the_same_on_every_device(devices):
-    way = TwoPhase(codec=Blocks(kind="int8"))
+    way = TwoPhaseAllReduce(codec=BlockQuantizationCodec(kind="int8"))
     numbers = devices * (PIECE + 1000)
     x = np.random.default_rng(0).standard_normal((devices, numbers), np.float32)
     run = on(mesh_of(devices), lambda row: psum(row[0], "data", way)[None])

@@ -7,8 +7,8 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.autotune import Auto, choose
-from jaxdist.collectives.link import Timed, bytes_of, fitted
+from jaxdist.collectives.autotune import AutoAlgorithm, choose
+from jaxdist.collectives.link import AlgorithmTiming, bytes_of, fitted
 from jaxdist.collectives.primitives import psum
 from jaxdist.collectives.registry import METHODS
 from jaxdist.core.errors import BadInput
@@ -27,7 +27,7 @@ def seconds(via, rate, shape):
 
 def link(rate, shapes=SHAPES):
     timed = [
-        Timed(
+        AlgorithmTiming(
             way=METHODS[via],
             seconds=tuple(seconds(via, rate, shape) for shape in shapes),
         )
@@ -58,8 +58,8 @@ def test_slow_links_are_worth_packing_and_fast_ones_are_not():
 def test_what_is_quick_is_predicted_by_the_largest_array_it_was_timed_on():
     """A line through small arrays draws a start that does not grow out to large ones."""
     shapes = [*SHAPES, (2896, 2896)]
-    slow = Timed(way=METHODS["exact"], seconds=(0.02, 0.5))
-    quick = Timed(way=METHODS["power"], seconds=(0.001, 0.02, 0.03))
+    slow = AlgorithmTiming(way=METHODS["exact"], seconds=(0.02, 0.5))
+    quick = AlgorithmTiming(way=METHODS["power"], seconds=(0.001, 0.02, 0.03))
     both = fitted([slow, quick], shapes, FLOAT, SIZES)
     for shape, s in zip(shapes, quick.seconds, strict=True):
         found = both.seconds(METHODS["power"], [shape], FLOAT, SIZES)
@@ -73,7 +73,9 @@ def test_what_is_not_allowed_is_not_chosen():
 
 
 def test_of_ways_that_are_as_fast_the_first_is_chosen():
-    alike = [Timed(way=METHODS[v], seconds=(1e-3, 1e-1)) for v in ("exact", "ring")]
+    alike = [
+        AlgorithmTiming(way=METHODS[v], seconds=(1e-3, 1e-1)) for v in ("exact", "ring")
+    ]
     both = fitted(alike, SHAPES, FLOAT, SIZES)
     for names in (("exact", "ring"), ("ring", "exact")):
         ways = [METHODS[name] for name in names]
@@ -99,12 +101,12 @@ def traced(via, dtype="float32"):
 
 def test_a_program_shows_what_was_chosen():
     among = tuple(METHODS[via] for via in COSTS)
-    assert "psum_int8[" in traced(Auto(among=among, link=link(1e6)))
-    assert "psum_int8[" not in traced(Auto(among=among, link=link(10e9)))
+    assert "psum_int8[" in traced(AutoAlgorithm(among=among, link=link(1e6)))
+    assert "psum_int8[" not in traced(AutoAlgorithm(among=among, link=link(10e9)))
 
 
 def test_integers_are_summed_exactly_whatever_is_measured():
-    way = Auto(among=tuple(METHODS[via] for via in COSTS), link=link(1e6))
+    way = AutoAlgorithm(among=tuple(METHODS[via] for via in COSTS), link=link(1e6))
     assert "psum_" not in traced(way, jnp.int32).replace("psum_invariant", "")
 
 

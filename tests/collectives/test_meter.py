@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxdist.collectives.hlo_collectives import Move
+from jaxdist.collectives.hlo_collectives import CollectiveOp
 from jaxdist.collectives.meter import metered
 
 MESH = {"data": 4, "tensor": 2}
@@ -10,7 +10,7 @@ SUM = ("all-reduce", ("data",), 4)
 
 
 def move(payload, kind="all-reduce", axes=("data",), group=4, bounded=True):
-    return Move(
+    return CollectiveOp(
         kind=kind, axes=axes, group=group, payload=payload, name="", bounded=bounded
     )
 

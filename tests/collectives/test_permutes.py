@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 
 from jaxdist.collectives.algorithms.non_power_of_two import power_below
 from jaxdist.collectives.algorithms.registry import ALGORITHMS, algorithm
-from jaxdist.collectives.algorithms.schedule import Algorithm, Step, Transfer
+from jaxdist.collectives.algorithms.schedule import (
+    CollectiveSchedule,
+    ScheduleStep,
+    Transfer,
+)
 from jaxdist.collectives.matchings import matchings
 from jaxdist.collectives.permutes import permutes
 from jaxdist.core.errors import BadInput
@@ -48,14 +52,14 @@ def test_permutes_hold_the_transfers_of_their_step(name):
 
 
 def test_messages_of_two_sizes_are_two_permutes():
-    step = Step((Transfer(0, 1, 0, 2, True), Transfer(1, 0, 2, 1, True)))
-    steps = Algorithm(name="own", ranks=2, chunks=3, steps=(step,))
+    step = ScheduleStep((Transfer(0, 1, 0, 2, True), Transfer(1, 0, 2, 1, True)))
+    steps = CollectiveSchedule(name="own", ranks=2, chunks=3, steps=(step,))
     assert [p.count for p in permutes(steps)[0]] == [2, 1]
 
 
 def test_a_step_that_would_send_what_it_has_just_received_is_refused():
     everybody = [(a, b) for a in range(3) for b in range(3) if a != b]
-    step = Step(tuple(Transfer(a, b, 0, 1, True) for a, b in everybody))
-    steps = Algorithm(name="own", ranks=3, chunks=1, steps=(step,))
+    step = ScheduleStep(tuple(Transfer(a, b, 0, 1, True) for a, b in everybody))
+    steps = CollectiveSchedule(name="own", ranks=3, chunks=1, steps=(step,))
     with pytest.raises(BadInput, match="a step for each"):
         permutes(steps)

@@ -9,9 +9,9 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.compress.block_quantization import Blocks
-from jaxdist.collectives.compress.powersgd import Power, across, orthonormal
-from jaxdist.collectives.compress.top_k_codec import Picks
+from jaxdist.collectives.compress.block_quantization import BlockQuantizationCodec
+from jaxdist.collectives.compress.powersgd import PowerSGD, across, orthonormal
+from jaxdist.collectives.compress.top_k_codec import TopKCodec
 from jaxdist.collectives.primitives import psum, psum_scatter, reduce
 from jaxdist.collectives.registry import METHODS
 from jaxdist.core.errors import BadInput
@@ -53,7 +53,7 @@ def test_each_sum_is_a_primitive_of_its_own_name(via):
         (lambda v: psum(v, "data"), "int2", "stops the process"),
         (lambda v: psum(v, "data"), "uint4", "astype(jnp.int32)"),
         (lambda v: psum(v, "data"), "float8_e4m3fn", 'via="fp8"'),
-        (lambda v: psum(v, "data", Power(rank=9)), "float32", "rank=8"),
+        (lambda v: psum(v, "data", PowerSGD(rank=9)), "float32", "rank=8"),
         (lambda v: psum(v, "data", "hierarchical"), "float32", '("data", "fsdp")'),
         (lambda v: psum_scatter(v[:7], "data"), "float32", "pad it to 8"),
         (lambda v: psum_scatter(v, "data", "top_k"), "float32", 'via="int8"'),
@@ -69,13 +69,13 @@ def test_what_cannot_be_summed_is_refused_with_a_remedy(run, dtype, said):
 @pytest.mark.parametrize("density", [0.0, -0.1, 1.5])
 def test_a_density_out_of_range_is_refused(density):
     with pytest.raises(BadInput, match="0 < density <= 1"):
-        Picks(density=density)
+        TopKCodec(density=density)
 
 
 @pytest.mark.parametrize("settings", [{"kind": "int2"}, {"block": 3}, {"block": 0}])
 def test_blocks_that_do_not_travel_are_refused(settings):
     with pytest.raises(BadInput):
-        Blocks(**settings)
+        BlockQuantizationCodec(**settings)
 
 
 def test_an_axis_of_one_device_is_said_to_do_nothing():
@@ -105,7 +105,7 @@ def test_power_learns_the_matrix_from_step_to_step():
     def run(_):
         memory, errors = None, []
         for step in range(3):
-            found = reduce([m], "data", Power(rank=2), memory, step)
+            found = reduce([m], "data", PowerSGD(rank=2), memory, step)
             memory = found.memory
             errors.append(jnp.abs(found.total[0] - 4 * m).max())
         return jnp.stack(errors)
@@ -132,7 +132,7 @@ def test_residuals_fed_back_are_sent_in_the_end():
         shared, x = mapped(run)
         return float(jax.jit(shared)(jnp.ones(x.shape)))
 
-    for via in ("int4", Picks(density=0.1)):
+    for via in ("int4", TopKCodec(density=0.1)):
         method = (
             METHODS["int4"] if via == "int4" else METHODS["top_k"].__class__(codec=via)
         )

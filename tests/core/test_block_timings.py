@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.block_timings import TimedBlock, TimedBlocks, signature
+from jaxdist.core.cluster.block_timings import BlockTiming, BlockTimings, signature
 from jaxdist.core.errors import BadInput
-from jaxdist.core.profile import Block, Layer, Profile
+from jaxdist.core.profile import BlockProfile, LayerProfile, Profile
 from jaxdist.meshes.clusters.load import find
 
 PEAK = 1e11
-TWO = TimedBlock(key="a", samples=2, forward_s=1.0, backward_s=2.0, kept=100)
+TWO = BlockTiming(key="a", samples=2, forward_s=1.0, backward_s=2.0, kept=100)
 EIGHT = replace(TWO, samples=8, forward_s=2.0, backward_s=8.0, kept=300)
 OTHER = replace(TWO, key="b", forward_s=5.0)
-TABLE = TimedBlocks(origin="measured: a test", peak=PEAK, timed=(EIGHT, OTHER, TWO))
+TABLE = BlockTimings(origin="measured: a test", peak=PEAK, timed=(EIGHT, OTHER, TWO))
 
 
 @pytest.mark.parametrize("timed", TABLE.timed)
@@ -63,7 +63,7 @@ def test_a_device_of_twice_the_speed_takes_half_as_long():
 
 def test_what_is_timed_again_replaces_what_it_took():
     """At another peak the others stay as they were."""
-    again = TimedBlocks(
+    again = BlockTimings(
         origin="measured: later", peak=PEAK / 2, timed=(replace(TWO, forward_s=9.0),)
     )
     both = TABLE.with_more(again)
@@ -94,7 +94,7 @@ def test_a_cluster_file_keeps_them(tmp_path):
 )
 def test_rows_that_are_no_blocks_are_refused(row, says):
     with pytest.raises(BadInput) as caught:
-        TimedBlock.of_row(row)
+        BlockTiming.of_row(row)
     assert says in str(caught.value)
 
 
@@ -104,7 +104,7 @@ def test_blocks_without_a_peak_are_refused():
 
 
 def layer(name, block, **more):
-    return Layer(name=name, kind="Linear", block=block, **more)
+    return LayerProfile(name=name, kind="Linear", block=block, **more)
 
 
 def test_blocks_of_equal_layers_have_one_name_on_any_batch():
@@ -122,7 +122,7 @@ def test_blocks_of_equal_layers_have_one_name_on_any_batch():
                 for name in names
                 for part in "xy"
             ),
-            blocks=tuple(Block(name=name, kind="Pair") for name in names),
+            blocks=tuple(BlockProfile(name=name, kind="Pair") for name in names),
         )
 
     few, many, wide = profile(4), profile(32), profile(4, width=65)

@@ -5,28 +5,28 @@ from dataclasses import replace
 import pytest
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.kernel_timings import Kernel, Kernels
+from jaxdist.core.cluster.kernel_timings import KernelTiming, KernelTimings
 from jaxdist.core.errors import BadInput
-from jaxdist.core.kernel_shape import Shape
-from jaxdist.core.profile import Layer
+from jaxdist.core.kernel_shape import KernelShape
+from jaxdist.core.profile import LayerProfile
 from jaxdist.meshes.clusters.load import find
 
 ORIGIN = "measured: a test"
-FEW = Shape(kind="product", uses=4, inputs=64, outputs=64)
+FEW = KernelShape(kind="product", uses=4, inputs=64, outputs=64)
 MANY = replace(FEW, uses=1024)
-TAPS = Shape(kind="convolution", taps=9, uses=256, inputs=16, outputs=16)
+TAPS = KernelShape(kind="convolution", taps=9, uses=256, inputs=16, outputs=16)
 
 
 def kernel(shape, forward, backward):
     """One of so many FLOPs a second."""
     flops = shape.flops
-    return Kernel(
+    return KernelTiming(
         shape=shape, forward_s=flops / forward, backward_s=2 * flops / backward
     )
 
 
 PEAK = 1e11
-TABLE = Kernels(
+TABLE = KernelTimings(
     origin=ORIGIN,
     peak=PEAK,
     timed=(kernel(FEW, 1e9, 5e8), kernel(MANY, 16e9, 8e9), kernel(TAPS, 3e9, 2e9)),
@@ -62,7 +62,9 @@ def test_a_kind_of_which_none_was_timed_has_no_seconds():
 
 
 def test_what_is_timed_again_replaces_what_it_took():
-    again = Kernels(origin="measured: later", peak=PEAK, timed=(kernel(FEW, 2e9, 1e9),))
+    again = KernelTimings(
+        origin="measured: later", peak=PEAK, timed=(kernel(FEW, 2e9, 1e9),)
+    )
     both = TABLE.with_more(again)
     assert len(both.timed) == 3
     assert both.origin == "measured: later"
@@ -78,7 +80,7 @@ def test_of_equal_shapes_the_last_counts():
 def test_kernels_that_are_added_at_another_peak_leave_the_others_as_they_were():
     """A cluster that was recalibrated has another peak than its kernels."""
     peak = PEAK / 3
-    again = Kernels(origin=ORIGIN, peak=peak, timed=(kernel(FEW, 2e9, 1e9),))
+    again = KernelTimings(origin=ORIGIN, peak=peak, timed=(kernel(FEW, 2e9, 1e9),))
     both = TABLE.with_more(again)
     assert both.seconds(TAPS, peak) == pytest.approx(TABLE.seconds(TAPS, peak))
     assert both.seconds(FEW, peak)[0] == pytest.approx(FEW.flops / 2e9)
@@ -107,13 +109,13 @@ def test_a_cluster_file_keeps_them():
 )
 def test_rows_that_are_no_kernels_are_refused(row, says):
     with pytest.raises(BadInput) as caught:
-        Kernel.of_row(row)
+        KernelTiming.of_row(row)
     assert says in str(caught.value)
 
 
 def test_a_table_that_is_asked_reads_features_and_writes_rows():
     """Its weights are [rows, features]; a dense layer's [inputs, outputs]."""
-    asked = Layer(
+    asked = LayerProfile(
         name="t", kind="Embed", weights=(256, 64), flops_forward=2 * 8 * 256 * 64
     )
     dense = replace(asked, kind="Linear", weights=(64, 256))

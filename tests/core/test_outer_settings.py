@@ -4,7 +4,7 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.outer import Outer
+from jaxdist.core.plan.outer import OuterConfig
 
 
 @pytest.mark.parametrize(
@@ -21,22 +21,24 @@ from jaxdist.core.plan.outer import Outer
 )
 def test_out_of_range(given, remedy):
     with pytest.raises(BadInput, match="out of range") as caught:
-        Outer(**given)
+        OuterConfig(**given)
     assert caught.value.remedy == (remedy,)
 
 
 def test_a_plan_with_an_outer_loop_is_read_as_it_was_written():
-    plan = Plan(mesh=MeshShape(replica=2), outer=Outer(every=7, fragments=2))
+    plan = Plan(mesh=MeshShape(replica=2), outer=OuterConfig(every=7, fragments=2))
     assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_without_the_axis_the_outer_loop_goes():
-    plan = Plan(mesh=MeshShape(replica=2, data=2), outer=Outer(every=7))
-    assert plan.on(MeshShape(data=2)).outer == Outer()
+    plan = Plan(mesh=MeshShape(replica=2, data=2), outer=OuterConfig(every=7))
+    assert plan.on(MeshShape(data=2)).outer == OuterConfig()
     assert plan.on(MeshShape(replica=2)).outer == plan.outer
 
 
 def test_replicas_on_purpose_alike_are_one():
-    plan = Plan(mesh=MeshShape(replica=2), outer=Outer(every=7), idle=("replica",))
+    plan = Plan(
+        mesh=MeshShape(replica=2), outer=OuterConfig(every=7), idle=("replica",)
+    )
     assert plan.replicas == 1
     assert plan.batch_axes == ("data", "fsdp")

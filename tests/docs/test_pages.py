@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jaxdist.launch.cli.main import load_command
-from jaxdist.launch.cli.parser import Parser
+from jaxdist.launch.cli.parser import CommandParser
 from jaxdist.launch.config.resolve import resolve
 from jaxdist.launch.training.job.abstract_model import find_specimen
 
@@ -59,7 +59,7 @@ def test_a_command_exists(command):
 def read(words):
     if words[0] in ("--help", "--version"):
         return
-    parser = Parser("jaxdist", "", "")
+    parser = CommandParser("jaxdist", "", "")
     command = load_command(words[0])
     command.add_arguments(parser)
     args = parser.read(words[1:])

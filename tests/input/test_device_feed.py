@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdist.input.batch_assembly import EvalRecipe, TrainRecipe
+from jaxdist.input.batch_assembly import EvalBatchAssembler, TrainBatchAssembler
 from jaxdist.input.device_feed import eval_feed, train_feed
 from jaxdist.input.device_put import rows_held, rows_of
-from jaxdist.input.order import GlobalOrder
+from jaxdist.input.order import GlobalShuffleOrder
 from jaxdist.input.sources import ArraySource
 
 N = 45
-ORDER = GlobalOrder(n=N, batch=16, seed=5)
+ORDER = GlobalShuffleOrder(n=N, batch=16, seed=5)
 
 
 def toy(n=N):
@@ -124,7 +124,7 @@ def test_an_error_while_reading_reaches_the_loop(shardings):
 
 @given(n=st.integers(1, 60), batch=st.integers(1, 40))
 def test_evaluation_counts_every_sample_once(n, batch):
-    recipe = EvalRecipe(source=toy(n), batch=batch)
+    recipe = EvalBatchAssembler(source=toy(n), batch=batch)
     made = [recipe(step, np.arange(batch)) for step in range(recipe.steps)]
     ids = np.concatenate([b["id"] for b in made])
     weights = np.concatenate([b["weight"] for b in made])
@@ -154,7 +154,7 @@ def test_hosts_read_their_rows_and_together_all(shardings, hosts):
     rows = [rows_of(pieces[h * each : (h + 1) * each], 16) for h in range(hosts)]
     assert sorted(set(np.concatenate(rows).tolist())) == list(range(16))
     assert {len(held) for held in rows} == {16 // min(hosts, 4)}
-    recipe = TrainRecipe(source=toy(), order=ORDER, shift=1)
+    recipe = TrainBatchAssembler(source=toy(), order=ORDER, shift=1)
     whole = recipe(3, np.arange(16))
     for held in rows:
         assert_same([recipe(3, held)], [{k: v[held] for k, v in whole.items()}])

@@ -8,12 +8,12 @@ import sys
 
 import numpy as np
 
-from jaxdist.input.batch_assembly import EvalRecipe, TrainRecipe
-from jaxdist.input.order import GlobalOrder
+from jaxdist.input.batch_assembly import EvalBatchAssembler, TrainBatchAssembler
+from jaxdist.input.order import GlobalShuffleOrder
 from jaxdist.input.sources import ArraySource
 
 N, BATCH, STEPS = 45, 16, 3
-ORDER = GlobalOrder(n=N, batch=BATCH, seed=5)
+ORDER = GlobalShuffleOrder(n=N, batch=BATCH, seed=5)
 
 HOST = """
 import json, sys
@@ -23,7 +23,7 @@ jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.input.device_feed import eval_feed, train_feed
-from jaxdist.input.order import GlobalOrder
+from jaxdist.input.order import GlobalShuffleOrder
 from jaxdist.input.sources import ArraySource
 from jaxdist.meshes.build import build_mesh
 
@@ -49,7 +49,7 @@ def shards(batch):
         for name, array in batch.items()
     }
 
-order = GlobalOrder(n=45, batch=16, seed=5)
+order = GlobalShuffleOrder(n=45, batch=16, seed=5)
 with train_feed(source, order, shardings, shift=1) as feed:
     train = [shards(next(feed)) for _ in range(3)]
 read = set(source.read)
@@ -111,8 +111,8 @@ def test_two_hosts_give_the_batches_one_host_gives(tmp_path):
     images = np.random.default_rng(0).random((N, 8, 8, 1))
     source = ArraySource({"image": images, "label": np.arange(N) % 10})
     recipes = {
-        "train": TrainRecipe(source=source, order=ORDER, shift=1),
-        "test": EvalRecipe(source=source, batch=BATCH),
+        "train": TrainBatchAssembler(source=source, order=ORDER, shift=1),
+        "test": EvalBatchAssembler(source=source, batch=BATCH),
     }
     for kind, recipe in recipes.items():
         for step in range(STEPS):

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxdist.core.errors import BadInput, Remark
-from jaxdist.input.batch_assembly import EvalRecipe, TrainRecipe
+from jaxdist.core.errors import BadInput, JaxdistWarning
+from jaxdist.input.batch_assembly import EvalBatchAssembler, TrainBatchAssembler
 from jaxdist.input.config import DataConfig
 from jaxdist.input.corrupt_images import damaged
-from jaxdist.input.feature_spec import Field
-from jaxdist.input.folder import FileImages
+from jaxdist.input.feature_spec import Feature
+from jaxdist.input.folder import FolderImages
 from jaxdist.input.folder_builder import prepare_folder
-from jaxdist.input.image_files import Pictures
-from jaxdist.input.order import GlobalOrder
+from jaxdist.input.image_files import DecodedImages
+from jaxdist.input.order import GlobalShuffleOrder
 from jaxdist.input.registry import open_data
 
-WANTED = {"image": Field(shape=(8, 8, 3)), "label": Field(below=10)}
+WANTED = {"image": Feature(shape=(8, 8, 3)), "label": Feature(below=10)}
 MEAN, SPREAD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
 
@@ -53,7 +53,7 @@ class Files:
 
 
 def pictures(*files, shape=(8, 8, 3)):
-    return Pictures(Files(*files), shape)
+    return DecodedImages(Files(*files), shape)
 
 
 def test_the_middle_is_seen_in_evaluation():
@@ -96,14 +96,16 @@ def test_what_is_seen_depends_on_seed_epoch_and_id_alone():
 
 def test_training_varies_and_evaluation_does_not():
     source = pictures(*map(noise, range(4)))
-    train = TrainRecipe(source=source, order=GlobalOrder(n=4, batch=4), shift=1)
+    train = TrainBatchAssembler(
+        source=source, order=GlobalShuffleOrder(n=4, batch=4), shift=1
+    )
     rows = np.arange(4)
     first, second = train(0, rows), train(1, rows)
     np.testing.assert_array_equal(first["image"], train(0, rows)["image"])
     for batch, epoch in ((first, 0), (second, 1)):
         seen = source.vary(batch["id"], np.full(4, epoch), 0)
         np.testing.assert_array_equal(batch["image"], seen["image"])
-    score = EvalRecipe(source=source, batch=4)
+    score = EvalBatchAssembler(source=source, batch=4)
     np.testing.assert_array_equal(
         score(0, rows)["image"], source.get(np.arange(4))["image"]
     )
@@ -145,7 +147,9 @@ def test_damaged_files_are_left_out_on_request(folder, tmp_path):
     bad = folder / "train" / "dog" / "b.PNG"
     bad.write_bytes(bad.read_bytes()[:200])
     how = dict(damaged="skip", dir=str(tmp_path / "notes"))
-    with pytest.warns(Remark, match=r"1 of 5 images cannot be decoded.*dog/b\.PNG"):
+    with pytest.warns(
+        JaxdistWarning, match=r"1 of 5 images cannot be decoded.*dog/b\.PNG"
+    ):
         train, _ = opened(folder, **how)
     assert len(train) == len(whole) - 1
     assert train.get(np.arange(4))["image"].shape[0] == 4
@@ -157,7 +161,7 @@ def test_a_link_to_nothing_is_left_out_like_a_damaged_file(folder, tmp_path):
     bad.unlink()
     bad.symlink_to(tmp_path / "gone.PNG")
     how = dict(damaged="skip", dir=str(tmp_path / "notes"))
-    with pytest.warns(Remark, match=r"dog/b\.PNG"):
+    with pytest.warns(JaxdistWarning, match=r"dog/b\.PNG"):
         train, _ = opened(folder, **how)
     assert train.get(np.arange(len(train)))["image"].shape[0] == 4
     train, _ = opened(folder)
@@ -210,11 +214,11 @@ def test_files_of_a_large_folder_are_read_evenly(tmp_path):
     files = [(tmp_path / f"{i}.png", 0) for i in range(600)]
     for path, _ in files:
         path.write_bytes(b"one")
-    first = FileImages(files, 1).fingerprint
+    first = FolderImages(files, 1).fingerprint
     found = []
     for number, (path, _) in enumerate(files[:30]):
         path.write_bytes(b"two")
-        if FileImages(files, 1).fingerprint != first:
+        if FolderImages(files, 1).fingerprint != first:
             found.append(number)
         path.write_bytes(b"one")
     assert found == list(range(0, 30, 3))
@@ -266,7 +270,7 @@ def test_folders_that_cannot_be_used(folder, tmp_path):
     with pytest.raises(BadInput, match="values   bird"):
         opened(folder)
     with pytest.raises(BadInput, match="the network reads none"):
-        opened(folder, {"tokens": Field(shape=(4,), below=3)})
+        opened(folder, {"tokens": Feature(shape=(4,), below=3)})
 
 
 def test_a_split_without_images(folder):

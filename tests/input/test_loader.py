@@ -19,7 +19,11 @@ from jaxdist.input import (
 )
 
 SOURCE = ArraySource({"x": np.arange(50.0), "y": np.arange(50)})
-ORDERS = [Global(), Local(partitions=4), Partial(q=0.3, partitions=4)]
+ORDERS = [
+    Global(),
+    Local(partitions=4),
+    Partial(q=0.3, partitions=4),
+]
 
 
 def mesh_of(data, model=1):
@@ -49,10 +53,12 @@ def test_samples_that_are_kept_are_the_same(shuffle, tmp_path):
     whole = ids(20, shuffle=shuffle)
     assert np.array_equal(whole, ids(20, shuffle=shuffle, keep=Keep()))
     assert np.array_equal(
-        whole, ids(20, shuffle=shuffle, keep=Keep(folder=tmp_path), threads=2)
+        whole,
+        ids(20, shuffle=shuffle, keep=Keep(folder=tmp_path), threads=2),
     )
     assert np.array_equal(
-        whole[13:], ids(7, start=13, shuffle=shuffle, keep=Keep(folder=tmp_path))
+        whole[13:],
+        ids(7, start=13, shuffle=shuffle, keep=Keep(folder=tmp_path)),
     )
 
 
@@ -128,7 +134,10 @@ def test_files_that_are_not_there_are_named(records):
         (dict(global_batch=64), "smaller than a batch"),
         (dict(global_batch=8, over="batch"), "no axis batch"),
         (dict(global_batch=8, keep=Keep()), "of all hosts would be kept"),
-        (dict(global_batch=8, shuffle=Partial(partitions=3)), "over the partitions"),
+        (
+            dict(global_batch=8, shuffle=Partial(partitions=3)),
+            "over the partitions",
+        ),
     ],
 )
 def test_what_cannot_be_loaded_is_refused(how, says):

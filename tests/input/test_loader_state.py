@@ -7,16 +7,27 @@ import numpy as np
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input import ArraySource, Global, Local, Partial, loader, sampler
+from jaxdist.input import (
+    ArraySource,
+    Global,
+    Local,
+    Partial,
+    loader,
+    sampler,
+)
 from jaxdist.input.device_feed import eval_feed
 from jaxdist.input.loader_state import position
-from jaxdist.input.local_shuffle.partial import PartialOrder
+from jaxdist.input.local_shuffle.partial import PartialShuffleOrder
 from jaxdist.input.local_shuffle.shuffle import PartialShuffle
-from jaxdist.input.order import GlobalOrder
+from jaxdist.input.order import GlobalShuffleOrder
 
 SOURCE = ArraySource({"x": np.arange(50.0)})
 HOW = dict(global_batch=8, shuffle=Partial(q=0.3, partitions=4), seed=3)
-ORDERS = [Global(), Local(partitions=4), Partial(q=0.3, partitions=4)]
+ORDERS = [
+    Global(),
+    Local(partitions=4),
+    Partial(q=0.3, partitions=4),
+]
 
 
 def ids(batches, steps):
@@ -51,8 +62,8 @@ LARGE = PartialShuffle(
     samples=2**31 - 1, partitions=4096, exchanged=2**19 - 1, seed=-(2**63)
 )
 LARGEST = [
-    GlobalOrder(n=2**31 - 1, batch=2**31 - 1, seed=2**64 - 1),
-    PartialOrder(shuffle=LARGE, batch=4096 * 2**18),
+    GlobalShuffleOrder(n=2**31 - 1, batch=2**31 - 1, seed=2**64 - 1),
+    PartialShuffleOrder(shuffle=LARGE, batch=4096 * 2**18),
 ]
 
 
@@ -67,8 +78,14 @@ def test_a_state_fits_in_512_bytes(order):
     [
         (dict(seed=4), "seed: was 3, is 4"),
         (dict(global_batch=16), "batch: was 8, is 16"),
-        (dict(shuffle=Partial(q=0.3, partitions=8)), "partitions: was 4, is 8"),
-        (dict(shuffle=Partial(q=0.5, partitions=4)), "exchanged: was 4, is 6"),
+        (
+            dict(shuffle=Partial(q=0.3, partitions=8)),
+            "partitions: was 4, is 8",
+        ),
+        (
+            dict(shuffle=Partial(q=0.5, partitions=4)),
+            "exchanged: was 4, is 6",
+        ),
         (dict(shuffle=Global()), "order: was partial, is global"),
         (dict(source=ArraySource({"x": np.arange(60.0)})), "samples: was 50, is 60"),
     ],

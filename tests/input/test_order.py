@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.order import GlobalOrder
+from jaxdist.input.order import GlobalShuffleOrder
 
 orders = st.builds(
-    GlobalOrder,
+    GlobalShuffleOrder,
     n=st.integers(1, 200),
     batch=st.integers(1, 70),
     seed=st.integers(0, 2**32),
@@ -45,15 +45,15 @@ def test_steps_is_the_first_step_that_ends_the_epochs(order, epochs):
 
 def test_batch_size_changes_the_cuts_and_not_the_stream():
     one, other = (
-        GlobalOrder(n=101, batch=8, seed=4),
-        GlobalOrder(n=101, batch=32, seed=4),
+        GlobalShuffleOrder(n=101, batch=8, seed=4),
+        GlobalShuffleOrder(n=101, batch=32, seed=4),
     )
     assert stream(one, 2)[1][:202].tolist() == stream(other, 2)[1][:202].tolist()
 
 
 def test_no_epoch_of_a_seed_repeats_in_another_seed():
     drawn = [
-        tuple(GlobalOrder(n=50, batch=50, seed=seed).ids(epoch).tolist())
+        tuple(GlobalShuffleOrder(n=50, batch=50, seed=seed).ids(epoch).tolist())
         for seed in range(6)
         for epoch in range(6)
     ]
@@ -63,4 +63,4 @@ def test_no_epoch_of_a_seed_repeats_in_another_seed():
 @pytest.mark.parametrize(("n", "batch"), [(0, 4), (2**31, 4), (4, 0)])
 def test_impossible_sizes_are_refused(n, batch):
     with pytest.raises(BadInput, match="samples"):
-        GlobalOrder(n=n, batch=batch)
+        GlobalShuffleOrder(n=n, batch=batch)

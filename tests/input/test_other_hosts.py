@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxdist.input.batch_assembly import TrainRecipe
-from jaxdist.input.local_shuffle.partial import PartialOrder
+from jaxdist.input.batch_assembly import TrainBatchAssembler
+from jaxdist.input.local_shuffle.partial import PartialShuffleOrder
 from jaxdist.input.local_shuffle.shuffle import PartialShuffle
 from jaxdist.input.local_shuffle.source import open_keeping
-from jaxdist.input.order import GlobalOrder
+from jaxdist.input.order import GlobalShuffleOrder
 from jaxdist.input.sources import ArraySource
 
 HOSTS = 16, 4, 8
@@ -35,7 +35,7 @@ def read(recipes, batch, step):
 
 
 def recipe_of(source, order):
-    return TrainRecipe(source=source, order=order, shift=1)
+    return TrainBatchAssembler(source=source, order=order, shift=1)
 
 
 def source_of(samples):
@@ -49,12 +49,12 @@ def test_batches_are_those_of_one_host_16_then_4_then_8(case):
     """Every sitting begins with nothing but its step: fresh orders, fresh stores."""
     how, batch, cuts = case
     source = source_of(how["samples"])
-    order = PartialOrder(shuffle=PartialShuffle(**how), batch=batch)
+    order = PartialShuffleOrder(shuffle=PartialShuffle(**how), batch=batch)
     alone = recipe_of(source, order)
     for hosts, first, last in zip(HOSTS, cuts, cuts[1:], strict=False):
         kept = []
         for host in range(hosts):
-            fresh = PartialOrder(shuffle=PartialShuffle(**how), batch=batch)
+            fresh = PartialShuffleOrder(shuffle=PartialShuffle(**how), batch=batch)
             kept.append(
                 open_keeping(source, fresh, host=host, hosts=hosts, folder=None)
             )
@@ -72,10 +72,10 @@ def test_batches_are_those_of_one_host_16_then_4_then_8(case):
 def test_the_same_of_samples_that_are_drawn_from_all(samples, times, seed):
     batch = 16 * times
     alone = recipe_of(
-        source_of(samples), GlobalOrder(n=samples, batch=batch, seed=seed)
+        source_of(samples), GlobalShuffleOrder(n=samples, batch=batch, seed=seed)
     )
     for hosts, steps in zip(HOSTS, (range(3), range(3, 5), range(5, 9)), strict=True):
-        fresh = GlobalOrder(n=samples, batch=batch, seed=seed)
+        fresh = GlobalShuffleOrder(n=samples, batch=batch, seed=seed)
         recipes = [recipe_of(source_of(samples), fresh) for _ in range(hosts)]
         for step in steps:
             found, want = read(recipes, batch, step), alone(step, np.arange(batch))
@@ -88,12 +88,16 @@ SHUFFLE = PartialShuffle(samples=1437, partitions=64, exchanged=2, seed=0)
 @pytest.mark.parametrize(
     ("order", "step", "first"),
     [
-        (PartialOrder(shuffle=SHUFFLE, batch=64), 0, [18, 27, 64, 73, 106, 125]),
-        (PartialOrder(shuffle=SHUFFLE, batch=64), 22, [2, 213, 42, 23, 54, 68]),
-        (PartialOrder(shuffle=SHUFFLE, batch=64), 700, [17, 701, 160, 1265, 182, 646]),
-        (GlobalOrder(n=1437, batch=64), 0, [346, 876, 931, 382, 824, 716]),
-        (GlobalOrder(n=1437, batch=64), 22, [1410, 583, 284, 503, 739, 1380]),
-        (GlobalOrder(n=1437, batch=64), 700, [1077, 648, 997, 622, 28, 481]),
+        (PartialShuffleOrder(shuffle=SHUFFLE, batch=64), 0, [18, 27, 64, 73, 106, 125]),
+        (PartialShuffleOrder(shuffle=SHUFFLE, batch=64), 22, [2, 213, 42, 23, 54, 68]),
+        (
+            PartialShuffleOrder(shuffle=SHUFFLE, batch=64),
+            700,
+            [17, 701, 160, 1265, 182, 646],
+        ),
+        (GlobalShuffleOrder(n=1437, batch=64), 0, [346, 876, 931, 382, 824, 716]),
+        (GlobalShuffleOrder(n=1437, batch=64), 22, [1410, 583, 284, 503, 739, 1380]),
+        (GlobalShuffleOrder(n=1437, batch=64), 700, [1077, 648, 997, 622, 28, 481]),
     ],
 )
 def test_the_batches_of_a_step_never_change(order, step, first):

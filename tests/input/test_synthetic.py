@@ -5,18 +5,21 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.config import DataConfig
-from jaxdist.input.feature_spec import Field
+from jaxdist.input.feature_spec import Feature
 from jaxdist.input.registry import open_data
-from jaxdist.input.synthetic import Synthetic, open_synthetic
+from jaxdist.input.synthetic import SyntheticSource, open_synthetic
 
-IMAGES = {"image": Field(shape=(6, 5, 3)), "label": Field(below=7)}
-VOLUMES = {"image": Field(shape=(4, 4, 4, 2)), "target": Field(shape=(3,))}
-TOKENS = {"tokens": Field(shape=(9,), below=11), "target": Field(shape=(9,), below=11)}
+IMAGES = {"image": Feature(shape=(6, 5, 3)), "label": Feature(below=7)}
+VOLUMES = {"image": Feature(shape=(4, 4, 4, 2)), "target": Feature(shape=(3,))}
+TOKENS = {
+    "tokens": Feature(shape=(9,), below=11),
+    "target": Feature(shape=(9,), below=11),
+}
 
 
 @pytest.mark.parametrize("wanted", [IMAGES, VOLUMES, TOKENS])
 def test_shapes_types_and_ranges_are_those_that_are_wanted(wanted):
-    samples = Synthetic(wanted, 50).get(np.arange(50))
+    samples = SyntheticSource(wanted, 50).get(np.arange(50))
     assert samples.keys() == wanted.keys()
     for name, field in wanted.items():
         array = samples[name]
@@ -31,16 +34,16 @@ def test_shapes_types_and_ranges_are_those_that_are_wanted(wanted):
 
 
 def test_a_sample_depends_on_its_id_alone():
-    source = Synthetic(IMAGES, 50)
+    source = SyntheticSource(IMAGES, 50)
     whole = source.get(np.arange(50))
-    some = Synthetic(IMAGES, 50).get(np.array([31, 2, 31], np.int32))
+    some = SyntheticSource(IMAGES, 50).get(np.array([31, 2, 31], np.int32))
     for name, array in some.items():
         np.testing.assert_array_equal(array, whole[name][[31, 2, 31]])
     assert len(np.unique(whole["image"], axis=0)) == 50
 
 
 def test_arrays_of_a_sample_are_unlike_each_other():
-    sample = Synthetic(TOKENS, 1).get(np.array([0]))
+    sample = SyntheticSource(TOKENS, 1).get(np.array([0]))
     assert (sample["tokens"] != sample["target"]).any()
 
 
@@ -53,8 +56,13 @@ def test_held_out_samples_are_others():
 
 
 def test_another_number_of_samples_is_another_data_set():
-    assert Synthetic(IMAGES, 3).fingerprint != Synthetic(IMAGES, 4).fingerprint
-    assert Synthetic(IMAGES, 3).fingerprint != Synthetic(VOLUMES, 3).fingerprint
+    assert (
+        SyntheticSource(IMAGES, 3).fingerprint != SyntheticSource(IMAGES, 4).fingerprint
+    )
+    assert (
+        SyntheticSource(IMAGES, 3).fingerprint
+        != SyntheticSource(VOLUMES, 3).fingerprint
+    )
 
 
 def test_the_size_that_is_set_holds():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.batch_assembly import EvalRecipe
+from jaxdist.input.batch_assembly import EvalBatchAssembler
 from jaxdist.input.config import DataConfig
 from jaxdist.input.registry import open_data
 from jaxdist.input.text import END, encode, open_text
@@ -39,9 +39,9 @@ def test_windows_are_the_text_and_targets_come_one_later(path):
 @given(st.integers(1, 40), st.integers(1, 30))
 def test_every_window_that_fits_is_there(context, stride):
     tokens, vocabulary = encode(WORDS)
-    from jaxdist.input.text import Text
+    from jaxdist.input.text import TextWindows
 
-    text = Text(tokens, vocabulary, context=context, stride=stride)
+    text = TextWindows(tokens, vocabulary, context=context, stride=stride)
     last = (len(text) - 1) * stride + context + 1
     assert last <= len(WORDS) < last + stride
 
@@ -65,7 +65,7 @@ def test_any_text_can_be_spelt_again(text):
 def test_held_out_characters_are_asked_for_once(path):
     _, test = open_text(path, context=16)
     dtypes = {"tokens": "int32", "target": "int32"}
-    recipe = EvalRecipe(source=test, batch=4, dtypes=dtypes)
+    recipe = EvalBatchAssembler(source=test, batch=4, dtypes=dtypes)
     batches = [recipe(step, np.arange(4)) for step in range(recipe.steps)]
     real = [b["target"][b["weight"] > 0] for b in batches]
     asked = "".join(test.vocabulary[t] for t in np.concatenate(real).ravel())

@@ -10,10 +10,10 @@ from PIL import Image
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.config import DataConfig
-from jaxdist.input.feature_spec import Field
+from jaxdist.input.feature_spec import Feature
 from jaxdist.input.registry import known, open_data
 
-WANTED = {"image": Field(shape=(6, 6, 3)), "label": Field(below=10)}
+WANTED = {"image": Feature(shape=(6, 6, 3)), "label": Feature(below=10)}
 
 
 class Shades(tfds.core.GeneratorBasedBuilder, skip_registration=True):

@@ -14,7 +14,14 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.object_reference import find
-from jaxdist.input import ArraySource, Global, Keep, Partial, Workers, loader
+from jaxdist.input import (
+    ArraySource,
+    Global,
+    Keep,
+    Partial,
+    Workers,
+    loader,
+)
 
 X = np.random.default_rng(0).random((60, 40, 40)).astype(np.float32)
 SOURCE = ArraySource({"x": X, "y": np.arange(60)})
@@ -45,7 +52,10 @@ def test_batches_do_not_depend_on_workers(workers):
 
 def test_a_loop_goes_on_with_other_workers():
     whole = batches(12, shuffle=Global())
-    assert_equal(whole[5:], batches(7, shuffle=Global(), start=5, threads=Workers(2)))
+    assert_equal(
+        whole[5:],
+        batches(7, shuffle=Global(), start=5, threads=Workers(2)),
+    )
 
 
 def test_workers_go_on_when_the_whole_group_is_asked_to_end():
@@ -61,7 +71,12 @@ def test_workers_go_on_when_the_whole_group_is_asked_to_end():
 
 def test_workers_do_not_see_what_is_kept():
     with pytest.raises(BadInput, match="do not see") as caught:
-        batches(1, shuffle=Partial(q=0.5), keep=Keep(), threads=Workers(2))
+        batches(
+            1,
+            shuffle=Partial(q=0.5),
+            keep=Keep(),
+            threads=Workers(2),
+        )
     assert caught.value.remedy[0] == "data.workers=0"
 
 

@@ -14,7 +14,7 @@ from jaxdist.collectives.algorithms.registry import algorithm
 from jaxdist.collectives.schedule_executor import run
 from jaxdist.collectives.schedule_traffic import sent
 from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.testbed.traffic_counter import Gauge, spread
+from jaxdist.launch.testbed.traffic_counter import TrafficCounter, spread
 
 TIMES = 3
 
@@ -35,7 +35,7 @@ def main(names, size, wired):
         mesh,
         lambda rank: np.random.default_rng(rank).normal(size=size).astype(np.float32),
     )
-    gauge = Gauge(mesh)
+    gauge = TrafficCounter(mesh)
     exact = call(mesh, lambda v: lax.psum(v, "data"), x)()
     for name in names:
         steps = algorithm(name, count)

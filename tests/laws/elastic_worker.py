@@ -11,7 +11,7 @@ from pathlib import Path
 from jaxdist.launch.config.resolve import resolve
 from jaxdist.launch.devices.prepare import prepare_devices
 from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.distributed.preemption import Preempted
+from jaxdist.launch.distributed.preemption import PreemptionHandler
 from jaxdist.launch.distributed.process_group import company
 
 SLOW_S = 1.0
@@ -31,9 +31,9 @@ def main(folder, count, dies_at, ends_at, *words):
     resolved = resolve("digits", words)
     mine, died = company(), folder / "died"
     whole = mine.count == int(count)
-    with Preempted(mine) as ends:
+    with PreemptionHandler(mine) as ends:
         prepared = prepare_devices(resolved.config.plan, explicit=True)
-        from jaxdist.launch.training.console_reporter import Silent
+        from jaxdist.launch.training.console_reporter import NullReporter
         from jaxdist.launch.training.train import train
 
         def traced(batches, start):
@@ -52,7 +52,7 @@ def main(folder, count, dies_at, ends_at, *words):
                     file.write(json.dumps({"step": step, "held": held}) + "\n")
                     yield batch
 
-        with Silent() as silent:
+        with NullReporter() as silent:
             run, _ = train(
                 resolved,
                 prepared,

@@ -17,7 +17,7 @@ def main(trace, dies_at, *words):
     rank = join()
     resolved = resolve("digits", words)
     prepared = prepare_devices(resolved.config.plan, explicit=True)
-    from jaxdist.launch.training.console_reporter import Silent
+    from jaxdist.launch.training.console_reporter import NullReporter
     from jaxdist.launch.training.train import train
 
     def traced(batches, start):
@@ -31,7 +31,7 @@ def main(trace, dies_at, *words):
                 file.write(json.dumps({"step": step, "held": held}) + "\n")
                 yield batch
 
-    with Silent() as silent:
+    with NullReporter() as silent:
         train(resolved, prepared, silent, started=time.time(), through=traced)
 
 

@@ -9,11 +9,11 @@ import pytest
 from rows import rows_of
 
 from jaxdist.collectives.algorithms.registry import ALGORITHMS
-from jaxdist.collectives.compress.method import Scatters
+from jaxdist.collectives.compress.method import ReduceScatterAllReduce
 from jaxdist.collectives.hlo_collectives import wire_bytes
 from jaxdist.collectives.registry import METHODS
 from jaxdist.launch.launchers.processes.loopback import Loopback
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.testbed.link_shaping import framed
 
 WORKER = Path(__file__).with_name("wire_worker.py")
@@ -35,7 +35,9 @@ def family(count):
     """Name every way to sum on so many hosts; step lists have a law of their own."""
     ways = {via: way for via, way in METHODS.items() if via not in ALGORITHMS}
     sums = [f"psum {via}" for via in ways if via != "hierarchical" or count > 2]
-    scatters = [via for via, way in ways.items() if isinstance(way, Scatters)]
+    scatters = [
+        via for via, way in ways.items() if isinstance(way, ReduceScatterAllReduce)
+    ]
     return [*sums, *(f"psum_scatter {via}" for via in scatters)]
 
 
@@ -100,7 +102,7 @@ def test_what_real_processes_compile_moves_what_the_formula_says(count):
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize(("shape", "near"), [(SMALL, 0.05), (SQUARE, 0.03)])
 def test_interfaces_count_what_plain_collectives_send(count, shape, near):
-    with Hosts(count, "1gbit", frames=True) as hosts:
+    with EmulatedCluster(count, "1gbit", frames=True) as hosts:
         rows = found(hosts, PLAIN, shape, wired=True)
     for ranks in rows:
         for rank, row in enumerate(ranks):
@@ -115,7 +117,7 @@ def test_interfaces_count_what_plain_collectives_send(count, shape, near):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("count", [2, 4])
 def test_interfaces_count_what_every_way_to_sum_sends(count):
-    with Hosts(count, "1gbit", frames=True) as hosts:
+    with EmulatedCluster(count, "1gbit", frames=True) as hosts:
         rows = found(hosts, family(count), SQUARE, wired=True)
     for ranks in rows:
         for rank, row in enumerate(ranks):

@@ -9,21 +9,21 @@ from itertools import groupby
 
 import pytest
 
-from jaxdist.calibrate.alpha_beta_fit import Timing
-from jaxdist.calibrate.collective_timings import Chained
-from jaxdist.calibrate.hosts import Among, Hosts
+from jaxdist.calibrate.alpha_beta_fit import CollectiveTiming
+from jaxdist.calibrate.collective_timings import GroupTimings
+from jaxdist.calibrate.hosts import DeviceGroup, HostTopology
 from jaxdist.calibrate.levels import groups_of, levels_of, sums_of, with_lines
 from jaxdist.collectives.hlo_collectives import wire_bytes
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.device import Curve, Device
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.device import Device, EfficiencyCurve
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.placement import Placed
+from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.meshes.clusters.what_if import changed
 from jaxdist.oracle.collective_times import messages, priced, seconds
 from jaxdist.oracle.link_groups import group_of
 from jaxdist.partition.ledger import Ledger
-from jaxdist.partition.traffic import Traffic
+from jaxdist.partition.traffic import PlannedCollective
 
 ORIGIN = "measured: a test"
 KINDS = (
@@ -61,11 +61,13 @@ def plainly(kind, payload, among, hosts):
 
 def chains_of(hosts, took=took):
     return [
-        Chained(
+        GroupTimings(
             kind=kind,
             among=among,
             timings=tuple(
-                Timing(kind=kind, payload=s, seconds=took(kind, s, among, hosts))
+                CollectiveTiming(
+                    kind=kind, payload=s, seconds=took(kind, s, among, hosts)
+                )
                 for s in SIZES
             ),
         )
@@ -78,9 +80,9 @@ def calibrated(hosts, chains):
     device = Device(
         name="some",
         flops={},
-        memory=Number(1e9, ORIGIN),
-        memory_bandwidth=Number(1e9, ORIGIN),
-        efficiency=Curve(points=((1.0, 1.0),), origin=ORIGIN),
+        memory=SourcedNumber(1e9, ORIGIN),
+        memory_bandwidth=SourcedNumber(1e9, ORIGIN),
+        efficiency=EfficiencyCurve(points=((1.0, 1.0),), origin=ORIGIN),
     )
     levels = levels_of(hosts, sums_of(hosts, chains), ORIGIN)
     bare = Cluster(name="some", device=device, levels=levels)
@@ -90,17 +92,17 @@ def calibrated(hosts, chains):
 @pytest.mark.parametrize(("count", "devices"), [(1, 4), (2, 2), (4, 2), (4, 4), (3, 8)])
 def test_what_was_measured_is_what_is_said(count, devices):
     """Inside hosts, all devices, one a host: every kind, group and size."""
-    hosts = Hosts(count=count, devices=devices)
+    hosts = HostTopology(count=count, devices=devices)
     chains = chains_of(hosts)
     cluster = calibrated(hosts, chains)
     assert cluster.devices == hosts.whole
     for chain in chains:
         mesh = chain.among.mesh(hosts.whole)
-        group = group_of(cluster, Placed(mesh=mesh), ["data"])
+        group = group_of(cluster, MeshPlacement(mesh=mesh), ["data"])
         for each in chain.timings:
             said = seconds(chain.kind, each.payload, 1, group)
             assert said == pytest.approx(each.seconds, rel=1e-6)
-            row = Traffic(
+            row = PlannedCollective(
                 what="some",
                 kind=chain.kind,
                 axes=("data",),
@@ -109,13 +111,13 @@ def test_what_was_measured_is_what_is_said(count, devices):
                 arrays=3,
             )
             ledger = Ledger(plan=Plan(mesh=mesh), rows=(row,))
-            (whole,) = priced(ledger, cluster, Placed(mesh=mesh)).values()
+            (whole,) = priced(ledger, cluster, MeshPlacement(mesh=mesh)).values()
             # Bytes are whole numbers: a third of three arrays may be another byte.
             assert whole == pytest.approx(3 * each.seconds, rel=1e-3)
 
 
 def test_a_level_has_what_a_unit_below_it_sends_in_all():
-    hosts = Hosts(count=4, devices=4)
+    hosts = HostTopology(count=4, devices=4)
     host, net = calibrated(hosts, chains_of(hosts, plainly)).levels
     assert [(one.name, one.size) for one in (host, net)] == [("host", 4), ("net", 4)]
     for level, (alpha, rate) in ((host, IN_HOST), (net, BETWEEN)):
@@ -130,20 +132,24 @@ def test_a_level_has_what_a_unit_below_it_sends_in_all():
 
 def test_groups_of_one_size_are_on_their_level_and_lie_as_measured():
     """Four devices of a host, one of each of four hosts, two of each of two."""
-    hosts = Hosts(count=4, devices=2)
+    hosts = HostTopology(count=4, devices=2)
     cluster = calibrated(hosts, chains_of(hosts))
-    apart = group_of(cluster, Placed(mesh=MeshShape(data=4, tensor=2)), ["data"])
+    apart = group_of(cluster, MeshPlacement(mesh=MeshShape(data=4, tensor=2)), ["data"])
     beside = group_of(
         cluster,
-        Placed(mesh=MeshShape(replica=2, data=2, tensor=2)),
+        MeshPlacement(mesh=MeshShape(replica=2, data=2, tensor=2)),
         ["data", "tensor"],
     )
     assert [one.line("all-reduce").inside for one in (apart, beside)] == [1, 2]
     assert (apart.level, beside.level) == ("net", "net")
-    four = Hosts(count=4, devices=4)
+    four = HostTopology(count=4, devices=4)
     cluster = calibrated(four, chains_of(four))
-    within = group_of(cluster, Placed(mesh=MeshShape(replica=4, data=4)), ["data"])
-    across = group_of(cluster, Placed(mesh=MeshShape(data=4, tensor=4)), ["data"])
+    within = group_of(
+        cluster, MeshPlacement(mesh=MeshShape(replica=4, data=4)), ["data"]
+    )
+    across = group_of(
+        cluster, MeshPlacement(mesh=MeshShape(data=4, tensor=4)), ["data"]
+    )
     assert (within.level, across.level) == ("host", "net")
     assert within.line("all-reduce").inside is None
     assert across.line("all-reduce").inside == 1
@@ -151,21 +157,21 @@ def test_groups_of_one_size_are_on_their_level_and_lie_as_measured():
 
 def test_a_lie_that_was_not_measured_is_priced_by_the_most_alike():
     """Two devices of each of two hosts, where one of each of four was measured."""
-    hosts = Hosts(count=4, devices=4)
+    hosts = HostTopology(count=4, devices=4)
     cluster = calibrated(hosts, chains_of(hosts))
     mesh = MeshShape(data=4, spatial_h=2, tensor=2)
-    found = group_of(cluster, Placed(mesh=mesh), ["data[2]", "tensor"])
+    found = group_of(cluster, MeshPlacement(mesh=mesh), ["data[2]", "tensor"])
     assert (found.size, found.level) == (4, "net")
     assert found.line("all-reduce").inside == 1
     payload = 1 << 21
     said = seconds("all-reduce", payload, 1, found)
-    among = Among(devices=4, stride=2)
+    among = DeviceGroup(devices=4, stride=2)
     true = took("all-reduce", payload, among, hosts)
     assert said == pytest.approx(true, rel=0.2)
 
 
 def test_every_line_has_a_name_of_its_own():
-    hosts = Hosts(count=4, devices=2)
+    hosts = HostTopology(count=4, devices=2)
     cluster = calibrated(hosts, chains_of(hosts))
     paths = sorted(path for path, _ in cluster.numbers())
     assert [path for path, same in groupby(paths) if len(list(same)) > 1] == []
@@ -174,7 +180,7 @@ def test_every_line_has_a_name_of_its_own():
 
 
 def test_one_level_is_as_it_was():
-    hosts = Hosts(count=1, devices=4)
+    hosts = HostTopology(count=1, devices=4)
     (level,) = calibrated(hosts, chains_of(hosts)).levels
     assert (level.name, level.size) == ("data", 4)
     assert {line.name for line in level.lines} == {
@@ -183,7 +189,7 @@ def test_one_level_is_as_it_was():
 
 
 def test_asking_about_a_level_asks_about_all_that_cross_it():
-    hosts = Hosts(count=4, devices=2)
+    hosts = HostTopology(count=4, devices=2)
     cluster = calibrated(hosts, chains_of(hosts))
     faster = changed(cluster, ["levels.net.bandwidth=1 GB/s"])
     payload = 1 << 23
@@ -194,7 +200,10 @@ def test_asking_about_a_level_asks_about_all_that_cross_it():
     ):
         before, after = (
             seconds(
-                "all-reduce", payload, 1, group_of(one, Placed(mesh=mesh), ["data"])
+                "all-reduce",
+                payload,
+                1,
+                group_of(one, MeshPlacement(mesh=mesh), ["data"]),
             )
             for one in (cluster, faster)
         )
@@ -202,19 +211,19 @@ def test_asking_about_a_level_asks_about_all_that_cross_it():
 
 
 def test_a_switch_is_said_of_the_level_that_has_it():
-    hosts = Hosts(count=4, devices=2)
+    hosts = HostTopology(count=4, devices=2)
     chains = chains_of(hosts)
     host, net = sums_of(hosts, chains)
     assert (host.level, net.level) == ("host", "net")
     assert (net.among.devices, net.among.stride) == (4, 2)
     small = [
-        Timing(kind="all-reduce", payload=size, seconds=1e-3 + size / rate)
+        CollectiveTiming(kind="all-reduce", payload=size, seconds=1e-3 + size / rate)
         for size, rate in zip(SIZES, (1e8,) * 4 + (1e10,) * 3, strict=True)
     ]
     switching = [
         chain
         if chain.among != net.among
-        else Chained(kind=chain.kind, among=chain.among, timings=tuple(small))
+        else GroupTimings(kind=chain.kind, among=chain.among, timings=tuple(small))
         for chain in chains
     ]
     _, found = sums_of(hosts, switching)
@@ -223,7 +232,7 @@ def test_a_switch_is_said_of_the_level_that_has_it():
 
 
 def test_one_device_has_no_sums():
-    hosts = Hosts(count=1, devices=1)
+    hosts = HostTopology(count=1, devices=1)
     assert groups_of(hosts) == ()
     assert sums_of(hosts, ()) == ()
     (level,) = calibrated(hosts, ()).levels

@@ -8,7 +8,7 @@ from rows import rows_of
 
 from jaxdist.collectives.algorithms.registry import ALGORITHMS
 from jaxdist.launch.launchers.processes.loopback import Loopback
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.testbed.link_shaping import framed
 
 WORKER = Path(__file__).with_name("step_list_worker.py")
@@ -31,7 +31,7 @@ def test_processes_end_with_the_same_bits_and_the_sum():
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("count", [2, 4])
 def test_every_interface_counts_what_the_formula_says(count):
-    with Hosts(count, "1gbit", frames=True) as hosts:
+    with EmulatedCluster(count, "1gbit", frames=True) as hosts:
         found = rows_of(hosts, WORKER, sorted(ALGORITHMS), 1 << 20, True)
     assert len(found) == len(ALGORITHMS)
     for ranks in found:

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxdist.input.order import GlobalOrder
-from jaxdist.launch.launchers.elastic.process_counts import Able
+from jaxdist.input.order import GlobalShuffleOrder
+from jaxdist.launch.launchers.elastic.process_counts import FeasibleCounts
 from jaxdist.launch.launchers.elastic.supervisor import run_elastic
 from jaxdist.launch.launchers.local import local
-from jaxdist.launch.launchers.processes.restart import Patience
+from jaxdist.launch.launchers.processes.restart import RestartPolicy
 from jaxdist.launch.run_folder.goodput import goodput
 from jaxdist.train.checkpoint import reader
 
@@ -61,8 +61,8 @@ class Elastic:
         where = f"run.dir={folder}", f"data.dir={job.data}", f"plan.mesh.data={count}"
         run = sys.executable, WORKER, folder, count, DIES_AT, 0, *where, *WORDS, *words
         ground = Shelter(folder, tuple(map(str, run)), count, job.env)
-        wanted = Patience(restarts=3)
-        able = Able(counts=(count - 1, count), marks=True)
+        wanted = RestartPolicy(restarts=3)
+        able = FeasibleCounts(counts=(count - 1, count), marks=True)
         self.code = run_elastic(ground, able, wanted, back_after_s=0.01)
         self.folder, self.on = folder / "digits", ground.on
         self.traces = [
@@ -154,7 +154,7 @@ def test_it_goes_on_with_fewer_and_takes_the_lost_one_back(job, elastic):
 
 
 def test_the_same_samples_whoever_is_there(elastic):
-    order = GlobalOrder(n=1437, batch=BATCH)
+    order = GlobalShuffleOrder(n=1437, batch=BATCH)
     fed = {}
     for _, ids in elastic.traces:
         fed |= ids
@@ -215,6 +215,6 @@ def test_what_was_not_sent_goes_on_too(job, tmp_path, way):
     assert {count for count, _ in run.starts} == {3, 2}
     assert_the_same(run.folder, hand.folder)
     assert any(name.startswith("feedback/residual/") for name in leaves(run.folder))
-    order = GlobalOrder(n=1437, batch=BATCH)
+    order = GlobalShuffleOrder(n=1437, batch=BATCH)
     fed = {step: ids for _, found in run.traces for step, ids in found.items()}
     assert fed == {s + 1: order.ids(s).tolist() for s in range(STEPS)}

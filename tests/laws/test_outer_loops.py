@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxdist.core.plan.outer import Outer
+from jaxdist.core.plan.outer import OuterConfig
 from jaxdist.models.config import ModelConfig
 from jaxdist.train.diloco import spread
 from jaxdist.train.program import compile_program, initial_state
@@ -31,10 +31,10 @@ MESHES = {
     "replica 2 x data 2 x fsdp 2 x tensor 2": dict(replica=2, data=2, fsdp=2, tensor=2),
 }
 OUTERS = {
-    "diloco": Outer(every=3),
-    "heavy ball": Outer(every=3, nesterov=False, learning_rate=0.5),
-    "local sgd": Outer(every=3, **LOCAL),
-    "fragments": Outer(every=3, fragments=2),
+    "diloco": OuterConfig(every=3),
+    "heavy ball": OuterConfig(every=3, nesterov=False, learning_rate=0.5),
+    "local sgd": OuterConfig(every=3, **LOCAL),
+    "fragments": OuterConfig(every=3, fragments=2),
 }
 
 
@@ -169,7 +169,7 @@ def test_an_outer_loop_is_that_of_the_paper(parts, outer):
 
 @pytest.mark.parametrize("mesh", rarely(MESHES, "replica 2 x fsdp 2"))
 def test_over_every_split_of_a_replica(parts, mesh):
-    assert_equal_the_paper(parts, mesh, Outer(every=2), steps=5)
+    assert_equal_the_paper(parts, mesh, OuterConfig(every=2), steps=5)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_the_mean_after_each_step_of_plain_descent_is_data_parallel(parts, mesh)
     with jax.enable_x64():
         task = parts.make_task(WORDS, jnp.float64, optimizer=optax.sgd(0.1))
         batches = batches_of(parts, WORDS, jnp.float64, 3, size=16)
-        axes = {**mesh, "outer": Outer(every=1, **LOCAL)}
+        axes = {**mesh, "outer": OuterConfig(every=1, **LOCAL)}
         _, state, losses = trained(parts, task, axes, batches)
         want, step = parts.make_state(task), functools.partial(parts.one_device, task)
         for batch, loss in zip(batches, losses, strict=True):
@@ -194,7 +194,7 @@ def test_the_mean_after_each_step_of_plain_descent_is_data_parallel(parts, mesh)
 def test_nothing_travels_between_replicas_in_a_step(parts, mesh, config):
     task = parts.make_task(config, jnp.float32)
     batch = parts.make_batch(config, jnp.float32, 16)
-    where = parts.layout_of(task, {**mesh, "outer": Outer(every=4)}, batch)
+    where = parts.layout_of(task, {**mesh, "outer": OuterConfig(every=4)}, batch)
     program = compile_program(where)
     assert not [move for move in program.moves if "replica" in move.axes]
     assert all(move.axes for move in program.moves)  # and along known axes alone
@@ -205,7 +205,7 @@ def test_nothing_travels_between_replicas_in_a_step(parts, mesh, config):
 def test_a_period_moves_each_parameter_once(parts, mesh, fragments):
     task = parts.make_task(WORDS, jnp.float32)
     batch = parts.make_batch(WORDS, jnp.float32, 16)
-    outer = Outer(every=4, fragments=fragments)
+    outer = OuterConfig(every=4, fragments=fragments)
     where = parts.layout_of(task, {**mesh, "outer": outer}, batch)
     program = compile_program(where)
     averaged = [p for s in where.syncs for p in (*s.exactly, *s.packed)]
@@ -228,7 +228,7 @@ def test_a_period_moves_each_parameter_once(parts, mesh, fragments):
 def test_fewer_bits_keep_replicas_equal_and_near_the_exact_mean(parts, via):
     task = parts.make_task(WORDS, jnp.float32, optimizer=ADAM)
     batches = batches_of(parts, WORDS, jnp.float32, 2)
-    outer = Outer(every=2, via=via)
+    outer = OuterConfig(every=2, via=via)
     _, near, _ = trained(parts, task, {"replica": 4, "outer": outer}, batches)
     exact = dataclasses.replace(outer, via="exact")
     _, far, _ = trained(parts, task, {"replica": 4, "outer": exact}, batches)
@@ -244,7 +244,7 @@ def test_statistics_are_averaged_at_the_end_of_a_period(parts):
     with jax.enable_x64():
         task = parts.make_task(IMAGES, jnp.float64)
         batches = batches_of(parts, IMAGES, jnp.float64, 2)
-        axes = {"replica": 2, "outer": Outer(every=2, fragments=2)}
+        axes = {"replica": 2, "outer": OuterConfig(every=2, fragments=2)}
         _, before, _ = trained(parts, task, axes, batches[:1])
         own = [np.asarray(x) for x in jax.tree.leaves(before.replicas.stats)]
         assert any((x[0] != x[1]).any() for x in own)
@@ -264,7 +264,7 @@ def test_statistics_are_averaged_at_the_end_of_a_period(parts):
 def test_the_first_state_is_the_same_for_all_replicas(parts):
     task = parts.make_task(WORDS, jnp.float32)
     batch = parts.make_batch(WORDS, jnp.float32, 8)
-    where = parts.layout_of(task, {"replica": 2, "outer": Outer(every=2)}, batch)
+    where = parts.layout_of(task, {"replica": 2, "outer": OuterConfig(every=2)}, batch)
     state = initial_state(where)
     for mine, whole in zip(
         jax.tree.leaves(state.replicas.params),

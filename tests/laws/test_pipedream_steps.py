@@ -14,7 +14,7 @@ import optax
 import pytest
 from flax import nnx
 
-from jaxdist.core.plan.pipeline import Pipe
+from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.layers import Linear, bind
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.conv_blocks import Chain
@@ -163,7 +163,7 @@ def hold(parts):
     """Hold a step of a plan against the reference."""
 
     def check(config, micros, version, rounds=None, beside=None, **pipe):
-        order = Pipe(**pipe)
+        order = PipelineConfig(**pipe)
         replicas = order.replicas
         if not replicas:
             replicas = (1,) * beside.pop("pipe")
@@ -310,7 +310,7 @@ def test_without_stashing_a_backward_reads_the_newest_weights(parts):
     task = replace(task, microbatches=micros)
     batch = parts.make_batch(config, jnp.float64, 2 * micros, image=(8, 8, 1))
     state, batch = jax.tree.map(np.asarray, (parts.make_state(task), batch))
-    order = Pipe(schedule="pipedream", stashing=False)
+    order = PipelineConfig(schedule="pipedream", stashing=False)
     layout = parts.layout_of(task, {"pipe": 4, "order": order}, batch)
     got, _ = stepped(parts, layout, state, batch)
     assert_equal(unstashed(state, batch, micros), got)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from covers import covering
 
-from jaxdist.core.plan.pipeline import Pipe
+from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.models.config import ModelConfig
 from jaxdist.train.optimizers import OptimConfig, optimizer
 from jaxdist.train.program import compile_program
@@ -102,7 +102,7 @@ def hold(parts, without_stages):
         made = without_stages(model, beside, 2 * pipe, optimizer, average)
         task, state, batch, want = made
         chunks = chunks or (2 if schedule == "interleaved" else 1)
-        order = Pipe(schedule=schedule, chunks=chunks)
+        order = PipelineConfig(schedule=schedule, chunks=chunks)
         axes = {"pipe": pipe, "order": order, **BESIDE[beside], **how}
         assert_leaves_equal(want, run(parts, task, axes, state, batch))
 

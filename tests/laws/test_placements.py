@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdist.core.plan.pipeline import Pipe
+from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.models.config import ModelConfig
 from jaxdist.train.checkpoint.checkpoints import Checkpoints
 from jaxdist.train.program import compile_program
@@ -21,7 +21,7 @@ CASES = {
     ),
     "stages": (
         ModelConfig(name="gpt2_small", size="tiny", depth=1),
-        dict(pipe=2, fsdp=2, order=Pipe(schedule="1f1b"), microbatches=2),
+        dict(pipe=2, fsdp=2, order=PipelineConfig(schedule="1f1b"), microbatches=2),
         ("pipe",),
     ),
 }

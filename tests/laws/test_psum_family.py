@@ -14,13 +14,13 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.algorithms.registry import ALGORITHMS
-from jaxdist.collectives.compress.hierarchical import Hierarchical
-from jaxdist.collectives.compress.powersgd import Power
+from jaxdist.collectives.compress.hierarchical import HierarchicalAllReduce
+from jaxdist.collectives.compress.powersgd import PowerSGD
 from jaxdist.collectives.compress.random_k import RandomK
-from jaxdist.collectives.compress.shared_top_k import Aligned
-from jaxdist.collectives.compress.sparse import Sparse
-from jaxdist.collectives.compress.top_k_allgather import Gathered
-from jaxdist.collectives.compress.top_k_codec import Picks
+from jaxdist.collectives.compress.shared_top_k import SharedTopK
+from jaxdist.collectives.compress.sparse import OkTopK
+from jaxdist.collectives.compress.top_k_allgather import TopKAllGather
+from jaxdist.collectives.compress.top_k_codec import TopKCodec
 from jaxdist.collectives.hlo_collectives import read_collectives
 from jaxdist.collectives.primitives import psum, psum_scatter, reduce
 from jaxdist.collectives.registry import METHODS
@@ -43,10 +43,12 @@ def rarely(names):
 
 LOSSLESS = {
     "random_k": RandomK(density=1.0),
-    "top_k": Gathered(codec=Picks(density=1.0)),
-    "sparse": Sparse(codec=Picks(density=1.0)),
-    "aligned": Aligned(density=1.0),
-    "hierarchical": Hierarchical(across=Gathered(codec=Picks(density=1.0))),
+    "top_k": TopKAllGather(codec=TopKCodec(density=1.0)),
+    "sparse": OkTopK(codec=TopKCodec(density=1.0)),
+    "aligned": SharedTopK(density=1.0),
+    "hierarchical": HierarchicalAllReduce(
+        across=TopKAllGather(codec=TopKCodec(density=1.0))
+    ),
 }
 # Relative to the largest number that is summed, a device.
 ROUNDING = {"bf16": 2**-8, "fp8": 2**-4, "int8": 1 / 127, "int4": 1 / 7}
@@ -110,7 +112,7 @@ def test_with_all_numbers_sent_a_sum_is_psum(via, size):
 
 def test_at_full_rank_power_is_psum():
     x = values(4, (12, 5))
-    total, _ = parts(mesh_of(4), Power(rank=5), x)
+    total, _ = parts(mesh_of(4), PowerSGD(rank=5), x)
     assert np.abs(total - x.astype(np.float64).sum(0)).max() < 1e-5
 
 

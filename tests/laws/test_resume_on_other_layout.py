@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdist.input.order import GlobalOrder
+from jaxdist.input.order import GlobalShuffleOrder
 from jaxdist.train.checkpoint import reader
 
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
@@ -42,7 +42,7 @@ resolved = resolve("digits", words)
 prepared = prepare_devices(resolved.config.plan, explicit=True)
 
 import numpy as np
-from jaxdist.launch.training.console_reporter import Terminal
+from jaxdist.launch.training.console_reporter import ConsoleReporter
 from jaxdist.launch.training.train import train
 
 def traced(batches, start):
@@ -55,7 +55,7 @@ def traced(batches, start):
             file.write(json.dumps({"step": step, "ids": ids}) + "\\n")
             yield batch
 
-with Terminal(quiet=True) as terminal:
+with ConsoleReporter(quiet=True) as terminal:
     train(resolved, prepared, terminal, started=time.time(), through=traced)
 """
 
@@ -103,7 +103,7 @@ def resumed(job, killed, request, tmp_path_factory):
 
 
 def test_the_same_samples(whole, killed, resumed):
-    order = GlobalOrder(n=1437, batch=128)
+    order = GlobalShuffleOrder(n=1437, batch=128)
     assert whole.ids == [(s + 1, order.ids(s).tolist()) for s in range(STEPS)]
     assert killed.ids == whole.ids[: DIES_AT - 1]
     start = resumed.ids[0][0] - 1

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.primitives import psum, psum_scatter
 from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.testbed.traffic_counter import Gauge, spread
+from jaxdist.launch.testbed.traffic_counter import TrafficCounter, spread
 from jaxdist.partition.external_step import bytes_of
 
 TIMES = 5
@@ -58,7 +58,7 @@ def prepared(name, shape):
     )
     x = spread(mesh, lambda rank: numbers(rank, shape))
     step = jax.jit(each)
-    return lambda: step(x), bytes_of(step, x).tree()["rows"], Gauge(mesh)
+    return lambda: step(x), bytes_of(step, x).tree()["rows"], TrafficCounter(mesh)
 
 
 def numbers(rank, shape):

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.device import Curve
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.device import EfficiencyCurve
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.meshes.clusters.load import find, names, of_tree, reader_of
 
@@ -64,12 +64,12 @@ LINE = {
 def test_lines_of_a_level_are_written_read_and_asked_about(tmp_path):
     cluster = level(lines=[LINE], origin="measured: here")
     (line,) = cluster.levels[0].lines
-    assert line.share == Number(1.2, "measured: here")
+    assert line.share == SourcedNumber(1.2, "measured: here")
     path = tmp_path / "lines.json"
     path.write_text(cluster.to_json())
     assert find(str(path)) == cluster
     other = cluster.with_number(
-        "levels.host.lines.all-gather/4.share", Number(2, "given: me")
+        "levels.host.lines.all-gather/4.share", SourcedNumber(2, "given: me")
     )
     assert other.levels[0].lines[0].share.value == 2
     with pytest.raises(BadInput, match="no field pieces"):
@@ -105,27 +105,27 @@ def test_kernels_have_a_peak_with_its_unit_and_the_origin_of_their_table():
 def test_numbers_have_units_and_the_origin_of_their_table():
     cluster = of_tree(SMALL, "small")
     rack = cluster.levels[1]
-    assert rack.bandwidth == Number(25e9, "datasheet: EDR; times 2 ports")
-    assert cluster.device.memory == Number(16e9, "given: small")
+    assert rack.bandwidth == SourcedNumber(25e9, "datasheet: EDR; times 2 ports")
+    assert cluster.device.memory == SourcedNumber(16e9, "given: small")
     assert cluster.sizes == (4, 32)
     assert [cluster.level_of(n) for n in (1, 4, 5, 32)] == [0, 0, 1, 1]
 
 
 def test_a_number_is_replaced_by_its_path():
     cluster = find("abci")
-    fitted = Number(6.2e9, "fitted: rows of 8 devices")
+    fitted = SourcedNumber(6.2e9, "fitted: rows of 8 devices")
     other = cluster.with_number("levels.leaf.bandwidth", fitted)
     assert dict(other.numbers())["levels.leaf.bandwidth"] == fitted
     changed = {n for n, v in other.numbers() if dict(cluster.numbers())[n] != v}
     assert changed == {"levels.leaf.bandwidth"}
-    faster = other.with_number("device.flops.float32", Number(1.0, "given: me"))
+    faster = other.with_number("device.flops.float32", SourcedNumber(1.0, "given: me"))
     assert faster.device.peak("float32").value == 1
     with pytest.raises(BadInput, match=r"did you mean levels\.leaf\.alpha"):
         cluster.with_number("levels.leaf.alpa", fitted)
 
 
 def test_efficiency_is_straight_over_the_logarithm_and_level_outside():
-    curve = Curve(points=((1e6, 0.1), (1e8, 0.5)), origin="given: me")
+    curve = EfficiencyCurve(points=((1e6, 0.1), (1e8, 0.5)), origin="given: me")
     assert [curve.at(x) for x in (1, 1e6, 1e7, 1e8, 1e12)] == [0.1, 0.1, 0.3, 0.5, 0.5]
 
 
@@ -171,7 +171,7 @@ def test_a_price_is_a_number_with_an_origin():
     bill = {"value": 4.1, "origin": "given: the bill of May"}
     for price, origin in ((4.1, "given: small"), (bill, bill["origin"])):
         cluster = of_tree(SMALL | {"price": price}, "small")
-        assert cluster.price == Number(4.1, origin)
+        assert cluster.price == SourcedNumber(4.1, origin)
         assert dict(cluster.numbers())["price"] == cluster.price
         assert Cluster.from_json(cluster.to_json()) == cluster
     assert of_tree(SMALL, "small").price is None

@@ -9,7 +9,7 @@ from flax import nnx
 from jaxdist.core.special_tokens import BEGIN
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import clip_shapes, model_factory, objective_for
-from jaxdist.train.objective import Captions
+from jaxdist.train.objective import Captioning
 from jaxdist.train.task import Task
 
 TINY = ModelConfig(name="s2vt", size="tiny")
@@ -139,4 +139,4 @@ def test_float64_stays_float64_and_bfloat16_narrow(batch):
 
 
 def test_it_is_trained_on_captions():
-    assert objective_for(TINY) == Captions()
+    assert objective_for(TINY) == Captioning()

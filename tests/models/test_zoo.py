@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.training.job.abstract_model import Specimen, inputs_of
+from jaxdist.launch.training.job.abstract_model import ProfileConfig, inputs_of
 from jaxdist.layers import LSTM, Conv, bind
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import image_shape, model_factory, names, reads_tokens
@@ -54,7 +54,7 @@ def count(model):
 
 
 def inputs(config, batch=2):
-    return inputs_of(Specimen(model=config, batch=batch))
+    return inputs_of(ProfileConfig(model=config, batch=batch))
 
 
 def flops(call):

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from jaxdist.network.bandwidth_sharing import Demand, rates
+from jaxdist.network.bandwidth_sharing import LinkDemand, rates
 from jaxdist.network.flow_simulation import ends
 from jaxdist.network.routes import routes_of
 
 
 def demand(routes, weight=None, most=None, use=None):
     flows = routes.flows
-    return Demand(
+    return LinkDemand(
         flow=routes.flow,
         link=routes.link,
         use=np.ones(routes.flow.size) if use is None else use,

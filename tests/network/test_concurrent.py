@@ -9,14 +9,14 @@ from jaxdist.network.concurrent import halos, of_list, run_together
 from jaxdist.network.contention_search import mitigate
 from jaxdist.network.placement import placement
 from jaxdist.network.schedules_by_name import step_list
-from jaxdist.network.simulate import Network, simulate
+from jaxdist.network.simulate import NetworkModel, simulate
 from jaxdist.network.topologies.registry import topology
 
 SIZE = 2.0**24
 
 
 def network(name, ranks, sharing="rtt", **settings):
-    return Network(topology=topology(name, ranks, settings), sharing=sharing)
+    return NetworkModel(topology=topology(name, ranks, settings), sharing=sharing)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -60,15 +60,19 @@ def test_halos_beside_a_sum_take_part_of_its_links():
 
 def test_a_rank_that_is_done_early_goes_on():
     """Chain 0 to 1 to 2 beside a slow message from 3 to 4: ranks do not wait for it."""
-    from jaxdist.collectives.algorithms.schedule import Algorithm, Step, Transfer
+    from jaxdist.collectives.algorithms.schedule import (
+        CollectiveSchedule,
+        ScheduleStep,
+        Transfer,
+    )
 
-    steps = Algorithm(
+    steps = CollectiveSchedule(
         name="chain",
         ranks=5,
         chunks=10,
         steps=(
-            Step((Transfer(0, 1, 0, 1, False), Transfer(3, 4, 0, 10, False))),
-            Step((Transfer(1, 2, 0, 1, False),)),
+            ScheduleStep((Transfer(0, 1, 0, 1, False), Transfer(3, 4, 0, 10, False))),
+            ScheduleStep((Transfer(1, 2, 0, 1, False),)),
         ),
     )
     on, own = network("star", 5, latency=0, sharing="maxmin"), None

@@ -9,7 +9,7 @@ import yaml
 from jaxdist.core.errors import BadInput
 from jaxdist.network.platforms.read import find
 from jaxdist.network.schedules_by_name import step_list
-from jaxdist.network.simulate import Network, simulate
+from jaxdist.network.simulate import NetworkModel, simulate
 from jaxdist.network.topologies.registry import topology
 
 STAR = """
@@ -49,8 +49,8 @@ def way(made, source, target):
 
 @pytest.mark.parametrize("sharing", ["maxmin", "rtt"])
 def test_a_star_by_cables_is_the_star_by_name(platform, sharing):
-    by_name = Network(topology=topology("star", 8, {}), sharing=sharing)
-    by_file = Network(topology=platform(STAR), sharing=sharing)
+    by_name = NetworkModel(topology=topology("star", 8, {}), sharing=sharing)
+    by_file = NetworkModel(topology=platform(STAR), sharing=sharing)
     for name in ("ring", "halving_doubling", "parameter_server"):
         steps = step_list(name, 8)
         expected = simulate(steps, 2.0**20, by_name).seconds

@@ -8,8 +8,8 @@ from jaxdist.network.concurrent import of_list, run_together
 from jaxdist.network.platforms.read import find
 from jaxdist.network.protocol_overheads import factors
 from jaxdist.network.published import FORMS_OF, PUBLISHED, SPARSE
-from jaxdist.network.simulate import Network, simulate
-from jaxdist.network.sparse import Entries
+from jaxdist.network.simulate import NetworkModel, simulate
+from jaxdist.network.sparse import SparseEncoding
 from jaxdist.network.sparse_runs import simulate_sparse
 
 
@@ -17,7 +17,7 @@ from jaxdist.network.sparse_runs import simulate_sparse
 def network():
     made = {name: find(name, 1, {}) for name in ("tsubame3", "abci")}
     return {
-        name: Network(topology=each, factors=factors("smpi"), sharing="rtt")
+        name: NetworkModel(topology=each, factors=factors("smpi"), sharing="rtt")
         for name, each in made.items()
     }
 
@@ -54,7 +54,7 @@ def test_dense_rows_are_met_to_two_per_cent(network, platform, name, ranks, size
 @pytest.mark.parametrize(("name", "ranks", "density", "ms"), SPARSE_ROWS)
 def test_sparse_rows_are_met_to_three_per_cent(network, name, ranks, density, ms):
     sums, copies = FORMS_OF[name]
-    entries = Entries(density=density, sums=sums, copies=copies)
+    entries = SparseEncoding(density=density, sums=sums, copies=copies)
     steps = SPARSE[name](ranks, 4)
     found = simulate_sparse(steps, 2.0**27, network["abci"], entries)
     assert 1e3 * found.seconds == pytest.approx(ms, rel=0.03)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jaxdist.network.schedules_by_name import step_list
-from jaxdist.network.simulate import Network, simulate
+from jaxdist.network.simulate import NetworkModel, simulate
 from jaxdist.network.topologies.registry import topology
 
 CASES = json.loads((Path(__file__).parent / "simgrid_cases.json").read_text("utf-8"))
@@ -21,5 +21,5 @@ def test_times_are_those_of_simgrid(case):
     made = topology(case["network"], case["ranks"], case["settings"])
     steps = step_list(case["name"], case["ranks"])
     size = float(case["chunk"] * steps.chunks)
-    found = simulate(steps, size, Network(topology=made, sharing="rtt"))
+    found = simulate(steps, size, NetworkModel(topology=made, sharing="rtt"))
     assert found.seconds == pytest.approx(case["seconds"], rel=1e-9)

@@ -8,14 +8,14 @@ from jaxdist.core.errors import BadInput
 from jaxdist.network.contention import graph
 from jaxdist.network.protocol_overheads import factors
 from jaxdist.network.schedules_by_name import step_list
-from jaxdist.network.simulate import Network, simulate
+from jaxdist.network.simulate import NetworkModel, simulate
 from jaxdist.network.topologies.registry import topology
 
 MIB64, RATE, LATE = 2.0**26, 12.5e9, 5e-7
 
 
 def on(name, ranks, algorithm, sharing="maxmin", place=None, size=MIB64, **settings):
-    network = Network(topology=topology(name, ranks, settings), sharing=sharing)
+    network = NetworkModel(topology=topology(name, ranks, settings), sharing=sharing)
     return simulate(step_list(algorithm, ranks), size, network, place)
 
 
@@ -126,14 +126,14 @@ def test_a_placement_is_one_to_one(place):
 
 
 def test_ranks_that_do_not_fit_are_refused():
-    network = Network(topology=topology("star", 8, {}))
+    network = NetworkModel(topology=topology("star", 8, {}))
     with pytest.raises(BadInput, match="at most 8 ranks"):
         simulate(step_list("ring", 9), 1.0, network)
 
 
 def test_a_list_of_ones_own_is_replayed_like_one_of_the_registry():
     """Tuples of transfers and columns are the same messages."""
-    network = Network(topology=topology("torus", 16, {}), sharing="rtt")
+    network = NetworkModel(topology=topology("torus", 16, {}), sharing="rtt")
     for name in ALGORITHMS:
         steps = step_list(name, 16)
         plain = [type(s)(tuple(s.transfers)) for s in steps.steps]
@@ -146,13 +146,13 @@ def test_a_list_of_ones_own_is_replayed_like_one_of_the_registry():
 
 def test_smpi_gives_two_opposite_flows_of_a_shared_cable_its_share():
     star = topology("star", 2, {"duplex": "shared", "latency": 0})
-    network = Network(topology=star, factors=factors("smpi"), sharing="rtt")
+    network = NetworkModel(topology=star, factors=factors("smpi"), sharing="rtt")
     found = simulate(step_list("recursive_doubling", 2), 2.0**26, network)
     rate = 12.5e9 * 0.97 / 2.1
     assert 2.0**26 / found.seconds == pytest.approx(rate, rel=1e-9)
 
 
 def test_rtt_needs_a_latency():
-    network = Network(topology=topology("star", 4, {"latency": 0}), sharing="rtt")
+    network = NetworkModel(topology=topology("star", 4, {"latency": 0}), sharing="rtt")
     with pytest.raises(BadInput, match="--sharing maxmin"):
         simulate(step_list("ring", 4), 1.0, network)

@@ -5,11 +5,15 @@ import pytest
 
 from jaxdist.collectives.algorithms.registry import ALGORITHMS
 from jaxdist.collectives.algorithms.replay import contributions
-from jaxdist.collectives.algorithms.schedule import Algorithm, Step, Transfer
+from jaxdist.collectives.algorithms.schedule import (
+    CollectiveSchedule,
+    ScheduleStep,
+    Transfer,
+)
 from jaxdist.core.errors import BadInput
 from jaxdist.network.schedules_by_name import step_list
-from jaxdist.network.simulate import Network, simulate
-from jaxdist.network.sparse import Entries, messages
+from jaxdist.network.simulate import NetworkModel, simulate
+from jaxdist.network.sparse import SparseEncoding, messages
 from jaxdist.network.sparse_runs import simulate_sparse
 from jaxdist.network.topologies.registry import topology
 
@@ -37,7 +41,7 @@ def supports(algorithm, numbers, density, seed):
 def test_entries_are_those_of_random_supports(name):
     steps, numbers, density = step_list(name, 8), 100_000, 0.03
     size = 4.0 * numbers * steps.chunks
-    entries = Entries(density=density, sums="entries", copies="entries")
+    entries = SparseEncoding(density=density, sums="entries", copies="entries")
     expected = messages(steps, size, entries)
     for found, counted in zip(
         expected, supports(steps, numbers, density, 0), strict=True
@@ -49,42 +53,47 @@ def test_entries_are_those_of_random_supports(name):
 def test_whole_arrays_are_sent_as_they_are(name):
     """At density 1 no message is shorter as entries, so time is that of the dense list."""
     steps = step_list(name, 16)
-    network = Network(topology=topology("torus", 16, {}))
+    network = NetworkModel(topology=topology("torus", 16, {}))
     dense = simulate(steps, 2.0**20, network).seconds
-    sparse = simulate_sparse(steps, 2.0**20, network, Entries(density=1.0)).seconds
+    sparse = simulate_sparse(
+        steps, 2.0**20, network, SparseEncoding(density=1.0)
+    ).seconds
     assert sparse == pytest.approx(dense, rel=1e-12)
 
 
 def test_a_message_is_written_in_the_shorter_way():
-    steps = Algorithm(
-        name="one", ranks=2, chunks=1, steps=(Step((Transfer(0, 1, 0, 1, True),)),)
+    steps = CollectiveSchedule(
+        name="one",
+        ranks=2,
+        chunks=1,
+        steps=(ScheduleStep((Transfer(0, 1, 0, 1, True),)),),
     )
     for density, size in ((0.25, 4 + 8 * 25), (0.49, 4 + 8 * 49), (0.51, 400)):
-        (message,) = messages(steps, 400.0, Entries(density=density))
+        (message,) = messages(steps, 400.0, SparseEncoding(density=density))
         assert message.size[0] == pytest.approx(size)
 
 
 def test_what_is_merged_one_after_another_grows():
     """Three arrays at rank 0: results of 2 and of 3 ranks."""
-    step = Step((Transfer(1, 0, 0, 1, True), Transfer(2, 0, 0, 1, True)))
-    steps = Algorithm(name="both", ranks=3, chunks=1, steps=(step,))
-    (message,) = messages(steps, 4000.0, Entries(density=0.1))
+    step = ScheduleStep((Transfer(1, 0, 0, 1, True), Transfer(2, 0, 0, 1, True)))
+    steps = CollectiveSchedule(name="both", ranks=3, chunks=1, steps=(step,))
+    (message,) = messages(steps, 4000.0, SparseEncoding(density=0.1))
     expected = [1000 * (1 - 0.9**2), 1000 * (1 - 0.9**3)]
     np.testing.assert_allclose(message.entries, expected)
 
 
 def test_the_counts_of_ranks_are_those_of_the_replay():
     steps = step_list("two_level_halving", 16)
-    last = list(messages(steps, 4.0 * 16 * 1000, Entries(density=1e-9)))[-1]
+    last = list(messages(steps, 4.0 * 16 * 1000, SparseEncoding(density=1e-9)))[-1]
     assert (contributions(steps) == 1).all()
     np.testing.assert_allclose((last.size - 4) / 8, 16 * 1e-9 * 1000 * 4, rtol=1e-5)
 
 
 def test_draws_are_about_the_mean():
     steps = step_list("ring", 8)
-    mean = list(messages(steps, 2.0**25, Entries(density=0.01)))
-    drawn = list(messages(steps, 2.0**25, Entries(density=0.01, seed=3)))
-    same = list(messages(steps, 2.0**25, Entries(density=0.01, seed=3)))
+    mean = list(messages(steps, 2.0**25, SparseEncoding(density=0.01)))
+    drawn = list(messages(steps, 2.0**25, SparseEncoding(density=0.01, seed=3)))
+    same = list(messages(steps, 2.0**25, SparseEncoding(density=0.01, seed=3)))
     for one, other, again in zip(mean, drawn, same):
         assert (one.size != other.size).any()
         assert (other.size == again.size).all()
@@ -94,4 +103,4 @@ def test_draws_are_about_the_mean():
 @pytest.mark.parametrize("density", [0.0, -0.1, 1.01])
 def test_densities_that_cannot_be_are_refused(density):
     with pytest.raises(BadInput, match="above 0 and at most 1"):
-        Entries(density=density)
+        SparseEncoding(density=density)

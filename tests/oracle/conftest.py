@@ -3,10 +3,10 @@
 import pytest
 
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.launch.training.job.abstract_step import StepDescriber
 
 
 @pytest.fixture(scope="session")
 def digits():
     words = ("plan.mesh.data=4", "plan.mesh.spatial_h=1", "optim.accumulate=4")
-    return Subject(resolve("digits", words).config)
+    return StepDescriber(resolve("digits", words).config)

@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.pipeline import Pipe
+from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.compute_times import Worker, worked_in
+from jaxdist.oracle.compute_times import ComputeCostModel, worked_in
 from jaxdist.oracle.memory import kept
 
 
 @pytest.fixture(scope="module")
 def subject():
     words = ("model.depth=2", "model.vocabulary=256", "plan.mesh.data=1")
-    return Subject(resolve("characters", words).config)
+    return StepDescriber(resolve("characters", words).config)
 
 
 def memory(subject, micro=4, **axes):
@@ -50,7 +50,9 @@ def test_a_kernel_reads_its_own_part_of_the_weights(subject):
     def passed(tensor):
         case = subject.case(Plan(mesh=MeshShape(tensor=tensor)))
         (ledger,) = case.ledgers
-        worker = Worker(case=case, device=device, ledger=ledger, microbatches=1)
+        worker = ComputeCostModel(
+            case=case, device=device, ledger=ledger, microbatches=1
+        )
         return worker.read(layer, worker.share(layer))
 
     assert passed(1) == layer.parameter_bytes
@@ -61,10 +63,10 @@ def test_a_kernel_reads_its_own_part_of_the_weights(subject):
 def test_an_input_in_flight_is_of_one_of_a_devices_stages(remat):
     """With two stages a device twice as many are in flight, each half as large."""
     words = ("model.depth=8", "model.vocabulary=256", "plan.mesh.data=1")
-    deep = Subject(resolve("characters", words).config)
+    deep = StepDescriber(resolve("characters", words).config)
 
     def activations(**pipe):
-        one = Plan(mesh=MeshShape(pipe=2), microbatches=8, pipe=Pipe(**pipe))
+        one = Plan(mesh=MeshShape(pipe=2), microbatches=8, pipe=PipelineConfig(**pipe))
         plan = replace(one, remat=remat)
         return kept(deep.case(plan), find("testbed").device)["activations"]
 
@@ -94,7 +96,9 @@ def test_work_behind_the_split_of_images_is_repeated_or_dealt_out(digits, then, 
     for one in (plan, part):
         case = digits.case(one)
         (ledger,) = case.ledgers
-        found.append(Worker(case=case, device=device, ledger=ledger, microbatches=1))
+        found.append(
+            ComputeCostModel(case=case, device=device, ledger=ledger, microbatches=1)
+        )
     for layer in digits.profile.layers:
         behind = layer.block in ("block2", "block3", "head")
         # Rows are dealt out unevenly in deep blocks, so not to the last FLOP.

@@ -3,20 +3,20 @@
 import pytest
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.profile import Layer, Profile
+from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.compute_times import Worker
+from jaxdist.oracle.compute_times import ComputeCostModel
 from jaxdist.oracle.memory import kept
-from jaxdist.oracle.step_description import Case
+from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
 
 
 @pytest.fixture(scope="module")
 def subject():
     words = ("model.depth=4", "model.vocabulary=256", "plan.mesh.data=1")
-    return Subject(resolve("characters", words).config)
+    return StepDescriber(resolve("characters", words).config)
 
 
 def attention(subject):
@@ -26,7 +26,7 @@ def attention(subject):
 @pytest.mark.parametrize("tensor", [1, 2, 4])
 def test_what_attention_does_is_dealt_out_with_its_heads(subject, tensor):
     case = subject.case(Plan(mesh=MeshShape(data=2, tensor=tensor)))
-    worker = Worker(
+    worker = ComputeCostModel(
         case=case,
         device=find("testbed").device,
         ledger=case.ledgers[0],
@@ -38,14 +38,14 @@ def test_what_attention_does_is_dealt_out_with_its_heads(subject, tensor):
 def test_layers_that_compute_nothing_are_nobodys_measure():
     """Two without FLOPs in a module, of which a plan says something all the same."""
     layers = tuple(
-        Layer(name=name, kind="Norm") for name in ("block", "block.a", "block.b")
+        LayerProfile(name=name, kind="Norm") for name in ("block", "block.a", "block.b")
     )
     plan = Plan(mesh=MeshShape(data=2, tensor=2))
     ledger = Ledger(plan=plan, rows=(), work={"block.a": 1, "block.b": 1})
     profile = Profile(model="m", inputs=(), batch=4, layers=layers)
-    case = Case(profile=profile, plan=plan, ledgers=(ledger,))
+    case = StepDescription(profile=profile, plan=plan, ledgers=(ledger,))
     device = find("testbed").device
-    worker = Worker(case=case, device=device, ledger=ledger, microbatches=1)
+    worker = ComputeCostModel(case=case, device=device, ledger=ledger, microbatches=1)
     assert [worker.share(layer) for layer in layers] == [0.5] * 3
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxdist.core.cluster.block_timings import TimedBlock, TimedBlocks, signature
+from jaxdist.core.cluster.block_timings import BlockTiming, BlockTimings, signature
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.compute_times import ADDED, layer_seconds, stage_seconds
 from jaxdist.oracle.predict import predict
-from jaxdist.planner.layouts.block_costs import Pieces
+from jaxdist.planner.layouts.block_costs import BlockCosts
 
 TESTBED = find("testbed")
 FORWARD, BACKWARD, KEPT = 2e-3, 5e-3, 1e6
@@ -20,7 +20,7 @@ FORWARD, BACKWARD, KEPT = 2e-3, 5e-3, 1e6
 def timed(profile, *names, samples=(4.0, 16.0, 64.0, 256.0)):
     """The testbed, on which these blocks take the same on all numbers of samples."""
     rows = tuple(
-        TimedBlock(
+        BlockTiming(
             key=signature(profile, name),
             samples=some,
             forward_s=FORWARD,
@@ -31,7 +31,7 @@ def timed(profile, *names, samples=(4.0, 16.0, 64.0, 256.0)):
         for some in samples
     )
     peak = TESTBED.device.peak("float32").value
-    blocks = TimedBlocks(origin="measured: a test", peak=peak, timed=rows)
+    blocks = BlockTimings(origin="measured: a test", peak=peak, timed=rows)
     return replace(TESTBED, device=replace(TESTBED.device, blocks=blocks))
 
 
@@ -113,7 +113,7 @@ def test_the_table_of_parts_has_what_blocks_took(digits):
     """Hybrid plans are ordered by it."""
     case = digits.case(Plan(mesh=MeshShape(data=4), microbatches=1))
     device = timed(case.profile, *names_of(digits)).device
-    pieces = Pieces(profile=case.profile, device=device, dtype="float32")
+    pieces = BlockCosts(profile=case.profile, device=device, dtype="float32")
     forward, backward = pieces.at(4, 1)
     np.testing.assert_allclose(forward, FORWARD, rtol=1e-3)
     np.testing.assert_allclose(backward, BACKWARD, rtol=1e-3)

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.run_record import Run
-from jaxdist.core.step_breakdown import Measured, Pair, Watched
+from jaxdist.core.step_breakdown import DeviceBreakdown, LayerTime, StepBreakdown
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.compare import check_unseen, compare, recalibrated
 from jaxdist.oracle.compute_times import layer_seconds
@@ -31,7 +31,7 @@ MESHES = (
 @pytest.fixture(scope="module")
 def cases():
     words = ("plan.mesh.data=4", "plan.mesh.spatial_h=1")
-    subject = Subject(resolve("digits", words).config)
+    subject = StepDescriber(resolve("digits", words).config)
     return [subject.case(Plan(mesh=mesh)) for mesh in MESHES]
 
 
@@ -42,12 +42,14 @@ def ran(name, seconds, **more):
 def wrong(cluster):
     """Devices three times as fast as they are, links half as fast."""
     device = cluster.device
-    flops = {d: Number(3 * r.value, "given: wrong") for d, r in device.flops.items()}
+    flops = {
+        d: SourcedNumber(3 * r.value, "given: wrong") for d, r in device.flops.items()
+    }
     (level,) = cluster.levels
     slow = replace(
         level,
-        bandwidth=Number(level.bandwidth.value / 2, "given: wrong"),
-        alpha=Number(level.alpha.value * 2, "given: wrong"),
+        bandwidth=SourcedNumber(level.bandwidth.value / 2, "given: wrong"),
+        alpha=SourcedNumber(level.alpha.value * 2, "given: wrong"),
     )
     return replace(cluster, device=replace(device, flops=flops), levels=(slow,))
 
@@ -133,8 +135,8 @@ def test_accuracy_and_the_interval_are_those_of_the_step(cases):
 
 
 def seen(terms, layers=(), cores=8, processes=1):
-    one = Watched(device=0, steps=3, terms_s=terms, layers_s=dict(layers))
-    return Measured(cores=cores, processes=processes, devices=(one,))
+    one = DeviceBreakdown(device=0, steps=3, terms_s=terms, layers_s=dict(layers))
+    return StepBreakdown(cores=cores, processes=processes, devices=(one,))
 
 
 def test_measured_terms_are_shares_of_the_median_step(cases):
@@ -154,7 +156,7 @@ def test_measured_terms_are_shares_of_the_median_step(cases):
 def test_the_two_largest_misses_are_named_with_a_cause(cases):
     said = predict(cases[0], find("testbed"))
     terms = said.terms_s | {"compute": said.terms_s["compute"] + 7, "waiting": 9.0}
-    layers = {"stem.conv": Pair(forward=3.0), "head.dense": Pair(forward=1.0)}
+    layers = {"stem.conv": LayerTime(forward=3.0), "head.dense": LayerTime(forward=1.0)}
     watched = seen(terms, layers, cores=8)
     found = compare(ran("a", watched.busiest.step_s), said, watched)
     first, second = found.misses
@@ -184,7 +186,7 @@ def test_what_moves_for_long_may_be_a_wait_for_processes_that_nobody_watched(cas
 
 
 def test_a_term_of_which_a_part_is_hidden_rests_on_the_overlap(cases):
-    cluster, half = find("testbed"), Number(0.5, "assumed: a test")
+    cluster, half = find("testbed"), SourcedNumber(0.5, "assumed: a test")
     case = replace(cases[0], microbatches=1)
     for overlap, named in ((cluster.overlap, False), (half, True)):
         said = predict(case, replace(cluster, overlap=overlap))

@@ -5,32 +5,32 @@ from dataclasses import replace
 import jax
 import pytest
 
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.reduction import Reduce
+from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.core.run_record import Run
-from jaxdist.core.step_breakdown import Measured, Watched
+from jaxdist.core.step_breakdown import DeviceBreakdown, StepBreakdown
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.compare import compare, recalibrated
 from jaxdist.oracle.predict import predict
 
 EACH = 1e-7
-INT8 = Plan(mesh=MeshShape(data=4), reduce=Reduce(via="int8"))
+INT8 = Plan(mesh=MeshShape(data=4), reduce=ReductionConfig(via="int8"))
 
 
 @pytest.fixture(scope="module")
 def subject():
     words = ("plan.mesh.data=4", "plan.mesh.spatial_h=1")
-    return Subject(resolve("digits", words).config)
+    return StepDescriber(resolve("digits", words).config)
 
 
 @pytest.fixture(scope="module")
 def cluster():
     """The testbed, where packing to int8 was timed."""
     plain = find("testbed")
-    packing = {"int8": Number(EACH, "measured: a test")}
+    packing = {"int8": SourcedNumber(EACH, "measured: a test")}
     return replace(plain, device=replace(plain.device, packing=packing))
 
 
@@ -58,8 +58,8 @@ def test_packing_that_takes_longer_is_of_the_devices(subject, cluster):
     said = predict(case, cluster)
     own = ("compute", "packing", "update")
     took = {name: s * (3 if name in own else 1) for name, s in said.terms_s.items()}
-    watched = Watched(device=0, steps=3, terms_s=took)
-    measured = Measured(cores=8, processes=1, devices=(watched,))
+    watched = DeviceBreakdown(device=0, steps=3, terms_s=took)
+    measured = StepBreakdown(cores=8, processes=1, devices=(watched,))
     run = Run(name="a", experiment="digits", step_s=sum(took.values()), steps=10)
     found = compare(run, said, measured)
     better = recalibrated(cluster, [found])
@@ -71,12 +71,14 @@ def test_packing_that_takes_longer_is_of_the_devices(subject, cluster):
 
 
 def test_a_miss_of_packing_names_its_numbers(subject):
-    guessed = {"int8": Number(EACH, "assumed: nobody timed it")}
+    guessed = {"int8": SourcedNumber(EACH, "assumed: nobody timed it")}
     plain = find("testbed")
     cluster = replace(plain, device=replace(plain.device, packing=guessed))
     said = predict(subject.case(INT8), cluster)
-    watched = Watched(device=0, steps=3, terms_s={**said.terms_s, "packing": 9.0})
-    measured = Measured(cores=8, processes=1, devices=(watched,))
+    watched = DeviceBreakdown(
+        device=0, steps=3, terms_s={**said.terms_s, "packing": 9.0}
+    )
+    measured = StepBreakdown(cores=8, processes=1, devices=(watched,))
     step_s = sum(watched.terms_s.values())
     run = Run(name="a", experiment="digits", step_s=step_s, steps=10)
     first = compare(run, said, measured).misses[0]

@@ -7,9 +7,9 @@ from jaxdist.oracle.published.megatron.memory import (
     layer_activations,
     memory_terms,
 )
-from jaxdist.oracle.published.megatron.model import Layout, Transformer
+from jaxdist.oracle.published.megatron.model import MegatronLayout, MegatronModel
 
-MODEL = Transformer(
+MODEL = MegatronModel(
     hidden=6144,
     heads=64,
     layers=48,
@@ -23,7 +23,7 @@ S, B, H, A, T = 2048, 4, 6144, 64, 8
 
 def layout(**changes):
     usual = dict(tensor=T, data=1, pipe=1, batch=8 * B, microbatch=B)
-    return Layout(**usual | changes)
+    return MegatronLayout(**usual | changes)
 
 
 @pytest.mark.parametrize(

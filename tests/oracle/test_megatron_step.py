@@ -8,14 +8,16 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.published.megatron.kernels import head, layer
-from jaxdist.oracle.published.megatron.links import Group, all_reduce, group, send
-from jaxdist.oracle.published.megatron.model import Layout, Transformer
-from jaxdist.oracle.published.megatron.speed import Rates
+from jaxdist.oracle.published.megatron.links import RankGroup, all_reduce, group, send
+from jaxdist.oracle.published.megatron.model import MegatronLayout, MegatronModel
+from jaxdist.oracle.published.megatron.speed import MegatronRates
 from jaxdist.oracle.published.megatron.step import step
 
 CLUSTER = find("dgx-a100")
-RATES = Rates(matmul=0.8, memory=0.7, issue=0.0, network=0.8, inside=0.77, call=3e-5)
-GPT3 = Transformer(
+RATES = MegatronRates(
+    matmul=0.8, memory=0.7, issue=0.0, network=0.8, inside=0.77, call=3e-5
+)
+GPT3 = MegatronModel(
     hidden=12288,
     heads=96,
     layers=96,
@@ -24,7 +26,7 @@ GPT3 = Transformer(
     feedforward=4 * 12288,
     head_size=128,
 )
-LAYOUT = Layout(tensor=8, data=1, pipe=8, batch=64, microbatch=1)
+LAYOUT = MegatronLayout(tensor=8, data=1, pipe=8, batch=64, microbatch=1)
 
 
 def terms(layout=LAYOUT, model=GPT3, rates=RATES):
@@ -136,7 +138,7 @@ def test_a_sum_is_of_the_closed_form_inside_and_between_hosts():
     ],
 )
 def test_sums_take_what_nccl_was_measured_to_take(ranks, size, measured):
-    found = all_reduce(size, Group(inside=ranks, hosts=1, beside=1), CLUSTER, RATES)
+    found = all_reduce(size, RankGroup(inside=ranks, hosts=1, beside=1), CLUSTER, RATES)
     assert found == pytest.approx(measured, rel=0.2)
 
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.pipeline import Pipe
-from jaxdist.core.plan.reduction import Reduce
+from jaxdist.core.plan.pipeline import PipelineConfig
+from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.meshes.clusters.load import find, names
 from jaxdist.oracle.collective_times import priced
 from jaxdist.oracle.overlap import at_once, hidings
@@ -32,7 +32,7 @@ def with_overlap(share, cluster="testbed", **numbers):
     """A cluster with some of its numbers changed."""
     machine = find(cluster)
     for path, value in {"overlap": share, **numbers}.items():
-        machine = machine.with_number(path, Number(value, "given: a test"))
+        machine = machine.with_number(path, SourcedNumber(value, "given: a test"))
     return machine
 
 
@@ -61,9 +61,9 @@ def test_without_overlap_collectives_are_added(digits, plan):
     moved = priced(moving(case, cluster, 0), cluster, plan.placed)
     assert found.hidden_s == {}
     assert {name: found.terms_s[name] for name in moved} == moved
-    assert predict(case, replace(cluster, overlap=Number(0.0, "given: me"))) == replace(
-        found, origins=found.origins | {"overlap": "given: me"}
-    )
+    assert predict(
+        case, replace(cluster, overlap=SourcedNumber(0.0, "given: me"))
+    ) == replace(found, origins=found.origins | {"overlap": "given: me"})
 
 
 @pytest.mark.parametrize("rate", [1e6, 25e6, 1e9, 1e11])
@@ -110,14 +110,14 @@ def test_what_comes_behind_a_loop_is_hidden_by_nothing(digits):
     updated = digits.case(replace(PLANS["fsdp"], zero=1))
     assert "parameters, fsdp" not in predict(updated, cluster).hidden_s
     for schedule in ("1f1b", "pipedream"):
-        pipe = Pipe(schedule=schedule)
+        pipe = PipelineConfig(schedule=schedule)
         plan = Plan(mesh=MeshShape(pipe=2, data=2), microbatches=4, pipe=pipe)
         assert predict(digits.case(plan), cluster).hidden_s == {}
 
 
 def test_a_bucket_that_holds_all_waits_for_the_whole_pass(digits):
     def hidden(mib):
-        reduce = Reduce(via="int8", bucket_mib=mib)
+        reduce = ReductionConfig(via="int8", bucket_mib=mib)
         case = digits.case(replace(PLANS["data"], reduce=reduce))
         return predict(case, with_overlap(1.0)).hidden_s
 

@@ -5,24 +5,24 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.published.paradl.case import Case, split_of
+from jaxdist.oracle.published.paradl.case import ParadlCase, split_of
 from jaxdist.oracle.published.paradl.memory import memory
 from jaxdist.oracle.published.paradl.networks import workload
-from jaxdist.oracle.published.paradl.slices import Part, compute
+from jaxdist.oracle.published.paradl.slices import LayerSplit, compute
 from jaxdist.oracle.published.paradl.stages import cut
-from jaxdist.oracle.published.paradl.step import Shares, step, with_input
-from jaxdist.oracle.published.paradl.supply import Reading, stall
+from jaxdist.oracle.published.paradl.step import BandwidthShares, step, with_input
+from jaxdist.oracle.published.paradl.supply import InputDemand, stall
 from jaxdist.oracle.published.paradl.system import system_of
 
 ABCI = system_of(find("abci"))
-SHARES = Shares(reduce=0.5, staging=0.9)
+SHARES = BandwidthShares(reduce=0.5, staging=0.9)
 
 
 def case(model, split, devices, group, batch, **more):
-    return Case(
+    return ParadlCase(
         workload=workload(model),
         split=split,
         devices=devices,
@@ -64,10 +64,10 @@ def test_data_parallel_is_compute_and_a_ring():
 
 def test_positions_share_out_the_time_and_features_do_not():
     layers, serial = workload("resnet50").layers(), 2.9e-3
-    whole = compute(layers, serial, 64, Part(), ABCI)
-    spatial = compute(layers, serial, 64, Part(positions=4), ABCI)
-    features = compute(layers, serial, 64, Part(features=4), ABCI)
-    more = compute(layers, serial, 64, Part(features=32), ABCI)
+    whole = compute(layers, serial, 64, LayerSplit(), ABCI)
+    spatial = compute(layers, serial, 64, LayerSplit(positions=4), ABCI)
+    features = compute(layers, serial, 64, LayerSplit(features=4), ABCI)
+    more = compute(layers, serial, 64, LayerSplit(features=32), ABCI)
     assert sum(whole.values()) == pytest.approx(64 * serial)
     assert spatial["norm"] == pytest.approx(whole["norm"] / 4)
     assert spatial["conv"] == pytest.approx(whole["conv"] / 4, rel=0.1)
@@ -112,7 +112,7 @@ def test_sums_between_groups_are_crowded_beyond_a_leaf_switch():
 
 
 def test_overlap_hides_gradients_behind_the_backward_pass():
-    hiding = replace(ABCI, overlap=Number(1.0, "given: a test"))
+    hiding = replace(ABCI, overlap=SourcedNumber(1.0, "given: a test"))
     one = case("vgg16", "", 64, 1, 32)
     plain, hidden = step(one, ABCI, SHARES), step(one, hiding, SHARES)
     work = sum(s for name, s in plain.items() if name.startswith("compute"))
@@ -120,7 +120,7 @@ def test_overlap_hides_gradients_behind_the_backward_pass():
 
 
 def test_a_step_waits_for_samples_only_where_they_take_longer():
-    few, many = (Reading(batch=64, total=64 * n) for n in (8, 512))
+    few, many = (InputDemand(batch=64, total=64 * n) for n in (8, 512))
     assert stall(few, 0.18, 0.2, ABCI) == 0
     late = 64 / 400 + 64 * 511 / 42e3
     assert stall(many, 0.18, 0.2, ABCI) == pytest.approx(late - 0.2)

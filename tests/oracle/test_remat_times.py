@@ -7,7 +7,7 @@ import pytest
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.compute_times import stage_seconds
 from jaxdist.oracle.memory import kept
@@ -25,7 +25,7 @@ PLANS = (
 @pytest.fixture(scope="module")
 def subject():
     words = ("model.depth=4", "model.vocabulary=256", "plan.mesh.data=1")
-    return Subject(resolve("characters", words).config)
+    return StepDescriber(resolve("characters", words).config)
 
 
 def case(subject, how, **axes):

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from jaxdist.core.cluster.collective_cost import Line
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.collective_cost import CollectiveCost
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.pipeline import Pipe
+from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.compute_times import Spent
+from jaxdist.oracle.compute_times import MicrobatchTime
 from jaxdist.oracle.pipeline_timeline import planned_lanes
 from jaxdist.oracle.predict import predict
 from jaxdist.oracle.schedule_times import replayed
@@ -21,13 +21,13 @@ from jaxdist.oracle.stage_transfers import late_in, sending
 
 def with_skew(cluster, seconds):
     """Four devices of the first level, the last of which is late by so much."""
-    one = Number(1.0, "measured: a test")
-    line = Line(
+    one = SourcedNumber(1.0, "measured: a test")
+    line = CollectiveCost(
         kind="collective-permute",
         devices=4,
         messages=one,
         share=one,
-        skew=Number(seconds, "measured: a test"),
+        skew=SourcedNumber(seconds, "measured: a test"),
     )
     (level, *rest) = cluster.levels
     return replace(cluster, levels=(replace(level, lines=(line,)), *rest))
@@ -37,8 +37,8 @@ def with_skew(cluster, seconds):
 @pytest.mark.parametrize("micro", [4, 8])
 def test_even_stages_take_the_closed_form(schedule, micro):
     """(m + P - 1) (f + b), of which m (f + b) is work."""
-    plan = Plan(mesh=MeshShape(pipe=4), pipe=Pipe(schedule=schedule))
-    step = replayed(plan, micro, [Spent(forward=1.0, backward=1.0)] * 4)
+    plan = Plan(mesh=MeshShape(pipe=4), pipe=PipelineConfig(schedule=schedule))
+    step = replayed(plan, micro, [MicrobatchTime(forward=1.0, backward=1.0)] * 4)
     assert step.busy == 2 * micro
     assert step.seconds == 2 * (micro + 3)
 
@@ -46,10 +46,10 @@ def test_even_stages_take_the_closed_form(schedule, micro):
 @pytest.mark.parametrize("micro", [4, 8])
 def test_only_in_1f1b_do_forward_passes_wait_for_backward_passes(micro):
     """docs/schedules.md: (m + P - 1) (f + b), and P f + (2 m + P - 2) b of 1F1B."""
-    stages = [Spent(forward=1.0, backward=3.0)] * 4
+    stages = [MicrobatchTime(forward=1.0, backward=3.0)] * 4
 
     def step(schedule):
-        plan = Plan(mesh=MeshShape(pipe=4), pipe=Pipe(schedule=schedule))
+        plan = Plan(mesh=MeshShape(pipe=4), pipe=PipelineConfig(schedule=schedule))
         return replayed(plan, micro, stages).seconds
 
     assert step("eager-1f1b") == step("gpipe") == (micro + 3) * 4
@@ -58,8 +58,11 @@ def test_only_in_1f1b_do_forward_passes_wait_for_backward_passes(micro):
 
 def test_a_beat_is_as_long_as_who_works_longest_in_both_of_its_ticks():
     """Not as the longest forward and the longest backward pass, of different stages."""
-    plan = Plan(mesh=MeshShape(pipe=2), pipe=Pipe(schedule="eager-1f1b"))
-    stages = [Spent(forward=1.0, backward=5.0), Spent(forward=4.0, backward=2.0)]
+    plan = Plan(mesh=MeshShape(pipe=2), pipe=PipelineConfig(schedule="eager-1f1b"))
+    stages = [
+        MicrobatchTime(forward=1.0, backward=5.0),
+        MicrobatchTime(forward=4.0, backward=2.0),
+    ]
     step = replayed(plan, 4, stages)
     assert step.busy == 4 * 6
     # A forward pass of stage 0 fills the pipe, a backward pass of it drains it.
@@ -69,8 +72,8 @@ def test_a_beat_is_as_long_as_who_works_longest_in_both_of_its_ticks():
 @pytest.mark.parametrize(("crowd", "fills"), [(1, 3.0), (2, 1.75), (4, 1.5), (9, 1.5)])
 def test_who_works_is_faster_while_others_rest(crowd, fills):
     """Of four devices one, two and three work while a pipeline fills, and drains."""
-    plan = Plan(mesh=MeshShape(pipe=4), pipe=Pipe(schedule="gpipe"))
-    spent = Spent(forward=1.0, backward=2.0)
+    plan = Plan(mesh=MeshShape(pipe=4), pipe=PipelineConfig(schedule="gpipe"))
+    spent = MicrobatchTime(forward=1.0, backward=2.0)
     step = replayed(plan, 8, [spent] * 4, crowd)
     assert step.seconds == pytest.approx((5 + 2 * fills) * 3)
     # What layers say to each other takes as long as ever.
@@ -84,8 +87,8 @@ def test_who_ends_with_others_is_waited_for(schedule):
 
     Those are m - 1 each way; of eager ones two have less to do in one beat each.
     """
-    plan = Plan(mesh=MeshShape(pipe=2), pipe=Pipe(schedule=schedule))
-    even = [Spent(forward=1.0, backward=2.0)] * 2
+    plan = Plan(mesh=MeshShape(pipe=2), pipe=PipelineConfig(schedule=schedule))
+    even = [MicrobatchTime(forward=1.0, backward=2.0)] * 2
     beats = {"gpipe": 2 * 7, "eager-1f1b": 6}[schedule]
     late = replayed(plan, 8, even, skew=0.25)
     assert late.seconds == replayed(plan, 8, even).seconds + beats * 0.25
@@ -96,15 +99,18 @@ def test_who_is_in_every_hop_waits_in_each_of_them():
     late = with_skew(find("testbed"), 1e-3)
     line = Plan(mesh=MeshShape(pipe=4))
     assert late_in(line, late) == 1e-3
-    pipe = Pipe(schedule="pipedream", replicas=(3, 1))
+    pipe = PipelineConfig(schedule="pipedream", replicas=(3, 1))
     assert late_in(replace(line, pipe=pipe), late) == pytest.approx(3e-3)
     assert late_in(Plan(mesh=MeshShape(data=4)), late) == 0
     assert late_in(line, find("testbed")) == 0
 
 
 def test_nobody_waits_for_the_last_where_one_works_for_longer_than_all_others():
-    plan = Plan(mesh=MeshShape(pipe=4), pipe=Pipe(schedule="gpipe"))
-    short, long = Spent(forward=1.0, backward=1.0), Spent(forward=3.0, backward=3.0)
+    plan = Plan(mesh=MeshShape(pipe=4), pipe=PipelineConfig(schedule="gpipe"))
+    short, long = (
+        MicrobatchTime(forward=1.0, backward=1.0),
+        MicrobatchTime(forward=3.0, backward=3.0),
+    )
     stages = [short, long, short, short]
     alone = replayed(plan, 8, stages)
     # Where the long one works nobody waits; where two or three short ones do while it
@@ -116,7 +122,9 @@ def test_nobody_waits_for_the_last_where_one_works_for_longer_than_all_others():
 
 @pytest.mark.parametrize("schedule", ["1f1b", "eager-1f1b", "gpipe"])
 def test_a_timeline_is_as_long_as_late_devices_make_it(schedule, digits):
-    plan = Plan(mesh=MeshShape(pipe=4), microbatches=4, pipe=Pipe(schedule=schedule))
+    plan = Plan(
+        mesh=MeshShape(pipe=4), microbatches=4, pipe=PipelineConfig(schedule=schedule)
+    )
     late = with_skew(find("testbed"), 1e-3)
     case = digits.case(plan)
     terms = predict(case, late).terms_s
@@ -126,9 +134,11 @@ def test_a_timeline_is_as_long_as_late_devices_make_it(schedule, digits):
 
 @pytest.mark.parametrize("schedule", ["1f1b", "eager-1f1b", "gpipe"])
 def test_a_timeline_shows_who_is_faster_while_others_rest(schedule, digits):
-    plan = Plan(mesh=MeshShape(pipe=4), microbatches=4, pipe=Pipe(schedule=schedule))
+    plan = Plan(
+        mesh=MeshShape(pipe=4), microbatches=4, pipe=PipelineConfig(schedule=schedule)
+    )
     case, alone = digits.case(plan), find("testbed")
-    crowd = alone.with_number("device.crowd", Number(2.0, "given: a test"))
+    crowd = alone.with_number("device.crowd", SourcedNumber(2.0, "given: a test"))
     before, after = predict(case, alone).terms_s, predict(case, crowd).terms_s
     assert sum(after.values()) < sum(before.values())
     ends = max(lane[-1].end for lane in planned_lanes(case, crowd))
@@ -137,7 +147,9 @@ def test_a_timeline_shows_who_is_faster_while_others_rest(schedule, digits):
 
 @pytest.mark.parametrize("schedule", ["1f1b", "eager-1f1b"])
 def test_a_timeline_is_as_long_as_work_and_bubble_and_has_no_overlap(schedule, digits):
-    plan = Plan(mesh=MeshShape(pipe=4), microbatches=4, pipe=Pipe(schedule=schedule))
+    plan = Plan(
+        mesh=MeshShape(pipe=4), microbatches=4, pipe=PipelineConfig(schedule=schedule)
+    )
     case, cluster = digits.case(plan), find("testbed")
     lanes = planned_lanes(case, cluster)
     terms = predict(case, cluster).terms_s
@@ -150,7 +162,10 @@ def test_a_timeline_is_as_long_as_work_and_bubble_and_has_no_overlap(schedule, d
 
 def test_the_slowest_stage_is_the_one_that_is_busy():
     plan = Plan(mesh=MeshShape(pipe=2))
-    stages = [Spent(forward=1.0, backward=2.0), Spent(forward=3.0, backward=6.0)]
+    stages = [
+        MicrobatchTime(forward=1.0, backward=2.0),
+        MicrobatchTime(forward=3.0, backward=6.0),
+    ]
     step = replayed(plan, 4, stages)
     assert step.device == 1
     assert step.busy == 4 * 9
@@ -160,8 +175,8 @@ def test_the_slowest_stage_is_the_one_that_is_busy():
 def with_permutations(cluster):
     """The cluster, as if permutations had been measured."""
     (level,) = cluster.levels
-    one = Number(1.0, "measured: a test")
-    line = Line(kind="collective-permute", devices=2, messages=one, share=one)
+    one = SourcedNumber(1.0, "measured: a test")
+    line = CollectiveCost(kind="collective-permute", devices=2, messages=one, share=one)
     return replace(cluster, levels=(replace(level, lines=(line,)),))
 
 
@@ -174,7 +189,7 @@ def test_replicas_wait_for_their_own_hop_alone(replicas, share):
     stages = ("plan.mesh.pipe=4", "plan.pipe.schedule=pipedream")
     more = (f"plan.pipe.replicas={replicas}", "optim.accumulate=12")
     config = resolve("digits", (*sizes, *stages, *more)).config
-    case, cluster = Subject(config).case(config.plan), find("testbed")
+    case, cluster = StepDescriber(config).case(config.plan), find("testbed")
     handed = 0
     for device, ledger in enumerate(case.ledgers):
         found = sending(ledger, config.plan, device, with_permutations(cluster))
@@ -197,7 +212,7 @@ def test_what_stages_hand_on_and_back_goes_over_a_link_at_once():
     words = ("plan.mesh.data=1", "plan.mesh.spatial_h=1", "optim.accumulate=4")
     for pipe, busiest in ((2, 1), (4, 2)):
         asked = (*words, f"plan.mesh.pipe={pipe}")
-        subject = Subject(resolve("digits", asked).config)
+        subject = StepDescriber(resolve("digits", asked).config)
         case = subject.case(subject.config.plan)
 
         def handed(cluster, case=case):

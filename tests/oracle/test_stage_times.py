@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.outer import Outer
-from jaxdist.core.plan.pipeline import Pipe
+from jaxdist.core.plan.outer import OuterConfig
+from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.collective_times import priced
 from jaxdist.oracle.compute_times import stage_seconds
@@ -23,7 +23,7 @@ ONCE = ("reduce_gradients", "whole_lengths")
 
 def staged(digits, schedule="1f1b", **sizes):
     """Two stages, four microbatches."""
-    mesh, pipe = MeshShape(pipe=2, **sizes), Pipe(schedule=schedule)
+    mesh, pipe = MeshShape(pipe=2, **sizes), PipelineConfig(schedule=schedule)
     return digits.case(Plan(mesh=mesh, microbatches=4, pipe=pipe))
 
 
@@ -77,7 +77,7 @@ def test_activations_that_are_made_again_are_not_talked_about_again(digits):
 
 
 def test_what_replicas_move_between_steps_is_no_part_of_a_pass(digits):
-    case = digits.case(Plan(mesh=MeshShape(replica=2), outer=Outer(every=4)))
+    case = digits.case(Plan(mesh=MeshShape(replica=2), outer=OuterConfig(every=4)))
     (ledger,) = case.ledgers
     assert ledger.syncs
     assert said_inside(case, 0).syncs == ()

@@ -9,33 +9,33 @@ import numpy as np
 import pytest
 
 from jaxdist.collectives.hlo_collectives import KINDS, wire_bytes
-from jaxdist.core.cluster.device import Curve
-from jaxdist.core.cluster.kernel_timings import Kernel, Kernels
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.device import EfficiencyCurve
+from jaxdist.core.cluster.kernel_timings import KernelTiming, KernelTimings
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
-from jaxdist.core.kernel_shape import Shape
+from jaxdist.core.kernel_shape import KernelShape
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.pipeline import Pipe
+from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.abstract_step import Subject, held
+from jaxdist.launch.training.job.abstract_step import StepDescriber, held
 from jaxdist.launch.training.job.batch_spec import wanted
 from jaxdist.launch.training.job.job import make_job
 from jaxdist.meshes.build import build_mesh
 from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.collective_times import messages, seconds
-from jaxdist.oracle.compute_times import Worker, stage_seconds
-from jaxdist.oracle.link_groups import Group
+from jaxdist.oracle.compute_times import ComputeCostModel, stage_seconds
+from jaxdist.oracle.link_groups import LinkGroup
 from jaxdist.oracle.predict import PASSES, predict
 from jaxdist.train.build_layout import lay_out
 from jaxdist.train.program import compile_program
 
-FLAT = Curve(points=((1.0, 0.5),), origin="given: a test")
+FLAT = EfficiencyCurve(points=((1.0, 0.5),), origin="given: a test")
 
 
 def flat(cluster, **changed):
     """The cluster, every kernel at half of the peak and started for nothing."""
-    given = Number(0.0, "given: a test")
+    given = SourcedNumber(0.0, "given: a test")
     device = replace(cluster.device, efficiency=FLAT, launch=given, **changed)
     return replace(cluster, device=device)
 
@@ -55,7 +55,7 @@ def measured(digits):
 
 
 def test_a_sum_takes_its_messages_and_its_bytes():
-    group = Group(size=4, level="net", alpha=1e-3, rate=1e6)
+    group = LinkGroup(size=4, level="net", alpha=1e-3, rate=1e6)
     sent = wire_bytes("all-reduce", 8000, 4)
     assert seconds("all-reduce", 8000, 3, group) == 3 * 4 * 1e-3 + sent / 1e6
     assert seconds("all-reduce", 8000, 3, replace(group, size=1)) == 0
@@ -87,7 +87,7 @@ def test_a_slice_of_a_kernel_takes_more_than_its_share(digits, measured):
     """Correction 5: seconds go as work over the efficiency of its size."""
     case = replace(digits.case(Plan(mesh=MeshShape(data=4))), profile=measured)
     cluster = flat(find("testbed"))
-    curve = Curve(points=((1.0, 0.01), (1e9, 1.0)), origin="given: a test")
+    curve = EfficiencyCurve(points=((1.0, 0.01), (1e9, 1.0)), origin="given: a test")
     steep = replace(cluster.device, efficiency=curve)
     (even,), (uneven,) = stage_seconds(case, cluster.device), stage_seconds(case, steep)
     assert uneven.forward > 1.1 * even.forward
@@ -97,20 +97,20 @@ def test_kernels_that_were_timed_go_by_the_slice_that_a_device_has(digits):
     """Few rows are slow here and few filters are not: data costs, tensor does not."""
 
     def kernel(kind, uses, rate):
-        shape = Shape(kind=kind, uses=uses, inputs=64, outputs=64)
+        shape = KernelShape(kind=kind, uses=uses, inputs=64, outputs=64)
         seconds = shape.flops / rate
-        return Kernel(shape=shape, forward_s=seconds, backward_s=4 * seconds)
+        return KernelTiming(shape=shape, forward_s=seconds, backward_s=4 * seconds)
 
     peak = find("testbed").device.peak("float32").value
 
     def head(mesh, forward=1e9):
         ends = [kernel("product", uses, forward * uses) for uses in (1, 16, 256)]
-        kernels = Kernels(origin="given: a test", peak=peak, timed=tuple(ends))
+        kernels = KernelTimings(origin="given: a test", peak=peak, timed=tuple(ends))
         machine = without_memory(flat(find("testbed")).device)
         device = replace(machine, kernels=kernels)
         case = digits.case(Plan(mesh=mesh))
         (row,) = (layer for layer in case.profile.layers if layer.name == "head.dense")
-        worker = Worker(
+        worker = ComputeCostModel(
             case=case,
             device=device,
             ledger=case.ledgers[0],
@@ -131,13 +131,15 @@ def test_kernels_that_were_timed_go_by_the_slice_that_a_device_has(digits):
 
 
 def test_a_layer_that_reads_the_input_has_one_gradient(digits):
-    taps = Shape(kind="convolution", taps=9, uses=100, inputs=1, outputs=16)
-    timed = Kernel(shape=taps, forward_s=1e-3, backward_s=4e-3)
-    kernels = Kernels(origin="given: a test", peak=1e9, timed=(timed,))
+    taps = KernelShape(kind="convolution", taps=9, uses=100, inputs=1, outputs=16)
+    timed = KernelTiming(shape=taps, forward_s=1e-3, backward_s=4e-3)
+    kernels = KernelTimings(origin="given: a test", peak=1e9, timed=(timed,))
     device = replace(flat(find("testbed")).device, kernels=kernels)
     case = digits.case(Plan())
     first, *others = [row for row in case.profile.layers if row.kernel]
-    worker = Worker(case=case, device=device, ledger=case.ledgers[0], microbatches=4)
+    worker = ComputeCostModel(
+        case=case, device=device, ledger=case.ledgers[0], microbatches=4
+    )
     assert first.flops_backward < 1.2 * first.flops_forward
     spent = worker.spent(first)
     assert spent.backward < 2.4 * spent.forward
@@ -150,7 +152,7 @@ def test_gradients_are_added_to_those_of_other_microbatches(digits, monkeypatch)
     """3 W / memory bandwidth: a sum of microbatches is read and written by each."""
     cluster, data = find("testbed"), digits.config.data
     part = replace(data, batch=data.batch // 4)
-    alone = Subject(replace(digits.config, data=part)).case(Plan(microbatches=1))
+    alone = StepDescriber(replace(digits.config, data=part)).case(Plan(microbatches=1))
     (once,) = stage_seconds(alone, cluster.device)
     (each,) = stage_seconds(digits.case(Plan(microbatches=4)), cluster.device)
     assert each.forward == pytest.approx(once.forward, rel=1e-3)
@@ -171,7 +173,7 @@ def test_gradients_are_added_to_those_of_other_microbatches(digits, monkeypatch)
 def test_weights_that_move_after_every_round_take_an_update_each(
     digits, schedule, micro, times
 ):
-    pipe = Pipe(schedule=schedule)
+    pipe = PipelineConfig(schedule=schedule)
     plan = Plan(mesh=MeshShape(pipe=4), microbatches=micro, pipe=pipe)
     case, cluster = digits.case(plan), find("testbed")
     rate = cluster.device.memory_bandwidth.value
@@ -223,7 +225,7 @@ def test_bytes_of_a_traced_step_are_those_of_the_compiler():
     """On a mesh without devices, within 5 % of temp + arguments + outputs - alias."""
     plan = Plan(mesh=MeshShape(data=2, fsdp=2))
     words = ("plan.mesh.data=4", "plan.mesh.spatial_h=1")
-    digits = Subject(resolve("digits", words).config)
+    digits = StepDescriber(resolve("digits", words).config)
     found = predict(digits.traced(plan), find("testbed"))
     layout = lay_out(digits.task, plan, build_mesh(plan), digits.shapes)
     needed = compile_program(layout).memory_bytes
@@ -250,7 +252,7 @@ def test_what_was_not_traced_needs_the_margin_for_all_that_is_estimated(digits):
 def test_a_thousand_devices_are_described_without_any(digits):
     config = replace(digits.config, data=replace(digits.config.data, batch=4096))
     plan = Plan(mesh=MeshShape(data=1024))
-    found = predict(Subject(config).case(plan), find("abci"))
+    found = predict(StepDescriber(config).case(plan), find("abci"))
     assert found.fits
     assert found.origins["levels.host.alpha"].startswith("published")
     curve = find("abci").device.efficiency
@@ -269,7 +271,7 @@ def test_slow_input_is_a_term_of_its_own(digits):
     case = digits.case(Plan(mesh=MeshShape(data=4)))
     cluster = find("testbed")
     before = predict(case, cluster)
-    rate = Number(case.batch_bytes / (before.step_s + 1.0), "given: a test")
+    rate = SourcedNumber(case.batch_bytes / (before.step_s + 1.0), "given: a test")
     slow = predict(case, replace(cluster, input_rate=rate))
     assert "input" not in before.terms_s
     assert slow.terms_s["input"] == pytest.approx(1.0)
@@ -286,7 +288,7 @@ def test_slow_input_is_a_term_of_its_own(digits):
 )
 def test_the_ledger_knows_how_many_arrays_layers_move(words):
     """As many as collectives of the compiled step have operands."""
-    subject = Subject(resolve("digits", words).config)
+    subject = StepDescriber(resolve("digits", words).config)
     plan = subject.config.plan
     layout = lay_out(subject.task, plan, build_mesh(plan), subject.shapes)
     text = compile_program(layout).step.as_text()

@@ -2,17 +2,17 @@
 
 import pytest
 
-from jaxdist.collectives.hlo_collectives import Move
+from jaxdist.collectives.hlo_collectives import CollectiveOp
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.partition import audit
 from jaxdist.partition.ledger import Ledger
-from jaxdist.partition.traffic import Traffic
+from jaxdist.partition.traffic import PlannedCollective
 
 PLAN = Plan(mesh=MeshShape(data=4, spatial_h=2))
 
 
 def halo(payload, layer="stem.conv"):
-    return Traffic(
+    return PlannedCollective(
         what="halo",
         kind="collective-permute",
         axes=("spatial_h",),
@@ -22,7 +22,7 @@ def halo(payload, layer="stem.conv"):
 
 
 def sent(payload, kind="collective-permute", axes=("spatial_h",), name="jit/stem.conv"):
-    return Move(kind=kind, axes=axes, group=2, payload=payload, name=name)
+    return CollectiveOp(kind=kind, axes=axes, group=2, payload=payload, name=name)
 
 
 def ledger(*rows):
@@ -49,7 +49,7 @@ def test_what_is_missing_is_named():
 
 
 def test_the_words_of_a_report():
-    gradients = Traffic(
+    gradients = PlannedCollective(
         what="all-reduce",
         kind="all-reduce",
         axes=("data", "spatial_h"),

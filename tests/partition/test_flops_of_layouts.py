@@ -15,10 +15,10 @@ from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import image_shape, model_factory
 from jaxdist.partition import audit
-from jaxdist.partition.flops import Work, compare_work, plan_work, read_work
+from jaxdist.partition.flops import LayerFlops, compare_work, plan_work, read_work
 from jaxdist.partition.ledger import Ledger
 from jaxdist.profile.jaxpr_walk import program_flops
-from jaxdist.profile.layer_calls import Call, read_calls
+from jaxdist.profile.layer_calls import LayerCall, read_calls
 from jaxdist.profile.trace import live
 from jaxdist.train.build_layout import lay_out
 from jaxdist.train.step import train_step
@@ -163,7 +163,7 @@ def test_xla_counts_a_convolution_as_the_plan_does(axes, size, stride, groups):
         check_vma=False,
     )
     out = (4, 32 // stride, 32 // stride, 6)
-    call = Call(
+    call = LayerCall(
         path="conv", layer=layer, shape=image.shape, out_shape=out, dtype=jnp.float32
     )
     counted = jax.jit(step).lower(params, image).cost_analysis()["flops"]
@@ -198,5 +198,5 @@ def test_a_layer_that_is_not_split_is_named():
 
 
 def test_a_little_more_than_planned_is_no_repeat():
-    assert not Work(layer="conv", planned=100, program=104).repeated
-    assert Work(layer="conv", planned=100, program=200).repeated
+    assert not LayerFlops(layer="conv", planned=100, program=104).repeated
+    assert LayerFlops(layer="conv", planned=100, program=200).repeated

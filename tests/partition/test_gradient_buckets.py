@@ -7,14 +7,16 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.outer import Outer
+from jaxdist.core.plan.outer import OuterConfig
 from jaxdist.partition import axis_usage, data_parallel
 from jaxdist.partition.outer_sync import fragments, plan_syncs
-from jaxdist.partition.param_sharding import Leaf
+from jaxdist.partition.param_sharding import LeafSharding
 
 
 def leaf(name, *shape):
-    return Leaf(name=name, shape=shape, dtype=np.float32, tensor=None, fsdp=None)
+    return LeafSharding(
+        name=name, shape=shape, dtype=np.float32, tensor=None, fsdp=None
+    )
 
 
 LEAVES = (
@@ -29,7 +31,7 @@ STATS = (leaf("norm/mean", 16), leaf("norm/var", 16))
 
 
 def plan_of(replica=2, **outer):
-    return Plan(mesh=MeshShape(replica=replica), outer=Outer(**outer))
+    return Plan(mesh=MeshShape(replica=replica), outer=OuterConfig(**outer))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
@@ -89,7 +91,7 @@ def test_replicas_without_an_outer_loop_are_refused_with_it_as_the_remedy():
 
 
 def test_a_batch_that_replicas_do_not_divide_is_refused():
-    plan = Plan(mesh=MeshShape(replica=2, data=2), outer=Outer(every=5))
+    plan = Plan(mesh=MeshShape(replica=2, data=2), outer=OuterConfig(every=5))
     with pytest.raises(BadInput, match=r"plan\.mesh\.replica x") as caught:
         data_parallel.check(plan, 6)
     assert caught.value.remedy == ("data.batch=4 or data.batch=8",)

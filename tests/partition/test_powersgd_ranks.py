@@ -4,7 +4,7 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.reduction import Reduce
+from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.partition.gradient_buckets import compressed, plan_reduction
 from jaxdist.partition.param_sharding import leaves_of
 
@@ -26,7 +26,7 @@ NAMED = {
 
 
 def reduction_of(*ranks, via="power"):
-    reduce = Reduce(via=via, rank=4, ranks=ranks, dense_below=0)
+    reduce = ReductionConfig(via=via, rank=4, ranks=ranks, dense_below=0)
     plan = Plan(mesh=MeshShape(data=4), reduce=reduce)
     leaves = leaves_of(plan, {}, NAMED)
     return plan, leaves, plan_reduction(plan, leaves)

@@ -14,7 +14,7 @@ from jaxdist.layers import Conv, MaxPool
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import model_factory
 from jaxdist.partition import data_parallel, spatial_parallel
-from jaxdist.partition.block_padding import Sizes, fit
+from jaxdist.partition.block_padding import BlockPadding, fit
 from jaxdist.profile.layer_calls import read_calls
 from jaxdist.train.task import Task
 
@@ -55,7 +55,7 @@ def test_branches_read_the_same_array(calls):
 @pytest.mark.parametrize("devices", [1, 2, 4])
 def test_rows_that_divide_are_not_padded(devices):
     calls, sizes = sized(spatial_h=devices)
-    assert sizes == Sizes()
+    assert sizes == BlockPadding()
     assert all(call.laid == call.shape for call in calls)
 
 

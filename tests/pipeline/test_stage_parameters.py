@@ -10,7 +10,7 @@ from jax import lax
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.partition.global_norm_axes import axes_of
-from jaxdist.partition.param_sharding import Leaf
+from jaxdist.partition.param_sharding import LeafSharding
 from jaxdist.pipeline.slot_assignment import deal_slots
 from jaxdist.pipeline.stage_parameters import add_in_front
 from jaxdist.pipeline.stage_placement import round_the_devices
@@ -19,7 +19,9 @@ PLAN = Plan(mesh=MeshShape(pipe=2, fsdp=2, tensor=2))
 
 
 def leaf(name, *shape, tensor=None, fsdp=None):
-    return Leaf(name=name, shape=shape, dtype="float32", tensor=tensor, fsdp=fsdp)
+    return LeafSharding(
+        name=name, shape=shape, dtype="float32", tensor=tensor, fsdp=fsdp
+    )
 
 
 LEAVES = (

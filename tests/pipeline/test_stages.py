@@ -5,7 +5,7 @@ from flax import nnx
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.pipeline import Pipe
+from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.pipeline.stages import balanced, cut
 
 
@@ -24,7 +24,7 @@ WORK = dict(block_a=8, block_b=1, block_c=1, block_d=5, block_e=1)
 
 
 def cut_in(stages, *cuts, network=None, **how):
-    plan = Plan(mesh=MeshShape(pipe=stages), pipe=Pipe(cuts=cuts, **how))
+    plan = Plan(mesh=MeshShape(pipe=stages), pipe=PipelineConfig(cuts=cuts, **how))
     return cut(plan, network or Chained(), lambda: WORK)
 
 
@@ -58,7 +58,7 @@ def test_cuts_out_of_order_or_twice_are_refused():
     with pytest.raises(BadInput, match=r"plan\.pipe\.cuts=block_b,block_d"):
         cut_in(3, "block_d", "block_b")
     with pytest.raises(BadInput, match="cut twice before block_b"):
-        Pipe(cuts=("block_b", "block_b"))
+        PipelineConfig(cuts=("block_b", "block_b"))
 
 
 def test_cuts_for_another_number_of_stages_are_refused():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxdist.core.errors import BadInput, Failed
+from jaxdist.core.errors import BadInput, FatalError
 from jaxdist.pipeline.lockstep import play
 from jaxdist.pipeline.sync_schedule import SCHEDULES, forward_only, schedule
 from jaxdist.pipeline.work_item import backward, forward, needs, weights
@@ -82,7 +82,7 @@ def test_work_says_what_it_needs():
 
 def test_orders_that_wait_for_each_other_are_found():
     orders = (forward(0, 0), backward(0, 0)), (backward(1, 0), forward(1, 0))
-    with pytest.raises(Failed, match="wait for each other from tick 1 on"):
+    with pytest.raises(FatalError, match="wait for each other from tick 1 on"):
         play(orders, lambda work: needs(work, 2))
 
 

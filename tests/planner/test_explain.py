@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from jaxdist.collectives.hlo_collectives import KINDS
-from jaxdist.core.cluster.collective_cost import Line
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.collective_cost import CollectiveCost
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.pipeline import Pipe
-from jaxdist.core.plan.reduction import Reduce
+from jaxdist.core.plan.pipeline import PipelineConfig
+from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.compute_times import stage_seconds
 from jaxdist.oracle.predict import paced, predict
@@ -20,24 +20,26 @@ from jaxdist.planner.explain import bytes_of, seconds_of
 
 @pytest.fixture(scope="module")
 def subject():
-    return Subject(resolve("digits").config)
+    return StepDescriber(resolve("digits").config)
 
 
 PLANS = {
     "gathers": Plan(mesh=MeshShape(data=2, fsdp=2)),
     "weights": Plan(mesh=MeshShape(data=2, tensor=2)),
-    "packed": Plan(mesh=MeshShape(data=4), reduce=Reduce(via="int8")),
+    "packed": Plan(mesh=MeshShape(data=4), reduce=ReductionConfig(via="int8")),
     "stages": Plan(
-        mesh=MeshShape(pipe=2, data=2), microbatches=4, pipe=Pipe(schedule="gpipe")
+        mesh=MeshShape(pipe=2, data=2),
+        microbatches=4,
+        pipe=PipelineConfig(schedule="gpipe"),
     ),
 }
 
 
 def measured(cluster):
     """Let collectives of a kind bend by their size, and packing take its time."""
-    one = Number(1.0, "measured: a test")
+    one = SourcedNumber(1.0, "measured: a test")
     lines = [
-        Line(
+        CollectiveCost(
             kind=kind,
             devices=devices,
             messages=one,
@@ -47,7 +49,7 @@ def measured(cluster):
         for kind in KINDS
         for devices in (2, 4)
     ]
-    packing = {"int8": Number(1e-8, "measured: a test")}
+    packing = {"int8": SourcedNumber(1e-8, "measured: a test")}
     return replace(
         cluster,
         device=replace(cluster.device, packing=packing),
@@ -55,7 +57,7 @@ def measured(cluster):
     )
 
 
-HALF = Number(0.5, "given: a test")
+HALF = SourcedNumber(0.5, "given: a test")
 CLUSTERS = {
     "straight": find("testbed"),
     "hidden": find("testbed").with_number("overlap", HALF),
@@ -101,7 +103,7 @@ def test_stages_are_computed_for_every_microbatch(subject):
 
 def test_the_account_says_what_is_saved_while_others_rest(subject):
     case, alone = subject.case(PLANS["stages"]), find("testbed")
-    crowd = alone.with_number("device.crowd", Number(2.0, "given: a test"))
+    crowd = alone.with_number("device.crowd", SourcedNumber(2.0, "given: a test"))
     for cluster, saves in ((alone, False), (crowd, True)):
         made = predict(case, cluster)
         told = {one.name: one.formula for one in seconds_of(case, cluster, made)}
@@ -137,7 +139,7 @@ def test_the_account_says_how_far_sizes_lie_from_a_line(subject):
 def test_a_stage_lists_what_it_works_on():
     """A table that the last block asks is work of the last stage."""
     words = ("model.depth=2", "model.vocabulary=256", "plan.mesh.data=1")
-    text, cluster = Subject(resolve("characters", words).config), find("testbed")
+    text, cluster = StepDescriber(resolve("characters", words).config), find("testbed")
     case = text.case(Plan(mesh=MeshShape(pipe=2), microbatches=2))
     told = list(seconds_of(case, cluster, predict(case, cluster)))
     spent = stage_seconds(case, cluster.device)
@@ -148,7 +150,7 @@ def test_a_stage_lists_what_it_works_on():
 
 
 def test_each_step_of_a_named_algorithm_starts_a_message(subject):
-    ring = Plan(mesh=MeshShape(data=4), reduce=Reduce(via="ring"))
+    ring = Plan(mesh=MeshShape(data=4), reduce=ReductionConfig(via="ring"))
     far = replace(ring, reduce=ring.reduce.by("recursive_doubling"))
     for plan, messages in ((ring, 6), (far, 2)):
         ledger = subject.case(plan).ledgers[0]

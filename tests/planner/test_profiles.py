@@ -5,7 +5,7 @@ import json
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.profile import Block, Layer, Profile
+from jaxdist.core.profile import BlockProfile, LayerProfile, Profile
 from jaxdist.planner.layer_times import at_rate
 from jaxdist.planner.stages.graph_from_profile import of_profile, read_profile
 from jaxdist.planner.stages.pipedream_file import read_pipedream
@@ -124,7 +124,7 @@ def test_a_bad_file_is_refused_by_name(text, names, says):
 
 
 BLOCKS = tuple(
-    Block(
+    BlockProfile(
         name=name,
         kind="Block",
         block=name,
@@ -137,7 +137,7 @@ BLOCKS = tuple(
     for name in ("stem", "body", "head")
 )
 LAYERS = tuple(
-    Layer(name=f"{b.name}.{i}", kind="Conv", block=b.name, output_bytes=8)
+    LayerProfile(name=f"{b.name}.{i}", kind="Conv", block=b.name, output_bytes=8)
     for b in BLOCKS
     for i in range(2)
 )

@@ -14,7 +14,7 @@ from jaxdist.models.transformer import Gpt2, Llama
 from jaxdist.profile.abstract import abstract
 from jaxdist.profile.layer_calls import read_calls
 from jaxdist.profile.network_profile import read_profile
-from jaxdist.profile.repeated_blocks import Alike, alike_of, same_arrays
+from jaxdist.profile.repeated_blocks import RepeatedBlocks, alike_of, same_arrays
 
 TOKENS = jax.ShapeDtypeStruct((4, 8), jnp.int32)
 IMAGES = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)
@@ -51,7 +51,7 @@ def test_a_profile_of_few_blocks_is_that_of_all(network):
     alike = alike_of(made, [inputs])
     assert len(alike.models) == left_out
     short = read_profile(made, [inputs], alike=alike)
-    assert short == read_profile(made, [inputs], alike=Alike())
+    assert short == read_profile(made, [inputs], alike=RepeatedBlocks())
 
 
 def test_calls_of_few_blocks_are_those_of_all(network):

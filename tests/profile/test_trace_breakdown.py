@@ -2,22 +2,22 @@
 
 import pytest
 
-from jaxdist.core.step_breakdown import Measured, Pair
-from jaxdist.profile.instruction_term import Part
+from jaxdist.core.step_breakdown import LayerTime, StepBreakdown
+from jaxdist.profile.instruction_term import InstructionLabel
 from jaxdist.profile.trace_breakdown import watched
-from jaxdist.profile.xplane import Span
+from jaxdist.profile.xplane import TraceSpan
 
 PARTS = {
-    "conv": Part(term="compute", layer="a"),
-    "back": Part(term="compute", layer="a", backward=True),
-    "sum": Part(term="all-reduce, data", waits="waiting"),
-    "move": Part(term="update"),
+    "conv": InstructionLabel(term="compute", layer="a"),
+    "back": InstructionLabel(term="compute", layer="a", backward=True),
+    "sum": InstructionLabel(term="all-reduce, data", waits="waiting"),
+    "move": InstructionLabel(term="update"),
 }
 MS = 1_000_000
 
 
 def span(op, start, end, run=0, **more):
-    return Span(device=0, run=run, op=op, start=start * MS, end=end * MS, **more)
+    return TraceSpan(device=0, run=run, op=op, start=start * MS, end=end * MS, **more)
 
 
 def step(run, begin):
@@ -73,7 +73,7 @@ def test_a_step_that_is_cut_is_left_out():
 
 
 def test_operations_at_once_share_their_time():
-    parts = PARTS | {"other": Part(term="compute", layer="b")}
+    parts = PARTS | {"other": InstructionLabel(term="compute", layer="b")}
     (one,) = watched([span("conv", 0, 4), span("other", 2, 4)], parts)
     assert one.layers_s["a"].forward == pytest.approx(3e-3)
     assert one.layers_s["b"].forward == pytest.approx(1e-3)
@@ -81,10 +81,10 @@ def test_operations_at_once_share_their_time():
 
 def test_work_for_stages_is_told_apart_by_what_is_handed_on():
     parts = {
-        "f": Part(term="compute", of_stage=("forward", 0)),
-        "g": Part(term="compute", of_stage=("forward", 0)),
-        "b": Part(term="compute", of_stage=("backward", 0)),
-        "send": Part(term="activations, pipe", waits="bubble"),
+        "f": InstructionLabel(term="compute", of_stage=("forward", 0)),
+        "g": InstructionLabel(term="compute", of_stage=("forward", 0)),
+        "b": InstructionLabel(term="compute", of_stage=("backward", 0)),
+        "send": InstructionLabel(term="activations, pipe", waits="bubble"),
     }
     ran = ("f", 0, 1), ("g", 1, 2), ("send", 2, 3), ("f", 3, 5), ("b", 5, 9)
     (one,) = watched([span(op, a, b) for op, a, b in ran], parts)
@@ -98,6 +98,6 @@ def test_work_for_stages_is_told_apart_by_what_is_handed_on():
 
 
 def test_what_was_measured_is_read_back_as_it_was_written():
-    found = Measured(cores=2, processes=1, devices=watched(step(0, 0), PARTS))
-    assert Measured.from_json(found.to_json()) == found
-    assert found.layer("nowhere") == Pair()
+    found = StepBreakdown(cores=2, processes=1, devices=watched(step(0, 0), PARTS))
+    assert StepBreakdown.from_json(found.to_json()) == found
+    assert found.layer("nowhere") == LayerTime()

@@ -7,13 +7,13 @@ import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.train.logits import Slices, Whole
+from jaxdist.train.logits import UnsplitLogits, VocabParallelLogits
 
 LABELS = jnp.asarray([[0, 3, 4], [7, 5, 1]], jnp.int32)
 
 
 def sliced(method, logits, *labels):
-    """Call a method of `Slices` on slices of whole logits over four devices."""
+    """Call a method of `VocabParallelLogits` on slices of whole logits over four devices."""
     mesh = Mesh(np.asarray(jax.devices()[:4]), ("tensor",))
     split = P(*(None,) * (logits.ndim - 1), "tensor")
     return jax.shard_map(
@@ -32,25 +32,29 @@ def logits():
 
 
 def test_surprise_is_that_of_whole_logits(logits):
-    found = sliced(Slices().surprise, logits, LABELS)
-    np.testing.assert_allclose(found, Whole().surprise(logits, LABELS), rtol=1e-14)
+    found = sliced(VocabParallelLogits().surprise, logits, LABELS)
+    np.testing.assert_allclose(
+        found, UnsplitLogits().surprise(logits, LABELS), rtol=1e-14
+    )
 
 
 def test_large_logits_do_not_overflow(logits):
     logits = logits + 1e4
-    found = sliced(Slices().surprise, logits, LABELS)
-    np.testing.assert_allclose(found, Whole().surprise(logits, LABELS), rtol=1e-9)
+    found = sliced(VocabParallelLogits().surprise, logits, LABELS)
+    np.testing.assert_allclose(
+        found, UnsplitLogits().surprise(logits, LABELS), rtol=1e-9
+    )
 
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
 def test_what_is_not_finite_surfaces(bad, logits):
-    found = sliced(Slices().surprise, logits.at[0, 1, 6].set(bad), LABELS)
+    found = sliced(VocabParallelLogits().surprise, logits.at[0, 1, 6].set(bad), LABELS)
     assert not np.isfinite(found[0, 1])
     assert np.isfinite(found[1]).all()
 
 
 def test_the_likeliest_is_the_first_of_the_largest(logits):
     logits = logits.at[0, 0, jnp.asarray([2, 6])].set(90.0)
-    found = sliced(Slices().likeliest, logits)
+    found = sliced(VocabParallelLogits().likeliest, logits)
     assert int(found[0, 0]) == 2
-    np.testing.assert_array_equal(found, Whole().likeliest(logits))
+    np.testing.assert_array_equal(found, UnsplitLogits().likeliest(logits))

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdist.core.errors import Failed
+from jaxdist.core.errors import FatalError
 from jaxdist.train.loop import fit
 from jaxdist.train.metrics import Recorder
-from jaxdist.train.run_schedule import Course
+from jaxdist.train.run_schedule import RunSchedule
 
 
 def course(samples, batch, epochs, save_every=1000, skips=0):
-    return Course(
+    return RunSchedule(
         steps=-(-samples * epochs // batch),
         samples=samples,
         batch=batch,
@@ -38,14 +38,14 @@ def test_every_epoch_is_evaluated_once(samples, batch, epochs):
 
 @given(st.integers(2, 50), st.integers(1, 60))
 def test_the_last_step_is_always_saved(every, steps):
-    run = Course(steps=steps, samples=10**9, batch=1, save_every=every)
+    run = RunSchedule(steps=steps, samples=10**9, batch=1, save_every=every)
     saved = [step for step in range(1, steps + 1) if run.saves(step)]
     assert saved[-1] == steps
     assert set(saved[:-1]) == set(range(every, steps, every))
 
 
 def test_a_loss_that_is_no_number_ends_the_run(run):
-    with pytest.raises(Failed, match="loss is nan at step 3"):
+    with pytest.raises(FatalError, match="loss is nan at step 3"):
         run(0, nan_at=(3,), samples=10, batch=2, epochs=1)
 
 
@@ -61,7 +61,7 @@ def test_skipped_steps_are_noted_and_have_no_loss(run, tmp_path):
 
 
 def test_too_many_skipped_steps_in_a_row_end_the_run(run):
-    with pytest.raises(Failed, match="loss is nan at step 4"):
+    with pytest.raises(FatalError, match="loss is nan at step 4"):
         run(0, nan_at=(2, 3, 4), samples=12, batch=2, epochs=1, skips=2)
 
 

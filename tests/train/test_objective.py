@@ -7,7 +7,7 @@ import pytest
 
 from jaxdist.core.special_tokens import END, PADDING
 from jaxdist.train.objective import (
-    Captions,
+    Captioning,
     Classification,
     NextToken,
     Regression,
@@ -66,17 +66,17 @@ def test_a_label_a_word_is_a_mean_over_the_words_alone():
     batch = {"target": jnp.asarray(target, jnp.int32)}
     each = surprise(logits, target)
     want = [each[0, :4].mean(), each[1, 0], each[2].mean()]
-    losses = Captions().losses(jnp.asarray(logits), batch)
+    losses = Captioning().losses(jnp.asarray(logits), batch)
     np.testing.assert_allclose(losses, want, rtol=1e-5)
 
 
 def test_padding_is_neither_asked_nor_learned():
     logits, target = RNG.normal(size=(3, 7, 5)).astype("f4"), captions()
     batch = {"target": jnp.asarray(target, jnp.int32)}
-    right = Captions().right(jnp.asarray(logits), batch)
-    asked = Captions().asked(right, batch)
+    right = Captioning().right(jnp.asarray(logits), batch)
+    asked = Captioning().asked(right, batch)
     np.testing.assert_array_equal(asked.sum(1), [4, 1, 7])
-    slope = jax.grad(lambda x: Captions().losses(x, batch).sum())(jnp.asarray(logits))
+    slope = jax.grad(lambda x: Captioning().losses(x, batch).sum())(jnp.asarray(logits))
     np.testing.assert_array_equal((slope != 0).any(-1), asked)
 
 
@@ -87,12 +87,12 @@ def test_others_ask_for_every_answer(objective):
 
 
 def test_a_clip_is_split_as_its_frames_are():
-    assert Captions().axes("clip", 5) == (None, "spatial_h", "spatial_w")
-    assert Captions().axes("target", 2) == Captions().axes("weight", 1) == ()
+    assert Captioning().axes("clip", 5) == (None, "spatial_h", "spatial_w")
+    assert Captioning().axes("target", 2) == Captioning().axes("weight", 1) == ()
     assert Classification().axes("image", 5) == ("spatial_d", "spatial_h", "spatial_w")
 
 
-@pytest.mark.parametrize("objective", [Classification(), NextToken(), Captions()])
+@pytest.mark.parametrize("objective", [Classification(), NextToken(), Captioning()])
 def test_losses_of_narrow_logits_are_wide(objective):
     shape = (2, 5) if isinstance(objective, Classification) else (2, 3, 5)
     batch = {key: jnp.ones(shape[:-1], jnp.int32) for key, _ in objective.targets}

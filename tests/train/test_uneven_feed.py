@@ -10,7 +10,7 @@ import pytest
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.input.device_feed import eval_feed, train_feed
-from jaxdist.input.order import GlobalOrder
+from jaxdist.input.order import GlobalShuffleOrder
 from jaxdist.input.sources import ArraySource
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
@@ -50,7 +50,7 @@ def trained(axes, **how):
     layout = lay_out(task, plan, mesh, shapes(4))
     program, test = compile_program(layout), shapes(8, weight="float32")
     state, losses = initial_state(layout), []
-    order = GlobalOrder(n=11, batch=4, seed=1)
+    order = GlobalShuffleOrder(n=11, batch=4, seed=1)
     how = dict(shapes=layout.padded(shapes(4)), shift=1)
     with train_feed(source(), order, program.batch, **how) as feed:
         for _ in range(2):

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from jaxdist.calibrate.algorithm_switch import Switch, switch_of
-from jaxdist.calibrate.alpha_beta_fit import Wire, wire
-from jaxdist.calibrate.benchmark_outputs.rows import Printed
+from jaxdist.calibrate.algorithm_switch import AlgorithmSwitch, switch_of
+from jaxdist.calibrate.alpha_beta_fit import AlphaBetaFit, wire
+from jaxdist.calibrate.benchmark_outputs.rows import BenchmarkTable
 from jaxdist.calibrate.measure_cluster import NOISY
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.level import Level
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 
 _SHORTEST: Final = 1e-9
@@ -27,14 +27,14 @@ _ENDLESS: Final = 1e14
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
+class LevelFit:
     """A line through tables of one set of ranks."""
 
-    tables: tuple[Printed, ...]
+    tables: tuple[BenchmarkTable, ...]
     """What was read."""
-    line: Wire
+    line: AlphaBetaFit
     """Through all of them, every timing with the same relative weight."""
-    switches: tuple[Switch, ...]
+    switches: tuple[AlgorithmSwitch, ...]
     """Programs that one line does not do justice to."""
 
     @property
@@ -60,7 +60,7 @@ class Fit:
         return f"measured: {every}, {self.ranks} ranks, spread {self.line.spread:.1%}"
 
 
-def fitted_level(tables: Sequence[Printed], *, noisy: bool = False) -> Fit:
+def fitted_level(tables: Sequence[BenchmarkTable], *, noisy: bool = False) -> LevelFit:
     """Fit a line.
 
     Args:
@@ -77,7 +77,7 @@ def fitted_level(tables: Sequence[Printed], *, noisy: bool = False) -> Fit:
         switch_of(one.program, one.sized, devices, wire(one.timings, devices))
         for one in tables
     )
-    fit = Fit(
+    fit = LevelFit(
         tables=tuple(tables), line=line, switches=tuple(one for one in found if one)
     )
     if line.spread > NOISY and not noisy:
@@ -93,7 +93,7 @@ def fitted_level(tables: Sequence[Printed], *, noisy: bool = False) -> Fit:
     return fit
 
 
-def with_level(cluster: Cluster, place: int, fit: Fit) -> Cluster:
+def with_level(cluster: Cluster, place: int, fit: LevelFit) -> Cluster:
     """Return the cluster with a level as it was measured.
 
     Args:
@@ -109,14 +109,14 @@ def with_level(cluster: Cluster, place: int, fit: Fit) -> Cluster:
     _check_ports(level, fit, share)
     more = f"; times {share:g}, the oversubscription it has in it" * (share > 1)
     path = f"levels.{level.name}"
-    rate = Number(fit.line.bandwidth * share, fit.origin + more)
+    rate = SourcedNumber(fit.line.bandwidth * share, fit.origin + more)
     made = cluster.with_number(f"{path}.bandwidth", rate)
     if fit.alpha is not None:
-        made = made.with_number(f"{path}.alpha", Number(fit.alpha, fit.origin))
+        made = made.with_number(f"{path}.alpha", SourcedNumber(fit.alpha, fit.origin))
     return made
 
 
-def _check_ports(level: Level, fit: Fit, share: float) -> None:
+def _check_ports(level: Level, fit: LevelFit, share: float) -> None:
     """Refuse more than the ports carry, with what may have been the reason."""
     if level.port_bandwidth is None:
         return
@@ -141,7 +141,7 @@ def _check_ports(level: Level, fit: Fit, share: float) -> None:
     )
 
 
-def _too_noisy(fit: Fit) -> BadInput:
+def _too_noisy(fit: LevelFit) -> BadInput:
     told = "; ".join(one.text for one in fit.switches)
     return BadInput(
         "the timings spread too much to calibrate on",

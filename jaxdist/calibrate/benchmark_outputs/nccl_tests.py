@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from jaxdist.calibrate.alpha_beta_fit import Timing
+from jaxdist.calibrate.alpha_beta_fit import CollectiveTiming
 from jaxdist.calibrate.benchmark_outputs.rows import (
-    Printed,
+    BenchmarkTable,
     number,
     payload,
     wrong_results,
@@ -48,7 +48,7 @@ def matches(text: str) -> bool:
     return bool(_START.search(text)) and "busbw" in text
 
 
-def read(text: str, source: str, program: str | None) -> list[Printed]:
+def read(text: str, source: str, program: str | None) -> list[BenchmarkTable]:
     """Read what was printed, one table for each start of a program.
 
     Args:
@@ -85,7 +85,7 @@ def _runs(text: str) -> list[_Run]:
     return found
 
 
-def _printed(run: _Run, source: str, program: str | None) -> Printed:
+def _printed(run: _Run, source: str, program: str | None) -> BenchmarkTable:
     name = _program(program or run.name or _of_file(source), source)
     ranks, hosts = _ranks(run.lines, source)
     rows = list(_rows(run.lines, source))
@@ -93,7 +93,7 @@ def _printed(run: _Run, source: str, program: str | None) -> Printed:
     kind = PROGRAMS[name]
     # In place, all-to-all and send-receive have no right result and print N/A.
     taken = checked or rows
-    return Printed(
+    return BenchmarkTable(
         suite="nccl-tests",
         program=name,
         source=source,
@@ -101,7 +101,7 @@ def _printed(run: _Run, source: str, program: str | None) -> Printed:
         hosts=hosts,
         sizes=tuple(row.size for row in taken),
         timings=tuple(
-            Timing(
+            CollectiveTiming(
                 kind=kind,
                 payload=payload(kind, row.size, ranks, whole=True),
                 seconds=row.seconds,
@@ -154,7 +154,7 @@ def _ranks(lines: Sequence[str], source: str) -> tuple[int, tuple[str, ...]]:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _TimingRow:
     """One timing of a table."""
 
     size: int
@@ -162,7 +162,7 @@ class _Row:
     checked: bool
 
 
-def _rows(lines: Sequence[str], source: str) -> Iterator[_Row]:
+def _rows(lines: Sequence[str], source: str) -> Iterator[_TimingRow]:
     """Yield the timings of a table, those in place after those out of place."""
     names: list[str] = []
     for line in lines:
@@ -178,7 +178,7 @@ def _rows(lines: Sequence[str], source: str) -> Iterator[_Row]:
 
 def _cells(
     cells: Sequence[str], names: Sequence[str], line: str, source: str
-) -> Iterator[_Row]:
+) -> Iterator[_TimingRow]:
     """Yield the timings of one line."""
     first = next(i for i, name in enumerate(names) if name in ("time", "cputime"))
     values = cells[-(len(names) - first) :]
@@ -187,7 +187,7 @@ def _cells(
         return
     for i, name in enumerate(names[first:]):
         if name in ("time", "cputime"):
-            yield _Row(
+            yield _TimingRow(
                 size,
                 1e-6 * number(values[i], line, source),
                 _right(values[i:], names[first + i :], line, source),

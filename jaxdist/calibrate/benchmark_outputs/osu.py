@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from jaxdist.calibrate.alpha_beta_fit import Timing
+from jaxdist.calibrate.alpha_beta_fit import CollectiveTiming
 from jaxdist.calibrate.benchmark_outputs.rows import (
-    Printed,
+    BenchmarkTable,
     number,
     payload,
     wrong_results,
@@ -46,7 +46,7 @@ def matches(text: str) -> bool:
 
 def read(
     text: str, source: str, ranks: int | None, program: str | None
-) -> list[Printed]:
+) -> list[BenchmarkTable]:
     """Read what was printed, one table for each title.
 
     Args:
@@ -98,19 +98,19 @@ def _titles(runs: list[_Run]) -> list[str]:
     return [one.title for one in runs]
 
 
-def _printed(run: _Run, source: str, ranks: int | None) -> Printed:
+def _printed(run: _Run, source: str, ranks: int | None) -> BenchmarkTable:
     program, kind = _program(run.title, source)
     count = _ranks(program, source, ranks)
     rows = list(_rows(run.lines, source))
     taken = [(size, told) for size, told, _ in rows if program != "osu_bw" or told > 0]
-    return Printed(
+    return BenchmarkTable(
         suite="OSU",
         program=program,
         source=source,
         ranks=count,
         sizes=tuple(size for size, _ in taken),
         timings=tuple(
-            Timing(
+            CollectiveTiming(
                 kind=kind,
                 payload=payload(kind, size, count, whole=False),
                 seconds=1e-6 * (size / told if program == "osu_bw" else told),

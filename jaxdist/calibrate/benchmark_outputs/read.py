@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxdist.calibrate.benchmark_outputs import nccl_tests, osu
-from jaxdist.calibrate.benchmark_outputs.rows import Printed, same_ranks
+from jaxdist.calibrate.benchmark_outputs.rows import BenchmarkTable, same_ranks
 from jaxdist.core.errors import BadInput, did_you_mean
 
 
 def read_outputs(
     paths: Sequence[Path], *, ranks: int | None = None, program: str | None = None
-) -> tuple[Printed, ...]:
+) -> tuple[BenchmarkTable, ...]:
     """Read files of one set of ranks.
 
     Args:
@@ -33,7 +33,7 @@ def read_outputs(
     return tables
 
 
-def _read(path: Path, ranks: int | None, program: str | None) -> list[Printed]:
+def _read(path: Path, ranks: int | None, program: str | None) -> list[BenchmarkTable]:
     text = _text(path)
     if nccl_tests.matches(text):
         return nccl_tests.read(text, path.name, program)

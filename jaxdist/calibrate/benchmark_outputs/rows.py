@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from jaxdist.calibrate.alpha_beta_fit import FEWEST, Timing
+from jaxdist.calibrate.alpha_beta_fit import FEWEST, CollectiveTiming
 from jaxdist.core.errors import BadInput
 
 
 @dataclass(frozen=True, kw_only=True)
-class Printed:
+class BenchmarkTable:
     """One run of one program."""
 
     suite: str
@@ -23,7 +23,7 @@ class Printed:
     """On which they were, each once; none where that is not printed."""
     sizes: tuple[int, ...]
     """Bytes in the first column, one for each timing."""
-    timings: tuple[Timing, ...]
+    timings: tuple[CollectiveTiming, ...]
     """With the bytes of the result on one device."""
     one_by_one: bool = True
     """Whether the next message waits for the last; else the start of one is hidden."""
@@ -34,7 +34,7 @@ class Printed:
         _check(self)
 
     @property
-    def sized(self) -> tuple[tuple[int, Timing], ...]:
+    def sized(self) -> tuple[tuple[int, CollectiveTiming], ...]:
         """Timings, each with its bytes in the first column."""
         return tuple(zip(self.sizes, self.timings, strict=True))
 
@@ -91,7 +91,7 @@ def wrong_results(source: str, what: str) -> BadInput:
     )
 
 
-def same_ranks(tables: Iterable[Printed]) -> None:
+def same_ranks(tables: Iterable[BenchmarkTable]) -> None:
     """Refuse tables of different ranks: one line does not go through both.
 
     Raises:
@@ -118,11 +118,11 @@ def same_ranks(tables: Iterable[Printed]) -> None:
             )
 
 
-def _where(table: Printed) -> str:
+def _where(table: BenchmarkTable) -> str:
     return f"{table.ranks} ranks" + f" on {', '.join(table.hosts)}" * bool(table.hosts)
 
 
-def _check(table: Printed) -> None:
+def _check(table: BenchmarkTable) -> None:
     """Refuse what no line goes through."""
     if table.ranks < 2:
         raise BadInput(

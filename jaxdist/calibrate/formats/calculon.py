@@ -16,12 +16,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from jaxdist.calibrate.formats.rates import CONSTANTS, rates
-from jaxdist.calibrate.measured_rows import Constant, Constants, Row, Terms
+from jaxdist.calibrate.measured_rows import (
+    ConstantValues,
+    FreeConstant,
+    MeasuredRow,
+    TermValues,
+)
 from jaxdist.calibrate.table import need_columns, number, read_table
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.oracle.published.megatron.memory import memory_terms
-from jaxdist.oracle.published.megatron.model import Layout, Recompute, Transformer
+from jaxdist.oracle.published.megatron.model import (
+    MegatronLayout,
+    MegatronModel,
+    Recompute,
+)
 from jaxdist.oracle.published.megatron.step import step
 
 _COLUMNS: Final = ("model", "mode", "quantity", "unit", "measured", "execution")
@@ -41,18 +50,18 @@ _TOKENS: Final = 51_200
 
 
 @dataclass(frozen=True)
-class Calculon:
+class CalculonFormat:
     """Megatron's published points, predicted by `jaxdist.oracle.published.megatron`."""
 
     name: str = "calculon"
     cluster: str = "dgx-a100"
-    constants: tuple[Constant, ...] = CONSTANTS
+    constants: tuple[FreeConstant, ...] = CONSTANTS
 
     def matches(self, header: Sequence[str]) -> bool:
         """Tell whether a header has these columns."""
         return set(_COLUMNS) <= set(header)
 
-    def read(self, path: Path, cluster: Cluster) -> list[Row]:
+    def read(self, path: Path, cluster: Cluster) -> list[MeasuredRow]:
         """Return the rows of a file.
 
         Raises:
@@ -66,7 +75,9 @@ class Calculon:
         ]
 
 
-def _row(row: Mapping[str, str], folder: Path, cluster: Cluster, where: str) -> Row:
+def _row(
+    row: Mapping[str, str], folder: Path, cluster: Cluster, where: str
+) -> MeasuredRow:
     quantity = row["quantity"]
     if quantity not in _UNITS or row["unit"] != _UNITS[quantity]:
         near = did_you_mean(quantity, _UNITS)
@@ -82,7 +93,7 @@ def _row(row: Mapping[str, str], folder: Path, cluster: Cluster, where: str) -> 
     explain, ideal = _prediction(quantity, model, layout, cluster)
     own = {"devices": layout.devices, "tensor": layout.tensor, "data": layout.data}
     more = {"pipe": layout.pipe, "batch": layout.batch, "hidden": model.hidden}
-    return Row(
+    return MeasuredRow(
         label=f"{row['model']}, {row['mode']}, {quantity}",
         devices=layout.devices,
         columns={**row, **{name: str(value) for name, value in (own | more).items()}},
@@ -98,47 +109,47 @@ def _row(row: Mapping[str, str], folder: Path, cluster: Cluster, where: str) -> 
 
 
 @dataclass(frozen=True)
-class _Explain:
+class _ScaledTerms:
     """A prediction by term, in the unit of its row."""
 
-    terms: Callable[[Constants], Terms]
+    terms: Callable[[ConstantValues], TermValues]
     """In SI units."""
     scale: float
     """Of the row's unit."""
 
-    def __call__(self, values: Constants) -> Terms:
+    def __call__(self, values: ConstantValues) -> TermValues:
         return {k: self.scale * v for k, v in self.terms(values).items()}
 
 
 def _prediction(
-    quantity: str, model: Transformer, layout: Layout, cluster: Cluster
-) -> tuple[_Explain, float]:
+    quantity: str, model: MegatronModel, layout: MegatronLayout, cluster: Cluster
+) -> tuple[_ScaledTerms, float]:
     """Return a quantity by term, and what it is by the simplest rule."""
     if quantity == "iteration_time":
         ready = step(model, layout, cluster)
         peak = layout.devices * cluster.device.peak("float16").value
         again = layout.recompute == "full"
         work = model.flops(layout.batch, again=again) / peak
-        return _Explain(lambda values: ready.terms(rates(values)), 1.0), work
+        return _ScaledTerms(lambda values: ready.terms(rates(values)), 1.0), work
     terms = memory_terms(model, layout, ends=False)
     if quantity == "params_and_optimizer":
         states = {name: terms[name] for name in _STATES}
         even = model.layers * model.layer_parameters() / layout.devices
-        return _Explain(lambda values: states, 2.0**-30), even * 2.0**-30
+        return _ScaledTerms(lambda values: states, 2.0**-30), even * 2.0**-30
     kept = {"activations": terms["activations"]}
     if quantity == "activations":
         tokens = layout.microbatch * model.sequence * model.hidden
         even = model.layers * tokens / (layout.tensor * 2.0**30)
-        return _Explain(lambda values: kept, 2.0**-30), even
+        return _ScaledTerms(lambda values: kept, 2.0**-30), even
     plain = replace(layout, recompute="none", sequence_parallel=False)
     whole = memory_terms(model, plain, ends=False)["activations"]
-    return _Explain(lambda values: kept, 100 / whole), 100.0
+    return _ScaledTerms(lambda values: kept, 100 / whole), 100.0
 
 
-def _model(tree: Mapping[str, Any], where: str) -> Transformer:
+def _model(tree: Mapping[str, Any], where: str) -> MegatronModel:
     sizes = ("hidden", "feedforward", "seq_size", "attn_heads", "attn_size")
     h, f, s, a, d = (_whole(tree, name, where) for name in sizes)
-    return Transformer(
+    return MegatronModel(
         hidden=h,
         heads=a,
         layers=_whole(tree, "num_blocks", where),
@@ -149,7 +160,7 @@ def _model(tree: Mapping[str, Any], where: str) -> Transformer:
     )
 
 
-def _layout(tree: Mapping[str, Any], where: str) -> Layout:
+def _layout(tree: Mapping[str, Any], where: str) -> MegatronLayout:
     mode = str(tree.get("activation_recompute"))
     if mode not in _RECOMPUTE:
         raise BadInput(
@@ -157,7 +168,7 @@ def _layout(tree: Mapping[str, Any], where: str) -> Layout:
             rule=f"it is one of {', '.join(_RECOMPUTE)}",
             remedy=f"mend or leave out {where}",
         )
-    return Layout(
+    return MegatronLayout(
         tensor=_whole(tree, "tensor_par", where),
         data=_whole(tree, "data_par", where),
         pipe=_whole(tree, "pipeline_par", where),

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from jaxdist.calibrate.measured_rows import Constant, Constants, Row
+from jaxdist.calibrate.measured_rows import ConstantValues, FreeConstant, MeasuredRow
 from jaxdist.calibrate.table import need_columns, number, plain_name, read_table, whole
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
-from jaxdist.oracle.published.paradl.case import Case, Split, split_of
-from jaxdist.oracle.published.paradl.networks import Workload, workload
-from jaxdist.oracle.published.paradl.step import Shares, step, with_input
-from jaxdist.oracle.published.paradl.system import System, system_of
+from jaxdist.oracle.published.paradl.case import ParadlCase, SplitDimension, split_of
+from jaxdist.oracle.published.paradl.networks import ParadlWorkload, workload
+from jaxdist.oracle.published.paradl.step import BandwidthShares, step, with_input
+from jaxdist.oracle.published.paradl.system import ParadlSystem, system_of
 
 _DEVICE: Final = "V100"
 _RUN: Final = (
@@ -32,13 +32,13 @@ _RANKED: Final = ("model", "gpus", "strategy", "meas_total_s")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParaDL:
+class ParadlFormat:
     """Rows in ParaDL's strategies, predicted by its equations with our corrections."""
 
     name: str = "paradl"
     cluster: str = "abci"
-    constants: tuple[Constant, ...] = (
-        Constant(
+    constants: tuple[FreeConstant, ...] = (
+        FreeConstant(
             name="reduce",
             unit="1",
             low=0.3,
@@ -47,7 +47,7 @@ class ParaDL:
             origin="assumed: half of a link",
             means="share of a link's bandwidth that sums of gradients get",
         ),
-        Constant(
+        FreeConstant(
             name="staging",
             unit="1",
             low=0.2,
@@ -62,7 +62,7 @@ class ParaDL:
         """Tell whether a header is that of runs or of rankings."""
         return set(_RUN) <= set(header) or set(_RANKED) <= set(header)
 
-    def read(self, path: Path, cluster: Cluster) -> list[Row]:
+    def read(self, path: Path, cluster: Cluster) -> list[MeasuredRow]:
         """Return the rows of a file; runs on one device are profiles, not rows.
 
         Raises:
@@ -98,13 +98,15 @@ def _counts(line: Mapping[str, str]) -> bool:
     return line.get("preferred", "1") not in ("0", "0.0")
 
 
-def _run(line: Mapping[str, str], system: System, where: str) -> Row | None:
+def _run(
+    line: Mapping[str, str], system: ParadlSystem, where: str
+) -> MeasuredRow | None:
     net, devices = workload(line["model"]), whole(line, "gpus", where)
     if devices == 1 and net.seconds.origin.startswith("measured"):
         return None
     grouped, split = split_of(line["strategy"])
     group = whole(line, "group_size", where)
-    case = Case(
+    case = ParadlCase(
         workload=net,
         split=split,
         devices=devices,
@@ -114,7 +116,7 @@ def _run(line: Mapping[str, str], system: System, where: str) -> Row | None:
         segments=group if split == "layer" else 1,
     )
 
-    def terms(values: Constants) -> dict[str, float]:
+    def terms(values: ConstantValues) -> dict[str, float]:
         shares = _shares(values)
         return with_input(case, system, shares, step(case, system, shares))
 
@@ -137,11 +139,11 @@ def _run(line: Mapping[str, str], system: System, where: str) -> Row | None:
     )
 
 
-def _ranked(line: Mapping[str, str], system: System, where: str) -> Row:
+def _ranked(line: Mapping[str, str], system: ParadlSystem, where: str) -> MeasuredRow:
     net, devices = workload(line["model"]), whole(line, "gpus", where)
     grouped, split = split_of(line["strategy"])
     group = min(system.host, devices) if grouped and split else devices if split else 1
-    case = Case(
+    case = ParadlCase(
         workload=net,
         split=split,
         devices=devices,
@@ -151,7 +153,7 @@ def _ranked(line: Mapping[str, str], system: System, where: str) -> Row:
     )
     steps = net.samples / case.total
 
-    def terms(values: Constants) -> dict[str, float]:
+    def terms(values: ConstantValues) -> dict[str, float]:
         told = step(case, system, _shares(values))
         return {name: s * steps for name, s in told.items() if name != "update"}
 
@@ -170,15 +172,15 @@ def _ranked(line: Mapping[str, str], system: System, where: str) -> Row:
 
 def _row(
     line: Mapping[str, str],
-    case: Case,
-    terms: Callable[[Constants], dict[str, float]],
+    case: ParadlCase,
+    terms: Callable[[ConstantValues], dict[str, float]],
     *,
     label: str,
     **of_its_form: Any,
-) -> Row:
+) -> MeasuredRow:
     """Return a row of either form, predicted by the sum of its terms."""
     name, split = case.workload.name, line["strategy"]
-    return Row(
+    return MeasuredRow(
         label=f"{name} {split}, {case.devices} devices, {label}",
         devices=case.devices,
         columns=_columns(line, case.devices),
@@ -189,7 +191,9 @@ def _row(
     )
 
 
-def _batch(net: Workload, grouped: bool, split: Split, group: int) -> float:
+def _batch(
+    net: ParadlWorkload, grouped: bool, split: SplitDimension, group: int
+) -> float:
     """Return the samples of a group where rows do not say.
 
     Where samples are split each device has as many as it would alone; where features
@@ -200,7 +204,7 @@ def _batch(net: Workload, grouped: bool, split: Split, group: int) -> float:
     return max(net.batch, 1.0) if split else net.batch
 
 
-def _ideal(net: Workload, samples: float, system: System) -> float:
+def _ideal(net: ParadlWorkload, samples: float, system: ParadlSystem) -> float:
     """Return the seconds of samples on one device at its peak."""
     flops = 3 * sum(layer.flops for layer in net.layers())
     return samples * flops / system.peak.value
@@ -211,5 +215,5 @@ def _columns(line: Mapping[str, str], devices: int) -> dict[str, str]:
     return {**told, "devices": str(devices)}
 
 
-def _shares(values: Constants) -> Shares:
-    return Shares(reduce=values["reduce"], staging=values["staging"])
+def _shares(values: ConstantValues) -> BandwidthShares:
+    return BandwidthShares(reduce=values["reduce"], staging=values["staging"])

@@ -2,13 +2,13 @@
 
 from typing import Final
 
-from jaxdist.calibrate.measured_rows import Constant, Constants
-from jaxdist.oracle.published.megatron.speed import Rates
+from jaxdist.calibrate.measured_rows import ConstantValues, FreeConstant
+from jaxdist.oracle.published.megatron.speed import MegatronRates
 
 _SHARE: Final = "assumed: what large kernels reach"
 
 CONSTANTS: Final = (
-    Constant(
+    FreeConstant(
         name="matmul",
         unit="1",
         low=0.4,
@@ -17,7 +17,7 @@ CONSTANTS: Final = (
         origin=_SHARE,
         means="share of peak FLOP/s in large matmuls",
     ),
-    Constant(
+    FreeConstant(
         name="memory",
         unit="1",
         low=0.3,
@@ -26,7 +26,7 @@ CONSTANTS: Final = (
         origin=_SHARE,
         means="share of the memory's bandwidth",
     ),
-    Constant(
+    FreeConstant(
         name="issue",
         unit="s",
         low=5e-6,
@@ -35,7 +35,7 @@ CONSTANTS: Final = (
         origin="assumed: several kernels an operation, from Python",
         means="host's time for an operation",
     ),
-    Constant(
+    FreeConstant(
         name="network",
         unit="1",
         low=0.2,
@@ -44,7 +44,7 @@ CONSTANTS: Final = (
         origin="assumed: of links between hosts",
         means="share of the bandwidth between hosts",
     ),
-    Constant(
+    FreeConstant(
         name="inside",
         unit="1",
         low=0.3,
@@ -53,7 +53,7 @@ CONSTANTS: Final = (
         origin="measured: NCCL all-reduce of 256 MiB to 1 GiB on 8 A100, 231 GB/s",
         means="share of the bandwidth inside a host",
     ),
-    Constant(
+    FreeConstant(
         name="call",
         unit="s",
         low=0.0,
@@ -66,6 +66,8 @@ CONSTANTS: Final = (
 """The first three are fitted unless others are named."""
 
 
-def rates(values: Constants) -> Rates:
+def rates(values: ConstantValues) -> MegatronRates:
     """Return the values of `CONSTANTS` as rates."""
-    return Rates(**{constant.name: values[constant.name] for constant in CONSTANTS})
+    return MegatronRates(
+        **{constant.name: values[constant.name] for constant in CONSTANTS}
+    )

@@ -3,18 +3,22 @@
 from pathlib import Path
 from typing import Final
 
-from jaxdist.calibrate.formats.calculon import Calculon
-from jaxdist.calibrate.formats.paradl import ParaDL
-from jaxdist.calibrate.formats.vtrain import VTrain
-from jaxdist.calibrate.measured_rows import Format
+from jaxdist.calibrate.formats.calculon import CalculonFormat
+from jaxdist.calibrate.formats.paradl import ParadlFormat
+from jaxdist.calibrate.formats.vtrain import VTrainFormat
+from jaxdist.calibrate.measured_rows import RowFormat
 from jaxdist.calibrate.table import read_table
 from jaxdist.core.errors import BadInput, did_you_mean
 
-FORMATS: Final[tuple[Format, ...]] = (VTrain(), Calculon(), ParaDL())
+FORMATS: Final[tuple[RowFormat, ...]] = (
+    VTrainFormat(),
+    CalculonFormat(),
+    ParadlFormat(),
+)
 """All forms; a file has the first that matches its header."""
 
 
-def format_of(path: Path, name: str | None, forms: tuple[Format, ...]) -> Format:
+def format_of(path: Path, name: str | None, forms: tuple[RowFormat, ...]) -> RowFormat:
     """Return the form of a file.
 
     Args:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.calibrate.formats.rates import CONSTANTS, rates
-from jaxdist.calibrate.measured_rows import Constant, Row
+from jaxdist.calibrate.measured_rows import FreeConstant, MeasuredRow
 from jaxdist.calibrate.table import (
     need_columns,
     number,
@@ -24,7 +24,11 @@ from jaxdist.calibrate.table import (
 )
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
-from jaxdist.oracle.published.megatron.model import Layout, Recompute, Transformer
+from jaxdist.oracle.published.megatron.model import (
+    MegatronLayout,
+    MegatronModel,
+    Recompute,
+)
 from jaxdist.oracle.published.megatron.step import step
 
 _TIME: Final = "iteration time (ms)"
@@ -49,18 +53,18 @@ _RECOMPUTE: Final[Mapping[str, Recompute]] = {
 
 
 @dataclass(frozen=True)
-class VTrain:
+class VTrainFormat:
     """Rows of vTrain, predicted by `jaxdist.oracle.published.megatron`."""
 
     name: str = "vtrain"
     cluster: str = "vtrain-a100"
-    constants: tuple[Constant, ...] = CONSTANTS
+    constants: tuple[FreeConstant, ...] = CONSTANTS
 
     def matches(self, header: Sequence[str]) -> bool:
         """Tell whether a header has these columns."""
         return {*_COLUMNS, _TIME} <= set(header)
 
-    def read(self, path: Path, cluster: Cluster) -> list[Row]:
+    def read(self, path: Path, cluster: Cluster) -> list[MeasuredRow]:
         """Return the rows of a file.
 
         Raises:
@@ -75,7 +79,7 @@ class VTrain:
         ]
 
 
-def _row(row: Mapping[str, str], cluster: Cluster, where: str) -> Row:
+def _row(row: Mapping[str, str], cluster: Cluster, where: str) -> MeasuredRow:
     size = {name: whole(row, column, where) for column, name in _COLUMNS.items()}
     several = size["devices"] > cluster.levels[0].size
     model, layout = _case(row, size, several, where)
@@ -85,7 +89,7 @@ def _row(row: Mapping[str, str], cluster: Cluster, where: str) -> Row:
     told = ("hidden", "tensor", "data", "pipe", "microbatch")
     columns = {plain_name(name): value for name, value in row.items()}
     columns |= {name: row[column] for column, name in _COLUMNS.items()}
-    return Row(
+    return MeasuredRow(
         label=", ".join(f"{name} {size[name]}" for name in told),
         devices=size["devices"],
         columns=columns,
@@ -100,7 +104,7 @@ def _row(row: Mapping[str, str], cluster: Cluster, where: str) -> Row:
 
 def _case(
     row: Mapping[str, str], size: Mapping[str, int], several: bool, where: str
-) -> tuple[Transformer, Layout]:
+) -> tuple[MegatronModel, MegatronLayout]:
     again = row.get("recompute") or ("full" if several else "none")
     if again not in _RECOMPUTE:
         raise BadInput(
@@ -109,7 +113,7 @@ def _case(
             remedy=f"mend or leave out {where}",
         )
     tensor, rows = size["tensor"], 128 * size["tensor"]
-    model = Transformer(
+    model = MegatronModel(
         hidden=size["hidden"],
         heads=size["heads"],
         layers=size["layers"],
@@ -118,7 +122,7 @@ def _case(
         feedforward=4 * size["hidden"],
         head_size=size["hidden"] // size["heads"],
     )
-    layout = Layout(
+    layout = MegatronLayout(
         tensor=tensor,
         data=size["data"],
         pipe=size["pipe"],

@@ -18,13 +18,13 @@ from collections.abc import Sequence
 
 from jaxdist.collectives.algorithms import rings
 from jaxdist.collectives.algorithms.rank_grid import columns_of, near_square, rows_of
-from jaxdist.collectives.algorithms.schedule import Algorithm, cut, together
+from jaxdist.collectives.algorithms.schedule import CollectiveSchedule, cut, together
 from jaxdist.collectives.algorithms.two_level import levels
 
-Table = Sequence[Sequence[int]]
+RankGrid = Sequence[Sequence[int]]
 
 
-def bucket_2d(ranks: int, per_row: int | None = None) -> Algorithm:
+def bucket_2d(ranks: int, per_row: int | None = None) -> CollectiveSchedule:
     """Return the two-dimensional bucket algorithm.
 
     Args:
@@ -40,13 +40,15 @@ def bucket_2d(ranks: int, per_row: int | None = None) -> Algorithm:
     """
     rows = rows_of(ranks, near_square(ranks) if per_row is None else per_row)
     columns = columns_of(rows)
-    ways: list[Table] = [rows, _backwards(rows), columns, _backwards(columns)]
+    ways: list[RankGrid] = [rows, _backwards(rows), columns, _backwards(columns)]
     quarters = cut(range(4 * ranks), 4)
     steps = together(
         levels(way, quarter, rings.allreduce) for way, quarter in zip(ways, quarters)
     )
-    return Algorithm(name="bucket_2d", ranks=ranks, chunks=4 * ranks, steps=steps)
+    return CollectiveSchedule(
+        name="bucket_2d", ranks=ranks, chunks=4 * ranks, steps=steps
+    )
 
 
-def _backwards(rows: Table) -> Table:
+def _backwards(rows: RankGrid) -> RankGrid:
     return [row[::-1] for row in reversed(rows)]

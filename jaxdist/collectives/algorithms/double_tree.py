@@ -15,9 +15,9 @@ broadcast, reduction and scan", Parallel Computing 35(12).
 from collections.abc import Mapping
 
 from jaxdist.collectives.algorithms.schedule import (
-    Algorithm,
-    Step,
-    Steps,
+    CollectiveSchedule,
+    ScheduleStep,
+    ScheduleSteps,
     Transfer,
     checked,
     cut,
@@ -26,11 +26,11 @@ from jaxdist.collectives.algorithms.schedule import (
 )
 from jaxdist.core.errors import BadInput
 
-Parents = Mapping[int, int]
+ParentMap = Mapping[int, int]
 """The parent of every rank but the root."""
 
 
-def double_binary_tree(ranks: int, pieces: int = 4) -> Algorithm:
+def double_binary_tree(ranks: int, pieces: int = 4) -> CollectiveSchedule:
     """Return the double binary tree.
 
     Args:
@@ -54,7 +54,7 @@ def double_binary_tree(ranks: int, pieces: int = 4) -> Algorithm:
     halves = cut(range(2 * pieces), 2)
     trees = zip((one, _other(one, ranks)), halves)
     steps = together(_pipelined(tree, half) for tree, half in trees)
-    return Algorithm(
+    return CollectiveSchedule(
         name="double_binary_tree", ranks=ranks, chunks=2 * pieces, steps=steps
     )
 
@@ -77,14 +77,14 @@ def _tree(ranks: int) -> dict[int, int]:
     return parents
 
 
-def _other(tree: Parents, ranks: int) -> dict[int, int]:
+def _other(tree: ParentMap, ranks: int) -> dict[int, int]:
     """Return the tree with even ranks as leaves: turned round, or moved on by one."""
     if ranks % 2 == 0:
         return {ranks - 1 - rank: ranks - 1 - up for rank, up in tree.items()}
     return {(rank + 1) % ranks: (up + 1) % ranks for rank, up in tree.items()}
 
 
-def _pipelined(parents: Parents, half: range) -> Steps:
+def _pipelined(parents: ParentMap, half: range) -> ScheduleSteps:
     """Send pieces up and down a tree, one level a step, one piece behind another."""
     levels = {rank: _level(rank, parents) for rank in parents}
     depth = max(levels.values(), default=0)
@@ -95,9 +95,9 @@ def _pipelined(parents: Parents, half: range) -> Steps:
             steps[late + depth - level].append(up)
             down = send(parents[rank], rank, piece, adds=False)
             steps[late + depth + level - 1].append(down)
-    return tuple(Step(tuple(transfers)) for transfers in steps if transfers)
+    return tuple(ScheduleStep(tuple(transfers)) for transfers in steps if transfers)
 
 
-def _level(rank: int, parents: Parents) -> int:
+def _level(rank: int, parents: ParentMap) -> int:
     """Return the steps from a rank to the root."""
     return 1 + _level(parents[rank], parents) if rank in parents else 0

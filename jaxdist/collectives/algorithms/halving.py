@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from jaxdist.collectives.algorithms.schedule import Step, Steps
+from jaxdist.collectives.algorithms.schedule import ScheduleStep, ScheduleSteps
 from jaxdist.collectives.algorithms.vectorized_transfers import columns
 
 Partners = Sequence[ArrayLike]
@@ -35,7 +35,9 @@ def hypercube(places: int, distances: Sequence[int]) -> list[NDArray[np.int64]]:
     return [np.arange(places) ^ distance for distance in distances]
 
 
-def halve_and_double(group: Sequence[int], piece: range, partners: Partners) -> Steps:
+def halve_and_double(
+    group: Sequence[int], piece: range, partners: Partners
+) -> ScheduleSteps:
     """Sum a run of chunks over a group.
 
     Args:
@@ -54,8 +56,8 @@ def halve_and_double(group: Sequence[int], piece: range, partners: Partners) -> 
         there, others = ranks[np.asarray(partner)], kept[np.asarray(partner)]
         sums = columns(ranks, there, starts=others, count=width, adds=True)
         copies = columns(ranks, there, starts=kept, count=width, adds=False)
-        halving.append(Step(sums))
-        doubling.append(Step(copies))
+        halving.append(ScheduleStep(sums))
+        doubling.append(ScheduleStep(copies))
         held = kept
     return (*halving, *reversed(doubling))
 

@@ -16,11 +16,19 @@ Operations in MPICH", section 4.
 from collections.abc import Sequence
 
 from jaxdist.collectives.algorithms.halving import halve_and_double, hypercube
-from jaxdist.collectives.algorithms.non_power_of_two import Middle, folded, power_below
-from jaxdist.collectives.algorithms.schedule import Algorithm, Steps, checked
+from jaxdist.collectives.algorithms.non_power_of_two import (
+    GroupAllReduce,
+    folded,
+    power_below,
+)
+from jaxdist.collectives.algorithms.schedule import (
+    CollectiveSchedule,
+    ScheduleSteps,
+    checked,
+)
 
 
-def halving_doubling(ranks: int) -> Algorithm:
+def halving_doubling(ranks: int) -> CollectiveSchedule:
     """Return halving-doubling, nearest partner first.
 
     Args:
@@ -32,7 +40,7 @@ def halving_doubling(ranks: int) -> Algorithm:
     return _folded("halving_doubling", ranks, near_first)
 
 
-def halving_doubling_far(ranks: int) -> Algorithm:
+def halving_doubling_far(ranks: int) -> CollectiveSchedule:
     """Return halving-doubling, farthest partner first.
 
     Args:
@@ -41,7 +49,7 @@ def halving_doubling_far(ranks: int) -> Algorithm:
     return _folded("halving_doubling_far", ranks, _far_first)
 
 
-def near_first(group: Sequence[int], piece: range) -> Steps:
+def near_first(group: Sequence[int], piece: range) -> ScheduleSteps:
     """Sum a run of chunks over 2^m ranks, nearest partner first."""
     return halve_and_double(group, piece, hypercube(len(group), distances(len(group))))
 
@@ -55,12 +63,12 @@ def distances(ranks: int) -> list[int]:
     return [1 << bit for bit in range((ranks - 1).bit_length())]
 
 
-def _far_first(group: Sequence[int], piece: range) -> Steps:
+def _far_first(group: Sequence[int], piece: range) -> ScheduleSteps:
     dims = distances(len(group))[::-1]
     return halve_and_double(group, piece, hypercube(len(group), dims))
 
 
-def _folded(name: str, ranks: int, middle: Middle) -> Algorithm:
+def _folded(name: str, ranks: int, middle: GroupAllReduce) -> CollectiveSchedule:
     chunks = power_below(checked(ranks))
     steps = folded(range(ranks), range(chunks), middle)
-    return Algorithm(name=name, ranks=ranks, chunks=chunks, steps=steps)
+    return CollectiveSchedule(name=name, ranks=ranks, chunks=chunks, steps=steps)

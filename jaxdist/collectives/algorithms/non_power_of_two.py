@@ -9,10 +9,15 @@ Source: Rabenseifner 2004, "Optimization of collective reduction operations", IC
 
 from collections.abc import Callable, Sequence
 
-from jaxdist.collectives.algorithms.schedule import Step, Steps, checked, send
+from jaxdist.collectives.algorithms.schedule import (
+    ScheduleStep,
+    ScheduleSteps,
+    checked,
+    send,
+)
 from jaxdist.core.errors import BadInput
 
-Middle = Callable[[Sequence[int], range], Steps]
+GroupAllReduce = Callable[[Sequence[int], range], ScheduleSteps]
 """Sums a run of chunks over ranks whose number is a power of two."""
 
 
@@ -25,7 +30,7 @@ def power_below(ranks: int) -> int:
     return 1 << (ranks.bit_length() - 1)
 
 
-def folded(group: Sequence[int], piece: range, middle: Middle) -> Steps:
+def folded(group: Sequence[int], piece: range, middle: GroupAllReduce) -> ScheduleSteps:
     """Return the steps of `middle` over a power of two of the group, folded around.
 
     Args:
@@ -39,8 +44,8 @@ def folded(group: Sequence[int], piece: range, middle: Middle) -> Steps:
     if not extra:
         return core
     pairs = list(zip(idle, busy))
-    before = Step(tuple(send(a, b, piece, adds=True) for a, b in pairs))
-    behind = Step(tuple(send(b, a, piece, adds=False) for a, b in pairs))
+    before = ScheduleStep(tuple(send(a, b, piece, adds=True) for a, b in pairs))
+    behind = ScheduleStep(tuple(send(b, a, piece, adds=False) for a, b in pairs))
     return (before, *core, behind)
 
 

@@ -16,12 +16,16 @@ server", OSDI. Servers answer at once here, as in synchronous training.
 
 import numpy as np
 
-from jaxdist.collectives.algorithms.schedule import Algorithm, Step, checked
+from jaxdist.collectives.algorithms.schedule import (
+    CollectiveSchedule,
+    ScheduleStep,
+    checked,
+)
 from jaxdist.collectives.algorithms.vectorized_transfers import columns
 from jaxdist.core.errors import BadInput
 
 
-def parameter_server(ranks: int, servers: int = 1) -> Algorithm:
+def parameter_server(ranks: int, servers: int = 1) -> CollectiveSchedule:
     """Return the central form, or one with several servers.
 
     Args:
@@ -37,7 +41,7 @@ def parameter_server(ranks: int, servers: int = 1) -> Algorithm:
     return _served("parameter_server", ranks, servers)
 
 
-def sharded_parameter_server(ranks: int) -> Algorithm:
+def sharded_parameter_server(ranks: int) -> CollectiveSchedule:
     """Return the form in which every rank serves a part.
 
     Args:
@@ -46,7 +50,7 @@ def sharded_parameter_server(ranks: int) -> Algorithm:
     return _served("sharded_parameter_server", ranks, ranks)
 
 
-def _served(name: str, ranks: int, servers: int) -> Algorithm:
+def _served(name: str, ranks: int, servers: int) -> CollectiveSchedule:
     if not 1 <= servers <= checked(ranks):
         raise BadInput(
             f"{ranks} ranks cannot have {servers} servers",
@@ -60,5 +64,5 @@ def _served(name: str, ranks: int, servers: int) -> Algorithm:
     a, b = rank[serves], ((rank + away) % ranks)[serves]
     up = columns(a, b, starts=b, count=1, adds=True)
     down = columns(b, a, starts=b, count=1, adds=False)
-    steps = (Step(up), Step(down)) if a.size else ()
-    return Algorithm(name=name, ranks=ranks, chunks=servers, steps=steps)
+    steps = (ScheduleStep(up), ScheduleStep(down)) if a.size else ()
+    return CollectiveSchedule(name=name, ranks=ranks, chunks=servers, steps=steps)

@@ -19,11 +19,16 @@ import numpy as np
 from jaxdist.collectives.algorithms.halving import hypercube
 from jaxdist.collectives.algorithms.halving_doubling import distances
 from jaxdist.collectives.algorithms.non_power_of_two import folded
-from jaxdist.collectives.algorithms.schedule import Algorithm, Step, Steps, checked
+from jaxdist.collectives.algorithms.schedule import (
+    CollectiveSchedule,
+    ScheduleStep,
+    ScheduleSteps,
+    checked,
+)
 from jaxdist.collectives.algorithms.vectorized_transfers import columns
 
 
-def recursive_doubling(ranks: int) -> Algorithm:
+def recursive_doubling(ranks: int) -> CollectiveSchedule:
     """Return recursive doubling; the array is one chunk.
 
     Args:
@@ -33,13 +38,17 @@ def recursive_doubling(ranks: int) -> Algorithm:
     (3, 5)
     """
     steps = folded(range(checked(ranks)), range(1), exchange)
-    return Algorithm(name="recursive_doubling", ranks=ranks, chunks=1, steps=steps)
+    return CollectiveSchedule(
+        name="recursive_doubling", ranks=ranks, chunks=1, steps=steps
+    )
 
 
-def exchange(group: Sequence[int], piece: range) -> Steps:
+def exchange(group: Sequence[int], piece: range) -> ScheduleSteps:
     """Sum a run of chunks over 2^m ranks."""
     ranks, starts, count = np.asarray(group), piece.start, len(piece)
     return tuple(
-        Step(columns(ranks, ranks[other], starts=starts, count=count, adds=True))
+        ScheduleStep(
+            columns(ranks, ranks[other], starts=starts, count=count, adds=True)
+        )
         for other in hypercube(len(group), distances(len(group)))
     )

@@ -16,13 +16,13 @@ from jaxdist.collectives.algorithms.parameter_server import (
 )
 from jaxdist.collectives.algorithms.recursive_doubling import recursive_doubling
 from jaxdist.collectives.algorithms.rings import ring
-from jaxdist.collectives.algorithms.schedule import Algorithm
+from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
 from jaxdist.collectives.algorithms.striped import striped_halving_doubling
 from jaxdist.collectives.algorithms.swing import swing
 from jaxdist.collectives.algorithms.two_level import two_level_halving, two_level_ring
 from jaxdist.core.errors import BadInput, did_you_mean
 
-ALGORITHMS: Final[Mapping[str, Callable[[int], Algorithm]]] = MappingProxyType(
+ALGORITHMS: Final[Mapping[str, Callable[[int], CollectiveSchedule]]] = MappingProxyType(
     {
         "ring": ring,
         "recursive_doubling": recursive_doubling,
@@ -41,7 +41,7 @@ ALGORITHMS: Final[Mapping[str, Callable[[int], Algorithm]]] = MappingProxyType(
 """Each takes the number of ranks; its other settings have defaults."""
 
 
-def algorithm(name: str, ranks: int) -> Algorithm:
+def algorithm(name: str, ranks: int) -> CollectiveSchedule:
     """Return the step list of a name.
 
     Args:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.collectives.algorithms.schedule import Algorithm, Step
+from jaxdist.collectives.algorithms.schedule import CollectiveSchedule, ScheduleStep
 
 
-def replay(algorithm: Algorithm, start: NDArray[Any]) -> NDArray[Any]:
+def replay(algorithm: CollectiveSchedule, start: NDArray[Any]) -> NDArray[Any]:
     """Run a step list.
 
     Args:
@@ -27,7 +27,7 @@ def replay(algorithm: Algorithm, start: NDArray[Any]) -> NDArray[Any]:
     return state
 
 
-def contributions(algorithm: Algorithm) -> NDArray[np.int64]:
+def contributions(algorithm: CollectiveSchedule) -> NDArray[np.int64]:
     """Count how often each rank's array is in what each rank holds at the end.
 
     Returns:
@@ -43,7 +43,7 @@ def contributions(algorithm: Algorithm) -> NDArray[np.int64]:
     return replay(algorithm, own).astype(np.int64)
 
 
-def _run(step: Step, state: NDArray[Any]) -> None:
+def _run(step: ScheduleStep, state: NDArray[Any]) -> None:
     # Everything is sent as it was before the step.
     spans = [(t, slice(t.start, t.start + t.count)) for t in step.transfers]
     sent = [state[t.source, span].copy() for t, span in spans]

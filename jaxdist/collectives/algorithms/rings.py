@@ -13,11 +13,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxdist.collectives.algorithms.schedule import Algorithm, Step, Steps, checked
+from jaxdist.collectives.algorithms.schedule import (
+    CollectiveSchedule,
+    ScheduleStep,
+    ScheduleSteps,
+    checked,
+)
 from jaxdist.collectives.algorithms.vectorized_transfers import columns
 
 
-def ring(ranks: int) -> Algorithm:
+def ring(ranks: int) -> CollectiveSchedule:
     """Return the ring over all ranks in their order.
 
     Args:
@@ -27,15 +32,15 @@ def ring(ranks: int) -> Algorithm:
     8
     """
     steps = allreduce(range(checked(ranks)), range(ranks))
-    return Algorithm(name="ring", ranks=ranks, chunks=ranks, steps=steps)
+    return CollectiveSchedule(name="ring", ranks=ranks, chunks=ranks, steps=steps)
 
 
-def allreduce(order: Sequence[int], piece: range) -> Steps:
+def allreduce(order: Sequence[int], piece: range) -> ScheduleSteps:
     """Sum a run of chunks round a ring: `scatter`, then `gather`."""
     return scatter(order, piece) + gather(order, piece)
 
 
-def scatter(order: Sequence[int], piece: range) -> Steps:
+def scatter(order: Sequence[int], piece: range) -> ScheduleSteps:
     """Sum a run of chunks so that rank `order[i]` ends with its part i.
 
     Args:
@@ -45,16 +50,18 @@ def scatter(order: Sequence[int], piece: range) -> Steps:
     return _round_trip(order, piece, behind=1, adds=True)
 
 
-def gather(order: Sequence[int], piece: range) -> Steps:
+def gather(order: Sequence[int], piece: range) -> ScheduleSteps:
     """Give every rank the parts of all: the steps behind `scatter`."""
     return _round_trip(order, piece, behind=0, adds=False)
 
 
-def _round_trip(order: Sequence[int], piece: range, behind: int, adds: bool) -> Steps:
+def _round_trip(
+    order: Sequence[int], piece: range, behind: int, adds: bool
+) -> ScheduleSteps:
     """Send each part from rank to rank; rank i starts with part i - `behind`."""
     size, width = len(order), len(piece) // len(order)
     first = piece.start + width * np.arange(size)
     ranks = np.asarray(order)
     hop = columns(ranks, np.roll(ranks, -1), starts=first, count=width, adds=adds)
     turned = (hop.turned(late) for late in range(behind, size - 1 + behind))
-    return tuple(Step(transfers) for transfers in turned)
+    return tuple(ScheduleStep(transfers) for transfers in turned)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from jaxdist.collectives.algorithms.transfer import Transfer
 from jaxdist.collectives.algorithms.vectorized_transfers import (
-    Columns,
-    Part,
+    TransferBlock,
+    VectorizedTransfers,
     as_columns,
     joined,
 )
@@ -23,15 +23,15 @@ from jaxdist.core.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScheduleStep:
     """Transfers that run at the same time."""
 
     transfers: Sequence[Transfer]
-    """In no particular order: a tuple, or `Columns`."""
+    """In no particular order: a tuple, or `VectorizedTransfers`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Algorithm:
+class CollectiveSchedule:
     """One way to give every rank the sum of the arrays of all."""
 
     name: str
@@ -40,7 +40,7 @@ class Algorithm:
     """Devices that take part, numbered from 0."""
     chunks: int
     """Equal parts that the array is cut into."""
-    steps: tuple[Step, ...]
+    steps: tuple[ScheduleStep, ...]
     """One after another; none for a rank alone."""
 
     def __post_init__(self) -> None:
@@ -54,11 +54,11 @@ class Algorithm:
                     f"the step list {self.name!r} moves what is not there",
                     rule=f"ranks 0 to {self.ranks - 1} send chunks "
                     f"0 to {self.chunks - 1} to other ranks",
-                    values=str(Columns((part,))[int(wrong[0])]),
+                    values=str(VectorizedTransfers((part,))[int(wrong[0])]),
                     remedy="Transfer(source, target, start, count, adds) within these",
                 )
 
-    def _misses(self, part: Part) -> NDArray[np.bool_]:
+    def _misses(self, part: TransferBlock) -> NDArray[np.bool_]:
         """Tell of each message whether its ranks or chunks are not there."""
         moves, first, end = part.moves, part.starts, part.starts + part.moves.counts
         ranks = np.stack((moves.sources, moves.targets))
@@ -67,7 +67,7 @@ class Algorithm:
         return outside | empty | (moves.sources == moves.targets)
 
 
-Steps = tuple[Step, ...]
+ScheduleSteps = tuple[ScheduleStep, ...]
 
 
 def send(source: int, target: int, piece: range, *, adds: bool) -> Transfer:
@@ -75,16 +75,17 @@ def send(source: int, target: int, piece: range, *, adds: bool) -> Transfer:
     return Transfer(source, target, piece.start, len(piece), adds)
 
 
-def together(lists: Iterable[Steps]) -> Steps:
+def together(lists: Iterable[ScheduleSteps]) -> ScheduleSteps:
     """Run several lists side by side, each from its first step on.
 
-    >>> a = Step((Transfer(0, 1, 0, 1, True),)), Step((Transfer(1, 0, 0, 1, False),))
-    >>> b = (Step((Transfer(2, 3, 0, 1, True),)),)
+    >>> there = ScheduleStep((Transfer(0, 1, 0, 1, True),))
+    >>> a = there, ScheduleStep((Transfer(1, 0, 0, 1, False),))
+    >>> b = (ScheduleStep((Transfer(2, 3, 0, 1, True),)),)
     >>> [len(step.transfers) for step in together([a, b])]
     [2, 1]
     """
-    rows = itertools.zip_longest(*lists, fillvalue=Step(()))
-    return tuple(Step(joined([step.transfers for step in row])) for row in rows)
+    rows = itertools.zip_longest(*lists, fillvalue=ScheduleStep(()))
+    return tuple(ScheduleStep(joined([step.transfers for step in row])) for row in rows)
 
 
 def cut(piece: range, parts: int) -> tuple[range, ...]:

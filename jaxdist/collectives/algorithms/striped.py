@@ -16,10 +16,10 @@ Source: own; of the family of multi-port algorithms (bucket, Swing).
 from jaxdist.collectives.algorithms.halving import halve_and_double, hypercube
 from jaxdist.collectives.algorithms.halving_doubling import distances
 from jaxdist.collectives.algorithms.non_power_of_two import needs_power
-from jaxdist.collectives.algorithms.schedule import Algorithm, cut, together
+from jaxdist.collectives.algorithms.schedule import CollectiveSchedule, cut, together
 
 
-def striped_halving_doubling(ranks: int) -> Algorithm:
+def striped_halving_doubling(ranks: int) -> CollectiveSchedule:
     """Return striped halving-doubling.
 
     Args:
@@ -38,6 +38,6 @@ def striped_halving_doubling(ranks: int) -> Algorithm:
         halve_and_double(range(ranks), stripe, hypercube(ranks, hops[j:] + hops[:j]))
         for j, stripe in enumerate(cut(range(chunks), dims))
     )
-    return Algorithm(
+    return CollectiveSchedule(
         name="striped_halving_doubling", ranks=ranks, chunks=chunks, steps=steps
     )

@@ -16,10 +16,10 @@ publication has forms for other even numbers of ranks and for tori, too.
 
 from jaxdist.collectives.algorithms.halving import Partners, halve_and_double
 from jaxdist.collectives.algorithms.non_power_of_two import needs_power
-from jaxdist.collectives.algorithms.schedule import Algorithm
+from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
 
 
-def swing(ranks: int) -> Algorithm:
+def swing(ranks: int) -> CollectiveSchedule:
     """Return Swing over all ranks in their order on a ring.
 
     Args:
@@ -33,7 +33,7 @@ def swing(ranks: int) -> Algorithm:
     """
     rounds = needs_power("swing", ranks)
     steps = halve_and_double(range(ranks), range(ranks), _partners(ranks, rounds))
-    return Algorithm(name="swing", ranks=ranks, chunks=ranks, steps=steps)
+    return CollectiveSchedule(name="swing", ranks=ranks, chunks=ranks, steps=steps)
 
 
 def _partners(ranks: int, rounds: int) -> Partners:

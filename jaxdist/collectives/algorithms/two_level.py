@@ -22,13 +22,18 @@ from jaxdist.collectives.algorithms import rings
 from jaxdist.collectives.algorithms.halving_doubling import near_first
 from jaxdist.collectives.algorithms.non_power_of_two import folded, power_below
 from jaxdist.collectives.algorithms.rank_grid import columns_of, near_square, rows_of
-from jaxdist.collectives.algorithms.schedule import Algorithm, Steps, cut, together
+from jaxdist.collectives.algorithms.schedule import (
+    CollectiveSchedule,
+    ScheduleSteps,
+    cut,
+    together,
+)
 
-Across = Callable[[Sequence[int], range], Steps]
+GroupAllReduce = Callable[[Sequence[int], range], ScheduleSteps]
 """Sums a run of chunks over a group of ranks."""
 
 
-def two_level_ring(ranks: int, per_host: int | None = None) -> Algorithm:
+def two_level_ring(ranks: int, per_host: int | None = None) -> CollectiveSchedule:
     """Return a ring in each host, and rings across hosts.
 
     Args:
@@ -44,10 +49,12 @@ def two_level_ring(ranks: int, per_host: int | None = None) -> Algorithm:
     """
     hosts = _hosts(ranks, per_host)
     steps = levels(hosts, range(ranks), rings.allreduce)
-    return Algorithm(name="two_level_ring", ranks=ranks, chunks=ranks, steps=steps)
+    return CollectiveSchedule(
+        name="two_level_ring", ranks=ranks, chunks=ranks, steps=steps
+    )
 
 
-def two_level_halving(ranks: int, per_host: int | None = None) -> Algorithm:
+def two_level_halving(ranks: int, per_host: int | None = None) -> CollectiveSchedule:
     """Return a ring in each host, and halving-doubling across hosts.
 
     Args:
@@ -63,10 +70,14 @@ def two_level_halving(ranks: int, per_host: int | None = None) -> Algorithm:
     hosts = _hosts(ranks, per_host)
     chunks = len(hosts[0]) * power_below(len(hosts))
     steps = levels(hosts, range(chunks), _halving)
-    return Algorithm(name="two_level_halving", ranks=ranks, chunks=chunks, steps=steps)
+    return CollectiveSchedule(
+        name="two_level_halving", ranks=ranks, chunks=chunks, steps=steps
+    )
 
 
-def levels(rows: Sequence[Sequence[int]], piece: range, across: Across) -> Steps:
+def levels(
+    rows: Sequence[Sequence[int]], piece: range, across: GroupAllReduce
+) -> ScheduleSteps:
     """Sum a run of chunks: scatter in each row, sum each column, gather in each row.
 
     Args:
@@ -87,5 +98,5 @@ def _hosts(ranks: int, per_host: int | None) -> list[range]:
     return rows_of(ranks, near_square(ranks) if per_host is None else per_host)
 
 
-def _halving(group: Sequence[int], piece: range) -> Steps:
+def _halving(group: Sequence[int], piece: range) -> ScheduleSteps:
     return folded(group, piece, near_first)

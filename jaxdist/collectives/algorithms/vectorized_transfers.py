@@ -14,41 +14,41 @@ from numpy.typing import ArrayLike, NDArray
 
 from jaxdist.collectives.algorithms.transfer import Transfer
 
-Numbers = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Moves:
+class MessageColumns:
     """Who sends to whom how much: what a network sees of a step."""
 
-    sources: Numbers
+    sources: IntArray
     """`[M]`, the rank that sends."""
-    targets: Numbers
+    targets: IntArray
     """`[M]`, the rank that receives."""
-    counts: Numbers
+    counts: IntArray
     """`[M]`, chunks of each message."""
     adds: bool
     """Whether targets add; else chunks are replaced."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Part:
+class TransferBlock:
     """Moves, and the chunks that they move."""
 
-    moves: Moves
+    moves: MessageColumns
     """Shared with other steps."""
-    first: Numbers
+    first: IntArray
     """`[M]`, first chunk of each message, before it is turned."""
     turn: int = 0
     """Places by which `first` is turned, where all messages have one size."""
 
     @property
-    def starts(self) -> Numbers:
+    def starts(self) -> IntArray:
         """`[M]`, first chunk of each message."""
         return np.roll(self.first, self.turn)
 
 
-class Columns(Sequence[Transfer]):
+class VectorizedTransfers(Sequence[Transfer]):
     """Transfers of one step, made when they are read.
 
     Args:
@@ -59,12 +59,14 @@ class Columns(Sequence[Transfer]):
     (2, Transfer(source=1, target=0, start=1, count=1, adds=True))
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[TransferBlock]) -> None:
         self.parts = tuple(parts)
 
-    def turned(self, by: int) -> "Columns":
+    def turned(self, by: int) -> "VectorizedTransfers":
         """Return the same moves, with the chunks of the message `by` places before."""
-        return Columns([Part(p.moves, p.first, p.turn + by) for p in self.parts])
+        return VectorizedTransfers(
+            [TransferBlock(p.moves, p.first, p.turn + by) for p in self.parts]
+        )
 
     def __len__(self) -> int:
         return sum(part.moves.sources.size for part in self.parts)
@@ -85,7 +87,7 @@ class Columns(Sequence[Transfer]):
         return tuple(self)[index]
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, tuple | Columns):
+        if not isinstance(other, tuple | VectorizedTransfers):
             return NotImplemented
         return tuple(self) == tuple(other)
 
@@ -98,7 +100,7 @@ class Columns(Sequence[Transfer]):
 
 def columns(
     sources: ArrayLike, targets: ArrayLike, *, starts: ArrayLike, count: int, adds: bool
-) -> Columns:
+) -> VectorizedTransfers:
     """Return messages of one size.
 
     Args:
@@ -110,28 +112,28 @@ def columns(
     """
     ranks = np.asarray(sources, np.int64)
     first = np.broadcast_to(np.asarray(starts, np.int64), ranks.shape)
-    moves = Moves(
+    moves = MessageColumns(
         ranks, np.asarray(targets, np.int64), np.full_like(ranks, count), adds
     )
-    return Columns((Part(moves, first),))
+    return VectorizedTransfers((TransferBlock(moves, first),))
 
 
 def joined(many: Sequence[Sequence[Transfer]]) -> Sequence[Transfer]:
     """Return the transfers of several as those of one step."""
     some = [transfers for transfers in many if len(transfers)]
-    tables = [each for each in some if isinstance(each, Columns)]
+    tables = [each for each in some if isinstance(each, VectorizedTransfers)]
     if tables and len(tables) == len(some):
-        return Columns([part for table in tables for part in table.parts])
+        return VectorizedTransfers([part for table in tables for part in table.parts])
     return tuple(transfer for transfers in some for transfer in transfers)
 
 
-def as_columns(transfers: Sequence[Transfer]) -> Columns:
+def as_columns(transfers: Sequence[Transfer]) -> VectorizedTransfers:
     """Return any transfers as columns.
 
     >>> as_columns([Transfer(0, 1, 0, 3, True)]).parts[0].moves.counts
     array([3])
     """
-    if isinstance(transfers, Columns):
+    if isinstance(transfers, VectorizedTransfers):
         return transfers
     parts = []
     for adds in (True, False):
@@ -141,5 +143,7 @@ def as_columns(transfers: Sequence[Transfer]) -> Columns:
         ).reshape(-1, 4)
         if rows:
             sources, targets, counts, first = table.T
-            parts.append(Part(Moves(sources, targets, counts, adds), first))
-    return Columns(parts)
+            parts.append(
+                TransferBlock(MessageColumns(sources, targets, counts, adds), first)
+            )
+    return VectorizedTransfers(parts)

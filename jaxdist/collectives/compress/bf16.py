@@ -11,7 +11,7 @@ from jaxdist.collectives.compress.codec import Codec
 
 
 @dataclass(frozen=True)
-class Cast(Codec):
+class Bf16Codec(Codec):
     """Numbers rounded to bfloat16, 8 bits of mantissa."""
 
     @property

@@ -23,7 +23,7 @@ _LARGEST: Final = {"int8": 127.0, "int4": 7.0, "fp8": 448.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blocks(Codec):
+class BlockQuantizationCodec(Codec):
     """Numbers of few bits with a scale a block."""
 
     kind: Literal["int8", "int4", "fp8"] = "int8"

@@ -9,11 +9,17 @@ import jax
 import numpy as np
 from jax import lax
 
-from jaxdist.collectives.compress.method import Axes, Method, Payload, Reduced, Shape
+from jaxdist.collectives.compress.method import (
+    AllReduceAlgorithm,
+    AllReduceResult,
+    Axes,
+    Payload,
+    Shape,
+)
 
 
 @dataclass(frozen=True)
-class Exact(Method):
+class ExactAllReduce(AllReduceAlgorithm):
     """Numbers as they are."""
 
     @property
@@ -32,11 +38,11 @@ class Exact(Method):
         memory: Sequence[jax.Array],
         step: jax.Array,
         axes: Axes,
-    ) -> Reduced:
+    ) -> AllReduceResult:
         """Sum; nothing is left, and what another method remembers stays."""
         given = list(leaves)
         total = lax.psum(given, axes)
-        return Reduced(total=total, sent=given, memory=list(memory))
+        return AllReduceResult(total=total, sent=given, memory=list(memory))
 
     def payloads(
         self, shapes: Sequence[Shape], dtype: Any, sizes: Mapping[str, int]

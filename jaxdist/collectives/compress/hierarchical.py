@@ -14,16 +14,22 @@ from dataclasses import dataclass, field
 import jax
 from jax import lax
 
-from jaxdist.collectives.compress.method import Axes, Flat, Payload, dealt, rank_of
-from jaxdist.collectives.compress.top_k_allgather import Gathered
+from jaxdist.collectives.compress.method import (
+    Axes,
+    FlatAllReduce,
+    Payload,
+    dealt,
+    rank_of,
+)
+from jaxdist.collectives.compress.top_k_allgather import TopKAllGather
 from jaxdist.core.errors import BadInput
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hierarchical(Flat):
+class HierarchicalAllReduce(FlatAllReduce):
     """Another method, across hosts alone."""
 
-    across: Flat = field(default_factory=Gathered)
+    across: FlatAllReduce = field(default_factory=TopKAllGather)
     """How the parts of hosts are summed."""
 
     @property

@@ -44,7 +44,7 @@ class Payload:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reduced:
+class AllReduceResult:
     """Arrays summed over an axis."""
 
     total: list[jax.Array]
@@ -55,7 +55,7 @@ class Reduced:
     """What the method needs to know the next time."""
 
 
-class Method(abc.ABC):
+class AllReduceAlgorithm(abc.ABC):
     """A way to sum a list of arrays over an axis; a frozen dataclass."""
 
     @property
@@ -75,7 +75,7 @@ class Method(abc.ABC):
         memory: Sequence[jax.Array],
         step: jax.Array,
         axes: Axes,
-    ) -> Reduced:
+    ) -> AllReduceResult:
         """Sum each array over the axes, inside a `shard_map` that is manual over them.
 
         Args:
@@ -103,7 +103,7 @@ class Method(abc.ABC):
         return []
 
 
-class Flat(Method):
+class FlatAllReduce(AllReduceAlgorithm):
     """A method that sees its arrays as one vector."""
 
     def reduce(
@@ -112,11 +112,13 @@ class Flat(Method):
         memory: Sequence[jax.Array],
         step: jax.Array,
         axes: Axes,
-    ) -> Reduced:
+    ) -> AllReduceResult:
         """Join the arrays, sum the vector, and cut it again."""
         whole = joined(leaves)
         total, sent = self.sum(whole, step, axes)
-        return Reduced(total=cut(total, leaves), sent=cut(sent, leaves), memory=[])
+        return AllReduceResult(
+            total=cut(total, leaves), sent=cut(sent, leaves), memory=[]
+        )
 
     def payloads(
         self, shapes: Sequence[Shape], dtype: Any, sizes: Mapping[str, int]
@@ -138,7 +140,7 @@ class Flat(Method):
         """Yield what a vector of so many numbers moves."""
 
 
-class Scatters(Flat):
+class ReduceScatterAllReduce(FlatAllReduce):
     """A method whose first half leaves each device its part of the sum."""
 
     @abc.abstractmethod

@@ -23,10 +23,10 @@ import numpy as np
 from jax import lax
 
 from jaxdist.collectives.compress.method import (
+    AllReduceAlgorithm,
+    AllReduceResult,
     Axes,
-    Method,
     Payload,
-    Reduced,
     Shape,
     cut,
 )
@@ -39,7 +39,7 @@ _TINY: Final = 1e-30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Power(Method):
+class PowerSGD(AllReduceAlgorithm):
     """Matrices of low rank."""
 
     rank: int = 4
@@ -70,7 +70,7 @@ class Power(Method):
         memory: Sequence[jax.Array],
         step: jax.Array,
         axes: Axes,
-    ) -> Reduced:
+    ) -> AllReduceResult:
         """Sum matrices by their thin ones, and the rest as it is."""
         flat = [x for x in leaves if x.ndim < 2]
         matrices = [x.reshape(self._thin(x.shape)) for x in leaves if x.ndim > 1]
@@ -82,7 +82,7 @@ class Power(Method):
         *coefficients, _ = _summed(own, len(own), axes)
         total = [p @ r.T for p, r in zip(bases, coefficients)]
         sent = [p @ r.T for p, r in zip(bases, own)]
-        return Reduced(
+        return AllReduceResult(
             total=_together(leaves, total, short),
             sent=_together(leaves, sent, flat),
             memory=[_kept(q, r) for q, r in zip(memory, coefficients)],

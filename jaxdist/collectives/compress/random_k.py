@@ -18,7 +18,7 @@ from jax import lax
 from jaxdist.collectives.compress.method import (
     Axes,
     Payload,
-    Scatters,
+    ReduceScatterAllReduce,
     check_density,
     nan_where_not_finite,
     places,
@@ -27,7 +27,7 @@ from jaxdist.collectives.compress.top_k_selection import scrambled
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomK(Scatters):
+class RandomK(ReduceScatterAllReduce):
     """A random part of the numbers, drawn again at each step."""
 
     density: float = 0.01

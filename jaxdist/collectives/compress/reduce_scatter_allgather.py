@@ -20,7 +20,7 @@ from jaxdist.collectives.compress.codec import Codec
 from jaxdist.collectives.compress.method import (
     Axes,
     Payload,
-    Scatters,
+    ReduceScatterAllReduce,
     dealt,
     devices_along,
     rank_of,
@@ -28,7 +28,7 @@ from jaxdist.collectives.compress.method import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoPhase(Scatters):
+class TwoPhaseAllReduce(ReduceScatterAllReduce):
     """A codec's messages in two phases."""
 
     codec: Codec
@@ -88,7 +88,7 @@ class TwoPhase(Scatters):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vote(TwoPhase):
+class MajorityVote(TwoPhaseAllReduce):
     """The sign that most devices have, times the sum of their mean lengths.
 
     Where as many are for as against, places of even and of odd number win in turn, and

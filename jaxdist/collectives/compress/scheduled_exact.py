@@ -11,15 +11,20 @@ import jax
 from jax import lax
 
 from jaxdist.collectives.algorithms.registry import ALGORITHMS
-from jaxdist.collectives.algorithms.schedule import Algorithm
-from jaxdist.collectives.compress.method import Axes, Flat, Payload, devices_along
-from jaxdist.collectives.permutes import Permutes, permutes
+from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
+from jaxdist.collectives.compress.method import (
+    Axes,
+    FlatAllReduce,
+    Payload,
+    devices_along,
+)
+from jaxdist.collectives.permutes import PermuteStep, permutes
 from jaxdist.collectives.schedule_executor import run
 from jaxdist.collectives.schedule_traffic import in_permutes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed(Flat):
+class ScheduledAllReduce(FlatAllReduce):
     """All numbers as they are, by a step list."""
 
     algorithm: str = "ring"
@@ -55,7 +60,9 @@ class Listed(Flat):
 
 
 @functools.cache
-def _list(name: str, devices: int) -> tuple[Algorithm, tuple[Permutes, ...]]:
+def _list(
+    name: str, devices: int
+) -> tuple[CollectiveSchedule, tuple[PermuteStep, ...]]:
     """Return a step list and its permutes: of 256 devices they take a second."""
     algorithm = ALGORITHMS[name](devices)
     return algorithm, permutes(algorithm)

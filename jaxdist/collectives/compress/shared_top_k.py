@@ -18,7 +18,7 @@ from jax import lax
 
 from jaxdist.collectives.compress.method import (
     Axes,
-    Flat,
+    FlatAllReduce,
     Payload,
     check_density,
     nan_where_not_finite,
@@ -29,7 +29,7 @@ from jaxdist.collectives.compress.top_k_selection import largest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aligned(Flat):
+class SharedTopK(FlatAllReduce):
     """The places of one device's largest numbers, another device each step."""
 
     density: float = 0.01

@@ -15,7 +15,7 @@ from jaxdist.collectives.compress.codec import Codec
 
 
 @dataclass(frozen=True)
-class Signs(Codec):
+class SignCodec(Codec):
     """Signs, eight a byte; zero counts as positive."""
 
     @property

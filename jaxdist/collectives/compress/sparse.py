@@ -31,18 +31,18 @@ from jaxdist.collectives.compress.method import (
     places,
     rank_of,
 )
-from jaxdist.collectives.compress.reduce_scatter_allgather import TwoPhase
-from jaxdist.collectives.compress.top_k_codec import Picks, added, heard, said
+from jaxdist.collectives.compress.reduce_scatter_allgather import TwoPhaseAllReduce
+from jaxdist.collectives.compress.top_k_codec import TopKCodec, added, heard, said
 from jaxdist.collectives.compress.top_k_selection import large, marked
 
 _STRETCH = 32  # the bits of a word, so that words are dealt out in place of numbers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sparse(TwoPhase):
+class OkTopK(TwoPhaseAllReduce):
     """The largest numbers, summed by owners; rows that are dealt already stay so."""
 
-    codec: Picks = field(default_factory=Picks)
+    codec: TopKCodec = field(default_factory=TopKCodec)
     """Which part is sent, and how it travels."""
 
     @property

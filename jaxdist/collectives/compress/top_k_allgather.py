@@ -15,15 +15,20 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdist.collectives.compress.method import Axes, Flat, Payload, devices_along
-from jaxdist.collectives.compress.top_k_codec import Picks, added
+from jaxdist.collectives.compress.method import (
+    Axes,
+    FlatAllReduce,
+    Payload,
+    devices_along,
+)
+from jaxdist.collectives.compress.top_k_codec import TopKCodec, added
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gathered(Flat):
+class TopKAllGather(FlatAllReduce):
     """The largest numbers of each device, by all-gather."""
 
-    codec: Picks = field(default_factory=Picks)
+    codec: TopKCodec = field(default_factory=TopKCodec)
     """Which numbers, and how they travel."""
 
     @property

@@ -21,7 +21,7 @@ from jaxdist.collectives.compress.top_k_selection import largest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picks(Codec):
+class TopKCodec(Codec):
     """A part of the numbers."""
 
     density: float = 0.01

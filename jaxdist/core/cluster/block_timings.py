@@ -21,7 +21,7 @@ from jaxdist.core.profile import Profile
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimedBlock:
+class BlockTiming:
     """A block that was timed."""
 
     key: str
@@ -76,25 +76,25 @@ class TimedBlock:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimedBlocks:
+class BlockTimings:
     """What a device was seen to take for blocks of networks."""
 
     origin: str
     """As of a `Number`."""
     peak: float
     """FLOPs a second of the device then; blocks of a faster one take less by that."""
-    timed: tuple[TimedBlock, ...]
+    timed: tuple[BlockTiming, ...]
     """In any order; the last of equal keys and samples counts."""
 
     def __post_init__(self) -> None:
         check_peak("blocks", self.peak, self.origin)
 
-    def with_more(self, more: "TimedBlocks") -> "TimedBlocks":
+    def with_more(self, more: "BlockTimings") -> "BlockTimings":
         """Add blocks; those timed again replace what they took before."""
         before = (slower(one, self.peak / more.peak) for one in self.timed)
         return replace(more, timed=_latest((*before, *more.timed)))
 
-    def at(self, key: str, samples: float, peak: float) -> TimedBlock | None:
+    def at(self, key: str, samples: float, peak: float) -> BlockTiming | None:
         """Return what a block takes; None if it was not timed.
 
         Args:
@@ -102,11 +102,11 @@ class TimedBlocks:
             samples: of the microbatch, a fraction where devices share out a sample.
             peak: FLOPs a second of the device.
 
-        >>> one = TimedBlock(
+        >>> one = BlockTiming(
         ...     key="a", samples=2, forward_s=1.0, backward_s=2.0, kept=8
         ... )
         >>> four = replace(one, samples=8, forward_s=2.0, backward_s=8.0, kept=32)
-        >>> blocks = TimedBlocks(origin="given: me", peak=1.0, timed=(one, four))
+        >>> blocks = BlockTimings(origin="given: me", peak=1.0, timed=(one, four))
         >>> found = blocks.at("a", 4, 1.0)
         >>> round(found.forward_s, 3), round(found.backward_s, 3), found.kept
         (1.414, 4.0, 16.0)
@@ -115,7 +115,7 @@ class TimedBlocks:
         if not known or samples <= 0:
             return None
         near = min(known, key=lambda one: abs(math.log(one.samples / samples)))
-        found = TimedBlock(
+        found = BlockTiming(
             key=key,
             samples=samples,
             forward_s=_between([(x.samples, x.forward_s) for x in known], samples),
@@ -125,8 +125,8 @@ class TimedBlocks:
         return slower(found, self.peak / peak)
 
     @cached_property
-    def _by_key(self) -> dict[str, list[TimedBlock]]:
-        found: dict[str, list[TimedBlock]] = {}
+    def _by_key(self) -> dict[str, list[BlockTiming]]:
+        found: dict[str, list[BlockTiming]] = {}
         for one in sorted(_latest(self.timed), key=lambda one: one.samples):
             found.setdefault(one.key, []).append(one)
         return found
@@ -152,7 +152,7 @@ def signature(profile: Profile, block: str) -> str:
     return f"{whole.kind}-{digest[:8]}"
 
 
-def _latest(timed: Sequence[TimedBlock]) -> tuple[TimedBlock, ...]:
+def _latest(timed: Sequence[BlockTiming]) -> tuple[BlockTiming, ...]:
     return tuple({(one.key, one.samples): one for one in timed}.values())
 
 

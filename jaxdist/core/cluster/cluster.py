@@ -7,17 +7,17 @@ from itertools import accumulate
 from operator import mul
 from typing import Any, Final
 
-from jaxdist.core.cluster.block_timings import TimedBlock, TimedBlocks
-from jaxdist.core.cluster.collective_cost import Line
-from jaxdist.core.cluster.device import Curve, Device
-from jaxdist.core.cluster.kernel_timings import Kernel, Kernels
+from jaxdist.core.cluster.block_timings import BlockTiming, BlockTimings
+from jaxdist.core.cluster.collective_cost import CollectiveCost
+from jaxdist.core.cluster.device import Device, EfficiencyCurve
+from jaxdist.core.cluster.kernel_timings import KernelTiming, KernelTimings
 from jaxdist.core.cluster.level import Level
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.core.validation import check_fields, required
 
-_ALIKE: Final = Number(0.0, "assumed: devices are alike")
-_IN_TURN: Final = Number(0.0, "assumed: nothing overlaps")
+_ALIKE: Final = SourcedNumber(0.0, "assumed: devices are alike")
+_IN_TURN: Final = SourcedNumber(0.0, "assumed: nothing overlaps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,17 +32,17 @@ class Cluster:
     """Innermost first; their sizes multiply to the devices."""
     source: str = ""
     """Where the machine is described."""
-    host_link: Number | None = None
+    host_link: SourcedNumber | None = None
     """Bytes a second between a device and its host's memory, one way."""
-    host_memory: Number | None = None
+    host_memory: SourcedNumber | None = None
     """Bytes of a host."""
-    input_rate: Number | None = None
+    input_rate: SourcedNumber | None = None
     """Bytes of samples a second that a host makes ready."""
-    price: Number | None = None
+    price: SourcedNumber | None = None
     """Currency units of a device for an hour."""
-    jitter: Number = _ALIKE
+    jitter: SourcedNumber = _ALIKE
     """Share of a step by which the slowest of many devices is later."""
-    overlap: Number = _IN_TURN
+    overlap: SourcedNumber = _IN_TURN
     """Share that is hidden of what collectives could do while a device computes what
     does not need them, from 0 (nothing) to 1 (all)."""
 
@@ -92,7 +92,7 @@ class Cluster:
             remedy=f"--devices {self.devices}",
         )
 
-    def numbers(self) -> Iterator[tuple[str, Number]]:
+    def numbers(self) -> Iterator[tuple[str, SourcedNumber]]:
         """Yield every number with its path: `levels.host.alpha`."""
         return _numbers(self, "")
 
@@ -102,7 +102,7 @@ class Cluster:
         known = [name for name, _ in self.numbers()]
         return known + [x.name for x in fields(self) if getattr(self, x.name) is None]
 
-    def with_number(self, path: str, number: Number) -> "Cluster":
+    def with_number(self, path: str, number: SourcedNumber) -> "Cluster":
         """Return the cluster with another number at one of its `paths`.
 
         Raises:
@@ -134,9 +134,9 @@ class Cluster:
         values = _read(cls, tree, "a cluster")
         required(values["device"], ("efficiency", "flops"), "a device")
         device = _read(Device, values["device"], "a device")
-        curve = _read(Curve, device["efficiency"], "an efficiency")
+        curve = _read(EfficiencyCurve, device["efficiency"], "an efficiency")
         curve["points"] = tuple((float(a), float(b)) for a, b in curve["points"])
-        device["efficiency"] = Curve(**curve)
+        device["efficiency"] = EfficiencyCurve(**curve)
         if device.get("kernels"):
             device["kernels"] = _kernels(device["kernels"])
         if device.get("blocks"):
@@ -150,17 +150,19 @@ class Cluster:
         return cls(**values | {"device": Device(**device), "levels": levels})
 
 
-def _kernels(tree: Mapping[str, Any]) -> Kernels:
+def _kernels(tree: Mapping[str, Any]) -> KernelTimings:
     """Read rows of [kind, taps, uses, inputs, outputs, seconds, seconds]."""
-    values = _read(Kernels, tree, "kernels")
-    return Kernels(**values | {"timed": tuple(map(Kernel.of_row, values["timed"]))})
+    values = _read(KernelTimings, tree, "kernels")
+    return KernelTimings(
+        **values | {"timed": tuple(map(KernelTiming.of_row, values["timed"]))}
+    )
 
 
-def _blocks(tree: Mapping[str, Any]) -> TimedBlocks:
+def _blocks(tree: Mapping[str, Any]) -> BlockTimings:
     """Read rows of [key, samples, seconds, seconds, bytes]."""
-    values = _read(TimedBlocks, tree, "blocks")
-    timed = tuple(map(TimedBlock.of_row, values["timed"]))
-    return TimedBlocks(**values | {"timed": timed})
+    values = _read(BlockTimings, tree, "blocks")
+    timed = tuple(map(BlockTiming.of_row, values["timed"]))
+    return BlockTimings(**values | {"timed": timed})
 
 
 def _level(tree: Mapping[str, Any]) -> Level:
@@ -168,14 +170,14 @@ def _level(tree: Mapping[str, Any]) -> Level:
     return Level(**values | {"lines": tuple(map(_line, values.get("lines", ())))})
 
 
-def _line(tree: Mapping[str, Any]) -> Line:
-    values = _read(Line, tree, "a line")
+def _line(tree: Mapping[str, Any]) -> CollectiveCost:
+    values = _read(CollectiveCost, tree, "a line")
     bend = tuple((float(a), float(b)) for a, b in values.get("bend", ()))
-    return Line(**values | {"bend": bend})
+    return CollectiveCost(**values | {"bend": bend})
 
 
 def _read(kind: type, tree: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the fields of a table, with its numbers as `Number`."""
+    """Return the fields of a table, with its numbers as `SourcedNumber`."""
     known = {field.name: field for field in fields(kind)}
     check_fields(tree, known, where)
     required(tree, [n for n, f in known.items() if _is_needed(f)], where)
@@ -191,20 +193,20 @@ def _is_needed(known: Field[Any]) -> bool:
     return known.default is MISSING and known.default_factory is MISSING
 
 
-def _number(value: Any, where: str) -> Number | None:
-    """Read what `Number.tree` wrote."""
+def _number(value: Any, where: str) -> SourcedNumber | None:
+    """Read what `SourcedNumber.tree` wrote."""
     if value is None:
         return None
     check_fields(value, ("value", "origin"), where)
     required(value, ("value", "origin"), where)
-    return Number(**value)
+    return SourcedNumber(**value)
 
 
 def _tree(value: Any) -> Any:
     """Return plain values, without fields that are not known."""
-    if isinstance(value, Number):
+    if isinstance(value, SourcedNumber):
         return value.tree()
-    if isinstance(value, Kernel | TimedBlock):
+    if isinstance(value, KernelTiming | BlockTiming):
         return value.row
     if isinstance(value, Mapping):
         return {key: _tree(one) for key, one in value.items()}
@@ -221,22 +223,24 @@ def _parts(value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, tuple):
-        return {one.name: one for one in value if isinstance(one, Level | Line)}
+        return {
+            one.name: one for one in value if isinstance(one, Level | CollectiveCost)
+        }
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     return {}
 
 
-def _numbers(value: Any, path: str) -> Iterator[tuple[str, Number]]:
+def _numbers(value: Any, path: str) -> Iterator[tuple[str, SourcedNumber]]:
     for name, part in _parts(value).items():
         here = f"{path}.{name}".strip(".")
-        if isinstance(part, Number):
+        if isinstance(part, SourcedNumber):
             yield here, part
         else:
             yield from _numbers(part, here)
 
 
-def _replaced(value: Any, path: list[str], number: Number) -> Any:
+def _replaced(value: Any, path: list[str], number: SourcedNumber) -> Any:
     """Return the value with another number at the path."""
     if not path:
         return number

@@ -16,31 +16,31 @@ of four. What each way takes is a line of its own, told by `inside`.
 import math
 from dataclasses import dataclass
 
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 
-Points = tuple[tuple[float, float], ...]
+CorrectionPoints = tuple[tuple[float, float], ...]
 
-_TOGETHER = Number(0.0, "assumed: devices that compute the same end together")
+_TOGETHER = SourcedNumber(0.0, "assumed: devices that compute the same end together")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class CollectiveCost:
     """What collectives of a kind and group size take, beside their level's numbers."""
 
     kind: str
     """As the compiler names it: `all-gather`."""
     devices: int
     """Of a group."""
-    messages: Number
+    messages: SourcedNumber
     """As many times the level's alpha pass before and between its bytes."""
-    share: Number
+    share: SourcedNumber
     """Seconds of its bytes, over those at the level's bandwidth."""
     inside: int | None = None
     """Of those, in one unit of the level below; None: however they lie."""
-    bend: Points = ()
+    bend: CorrectionPoints = ()
     """(bytes that a device sends, seconds over those of the line), bytes ascending."""
-    skew: Number = _TOGETHER
+    skew: SourcedNumber = _TOGETHER
     """Seconds by which the last is late where all have computed as long."""
 
     def __post_init__(self) -> None:
@@ -73,9 +73,9 @@ class Line:
         Between two points it is straight over the logarithm of the bytes; outside it
         is that of the nearest point.
 
-        >>> some = Number(1.0, "given: me")
+        >>> some = SourcedNumber(1.0, "given: me")
         >>> bent = ((1e4, 1.0), (1e6, 2.0))
-        >>> line = Line(
+        >>> line = CollectiveCost(
         ...     kind="all-gather", devices=4, messages=some, share=some, bend=bent
         ... )
         >>> line.times(1e5), line.times(1e9)
@@ -103,8 +103,8 @@ class Line:
         Args:
             inside: devices of the group in one unit of the level below.
 
-        >>> some = Number(1.0, "given: me")
-        >>> line = Line(
+        >>> some = SourcedNumber(1.0, "given: me")
+        >>> line = CollectiveCost(
         ...     kind="all-gather", devices=8, messages=some, share=some, inside=4
         ... )
         >>> line.apart(4), line.apart(2) < line.apart(1)

@@ -6,23 +6,23 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from jaxdist.core.cluster.block_timings import TimedBlocks
-from jaxdist.core.cluster.kernel_timings import Kernels
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.block_timings import BlockTimings
+from jaxdist.core.cluster.kernel_timings import KernelTimings
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 
-_FREE: Final = Number(0.0, "assumed: kernels start for nothing")
-_ALONE: Final = Number(1.0, "assumed: each device has processors of its own")
+_FREE: Final = SourcedNumber(0.0, "assumed: kernels start for nothing")
+_ALONE: Final = SourcedNumber(1.0, "assumed: each device has processors of its own")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class EfficiencyCurve:
     """Share of the peak that kernels of a size reach; straight between the points."""
 
     points: tuple[tuple[float, float], ...]
     """(FLOPs of a kernel, share of the peak), FLOPs ascending."""
     origin: str
-    """Where they are from, as of a `Number`."""
+    """Where they are from, as of a `SourcedNumber`."""
 
     def __post_init__(self) -> None:
         sizes = [size for size, _ in self.points]
@@ -35,7 +35,7 @@ class Curve:
                 values=f"{[list(point) for point in self.points]}",
                 remedy="[[1e6, 0.05], [1e9, 0.6]]",
             )
-        Number(0, self.origin)
+        SourcedNumber(0, self.origin)
 
     def at(self, flops: float) -> float:
         """Return the share that a kernel of so many FLOPs reaches.
@@ -43,7 +43,7 @@ class Curve:
         Between two points it is straight over the logarithm of FLOPs; outside it is
         that of the nearest point.
 
-        >>> Curve(points=((1e6, 0.1), (1e8, 0.5)), origin="given: me").at(1e7)
+        >>> EfficiencyCurve(points=((1e6, 0.1), (1e8, 0.5)), origin="given: me").at(1e7)
         0.3
         """
         before = None
@@ -63,23 +63,25 @@ class Device:
 
     name: str
     """As its maker calls it."""
-    flops: Mapping[str, Number]
+    flops: Mapping[str, SourcedNumber]
     """Peak FLOPs a second by dtype: `float32`, `bfloat16`."""
-    memory: Number
+    memory: SourcedNumber
     """Bytes."""
-    memory_bandwidth: Number
+    memory_bandwidth: SourcedNumber
     """Bytes a second, read or written."""
-    efficiency: Curve
+    efficiency: EfficiencyCurve
     """Share of the peak by the FLOPs of a kernel."""
-    launch: Number = _FREE
+    launch: SourcedNumber = _FREE
     """Seconds that every kernel takes at least."""
-    crowd: Number = _ALONE
+    crowd: SourcedNumber = _ALONE
     """Times as long as alone kernels take where all devices compute at once."""
-    kernels: Kernels | None = None
+    kernels: KernelTimings | None = None
     """Products and convolutions that were timed; they go before the efficiency."""
-    blocks: TimedBlocks | None = None
+    blocks: BlockTimings | None = None
     """Whole blocks of networks that were timed; they go before their layers."""
-    packing: Mapping[str, Number] = field(default_factory=lambda: MappingProxyType({}))
+    packing: Mapping[str, SourcedNumber] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
     """Seconds a number that lossy ways of summing compute, by their names."""
 
     def __post_init__(self) -> None:
@@ -100,7 +102,7 @@ class Device:
         """
         return "cpu" in self.name.lower()
 
-    def peak(self, dtype: str) -> Number:
+    def peak(self, dtype: str) -> SourcedNumber:
         """Return the FLOPs a second in a dtype.
 
         Raises:

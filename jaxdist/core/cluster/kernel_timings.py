@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from jaxdist.core.cluster.timing_table import check_peak, slower
 from jaxdist.core.errors import BadInput
-from jaxdist.core.kernel_shape import KINDS, Kind, Shape
+from jaxdist.core.kernel_shape import KINDS, KernelKind, KernelShape
 
-Column = NDArray[Any]
+FloatArray = NDArray[Any]
 
 _POWER: Final = 4
 """How fast the weight of a timed kernel falls with its distance."""
@@ -30,10 +30,10 @@ _HERE: Final = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kernel:
+class KernelTiming:
     """A kernel that was timed."""
 
-    shape: Shape
+    shape: KernelShape
     """What it computes."""
     forward_s: float
     """Seconds of its forward pass."""
@@ -61,7 +61,7 @@ class Kernel:
         Raises:
             BadInput: it has other columns, or another kind.
         """
-        names = [field.name for field in fields(Shape)]
+        names = [field.name for field in fields(KernelShape)]
         if len(row) != len(names) + 2 or row[0] not in KINDS:
             raise BadInput(
                 "no row of a kernel",
@@ -78,25 +78,25 @@ class Kernel:
                 remedy='["product", 1, 16, 64, 64, 1.0e-6, 3.0e-6]',
             )
         *sizes, forward, backward = row
-        shape = Shape(**dict(zip(names, sizes, strict=True)))
+        shape = KernelShape(**dict(zip(names, sizes, strict=True)))
         return cls(shape=shape, forward_s=forward, backward_s=backward)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kernels:
+class KernelTimings:
     """What a device was seen to take for kernels."""
 
     origin: str
     """As of a `Number`."""
     peak: float
     """FLOPs a second of the device then; kernels of a faster one take less by that."""
-    timed: tuple[Kernel, ...]
+    timed: tuple[KernelTiming, ...]
     """In any order; the last of equal shapes counts."""
 
     def __post_init__(self) -> None:
         check_peak("kernels", self.peak, self.origin)
 
-    def with_more(self, more: "Kernels") -> "Kernels":
+    def with_more(self, more: "KernelTimings") -> "KernelTimings":
         """Add kernels; those timed again replace what they took before.
 
         What a device of the peak of `more` takes for the others stays as it is.
@@ -104,17 +104,17 @@ class Kernels:
         before = (slower(one, self.peak / more.peak) for one in self.timed)
         return replace(more, timed=_latest((*before, *more.timed)))
 
-    def seconds(self, shape: Shape, peak: float) -> tuple[float, float] | None:
+    def seconds(self, shape: KernelShape, peak: float) -> tuple[float, float] | None:
         """Return the seconds of forward and backward pass; None if none is alike.
 
         Args:
             shape: what the kernel computes.
             peak: FLOPs a second of the device.
 
-        >>> small = Shape(kind="product", uses=16, inputs=64, outputs=64)
-        >>> timed = (Kernel(shape=small, forward_s=1e-6, backward_s=3e-6),)
-        >>> kernels = Kernels(origin="given: me", peak=1e9, timed=timed)
-        >>> twice = Shape(kind="product", uses=32, inputs=64, outputs=64)
+        >>> small = KernelShape(kind="product", uses=16, inputs=64, outputs=64)
+        >>> timed = (KernelTiming(shape=small, forward_s=1e-6, backward_s=3e-6),)
+        >>> kernels = KernelTimings(origin="given: me", peak=1e9, timed=timed)
+        >>> twice = KernelShape(kind="product", uses=32, inputs=64, outputs=64)
         >>> forward, backward = kernels.seconds(twice, 1e9)
         >>> round(1e6 * forward, 3), round(1e6 * backward, 3)
         (2.0, 6.0)
@@ -129,9 +129,9 @@ class Kernels:
         return work / float(forward), 2 * work / float(backward)
 
     @cached_property
-    def _of_kind(self) -> dict[Kind, tuple[Column, Column]]:
+    def _of_kind(self) -> dict[KernelKind, tuple[FloatArray, FloatArray]]:
         """Places and logarithms of rates, of products and of convolutions."""
-        found: dict[Kind, tuple[Column, Column]] = {}
+        found: dict[KernelKind, tuple[FloatArray, FloatArray]] = {}
         latest = _latest(self.timed)
         for kind in KINDS:
             each = [kernel for kernel in latest if kernel.shape.kind == kind]
@@ -140,17 +140,17 @@ class Kernels:
         return found
 
 
-def _latest(timed: Iterable[Kernel]) -> tuple[Kernel, ...]:
+def _latest(timed: Iterable[KernelTiming]) -> tuple[KernelTiming, ...]:
     """Return the last kernel of each shape."""
     return tuple({kernel.shape: kernel for kernel in timed}.values())
 
 
-def _place(shape: Shape) -> Column:
+def _place(shape: KernelShape) -> FloatArray:
     sizes = shape.uses, shape.taps * shape.inputs, shape.outputs
     return np.log2(sizes)
 
 
-def _rates(kernel: Kernel) -> tuple[float, float]:
+def _rates(kernel: KernelTiming) -> tuple[float, float]:
     flops = kernel.shape.flops
     forward, backward = flops / kernel.forward_s, 2 * flops / kernel.backward_s
     return math.log(forward), math.log(backward)

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import Final
 
-from jaxdist.core.cluster.collective_cost import Line
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.collective_cost import CollectiveCost
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 
 LIGHT: Final = 299_792_458.0
 """Metres a second, which nothing passes."""
 _SHORTEST: Final = 0.01
 """Metres of a cable whose length is not given, at least."""
-_FULL: Final = Number(1.0, "assumed: all that is sent gets through at once")
+_FULL: Final = SourcedNumber(1.0, "assumed: all that is sent gets through at once")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,19 +22,19 @@ class Level:
     """What the level makes of them: `host`, `rack`, `cluster`."""
     size: int
     """Units of the level below that are together in one of this level."""
-    alpha: Number
+    alpha: SourcedNumber
     """Seconds that a message takes without its bytes."""
-    bandwidth: Number
+    bandwidth: SourcedNumber
     """Bytes a second that one unit below sends in all, one way."""
     ports: int = 1
     """Links on which a unit below sends them."""
-    port_bandwidth: Number | None = None
+    port_bandwidth: SourcedNumber | None = None
     """Bytes a second of one of these links, as the maker says."""
-    oversubscription: Number = _FULL
+    oversubscription: SourcedNumber = _FULL
     """Bytes that units may send at once, over those that get through."""
-    length: Number | None = None
+    length: SourcedNumber | None = None
     """Metres of its shortest cable."""
-    lines: tuple[Line, ...] = ()
+    lines: tuple[CollectiveCost, ...] = ()
     """Collectives that were measured; others are what alpha and bandwidth make them."""
 
     def __post_init__(self) -> None:

@@ -12,10 +12,10 @@ measured rows, of the person who wrote the file, of nobody (a stated guess)."""
 
 
 @dataclass(frozen=True)
-class Number:
+class SourcedNumber:
     """A quantity in SI units (seconds, bytes, FLOPs, and these a second).
 
-    >>> print(Number(12.5e9, "datasheet: EDR InfiniBand"))
+    >>> print(SourcedNumber(12.5e9, "datasheet: EDR InfiniBand"))
     1.25e+10 (datasheet: EDR InfiniBand)
     """
 
@@ -53,7 +53,7 @@ class Number:
     def times(self, factor: float, why: str) -> Self:
         """Return the number scaled, and why it was.
 
-        >>> Number(10.0, "given: me").times(0.5, "two share it").origin
+        >>> SourcedNumber(10.0, "given: me").times(0.5, "two share it").origin
         'given: me; times 0.5: two share it'
         """
         origin = f"{self.origin}; times {factor:g}: {why}"

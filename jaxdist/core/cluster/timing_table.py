@@ -7,7 +7,7 @@ less.
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 
 
@@ -25,7 +25,7 @@ class Timed(Protocol):
         """Seconds of the backward pass."""
 
 
-Work = TypeVar("Work", bound=Timed)
+WorkTiming = TypeVar("WorkTiming", bound=Timed)
 
 
 def check_peak(what: str, peak: float, origin: str) -> None:
@@ -34,12 +34,12 @@ def check_peak(what: str, peak: float, origin: str) -> None:
     Args:
         what: was timed: `kernels`.
         peak: FLOPs a second of the device then.
-        origin: as of a `Number`.
+        origin: as of a `SourcedNumber`.
 
     Raises:
         BadInput: a peak of 0, or no number.
     """
-    if Number(peak, origin).value == 0:
+    if SourcedNumber(peak, origin).value == 0:
         raise BadInput(
             f"{what} of a device that computes nothing",
             rule="peak is the FLOPs a second of the device when they were timed",
@@ -48,7 +48,7 @@ def check_peak(what: str, peak: float, origin: str) -> None:
         )
 
 
-def slower(one: Work, times: float) -> Work:
+def slower(one: WorkTiming, times: float) -> WorkTiming:
     """Return timed work as if it took so many times as long.
 
     Args:

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.plan.reduction import Narrow
+from jaxdist.core.plan.reduction import StatelessCompressor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outer:
+class OuterConfig:
     """When replicas average what they learned, and how the average is followed.
 
     DiLoCo (Douillard et al. 2023, arXiv:2311.08105) is `every=50` and more with the
@@ -25,7 +25,7 @@ class Outer:
     """Whether an outer step looks ahead along its velocity."""
     fragments: int = 1
     """Parts of the network, each averaged at a time of its own in the period."""
-    via: Narrow = "exact"
+    via: StatelessCompressor = "exact"
     """The way differences of matrices travel along the replica axis."""
 
     def __post_init__(self) -> None:
@@ -43,5 +43,5 @@ class Outer:
                     "0 <= momentum < 1; 1 <= fragments <= every",
                     values=f"plan.outer.{name} = {getattr(self, name)}"
                     + f", plan.outer.every = {self.every}" * (name == "fragments"),
-                    remedy=f"plan.outer.{name}={getattr(Outer(every=50), name)}",
+                    remedy=f"plan.outer.{name}={getattr(OuterConfig(every=50), name)}",
                 )

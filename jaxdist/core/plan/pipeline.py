@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from jaxdist.core.errors import BadInput
 
-Order = Literal[
+ScheduleName = Literal[
     "1f1b", "gpipe", "interleaved", "eager-1f1b", "pipedream", "pipedream-2bw"
 ]
 """Order of the work of stages; tables of it are in `jaxdist.pipeline`."""
@@ -23,12 +23,12 @@ _BELONGS: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pipe:
+class PipelineConfig:
     """How the blocks of a network are dealt out along the pipe axis."""
 
     cuts: tuple[str, ...] = ()
     """The first block of each stage but the first; empty balances FLOPs."""
-    schedule: Order = "1f1b"
+    schedule: ScheduleName = "1f1b"
     """In which order stages work on microbatches; with pipedream each microbatch moves
     the weights, while the ones behind it are under way.
     """

@@ -13,7 +13,7 @@ from jaxdist.core.plan.mesh import MeshShape
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placed:
+class MeshPlacement:
     """A mesh on devices."""
 
     mesh: MeshShape
@@ -31,9 +31,9 @@ class Placed:
             Devices from one along the axis to the next, and how many it has.
 
         >>> mesh = MeshShape(data=2, tensor=4)
-        >>> Placed(mesh=mesh).place("data")
+        >>> MeshPlacement(mesh=mesh).place("data")
         (4, 2)
-        >>> Placed(mesh=mesh, order=order_of(["data"])).place("data")
+        >>> MeshPlacement(mesh=mesh, order=order_of(["data"])).place("data")
         (1, 2)
         """
         axis = name.partition("[")[0]

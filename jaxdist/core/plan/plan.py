@@ -10,20 +10,20 @@ from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan.json_fields import as_object, known, tuples
 from jaxdist.core.plan.mesh import MeshShape, sizes
-from jaxdist.core.plan.outer import Outer
-from jaxdist.core.plan.pipeline import Pipe
-from jaxdist.core.plan.placement import Placed, check_placement, order_of
-from jaxdist.core.plan.reduction import Reduce
-from jaxdist.core.plan.shuffle import Shuffle
+from jaxdist.core.plan.outer import OuterConfig
+from jaxdist.core.plan.pipeline import PipelineConfig
+from jaxdist.core.plan.placement import MeshPlacement, check_placement, order_of
+from jaxdist.core.plan.reduction import ReductionConfig
+from jaxdist.core.plan.shuffle import ShuffleConfig
 
 MADE_FOR: Final = "made_for"
 """Key of a plan file that says what it was made for; no part of the plan."""
 
 
-Weights = Literal["pairs", "filter", "channel", "sequence"]
+TensorSplit = Literal["pairs", "filter", "channel", "sequence"]
 """How the tensor axis splits weights."""
 
-Then = Literal["repeat", "samples"]
+AfterSpatial = Literal["repeat", "samples"]
 """What devices that shared images do where these are whole."""
 
 
@@ -39,7 +39,7 @@ class Plan:
     """Axes that lie innermost on devices, behind all others, outer to inner: `pipe`
     puts the stages side by side in a host. Empty leaves the order of the mesh.
     """
-    weights: Weights = "pairs"
+    weights: TensorSplit = "pairs"
     """How the tensor axis splits weights: pairs of layers, filters, or channels;
     sequence: pairs, and the tokens between them.
     """
@@ -49,7 +49,7 @@ class Plan:
     """Block before which the spatial axes end: images are gathered, and whole behind;
     empty splits them as far as they go.
     """
-    spatial_then: Then = "repeat"
+    spatial_then: AfterSpatial = "repeat"
     """What devices that shared images do behind that block: repeat the same work, or
     exchange rows for samples and have samples of their own.
     """
@@ -61,13 +61,13 @@ class Plan:
     """Block before which the insides of blocks are computed again; its own and those
     behind it are kept. Empty computes all again.
     """
-    pipe: Pipe = field(default_factory=Pipe)
+    pipe: PipelineConfig = field(default_factory=PipelineConfig)
     """How blocks are dealt out along the pipe axis."""
-    reduce: Reduce = field(default_factory=Reduce)
+    reduce: ReductionConfig = field(default_factory=ReductionConfig)
     """How gradients are summed over the data axis."""
-    shuffle: Shuffle = field(default_factory=Shuffle)
+    shuffle: ShuffleConfig = field(default_factory=ShuffleConfig)
     """From how far away the samples of an epoch are drawn."""
-    outer: Outer = field(default_factory=Outer)
+    outer: OuterConfig = field(default_factory=OuterConfig)
     """How replicas along the replica axis come together."""
 
     def __post_init__(self) -> None:
@@ -82,8 +82,8 @@ class Plan:
         """
         one = replace(
             self,
-            outer=self.outer if mesh.replica > 1 else Outer(),
-            pipe=self.pipe if mesh.pipe == self.mesh.pipe else Pipe(),
+            outer=self.outer if mesh.replica > 1 else OuterConfig(),
+            pipe=self.pipe if mesh.pipe == self.mesh.pipe else PipelineConfig(),
         )
         if mesh.spatial_shards > 1:
             return replace(one, mesh=mesh)
@@ -109,7 +109,7 @@ class Plan:
     def label(self) -> str:
         """The title and what else was chosen: tells plans of one mesh apart.
 
-        >>> from jaxdist.core.plan.pipeline import Pipe
+        >>> from jaxdist.core.plan.pipeline import PipelineConfig
         >>> Plan(mesh=MeshShape(data=2, pipe=2), microbatches=8, remat=True).label
         'pipe 2 x data 2, 8 microbatches, 1f1b, remat'
         >>> Plan(mesh=MeshShape(data=2, tensor=2), placement=("data",)).label
@@ -155,13 +155,13 @@ class Plan:
         ]
 
     @property
-    def placed(self) -> Placed:
+    def placed(self) -> MeshPlacement:
         """The mesh on devices.
 
         >>> Plan(placement=("pipe",)).placed.order[-1]
         'pipe'
         """
-        return Placed(mesh=self.mesh, order=order_of(self.placement))
+        return MeshPlacement(mesh=self.mesh, order=order_of(self.placement))
 
     @property
     def inside(self) -> tuple[str, ...]:
@@ -178,8 +178,8 @@ class Plan:
     def replicas(self) -> int:
         """Copies of the network that train on their own between outer steps.
 
-        >>> from jaxdist.core.plan.outer import Outer
-        >>> Plan(mesh=MeshShape(replica=2), outer=Outer(every=50)).replicas
+        >>> from jaxdist.core.plan.outer import OuterConfig
+        >>> Plan(mesh=MeshShape(replica=2), outer=OuterConfig(every=50)).replicas
         2
         """
         alone = self.outer.every and "replica" not in self.idle
@@ -189,8 +189,8 @@ class Plan:
     def stages(self) -> int:
         """Into how many parts the network is cut.
 
-        >>> from jaxdist.core.plan.pipeline import Pipe
-        >>> Plan(mesh=MeshShape(pipe=2), pipe=Pipe(chunks=2)).stages
+        >>> from jaxdist.core.plan.pipeline import PipelineConfig
+        >>> Plan(mesh=MeshShape(pipe=2), pipe=PipelineConfig(chunks=2)).stages
         4
         """
         devices = 1 if "pipe" in self.idle else self.mesh.pipe
@@ -253,7 +253,12 @@ class Plan:
 
 
 _PARTS: Final[Mapping[str, type]] = MappingProxyType(
-    {"shuffle": Shuffle, "pipe": Pipe, "reduce": Reduce, "outer": Outer}
+    {
+        "shuffle": ShuffleConfig,
+        "pipe": PipelineConfig,
+        "reduce": ReductionConfig,
+        "outer": OuterConfig,
+    }
 )
 """Fields of a plan that have fields of their own, but for the mesh."""
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-Via = Literal[
+AlgorithmName = Literal[
     "exact",
     "bf16",
     "fp8",
@@ -31,15 +31,15 @@ Via = Literal[
     "auto",
 ]
 
-Narrow = Literal["exact", "bf16", "fp8", "int8", "int4"]
+StatelessCompressor = Literal["exact", "bf16", "fp8", "int8", "int4"]
 """Ways that need no memory of what was not sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reduce:
+class ReductionConfig:
     """How gradients are summed, and how shared parameters travel."""
 
-    via: Via = "exact"
+    via: AlgorithmName = "exact"
     """The way gradients travel along the data axis: whole, in fewer bits, a part of
     them, or whole by the steps of a named algorithm; auto: what a measurement at the
     start finds to be the fastest of `among`.
@@ -75,15 +75,15 @@ class Reduce:
     """
     warm_up: int = 0
     """First steps whose gradients are summed exactly over the data axis."""
-    scatter: Narrow = "exact"
+    scatter: StatelessCompressor = "exact"
     """The way gradients travel along the fsdp axis, to those who keep the parameter."""
-    gather: Narrow = "exact"
+    gather: StatelessCompressor = "exact"
     """The way parameters that fsdp shares out travel to where they are used."""
 
-    def by(self, via: Any) -> "Reduce":
+    def by(self, via: Any) -> "ReductionConfig":
         """Return the same settings for another way.
 
-        >>> Reduce(density=0.1).by("sparse").via
+        >>> ReductionConfig(density=0.1).by("sparse").via
         'sparse'
         """
         return replace(self, via=via)

@@ -6,7 +6,7 @@ from jaxdist.core.errors import BadInput
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shuffle:
+class ShuffleConfig:
     """How far samples travel between hosts."""
 
     q: float | None = None
@@ -36,19 +36,19 @@ class Shuffle:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Global(Shuffle):
+class Global(ShuffleConfig):
     """Each epoch's order is drawn from all samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Local(Shuffle):
+class Local(ShuffleConfig):
     """Samples never leave their partition."""
 
     q: float | None = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Partial(Shuffle):
+class Partial(ShuffleConfig):
     """Partitions exchange a part of their samples every epoch.
 
     >>> Partial(q=0.3).q

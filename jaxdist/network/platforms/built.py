@@ -7,20 +7,20 @@ import numpy as np
 
 from jaxdist.core.text.parsing import bandwidth, seconds
 from jaxdist.core.validation import check_fields
-from jaxdist.network.platforms.fields import Tree, choice, count, flag
-from jaxdist.network.platforms.graph import TIES, Graph, Ways
+from jaxdist.network.platforms.fields import YamlTable, choice, count, flag
+from jaxdist.network.platforms.graph import TIES, PlatformGraph, ShortestPaths
 from jaxdist.network.platforms.parts import (
     DUPLEX,
-    Cable,
-    Vertex,
+    PlatformCable,
+    PlatformVertex,
     cables_of,
     check_ports,
     devices_of,
     places_of,
     switches_of,
 )
-from jaxdist.network.routes import Numbers
-from jaxdist.network.topology import Topology, Walk
+from jaxdist.network.routes import IntArray
+from jaxdist.network.topology import RouteFn, Topology
 
 _TOP: Final[Mapping[str, tuple[str, ...]]] = {
     "name": (),
@@ -40,7 +40,7 @@ _TOP: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def built(tree: Tree, stem: str) -> Topology:
+def built(tree: YamlTable, stem: str) -> Topology:
     """Return the topology of a platform file.
 
     Args:
@@ -57,10 +57,10 @@ def built(tree: Tree, stem: str) -> Topology:
     places = places_of(vertices)
     cables = list(cables_of(tree, places, words["duplex"]))
     check_ports(vertices, cables)
-    links = Links(vertices, cables, words["switch_counts"])
+    links = LinkTable(vertices, cables, words["switch_counts"])
     devices = sum(vertex.is_device for vertex in vertices)
     fewest = words["routing"] == "fewest_cables"
-    graph = Graph(
+    graph = PlatformGraph(
         names=tuple(vertex.name for vertex in vertices),
         devices=devices,
         ends=tuple((cable.low, cable.high) for cable in cables),
@@ -85,11 +85,14 @@ def built(tree: Tree, stem: str) -> Topology:
     )
 
 
-class Links:
+class LinkTable:
     """Links of cables and of switches, and which of them a hop crosses."""
 
     def __init__(
-        self, vertices: Sequence[Vertex], cables: Sequence[Cable], counts: str
+        self,
+        vertices: Sequence[PlatformVertex],
+        cables: Sequence[PlatformCable],
+        counts: str,
     ) -> None:
         self.capacity: list[float] = []
         self.latency: list[float] = []
@@ -122,7 +125,7 @@ class Links:
         return len(self.capacity) - 1
 
 
-def _injection(cables: Sequence[Cable], devices: int) -> float:
+def _injection(cables: Sequence[PlatformCable], devices: int) -> float:
     """Return the rate of the device that has the least."""
     rates = np.zeros(devices)
     for cable in cables:
@@ -132,10 +135,10 @@ def _injection(cables: Sequence[Cable], devices: int) -> float:
     return float(rates.min())
 
 
-def _walk(graph: Graph, links: Links) -> Walk:
-    ways = Ways(graph)
+def _walk(graph: PlatformGraph, links: LinkTable) -> RouteFn:
+    ways = ShortestPaths(graph)
 
-    def walk(sources: Numbers, targets: Numbers) -> Numbers:
+    def walk(sources: IntArray, targets: IntArray) -> IntArray:
         found = ways.find(zip(sources.tolist(), targets.tolist()))
         rows = [[link for hop in way for link in links.crossed[hop]] for way in found]
         table = np.full((len(rows), max(map(len, rows), default=0)), -1)

@@ -7,13 +7,13 @@ from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.validation import check_fields
 from jaxdist.network.platforms.expand import filled
 
-Tree = Mapping[str, Any]
+YamlTable = Mapping[str, Any]
 
 
-def entries(tree: Tree, key: str, known: tuple[str, ...]) -> list[Tree]:
+def entries(tree: YamlTable, key: str, known: tuple[str, ...]) -> list[YamlTable]:
     """Return one entry or several as a list, each a table of known fields."""
     found = tree.get(key)
-    many: list[Tree] = found if isinstance(found, list) else [found or {}]
+    many: list[YamlTable] = found if isinstance(found, list) else [found or {}]
     if not found or not all(isinstance(entry, dict) for entry in many):
         raise BadInput(
             f"the platform has no {key}",
@@ -26,14 +26,14 @@ def entries(tree: Tree, key: str, known: tuple[str, ...]) -> list[Tree]:
     return many
 
 
-def name_of(entry: Tree, key: str, numbers: Mapping[str, int]) -> str:
+def name_of(entry: YamlTable, key: str, numbers: Mapping[str, int]) -> str:
     """Return a name with its numbers filled in."""
     if not isinstance(entry.get(key), str | int):
         raise missing(f"the entry {dict(entry)}", key)
     return filled(str(entry[key]), numbers)
 
 
-def choice(tree: Tree, key: str, words: tuple[str, ...]) -> str:
+def choice(tree: YamlTable, key: str, words: tuple[str, ...]) -> str:
     """Return one of the words that a field may have; the first one is the default."""
     word = tree.get(key, words[0])
     if word not in words:
@@ -47,7 +47,7 @@ def choice(tree: Tree, key: str, words: tuple[str, ...]) -> str:
     return str(word)
 
 
-def flag(tree: Tree, key: str) -> bool:
+def flag(tree: YamlTable, key: str) -> bool:
     """Return a field that is true or false, which it is without one."""
     value = tree.get(key, False)
     if not isinstance(value, bool):
@@ -60,7 +60,7 @@ def flag(tree: Tree, key: str) -> bool:
     return value
 
 
-def count(tree: Tree, key: str, default: int) -> int:
+def count(tree: YamlTable, key: str, default: int) -> int:
     """Return a whole number."""
     value = tree.get(key, default)
     if type(value) is not int or value < min(default, 1):

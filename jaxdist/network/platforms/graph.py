@@ -25,7 +25,7 @@ _SAME = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Graph:
+class PlatformGraph:
     """Vertices 0 to V-1, of which 0 to D-1 are devices; cables between them."""
 
     names: tuple[str, ...]
@@ -42,18 +42,18 @@ class Graph:
     """`first` or `hash`."""
 
 
-Hop = tuple[int, int]
+GraphHop = tuple[int, int]
 """The next vertex, and 2 c or 2 c + 1 for the cable c to it."""
 
 
-Left = dict[int, tuple[float, int, int]]
+DistanceMap = dict[int, tuple[float, int, int]]
 """By vertex: what is left to a device, the hops to it, the last vertex between."""
 
 
-class Ways:
+class ShortestPaths:
     """Shortest ways on a graph, found when they are asked for."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: PlatformGraph) -> None:
         self._graph = graph
         self._hops = _neighbours(graph)
         self._known: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -78,7 +78,7 @@ class Ways:
                 self._learn(source, target, left)
         return [self._known[pair] for pair in asked]
 
-    def _learn(self, source: int, target: int, left: Left) -> None:
+    def _learn(self, source: int, target: int, left: DistanceMap) -> None:
         at, way = source, []
         while at != target:
             at, hop = self._choose(self._nearer(at, left), left, (source, target))
@@ -87,9 +87,9 @@ class Ways:
         if self._graph.ties == "first":
             self._known[target, source] = tuple(hop ^ 1 for hop in reversed(way))
 
-    def _left(self, target: int, sources: set[int]) -> Left:
+    def _left(self, target: int, sources: set[int]) -> DistanceMap:
         """Return what is left to a device from all that is not farther than these."""
-        left: Left = {}
+        left: DistanceMap = {}
         heap, missing = [(0.0, 0, target)], set(sources)
         while heap and missing:
             length, hops, vertex = heapq.heappop(heap)
@@ -110,7 +110,7 @@ class Ways:
             raise self._apart(min(missing), target)
         return left
 
-    def _nearer(self, vertex: int, left: Left) -> list[Hop]:
+    def _nearer(self, vertex: int, left: DistanceMap) -> list[GraphHop]:
         """List the hops from a vertex that are on shortest ways."""
         length, hops, _ = left[vertex]
         found = []
@@ -122,7 +122,9 @@ class Ways:
                 found.append((other, hop))
         return found
 
-    def _choose(self, hops: list[Hop], left: Left, ends: tuple[int, int]) -> Hop:
+    def _choose(
+        self, hops: list[GraphHop], left: DistanceMap, ends: tuple[int, int]
+    ) -> GraphHop:
         if self._graph.ties == "first":
             return min(hops, key=lambda hop: (_last(hop, left), hop))
         source, target = ends
@@ -144,16 +146,16 @@ class Ways:
         )
 
 
-def _neighbours(graph: Graph) -> list[list[Hop]]:
+def _neighbours(graph: PlatformGraph) -> list[list[GraphHop]]:
     """List by vertex where its cables lead, in the order of the file."""
-    hops: list[list[Hop]] = [[] for _ in graph.names]
+    hops: list[list[GraphHop]] = [[] for _ in graph.names]
     for cable, (low, high) in enumerate(graph.ends):
         hops[low].append((high, 2 * cable))
         hops[high].append((low, 2 * cable + 1))
     return [sorted(each) for each in hops]
 
 
-def _last(hop: Hop, left: Left) -> int:
+def _last(hop: GraphHop, left: DistanceMap) -> int:
     """Return the last vertex between, on the way by a hop; -1 if it is the end."""
     vertex, _ = hop
     _, hops, last = left[vertex]

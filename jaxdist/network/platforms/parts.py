@@ -11,7 +11,7 @@ from jaxdist.core.text.parsing import LIGHT, bandwidth, metres, seconds
 from jaxdist.core.validation import check_fields
 from jaxdist.network.platforms.expand import rounds
 from jaxdist.network.platforms.fields import (
-    Tree,
+    YamlTable,
     choice,
     count,
     entries,
@@ -27,7 +27,7 @@ _CABLE: Final = ("from", "to", "for", "kind", *_KIND)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vertex:
+class PlatformVertex:
     """A device or a switch."""
 
     name: str
@@ -43,7 +43,7 @@ class Vertex:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cable:
+class PlatformCable:
     """Joins two vertices."""
 
     low: int
@@ -53,20 +53,20 @@ class Cable:
     shared: bool
 
 
-def devices_of(tree: Tree) -> Iterator[Vertex]:
+def devices_of(tree: YamlTable) -> Iterator[PlatformVertex]:
     """Yield the devices, in their order."""
     for entry in entries(tree, "devices", _DEVICE):
         for numbers in rounds(entry.get("for"), "devices"):
-            yield Vertex(name=name_of(entry, "name", numbers), is_device=True)
+            yield PlatformVertex(name=name_of(entry, "name", numbers), is_device=True)
 
 
-def switches_of(tree: Tree) -> Iterator[Vertex]:
+def switches_of(tree: YamlTable) -> Iterator[PlatformVertex]:
     """Yield the switches, in their order."""
     for entry in entries(tree, "switches", _SWITCH) if "switches" in tree else ():
         where = f"switch {entry.get('name')}"
         wide = entry.get("bandwidth")
         for numbers in rounds(entry.get("for"), "switches"):
-            yield Vertex(
+            yield PlatformVertex(
                 name=name_of(entry, "name", numbers),
                 capacity=np.inf if wide is None else bandwidth(wide, where),
                 latency=seconds(entry.get("latency", 0.0), where),
@@ -74,7 +74,9 @@ def switches_of(tree: Tree) -> Iterator[Vertex]:
             )
 
 
-def cables_of(tree: Tree, places: Mapping[str, int], duplex: str) -> Iterator[Cable]:
+def cables_of(
+    tree: YamlTable, places: Mapping[str, int], duplex: str
+) -> Iterator[PlatformCable]:
     """Yield the cables, between the numbers of vertices."""
     kinds = tree.get("kinds", {})
     seen: dict[tuple[int, int], str] = {}
@@ -93,7 +95,7 @@ def cables_of(tree: Tree, places: Mapping[str, int], duplex: str) -> Iterator[Ca
             if low == high or pair in seen:
                 raise _twice(names, where)
             seen[pair] = where
-            yield Cable(
+            yield PlatformCable(
                 low=low,
                 high=high,
                 capacity=wide,
@@ -102,7 +104,7 @@ def cables_of(tree: Tree, places: Mapping[str, int], duplex: str) -> Iterator[Ca
             )
 
 
-def _late(cable: Tree, where: str) -> float:
+def _late(cable: YamlTable, where: str) -> float:
     late = seconds(cable["latency"], where)
     length = metres(cable["length"], where) if "length" in cable else 0.0
     if late < length / LIGHT:
@@ -116,7 +118,7 @@ def _late(cable: Tree, where: str) -> float:
     return late
 
 
-def _kind(kinds: object, entry: Tree) -> Tree:
+def _kind(kinds: object, entry: YamlTable) -> YamlTable:
     if "kind" not in entry:
         return {}
     table = kinds if isinstance(kinds, dict) else {}
@@ -133,7 +135,7 @@ def _kind(kinds: object, entry: Tree) -> Tree:
     return dict(found)
 
 
-def places_of(vertices: Sequence[Vertex]) -> dict[str, int]:
+def places_of(vertices: Sequence[PlatformVertex]) -> dict[str, int]:
     """Return the numbers of vertices by name."""
     places: dict[str, int] = {}
     for vertex in vertices:
@@ -160,7 +162,9 @@ def _place(name: str, places: Mapping[str, int], where: str) -> int:
     return places[name]
 
 
-def check_ports(vertices: Sequence[Vertex], cables: Sequence[Cable]) -> None:
+def check_ports(
+    vertices: Sequence[PlatformVertex], cables: Sequence[PlatformCable]
+) -> None:
     """Refuse more cables at a switch than it has ports."""
     ends = np.bincount(
         [end for cable in cables for end in (cable.low, cable.high)],

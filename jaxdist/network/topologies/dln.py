@@ -14,11 +14,11 @@ graph of powers of two.
 
 import numpy as np
 
-from jaxdist.network.routes import Numbers
-from jaxdist.network.topologies.fabric import Cable, Fabric, beside, positive, same
+from jaxdist.network.routes import IntArray
+from jaxdist.network.topologies.fabric import CableSpec, Fabric, beside, positive, same
 
 
-def dln(endpoints: int, cable: Cable, *, per_switch: int = 1) -> Fabric:
+def dln(endpoints: int, cable: CableSpec, *, per_switch: int = 1) -> Fabric:
     """Return a loop with shortcuts.
 
     Args:
@@ -34,7 +34,7 @@ def dln(endpoints: int, cable: Cable, *, per_switch: int = 1) -> Fabric:
     offsets = [1 << k for k in range(switches.bit_length()) if 1 << k < switches]
     capacity, latency = same(endpoints + switches * len(offsets), cable)
 
-    def walk(sources: Numbers, targets: Numbers) -> Numbers:
+    def walk(sources: IntArray, targets: IntArray) -> IntArray:
         hops = _hops(sources // wide, targets // wide, switches, len(offsets))
         first, last = 2 * sources, 2 * targets + 1
         inner = np.where(hops >= 0, hops + 2 * endpoints, -1)
@@ -54,7 +54,7 @@ def dln(endpoints: int, cable: Cable, *, per_switch: int = 1) -> Fabric:
     )
 
 
-def _hops(sources: Numbers, targets: Numbers, switches: int, kinds: int) -> Numbers:
+def _hops(sources: IntArray, targets: IntArray, switches: int, kinds: int) -> IntArray:
     """List the cables between switches; cable (i, k) joins i and i + 2^k."""
     if not kinds:
         return np.zeros((len(sources), 0), np.int64)
@@ -64,7 +64,7 @@ def _hops(sources: Numbers, targets: Numbers, switches: int, kinds: int) -> Numb
     shorter = np.abs(up).sum(axis=1) <= np.abs(down).sum(axis=1)
     digits = np.where(shorter[:, None], up, down)
     at = sources.copy()
-    columns: list[Numbers] = []
+    columns: list[IntArray] = []
     for kind in (kinds - 1, *reversed(range(kinds))):
         place = len(columns)
         digit, offset = digits[:, place], 1 << kind
@@ -77,7 +77,7 @@ def _hops(sources: Numbers, targets: Numbers, switches: int, kinds: int) -> Numb
     return np.stack(columns, axis=1)
 
 
-def _digits(distance: Numbers, switches: int, kinds: int) -> Numbers:
+def _digits(distance: IntArray, switches: int, kinds: int) -> IntArray:
     """Write distances in signed powers of two with the fewest that are not zero.
 
     Returns:
@@ -85,7 +85,7 @@ def _digits(distance: Numbers, switches: int, kinds: int) -> Numbers:
         loop that is no power of two; in others that is once round, so nothing.
     """
     rest = distance.copy()
-    columns: list[Numbers] = []
+    columns: list[IntArray] = []
     for _ in range(kinds - 1):
         digit = np.where(rest % 2 == 1, 2 - rest % 4, 0)
         columns.append(digit)

@@ -14,14 +14,14 @@ from dataclasses import replace
 import numpy as np
 
 from jaxdist.core.errors import BadInput
-from jaxdist.network.routes import Numbers
-from jaxdist.network.topologies.fabric import Cable, Fabric, positive, same
+from jaxdist.network.routes import IntArray
+from jaxdist.network.topologies.fabric import CableSpec, Fabric, positive, same
 from jaxdist.network.topologies.star import up_and_down
 
 
 def dragonfly(
     endpoints: int,
-    cable: Cable,
+    cable: CableSpec,
     *,
     per_router: int | None = None,
     routers: int | None = None,
@@ -65,7 +65,7 @@ def dragonfly(
     )
     capacity, latency = (np.concatenate(columns) for columns in kinds)
 
-    def walk(sources: Numbers, targets: Numbers) -> Numbers:
+    def walk(sources: IntArray, targets: IntArray) -> IntArray:
         first, last = sources // p, targets // p
         home, goal = first // a, last // a
         crosses = home != goal
@@ -96,19 +96,19 @@ def _given(name: str, value: int | None, default: int) -> int:
     return positive(name, default if value is None else value, "a dragonfly")
 
 
-def _gate(home: Numbers, goal: Numbers, h: int) -> Numbers:
+def _gate(home: IntArray, goal: IntArray, h: int) -> IntArray:
     """Return the router of a group that has the cable to another group."""
     return (goal - (goal > home)) // h
 
 
-def _local(one: Numbers, other: Numbers, a: int, before: int) -> Numbers:
+def _local(one: IntArray, other: IntArray, a: int, before: int) -> IntArray:
     """Return the cable between two routers of a group, -1 from one to itself."""
     low, high = np.minimum(one, other), np.maximum(one, other)
     cable = before + low * a + high % a
     return np.where(one == other, -1, 2 * cable + (one > other))
 
 
-def _far(home: Numbers, goal: Numbers, groups: int, before: int) -> Numbers:
+def _far(home: IntArray, goal: IntArray, groups: int, before: int) -> IntArray:
     low, high = np.minimum(home, goal), np.maximum(home, goal)
     return 2 * (before + low * groups + high) + (home > goal)
 

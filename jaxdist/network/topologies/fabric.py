@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxdist.core.errors import BadInput
-from jaxdist.network.routes import Numbers, Reals
-from jaxdist.network.topology import Walk
+from jaxdist.network.routes import FloatArray, IntArray
+from jaxdist.network.topology import RouteFn
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cable:
+class CableSpec:
     """What all cables of a kind have."""
 
     bandwidth: float = 12.5e9
@@ -31,11 +31,11 @@ class Fabric:
     """What it is, in a few words."""
     endpoints: int
     """E."""
-    capacity: Reals
+    capacity: FloatArray
     """`[C]`, bytes a second of each cable."""
-    latency: Reals
+    latency: FloatArray
     """`[C]`, seconds of each cable."""
-    walk: Walk
+    walk: RouteFn
     """Ways between endpoints, 2 c or 2 c + 1 for each cable c."""
     ports: int
     """Cables at the busiest switch, or at an endpoint where there is none."""
@@ -49,12 +49,12 @@ class Fabric:
     """Endpoints below one switch, which are neighbours in number."""
 
 
-def same(count: int, cable: Cable) -> tuple[Reals, Reals]:
+def same(count: int, cable: CableSpec) -> tuple[FloatArray, FloatArray]:
     """Return bandwidths and latencies of so many cables of one kind."""
     return np.full(count, cable.bandwidth), np.full(count, cable.latency)
 
 
-def beside(*columns: Numbers) -> Numbers:
+def beside(*columns: IntArray) -> IntArray:
     """Return the hops of each message as a row.
 
     >>> beside(np.array([0, 2]), np.array([1, 3])).tolist()

@@ -15,9 +15,9 @@ from dataclasses import replace
 import numpy as np
 
 from jaxdist.core.errors import not_one_of
-from jaxdist.network.routes import Numbers
+from jaxdist.network.routes import IntArray
 from jaxdist.network.topologies.fabric import (
-    Cable,
+    CableSpec,
     Fabric,
     beside,
     positive,
@@ -31,7 +31,7 @@ ROUTINGS = ("dmodk", "ecmp")
 
 def fat_tree(
     endpoints: int,
-    cable: Cable,
+    cable: CableSpec,
     *,
     per_leaf: int | None = None,
     uplinks: int | None = None,
@@ -67,7 +67,7 @@ def fat_tree(
     kinds = zip(same(endpoints, cable), same(leaves * spines, up))
     capacity, latency = (np.concatenate(columns) for columns in kinds)
 
-    def walk(sources: Numbers, targets: Numbers) -> Numbers:
+    def walk(sources: IntArray, targets: IntArray) -> IntArray:
         spine = _spine(sources, targets, spines, routing, seed)
         first, last = sources // wide, targets // wide
         ends = up_and_down(sources, targets)
@@ -90,14 +90,14 @@ def fat_tree(
 
 
 def _spine(
-    sources: Numbers, targets: Numbers, spines: int, routing: str, seed: int
-) -> Numbers:
+    sources: IntArray, targets: IntArray, spines: int, routing: str, seed: int
+) -> IntArray:
     if routing == "dmodk":
         return targets % spines
     return mixed(sources * np.int64(1 << 32) + targets + np.int64(seed) * 7919) % spines
 
 
-def mixed(keys: Numbers) -> Numbers:
+def mixed(keys: IntArray) -> IntArray:
     """Mix the bits of each key (SplitMix64), to numbers that are not negative."""
     bits = keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

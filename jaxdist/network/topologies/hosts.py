@@ -12,16 +12,16 @@ from typing import Final
 import numpy as np
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.network.routes import Numbers
-from jaxdist.network.topologies.fabric import Cable, Fabric, beside, same
+from jaxdist.network.routes import IntArray
+from jaxdist.network.topologies.fabric import CableSpec, Fabric, beside, same
 
 INSIDE: Final = ("nvlink", "pcie")
-_NVLINK: Final = Cable(bandwidth=50e9, latency=0.0)
-_PCIE: Final = Cable(bandwidth=16e9, latency=1e-7)
+_NVLINK: Final = CableSpec(bandwidth=50e9, latency=0.0)
+_PCIE: Final = CableSpec(bandwidth=16e9, latency=1e-7)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hosts:
+class HostSpec:
     """What is inside of a host."""
 
     per_host: int = 1
@@ -30,13 +30,13 @@ class Hosts:
     """Network cards n, endpoints of the fabric."""
     inside: str = "nvlink"
     """`nvlink`: a cable for each two devices; `pcie`: none of them."""
-    nvlink: Cable = _NVLINK
+    nvlink: CableSpec = _NVLINK
     """Between two devices."""
-    pcie: Cable = _PCIE
+    pcie: CableSpec = _PCIE
     """Between a device and the switch of its host."""
 
 
-def endpoints_of(devices: int, hosts: Hosts) -> int:
+def endpoints_of(devices: int, hosts: HostSpec) -> int:
     """Return the endpoints that a fabric for so many devices has.
 
     Raises:
@@ -63,7 +63,7 @@ def endpoints_of(devices: int, hosts: Hosts) -> int:
     return devices // g * n
 
 
-def with_hosts(fabric: Fabric, devices: int, hosts: Hosts) -> Fabric:
+def with_hosts(fabric: Fabric, devices: int, hosts: HostSpec) -> Fabric:
     """Return a fabric whose endpoints are devices of hosts.
 
     Args:
@@ -80,7 +80,7 @@ def with_hosts(fabric: Fabric, devices: int, hosts: Hosts) -> Fabric:
     kinds = zip((fabric.capacity, fabric.latency), *inside)
     capacity, latency = (np.concatenate(columns) for columns in kinds)
 
-    def walk(sources: Numbers, targets: Numbers) -> Numbers:
+    def walk(sources: IntArray, targets: IntArray) -> IntArray:
         home, goal = sources // g, targets // g
         first = home * n + sources % g * n // g
         last = goal * n + targets % g * n // g

@@ -11,9 +11,9 @@ from jaxdist.core.errors import BadInput, did_you_mean, not_one_of
 from jaxdist.core.text import parsing
 from jaxdist.network.topologies.dln import dln
 from jaxdist.network.topologies.dragonfly import dragonfly
-from jaxdist.network.topologies.fabric import Cable, Fabric
+from jaxdist.network.topologies.fabric import CableSpec, Fabric
 from jaxdist.network.topologies.fat_tree import fat_tree
-from jaxdist.network.topologies.hosts import Hosts, endpoints_of, with_hosts
+from jaxdist.network.topologies.hosts import HostSpec, endpoints_of, with_hosts
 from jaxdist.network.topologies.star import star
 from jaxdist.network.topologies.torus import torus
 from jaxdist.network.topology import Topology
@@ -82,14 +82,14 @@ def topology(name: str, devices: int, settings: Mapping[str, object]) -> Topolog
             remedy="--ranks 1024",
         )
     values = _read(key, settings)
-    hosts = Hosts(
+    hosts = HostSpec(
         per_host=values.pop("per_host", 1),
         nics=values.pop("nics", 1),
         inside=values.pop("inside", "nvlink"),
-        nvlink=_cable(values, "nvlink_", Hosts.nvlink),
-        pcie=_cable(values, "pcie_", Hosts.pcie),
+        nvlink=_cable(values, "nvlink_", HostSpec.nvlink),
+        pcie=_cable(values, "pcie_", HostSpec.pcie),
     )
-    cable = _cable(values, "", Cable())
+    cable = _cable(values, "", CableSpec())
     shared = _is_shared(values.pop("duplex", "full"))
     fabric = FABRICS[key](endpoints_of(devices, hosts), cable, **values)
     return from_fabric(with_hosts(fabric, devices, hosts), shared, hosts.per_host)
@@ -176,8 +176,8 @@ def _whole(key: str, value: object) -> int:
         ) from None
 
 
-def _cable(values: dict[str, Any], prefix: str, default: Cable) -> Cable:
-    return Cable(
+def _cable(values: dict[str, Any], prefix: str, default: CableSpec) -> CableSpec:
+    return CableSpec(
         bandwidth=values.pop(f"{prefix}bandwidth", default.bandwidth),
         latency=values.pop(f"{prefix}latency", default.latency),
     )

@@ -1,10 +1,10 @@
 """Star: every endpoint on one switch that carries everything at once."""
 
-from jaxdist.network.routes import Numbers
-from jaxdist.network.topologies.fabric import Cable, Fabric, beside, same
+from jaxdist.network.routes import IntArray
+from jaxdist.network.topologies.fabric import CableSpec, Fabric, beside, same
 
 
-def star(endpoints: int, cable: Cable) -> Fabric:
+def star(endpoints: int, cable: CableSpec) -> Fabric:
     """Return a star.
 
     Args:
@@ -12,7 +12,7 @@ def star(endpoints: int, cable: Cable) -> Fabric:
         cable: kind of the cables.
 
     >>> import numpy as np
-    >>> star(4, Cable()).walk(np.array([0]), np.array([3])).tolist()
+    >>> star(4, CableSpec()).walk(np.array([0]), np.array([3])).tolist()
     [[0, 7]]
     """
     capacity, latency = same(endpoints, cable)
@@ -29,6 +29,6 @@ def star(endpoints: int, cable: Cable) -> Fabric:
     )
 
 
-def up_and_down(sources: Numbers, targets: Numbers) -> Numbers:
+def up_and_down(sources: IntArray, targets: IntArray) -> IntArray:
     """Return the ways over one switch: up the source's cable, down the target's."""
     return beside(2 * sources, 2 * targets + 1)

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from jaxdist.collectives.algorithms.rank_grid import near_square
 from jaxdist.core.errors import BadInput
-from jaxdist.network.routes import Numbers
-from jaxdist.network.topologies.fabric import Cable, Fabric, same
+from jaxdist.network.routes import IntArray
+from jaxdist.network.topologies.fabric import CableSpec, Fabric, same
 
 
-def torus(endpoints: int, cable: Cable, *, dims: Sequence[int] | None = None) -> Fabric:
+def torus(
+    endpoints: int, cable: CableSpec, *, dims: Sequence[int] | None = None
+) -> Fabric:
     """Return a torus.
 
     Args:
@@ -56,7 +58,7 @@ def torus(endpoints: int, cable: Cable, *, dims: Sequence[int] | None = None) ->
     )
 
 
-def _walk(sources: Numbers, targets: Numbers, box: tuple[int, ...]) -> Numbers:
+def _walk(sources: IntArray, targets: IntArray, box: tuple[int, ...]) -> IntArray:
     """List the cables; cable (i, k) goes from endpoint i upwards in dim k."""
     at, stride = sources.copy(), 1
     columns = []
@@ -78,8 +80,8 @@ def _walk(sources: Numbers, targets: Numbers, box: tuple[int, ...]) -> Numbers:
 
 
 def _link(
-    here: Numbers, up: NDArray[np.bool_], dim: int, stride: int, size: int, dims: int
-) -> Numbers:
+    here: IntArray, up: NDArray[np.bool_], dim: int, stride: int, size: int, dims: int
+) -> IntArray:
     place = here // stride % size
     below = here + ((place - 1) % size - place) * stride
     owner, back = np.where(up, here, below), ~up

@@ -15,9 +15,9 @@ import numpy as np
 from jaxdist.core.cluster.block_timings import signature
 from jaxdist.core.cluster.device import Device
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.profile import Layer, Profile
-from jaxdist.oracle.compute_times import Worker
-from jaxdist.oracle.step_description import Case
+from jaxdist.core.profile import LayerProfile, Profile
+from jaxdist.oracle.compute_times import ComputeCostModel
+from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
 from jaxdist.pipeline.stages import balanced
 from jaxdist.planner.layouts.space import Column
@@ -27,7 +27,7 @@ _FINEST: Final = 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class Longest:
+class LongestStage:
     """Seconds of the longest stage in one microbatch."""
 
     forward: Column
@@ -35,7 +35,7 @@ class Longest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pieces:
+class BlockCosts:
     """A network in blocks, on one device."""
 
     profile: Profile
@@ -60,7 +60,7 @@ class Pieces:
         layers = self.profile.layers
         return np.array([found.get(layer.block, last) for layer in layers], int)
 
-    def longest(self, parts: Column, tensor: Column, stages: Column) -> Longest:
+    def longest(self, parts: Column, tensor: Column, stages: Column) -> LongestStage:
         """Return the seconds of the longest stage.
 
         Args:
@@ -73,7 +73,7 @@ class Pieces:
         )
         found = np.array([self._longest(*map(int, key)) for key in keys.T])
         forward, backward = found[place.ravel()].T
-        return Longest(forward=forward, backward=backward)
+        return LongestStage(forward=forward, backward=backward)
 
     def at(self, parts: int, tensor: int) -> Column:
         """Return the seconds of each block, forward and backward, at a part.
@@ -165,9 +165,9 @@ class Pieces:
         return np.array(found)
 
     @cached_property
-    def _kinds(self) -> tuple[tuple[Layer, ...], Column]:
+    def _kinds(self) -> tuple[tuple[LayerProfile, ...], Column]:
         """One of each kind of layers of equal numbers; how many blocks have: [., .]."""
-        first: dict[tuple[Layer, bool, str], Layer] = {}
+        first: dict[tuple[LayerProfile, bool, str], LayerProfile] = {}
         timed = self.device.blocks is not None and self.profile.blocks
         of_block = {name: signature(self.profile, name) for name in self.names if timed}
         owners: dict[str, list[int]] = {}
@@ -180,7 +180,9 @@ class Pieces:
         counts = [np.bincount(x, minlength=len(self.names)) for x in owners.values()]
         return tuple(first.values()), np.array(counts)
 
-    def _worker(self, power: int, tensor: int, layers: tuple[Layer, ...]) -> Worker:
+    def _worker(
+        self, power: int, tensor: int, layers: tuple[LayerProfile, ...]
+    ) -> ComputeCostModel:
         """Return a device that has one part of 2 ** power of samples, and weights."""
         plan = Plan(mesh=MeshShape(data=2**power, tensor=tensor))
         work = {
@@ -190,10 +192,12 @@ class Pieces:
             for x in layers
         }
         ledger = Ledger(plan=plan, rows=(), work=work)
-        case = Case(
+        case = StepDescription(
             profile=self.profile, plan=plan, ledgers=(ledger,), dtype=self.dtype
         )
-        return Worker(case=case, device=self.device, ledger=ledger, microbatches=1)
+        return ComputeCostModel(
+            case=case, device=self.device, ledger=ledger, microbatches=1
+        )
 
     @cached_property
     def _cuts(self) -> dict[int, list[int]]:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.plan.placement import Placed
+from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.oracle.collective_times import seconds
 from jaxdist.oracle.link_groups import group_of
 from jaxdist.planner.layouts.space import Column
@@ -25,7 +25,7 @@ _FEW: Final = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tariff:
+class CollectiveCostTable:
     """The prices of a kind of collective along some axes."""
 
     prices: Column
@@ -50,8 +50,8 @@ class Tariff:
 
 
 def tariff(
-    kind: str, cluster: Cluster, meshes: Sequence[Placed], axes: Sequence[str]
-) -> Tariff:
+    kind: str, cluster: Cluster, meshes: Sequence[MeshPlacement], axes: Sequence[str]
+) -> CollectiveCostTable:
     """Return the prices of a kind of collective on each mesh.
 
     Args:
@@ -61,11 +61,11 @@ def tariff(
         axes: along which it moves something, where a mesh has them.
     """
     each = [_prices(kind, cluster, placed, axes) for placed in meshes]
-    return Tariff(prices=np.array(each))
+    return CollectiveCostTable(prices=np.array(each))
 
 
 def _prices(
-    kind: str, cluster: Cluster, placed: Placed, axes: Sequence[str]
+    kind: str, cluster: Cluster, placed: MeshPlacement, axes: Sequence[str]
 ) -> list[float]:
     along = tuple(axis for axis in axes if placed.mesh.size(axis) > 1)
     if not along:

@@ -29,12 +29,12 @@ from jaxdist.oracle.compute_times import ADDED
 from jaxdist.oracle.predict import MARGIN, PASSES
 from jaxdist.oracle.stage_transfers import in_turn, skew_of
 from jaxdist.pipeline.sync_schedule import EAGER
-from jaxdist.planner.layouts.block_costs import Longest, Pieces
+from jaxdist.planner.layouts.block_costs import BlockCosts, LongestStage
 from jaxdist.planner.layouts.collective_cost_table import tariff
-from jaxdist.planner.layouts.overlap_estimate import Beside
-from jaxdist.planner.layouts.schedule_counts import Ticks
-from jaxdist.planner.layouts.space import Column, Space
-from jaxdist.planner.layouts.traffic_probes import Samples
+from jaxdist.planner.layouts.overlap_estimate import OverlapEstimate
+from jaxdist.planner.layouts.schedule_counts import ScheduleCounts
+from jaxdist.planner.layouts.space import Column, PlanSpace
+from jaxdist.planner.layouts.traffic_probes import TrafficProbes
 
 _SHARE: Final = {
     "bf16": 0.5,
@@ -52,16 +52,16 @@ _SHARE: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coarse:
+class CostEstimate:
     """The estimate of a space's plans."""
 
-    space: Space
+    space: PlanSpace
     """The plans."""
     cluster: Cluster
     """The machines."""
-    pieces: Pieces
+    pieces: BlockCosts
     """What blocks take and keep."""
-    samples: Samples
+    samples: TrafficProbes
     """What the axes move, each by itself."""
     roomy: bool = False
     """Whether plans must fit with a margin: no step is traced."""
@@ -101,8 +101,8 @@ class Coarse:
         return self.space.sizes("pipe") * self.space.chunks
 
     @cached_property
-    def _ticks(self) -> Ticks:
-        return Ticks(space=self.space, crowd=self.cluster.device.crowd.value)
+    def _ticks(self) -> ScheduleCounts:
+        return ScheduleCounts(space=self.space, crowd=self.cluster.device.crowd.value)
 
     @cached_property
     def _parts(self) -> Column:
@@ -120,19 +120,19 @@ class Coarse:
         return total - ticks.rested * (one.forward + one.backward) + late
 
     @cached_property
-    def _pass(self) -> Longest:
+    def _pass(self) -> LongestStage:
         """Seconds of a microbatch in the longest stage."""
         found = self.pieces.longest(
             self._parts, self.space.sizes("tensor"), self._stages
         )
         again = found.forward * self.space.remat
         backward = found.backward + again + self._summing
-        return Longest(forward=found.forward, backward=backward)
+        return LongestStage(forward=found.forward, backward=backward)
 
     @property
-    def _beside(self) -> Beside:
+    def _beside(self) -> OverlapEstimate:
         overlap = self.cluster.overlap.value
-        return Beside(
+        return OverlapEstimate(
             space=self.space, pieces=self.pieces, samples=self.samples, overlap=overlap
         )
 

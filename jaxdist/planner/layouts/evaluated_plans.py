@@ -8,11 +8,11 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.core.text.formatting import size
 from jaxdist.oracle.predict import Prediction, predict
-from jaxdist.oracle.step_description import Case
+from jaxdist.oracle.step_description import StepDescription
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranked:
+class EvaluatedPlan:
     """A plan that could be run."""
 
     plan: Plan
@@ -22,10 +22,10 @@ class Ranked:
 
 
 @dataclass(kw_only=True)
-class Heap:
+class PlanEvaluator:
     """Plans as they are described, one after the other."""
 
-    describe: Callable[[Plan], Case]
+    describe: Callable[[Plan], StepDescription]
     """Gives a plan's case; it may refuse."""
     cluster: Cluster
     """The machines."""
@@ -33,7 +33,7 @@ class Heap:
     """Bytes of a device."""
     roomy: bool = False
     """Whether plans must fit with a margin: no step is traced."""
-    found: dict[str, Ranked] = field(default_factory=dict)
+    found: dict[str, EvaluatedPlan] = field(default_factory=dict)
     """Those that fit, by label."""
     refused: dict[str, str] = field(default_factory=dict)
     """Why others cannot be run."""
@@ -81,7 +81,7 @@ class Heap:
         for one in new:
             self.stages[one.label] = case.stages
             prediction = predict(case.under(one), self.cluster)
-            self.found[one.label] = Ranked(plan=one, prediction=prediction)
+            self.found[one.label] = EvaluatedPlan(plan=one, prediction=prediction)
 
     def again(self, title: str, plan: Plan) -> None:
         """Try a plan that does not fit with the insides of blocks computed again."""
@@ -92,7 +92,7 @@ class Heap:
         """Forget a plan that fits, since a better one like it does."""
         del self.found[plan.label]
 
-    def is_safe(self, plan: Plan, case: Case) -> bool:
+    def is_safe(self, plan: Plan, case: StepDescription) -> bool:
         """Put the prediction of a traced step in a plan's place, or strike the plan."""
         prediction = predict(case, self.cluster)
         return self._fits(plan, prediction, prediction.safe_bytes, ", traced")
@@ -108,7 +108,7 @@ class Heap:
         prediction = self.found[plan.label].prediction
         return self._fits(plan, prediction, prediction.roomy_bytes, ", not traced")
 
-    def sorted(self) -> list[Ranked]:
+    def sorted(self) -> list[EvaluatedPlan]:
         """Return the plans that can be run, the fastest first."""
         return sorted(self.found.values(), key=lambda one: one.prediction.step_s)
 
@@ -136,7 +136,7 @@ class Heap:
     def _fits(self, plan: Plan, made: Prediction, needed: int, how: str) -> bool:
         title, over = plan.label, needed - self.most
         if over <= 0:
-            self.found[title] = Ranked(plan=plan, prediction=made)
+            self.found[title] = EvaluatedPlan(plan=plan, prediction=made)
             return True
         self.found.pop(title, None)
         self.refused[title] = f"out of memory by {size(over)}{how}"
@@ -144,15 +144,17 @@ class Heap:
         return False
 
 
-class NoLayout(BadInput):
+class NoLayoutError(BadInput):
     """No layout of so many devices can be run; another number may have one."""
 
 
-def none_of(refused: dict[str, str], short: dict[str, float], most: float) -> NoLayout:
+def none_of(
+    refused: dict[str, str], short: dict[str, float], most: float
+) -> NoLayoutError:
     """Say that nothing can be run, with the smallest violation and what lifts it."""
     if not short:
         few = "; ".join(f"{title}: {why}" for title, why in [*refused.items()][:4])
-        return NoLayout(
+        return NoLayoutError(
             "no layout can be run",
             rule="a layout splits the network and its batch over all the devices",
             values=few or "nothing that may be split divides over so many devices",
@@ -160,7 +162,7 @@ def none_of(refused: dict[str, str], short: dict[str, float], most: float) -> No
         )
     nearest = min(short, key=lambda title: short[title])
     needed = most + short[nearest]
-    return NoLayout(
+    return NoLayoutError(
         "no layout can be run",
         rule=f"a layout splits the network and its batch, and fits into {size(most)}",
         values=f"the smallest needs {size(needed)}: {nearest} is {refused[nearest]}",

@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxdist.planner.layouts.evaluated_plans import Ranked
-from jaxdist.planner.layouts.objective import Objective
-from jaxdist.planner.layouts.ranking import Lost, Ranking
+from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan
+from jaxdist.planner.layouts.objective import PlanObjective
+from jaxdist.planner.layouts.ranking import PlanRanking, RejectedLayout
 
 
 @dataclass(frozen=True, kw_only=True)
-class Merged:
+class MergedRanking:
     """The layouts of one or several numbers of devices."""
 
-    plans: tuple[Ranked, ...]
+    plans: tuple[EvaluatedPlan, ...]
     """Those that fit, the best by the objective first."""
-    lost: tuple[tuple[int, Lost], ...]
+    lost: tuple[tuple[int, RejectedLayout], ...]
     """Devices, and well-known layouts that are not the first of as many: why not."""
     counted: int
     """Plans that were ordered by the first estimate."""
@@ -23,8 +23,10 @@ class Merged:
 
 
 def merged(
-    rankings: Mapping[int, Ranking], refused: Mapping[int, str], objective: Objective
-) -> Merged:
+    rankings: Mapping[int, PlanRanking],
+    refused: Mapping[int, str],
+    objective: PlanObjective,
+) -> MergedRanking:
     """Put rankings together.
 
     Args:
@@ -35,10 +37,10 @@ def merged(
     plans = [one for ranking in rankings.values() for one in ranking.plans]
     lost = [(count, x) for count, ranking in rankings.items() for x in ranking.lost]
     lost += [
-        (count, Lost(title=f"all of {count:,} devices", step_s=None, why=why))
+        (count, RejectedLayout(title=f"all of {count:,} devices", step_s=None, why=why))
         for count, why in refused.items()
     ]
-    return Merged(
+    return MergedRanking(
         plans=tuple(sorted(plans, key=objective.of)),
         lost=tuple(lost),
         counted=sum(ranking.counted for ranking in rankings.values()),

@@ -14,11 +14,11 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.planner.layouts.evaluated_plans import Ranked
+from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan
 
-By = Literal["step", "cost", "budget"]
+ObjectiveKind = Literal["step", "cost", "budget"]
 """What is made small."""
 
 HOUR: Final = 3600
@@ -26,22 +26,22 @@ HOUR: Final = 3600
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objective:
+class PlanObjective:
     """What plans are ordered by, and how many samples they are for."""
 
-    by: By = "step"
+    by: ObjectiveKind = "step"
     """What is made small."""
     samples: float | None = None
     """Samples that are to be trained on; None where nobody said."""
-    price: Number | None = None
+    price: SourcedNumber | None = None
     """Currency units of a device for an hour; None where nobody said."""
 
     def __post_init__(self) -> None:
-        if self.by not in get_args(By):
-            near = did_you_mean(self.by, get_args(By))
+        if self.by not in get_args(ObjectiveKind):
+            near = did_you_mean(self.by, get_args(ObjectiveKind))
             raise BadInput(
                 f"no objective {self.by}",
-                rule=f"an objective is one of {', '.join(get_args(By))}",
+                rule=f"an objective is one of {', '.join(get_args(ObjectiveKind))}",
                 values=f"--objective {self.by}",
                 remedy=f"did you mean {near}?" if near else "--objective cost",
             )
@@ -76,13 +76,13 @@ class Objective:
     def cost_unit(self) -> str:
         """What a cost is counted in.
 
-        >>> Objective(by="cost").cost_unit
+        >>> PlanObjective(by="cost").cost_unit
         'device-hours a sample'
         """
         unit = "device-hours" if self.price is None else "currency units"
         return unit if self.samples is not None else f"{unit} a sample"
 
-    def budget_s(self, one: Ranked) -> float | None:
+    def budget_s(self, one: EvaluatedPlan) -> float | None:
         """Return the seconds until all samples are trained on; None without a number.
 
         Args:
@@ -93,7 +93,7 @@ class Objective:
         steps = math.ceil(self.samples / one.prediction.batch)
         return steps * one.prediction.step_s
 
-    def cost(self, one: Ranked) -> float:
+    def cost(self, one: EvaluatedPlan) -> float:
         """Return what all samples cost; without a number of them, what one does.
 
         Args:
@@ -104,7 +104,7 @@ class Objective:
         seconds = made.step_s / made.batch if budget is None else budget
         return price * one.plan.mesh.devices * seconds / HOUR
 
-    def of(self, one: Ranked) -> float:
+    def of(self, one: EvaluatedPlan) -> float:
         """Return what is made small: seconds, or a cost.
 
         Args:

@@ -17,31 +17,31 @@ import numpy as np
 
 from jaxdist.oracle.overlap import at_once, in_buckets
 from jaxdist.partition.gradient_buckets import PLAIN
-from jaxdist.planner.layouts.block_costs import Longest, Pieces
-from jaxdist.planner.layouts.space import Column, Space
-from jaxdist.planner.layouts.traffic_probes import Samples
+from jaxdist.planner.layouts.block_costs import BlockCosts, LongestStage
+from jaxdist.planner.layouts.space import Column, PlanSpace
+from jaxdist.planner.layouts.traffic_probes import TrafficProbes
 
 _RATIOS: Final = np.logspace(-4, 4, 161)
 _LEAST: Final = 1e-12
 """Seconds at least, so that nothing has a ratio to something."""
 
-Both = Callable[[Column, Column], Column]
+_OverlapFunction = Callable[[Column, Column], Column]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class OverlapEstimate:
     """What plans let collectives do while they compute."""
 
-    space: Space
+    space: PlanSpace
     """The plans."""
-    pieces: Pieces
+    pieces: BlockCosts
     """What their layers take."""
-    samples: Samples
+    samples: TrafficProbes
     """What is moved of parameters."""
     overlap: float
     """As of a cluster."""
 
-    def hidden(self, passes: Longest, sums: Column, gathers: Column) -> Column:
+    def hidden(self, passes: LongestStage, sums: Column, gathers: Column) -> Column:
         """Return the seconds that each plan hides; none in stages.
 
         Args:
@@ -101,7 +101,7 @@ class Beside:
         return forward, backward, own / max(1.0, own.sum())
 
 
-def _tabled(first: Column, then: Column) -> Both:
+def _tabled(first: Column, then: Column) -> _OverlapFunction:
     """Return how long both go on at once, by the seconds of what is first and then.
 
     Args:

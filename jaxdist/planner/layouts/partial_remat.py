@@ -13,15 +13,19 @@ from dataclasses import replace
 from itertools import islice
 
 from jaxdist.core.plan import Plan
-from jaxdist.planner.layouts.cost_estimate import Coarse
-from jaxdist.planner.layouts.evaluated_plans import Heap
+from jaxdist.planner.layouts.cost_estimate import CostEstimate
+from jaxdist.planner.layouts.evaluated_plans import PlanEvaluator
 
-Fits = Callable[[Plan], bool]
+FitCheck = Callable[[Plan], bool]
 """Describes a plan, and tells whether it has room enough."""
 
 
 def keep_tails(
-    heap: Heap, rows: Sequence[int], coarse: Coarse, count: int, fits: Fits
+    heap: PlanEvaluator,
+    rows: Sequence[int],
+    coarse: CostEstimate,
+    count: int,
+    fits: FitCheck,
 ) -> None:
     """Describe the first plans that compute blocks again with as long a tail as fits.
 
@@ -47,7 +51,9 @@ def keep_tails(
             keep_tail(heap, plan, coarse.pieces.names, fits)
 
 
-def keep_tail(heap: Heap, plan: Plan, blocks: Sequence[str], fits: Fits) -> None:
+def keep_tail(
+    heap: PlanEvaluator, plan: Plan, blocks: Sequence[str], fits: FitCheck
+) -> None:
     """Describe a plan with the longest tail that fits, beside what it is.
 
     Args:
@@ -67,7 +73,9 @@ def keep_tail(heap: Heap, plan: Plan, blocks: Sequence[str], fits: Fits) -> None
             none = middle
 
 
-def _short(heap: Heap, rows: Sequence[int], coarse: Coarse) -> Iterator[Plan]:
+def _short(
+    heap: PlanEvaluator, rows: Sequence[int], coarse: CostEstimate
+) -> Iterator[Plan]:
     """Yield plans that lack memory, keep all, and should fit where they keep less."""
     space = coarse.space
     for row in rows:

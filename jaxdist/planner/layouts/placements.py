@@ -12,14 +12,14 @@ from jaxdist.core.axes import AXES
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.oracle.link_groups import group_of
-from jaxdist.planner.layouts.cost_estimate import Coarse
-from jaxdist.planner.layouts.evaluated_plans import Heap, Ranked
+from jaxdist.planner.layouts.cost_estimate import CostEstimate
+from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan, PlanEvaluator
 
 _BY_LINKS = ("bubble", "input")
 """Terms beside collectives that hang on how fast links are."""
 
 
-def place(heap: Heap, coarse: Coarse) -> None:
+def place(heap: PlanEvaluator, coarse: CostEstimate) -> None:
     """Try other placements of the layouts that were described, and keep the best.
 
     One more axis is moved to the inside; asked again it moves another. What could not
@@ -55,7 +55,7 @@ def moves(plan: Plan, inside: tuple[str, ...], cluster: Cluster) -> Iterator[Pla
             yield moved
 
 
-def least(one: Ranked, moved: Plan, cluster: Cluster) -> float:
+def least(one: EvaluatedPlan, moved: Plan, cluster: Cluster) -> float:
     """Return seconds below which no step is under another placement.
 
     Collectives along axes that come nearer may take no time, and nobody waits for them
@@ -81,7 +81,7 @@ def least(one: Ranked, moved: Plan, cluster: Cluster) -> float:
     return total
 
 
-def _firsts(heap: Heap) -> Iterator[Ranked]:
+def _firsts(heap: PlanEvaluator) -> Iterator[EvaluatedPlan]:
     """Yield the fastest plan of each mesh that has one."""
     seen: set[MeshShape] = set()
     for one in heap.sorted():

@@ -8,9 +8,13 @@ from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.text.formatting import percent
 from jaxdist.oracle.memory import is_told_by_trace
 from jaxdist.oracle.predict import Prediction
-from jaxdist.oracle.step_description import Case
-from jaxdist.planner.layouts.cost_estimate import Coarse
-from jaxdist.planner.layouts.evaluated_plans import Heap, Ranked, none_of
+from jaxdist.oracle.step_description import StepDescription
+from jaxdist.planner.layouts.cost_estimate import CostEstimate
+from jaxdist.planner.layouts.evaluated_plans import (
+    EvaluatedPlan,
+    PlanEvaluator,
+    none_of,
+)
 from jaxdist.planner.layouts.partial_remat import keep_tails
 from jaxdist.planner.layouts.placements import place
 from jaxdist.planner.layouts.shortlist import (
@@ -36,7 +40,7 @@ _SAFE: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lost:
+class RejectedLayout:
     """A layout that was described and is not at the top."""
 
     title: str
@@ -48,12 +52,12 @@ class Lost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranking:
+class PlanRanking:
     """The layouts of some devices."""
 
-    plans: tuple[Ranked, ...]
+    plans: tuple[EvaluatedPlan, ...]
     """Those that fit, the fastest first."""
-    lost: tuple[Lost, ...]
+    lost: tuple[RejectedLayout, ...]
     """Well-known ones that are not the first: why not."""
     counted: int
     """Plans that were ordered by the first estimate."""
@@ -62,13 +66,13 @@ class Ranking:
 
 
 def rank(
-    coarse: Coarse,
+    coarse: CostEstimate,
     known: Iterable[Plan],
-    describe: Callable[[Plan], Case],
+    describe: Callable[[Plan], StepDescription],
     *,
     room: float | None = None,
-    trace: Callable[[Plan], Case] | None = None,
-) -> Ranking:
+    trace: Callable[[Plan], StepDescription] | None = None,
+) -> PlanRanking:
     """Rank the plans of a space.
 
     The best settings of the best layouts are described in full, until enough of them
@@ -91,7 +95,7 @@ def rank(
         NoLayout: none of them can be run.
     """
     most = room or coarse.cluster.device.memory.value
-    heap = Heap(
+    heap = PlanEvaluator(
         describe=describe, cluster=coarse.cluster, most=most, roomy=coarse.roomy
     )
     order = shortlist(coarse, most)
@@ -110,7 +114,7 @@ def rank(
     found = heap.sorted()
     if not found:
         raise none_of(heap.refused, heap.short, most)
-    return Ranking(
+    return PlanRanking(
         plans=tuple(found),
         lost=tuple(_losses(asked, found, heap.refused)),
         counted=len(coarse.space),
@@ -119,11 +123,11 @@ def rank(
 
 
 def _begin(
-    heap: Heap,
+    heap: PlanEvaluator,
     rows: Sequence[int],
     asked: Mapping[str, Plan],
     order: Column,
-    coarse: Coarse,
+    coarse: CostEstimate,
 ) -> None:
     """Describe the best layouts, and those that are asked about."""
     for row in rows:
@@ -135,7 +139,7 @@ def _begin(
             heap.again(title, plan)
 
 
-def _go_on(heap: Heap, order: Column, coarse: Coarse) -> None:
+def _go_on(heap: PlanEvaluator, order: Column, coarse: CostEstimate) -> None:
     """Describe what else may be chosen of the layouts that came out well."""
     for one in heap.sorted():
         for plan in recut(one.plan, coarse):
@@ -148,7 +152,7 @@ def _go_on(heap: Heap, order: Column, coarse: Coarse) -> None:
     place(heap, coarse)
 
 
-def climb(heap: Heap, coarse: Coarse) -> None:
+def climb(heap: PlanEvaluator, coarse: CostEstimate) -> None:
     """Describe the first layouts in stages with other microbatches, while that helps.
 
     The estimate knows stages of equal FLOPs alone, and how many microbatches are best
@@ -163,14 +167,14 @@ def climb(heap: Heap, coarse: Coarse) -> None:
             last = first
 
 
-def _refine(heap: Heap, order: Column, coarse: Coarse) -> None:
+def _refine(heap: PlanEvaluator, order: Column, coarse: CostEstimate) -> None:
     """Describe other settings of the first plans."""
     for one in heap.sorted()[:REFINED]:
         for plan in variants(one.plan, order, coarse):
             heap.describe_in_full(plan)
 
 
-def end_splits(heap: Heap, coarse: Coarse) -> bool:
+def end_splits(heap: PlanEvaluator, coarse: CostEstimate) -> bool:
     """Describe the first layouts that split images with other ends of the split.
 
     Those alone whose estimate says that they may be about as fast as the first plan.
@@ -179,7 +183,7 @@ def end_splits(heap: Heap, coarse: Coarse) -> bool:
         Whether one of them is the first now.
     """
     found = heap.sorted()
-    best: dict[MeshShape, Ranked] = {}
+    best: dict[MeshShape, EvaluatedPlan] = {}
     for one in found:
         if one.plan.mesh.spatial_shards > 1:
             best.setdefault(one.plan.mesh, one)
@@ -190,12 +194,14 @@ def end_splits(heap: Heap, coarse: Coarse) -> bool:
     return heap.sorted()[:1] != found[:1]
 
 
-def _first(heap: Heap, mesh: MeshShape) -> Plan:
+def _first(heap: PlanEvaluator, mesh: MeshShape) -> Plan:
     """Return the fastest plan on a mesh that has one."""
     return next(one.plan for one in heap.sorted() if one.plan.mesh == mesh)
 
 
-def _describe(heap: Heap, row: int, order: Column, coarse: Coarse) -> None:
+def _describe(
+    heap: PlanEvaluator, row: int, order: Column, coarse: CostEstimate
+) -> None:
     """Describe a row, or one of its layout that should fit where it does not."""
     plan = coarse.space.plan(row)
     if heap.describe_in_full(plan) or plan.label not in heap.short:
@@ -205,7 +211,7 @@ def _describe(heap: Heap, row: int, order: Column, coarse: Coarse) -> None:
     heap.describe_in_full(coarse.space.plan(row))
 
 
-def _confirm(heap: "Heap", trace: Callable[[Plan], Case]) -> None:
+def _confirm(heap: "PlanEvaluator", trace: Callable[[Plan], StepDescription]) -> None:
     """Strike plans from the top until the first is one whose program fits.
 
     Where one was struck, what layers say of the next is not enough either.
@@ -220,7 +226,9 @@ def _confirm(heap: "Heap", trace: Callable[[Plan], Case]) -> None:
         struck = True
 
 
-def _is_confirmed(heap: Heap, plan: Plan, trace: Callable[[Plan], Case]) -> bool:
+def _is_confirmed(
+    heap: PlanEvaluator, plan: Plan, trace: Callable[[Plan], StepDescription]
+) -> bool:
     """Tell whether a plan fits with a margin, and strike it if not."""
     if is_told_by_trace(plan, heap.cluster.device):
         return heap.is_safe(plan, trace(plan))
@@ -228,19 +236,21 @@ def _is_confirmed(heap: Heap, plan: Plan, trace: Callable[[Plan], Case]) -> bool
 
 
 def _losses(
-    asked: Mapping[str, Plan], found: Sequence[Ranked], refused: Mapping[str, str]
-) -> Iterable[Lost]:
+    asked: Mapping[str, Plan],
+    found: Sequence[EvaluatedPlan],
+    refused: Mapping[str, str],
+) -> Iterable[RejectedLayout]:
     """Yield why each of the well-known layouts is not the first."""
     best = found[0]
     by_title = {_bare(one.plan): one for one in reversed(found)}
     for title, plan in asked.items():
         one = by_title.get(_bare(plan))
         if one is None:
-            yield Lost(title=plan.title, step_s=None, why=refused[title])
+            yield RejectedLayout(title=plan.title, step_s=None, why=refused[title])
         elif plan.mesh != best.plan.mesh:
             made = one.prediction
             why = reason(made, best.prediction)
-            yield Lost(title=plan.title, step_s=made.step_s, why=why)
+            yield RejectedLayout(title=plan.title, step_s=made.step_s, why=why)
 
 
 def _bare(plan: Plan) -> str:

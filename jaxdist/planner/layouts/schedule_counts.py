@@ -13,17 +13,17 @@ from typing import Final
 import numpy as np
 
 from jaxdist.pipeline.sync_schedule import EAGER
-from jaxdist.planner.layouts.space import Column, Space
+from jaxdist.planner.layouts.space import Column, PlanSpace
 
 _ALONE: Final = 2
 """Beats of a direction in which one stage alone works: the first and the last."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ticks:
+class ScheduleCounts:
     """The schedules of a space's plans."""
 
-    space: Space
+    space: PlanSpace
     """The plans."""
     crowd: float
     """As of a device."""

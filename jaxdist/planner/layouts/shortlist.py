@@ -7,10 +7,10 @@ from typing import Final
 import numpy as np
 
 from jaxdist.core.plan import Plan
-from jaxdist.core.plan.reduction import Via
+from jaxdist.core.plan.reduction import AlgorithmName
 from jaxdist.oracle.stage_transfers import in_turn
-from jaxdist.planner.layouts.cost_estimate import Coarse
-from jaxdist.planner.layouts.space import Column, Space
+from jaxdist.planner.layouts.cost_estimate import CostEstimate
+from jaxdist.planner.layouts.space import Column, PlanSpace
 from jaxdist.planner.layouts.stage_cuts import faster_cuts
 
 LAYOUTS: Final = 12
@@ -19,7 +19,7 @@ TRIED: Final = 24
 """Layouts that are described until as many of them fit."""
 SETTINGS: Final = 4
 """Settings of a layout that came out well, which are described beside its best."""
-EXACT: Final[tuple[Via, ...]] = (
+EXACT: Final[tuple[AlgorithmName, ...]] = (
     "ring",
     "halving_doubling",
     "recursive_doubling",
@@ -29,7 +29,7 @@ _ROUGH: Final = 1.1
 """A plan is left to the last if it seems to need so many times the memory there is."""
 
 
-def shortlist(coarse: Coarse, most: float) -> Column:
+def shortlist(coarse: CostEstimate, most: float) -> Column:
     """Return the rows of a space by their estimate; what seems too large comes last.
 
     Args:
@@ -43,13 +43,13 @@ def shortlist(coarse: Coarse, most: float) -> Column:
     return np.lexsort((tidy, coarse.seconds, np.where(over > 1, over, 0)))
 
 
-def first_of(order: Column, space: Space) -> list[int]:
+def first_of(order: Column, space: PlanSpace) -> list[int]:
     """Return the best row of each of the best layouts, the best first."""
     _, first = np.unique(space.mesh[order], return_index=True)
     return [int(order[place]) for place in np.sort(first)[:TRIED]]
 
 
-def at_best(plan: Plan, order: Column, coarse: Coarse) -> Plan:
+def at_best(plan: Plan, order: Column, coarse: CostEstimate) -> Plan:
     """Return a plan with the best settings of its mesh, as it is where there are none.
 
     Args:
@@ -64,7 +64,9 @@ def at_best(plan: Plan, order: Column, coarse: Coarse) -> Plan:
     return space.plan(int(own[0])) if len(own) else plan
 
 
-def smaller(row: int, needed: float, most: float, order: Column, coarse: Coarse) -> int:
+def smaller(
+    row: int, needed: float, most: float, order: Column, coarse: CostEstimate
+) -> int:
     """Return the best row of a layout that should fit; the same where there is none.
 
     Args:
@@ -79,7 +81,7 @@ def smaller(row: int, needed: float, most: float, order: Column, coarse: Coarse)
     return int(own[fits][0]) if fits.any() else row
 
 
-def variants(plan: Plan, order: Column, coarse: Coarse) -> Iterator[Plan]:
+def variants(plan: Plan, order: Column, coarse: CostEstimate) -> Iterator[Plan]:
     """Yield other settings of a plan's layout, the best first.
 
     Beside those of the space: other cuts, other ways to split weights, and parameters
@@ -106,7 +108,7 @@ def variants(plan: Plan, order: Column, coarse: Coarse) -> Iterator[Plan]:
             yield replace(plan, reduce=plan.reduce.by(way))
 
 
-def recut(plan: Plan, coarse: Coarse) -> Iterator[Plan]:
+def recut(plan: Plan, coarse: CostEstimate) -> Iterator[Plan]:
     """Yield a plan in stages of equal FLOPs with cuts of its own, if it can have them.
 
     What stages hand on decides on slow links, and how long small kernels take on fast
@@ -120,7 +122,7 @@ def recut(plan: Plan, coarse: Coarse) -> Iterator[Plan]:
         yield replace(plan, pipe=replace(plan.pipe, cuts=faster_cuts(coarse, plan)))
 
 
-def neighbours(plan: Plan, coarse: Coarse) -> Iterator[Plan]:
+def neighbours(plan: Plan, coarse: CostEstimate) -> Iterator[Plan]:
     """Yield a plan in stages with the next smaller and larger numbers of microbatches.
 
     What kernels cost by their size decides how many are best, and where the network is

@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.axes import BATCH_AXES
-from jaxdist.core.plan import MeshShape, Plan, Then, Weights
-from jaxdist.core.plan.pipeline import Order, Pipe
-from jaxdist.core.plan.placement import Placed
-from jaxdist.core.plan.reduction import Via
+from jaxdist.core.plan import AfterSpatial, MeshShape, Plan, TensorSplit
+from jaxdist.core.plan.pipeline import PipelineConfig, ScheduleName
+from jaxdist.core.plan.placement import MeshPlacement
+from jaxdist.core.plan.reduction import AlgorithmName
 from jaxdist.planner.layouts.meshes import AXES, layouts
 
 Column = NDArray[Any]
 
-ORDERS: Final[tuple[tuple[Order, int], ...]] = (
+ORDERS: Final[tuple[tuple[ScheduleName, int], ...]] = (
     ("1f1b", 1),
     ("gpipe", 1),
     ("interleaved", 2),
@@ -36,36 +36,36 @@ NOT_STAGED: Final = ("sign", "power")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choices:
+class PlanChoices:
     """What a search may choose."""
 
     axes: tuple[str, ...] = AXES
     """Axes that may have more than one device."""
     microbatches: tuple[int, ...] = (1,)
     """Numbers of parts of a batch."""
-    orders: tuple[tuple[Order, int], ...] = ORDERS[:1]
+    orders: tuple[tuple[ScheduleName, int], ...] = ORDERS[:1]
     """Schedules of a pipeline, and stages of each device."""
     remat: tuple[bool, ...] = (False,)
     """Whether insides of blocks are computed again."""
-    ways: tuple[Via, ...] = ("exact",)
+    ways: tuple[AlgorithmName, ...] = ("exact",)
     """Ways of summing along the data axis."""
     zeros: tuple[Literal[1, 3], ...] = (1, 3)
     """What fsdp shares out: the optimizer's state alone, or parameters as well."""
-    weights: tuple[Weights, ...] = ("pairs",)
+    weights: tuple[TensorSplit, ...] = ("pairs",)
     """How the tensor axis splits weights."""
     inside: tuple[str, ...] = ()
     """Axes that may be moved to the inside on devices."""
-    ends: tuple[Then, ...] = ()
+    ends: tuple[AfterSpatial, ...] = ()
     """What devices that shared images may do behind a block where these are whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Space:
+class PlanSpace:
     """Plans that could be tried, each a row of the columns."""
 
     base: Plan
     """What stays as it is."""
-    choices: Choices
+    choices: PlanChoices
     """What is chosen from."""
     meshes: tuple[MeshShape, ...]
     """Ways to deal devices out over axes."""
@@ -94,10 +94,10 @@ class Space:
         return np.array([chunks for _, chunks in self.choices.orders])[self.order]
 
     @property
-    def placed(self) -> tuple[Placed, ...]:
+    def placed(self) -> tuple[MeshPlacement, ...]:
         """The meshes on devices."""
         order = self.base.placed.order
-        return tuple(Placed(mesh=mesh, order=order) for mesh in self.meshes)
+        return tuple(MeshPlacement(mesh=mesh, order=order) for mesh in self.meshes)
 
     def zero(self, mesh: MeshShape) -> Literal[1, 3]:
         """Return what fsdp shares out in a mesh.
@@ -121,19 +121,19 @@ class Space:
             reduce=self.base.reduce.by(self.choices.ways[self.way[row]]),
         )
         if mesh.pipe == 1:
-            return replace(one, pipe=Pipe())
+            return replace(one, pipe=PipelineConfig())
         return replace(one, pipe=replace(one.pipe, schedule=schedule, chunks=chunks))
 
 
 def space_of(
     base: Plan,
     devices: int,
-    choices: Choices,
+    choices: PlanChoices,
     *,
     batch: int,
     blocks: int,
     pinned: Mapping[str, int] = MappingProxyType({}),
-) -> Space:
+) -> PlanSpace:
     """List what could be tried, but for what cannot be run at a glance.
 
     Args:
@@ -157,7 +157,7 @@ def space_of(
         indexing="ij",
     )
     mesh, micro, order, remat, way = (column.ravel() for column in columns)
-    every = Space(
+    every = PlanSpace(
         base=base,
         choices=choices,
         meshes=meshes,
@@ -170,13 +170,13 @@ def space_of(
     return of_rows(every, np.flatnonzero(_possible(every, batch, blocks)))
 
 
-def of_rows(space: Space, rows: Column | Sequence[int]) -> Space:
+def of_rows(space: PlanSpace, rows: Column | Sequence[int]) -> PlanSpace:
     """Return a space of some of the rows."""
     names = ("mesh", "micro", "order", "remat", "way")
     return replace(space, **{name: getattr(space, name)[rows] for name in names})
 
 
-def _possible(space: Space, batch: int, blocks: int) -> Column:
+def _possible(space: PlanSpace, batch: int, blocks: int) -> Column:
     """Tell which rows divide the batch and the network."""
     pipe, stages = space.sizes("pipe"), space.sizes("pipe") * space.chunks
     chunked, first = space.chunks > 1, space.order == 0
@@ -193,5 +193,5 @@ def _possible(space: Space, batch: int, blocks: int) -> Column:
     return possible
 
 
-def _places(space: Space, ways: Sequence[str]) -> list[int]:
+def _places(space: PlanSpace, ways: Sequence[str]) -> list[int]:
     return [place for place, way in enumerate(space.choices.ways) if way in ways]

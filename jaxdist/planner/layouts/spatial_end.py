@@ -19,19 +19,19 @@ from typing import Final
 import numpy as np
 
 from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
-from jaxdist.core.kernel_shape import Shape
-from jaxdist.core.plan import Plan, Then
+from jaxdist.core.kernel_shape import KernelShape
+from jaxdist.core.plan import AfterSpatial, Plan
 from jaxdist.oracle.collective_times import seconds
-from jaxdist.oracle.link_groups import Group, group_of
-from jaxdist.planner.layouts.cost_estimate import Coarse
+from jaxdist.oracle.link_groups import LinkGroup, group_of
+from jaxdist.planner.layouts.cost_estimate import CostEstimate
 from jaxdist.planner.layouts.space import Column
-from jaxdist.planner.layouts.traffic_probes import Moved
+from jaxdist.planner.layouts.traffic_probes import ProbedTraffic
 
 ENDS: Final = 4
 """Ends of a plan that are described."""
 
 
-def ended(plan: Plan, coarse: Coarse, room: float) -> Iterator[Plan]:
+def ended(plan: Plan, coarse: CostEstimate, room: float) -> Iterator[Plan]:
     """Yield a plan with other ends of its split of images, the best of them first.
 
     Args:
@@ -44,7 +44,7 @@ def ended(plan: Plan, coarse: Coarse, room: float) -> Iterator[Plan]:
     if plan.mesh.spatial_shards == 1:
         return
     names = (base.spatial_until,) if base.spatial_until else coarse.pieces.names[1:]
-    ends = Ends(plan=plan, coarse=coarse)
+    ends = SpatialEndCost(plan=plan, coarse=coarse)
     some = {
         replace(plan, spatial_until=name, spatial_then=then): ends.seconds(name, then)
         for name in names
@@ -56,15 +56,15 @@ def ended(plan: Plan, coarse: Coarse, room: float) -> Iterator[Plan]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ends:
+class SpatialEndCost:
     """A plan that splits images, and what its ends take."""
 
     plan: Plan
     """Its mesh, its microbatches and its remat count."""
-    coarse: Coarse
+    coarse: CostEstimate
     """The network in pieces, what its axes move, and the machines."""
 
-    def seconds(self, until: str, then: Then) -> float:
+    def seconds(self, until: str, then: AfterSpatial) -> float:
         """Return the seconds of what an end changes in a step, about.
 
         Args:
@@ -98,7 +98,7 @@ class Ends:
         """Return the part of layers with a window in front of a block."""
         return float(self._windows[:end].sum() / max(1.0, self._windows.sum()))
 
-    def _computed(self, end: int, then: Then) -> float:
+    def _computed(self, end: int, then: AfterSpatial) -> float:
         """Return the seconds of all blocks, forward and backward."""
         plan, pieces = self.plan, self.coarse.pieces
         few = plan.batch_shards * plan.microbatches
@@ -117,16 +117,16 @@ class Ends:
 
     def _edges(self, share: float, axis: str) -> float:
         """Return the seconds of a part of the rows that neighbours fetch."""
-        found, plan = self.coarse.samples.edges.get(axis, Moved()), self.plan
+        found, plan = self.coarse.samples.edges.get(axis, ProbedTraffic()), self.plan
         count = share * plan.microbatches * found.arrays
         payload = share * found.payload / plan.batch_shards
         kind = "collective-permute"
         return seconds(kind, payload, round(count), self._group(axis))
 
-    def _group(self, *axes: str) -> Group:
+    def _group(self, *axes: str) -> LinkGroup:
         return group_of(self.coarse.cluster, self.plan.placed, axes)
 
-    def _exchanged(self, axis: str, end: int, then: Then) -> float:
+    def _exchanged(self, axis: str, end: int, then: AfterSpatial) -> float:
         """Return the seconds in which images are put together, there and back."""
         plan, mesh = self.plan, self.plan.mesh
         group = self._group(axis)
@@ -139,5 +139,5 @@ class Ends:
         return gathered + seconds("reduce-scatter", part, times, group)
 
 
-def _is_window(shape: Shape) -> bool:
+def _is_window(shape: KernelShape) -> bool:
     return shape.kind == "convolution" and shape.taps > 1

@@ -20,15 +20,15 @@ from jaxdist.oracle.collective_times import seconds
 from jaxdist.oracle.link_groups import group_of
 from jaxdist.oracle.stage_transfers import in_turn
 from jaxdist.pipeline.plan_schedule import timetable
-from jaxdist.planner.layouts.cost_estimate import Coarse
+from jaxdist.planner.layouts.cost_estimate import CostEstimate
 from jaxdist.planner.layouts.space import Column
 
-Starts = tuple[int, ...]
+StageStarts = tuple[int, ...]
 """The first block of each stage but the first, by its place."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chain:
+class StageCutSolver:
     """Blocks that are cut into stages."""
 
     seconds: Column
@@ -36,22 +36,22 @@ class Chain:
     handed: Column
     """Bytes that each hands on, of one microbatch."""
 
-    def slowest(self, starts: Starts) -> float:
+    def slowest(self, starts: StageStarts) -> float:
         """Return the seconds of the slowest stage."""
         return float(np.add.reduceat(self.seconds, (0, *starts)).max())
 
-    def longest(self, starts: Starts) -> float:
+    def longest(self, starts: StageStarts) -> float:
         """Return the bytes of the longest message between stages."""
         return float(self.handed[np.array(starts, int) - 1].max(initial=0.0))
 
-    def cuts(self, stages: int) -> Iterator[Starts]:
+    def cuts(self, stages: int) -> Iterator[StageStarts]:
         """Yield for every longest message the cuts whose slowest stage is fastest."""
         for limit in np.unique(self.handed[:-1]):
             found = self._within(float(limit), stages)
             if found is not None:
                 yield found
 
-    def _within(self, limit: float, stages: int) -> Starts | None:
+    def _within(self, limit: float, stages: int) -> StageStarts | None:
         """Return the best cuts where little enough is handed on; None: too few."""
         sums = np.concatenate([[0.0], np.cumsum(self.seconds)])
         # Seconds of blocks a to b - 1, where a cut in front of b may be.
@@ -72,7 +72,7 @@ class Chain:
         return tuple(reversed(starts))
 
 
-def faster_cuts(coarse: Coarse, plan: Plan) -> tuple[str, ...]:
+def faster_cuts(coarse: CostEstimate, plan: Plan) -> tuple[str, ...]:
     """Return the first block of each stage but the first that make a step shortest.
 
     Args:
@@ -84,20 +84,22 @@ def faster_cuts(coarse: Coarse, plan: Plan) -> tuple[str, ...]:
     return tuple(names[start] for start in best)
 
 
-def chain_of(coarse: Coarse, plan: Plan) -> Chain:
+def chain_of(coarse: CostEstimate, plan: Plan) -> StageCutSolver:
     """Return the blocks, one microbatch through a device's part of each."""
     pieces, mesh = coarse.pieces, plan.mesh
     parts = plan.batch_shards * mesh.spatial_shards * plan.microbatches
     forward, backward = pieces.at(parts, mesh.tensor)
     handed = np.array([block.output_bytes for block in pieces.profile.blocks])
     again = np.isin(pieces.names, plan.remade(pieces.names))
-    return Chain(
+    return StageCutSolver(
         seconds=(1 + again) * forward + backward,
         handed=handed / parts,
     )
 
 
-def step_of(coarse: Coarse, plan: Plan, chain: Chain) -> Callable[[Starts], float]:
+def step_of(
+    coarse: CostEstimate, plan: Plan, chain: StageCutSolver
+) -> Callable[[StageStarts], float]:
     """Return what says about how many seconds a step takes that is cut somewhere.
 
     Args:
@@ -111,7 +113,7 @@ def step_of(coarse: Coarse, plan: Plan, chain: Chain) -> Callable[[Starts], floa
     ways = (1 + in_turn(cluster)) * exchanges
     group = group_of(cluster, plan.placed, ("pipe",))
 
-    def step(starts: Starts) -> float:
+    def step(starts: StageStarts) -> float:
         one = seconds("collective-permute", chain.longest(starts), 1, group)
         return whole + behind * chain.slowest(starts) + ways * one
 

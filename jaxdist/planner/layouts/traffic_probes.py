@@ -8,13 +8,13 @@ from jaxdist.core.axes import SPATIAL_AXES
 from jaxdist.core.cluster.device import Device
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.oracle.compute_times import Worker
-from jaxdist.oracle.step_description import Case
-from jaxdist.partition.traffic import Traffic
+from jaxdist.oracle.compute_times import ComputeCostModel
+from jaxdist.oracle.step_description import StepDescription
+from jaxdist.partition.traffic import PlannedCollective
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
+class ProbedTraffic:
     """Traffic of one kind in one microbatch, or step."""
 
     payload: float = 0.0
@@ -24,7 +24,7 @@ class Moved:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Samples:
+class TrafficProbes:
     """What axes move where each of them is alone."""
 
     parameters: int
@@ -41,17 +41,21 @@ class Samples:
     """Bytes of the parameters as they are used for each byte of them."""
     axes: tuple[str, ...] = ()
     """Axes that split something of this network."""
-    sums: Moved = Moved()
+    sums: ProbedTraffic = ProbedTraffic()
     """Of gradients, in a step."""
-    statistics: Moved = Moved()
+    statistics: ProbedTraffic = ProbedTraffic()
     """Of batch norms, in a microbatch."""
-    gathers: Moved = Moved()
+    gathers: ProbedTraffic = ProbedTraffic()
     """Of parameters that fsdp shares out, in a microbatch."""
-    scatters: Moved = Moved()
+    scatters: ProbedTraffic = ProbedTraffic()
     """Of their gradients, in a step."""
-    tensor: Mapping[str, Moved] = field(default_factory=lambda: MappingProxyType({}))
+    tensor: Mapping[str, ProbedTraffic] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
     """Of layers whose weights are split, by kind of collective."""
-    edges: Mapping[str, Moved] = field(default_factory=lambda: MappingProxyType({}))
+    edges: Mapping[str, ProbedTraffic] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
     """Of split images, by axis."""
 
 
@@ -59,10 +63,10 @@ def sample(
     base: Plan,
     devices: int,
     axes: Sequence[str],
-    describe: Callable[[Plan], Case],
+    describe: Callable[[Plan], StepDescription],
     parameters: int,
     device: Device,
-) -> Samples:
+) -> TrafficProbes:
     """Describe a layout along each axis alone, and read what it moves.
 
     An axis that refuses the smallest number of devices is left out.
@@ -84,7 +88,7 @@ def sample(
     whole = rows.get("data") or rows.get("spatial_h") or rows.get("fsdp") or ()
     tensor = cases.get("tensor")
     kept = tensor.held["parameters"] / parameters if tensor else 1.0
-    return Samples(
+    return TrafficProbes(
         parameters=parameters,
         state=state,
         batch=some.batch_bytes,
@@ -101,25 +105,28 @@ def sample(
     )
 
 
-def _divided(case: Case, device: Device) -> frozenset[str]:
+def _divided(case: StepDescription, device: Device) -> frozenset[str]:
     """Return the layers of which a device along the tensor axis does a part."""
     micro, halfway = case.microbatches, (1 + 1 / case.plan.mesh.tensor) / 2
-    worker = Worker(
+    worker = ComputeCostModel(
         case=case, device=device, ledger=case.ledgers[0], microbatches=micro
     )
     whole = halfway / case.shards / micro
     return frozenset(x.name for x in case.profile.layers if worker.share(x) < whole)
 
 
-def _used(rows: Sequence[Traffic], parameters: int) -> float:
+def _used(rows: Sequence[PlannedCollective], parameters: int) -> float:
     """Return the bytes that are put together at a time for each byte of them."""
     whole = sum(row.payload // row.arrays for row in rows if row.what == "parameters")
     return whole / parameters or 1.0
 
 
 def _cases(
-    base: Plan, few: int, axes: Sequence[str], describe: Callable[[Plan], Case]
-) -> Iterator[tuple[str, Case]]:
+    base: Plan,
+    few: int,
+    axes: Sequence[str],
+    describe: Callable[[Plan], StepDescription],
+) -> Iterator[tuple[str, StepDescription]]:
     for axis in axes if few > 1 else ():
         if axis == "pipe":
             continue
@@ -135,29 +142,31 @@ def _along(base: Plan, axis: str, devices: int) -> Plan:
     return replace(one, mesh=mesh, microbatches=1)
 
 
-def _total(rows: Sequence[Traffic], *, what: str) -> Moved:
+def _total(rows: Sequence[PlannedCollective], *, what: str) -> ProbedTraffic:
     own = [row for row in rows if row.what == what]
-    return Moved(
+    return ProbedTraffic(
         payload=sum(row.payload for row in own), arrays=sum(row.arrays for row in own)
     )
 
 
-def _of_tensor(rows: Sequence[Traffic], devices: int) -> dict[str, Moved]:
+def _of_tensor(
+    rows: Sequence[PlannedCollective], devices: int
+) -> dict[str, ProbedTraffic]:
     """Sum what layers move; what is dealt out is counted whole."""
-    found: dict[str, Moved] = {}
+    found: dict[str, ProbedTraffic] = {}
     for row in rows:
         if row.what in ("all-reduce", "gradients", "statistics", "lengths"):
             continue
-        was = found.get(row.kind, Moved())
+        was = found.get(row.kind, ProbedTraffic())
         whole = devices if row.kind == "reduce-scatter" else 1
-        found[row.kind] = Moved(
+        found[row.kind] = ProbedTraffic(
             payload=was.payload + whole * row.payload, arrays=was.arrays + row.arrays
         )
     return found
 
 
-def _edges(rows: Sequence[Traffic]) -> Moved:
+def _edges(rows: Sequence[PlannedCollective]) -> ProbedTraffic:
     own = [row for row in rows if row.kind == "collective-permute"]
-    return Moved(
+    return ProbedTraffic(
         payload=sum(row.payload for row in own), arrays=sum(row.arrays for row in own)
     )

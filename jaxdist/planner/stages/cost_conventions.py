@@ -18,11 +18,11 @@ from typing import Final, Literal
 import numpy as np
 
 from jaxdist.core.errors import BadInput
-from jaxdist.planner.stages.cut_points import Floats
+from jaxdist.planner.stages.cut_points import FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class CostConvention:
     """A convention of what stages and cuts cost."""
 
     overlap: float = 1.0
@@ -42,8 +42,8 @@ class Form:
             )
 
     def stage(
-        self, seconds: Floats, parameters: Floats, copies: int, bandwidth: float
-    ) -> Floats:
+        self, seconds: FloatArray, parameters: FloatArray, copies: int, bandwidth: float
+    ) -> FloatArray:
         """Return T, seconds of a stage for a minibatch.
 
         Args:
@@ -64,7 +64,7 @@ class Form:
             return 2.0 * (copies - 1)
         return 4.0 * (copies - 1) / copies
 
-    def cut(self, crossing: Floats, copies: int, bandwidth: float) -> Floats:
+    def cut(self, crossing: FloatArray, copies: int, bandwidth: float) -> FloatArray:
         """Return seconds that a cut takes for a minibatch, there and back.
 
         Args:
@@ -77,8 +77,8 @@ class Form:
 
 
 FORMS: Final = {
-    "max": Form(),
-    "max_2m1": Form(sync="published"),
-    "sum": Form(overlap=0.0),
+    "max": CostConvention(),
+    "max_2m1": CostConvention(sync="published"),
+    "sum": CostConvention(overlap=0.0),
 }
 """Named forms: all of a ring sum hidden, as published, and as the authors' program."""

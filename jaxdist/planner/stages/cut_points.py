@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.planner.stages.graph import Graph
+from jaxdist.planner.stages.graph import LayerGraph
 
-Floats = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 MOST_SETS: Final = 60_000
 """Sets of nodes that are walked through at most, cut at or not."""
@@ -26,20 +26,20 @@ at each three places.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Places:
+class CutPoints:
     """Sets of nodes, none to all, smaller ones first; arrays have an entry each."""
 
     members: tuple[int, ...]
     """Which nodes are before it: bit i is node i of the graph."""
-    seconds: Floats
+    seconds: FloatArray
     """Forward and backward, of all before it."""
-    parameters: Floats
+    parameters: FloatArray
     """Bytes of theirs."""
-    kept: Floats
+    kept: FloatArray
     """Bytes of activations they keep."""
-    made: Floats
+    made: FloatArray
     """Bytes that they hand on."""
-    crossing: Floats
+    crossing: FloatArray
     """Bytes that cross it, one way."""
     within: NDArray[np.bool_] | None = None
     """[i, j]: place j has all nodes of place i; None where it does for all i < j."""
@@ -48,7 +48,7 @@ class Places:
         """Count them, both ends included."""
         return len(self.members)
 
-    def between(self, sums: Floats, none: float) -> Floats:
+    def between(self, sums: FloatArray, none: float) -> FloatArray:
         """Return [i, j]: what place j has more than place i, `none` where it has not.
 
         Args:
@@ -62,7 +62,7 @@ class Places:
         return np.where(more, np.maximum(found, 0.0), none)
 
 
-def ordered(graph: Graph) -> Places:
+def ordered(graph: LayerGraph) -> CutPoints:
     """Return the places between neighbours in the graph's order."""
     members, before = [0], 0
     for node in graph.order:
@@ -75,8 +75,8 @@ def ordered(graph: Graph) -> Places:
 
 
 def all_sets(
-    graph: Graph, useful: Callable[[Places], NDArray[np.bool_]], *, nested: bool
-) -> Places:
+    graph: LayerGraph, useful: Callable[[CutPoints], NDArray[np.bool_]], *, nested: bool
+) -> CutPoints:
     """Return every set of nodes that is a place, the ones without a use left out.
 
     Args:
@@ -97,7 +97,7 @@ def all_sets(
     return replace(_places(graph, members), within=within)
 
 
-def _sets(graph: Graph) -> list[int]:
+def _sets(graph: LayerGraph) -> list[int]:
     """Walk from no node to all, one more at a time."""
     readers = _readers(graph)
     needs = [0] * len(graph.nodes)
@@ -129,12 +129,12 @@ def _members(bits: int) -> Iterator[int]:
         bits ^= lowest
 
 
-def _readers(graph: Graph) -> list[list[int]]:
+def _readers(graph: LayerGraph) -> list[list[int]]:
     place = {node.name: i for i, node in enumerate(graph.nodes)}
     return [[place[r] for r in graph.readers[node.name]] for node in graph.nodes]
 
 
-def _places(graph: Graph, members: Sequence[int]) -> Places:
+def _places(graph: LayerGraph, members: Sequence[int]) -> CutPoints:
     nodes = graph.nodes
     held = _bits(members, len(nodes))
     each = [[n.seconds, n.parameters, n.kept, n.output] for n in nodes]
@@ -143,7 +143,7 @@ def _places(graph: Graph, members: Sequence[int]) -> Places:
     for node, readers in enumerate(_readers(graph)):
         over = held[:, node] & ~held[:, readers].all(axis=1)
         crossing += np.where(over, nodes[node].output, 0.0)
-    return Places(
+    return CutPoints(
         members=tuple(members),
         seconds=seconds,
         parameters=parameters,
@@ -172,7 +172,7 @@ def _within(members: Sequence[int], nodes: int) -> NDArray[np.bool_]:
     return ~lacks
 
 
-def _too_many(graph: Graph, found: int, most: int) -> BadInput:
+def _too_many(graph: LayerGraph, found: int, most: int) -> BadInput:
     return BadInput(
         f"{graph.source} has too many places to be cut at",
         rule=f"--cuts any looks at each set of nodes that may come first, {most:,} at "

@@ -42,7 +42,7 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Graph:
+class LayerGraph:
     """Nodes, and the edges from the one that makes something to the one that reads it.
 
     Raises:
@@ -114,7 +114,7 @@ def _ranks(nodes: Sequence[Node]) -> dict[str, tuple[int, str]]:
     }
 
 
-def _check_names(graph: Graph) -> None:
+def _check_names(graph: LayerGraph) -> None:
     if not graph.nodes:
         raise BadInput(
             f"{graph.source} has no node that computes",
@@ -134,7 +134,7 @@ def _check_names(graph: Graph) -> None:
         seen.add(node.name)
 
 
-def _check_edges(graph: Graph) -> None:
+def _check_edges(graph: LayerGraph) -> None:
     names = [node.name for node in graph.nodes]
     known = set(names)
     for edge in graph.edges:
@@ -163,7 +163,7 @@ def _check_numbers(source: str, node: Node) -> None:
             )
 
 
-def _check_times(graph: Graph) -> None:
+def _check_times(graph: LayerGraph) -> None:
     if any(node.seconds for node in graph.nodes):
         return
     first, *more = graph.nodes
@@ -184,7 +184,7 @@ def untimed(source: str, node: Node, more: int = 0) -> BadInput:
     )
 
 
-def _cyclic(graph: Graph) -> BadInput:
+def _cyclic(graph: LayerGraph) -> BadInput:
     cycle = _cycle(graph)
     return BadInput(
         f"{graph.source} has a cycle through {cycle[0]}",
@@ -194,7 +194,7 @@ def _cyclic(graph: Graph) -> BadInput:
     )
 
 
-def _cycle(graph: Graph) -> list[str]:
+def _cycle(graph: LayerGraph) -> list[str]:
     """Walk backwards among nodes that never get ready, until one comes twice."""
     done = {graph.nodes[i].name for i in graph.order}
     makers = {reader: maker for maker, reader in graph.edges if maker not in done}

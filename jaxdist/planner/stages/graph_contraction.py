@@ -13,14 +13,14 @@ What is lost are stages without any work, which only take devices off others.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from jaxdist.planner.stages.graph import Graph, Node
+from jaxdist.planner.stages.graph import LayerGraph, Node
 
 
 @dataclass(frozen=True, kw_only=True)
-class Condensed:
+class ContractedGraph:
     """A smaller graph, and what its nodes stand for."""
 
-    graph: Graph
+    graph: LayerGraph
     """Fewer nodes."""
     groups: dict[str, tuple[str, ...]]
     """Names of the nodes that each of its nodes stands for."""
@@ -37,7 +37,7 @@ class Condensed:
         return frozenset(name for one in own for name in self.groups[one])
 
 
-def condensed(graph: Graph, *, keeps: bool) -> Condensed:
+def condensed(graph: LayerGraph, *, keeps: bool) -> ContractedGraph:
     """Return a smaller graph that has as good plans, but for stages without work.
 
     Args:
@@ -54,15 +54,15 @@ def condensed(graph: Graph, *, keeps: bool) -> Condensed:
         nodes[maker] = _joined(nodes[maker], nodes.pop(reader), last=last)
         groups[maker] += groups.pop(reader)
         edges = {(maker if a == reader else a, b) for a, b in edges if (a, b) != pair}
-    small = Graph(
+    small = LayerGraph(
         source=graph.source, nodes=tuple(nodes.values()), edges=tuple(sorted(edges))
     )
-    return Condensed(graph=small, groups=groups, first=first)
+    return ContractedGraph(graph=small, groups=groups, first=first)
 
 
-def whole(graph: Graph) -> Condensed:
+def whole(graph: LayerGraph) -> ContractedGraph:
     """Return a graph as it is."""
-    return Condensed(
+    return ContractedGraph(
         graph=graph, groups={node.name: (node.name,) for node in graph.nodes}, first=()
     )
 
@@ -71,7 +71,7 @@ def _free(node: Node, keeps: bool) -> bool:
     return not (node.seconds or node.parameters or (keeps and node.kept))
 
 
-def _first(graph: Graph, keeps: bool) -> Iterator[str]:
+def _first(graph: LayerGraph, keeps: bool) -> Iterator[str]:
     makers: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
     for maker, reader in graph.edges:
         makers[reader].append(maker)

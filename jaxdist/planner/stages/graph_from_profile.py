@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.profile import Block, Layer, Profile
-from jaxdist.planner.layer_times import Speed
-from jaxdist.planner.stages.graph import Graph, Node
+from jaxdist.core.profile import BlockProfile, LayerProfile, Profile
+from jaxdist.planner.layer_times import LayerTimeModel
+from jaxdist.planner.stages.graph import LayerGraph, Node
 
 _NEEDED: Final = ("output_bytes", "parameter_bytes", "flops_forward", "flops_backward")
 _SECONDS: Final = ("seconds_forward", "seconds_backward")
@@ -65,7 +65,9 @@ def _check(block: Mapping[str, Any], source: str) -> None:
             )
 
 
-def of_profile(profile: Profile, source: str, speed: Speed | None = None) -> Graph:
+def of_profile(
+    profile: Profile, source: str, speed: LayerTimeModel | None = None
+) -> LayerGraph:
     """Return the blocks of a profile as a chain.
 
     A block takes the seconds measured of it, or of all its layers; without them those
@@ -89,7 +91,7 @@ def of_profile(profile: Profile, source: str, speed: Speed | None = None) -> Gra
         )
     nodes = tuple(_node(block, profile, source, speed) for block in profile.blocks)
     names = [node.name for node in nodes]
-    return Graph(
+    return LayerGraph(
         source=source,
         nodes=nodes,
         edges=tuple(itertools.pairwise(names)),
@@ -97,7 +99,9 @@ def of_profile(profile: Profile, source: str, speed: Speed | None = None) -> Gra
     )
 
 
-def _node(block: Block, profile: Profile, source: str, speed: Speed | None) -> Node:
+def _node(
+    block: BlockProfile, profile: Profile, source: str, speed: LayerTimeModel | None
+) -> Node:
     layers = _layers(block, profile)
     own = _measured([block]) or _measured(layers)
     if own is not None and block.flops and not any(own):
@@ -117,16 +121,18 @@ def _node(block: Block, profile: Profile, source: str, speed: Speed | None) -> N
     )
 
 
-def _layers(block: Block, profile: Profile) -> list[Layer]:
+def _layers(block: BlockProfile, profile: Profile) -> list[LayerProfile]:
     return [row for row in profile.layers if row.block == block.name]
 
 
-def _parts(block: Block, layers: Sequence[Layer]) -> Sequence[Layer]:
+def _parts(
+    block: BlockProfile, layers: Sequence[LayerProfile]
+) -> Sequence[LayerProfile]:
     """Return the layers of a block, or itself where they do not say what it does."""
     return layers if sum(row.flops for row in layers) == block.flops else [block]
 
 
-def _origin(profile: Profile, speed: Speed | None) -> str:
+def _origin(profile: Profile, speed: LayerTimeModel | None) -> str:
     """Say where the times are from."""
     measured = sum(
         (_measured([block]) or _measured(_layers(block, profile))) is not None
@@ -137,12 +143,14 @@ def _origin(profile: Profile, speed: Speed | None) -> str:
     return speed.origin + f", {measured} blocks measured" * bool(measured)
 
 
-def _predicted(rows: Sequence[Layer], speed: Speed | None) -> tuple[float, float]:
+def _predicted(
+    rows: Sequence[LayerProfile], speed: LayerTimeModel | None
+) -> tuple[float, float]:
     each = [speed.seconds(row) for row in rows] if speed else []
     return sum(forward for forward, _ in each), sum(backward for _, backward in each)
 
 
-def _measured(rows: Sequence[Layer]) -> tuple[float, float] | None:
+def _measured(rows: Sequence[LayerProfile]) -> tuple[float, float] | None:
     """Add up what was measured, if all of it was."""
     forward = [row.seconds_forward for row in rows]
     backward = [row.seconds_backward for row in rows]
@@ -151,7 +159,7 @@ def _measured(rows: Sequence[Layer]) -> tuple[float, float] | None:
     return sum(s or 0.0 for s in forward), sum(s or 0.0 for s in backward)
 
 
-def _unmeasured(block: Block, source: str) -> BadInput:
+def _unmeasured(block: BlockProfile, source: str) -> BadInput:
     return BadInput(
         f"{source}: {block.name} was not measured",
         rule="a block has measured seconds, or those of a device",
@@ -163,7 +171,7 @@ def _unmeasured(block: Block, source: str) -> BadInput:
     )
 
 
-def _idle(block: Block, source: str) -> BadInput:
+def _idle(block: BlockProfile, source: str) -> BadInput:
     return BadInput(
         f"{source}: {block.name} takes no time",
         rule="a block that has FLOPs takes time",

@@ -6,14 +6,14 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.text.formatting import size
-from jaxdist.planner.stages.memory import Memory
-from jaxdist.planner.stages.search import Search
+from jaxdist.planner.stages.memory import MemoryBudget
+from jaxdist.planner.stages.search import PipeDreamSolver
 
 _TRIES: Final = 12
 """Halvings of the range in which the least memory lies."""
 
 
-def infeasible(search: Search, source: str) -> BadInput:
+def infeasible(search: PipeDreamSolver, source: str) -> BadInput:
     """Return the refusal of a search that found nothing.
 
     Args:
@@ -42,7 +42,7 @@ def infeasible(search: Search, source: str) -> BadInput:
     )
 
 
-def _least(search: Search) -> float:
+def _least(search: PipeDreamSolver) -> float:
     """Return memory that is enough, hardly more than the least that is.
 
     The limit is not enough; all of everything for each device is.
@@ -60,9 +60,9 @@ def _least(search: Search) -> float:
     return _up(high)
 
 
-def _with(search: Search, limit: float) -> float:
-    memory: Memory = replace(search.memory, limit=limit)
-    return Search(
+def _with(search: PipeDreamSolver, limit: float) -> float:
+    memory: MemoryBudget = replace(search.memory, limit=limit)
+    return PipeDreamSolver(
         search.places, search.tiers, search.form, memory, straight=search.straight
     ).seconds
 

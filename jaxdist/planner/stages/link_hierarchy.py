@@ -10,7 +10,7 @@ from jaxdist.core.errors import BadInput
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tier:
+class LinkLevel:
     """Components of a tier, and the links between them."""
 
     size: int
@@ -21,7 +21,7 @@ class Tier:
 
 def tiers(
     workers: int | None, sizes: Sequence[int], bandwidths: Sequence[float]
-) -> tuple[Tier, ...]:
+) -> tuple[LinkLevel, ...]:
     """Return tiers, innermost first.
 
     Args:
@@ -50,10 +50,10 @@ def tiers(
     _check_product(workers, sizes)
     given = tuple(bandwidths) * (len(sizes) if len(bandwidths) == 1 else 1)
     _check_bandwidths(sizes, given)
-    return tuple(Tier(size=n, bandwidth=b) for n, b in zip(sizes, given))
+    return tuple(LinkLevel(size=n, bandwidth=b) for n, b in zip(sizes, given))
 
 
-def tiers_of(cluster: Cluster, workers: int | None) -> tuple[Tier, ...]:
+def tiers_of(cluster: Cluster, workers: int | None) -> tuple[LinkLevel, ...]:
     """Return the tiers of neighbouring devices of a cluster, innermost first.
 
     Args:
@@ -70,7 +70,7 @@ def tiers_of(cluster: Cluster, workers: int | None) -> tuple[Tier, ...]:
         if rest > level.size and rest % level.size:
             raise _not_full(cluster, level, rest * full, full)
         rate = level.bandwidth.value / level.oversubscription.value
-        found.append(Tier(size=min(rest, level.size), bandwidth=rate))
+        found.append(LinkLevel(size=min(rest, level.size), bandwidth=rate))
         rest, full = -(-rest // level.size), full * level.size
     return tuple(tier for tier in found if tier.size > 1) or (found[0],)
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal
 
-from jaxdist.planner.stages.cut_points import Floats
+from jaxdist.planner.stages.cut_points import FloatArray
 
 MODELS: Final = ("in-flight", "upstream")
 """Names of the two ways to count."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
+class MemoryBudget:
     """A limit, and how bytes are counted against it."""
 
     limit: float
@@ -36,8 +36,12 @@ class Memory:
         return math.isfinite(self.limit)
 
     def bytes(
-        self, kept: Floats, made: Floats, parameters: Floats, behind: Fraction
-    ) -> Floats:
+        self,
+        kept: FloatArray,
+        made: FloatArray,
+        parameters: FloatArray,
+        behind: Fraction,
+    ) -> FloatArray:
         """Return the bytes of a device of a stage, for arrays of stages.
 
         Args:
@@ -52,7 +56,7 @@ class Memory:
         return held * (kept + parameters) + parameters
 
 
-UNLIMITED: Final = Memory(limit=math.inf)
+UNLIMITED: Final = MemoryBudget(limit=math.inf)
 """Nothing is refused."""
 
 

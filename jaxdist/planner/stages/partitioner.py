@@ -10,18 +10,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from jaxdist.planner.stages.cut_points import Places, all_sets, ordered
-from jaxdist.planner.stages.graph import Graph
-from jaxdist.planner.stages.graph_contraction import Condensed, condensed, whole
+from jaxdist.planner.stages.cut_points import CutPoints, all_sets, ordered
+from jaxdist.planner.stages.graph import LayerGraph
+from jaxdist.planner.stages.graph_contraction import ContractedGraph, condensed, whole
 from jaxdist.planner.stages.infeasible import infeasible
 from jaxdist.planner.stages.memory import in_flight
 from jaxdist.planner.stages.pruning import useful
-from jaxdist.planner.stages.search import Part, Search
+from jaxdist.planner.stages.search import LevelAllocation, PipeDreamSolver
 from jaxdist.planner.stages.search_cost import check_effort
-from jaxdist.planner.stages.stage_plan import Answer, Question, Stage
+from jaxdist.planner.stages.stage_plan import StageAllocation, StagePlan, StageQuery
 
 
-def partition(asked: Question) -> Answer:
+def partition(asked: StageQuery) -> StagePlan:
     """Return the stages whose slowest is fastest.
 
     Raises:
@@ -40,7 +40,7 @@ def partition(asked: Question) -> Answer:
     return _answer(asked, search, small)
 
 
-def _around_any(asked: Question, graph: Graph, bound: float) -> Places:
+def _around_any(asked: StageQuery, graph: LayerGraph, bound: float) -> CutPoints:
     """Return the places that a plan faster than one of `bound` seconds may have."""
     return all_sets(
         graph,
@@ -49,17 +49,19 @@ def _around_any(asked: Question, graph: Graph, bound: float) -> Places:
     )
 
 
-def _search(asked: Question, places: Places) -> Search:
-    return Search(
+def _search(asked: StageQuery, places: CutPoints) -> PipeDreamSolver:
+    return PipeDreamSolver(
         places, asked.tiers, asked.form, asked.memory, straight=asked.straight
     )
 
 
-def _answer(asked: Question, search: Search, small: Condensed) -> Answer:
+def _answer(
+    asked: StageQuery, search: PipeDreamSolver, small: ContractedGraph
+) -> StagePlan:
     parts, places = search.parts, search.places
     own = [tier.size for tier in asked.tiers]
     everywhere = [(size, 0, len(places) - 1) for size in own]
-    return Answer(
+    return StagePlan(
         question=asked,
         stages=tuple(_stages(asked, places, parts, small)),
         config=_config(parts),
@@ -77,7 +79,7 @@ def _answer(asked: Question, search: Search, small: Condensed) -> Answer:
     )
 
 
-def _fewer(search: Search) -> tuple[int, float] | None:
+def _fewer(search: PipeDreamSolver) -> tuple[int, float] | None:
     """Say how many devices were better: the recurrences put all of them to use."""
     if search.memory.counts:
         return None
@@ -89,12 +91,15 @@ def _fewer(search: Search) -> tuple[int, float] | None:
     return devices, float(times[best])
 
 
-Around = tuple[int, int, int]
+EnclosingAllocation = tuple[int, int, int]
 """Copies, place in front and place behind of a part."""
 
 
 def _over(
-    asked: Question, places: Places, seconds: float, around: Sequence[Around]
+    asked: StageQuery,
+    places: CutPoints,
+    seconds: float,
+    around: Sequence[EnclosingAllocation],
 ) -> float:
     """Return what seconds inside of parts are outside of them.
 
@@ -112,8 +117,8 @@ def _over(
 
 
 def _leaves(
-    parts: Sequence[Part], outside: tuple[Part, ...] = ()
-) -> Iterator[tuple[Part, tuple[Part, ...]]]:
+    parts: Sequence[LevelAllocation], outside: tuple[LevelAllocation, ...] = ()
+) -> Iterator[tuple[LevelAllocation, tuple[LevelAllocation, ...]]]:
     """Yield the parts that are on devices, each with those around it, inside out."""
     for part in parts:
         if part.inner:
@@ -123,8 +128,11 @@ def _leaves(
 
 
 def _stages(
-    asked: Question, places: Places, parts: Sequence[Part], small: Condensed
-) -> Iterator[Stage]:
+    asked: StageQuery,
+    places: CutPoints,
+    parts: Sequence[LevelAllocation],
+    small: ContractedGraph,
+) -> Iterator[StageAllocation]:
     order = [asked.graph.nodes[i].name for i in asked.graph.order]
     done = set[str]()
     for leaf, line in _leaves(parts):
@@ -136,7 +144,7 @@ def _stages(
         held = small.names(places.members[leaf.end]).union(small.first) - done
         done |= held
         most = in_flight(leaf.behind)
-        yield Stage(
+        yield StageAllocation(
             nodes=tuple(name for name in order if name in held),
             replicas=math.prod(part.copies for part in line),
             seconds=_over(asked, places, compute, around),
@@ -150,7 +158,9 @@ def _stages(
         )
 
 
-def _cut(asked: Question, places: Places, line: Sequence[Part]) -> float:
+def _cut(
+    asked: StageQuery, places: CutPoints, line: Sequence[LevelAllocation]
+) -> float:
     """Return the seconds of the cut in front of a leaf.
 
     It is one of the outermost tier on which a part begins there, and not before.
@@ -166,7 +176,7 @@ def _cut(asked: Question, places: Places, line: Sequence[Part]) -> float:
     return _over(asked, places, inner, outside) if outside else inner
 
 
-def _sent(places: Places, parts: Sequence[Part]) -> float:
+def _sent(places: CutPoints, parts: Sequence[LevelAllocation]) -> float:
     """Return the bytes that all devices send for a minibatch."""
     total = 0.0
     for number, part in enumerate(parts):
@@ -177,11 +187,11 @@ def _sent(places: Places, parts: Sequence[Part]) -> float:
     return total
 
 
-def _config(parts: Sequence[Part]) -> str:
+def _config(parts: Sequence[LevelAllocation]) -> str:
     """Write parts as PipeDream does.
 
     >>> from fractions import Fraction
-    >>> part = lambda n, *inner: Part(
+    >>> part = lambda n, *inner: LevelAllocation(
     ...     start=0, end=1, copies=n, behind=Fraction(0), inner=inner
     ... )
     >>> _config([part(3, part(4)), part(1, part(1), part(3))])

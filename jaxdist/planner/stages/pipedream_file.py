@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.planner.stages.graph import Graph, Node, untimed
+from jaxdist.planner.stages.graph import LayerGraph, Node, untimed
 
 FIELDS: Final = (
     "forward_compute_time",
@@ -33,7 +33,7 @@ _MILLI: Final = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Line:
+class _ProfileLine:
     """A line of the file that says something."""
 
     number: int
@@ -41,7 +41,7 @@ class _Line:
     parts: tuple[str, ...]
 
 
-def read_pipedream(text: str, source: str) -> Graph:
+def read_pipedream(text: str, source: str) -> LayerGraph:
     """Read a profile.
 
     Inputs (nodes that read nothing and are called `Input...`) are left out, as the
@@ -54,7 +54,7 @@ def read_pipedream(text: str, source: str) -> Graph:
 
     Raises:
         BadInput: a line that is neither node nor edge, a size or time that is missing
-            or no number, a layer that takes no time, or what `Graph` refuses.
+            or no number, a layer that takes no time, or what `LayerGraph` refuses.
     """
     lines = list(_lines(text))
     nodes = [_node(line, source) for line in lines if _is_node(line)]
@@ -70,27 +70,27 @@ def read_pipedream(text: str, source: str) -> Graph:
     if idle:
         raise untimed(source, idle[0], len(idle) - 1)
     inner = dict.fromkeys(edge for edge in edges if edge[0] not in inputs)
-    return Graph(source=source, nodes=kept, edges=tuple(inner))
+    return LayerGraph(source=source, nodes=kept, edges=tuple(inner))
 
 
 def _computes(node: Node) -> bool:
     return bool(node.parameters or _COMPUTES.match(node.label))
 
 
-def _lines(text: str) -> list[_Line]:
+def _lines(text: str) -> list[_ProfileLine]:
     found = []
     for number, line in enumerate(text.lstrip("\ufeff").splitlines(), start=1):
         if line.strip():
             parts = tuple(part.strip() for part in line.split(_BETWEEN))
-            found.append(_Line(number=number, text=line.strip(), parts=parts))
+            found.append(_ProfileLine(number=number, text=line.strip(), parts=parts))
     return found
 
 
-def _is_node(line: _Line) -> bool:
+def _is_node(line: _ProfileLine) -> bool:
     return len(line.parts) >= 3 or "_time=" in line.parts[-1]
 
 
-def _edge(line: _Line, source: str) -> tuple[str, str]:
+def _edge(line: _ProfileLine, source: str) -> tuple[str, str]:
     if len(line.parts) == 2 and all(line.parts) and "=" not in line.parts[1]:
         return line.parts[0], line.parts[1]
     raise BadInput(
@@ -103,7 +103,7 @@ def _edge(line: _Line, source: str) -> tuple[str, str]:
     )
 
 
-def _node(line: _Line, source: str) -> Node:
+def _node(line: _ProfileLine, source: str) -> Node:
     name, label = line.parts[0], line.parts[1] if len(line.parts) > 2 else ""
     values = dict(_PAIR.findall(line.parts[min(2, len(line.parts) - 1)]))
     for field in FIELDS:
@@ -125,7 +125,7 @@ def _node(line: _Line, source: str) -> Node:
 
 
 def _missing(
-    line: _Line, source: str, field: str, values: Mapping[str, str]
+    line: _ProfileLine, source: str, field: str, values: Mapping[str, str]
 ) -> BadInput:
     others = [name for name in values if name not in FIELDS]
     near = did_you_mean(field, others)

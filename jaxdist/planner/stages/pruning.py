@@ -11,15 +11,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.planner.stages.cost_conventions import Form
-from jaxdist.planner.stages.cut_points import Places
-from jaxdist.planner.stages.link_hierarchy import Tier
+from jaxdist.planner.stages.cost_conventions import CostConvention
+from jaxdist.planner.stages.cut_points import CutPoints
+from jaxdist.planner.stages.link_hierarchy import LinkLevel
 
 _SLACK = 1 + 1e-9
 
 
 def useful(
-    places: Places, tiers: Sequence[Tier], form: Form, bound: float
+    places: CutPoints, tiers: Sequence[LinkLevel], form: CostConvention, bound: float
 ) -> NDArray[np.bool_]:
     """Return which places may be cut at.
 

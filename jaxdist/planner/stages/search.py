@@ -19,16 +19,16 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.planner.stages.cost_conventions import Form
-from jaxdist.planner.stages.cut_points import Floats, Places
-from jaxdist.planner.stages.link_hierarchy import Tier
-from jaxdist.planner.stages.memory import Memory
+from jaxdist.planner.stages.cost_conventions import CostConvention
+from jaxdist.planner.stages.cut_points import CutPoints, FloatArray
+from jaxdist.planner.stages.link_hierarchy import LinkLevel
+from jaxdist.planner.stages.memory import MemoryBudget
 
 _NOTHING: Final = Fraction(0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class LevelAllocation:
     """Some nodes on some components of a tier, alike on each."""
 
     start: int
@@ -39,11 +39,11 @@ class Part:
     """Components of the tier that take minibatches in turn."""
     behind: Fraction
     """Devices behind it for each of its copies."""
-    inner: tuple["Part", ...]
+    inner: tuple["LevelAllocation", ...]
     """Its parts on the tier below; none where a copy is a device."""
 
 
-class Search:
+class PipeDreamSolver:
     """One question, and the tables that answer it.
 
     Args:
@@ -56,17 +56,17 @@ class Search:
 
     def __init__(
         self,
-        places: Places,
-        tiers: tuple[Tier, ...],
-        form: Form,
-        memory: Memory,
+        places: CutPoints,
+        tiers: tuple[LinkLevel, ...],
+        form: CostConvention,
+        memory: MemoryBudget,
         *,
         straight: bool = False,
     ) -> None:
         self.places, self.tiers, self.form = places, tiers, form
         self.memory, self.straight = memory, straight
-        self._tables: dict[tuple[int, Fraction], list[Floats]] = {}
-        self._costs: dict[tuple[int, int, Fraction], Floats] = {}
+        self._tables: dict[tuple[int, Fraction], list[FloatArray]] = {}
+        self._costs: dict[tuple[int, int, Fraction], FloatArray] = {}
 
     @property
     def seconds(self) -> float:
@@ -74,12 +74,12 @@ class Search:
         return float(self._table(len(self.tiers), _NOTHING)[-1][0, -1])
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[LevelAllocation, ...]:
         """Stages of the best plan on the outermost tier; there is one."""
         return self._unfold(len(self.tiers), 0, len(self.places) - 1, _NOTHING)
 
     @property
-    def of_fewer(self) -> Floats:
+    def of_fewer(self) -> FloatArray:
         """Seconds with 1, 2, ... components of the outermost tier, the rest idle.
 
         Only where memory is not limited: else each is of a plan with others behind it.
@@ -88,22 +88,22 @@ class Search:
         return np.array([row[0, -1] for row in table])
 
     @cached_property
-    def _seconds(self) -> Floats:
+    def _seconds(self) -> FloatArray:
         return self.places.between(self.places.seconds, math.inf)
 
     @cached_property
-    def _parameters(self) -> Floats:
+    def _parameters(self) -> FloatArray:
         return self.places.between(self.places.parameters, 0.0)
 
     @cached_property
-    def _kept(self) -> Floats:
+    def _kept(self) -> FloatArray:
         return self.places.between(self.places.kept, 0.0)
 
     @cached_property
-    def _made(self) -> Floats:
+    def _made(self) -> FloatArray:
         return self.places.between(self.places.made, 0.0)
 
-    def _whole(self, tier: int, behind: Fraction) -> Floats:
+    def _whole(self, tier: int, behind: Fraction) -> FloatArray:
         """Return Q of a whole tier, [i, j]; of no tier, a device."""
         if tier:
             return self._table(tier, behind)[-1]
@@ -112,7 +112,7 @@ class Search:
         taken = self.memory.bytes(self._kept, self._made, self._parameters, behind)
         return np.where(taken <= self.memory.limit, self._seconds, math.inf)
 
-    def _copied(self, tier: int, copies: int, behind: Fraction) -> Floats:
+    def _copied(self, tier: int, copies: int, behind: Fraction) -> FloatArray:
         """Return T, [i, j], of stages with some devices behind each of their copies."""
         known = behind if self.memory.counts else _NOTHING
         key = tier, copies, known
@@ -127,7 +127,7 @@ class Search:
         devices = math.prod(one.size for one in self.tiers[: tier - 1])
         return (after * devices + behind) / copies
 
-    def _table(self, tier: int, behind: Fraction) -> list[Floats]:
+    def _table(self, tier: int, behind: Fraction) -> list[FloatArray]:
         """Return Q for 1, 2, ... components of a tier, [i, j] each.
 
         Of the outermost tier only stages from the start on are asked for: [1, j].
@@ -135,15 +135,15 @@ class Search:
         behind = behind if self.memory.counts else _NOTHING
         key = tier, behind
         if key not in self._tables:
-            found: list[Floats] = []
+            found: list[FloatArray] = []
             for used in range(1, self.tiers[tier - 1].size + 1):
                 found.append(self._row(tier, used, behind, found))
             self._tables[key] = found
         return self._tables[key]
 
     def _row(
-        self, tier: int, used: int, behind: Fraction, before: list[Floats]
-    ) -> Floats:
+        self, tier: int, used: int, behind: Fraction, before: list[FloatArray]
+    ) -> FloatArray:
         rows = 1 if tier == len(self.tiers) else len(self.places)
         after = self.tiers[tier - 1].size - used
         best = np.full((rows, len(self.places)), math.inf)
@@ -161,7 +161,7 @@ class Search:
 
     def _last_stage(
         self, tier: int, copies: int, after: int, behind: Fraction
-    ) -> Floats:
+    ) -> FloatArray:
         """Return [s, j]: the slower of the last stage and the cut in front of it."""
         own = self._behind(tier, after, copies, behind)
         rate = self.tiers[tier - 1].bandwidth
@@ -170,18 +170,20 @@ class Search:
 
     def _unfold(
         self, tier: int, start: int, end: int, behind: Fraction
-    ) -> tuple[Part, ...]:
+    ) -> tuple[LevelAllocation, ...]:
         """Read the stages of a cell of the last table, the last one first."""
         if not tier:
             return ()
         table, size = self._table(tier, behind), self.tiers[tier - 1].size
-        used, found = size, list[Part]()
+        used, found = size, list[LevelAllocation]()
         while used:
             cut, copies = self._step(tier, start, end, used, behind, table)
             own = self._behind(tier, size - used, copies, behind)
             inner = self._unfold(tier - 1, cut, end, own)
             found.append(
-                Part(start=cut, end=end, copies=copies, behind=own, inner=inner)
+                LevelAllocation(
+                    start=cut, end=end, copies=copies, behind=own, inner=inner
+                )
             )
             used, end = used - copies, cut
         return tuple(found[::-1])
@@ -193,7 +195,7 @@ class Search:
         end: int,
         used: int,
         behind: Fraction,
-        table: list[Floats],
+        table: list[FloatArray],
     ) -> tuple[int, int]:
         """Return where the last stage of a cell begins, and its copies."""
         best, after = table[used - 1][start, end], self.tiers[tier - 1].size - used
@@ -210,7 +212,7 @@ class Search:
         return min(ways)
 
 
-def _split(best: Floats, before: Floats, last: Floats) -> None:
+def _split(best: FloatArray, before: FloatArray, last: FloatArray) -> None:
     """Lower best[i, j] to the least over s of max(before[i, s], last[s, j])."""
     if len(best) == 1:
         np.minimum(best, np.maximum(before.T, last).min(axis=0), out=best)

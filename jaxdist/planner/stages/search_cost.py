@@ -5,7 +5,7 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.text.formatting import duration
-from jaxdist.planner.stages.link_hierarchy import Tier
+from jaxdist.planner.stages.link_hierarchy import LinkLevel
 
 MOST_SECONDS: Final = 1_000.0
 """Of a search, on a core that was measured."""
@@ -15,7 +15,7 @@ _CELL: Final = 1.5e-9
 """Seconds for each stage or pair of stages that is looked at then, measured."""
 
 
-def check_effort(places: int, tiers: Sequence[Tier]) -> None:
+def check_effort(places: int, tiers: Sequence[LinkLevel]) -> None:
     """Refuse a search that nobody waits for.
 
     Args:
@@ -37,11 +37,11 @@ def check_effort(places: int, tiers: Sequence[Tier]) -> None:
         )
 
 
-def effort(places: int, tiers: Sequence[Tier]) -> float:
+def effort(places: int, tiers: Sequence[LinkLevel]) -> float:
     """Return about how many seconds a search takes where memory is not limited.
 
-    >>> from jaxdist.planner.stages.link_hierarchy import Tier
-    >>> round(effort(351, [Tier(size=16, bandwidth=1.0)]), 3)
+    >>> from jaxdist.planner.stages.link_hierarchy import LinkLevel
+    >>> round(effort(351, [LinkLevel(size=16, bandwidth=1.0)]), 3)
     0.025
     """
     *inner, outer = (tier.size**2 / 2 for tier in tiers)

@@ -5,24 +5,24 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.pipeline import Pipe
-from jaxdist.planner.stages.cost_conventions import FORMS, Form
-from jaxdist.planner.stages.graph import Graph
-from jaxdist.planner.stages.link_hierarchy import Tier
-from jaxdist.planner.stages.memory import UNLIMITED, Memory
+from jaxdist.core.plan.pipeline import PipelineConfig
+from jaxdist.planner.stages.cost_conventions import FORMS, CostConvention
+from jaxdist.planner.stages.graph import LayerGraph
+from jaxdist.planner.stages.link_hierarchy import LinkLevel
+from jaxdist.planner.stages.memory import UNLIMITED, MemoryBudget
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class StageQuery:
     """What stages are asked for."""
 
-    graph: Graph
+    graph: LayerGraph
     """What is cut."""
-    tiers: tuple[Tier, ...]
+    tiers: tuple[LinkLevel, ...]
     """Devices, innermost first."""
-    form: Form = FORMS["max"]
+    form: CostConvention = FORMS["max"]
     """What stages and cuts cost."""
-    memory: Memory = UNLIMITED
+    memory: MemoryBudget = UNLIMITED
     """What a device has."""
     straight: bool = False
     """Whether each stage is on one device."""
@@ -36,7 +36,7 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class StageAllocation:
     """Nodes that are on the same devices."""
 
     nodes: tuple[str, ...]
@@ -62,12 +62,12 @@ class Stage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class StagePlan:
     """The best stages, by PipeDream's recurrences."""
 
-    question: Question
+    question: StageQuery
     """What was asked."""
-    stages: tuple[Stage, ...]
+    stages: tuple[StageAllocation, ...]
     """First to last."""
     config: str
     """As PipeDream writes it: `7-1`; with tiers `3x(4)-1x(1-2-1)`, outermost first."""
@@ -105,7 +105,7 @@ class Answer:
         return self.bytes / whole if whole else None
 
 
-def plan_of(found: Answer) -> Plan:
+def plan_of(found: StagePlan) -> Plan:
     """Return the plan of some stages: one alone is data parallelism.
 
     Nodes are the blocks of a network: its cuts are named by them. Others run without a
@@ -113,11 +113,13 @@ def plan_of(found: Answer) -> Plan:
     """
     if len(found.stages) == 1:
         return Plan(mesh=MeshShape(data=found.replicas[0]))
-    pipe = Pipe(cuts=found.cuts, schedule="pipedream", replicas=found.replicas)
+    pipe = PipelineConfig(
+        cuts=found.cuts, schedule="pipedream", replicas=found.replicas
+    )
     return Plan(mesh=MeshShape(pipe=sum(found.replicas)), pipe=pipe)
 
 
-def microbatches_of(found: Answer) -> int:
+def microbatches_of(found: StagePlan) -> int:
     """Return microbatches of a step that all stages can deal out, and that fill them.
 
     With M of them S - 1 of M + S - 1 turns are waited for.

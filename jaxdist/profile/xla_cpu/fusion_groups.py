@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from jaxdist.profile.flat_jaxpr import Flat, Value
+from jaxdist.profile.flat_jaxpr import ArrayId, FlatProgram
 from jaxdist.profile.xla_cpu.xla_fusion import (
     GIVEN,
     LOOPED,
@@ -35,14 +35,14 @@ _ROOT: Final = -1
 
 
 @dataclass(kw_only=True)
-class Kernels:
+class FusionGroups:
     """A program as kernels."""
 
-    flat: Flat
+    flat: FlatProgram
     """The program; views are left out of what its operations read."""
-    reads: dict[int, list[Value]]
+    reads: dict[int, list[ArrayId]]
     """What each kernel reads from memory, by the operation that it ends with."""
-    outs: tuple[Value, ...]
+    outs: tuple[ArrayId, ...]
     """What the program returns."""
 
     def is_loop(self, number: int) -> bool:
@@ -50,7 +50,7 @@ class Kernels:
         return self.flat.ops[number].name in LOOPED
 
 
-def viewed(flat: Flat, value: Value) -> Value:
+def viewed(flat: FlatProgram, value: ArrayId) -> ArrayId:
     """Return the array that a view is of; what is no view is its own."""
     while True:
         op = flat.ops[value[0]]
@@ -59,7 +59,7 @@ def viewed(flat: Flat, value: Value) -> Value:
         value = op.ins[0]
 
 
-def _is_view(flat: Flat, number: int) -> bool:
+def _is_view(flat: FlatProgram, number: int) -> bool:
     op = flat.ops[number]
     if op.name in _VIEWS:
         return True
@@ -73,7 +73,7 @@ def _is_view(flat: Flat, number: int) -> bool:
     return op.name == "transpose" and product and len(made.shape) == 2
 
 
-def without_views(flat: Flat) -> None:
+def without_views(flat: FlatProgram) -> None:
     """Let every operation read arrays, not views of them, in place."""
     arrays = [[viewed(flat, v) for v in op.ins] for op in flat.ops]
     flat.outs = tuple(viewed(flat, v) for v in flat.outs)
@@ -84,26 +84,26 @@ def without_views(flat: Flat) -> None:
             op.ins = list(flat.ops[op.ins[0][0]].ins)
 
 
-def fused(flat: Flat) -> Kernels:
+def fused(flat: FlatProgram) -> FusionGroups:
     """Find a program's kernels.
 
     Args:
         flat: rewritten, and without views.
     """
-    return Kernels(flat=flat, reads=_Fusing(flat).run(), outs=flat.outs)
+    return FusionGroups(flat=flat, reads=_Fuser(flat).run(), outs=flat.outs)
 
 
-class _Fusing:
-    def __init__(self, flat: Flat) -> None:
+class _Fuser:
+    def __init__(self, flat: FlatProgram) -> None:
         self.flat, self.ops = flat, flat.ops
         self.users = users(flat)
         order = _ordered(flat, self.users)
         self.place = {number: k for k, number in enumerate(order)}
         self.shared = shared(flat, self.users, order)
 
-    def run(self) -> dict[int, list[Value]]:
+    def run(self) -> dict[int, list[ArrayId]]:
         left = deque(v[0] for v in self.flat.outs)
-        reads: dict[int, list[Value]] = {}
+        reads: dict[int, list[ArrayId]] = {}
         while left:
             number = left.popleft()
             if number not in reads:
@@ -111,12 +111,12 @@ class _Fusing:
                 left += (v[0] for v in reads[number])
         return reads
 
-    def _reads(self, kernel: int) -> list[Value]:
+    def _reads(self, kernel: int) -> list[ArrayId]:
         """Return what a kernel reads from memory: who reads is asked before it."""
         if self.ops[kernel].name in GIVEN:
             return []
-        made = _Made(self.flat, kernel)
-        found: dict[Value, None] = {}
+        made = _DuplicationCount(self.flat, kernel)
+        found: dict[ArrayId, None] = {}
         left = dict.fromkeys(self.ops[kernel].ins, kernel)
         while left:
             value = max(left, key=lambda v: (self.place[v[0]], -v[1]))
@@ -128,7 +128,9 @@ class _Fusing:
                 left.setdefault(one, value[0])
         return list(found)
 
-    def _goes_in(self, number: int, user: int, kernel: int, made: "_Made") -> bool:
+    def _goes_in(
+        self, number: int, user: int, kernel: int, made: "_DuplicationCount"
+    ) -> bool:
         """Whether what an operation makes is computed where it is used."""
         if number in self.shared:
             return False
@@ -144,14 +146,14 @@ class _Fusing:
         return often <= _TIMES and (name not in _AGAIN or often == times == 1)
 
 
-class _Made:
+class _DuplicationCount:
     """How often each operation is computed in a kernel.
 
     Once for each place that it is asked for: elementwise operations ask for the place
     that they are asked for themselves, what moves elements for another one.
     """
 
-    def __init__(self, flat: Flat, kernel: int) -> None:
+    def __init__(self, flat: FlatProgram, kernel: int) -> None:
         self.flat, self.alone = flat, True
         self.places: dict[int, set[int]] = {kernel: {_ROOT}}
         self.count = {_ROOT: 1}
@@ -176,7 +178,7 @@ class _Made:
             self.places.setdefault(value[0], set()).update(asked)
 
 
-def _ordered(flat: Flat, readers: Mapping[int, set[int]]) -> list[int]:
+def _ordered(flat: FlatProgram, readers: Mapping[int, set[int]]) -> list[int]:
     """Return the operations that results need, each behind those that it reads."""
     missing = {n: len({v[0] for v in flat.ops[n].ins}) for n in readers}
     ready = deque(sorted(n for n, count in missing.items() if not count))
@@ -190,7 +192,7 @@ def _ordered(flat: Flat, readers: Mapping[int, set[int]]) -> list[int]:
     return found
 
 
-def users(flat: Flat) -> dict[int, set[int]]:
+def users(flat: FlatProgram) -> dict[int, set[int]]:
     """Return which operations read each one that a program's results need."""
     found: dict[int, set[int]] = {}
     left = [v[0] for v in flat.outs]

@@ -19,8 +19,13 @@ from dataclasses import dataclass
 
 from jax.extend.core import Jaxpr
 
-from jaxdist.profile.flat_jaxpr import Flat, Op, Value, flattened
-from jaxdist.profile.xla_cpu.fusion_groups import Kernels, fused, users, without_views
+from jaxdist.profile.flat_jaxpr import ArrayId, FlatOp, FlatProgram, flattened
+from jaxdist.profile.xla_cpu.fusion_groups import (
+    FusionGroups,
+    fused,
+    users,
+    without_views,
+)
 from jaxdist.profile.xla_cpu.xla_fusion import ELEMENTWISE, GIVEN
 from jaxdist.profile.xla_cpu.xla_rewrites import before, rewrite
 
@@ -37,26 +42,26 @@ _SMALL = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Room:
+class _FreedBuffer:
     """The place of a donated argument that was copied."""
 
     nbytes: int
     """Its size."""
     copy: int
     """The operation after which it is free."""
-    new: Value
+    new: ArrayId
     """What is written there in the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Times:
+class _Liveness:
     """When the arrays of a program are made, and read for the last time."""
 
     order: tuple[int, ...]
     """Kernels as they run."""
-    made: Mapping[Value, int]
+    made: Mapping[ArrayId, int]
     """The turn that makes an array."""
-    last: Mapping[Value, int]
+    last: Mapping[ArrayId, int]
     """The last turn that reads it."""
 
 
@@ -78,11 +83,11 @@ def temporaries(jaxpr: Jaxpr, donated: Sequence[tuple[int, int]] = ()) -> int:
     return _most(kernels, times, placed, ())
 
 
-def _inside(op: Op, flat: Flat) -> int:
+def _inside(op: FlatOp, flat: FlatProgram) -> int:
     """Return the bytes that a loop's body needs beside what the loop carries."""
     args, outs = flat.args, flat.outs
     _prepare(flat)
-    carried: Sequence[Value] = ()
+    carried: Sequence[ArrayId] = ()
     placed = set(flat.outs)
     kernels = fused(flat)
     if op.name == "scan":
@@ -95,12 +100,14 @@ def _inside(op: Op, flat: Flat) -> int:
     return _most(kernels, _timed(kernels), placed, carried)
 
 
-def _prepare(flat: Flat) -> None:
+def _prepare(flat: FlatProgram) -> None:
     rewrite(flat)
     without_views(flat)
 
 
-def _copied(flat: Flat, donated: Sequence[tuple[int, int]]) -> Iterator[_Room]:
+def _copied(
+    flat: FlatProgram, donated: Sequence[tuple[int, int]]
+) -> Iterator[_FreedBuffer]:
     """Copy donated arguments that may be read after they were written over."""
     readers = users(flat)
     marked = sorted(
@@ -119,10 +126,10 @@ def _copied(flat: Flat, donated: Sequence[tuple[int, int]]) -> Iterator[_Room]:
         for number in readers[old[0]]:
             op = flat.ops[number]
             op.ins = [(copy, 0) if v == old else v for v in op.ins]
-        yield _Room(nbytes=flat.array(old).nbytes, copy=copy, new=new)
+        yield _FreedBuffer(nbytes=flat.array(old).nbytes, copy=copy, new=new)
 
 
-def _timed(kernels: Kernels) -> _Times:
+def _timed(kernels: FusionGroups) -> _Liveness:
     """Run kernels breadth first."""
     order = tuple(_breadth_first(kernels.reads))
     turn = {number: k for k, number in enumerate(order)}
@@ -134,10 +141,10 @@ def _timed(kernels: Kernels) -> _Times:
     last = dict(made)
     for number in order:
         last |= dict.fromkeys(kernels.reads[number], turn[number])
-    return _Times(order=order, made=made, last=last)
+    return _Liveness(order=order, made=made, last=last)
 
 
-def _breadth_first(reads: Mapping[int, Sequence[Value]]) -> Iterator[int]:
+def _breadth_first(reads: Mapping[int, Sequence[ArrayId]]) -> Iterator[int]:
     needs = {number: {v[0] for v in values} for number, values in reads.items()}
     waiting: dict[int, list[int]] = {number: [] for number in reads}
     for number in sorted(reads):
@@ -154,12 +161,14 @@ def _breadth_first(reads: Mapping[int, Sequence[Value]]) -> Iterator[int]:
                 ready.append(number)
 
 
-def _housed(kernels: Kernels, times: _Times, rooms: Sequence[_Room]) -> Iterator[Value]:
+def _housed(
+    kernels: FusionGroups, times: _Liveness, rooms: Sequence[_FreedBuffer]
+) -> Iterator[ArrayId]:
     """Yield arrays that find a place where an argument was, the largest first."""
     size = {v: kernels.flat.array(v).nbytes for v in times.made}
     turn = {number: k for k, number in enumerate(times.order)}
     returned = set(kernels.outs)
-    free: list[tuple[_Room, list[tuple[int, int]]]] = [
+    free: list[tuple[_FreedBuffer, list[tuple[int, int]]]] = [
         (room, []) for room in sorted(rooms, key=lambda room: room.nbytes)
     ]
     for value in sorted(size, key=lambda v: -size[v]):
@@ -178,7 +187,10 @@ def _housed(kernels: Kernels, times: _Times, rooms: Sequence[_Room]) -> Iterator
 
 
 def _most(
-    kernels: Kernels, times: _Times, placed: set[Value], carried: Sequence[Value]
+    kernels: FusionGroups,
+    times: _Liveness,
+    placed: set[ArrayId],
+    carried: Sequence[ArrayId],
 ) -> int:
     """Return the bytes of the moment of most, without those that are carried.
 
@@ -191,7 +203,7 @@ def _most(
     flat, returned = kernels.flat, set(kernels.outs)
     live = {v: flat.array(v).nbytes for v in carried if v in times.last}
     start = now = most = sum(live.values())
-    ends: dict[int, list[Value]] = {}
+    ends: dict[int, list[ArrayId]] = {}
     for value, turn in times.last.items():
         if value not in returned:
             ends.setdefault(turn, []).append(value)
@@ -209,7 +221,7 @@ def _most(
     return most - start
 
 
-def _reused(op: Op, made: Sequence[int], dying: Sequence[int]) -> int:
+def _reused(op: FlatOp, made: Sequence[int], dying: Sequence[int]) -> int:
     """Return the bytes that an operation writes where it has just read."""
     if op.name not in _IN_PLACE:
         return 0

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Final
 
-from jaxdist.profile.flat_jaxpr import Flat, Value
+from jaxdist.profile.flat_jaxpr import ArrayId, FlatProgram
 from jaxdist.profile.xla_cpu.xla_rewrites import before
 
 GIVEN: Final = ("arg", "const", "lit")
@@ -45,7 +45,7 @@ _LIBRARY: Final = 4096
 """Numbers from which on a sum of them is a library's, in jaxlib 0.10."""
 
 
-def is_library(flat: Flat, number: int) -> bool:
+def is_library(flat: FlatProgram, number: int) -> bool:
     """Whether an operation is a sum that a library makes."""
     op = flat.ops[number]
     if op.name not in SUMS:
@@ -53,7 +53,7 @@ def is_library(flat: Flat, number: int) -> bool:
     return max(prod(flat.array(v).shape) for v in op.ins) >= _LIBRARY
 
 
-def may_join(flat: Flat, number: int, user: int, times: int) -> bool:
+def may_join(flat: FlatProgram, number: int, user: int, times: int) -> bool:
     """Whether what an operation makes may be computed where another one reads it.
 
     Args:
@@ -74,13 +74,13 @@ def may_join(flat: Flat, number: int, user: int, times: int) -> bool:
     return times == 1 or name not in COSTLY
 
 
-Users = Mapping[int, set[int]]
+OpUsers = Mapping[int, set[int]]
 """Which operations read each one."""
 _FREE: Final = ("broadcast_in_dim", "iota", "lit")
 """What is made anywhere for nothing."""
 
 
-def shared(flat: Flat, readers: Users, order: Sequence[int]) -> frozenset[int]:
+def shared(flat: FlatProgram, readers: OpUsers, order: Sequence[int]) -> frozenset[int]:
     """Return the operations that no kernel takes in.
 
     Args:
@@ -91,10 +91,10 @@ def shared(flat: Flat, readers: Users, order: Sequence[int]) -> frozenset[int]:
     returned = {v[0] for v in flat.outs}
     several = (n for n in reversed(order) if len(readers[n]) + (n in returned) > 1)
     large = [n for n in several if _reads_more(flat, n)]
-    return frozenset(_Paths(flat, readers, large).stopped())
+    return frozenset(_FusionPaths(flat, readers, large).stopped())
 
 
-def _reads_more(flat: Flat, number: int) -> bool:
+def _reads_more(flat: FlatProgram, number: int) -> bool:
     """Whether several kernels would read more instead of what an operation makes."""
     op = flat.ops[number]
     if op.name not in LOOPED or op.name in REDUCTIONS:
@@ -106,7 +106,7 @@ def _reads_more(flat: Flat, number: int) -> bool:
     return len(large) > 1 and size > prod(made.shape)
 
 
-def _rank(flat: Flat, value: Value) -> int:
+def _rank(flat: FlatProgram, value: ArrayId) -> int:
     return _dims(flat.array(value).shape)
 
 
@@ -114,10 +114,12 @@ def _dims(shape: tuple[int, ...]) -> int:
     return sum(n > 1 for n in shape)
 
 
-class _Paths:
+class _FusionPaths:
     """Which operations reach their readers through kernels alone."""
 
-    def __init__(self, flat: Flat, readers: Users, asked: Sequence[int]) -> None:
+    def __init__(
+        self, flat: FlatProgram, readers: OpUsers, asked: Sequence[int]
+    ) -> None:
         self.flat, self.readers, self.asked = flat, readers, asked
         self.bits = {number: 1 << k for k, number in enumerate(asked)}
         self.needs = before(flat, asked)
@@ -146,7 +148,7 @@ class _Paths:
             left += between
         return True
 
-    def _leads(self, number: int, value: Value) -> bool:
+    def _leads(self, number: int, value: ArrayId) -> bool:
         """Whether an array needs an operation."""
         return bool(self.needs[value[0]] & self.bits[number])
 

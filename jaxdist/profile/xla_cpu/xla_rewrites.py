@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from jaxdist.profile.flat_jaxpr import Array, Flat, Op, Value
+from jaxdist.profile.flat_jaxpr import ArrayId, ArrayType, FlatOp, FlatProgram
 
 EARLY = "made early"
 """Arrays that nothing is needed for, and that the scheduler makes first."""
 
 
-def rewrite(flat: Flat) -> None:
+def rewrite(flat: FlatProgram) -> None:
     """Rewrite a program's operations, in place."""
-    copies: dict[Value, Value] = {}
+    copies: dict[ArrayId, ArrayId] = {}
     reads = Counter(v for op in flat.ops for v in op.ins)
     for op in list(flat.ops):
         if op.name == "dot_general":
@@ -42,13 +42,15 @@ def rewrite(flat: Flat) -> None:
     _together(flat)
 
 
-def _copied(flat: Flat, value: Value, copies: dict[Value, Value]) -> Value:
+def _copied(
+    flat: FlatProgram, value: ArrayId, copies: dict[ArrayId, ArrayId]
+) -> ArrayId:
     if value not in copies:
         copies[value] = (flat.add("transpose", [value], flat.array(value)), 0)
     return copies[value]
 
 
-def _product(flat: Flat, op: Op, copies: dict[Value, Value]) -> None:
+def _product(flat: FlatProgram, op: FlatOp, copies: dict[ArrayId, ArrayId]) -> None:
     """Copy operands whose dims are not batch, free, contracted (or swapped, right)."""
     contracted, batch = op.params["dimension_numbers"]
     for side in (0, 1):
@@ -69,7 +71,7 @@ def _long(dims: Any, shape: tuple[int, ...]) -> list[int]:
     return [d for d in dims if shape[d] > 1]
 
 
-def _convolution(flat: Flat, op: Op, copies: dict[Value, Value]) -> None:
+def _convolution(flat: FlatProgram, op: FlatOp, copies: dict[ArrayId, ArrayId]) -> None:
     """Copy operands that are not batch, positions, channels and window, in, out."""
     dims, rank = op.params["dimension_numbers"], len(op.outs[0].shape)
     if dims.lhs_spec != (0, rank - 1, *range(1, rank - 1)):
@@ -78,22 +80,24 @@ def _convolution(flat: Flat, op: Op, copies: dict[Value, Value]) -> None:
         op.ins[1] = _copied(flat, op.ins[1], copies)
 
 
-def _windows(flat: Flat, op: Op) -> None:
+def _windows(flat: FlatProgram, op: FlatOp) -> None:
     """Spell out the gradient of a maximum over windows."""
     source, operand = op.ins[:2]
     given, slope = flat.array(operand), flat.array(source)
     pads = op.params["padding"]
     shape = tuple(n + sum(pad) for n, pad in zip(given.shape, pads, strict=True))
-    wide = Array(shape, given.dtype, prod(shape) * given.nbytes // prod(given.shape))
-    index = Array(shape, "int32", 4 * prod(shape))
-    place = Array(slope.shape, "int32", 4 * prod(slope.shape))
+    wide = ArrayType(
+        shape, given.dtype, prod(shape) * given.nbytes // prod(given.shape)
+    )
+    index = ArrayType(shape, "int32", 4 * prod(shape))
+    place = ArrayType(slope.shape, "int32", 4 * prod(slope.shape))
     where = [(flat.add(EARLY, [], index), 0) for _ in shape]
     zeros = flat.add(EARLY, [], wide), 0
     padded = operand if wide == given else (flat.add("pad", [operand], wide), 0)
     places = [place] * len(shape)
     most = flat.add("reduce_window", [padded, *where], slope, *places)
     found = [(most, k + 1) for k in range(len(shape))]
-    joined = Array((*slope.shape, len(shape)), "int32", len(shape) * place.nbytes)
+    joined = ArrayType((*slope.shape, len(shape)), "int32", len(shape) * place.nbytes)
     joint = flat.add("concatenate", found, joined), 0
     op.name, op.ins = (
         "slice",
@@ -101,13 +105,13 @@ def _windows(flat: Flat, op: Op) -> None:
     )
 
 
-def _crops(op: Op) -> bool:
+def _crops(op: FlatOp) -> bool:
     """Whether padding takes rows away and adds none, as a gradient of padding does."""
     config = op.params["padding_config"]
     return all(low <= 0 and high <= 0 and not among for low, high, among in config)
 
 
-def _scattered(flat: Flat, op: Op, reads: Counter[Value]) -> None:
+def _scattered(flat: FlatProgram, op: FlatOp, reads: Counter[ArrayId]) -> None:
     """Scatter into what a scatter into zeros is added to, and nothing else reads."""
     for side in (0, 1):
         made = flat.ops[op.ins[side][0]]
@@ -119,22 +123,22 @@ def _scattered(flat: Flat, op: Op, reads: Counter[Value]) -> None:
             return
 
 
-def _together(flat: Flat) -> None:
+def _together(flat: FlatProgram) -> None:
     """Make one sum over devices of those that need not wait for each other."""
     sums = [number for number, op in enumerate(flat.ops) if op.name == "psum"]
-    needs, groups = before(flat, sums), list[_Group]()
+    needs, groups = before(flat, sums), list[_AllReduceGroup]()
     for place, number in enumerate(sums):
         kind = str(flat.ops[number].params.get("axes"))
         waits = _closed(needs[number], groups)
         free = (g for g in groups if g.kind == kind and not waits & g.members)
         group = next(free, None)
         if group is None:
-            group = _Group(kind=kind)
+            group = _AllReduceGroup(kind=kind)
             groups.append(group)
         group.numbers.append(number)
         group.members |= 1 << place
         group.needs |= needs[number]
-    moved: dict[Value, Value] = {}
+    moved: dict[ArrayId, ArrayId] = {}
     for group in groups:
         if len(group.numbers) > 1:
             moved |= _joined(flat, group.numbers)
@@ -144,7 +148,7 @@ def _together(flat: Flat) -> None:
 
 
 @dataclass(kw_only=True)
-class _Group:
+class _AllReduceGroup:
     """Sums over devices that are done as one."""
 
     kind: str
@@ -157,7 +161,7 @@ class _Group:
     """Sums that one of them needs, a bit each."""
 
 
-def _closed(needs: int, groups: Sequence[_Group]) -> int:
+def _closed(needs: int, groups: Sequence[_AllReduceGroup]) -> int:
     """Return the sums that are needed where those of a group are done as one."""
     left = list(groups)
     while met := [g for g in left if needs & g.members]:
@@ -167,7 +171,7 @@ def _closed(needs: int, groups: Sequence[_Group]) -> int:
     return needs
 
 
-def _joined(flat: Flat, members: list[int]) -> dict[Value, Value]:
+def _joined(flat: FlatProgram, members: list[int]) -> dict[ArrayId, ArrayId]:
     """Add one operation for several and return where their results are now."""
     old = [(n, k) for n in members for k in range(len(flat.ops[n].outs))]
     ins = [v for n in members for v in flat.ops[n].ins]
@@ -175,7 +179,7 @@ def _joined(flat: Flat, members: list[int]) -> dict[Value, Value]:
     return {value: (number, k) for k, value in enumerate(old)}
 
 
-def before(flat: Flat, marked: Sequence[int]) -> list[int]:
+def before(flat: FlatProgram, marked: Sequence[int]) -> list[int]:
     """Return which of some operations each one needs, itself among them.
 
     Args:

@@ -21,15 +21,15 @@ from jaxdist.core.errors import BadInput
 from jaxdist.train.checkpoint import errors, orbax_store, reader
 from jaxdist.train.checkpoint.checksum import add_over_hosts, share
 from jaxdist.train.checkpoint.manifest import (
-    Damaged,
-    LeafNote,
-    Notes,
+    CheckpointManifest,
+    CorruptCheckpointError,
+    LeafMetadata,
     describe,
     is_key,
     seal,
 )
-from jaxdist.train.checkpoint.reader import Skipped
-from jaxdist.train.checkpoint.restore import Restored, restore
+from jaxdist.train.checkpoint.reader import SkippedCheckpoint
+from jaxdist.train.checkpoint.restore import RestoredState, restore
 from jaxdist.train.state import TrainState, named_leaves
 
 
@@ -53,8 +53,8 @@ class Checkpoints:
                 remedy="keep=3",
             )
         self.directory, self.keep = Path(directory), keep
-        self._writer: orbax_store.Writer | None = None
-        self._writing: Notes | None = None
+        self._writer: orbax_store.OrbaxWriter | None = None
+        self._writing: CheckpointManifest | None = None
         self._sweep()
 
     def steps(self) -> tuple[int, ...]:
@@ -82,10 +82,10 @@ class Checkpoints:
         arrays = {name: _data(leaf) for name, leaf in named_leaves(state).items()}
         step = int(state.step)
         old = self._noted(step)
-        notes = Notes(
+        notes = CheckpointManifest(
             step=step, leaves=_fingerprinted(state, arrays), about=about or {}
         )
-        if isinstance(old, Notes):
+        if isinstance(old, CheckpointManifest):
             errors.refuse_another(self.directory / str(step), old, notes)
             return False
         if old is not None:
@@ -119,7 +119,7 @@ class Checkpoints:
                 self._writer.close()
             self._writer = None
 
-    def restore_newest(self, abstract: TrainState) -> Restored | None:
+    def restore_newest(self, abstract: TrainState) -> RestoredState | None:
         """Restore the newest verified checkpoint, walking back past damaged ones.
 
         Every host calls it.
@@ -136,12 +136,12 @@ class Checkpoints:
                 them can be used.
         """
         self.wait()
-        skipped: list[Skipped] = []
+        skipped: list[SkippedCheckpoint] = []
         for step in reversed(self.steps()):
             try:
                 restored = restore(self.directory / str(step), abstract)
-            except Damaged as damage:
-                skipped.append(Skipped(step=step, reason=str(damage)))
+            except CorruptCheckpointError as damage:
+                skipped.append(SkippedCheckpoint(step=step, reason=str(damage)))
             else:
                 self._move_aside(skipped)
                 return replace(restored, skipped=tuple(skipped))
@@ -149,7 +149,7 @@ class Checkpoints:
             raise errors.none_left(self.directory, skipped)
         return None
 
-    def restore(self, step: int | None, abstract: TrainState) -> Restored:
+    def restore(self, step: int | None, abstract: TrainState) -> RestoredState:
         """Restore one checkpoint, the newest if `step` is None, or refuse.
 
         Raises:
@@ -159,7 +159,7 @@ class Checkpoints:
         folder = reader.folder_of(self.directory, step)
         try:
             return restore(folder, abstract)
-        except Damaged as damage:
+        except CorruptCheckpointError as damage:
             raise errors.damaged(folder, str(damage)) from damage
 
     def verify(self, step: int | None = None) -> str | None:
@@ -167,21 +167,23 @@ class Checkpoints:
         self.wait()
         return reader.verify(reader.folder_of(self.directory, step))
 
-    def _noted(self, step: int) -> Notes | Skipped | None:
+    def _noted(self, step: int) -> CheckpointManifest | SkippedCheckpoint | None:
         """Read the notes of a step that is there already."""
         if step not in self.steps():
             return None
         try:
             return reader.read_notes(self.directory / str(step))
-        except Damaged as damage:
-            return Skipped(step=step, reason=str(damage))
+        except CorruptCheckpointError as damage:
+            return SkippedCheckpoint(step=step, reason=str(damage))
 
-    def _begin(self, notes: Notes, arrays: Mapping[str, jax.Array]) -> None:
+    def _begin(
+        self, notes: CheckpointManifest, arrays: Mapping[str, jax.Array]
+    ) -> None:
         self._writing = notes
         self._sweep()
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._writer = self._writer or orbax_store.Writer()
+            self._writer = self._writer or orbax_store.OrbaxWriter()
             folder = self.directory / str(notes.step)
             self._writer.start(folder, arrays, seal(notes))
         except Exception as error:
@@ -216,7 +218,7 @@ class Checkpoints:
                 (self.directory / str(step)).rename(gone)
                 shutil.rmtree(gone, ignore_errors=True)
 
-    def _move_aside(self, damaged: list[Skipped]) -> None:
+    def _move_aside(self, damaged: list[SkippedCheckpoint]) -> None:
         if jax.process_index() == 0:
             for skip in damaged:
                 aside = reader.aside_name(self.directory, skip.step)
@@ -240,7 +242,7 @@ def _data(leaf: Any) -> jax.Array:
 
 def _fingerprinted(
     state: TrainState, arrays: Mapping[str, jax.Array]
-) -> dict[str, LeafNote]:
+) -> dict[str, LeafMetadata]:
     sums = add_over_hosts(np.array([share(a) for a in arrays.values()], np.uint32))
     return {
         name: replace(describe(leaf), fingerprint=f"{total:08x}")

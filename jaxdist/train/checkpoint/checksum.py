@@ -50,7 +50,7 @@ _MASK: Final = 0xFFFFFFFF
 _PIECE: Final = 1 << 15
 """Elements mixed at a time, so that the work stays in the cache."""
 
-Words = npt.NDArray[np.uint32]
+Uint32Array = npt.NDArray[np.uint32]
 
 
 def fingerprint(array: npt.NDArray[Any]) -> int:
@@ -65,7 +65,7 @@ def fingerprint(array: npt.NDArray[Any]) -> int:
     return block_share(array, array.shape, (0,) * array.ndim)
 
 
-def add_over_hosts(shares: Words) -> Words:
+def add_over_hosts(shares: Uint32Array) -> Uint32Array:
     """Add one vector of each host, mod 2^32.
 
     Args:
@@ -160,7 +160,7 @@ def _merged(sizes: list[int], strides: list[int]) -> tuple[list[int], list[int]]
     return sizes_out, strides_out
 
 
-def _words(block: npt.NDArray[Any]) -> Words:
+def _words(block: npt.NDArray[Any]) -> Uint32Array:
     """View elements as 32-bit words, in one more dim: uint32 [..., words]."""
     size = block.dtype.itemsize
     if size not in (1, 2, 4, 8, 16):
@@ -170,7 +170,7 @@ def _words(block: npt.NDArray[Any]) -> Words:
     return bits.reshape(*block.shape, max(size // 4, 1))
 
 
-def _scaled_places(sizes: list[int], offset: int, strides: list[int]) -> Words:
+def _scaled_places(sizes: list[int], offset: int, strides: list[int]) -> Uint32Array:
     """Give `place * 0x9E3779B9 mod 2^32` of each word, small dims first."""
     places = np.full((1,) * len(sizes), (offset + 1) * _GOLDEN & _MASK, np.uint32)
     for dim, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
@@ -181,7 +181,7 @@ def _scaled_places(sizes: list[int], offset: int, strides: list[int]) -> Words:
     return places
 
 
-def _mix(words: Words) -> None:
+def _mix(words: Uint32Array) -> None:
     """Apply the 32-bit finalizer of MurmurHash3 in place (Appleby, 2011)."""
     words ^= words >> np.uint32(16)
     words *= np.uint32(0x85EBCA6B)

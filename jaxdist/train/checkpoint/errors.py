@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from jaxdist.core.errors import BadInput, DiskFull
+from jaxdist.core.errors import BadInput, DiskFullError
 from jaxdist.core.text.formatting import size
 from jaxdist.train.checkpoint import reader
-from jaxdist.train.checkpoint.manifest import Notes
-from jaxdist.train.checkpoint.reader import Skipped
+from jaxdist.train.checkpoint.manifest import CheckpointManifest
+from jaxdist.train.checkpoint.reader import SkippedCheckpoint
 
 _LIMITS: Final = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 
 
-def refuse_another(folder: Path, old: Notes, new: Notes) -> None:
+def refuse_another(
+    folder: Path, old: CheckpointManifest, new: CheckpointManifest
+) -> None:
     """Refuse to save another state under a step that is taken."""
     changed = [name for name in new.leaves if new.leaves[name] != old.leaves.get(name)]
     if changed or len(old.leaves) != len(new.leaves):
@@ -28,11 +30,13 @@ def refuse_another(folder: Path, old: Notes, new: Notes) -> None:
         )
 
 
-def unwritable(directory: Path, notes: Notes, error: Exception) -> BadInput | None:
+def unwritable(
+    directory: Path, notes: CheckpointManifest, error: Exception
+) -> BadInput | None:
     """Tell what a person can do about a save that failed, if anything."""
     if full := _fullness(error):
         free = size(shutil.disk_usage(directory).free)
-        return DiskFull(
+        return DiskFullError(
             f"checkpoint {notes.step} does not fit on the disk",
             rule="a checkpoint is written whole or not at all; earlier ones are intact",
             values=f"{size(notes.nbytes)} needed, {free} free in {directory} ({full})",
@@ -63,7 +67,7 @@ def _fullness(error: BaseException | None) -> str:
     return limit or _fullness(error.__cause__)
 
 
-def none_left(directory: Path, skipped: Sequence[Skipped]) -> BadInput:
+def none_left(directory: Path, skipped: Sequence[SkippedCheckpoint]) -> BadInput:
     """Tell what is wrong with every checkpoint there is."""
     return BadInput(
         f"no checkpoint in {directory} can be used",

@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 
 
-class Damaged(Exception):
+class CorruptCheckpointError(Exception):
     """A checkpoint does not hold what was saved; the text says where."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeafNote:
+class LeafMetadata:
     """One leaf as it is stored; a PRNG key is stored as its uint32 data."""
 
     shape: tuple[int, ...]
@@ -40,19 +40,19 @@ class LeafNote:
     def form(self) -> str:
         """Write dtype and shape as messages show them.
 
-        >>> LeafNote(shape=(3, 3, 1, 16), dtype="float32").form()
+        >>> LeafMetadata(shape=(3, 3, 1, 16), dtype="float32").form()
         'float32 [3, 3, 1, 16]'
         """
         return f"{f'{self.key} key, ' if self.key else ''}{self.dtype} {[*self.shape]}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Notes:
+class CheckpointManifest:
     """What is written beside the arrays of a checkpoint."""
 
     step: int
     """Steps done since the very start."""
-    leaves: Mapping[str, LeafNote]
+    leaves: Mapping[str, LeafMetadata]
     """Every leaf by name."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """What the run added: names, versions, anything that JSON holds."""
@@ -63,17 +63,17 @@ class Notes:
         return sum(leaf.nbytes for leaf in self.leaves.values())
 
 
-def describe(leaf: Any) -> LeafNote:
+def describe(leaf: Any) -> LeafMetadata:
     """Describe an array, or the `jax.ShapeDtypeStruct` of one, as it is stored.
 
     >>> describe(jax.random.key(0)).form()
     'threefry2x32 key, uint32 [2]'
     """
     if not is_key(leaf):
-        return LeafNote(shape=tuple(leaf.shape), dtype=leaf.dtype.name)
+        return LeafMetadata(shape=tuple(leaf.shape), dtype=leaf.dtype.name)
     data = jax.eval_shape(jax.random.key_data, leaf)
     kind = str(key_kind(leaf))
-    return LeafNote(shape=data.shape, dtype=data.dtype.name, key=kind)
+    return LeafMetadata(shape=data.shape, dtype=data.dtype.name, key=kind)
 
 
 def is_key(leaf: Any) -> bool:
@@ -88,13 +88,13 @@ def key_kind(leaf: Any) -> Any:
     return kinds[0]
 
 
-def seal(notes: Notes) -> dict[str, Any]:
+def seal(notes: CheckpointManifest) -> dict[str, Any]:
     """Turn notes into JSON values with a hash over all of them."""
     body = asdict(notes)
     return {"notes": body, "sha256": _hash(body)}
 
 
-def unseal(sealed: Any) -> Notes:
+def unseal(sealed: Any) -> CheckpointManifest:
     """Read notes that `seal` wrote.
 
     Raises:
@@ -103,22 +103,22 @@ def unseal(sealed: Any) -> Notes:
     if not isinstance(sealed, dict) or _hash(sealed.get("notes")) != sealed.get(
         "sha256"
     ):
-        raise Damaged("notes, changed since they were written")
+        raise CorruptCheckpointError("notes, changed since they were written")
     body = sealed["notes"]
     leaves = {
-        name: LeafNote(**{**leaf, "shape": tuple(leaf["shape"])})
+        name: LeafMetadata(**{**leaf, "shape": tuple(leaf["shape"])})
         for name, leaf in body["leaves"].items()
     }
-    return Notes(**{**body, "leaves": leaves})
+    return CheckpointManifest(**{**body, "leaves": leaves})
 
 
 def first_difference(
-    stored: Mapping[str, LeafNote], wanted: Mapping[str, LeafNote]
+    stored: Mapping[str, LeafMetadata], wanted: Mapping[str, LeafMetadata]
 ) -> str | None:
     """Say where two descriptions of a state part, or None where they agree.
 
-    >>> a = {"stem/bias": LeafNote(shape=(4,), dtype="float32")}
-    >>> b = {"stem/bias": LeafNote(shape=(8,), dtype="float32")}
+    >>> a = {"stem/bias": LeafMetadata(shape=(4,), dtype="float32")}
+    >>> b = {"stem/bias": LeafMetadata(shape=(8,), dtype="float32")}
     >>> first_difference(a, b)
     'stem/bias is float32 [4] in the checkpoint, float32 [8] in this run'
     """
@@ -131,7 +131,7 @@ def first_difference(
     return None
 
 
-def _form(leaf: LeafNote | None) -> str:
+def _form(leaf: LeafMetadata | None) -> str:
     return "absent" if leaf is None else leaf.form()
 
 

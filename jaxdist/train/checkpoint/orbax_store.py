@@ -30,7 +30,7 @@ _ARRAYS: Final = "state"
 _NOTES: Final = "notes"
 
 
-class Writer:
+class OrbaxWriter:
     """Writes one folder at a time in the background."""
 
     def __init__(self) -> None:

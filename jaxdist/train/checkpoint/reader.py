@@ -13,7 +13,12 @@ import numpy as np
 from jaxdist.core.errors import BadInput
 from jaxdist.train.checkpoint import orbax_store
 from jaxdist.train.checkpoint.checksum import fingerprint
-from jaxdist.train.checkpoint.manifest import Damaged, LeafNote, Notes, unseal
+from jaxdist.train.checkpoint.manifest import (
+    CheckpointManifest,
+    CorruptCheckpointError,
+    LeafMetadata,
+    unseal,
+)
 
 _BATCH: Final = 256_000_000
 """Bytes read at a time, so that a checkpoint may be larger than this host's memory."""
@@ -22,7 +27,7 @@ _ASIDE: Final = "damaged-"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Skipped:
+class SkippedCheckpoint:
     """A checkpoint that could not be used."""
 
     step: int
@@ -33,7 +38,7 @@ class Skipped:
     def text(self) -> str:
         """Say so in one line.
 
-        >>> Skipped(step=460, reason="notes, cannot be read").text()
+        >>> SkippedCheckpoint(step=460, reason="notes, cannot be read").text()
         'checkpoint 460 skipped: notes, cannot be read'
         """
         return f"checkpoint {self.step} skipped: {self.reason}"
@@ -79,7 +84,7 @@ def folder_of(directory: Path, step: int | None) -> Path:
     )
 
 
-def read_notes(folder: Path) -> Notes:
+def read_notes(folder: Path) -> CheckpointManifest:
     """Read what a checkpoint says about itself.
 
     Raises:
@@ -89,14 +94,14 @@ def read_notes(folder: Path) -> Notes:
         notes = unseal(orbax_store.read_notes(folder))
     except Exception as error:
         reraise_unless_damage(error)
-        raise Damaged("notes, cannot be read") from error
+        raise CorruptCheckpointError("notes, cannot be read") from error
     if folder.name.isdecimal() and notes.step != int(folder.name):
-        raise Damaged(f"notes, of step {notes.step}")
+        raise CorruptCheckpointError(f"notes, of step {notes.step}")
     return notes
 
 
 def leaves(
-    folder: Path, notes: Notes, *, under: str = ""
+    folder: Path, notes: CheckpointManifest, *, under: str = ""
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Read leaves on the host in the order of their names, each one verified.
 
@@ -123,32 +128,34 @@ def verify(folder: Path) -> str | None:
     try:
         for _ in leaves(folder, read_notes(folder)):
             pass
-    except Damaged as damage:
+    except CorruptCheckpointError as damage:
         return str(damage)
     return None
 
 
-def check(name: str, note: LeafNote, found: int) -> None:
+def check(name: str, note: LeafMetadata, found: int) -> None:
     """Hold a fingerprint against the one that was saved.
 
     Raises:
         Damaged: they differ.
     """
     if (hexadecimal := f"{found:08x}") != note.fingerprint:
-        raise Damaged(f"{name}, checksum {hexadecimal} instead of {note.fingerprint}")
+        raise CorruptCheckpointError(
+            f"{name}, checksum {hexadecimal} instead of {note.fingerprint}"
+        )
 
 
 def reraise_unless_damage(error: Exception) -> None:
     """Raise again what is no fault of the checkpoint: no memory, no permission."""
     ours = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "Too many open files")
-    if isinstance(error, Damaged | MemoryError | PermissionError):
+    if isinstance(error, CorruptCheckpointError | MemoryError | PermissionError):
         raise error
     if any(word in str(error) for word in ours):
         raise error
 
 
-def _batches(wanted: dict[str, LeafNote]) -> Iterator[dict[str, LeafNote]]:
-    batch: dict[str, LeafNote] = {}
+def _batches(wanted: dict[str, LeafMetadata]) -> Iterator[dict[str, LeafMetadata]]:
+    batch: dict[str, LeafMetadata] = {}
     for name in sorted(wanted):
         if (
             batch
@@ -161,7 +168,7 @@ def _batches(wanted: dict[str, LeafNote]) -> Iterator[dict[str, LeafNote]]:
         yield batch
 
 
-def _read_batch(folder: Path, batch: dict[str, LeafNote]) -> dict[str, Any]:
+def _read_batch(folder: Path, batch: dict[str, LeafMetadata]) -> dict[str, Any]:
     full = tuple(name for name, note in batch.items() if note.nbytes)
     try:
         arrays = orbax_store.read_on_host(folder, full)
@@ -177,4 +184,4 @@ def _read_one(folder: Path, name: str) -> np.ndarray:
         return orbax_store.read_on_host(folder, (name,))[name]
     except Exception as error:
         reraise_unless_damage(error)
-        raise Damaged(f"{name}, cannot be read") from error
+        raise CorruptCheckpointError(f"{name}, cannot be read") from error

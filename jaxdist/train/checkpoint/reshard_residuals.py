@@ -15,14 +15,14 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.train.checkpoint.manifest import LeafNote
+from jaxdist.train.checkpoint.manifest import LeafMetadata
 
 _SUMMED: Final = ("feedback/residual/", "feedback/velocity/")
 _BEGUN: Final = "feedback/memory/"
 
 
 def as_stored(
-    wanted: Mapping[str, Any], stored: Mapping[str, LeafNote]
+    wanted: Mapping[str, Any], stored: Mapping[str, LeafMetadata]
 ) -> dict[str, Any]:
     """Say in which shapes arrays are read: as stored, where they can be made to fit.
 
@@ -43,7 +43,7 @@ def as_wanted(
     return {name: _fitted(name, x, wanted[name]) for name, x in arrays.items()}
 
 
-def _turned(name: str, leaf: Any, note: LeafNote) -> Any:
+def _turned(name: str, leaf: Any, note: LeafMetadata) -> Any:
     """Return the shape that is stored, whole in its first dim."""
     summed = name.startswith(_SUMMED) and note.shape[1:] == leaf.shape[1:]
     if note.shape == leaf.shape or not (summed or name.startswith(_BEGUN)):

@@ -17,16 +17,16 @@ from jaxdist.core.errors import BadInput
 from jaxdist.train.checkpoint import orbax_store
 from jaxdist.train.checkpoint.checksum import add_over_hosts, share
 from jaxdist.train.checkpoint.manifest import (
-    Damaged,
-    LeafNote,
-    Notes,
+    CheckpointManifest,
+    CorruptCheckpointError,
+    LeafMetadata,
     describe,
     first_difference,
     is_key,
     key_kind,
 )
 from jaxdist.train.checkpoint.reader import (
-    Skipped,
+    SkippedCheckpoint,
     check,
     read_notes,
     reraise_unless_damage,
@@ -36,7 +36,7 @@ from jaxdist.train.state import TrainState, named_leaves, with_leaves
 
 
 @dataclass(frozen=True, kw_only=True)
-class Restored:
+class RestoredState:
     """A state as it was saved, in the layout that was asked for."""
 
     state: TrainState
@@ -45,11 +45,11 @@ class Restored:
     """Steps done since the very start."""
     about: Mapping[str, Any]
     """What the run added when it saved."""
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedCheckpoint, ...] = ()
     """Newer checkpoints that were damaged, newest first; now moved aside."""
 
 
-def restore(folder: Path, abstract: TrainState) -> Restored:
+def restore(folder: Path, abstract: TrainState) -> RestoredState:
     """Read a checkpoint into an abstract state.
 
     Args:
@@ -68,25 +68,27 @@ def restore(folder: Path, abstract: TrainState) -> Restored:
     arrays = as_wanted(_agreed_arrays(folder, notes, targets), wanted)
     leaves = {name: _as_asked(arrays[name], leaf) for name, leaf in wanted.items()}
     state = with_leaves(abstract, leaves)
-    return Restored(state=state, step=notes.step, about=notes.about)
+    return RestoredState(state=state, step=notes.step, about=notes.about)
 
 
-def _agreed_notes(folder: Path) -> Notes:
-    notes: Notes | Damaged
+def _agreed_notes(folder: Path) -> CheckpointManifest:
+    notes: CheckpointManifest | CorruptCheckpointError
     try:
         notes = read_notes(folder)
-    except Damaged as damage:
+    except CorruptCheckpointError as damage:
         notes = damage
-    failed = add_over_hosts(np.array([isinstance(notes, Damaged)], np.uint32))
-    if isinstance(notes, Damaged):
+    failed = add_over_hosts(
+        np.array([isinstance(notes, CorruptCheckpointError)], np.uint32)
+    )
+    if isinstance(notes, CorruptCheckpointError):
         raise notes
     if failed[0]:
-        raise Damaged("notes, cannot be read by another host")
+        raise CorruptCheckpointError("notes, cannot be read by another host")
     return notes
 
 
 def _agreed_arrays(
-    folder: Path, notes: Notes, targets: Mapping[str, jax.ShapeDtypeStruct]
+    folder: Path, notes: CheckpointManifest, targets: Mapping[str, jax.ShapeDtypeStruct]
 ) -> dict[str, jax.Array]:
     """Read the arrays, and hold their fingerprints against the notes on all hosts."""
     arrays = _read(folder, targets)
@@ -95,7 +97,7 @@ def _agreed_arrays(
     totals = add_over_hosts(np.array([*missing, *shares], np.uint32)).tolist()
     for name, failed in zip(targets, totals[: len(targets)], strict=True):
         if failed:
-            raise Damaged(f"{name}, cannot be read")
+            raise CorruptCheckpointError(f"{name}, cannot be read")
     for name, total in zip(targets, totals[len(targets) :], strict=True):
         check(name, notes.leaves[name], total)
     return arrays
@@ -134,7 +136,10 @@ def _as_asked(array: jax.Array, leaf: Any) -> jax.Array:
 
 
 def _refuse_another_model(
-    folder: Path, notes: Notes, abstract: TrainState, read: Mapping[str, Any]
+    folder: Path,
+    notes: CheckpointManifest,
+    abstract: TrainState,
+    read: Mapping[str, Any],
 ) -> None:
     fields = [f for f in ("params", "stats", "opt") if not _asked(abstract, f)]
     # Who reads no optimizer trains no further, and needs nothing that is still to send.
@@ -163,7 +168,7 @@ def _asked(abstract: TrainState, name: str) -> bool:
 
 
 def _refuse_other_replicas(
-    folder: Path, held: Mapping[str, LeafNote], wanted: Mapping[str, LeafNote]
+    folder: Path, held: Mapping[str, LeafMetadata], wanted: Mapping[str, LeafMetadata]
 ) -> None:
     """Say so where nothing but the number of replicas differs for a person."""
     saved, here = _replicas(held), _replicas(wanted)
@@ -180,11 +185,11 @@ def _refuse_other_replicas(
         )
 
 
-def _replicas(leaves: Mapping[str, LeafNote]) -> int:
+def _replicas(leaves: Mapping[str, LeafMetadata]) -> int:
     """Read how many replicas a state has from its arrays; 1 without an outer loop."""
     found = (x for name, x in leaves.items() if name.startswith("replicas/params/"))
     return next((leaf.shape[0] for leaf in found), 1)
 
 
-def _shapes(leaves: Mapping[str, LeafNote]) -> dict[str, tuple[int, ...]]:
+def _shapes(leaves: Mapping[str, LeafMetadata]) -> dict[str, tuple[int, ...]]:
     return {name: leaf.shape for name, leaf in leaves.items()}

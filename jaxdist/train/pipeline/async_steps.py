@@ -15,23 +15,23 @@ import numpy as np
 from jaxdist.core.axes import part_of
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.partition.ledger import Reads
-from jaxdist.partition.traffic import Traffic
+from jaxdist.partition.ledger import ParameterReads
+from jaxdist.partition.traffic import PlannedCollective
 from jaxdist.pipeline import async_executor
-from jaxdist.pipeline.async_executor import Flow, Move
+from jaxdist.pipeline.async_executor import AsyncPipeline, UpdateFn
 from jaxdist.pipeline.plan_schedule import stream, turns
-from jaxdist.pipeline.stage_parameters import Held, Slots
+from jaxdist.pipeline.stage_parameters import SlotArrays, SlotLayout
 from jaxdist.pipeline.stage_placement import places_of
 from jaxdist.train.layout import Layout
 from jaxdist.train.objective import Batch
 from jaxdist.train.pipeline import sync_gradients
 from jaxdist.train.state import TrainState
-from jaxdist.train.state_layout import Hold, InSlots
+from jaxdist.train.state_layout import SlotStateLayout, StateLayout
 
 
 def run(
-    layout: Layout, state: TrainState, batch: Batch, move: Move
-) -> tuple[jax.Array, Held, Held, Any]:
+    layout: Layout, state: TrainState, batch: Batch, move: UpdateFn
+) -> tuple[jax.Array, SlotArrays, SlotArrays, Any]:
     """Let a batch's microbatches move the weights, one after the other.
 
     Args:
@@ -46,11 +46,11 @@ def run(
     """
     pipe, parts = sync_gradients.training(layout, state, batch)
     order = stream(layout.plan, layout.task.microbatches)
-    whole = Flow(pipe=pipe, stream=order, move=move)
+    whole = AsyncPipeline(pipe=pipe, stream=order, move=move)
     return async_executor.run(whole, state.params, state.opt, state.stats, parts)
 
 
-def messages(layout: Layout, device: int) -> Iterator[Traffic]:
+def messages(layout: Layout, device: int) -> Iterator[PlannedCollective]:
     """Yield what the replicas of a device's stage sum in a training step."""
     plan, hold = layout.plan, sync_gradients.hold(layout)
     if not plan.pipe.flows:
@@ -72,14 +72,14 @@ def messages(layout: Layout, device: int) -> Iterator[Traffic]:
         yield _summed("counts", sum(x.dtype.itemsize for x in counts), ("pipe",))
 
 
-def check(plan: Plan, hold: Hold, reads: Reads) -> None:
+def check(plan: Plan, hold: StateLayout, reads: ParameterReads) -> None:
     """Refuse what does not go with weights that move stage by stage.
 
     Raises:
         BadInput: parameters shared out over fsdp or over stages, or an optimizer that
             asks for the whole gradient.
     """
-    if not plan.pipe.flows or not isinstance(hold, InSlots):
+    if not plan.pipe.flows or not isinstance(hold, SlotStateLayout):
         return
     if plan.mesh.fsdp > 1:
         raise _refused(
@@ -117,7 +117,7 @@ def _refused(plan: Plan, what: str, rule: str, values: str, remedy: str) -> BadI
     )
 
 
-def _bytes(slots: Slots, devices: Sequence[int]) -> int:
+def _bytes(slots: SlotLayout, devices: Sequence[int]) -> int:
     """Return the bytes of what replicas sum at once."""
     own = zip(slots.slots, slots.used(devices), strict=True)
     whole = [slots.leaves[place] for place in slots.shared]
@@ -127,8 +127,8 @@ def _bytes(slots: Slots, devices: Sequence[int]) -> int:
     )
 
 
-def _summed(what: str, payload: int, axes: tuple[str, ...]) -> Traffic:
-    return Traffic(
+def _summed(what: str, payload: int, axes: tuple[str, ...]) -> PlannedCollective:
+    return PlannedCollective(
         what=what,
         kind="all-reduce",
         axes=axes,
@@ -138,4 +138,4 @@ def _summed(what: str, payload: int, axes: tuple[str, ...]) -> Traffic:
 
 
 def _is_held(node: Any) -> bool:
-    return isinstance(node, Held)
+    return isinstance(node, SlotArrays)

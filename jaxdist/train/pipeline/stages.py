@@ -12,17 +12,17 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers import Gather, bind
 from jaxdist.partition.gradient_buckets import compressor
-from jaxdist.partition.param_sharding import Leaf
+from jaxdist.partition.param_sharding import LeafSharding
 from jaxdist.pipeline.slot_assignment import deal_slots
 from jaxdist.pipeline.stages import Stages, cut, variables_of
-from jaxdist.profile.layer_calls import Call
+from jaxdist.profile.layer_calls import LayerCall
 from jaxdist.profile.network_profile import read_profile
-from jaxdist.profile.repeated_blocks import Alike
-from jaxdist.profile.trace_cache import Readings
+from jaxdist.profile.repeated_blocks import RepeatedBlocks
+from jaxdist.profile.trace_cache import TraceCache
 from jaxdist.train.state import TrainState
-from jaxdist.train.state_layout import InSlots
+from jaxdist.train.state_layout import SlotStateLayout
 
-Inputs = Sequence[jax.ShapeDtypeStruct]
+InputShapes = Sequence[jax.ShapeDtypeStruct]
 
 _OF_LEAVES: Final = MappingProxyType(
     {
@@ -34,7 +34,11 @@ _OF_LEAVES: Final = MappingProxyType(
 
 
 def staged(
-    plan: Plan, network: Any, inputs: Inputs, readings: Readings, alike: Alike
+    plan: Plan,
+    network: Any,
+    inputs: InputShapes,
+    readings: TraceCache,
+    alike: RepeatedBlocks,
 ) -> Stages:
     """Cut a network into the stages of a plan.
 
@@ -66,9 +70,9 @@ def in_slots(
     stages: Stages,
     network: Any,
     state: TrainState,
-    leaves: tuple[Sequence[Leaf], Sequence[Leaf]],
-    readings: Readings,
-) -> InSlots:
+    leaves: tuple[Sequence[LeafSharding], Sequence[LeafSharding]],
+    readings: TraceCache,
+) -> SlotStateLayout:
     """Deal the leaves of a network out to the devices of its stages.
 
     Args:
@@ -89,7 +93,7 @@ def in_slots(
             kinds, users, (compressor(plan), lambda leaf: False), strict=True
         )
     ]
-    return InSlots(
+    return SlotStateLayout(
         stages=stages,
         param_slots=slots[0],
         stat_slots=slots[1],
@@ -99,8 +103,8 @@ def in_slots(
 
 
 def own_calls(
-    stages: Stages, network: Any, calls: Sequence[Call], device: int
-) -> Iterator[Call]:
+    stages: Stages, network: Any, calls: Sequence[LayerCall], device: int
+) -> Iterator[LayerCall]:
     """Yield the calls that a device's stages make.
 
     A table that the last block uses as well is called by that block's stage: calls are
@@ -122,8 +126,8 @@ def own_calls(
 def _all_users(
     stages: Stages,
     network: Any,
-    kinds: Sequence[Sequence[Leaf]],
-    readings: Readings,
+    kinds: Sequence[Sequence[LeafSharding]],
+    readings: TraceCache,
 ) -> list[tuple[frozenset[int], ...]]:
     """Return the stages that use each parameter, and each statistic."""
     by_block = readings.once("variables", lambda: dict(variables_by_block(network)))
@@ -158,7 +162,7 @@ def variable_at(network: Any, name: str) -> Any:
     return node
 
 
-def silent(inputs: Inputs) -> Callable[[nnx.Module], None]:
+def silent(inputs: InputShapes) -> Callable[[nnx.Module], None]:
     """Return what binds noise to a network before it is traced."""
     import numpy as np
 

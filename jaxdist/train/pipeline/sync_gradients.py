@@ -13,18 +13,18 @@ from jaxdist.collectives.sharded_leaves import join
 from jaxdist.core.axes import BATCH_AXES
 from jaxdist.core.plan import Plan
 from jaxdist.partition import fsdp
-from jaxdist.partition.traffic import Traffic
+from jaxdist.partition.traffic import PlannedCollective
 from jaxdist.pipeline import sync_executor
-from jaxdist.pipeline.flat_messages import Form, form_of, longest, size
+from jaxdist.pipeline.flat_messages import FlatTreeSpec, form_of, longest, size
 from jaxdist.pipeline.plan_schedule import evaluation, timetable
 from jaxdist.pipeline.schedule_arrays import tables
-from jaxdist.pipeline.stage import Pipeline, Stage, sloped
-from jaxdist.pipeline.stage_parameters import Held, Slots
+from jaxdist.pipeline.stage import Pipeline, PipelineStage, sloped
+from jaxdist.pipeline.stage_parameters import SlotArrays, SlotLayout
 from jaxdist.pipeline.stages import outputs
 from jaxdist.pipeline.stages import run as run_blocks
-from jaxdist.pipeline.work_item import Beats
-from jaxdist.profile.repeated_blocks import Alike
-from jaxdist.profile.trace_cache import Readings
+from jaxdist.pipeline.work_item import Supersteps
+from jaxdist.profile.repeated_blocks import RepeatedBlocks
+from jaxdist.profile.trace_cache import TraceCache
 from jaxdist.train.accumulate import cut
 from jaxdist.train.layout import Layout
 from jaxdist.train.materialize_params import inputs_of, model_of
@@ -32,17 +32,17 @@ from jaxdist.train.objective import Batch
 from jaxdist.train.remat import apart, graded, in_turn, mark_all
 from jaxdist.train.sample_exchange import scored
 from jaxdist.train.state import TrainState, named_leaves
-from jaxdist.train.state_layout import InSlots
+from jaxdist.train.state_layout import SlotStateLayout
 
 _NOT_HANDED: Final = ("replica", "pipe", *BATCH_AXES)
 """Axes whose sizes change nothing but the samples of a microbatch."""
 
-Last = Callable[[Any, Batch], Any]
+LastStageFn = Callable[[Any, Batch], Any]
 """From a network's outputs and what they are scored against to what a stage returns."""
 
 
 def gradients(
-    layout: Layout, state: TrainState, stats: Held, batch: Batch
+    layout: Layout, state: TrainState, stats: SlotArrays, batch: Batch
 ) -> tuple[jax.Array, Any, list[jax.Array]]:
     """Return this device's share of the loss, new statistics, gradients of the share.
 
@@ -59,7 +59,13 @@ def gradients(
     return loss, stats, jax.tree.leaves(grads)
 
 
-def score(layout: Layout, params: Held, stats: Held, batch: Batch, last: Last) -> Any:
+def score(
+    layout: Layout,
+    params: SlotArrays,
+    stats: SlotArrays,
+    batch: Batch,
+    last: LastStageFn,
+) -> Any:
     """Sum the scores of a batch over stages: zero but on devices of the last.
 
     Args:
@@ -76,7 +82,7 @@ def score(layout: Layout, params: Held, stats: Held, batch: Batch, last: Last) -
     return sync_executor.run_forward(pipe, whole(layout, params), stats, parts)
 
 
-def whole(layout: Layout, params: Held) -> Held:
+def whole(layout: Layout, params: SlotArrays) -> SlotArrays:
     """Put together what fsdp shares out."""
     if not layout.joins:
         return params
@@ -90,7 +96,9 @@ def shares(layout: Layout) -> int:
     return plan.mesh.size(*(axis for axis in plan.sum_axes if axis != "pipe"))
 
 
-def messages(layout: Layout, readings: Readings, alike: Alike) -> Iterator[Traffic]:
+def messages(
+    layout: Layout, readings: TraceCache, alike: RepeatedBlocks
+) -> Iterator[PlannedCollective]:
     """Yield what stages hand to their neighbours in a training step.
 
     Each exchange moves as much, whether something new is in it or not.
@@ -100,7 +108,7 @@ def messages(layout: Layout, readings: Readings, alike: Alike) -> Iterator[Traff
         readings: of the network, for other layouts.
         alike: blocks of the network that need not be read.
     """
-    same = Alike(names=alike.names) if layout.plan.spatial_until else alike
+    same = RepeatedBlocks(names=alike.names) if layout.plan.spatial_until else alike
     behind = readings.once(
         ("handed", *_handed_on(layout)), lambda: _handed(layout, same)
     )
@@ -111,7 +119,7 @@ def messages(layout: Layout, readings: Readings, alike: Alike) -> Iterator[Traff
         ("activations", [behind[same.source(end)] for end in ends]),
         ("gradients", [sloped(behind[same.source(end)]) for end in ends]),
     ):
-        yield Traffic(
+        yield PlannedCollective(
             what=what,
             kind="collective-permute",
             axes=("pipe",),
@@ -129,9 +137,9 @@ def _handed_on(layout: Layout) -> tuple[Hashable, ...]:
     return batch, split, plan.weights, plan.spatial_until, plan.spatial_then
 
 
-def _handed(layout: Layout, alike: Alike) -> dict[str, Form]:
+def _handed(layout: Layout, alike: RepeatedBlocks) -> dict[str, FlatTreeSpec]:
     """Trace the network on one device and return what each block would hand on."""
-    task, found = layout.task, dict[str, Form]()
+    task, found = layout.task, dict[str, FlatTreeSpec]()
     network = nnx.merge(task.graph, task.state.params, task.state.stats)
     short: Any = alike.short(network)
     graph, *trees = nnx.split(short, nnx.Param, ...)
@@ -159,7 +167,7 @@ def _handed(layout: Layout, alike: Alike) -> dict[str, Form]:
     return found
 
 
-def _locals(slots: Slots, tree: Any, plan: Plan, dtype: Any) -> Any:
+def _locals(slots: SlotLayout, tree: Any, plan: Plan, dtype: Any) -> Any:
     """Return the shapes that a stage uses leaves in, those of some blocks as a tree."""
     by_name = {leaf.name: leaf for leaf in slots.leaves}
     leaves = [
@@ -191,7 +199,7 @@ def training(layout: Layout, state: TrainState, batch: Batch) -> tuple[Pipeline,
 
 
 def _pipeline(
-    layout: Layout, beats: Beats, last: Last, key: jax.Array | None
+    layout: Layout, beats: Supersteps, last: LastStageFn, key: jax.Array | None
 ) -> Pipeline:
     """Return the stages as functions, and the table that moves them.
 
@@ -214,14 +222,16 @@ def _pipeline(
     )
 
 
-def hold(layout: Layout) -> InSlots:
+def hold(layout: Layout) -> SlotStateLayout:
     """Return how the state of a layout with stages lies."""
     if layout.pipe is None:
         raise TypeError(f"{layout.plan.title} has no stages")
     return layout.pipe
 
 
-def _stage(layout: Layout, number: int, last: Last, key: jax.Array | None) -> Stage:
+def _stage(
+    layout: Layout, number: int, last: LastStageFn, key: jax.Array | None
+) -> PipelineStage:
     task, held = layout.task, hold(layout)
     stages = held.stages
     blocks, ends = stages.blocks[number], number == stages.count - 1
@@ -251,7 +261,7 @@ def _stage(layout: Layout, number: int, last: Last, key: jax.Array | None) -> St
             return carried, kept
         return last(*scored(layout.plan, outputs(carried), part)), kept
 
-    return Stage(
+    return PipelineStage(
         number=number,
         device=stages.places.device_of(number),
         call=call if key is None else graded(layout.plan, call),

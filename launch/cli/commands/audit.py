@@ -4,20 +4,20 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any, Final
 
-from jaxdist.launch.cli.parser import Parser, add_json, add_step
+from jaxdist.launch.cli.parser import CommandParser, add_json, add_step
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from jaxdist.launch.analysis.audit import Audited
+    from jaxdist.launch.analysis.audit import StepAudit
 
 summary = "hold a compiled step against its plan, without training"
 
 _LARGEST: Final = 5
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take an experiment and overrides, or a script and the name of its step."""
     add_step(parser)
     parser.add_argument(
@@ -74,7 +74,7 @@ def _experiment(args: Namespace) -> int:
     return _answer(found, warn=args.warn or resolved.config.audit == "warn")
 
 
-def _answer(found: "Audited", *, warn: bool) -> int:
+def _answer(found: "StepAudit", *, warn: bool) -> int:
     """Raise the first difference, or warn of all of them."""
     from jaxdist.launch.terminal.console import console
 
@@ -85,7 +85,7 @@ def _answer(found: "Audited", *, warn: bool) -> int:
     return 0
 
 
-def _print(out: "Console", found: "Audited", devices: str, words: str) -> None:
+def _print(out: "Console", found: "StepAudit", devices: str, words: str) -> None:
     from jaxdist.core.text.formatting import size
     from jaxdist.launch.terminal.console import print_next, print_table
     from jaxdist.launch.terminal.run_header import many
@@ -108,14 +108,14 @@ def _print(out: "Console", found: "Audited", devices: str, words: str) -> None:
     print_next(out, *again)
 
 
-def _collectives(found: "Audited") -> "Table":
+def _collectives(found: "StepAudit") -> "Table":
     """Lay out a row for each kind of collective and set of axes."""
     from jaxdist.core.text.formatting import count
     from jaxdist.launch.terminal.console import table
-    from jaxdist.launch.terminal.number_column import Column
+    from jaxdist.launch.terminal.number_column import NumberColumn
 
     rows = found.program.audit
-    unit = Column(max(max(row.ledger, row.program) for row in rows), "B")
+    unit = NumberColumn(max(max(row.ledger, row.program) for row in rows), "B")
     heads = [f"{name}, {unit.unit}" for name in ("ledger", "program", "sent")]
     made = table("collective", "axes", "count", *heads, right=("count", *heads))
     for row in rows:
@@ -125,14 +125,14 @@ def _collectives(found: "Audited") -> "Table":
     return made
 
 
-def _outer(found: "Audited") -> "Table":
+def _outer(found: "StepAudit") -> "Table":
     """Lay out what replicas move between steps."""
     from jaxdist.core.text.formatting import count
     from jaxdist.launch.terminal.console import table
-    from jaxdist.launch.terminal.number_column import Column
+    from jaxdist.launch.terminal.number_column import NumberColumn
 
     rows = [(join.sync, row) for join in found.program.joins for row in join.audit]
-    unit = Column(max(row.ledger for _, row in rows), "B")
+    unit = NumberColumn(max(row.ledger for _, row in rows), "B")
     heads = [f"{name}, {unit.unit}" for name in ("ledger", "program", "sent")]
     right = ("after step", "of every", *heads)
     made = table("outer step", "axes", *right, right=right)
@@ -144,15 +144,15 @@ def _outer(found: "Audited") -> "Table":
     return made
 
 
-def _largest(found: "Audited") -> "Table":
+def _largest(found: "StepAudit") -> "Table":
     """Lay out the rows of the ledger that move most."""
     from jaxdist.launch.terminal.console import table
-    from jaxdist.launch.terminal.number_column import Column
+    from jaxdist.launch.terminal.number_column import NumberColumn
 
     rows = sorted(found.program.layout.ledger.rows, key=lambda row: -row.payload)[
         :_LARGEST
     ]
-    unit = Column(max((row.payload for row in rows), default=0), "B")
+    unit = NumberColumn(max((row.payload for row in rows), default=0), "B")
     head = f"ledger, {unit.unit}"
     made = table("largest", "layer", "axes", head, right=(head,))
     for row in rows:
@@ -161,14 +161,14 @@ def _largest(found: "Audited") -> "Table":
     return made
 
 
-def _work(found: "Audited") -> "Table":
+def _work(found: "StepAudit") -> "Table":
     """Lay out the layers that work most: on one device, planned, and on a device."""
     from jaxdist.core.text.formatting import percent
     from jaxdist.launch.terminal.console import table
-    from jaxdist.launch.terminal.number_column import Column
+    from jaxdist.launch.terminal.number_column import NumberColumn
 
     rows = sorted(found.shares, key=lambda row: -row.whole)
-    unit = Column(max((row.whole for row in rows), default=0), "FLOP")
+    unit = NumberColumn(max((row.whole for row in rows), default=0), "FLOP")
     heads = (f"one device, {unit.unit}", "planned", "a device", "share", "repeats")
     made = table("layer", *heads, right=heads)
     for row in rows[: 2 * _LARGEST]:
@@ -184,7 +184,7 @@ def _work(found: "Audited") -> "Table":
     return made
 
 
-def _total(found: "Audited") -> str:
+def _total(found: "StepAudit") -> str:
     from jaxdist.core.text.formatting import percent, size
 
     whole = sum(row.whole for row in found.shares)

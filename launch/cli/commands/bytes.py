@@ -5,17 +5,17 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.cli.parser import Parser, add_json, add_step
+from jaxdist.launch.cli.parser import CommandParser, add_json, add_step
 
 if TYPE_CHECKING:
-    from jaxdist.collectives.meter import Meter
-    from jaxdist.launch.analysis.step_traffic import OuterStep
-    from jaxdist.launch.analysis.wire_traffic import Wire
+    from jaxdist.collectives.meter import TrafficReport
+    from jaxdist.launch.analysis.step_traffic import OuterStepTraffic
+    from jaxdist.launch.analysis.wire_traffic import WireTraffic
 
 summary = "count the bytes a step sends: by formula, as written, as compiled"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take an experiment and overrides, or a script and the name of its step."""
     add_step(parser)
     parser.add_argument(
@@ -72,11 +72,11 @@ def _experiment(args: Namespace) -> int:
 
 
 def _print(
-    found: "Meter",
-    wire: "Wire | None",
+    found: "TrafficReport",
+    wire: "WireTraffic | None",
     args: Namespace,
     head: str,
-    outer: "tuple[OuterStep, ...]" = (),
+    outer: "tuple[OuterStepTraffic, ...]" = (),
 ) -> int:
     from jaxdist.launch.terminal.console import print_json
 
@@ -91,14 +91,16 @@ def _print(
     return 0
 
 
-def _outer_tree(found: "Meter", outer: "tuple[OuterStep, ...]") -> dict[str, Any]:
+def _outer_tree(
+    found: "TrafficReport", outer: "tuple[OuterStepTraffic, ...]"
+) -> dict[str, Any]:
     from jaxdist.launch.analysis.step_traffic import mean_bytes
 
     steps = [each.tree() for each in outer]
     return {"outer_steps": steps, "mean": mean_bytes(found, outer)}
 
 
-def _outer_text(found: "Meter", outer: "tuple[OuterStep, ...]") -> str:
+def _outer_text(found: "TrafficReport", outer: "tuple[OuterStepTraffic, ...]") -> str:
     """Lay out what outer steps send, and what that is by the step."""
     from jaxdist.core.text.formatting import count
     from jaxdist.launch.analysis.step_traffic import mean_bytes
@@ -108,7 +110,7 @@ def _outer_text(found: "Meter", outer: "tuple[OuterStep, ...]") -> str:
     return "".join(tables) + f"\n  a step sends {count(mean)} B on average, compiled\n"
 
 
-def _counted(found: "Meter", wire: "Wire") -> str:
+def _counted(found: "TrafficReport", wire: "WireTraffic") -> str:
     """Say what the interfaces counted, beside the compiled program."""
     from jaxdist.core.text.formatting import count
 

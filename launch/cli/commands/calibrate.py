@@ -4,12 +4,12 @@ from argparse import Namespace
 from pathlib import Path
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.cli.parser import Parser, add_json, check_folder
+from jaxdist.launch.cli.parser import CommandParser, add_json, check_folder
 
 summary = "measure this machine, read nccl-tests or OSU, or fit measured rows"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take what to measure; or `read`, or `fit`, and files that were measured."""
     parser.add_argument(
         "words",

@@ -81,7 +81,7 @@ def inspection(directory: Path, step: int | None = None) -> dict[str, Any]:
     folder = reader.folder_of(directory, step)
     try:
         notes = reader.read_notes(folder)
-    except reader.Damaged as damage:
+    except reader.CorruptCheckpointError as damage:
         return {"path": str(folder), "damage": str(damage)}
     leaves = {
         name: {**asdict(note), "bytes": note.nbytes}
@@ -107,7 +107,7 @@ def hashing(directory: Path, step: int | None = None) -> dict[str, Any]:
         notes = reader.read_notes(folder)
         leaves = reader.leaves(folder, notes, under=under)
         found = digest((name.removeprefix(under), array) for name, array in leaves)
-    except reader.Damaged as damage:
+    except reader.CorruptCheckpointError as damage:
         return {"path": str(folder), "damage": str(damage)}
     return {"path": str(folder), "step": notes.step, "params_sha256": found}
 

@@ -3,12 +3,12 @@
 from argparse import Namespace
 from pathlib import Path
 
-from jaxdist.launch.cli.parser import Parser, add_folder, add_json, check_folder
+from jaxdist.launch.cli.parser import CommandParser, add_folder, add_json, check_folder
 
 summary = "set what was predicted of runs beside what they measured"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take runs, a cluster, and where to write a better one."""
     parser.add_argument(
         "runs", metavar="RUN", nargs="+", help="a run inside the folder, or a path"

@@ -3,17 +3,17 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from jaxdist.launch.cli.parser import Parser, add_experiment, add_json
+from jaxdist.launch.cli.parser import CommandParser, add_experiment, add_json
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from jaxdist.launch.config.provenance import Resolved
+    from jaxdist.launch.config.provenance import ResolvedConfig
 
 summary = "print every value of an experiment, and who set it"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take an experiment and overrides."""
     add_experiment(parser)
     add_json(parser)
@@ -37,7 +37,7 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _print_tree(out: "Console", resolved: "Resolved") -> None:
+def _print_tree(out: "Console", resolved: "ResolvedConfig") -> None:
     from jaxdist.launch.config.tree import values
     from jaxdist.launch.config.value_text import write_value
     from jaxdist.launch.terminal.console import marks, print_next
@@ -63,7 +63,7 @@ def _print_tree(out: "Console", resolved: "Resolved") -> None:
     print_next(out, f"jaxdist train {resolved.source}")
 
 
-def _finding(resolved: "Resolved") -> str:
+def _finding(resolved: "ResolvedConfig") -> str:
     own = len(resolved.set_by("experiment"))
     typed = len(resolved.set_by("command line"))
     said = f"{len(resolved.origins)} values, {own} by the experiment"

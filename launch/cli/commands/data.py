@@ -5,19 +5,19 @@ from argparse import Namespace
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from jaxdist.launch.cli.parser import Parser, add_experiment, add_json
+from jaxdist.launch.cli.parser import CommandParser, add_experiment, add_json
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from jaxdist.input.local_shuffle.quality import Quality
+    from jaxdist.input.local_shuffle.quality import ShuffleQuality
 
 summary = "compare how well parts of the samples that are exchanged mix them"
 
 _EPOCHS: Final = (0, 1, 5, 10, 30)
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take `quality`, an experiment, overrides, and the parts to compare."""
     parser.add_argument(
         "action",
@@ -82,7 +82,7 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _tree(quality: "Quality") -> dict[str, Any]:
+def _tree(quality: "ShuffleQuality") -> dict[str, Any]:
     return {
         "partitions": quality.shuffle.partitions,
         "exchanged": quality.shuffle.exchanged,
@@ -94,7 +94,7 @@ def _tree(quality: "Quality") -> dict[str, Any]:
     }
 
 
-def _homes(rows: "dict[float, Quality]") -> "Table":
+def _homes(rows: "dict[float, ShuffleQuality]") -> "Table":
     """Lay out which part of the samples is where it was at first."""
     from jaxdist.core.text.formatting import percent
     from jaxdist.launch.terminal.console import table
@@ -107,7 +107,7 @@ def _homes(rows: "dict[float, Quality]") -> "Table":
     return made
 
 
-def _distances(rows: "dict[float, Quality]") -> "Table":
+def _distances(rows: "dict[float, ShuffleQuality]") -> "Table":
     """Lay out how far the classes of a partition are from those of all samples."""
     from jaxdist.launch.terminal.console import table
 

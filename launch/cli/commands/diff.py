@@ -2,12 +2,12 @@
 
 from argparse import Namespace
 
-from jaxdist.launch.cli.parser import Parser, add_folder, add_json, add_run
+from jaxdist.launch.cli.parser import CommandParser, add_folder, add_json, add_run
 
 summary = "show what two runs set differently"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take two runs."""
     add_run(parser, "run_a")
     add_run(parser, "run_b")

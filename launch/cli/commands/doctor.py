@@ -3,15 +3,15 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from jaxdist.launch.cli.parser import Parser, add_folder, add_json
+from jaxdist.launch.cli.parser import CommandParser, add_folder, add_json
 
 if TYPE_CHECKING:
-    from jaxdist.launch.doctor.checks import Check
+    from jaxdist.launch.doctor.checks import DoctorCheck
 
 summary = "check this machine, and say the fix for what is wrong"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take the experiment that should run here."""
     parser.add_argument(
         "experiment",
@@ -46,7 +46,7 @@ def run(args: Namespace) -> int:
     return 1 if counts["failed"] else 0
 
 
-def _print(checks: "tuple[Check, ...]", counts: dict[str, int]) -> None:
+def _print(checks: "tuple[DoctorCheck, ...]", counts: dict[str, int]) -> None:
     from jaxdist.launch.terminal.console import console
 
     out = console()

@@ -2,12 +2,12 @@
 
 from argparse import Namespace
 
-from jaxdist.launch.cli.parser import Parser, add_folder, add_json, add_run
+from jaxdist.launch.cli.parser import CommandParser, add_folder, add_json, add_run
 
 summary = "score a checkpoint of a run on its held-out samples"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take a run and one of its checkpoints."""
     add_run(parser, "run")
     parser.add_argument(

@@ -3,12 +3,12 @@
 from argparse import Namespace
 from dataclasses import asdict
 
-from jaxdist.launch.cli.parser import Parser, add_json
+from jaxdist.launch.cli.parser import CommandParser, add_json
 
 summary = "list the experiments that come with jaxdist"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take a name to show in full."""
     parser.add_argument("name", metavar="NAME", nargs="?", help="show this one in full")
     add_json(parser)

@@ -5,7 +5,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.cli.parser import Parser, add_folder, add_json, add_run
+from jaxdist.launch.cli.parser import CommandParser, add_folder, add_json, add_run
 
 if TYPE_CHECKING:
     from jaxdist.launch.config import Experiment
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 summary = "let a run continue a text, or say what happens in a clip"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take a run, what it is asked, and how it answers."""
     add_run(parser, "run")
     parser.add_argument(

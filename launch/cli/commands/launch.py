@@ -5,7 +5,12 @@ from argparse import Namespace
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.cli.parser import Parser, add_back_after, add_patience, add_program
+from jaxdist.launch.cli.parser import (
+    CommandParser,
+    add_back_after,
+    add_patience,
+    add_program,
+)
 
 summary = "start a program on several processes, joined by jax.distributed"
 
@@ -39,7 +44,7 @@ _NEEDS: Final = {
 }
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take where to start, how many, and what."""
     parser.usage = (
         "jaxdist launch local|ssh|slurm|k8s|mpi [options] -- train EXPERIMENT ...\n"

@@ -5,12 +5,12 @@ from argparse import Namespace
 from pathlib import Path
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.cli.parser import Parser, add_json, add_what_if
+from jaxdist.launch.cli.parser import CommandParser, add_json, add_what_if
 
 summary = "predict the time and memory of a step, or score predictions"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take what to do, what of, and the constants or the cluster to predict with."""
     parser.add_argument(
         "action",

@@ -4,12 +4,12 @@ from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.cli.parser import Parser, add_json
+from jaxdist.launch.cli.parser import CommandParser, add_json
 
 summary = "draw a schedule of a pipeline, with its ticks, bubble and memory"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take `draw`, a schedule and its numbers."""
     parser.add_argument("action", choices=("draw",), help="draw: one row a device")
     parser.add_argument(
@@ -67,7 +67,7 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _add_number(parser: Parser, name: str, metavar: str, what: str) -> None:
+def _add_number(parser: CommandParser, name: str, metavar: str, what: str) -> None:
     parser.add_argument(name, metavar=metavar, type=int, help=what)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.cli.parser import Parser, add_json, add_what_if, check_folder
+from jaxdist.launch.cli.parser import CommandParser, add_json, add_what_if, check_folder
 
 _OF_STAGES: Final = (
     *("profile", "workers", "levels", "bandwidth", "straight", "overlap", "form"),
@@ -21,7 +21,7 @@ _OF_LAYOUTS: Final = (
 summary = "rank the layouts of an experiment on a cluster, or cut it into stages"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take an experiment, a cluster and devices; or `stages`, a profile and links."""
     parser.usage = (
         "jaxdist plan EXPERIMENT [key=value ...] --cluster NAME|FILE "
@@ -151,7 +151,7 @@ def _refuse(args: Namespace, what: str, names: tuple[str, ...]) -> None:
             )
 
 
-def _add_question(parser: Parser) -> None:
+def _add_question(parser: CommandParser) -> None:
     add = parser.add_argument
     add(
         "--profile",
@@ -190,7 +190,7 @@ def _add_question(parser: Parser) -> None:
     )
 
 
-def _add_costs(parser: Parser) -> None:
+def _add_costs(parser: CommandParser) -> None:
     add = parser.add_argument
     add(
         "--overlap",

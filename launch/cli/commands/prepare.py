@@ -3,12 +3,12 @@
 from argparse import Namespace
 from pathlib import Path
 
-from jaxdist.launch.cli.parser import Parser, add_json
+from jaxdist.launch.cli.parser import CommandParser, add_json
 
 summary = "write a folder of images as a data set that can be trained on by name"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take the folder, the name, and the folder of all data sets."""
     parser.add_argument(
         "folder", metavar="FOLDER", help="has train/CLASS/*.jpg and test/CLASS/*.jpg"

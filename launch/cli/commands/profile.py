@@ -5,18 +5,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxdist.launch.cli.parser import Parser, add_json, check_folder
+from jaxdist.launch.cli.parser import CommandParser, add_json, check_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from jaxdist.core.profile import Layer, Profile
+    from jaxdist.core.profile import LayerProfile, Profile
 
 summary = "print what each layer of a network costs, and where it may be cut"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take a network and overrides."""
     parser.add_argument(
         "model",
@@ -94,10 +94,12 @@ def _table(profile: "Profile") -> "Table":
     """Lay out a row a block in bold, its layers below it by their path in it."""
     from jaxdist.core.text.formatting import count
     from jaxdist.launch.terminal.console import table
-    from jaxdist.launch.terminal.number_column import Column
+    from jaxdist.launch.terminal.number_column import NumberColumn
 
-    work = Column(max((row.flops for row in profile.layers), default=0), "FLOP")
-    made = Column(max((row.output_bytes for row in profile.layers), default=0), "B")
+    work = NumberColumn(max((row.flops for row in profile.layers), default=0), "FLOP")
+    made = NumberColumn(
+        max((row.output_bytes for row in profile.layers), default=0), "B"
+    )
     heads = (
         "parameters",
         f"forward, {work.unit}",
@@ -106,7 +108,9 @@ def _table(profile: "Profile") -> "Table":
     )
     rows = table("layer", *heads, "cut after", right=heads)
 
-    def add(name: str, row: "Layer | Profile", cut: str = "", style: str = "") -> None:
+    def add(
+        name: str, row: "LayerProfile | Profile", cut: str = "", style: str = ""
+    ) -> None:
         numbers = work.say(row.flops_forward), work.say(row.flops_backward)
         size = made.say(row.output_bytes)
         rows.add_row(name, count(row.parameters), *numbers, size, cut, style=style)

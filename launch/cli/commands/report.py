@@ -2,12 +2,12 @@
 
 from argparse import Namespace
 
-from jaxdist.launch.cli.parser import Parser, add_folder, add_run
+from jaxdist.launch.cli.parser import CommandParser, add_folder, add_run
 
 summary = "write the report of a run again, with what is known since it ended"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take a run."""
     add_run(parser, "run")
     add_folder(parser)

@@ -6,17 +6,17 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
-from jaxdist.launch.cli.parser import Parser, add_experiment, add_json
+from jaxdist.launch.cli.parser import CommandParser, add_experiment, add_json
 
 if TYPE_CHECKING:
-    from jaxdist.launch.scaling.study import Study
+    from jaxdist.launch.scaling.study import ScalingStudy
 
 summary = "train on more and more processes: samples/s, efficiency, and their reasons"
 
 _RUNS: Final = "runs"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take an experiment, and what is varied."""
     add_experiment(parser)
     add = parser.add_argument
@@ -74,7 +74,7 @@ def run(args: Namespace) -> int:
     return 1 if result.lost else 0
 
 
-def _study(args: Namespace) -> "Study":
+def _study(args: Namespace) -> "ScalingStudy":
     """Return what was asked for, or refuse it before anything starts."""
     from jaxdist.launch.config.resolve import resolve
     from jaxdist.launch.scaling.grid import grid_of

@@ -4,20 +4,20 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxdist.launch.cli.parser import Parser, add_experiment, add_json
+from jaxdist.launch.cli.parser import CommandParser, add_experiment, add_json
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from jaxdist.launch.terminal.console import Marks
-    from jaxdist.launch.training.job.optimizer_schedule import Schedule
+    from jaxdist.launch.terminal.console import Glyphs
+    from jaxdist.launch.training.job.optimizer_schedule import OptimizerSchedule
 
 summary = "print learning rates, decay and norms of an experiment, without training"
 _BAR = 30
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take an experiment and overrides."""
     add_experiment(parser)
     add_json(parser)
@@ -51,7 +51,7 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _print(out: "Console", schedule: "Schedule", words: str) -> None:
+def _print(out: "Console", schedule: "OptimizerSchedule", words: str) -> None:
     from jaxdist.launch.terminal.console import marks, print_next, print_table
     from jaxdist.launch.terminal.run_header import many
 
@@ -66,7 +66,7 @@ def _print(out: "Console", schedule: "Schedule", words: str) -> None:
     print_next(out, f"jaxdist train {words}")
 
 
-def _facts(schedule: "Schedule") -> Iterator[tuple[str, str]]:
+def _facts(schedule: "OptimizerSchedule") -> Iterator[tuple[str, str]]:
     """Say in a line each what the settings come to."""
     from jaxdist.launch.terminal.run_header import many
 
@@ -89,7 +89,7 @@ def _facts(schedule: "Schedule") -> Iterator[tuple[str, str]]:
         yield "also", extras
 
 
-def _batch(schedule: "Schedule") -> str:
+def _batch(schedule: "OptimizerSchedule") -> str:
     from jaxdist.launch.terminal.run_header import many
 
     parts = f"{many(schedule.batch, 'sample')}, {many(schedule.replicas, 'replica')}"
@@ -99,7 +99,7 @@ def _batch(schedule: "Schedule") -> str:
     return f"{parts}, {times} microbatches of {schedule.microbatch} on each"
 
 
-def _extras(schedule: "Schedule") -> Iterator[str]:
+def _extras(schedule: "OptimizerSchedule") -> Iterator[str]:
     optim = schedule.optim
     if optim.clip:
         yield f"gradients no longer than {optim.clip:g}"
@@ -109,7 +109,7 @@ def _extras(schedule: "Schedule") -> Iterator[str]:
         yield f"up to {optim.skip_nonfinite} steps in a row skipped if not finite"
 
 
-def _table(schedule: "Schedule", signs: "Marks") -> "Table":
+def _table(schedule: "OptimizerSchedule", signs: "Glyphs") -> "Table":
     from jaxdist.launch.terminal.console import table
 
     heads = ("epoch", "from step", "learning rate")

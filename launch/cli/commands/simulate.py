@@ -2,12 +2,12 @@
 
 from argparse import Namespace
 
-from jaxdist.launch.cli.parser import Parser, add_json
+from jaxdist.launch.cli.parser import CommandParser, add_json
 
 summary = "simulate an all-reduce on a network whose links are shared"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take `allreduce`, a step list, a network and a size."""
     parser.add_argument("collective", choices=("allreduce",), help="what is simulated")
     parser.add_argument(

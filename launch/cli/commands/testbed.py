@@ -6,12 +6,17 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.cli.parser import Parser, add_back_after, add_patience, add_program
+from jaxdist.launch.cli.parser import (
+    CommandParser,
+    add_back_after,
+    add_patience,
+    add_program,
+)
 from jaxdist.launch.testbed.manager import NAME, option
 
 if TYPE_CHECKING:
-    from jaxdist.launch.launchers.processes.group import Task
-    from jaxdist.launch.testbed.hosts import Hosts
+    from jaxdist.launch.launchers.processes.group import ProcessSpec
+    from jaxdist.launch.testbed.hosts import EmulatedCluster
 
 _HARM: Final = {
     "cut": "its link is cut",
@@ -21,7 +26,7 @@ _HARM: Final = {
 summary = "make several hosts in this machine, on links of a given rate"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take what to do, and with how many hosts."""
     parser.usage = (
         "jaxdist testbed up|status|run|fail|mend|down [HOST] [options] [-- PROGRAM ...]"
@@ -121,7 +126,7 @@ def _status(args: Namespace) -> int:
 def _run(args: Namespace) -> int:
     from jaxdist.launch.cli.launch_dispatch import refuse_back_after
     from jaxdist.launch.cli.main import command_names
-    from jaxdist.launch.launchers.local import Local
+    from jaxdist.launch.launchers.local import LocalLaunch
     from jaxdist.launch.launchers.processes.restart import patience, run_supervised
     from jaxdist.launch.launchers.program import command_of
     from jaxdist.launch.testbed.manager import standing
@@ -132,8 +137,8 @@ def _run(args: Namespace) -> int:
         return _run_elastic(args, command, hosts)
     refuse_back_after(args.back_after)
 
-    def attempt(number: int) -> "list[Task]":
-        each = Local(
+    def attempt(number: int) -> "list[ProcessSpec]":
+        each = LocalLaunch(
             command=command,
             count=hosts.count,
             devices=args.devices_per_process,
@@ -144,14 +149,16 @@ def _run(args: Namespace) -> int:
     return run_supervised(attempt, wanted)
 
 
-def _run_elastic(args: Namespace, command: tuple[str, ...], hosts: "Hosts") -> int:
+def _run_elastic(
+    args: Namespace, command: tuple[str, ...], hosts: "EmulatedCluster"
+) -> int:
     from jaxdist.launch.cli.elastic_options import able_of
     from jaxdist.launch.launchers.elastic.process_range import read_span
     from jaxdist.launch.launchers.elastic.supervisor import run_asked
-    from jaxdist.launch.testbed.host_pool import InBox
+    from jaxdist.launch.testbed.host_pool import TestbedPool
 
     span = read_span(args.n, hosts.count)
-    ground = InBox(
+    ground = TestbedPool(
         hosts=hosts,
         command=command,
         planned=span.most,
@@ -217,7 +224,7 @@ def _down(args: Namespace) -> int:
     return 0
 
 
-def _show(hosts: "Hosts", name: str) -> None:
+def _show(hosts: "EmulatedCluster", name: str) -> None:
     """Print the hosts, their links, and what is to be done with them."""
     from jaxdist.core.text.formatting import size
     from jaxdist.launch.terminal.console import console, print_next, print_table, table

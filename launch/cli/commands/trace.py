@@ -2,12 +2,12 @@
 
 from argparse import Namespace
 
-from jaxdist.launch.cli.parser import Parser, add_folder, add_run
+from jaxdist.launch.cli.parser import CommandParser, add_folder, add_run
 
 summary = "write the phases of a run as a trace that Perfetto opens"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take a run and a file."""
     add_run(parser, "run")
     parser.add_argument(

@@ -5,7 +5,7 @@ from argparse import Namespace
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from jaxdist.launch.cli.parser import Parser, add_experiment, add_json
+from jaxdist.launch.cli.parser import CommandParser, add_experiment, add_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 summary = "train an experiment; the same command again goes on with it"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Take an experiment, overrides, a plan, and what to profile."""
     add_experiment(parser)
     parser.add_argument(
@@ -50,7 +50,7 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.config.resolve import resolve
     from jaxdist.launch.distributed.environment import was_placed
     from jaxdist.launch.distributed.initialize import WATCHED_S, join
-    from jaxdist.launch.distributed.preemption import Preempted
+    from jaxdist.launch.distributed.preemption import PreemptionHandler
     from jaxdist.launch.distributed.process_group import AGAIN, company
     from jaxdist.launch.training.adapt.cluster_state import (
         adapted,
@@ -63,7 +63,7 @@ def run(args: Namespace) -> int:
     if was_placed(os.environ):
         join(WATCHED_S)
     mine = company()
-    with Preempted(mine) as ends:
+    with PreemptionHandler(mine) as ends:
         with mine.in_turn("settings"):
             # One process is profiled: traces of several on a host have the same name.
             window = read_window(args.profile) if mine.leads else None
@@ -81,12 +81,15 @@ def run(args: Namespace) -> int:
         # From here on jax is imported: it sees the devices that were just prepared.
         from jaxdist.launch.run_folder.folder import folder_of
         from jaxdist.launch.training.adapt.controller import looked_at
-        from jaxdist.launch.training.console_reporter import Silent, Terminal
+        from jaxdist.launch.training.console_reporter import (
+            ConsoleReporter,
+            NullReporter,
+        )
         from jaxdist.launch.training.profiler import profiled
         from jaxdist.launch.training.train import train
 
         trace = folder_of(resolved.config).traces
-        shown = Terminal(quiet=args.json) if mine.leads else Silent()
+        shown = ConsoleReporter(quiet=args.json) if mine.leads else NullReporter()
         with (
             shown as terminal,
             looked_at(

@@ -9,13 +9,13 @@ BACK_AFTER_S: Final = 30.0
 _LONGEST: Final = 64
 
 
-class Aside:
+class SlotBackoff:
     """Who was lost rests, twice as long each time.
 
     Args:
         after_s: seconds of the first time.
 
-    >>> aside = Aside(30)
+    >>> aside = SlotBackoff(30)
     >>> aside.put([1], now=100)
     >>> aside.resting(129), aside.resting(131)
     ({1}, set())

@@ -6,15 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from jaxdist.launch.launchers.local import Local, local
-from jaxdist.launch.launchers.processes.group import Task
-from jaxdist.launch.launchers.ssh import Ssh, check_ssh, why_not
+from jaxdist.launch.launchers.local import LocalLaunch, local
+from jaxdist.launch.launchers.processes.group import ProcessSpec
+from jaxdist.launch.launchers.ssh import SshLaunch, check_ssh, why_not
 
 if TYPE_CHECKING:
     pass
 
 
-class Ground(Protocol):
+class HostPool(Protocol):
     """Places, one process each, counted from 0."""
 
     @property
@@ -24,12 +24,12 @@ class Ground(Protocol):
     def there(self, places: Collection[int]) -> frozenset[int]:
         """Return which of these places can take a process now; may take seconds."""
 
-    def tasks(self, places: Sequence[int], attempt: int) -> list[Task]:
+    def tasks(self, places: Sequence[int], attempt: int) -> list[ProcessSpec]:
         """Return what is started, a process on each of these places, by rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnThis:
+class LocalPool:
     """Places of this machine, all of which are always there."""
 
     command: tuple[str, ...]
@@ -50,11 +50,11 @@ class OnThis:
         """Return all."""
         return frozenset(places)
 
-    def tasks(self, places: Sequence[int], attempt: int) -> list[Task]:
+    def tasks(self, places: Sequence[int], attempt: int) -> list[ProcessSpec]:
         """Return what is started, by rank."""
         return self.processes(len(places)).tasks(os.environ)
 
-    def processes(self, count: int) -> Local:
+    def processes(self, count: int) -> LocalLaunch:
         """Return so many processes.
 
         Raises:
@@ -70,10 +70,10 @@ class OnThis:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OverSsh:
+class SshPool:
     """Hosts that are there when ssh reaches them and finds folder and Python."""
 
-    found: Ssh
+    found: SshLaunch
     """One process a host, on all of them."""
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class OverSsh:
             said = pool.map(lambda place: why_not(self.found, place), asked)
             return frozenset(place for place, why in zip(asked, said) if not why)
 
-    def tasks(self, places: Sequence[int], attempt: int) -> list[Task]:
+    def tasks(self, places: Sequence[int], attempt: int) -> list[ProcessSpec]:
         """Return what is started from here, by rank."""
         hosts = tuple(self.found.hosts[place] for place in places)
         return replace(self.found, hosts=hosts).attempt(attempt).tasks(os.environ)

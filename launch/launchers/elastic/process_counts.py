@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from jaxdist.collectives.algorithms.registry import ALGORITHMS
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan_resize import with_fewer
-from jaxdist.launch.launchers.elastic.process_range import Span
+from jaxdist.launch.launchers.elastic.process_range import ProcessRange
 
 if TYPE_CHECKING:
     from jaxdist.core.plan import Plan
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Able:
+class FeasibleCounts:
     """The numbers of processes with which a run works."""
 
     counts: tuple[int, ...]
@@ -33,7 +33,8 @@ class Able:
     def fitting(self, there: int) -> int:
         """Return how many of those that are there can run; 0 where too few are.
 
-        >>> Able(counts=(2, 4)).fitting(3), Able(counts=(2, 4)).fitting(1)
+        >>> counts = FeasibleCounts(counts=(2, 4))
+        >>> counts.fitting(3), counts.fitting(1)
         (2, 0)
         """
         return max((count for count in self.counts if count <= there), default=0)
@@ -44,7 +45,7 @@ class Able:
         return self.counts[-1]
 
 
-def able(config: "Experiment", span: Span) -> Able:
+def able(config: "Experiment", span: ProcessRange) -> FeasibleCounts:
     """Say with how many processes a configuration works.
 
     Args:
@@ -67,14 +68,14 @@ def able(config: "Experiment", span: Span) -> Able:
             remedy=" or ".join(_words(n, span.most) for n in _beside(span, works)),
         )
     between = {n: why[n] for n in range(span.least, span.most + 1)}
-    return Able(
+    return FeasibleCounts(
         counts=tuple(n for n, reason in between.items() if not reason),
         why=tuple(filter(None, between.values())),
         marks=True,
     )
 
 
-def _check_shares(config: "Experiment", span: Span) -> None:
+def _check_shares(config: "Experiment", span: ProcessRange) -> None:
     """Refuse a most that does not share the devices of the plan."""
     devices = config.plan.mesh.devices
     if devices % span.most:
@@ -89,7 +90,7 @@ def _check_shares(config: "Experiment", span: Span) -> None:
         )
 
 
-def _check_statistics(config: "Experiment", span: Span) -> None:
+def _check_statistics(config: "Experiment", span: ProcessRange) -> None:
     """Refuse batch statistics that are of as many samples as a device has."""
     if not span.is_fixed and config.model.norm == "replica":
         raise BadInput(
@@ -126,7 +127,7 @@ def _leaves_some(plan: "Plan") -> bool:
     return any(way != "exact" and way not in ALGORITHMS for way in ways)
 
 
-def _beside(span: Span, works: Sequence[int]) -> list[int]:
+def _beside(span: ProcessRange, works: Sequence[int]) -> list[int]:
     """Return the numbers that work next to the least one, nearest first."""
     below = [n for n in works if n < span.least][-1:]
     above = [n for n in works if n > span.least][:1]

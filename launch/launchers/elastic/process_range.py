@@ -8,7 +8,7 @@ from jaxdist.launch.launchers.program import check_number
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
+class ProcessRange:
     """A number of processes, or a range of them."""
 
     least: int
@@ -22,7 +22,7 @@ class Span:
         return self.least == self.most
 
 
-def read_span(text: str, most: int, option: str = "-n") -> Span:
+def read_span(text: str, most: int, option: str = "-n") -> ProcessRange:
     """Read a number of processes, or the least and the most.
 
     Args:
@@ -34,12 +34,12 @@ def read_span(text: str, most: int, option: str = "-n") -> Span:
         BadInput: it is neither, or beyond the most.
 
     >>> read_span("2:4", 64), read_span("4", 64).is_fixed
-    (Span(least=2, most=4), True)
+    (ProcessRange(least=2, most=4), True)
     """
     found = re.fullmatch(r"(-?\d+)(?::(-?\d+))?", text.strip())
     if found is None:
         raise _refused(option, text, f"{option} 4, or {option} 2:4")
-    span = Span(least=int(found[1]), most=int(found[2] or found[1]))
+    span = ProcessRange(least=int(found[1]), most=int(found[2] or found[1]))
     if span.least > span.most:
         raise _refused(option, text, f"{option} {span.most}:{span.least}")
     check_number(option, span.least, most)

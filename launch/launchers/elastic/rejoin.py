@@ -5,17 +5,17 @@ from signal import SIGTERM
 from threading import Event
 from typing import Final
 
-from jaxdist.launch.distributed.background_thread import Beside
+from jaxdist.launch.distributed.background_thread import BackgroundThread
 from jaxdist.launch.distributed.launcher_messages import accused
 from jaxdist.launch.distributed.process_group import AGAIN
-from jaxdist.launch.launchers.processes.stream import Failure
+from jaxdist.launch.launchers.processes.stream import ProcessFailure
 
 _EVERY_S: Final = 1.0
 _ENDS: Final = (AGAIN, -SIGTERM, 128 + SIGTERM)
 """Codes of processes that end because they were asked to."""
 
 
-class Returning(Beside):
+class RejoinWatcher(BackgroundThread):
     """Looks whether more can run, in a thread of its own, as a context.
 
     Args:
@@ -32,7 +32,7 @@ class Returning(Beside):
         """Whether more can run."""
         return self._found.is_set()
 
-    def recalled(self, failure: Failure) -> bool:
+    def recalled(self, failure: ProcessFailure) -> bool:
         """Whether a process ended because it was asked to, for more to run."""
         asked = self() and failure.code in _ENDS
         return asked and not accused(failure.last)

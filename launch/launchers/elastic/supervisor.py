@@ -13,15 +13,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.distributed.launcher_messages import Marked, accused
+from jaxdist.launch.distributed.launcher_messages import LauncherMessages, accused
 from jaxdist.launch.distributed.process_group import AGAIN
-from jaxdist.launch.launchers.elastic.backoff import BACK_AFTER_S, Aside
-from jaxdist.launch.launchers.elastic.host_pool import Ground
-from jaxdist.launch.launchers.elastic.process_counts import Able
-from jaxdist.launch.launchers.elastic.rejoin import Returning
-from jaxdist.launch.launchers.processes.output import Merged, stopped_by_signals, tell
-from jaxdist.launch.launchers.processes.restart import Patience, patience, waits
-from jaxdist.launch.launchers.processes.stream import Failure, run_streamed
+from jaxdist.launch.launchers.elastic.backoff import BACK_AFTER_S, SlotBackoff
+from jaxdist.launch.launchers.elastic.host_pool import HostPool
+from jaxdist.launch.launchers.elastic.process_counts import FeasibleCounts
+from jaxdist.launch.launchers.elastic.rejoin import RejoinWatcher
+from jaxdist.launch.launchers.processes.output import (
+    PrefixedOutput,
+    stopped_by_signals,
+    tell,
+)
+from jaxdist.launch.launchers.processes.restart import RestartPolicy, patience, waits
+from jaxdist.launch.launchers.processes.stream import ProcessFailure, run_streamed
 
 RESTARTS: Final = 10
 """Restarts of a run that may have fewer processes, unless a number is asked for."""
@@ -30,7 +34,7 @@ _WAITS_S: Final = 600.0
 """Seconds to wait for places, where too few are there to go on."""
 
 
-def run_asked(ground: Ground, able: Able, args: Namespace) -> int:
+def run_asked(ground: HostPool, able: FeasibleCounts, args: Namespace) -> int:
     """Run as the words of a command line ask for.
 
     Args:
@@ -57,9 +61,9 @@ def run_asked(ground: Ground, able: Able, args: Namespace) -> int:
 
 
 def run_elastic(
-    ground: Ground,
-    able: Able,
-    wanted: Patience,
+    ground: HostPool,
+    able: FeasibleCounts,
+    wanted: RestartPolicy,
     *,
     back_after_s: float = BACK_AFTER_S,
 ) -> int:
@@ -80,7 +84,7 @@ def run_elastic(
         BadInput: too few places are there at the start.
     """
     codes: list[int] = []
-    run = _Run(ground, able, Aside(back_after_s), wanted)
+    run = _ElasticRun(ground, able, SlotBackoff(back_after_s), wanted)
     with stopped_by_signals():
         on = run.first()
         while True:
@@ -99,13 +103,13 @@ def run_elastic(
 
 
 @dataclass
-class _Run:
+class _ElasticRun:
     """A run between its attempts."""
 
-    ground: Ground
-    able: Able
-    aside: Aside
-    patience: Patience
+    ground: HostPool
+    able: FeasibleCounts
+    aside: SlotBackoff
+    patience: RestartPolicy
     attempts: int = 0
 
     def first(self) -> tuple[int, ...]:
@@ -126,15 +130,15 @@ class _Run:
             remedy=f"-n {max(len(found), 1)}:{self.able.most}, or more of them",
         )
 
-    def attempt(self, on: Sequence[int]) -> tuple[Failure | None, bool]:
+    def attempt(self, on: Sequence[int]) -> tuple[ProcessFailure | None, bool]:
         """Run once: who failed first, and whether that was to take places back."""
         tasks = self.ground.tasks(on, self.attempts)
         self.attempts += 1
         self._tell(on)
-        shown = Marked(Merged(len(tasks)))
+        shown = LauncherMessages(PrefixedOutput(len(tasks)))
         if not self.able.marks:
             shown.trains.set()
-        with Returning(lambda: self.more(on), shown.trains) as returning:
+        with RejoinWatcher(lambda: self.more(on), shown.trains) as returning:
             failure = run_streamed(
                 tasks,
                 shown,
@@ -148,7 +152,7 @@ class _Run:
         again = adapts and not accused(failure.last)
         return failure, again or returning.recalled(failure)
 
-    def loses(self, on: Sequence[int], failure: Failure) -> None:
+    def loses(self, on: Sequence[int], failure: ProcessFailure) -> None:
         """Find out which places were lost, and let them rest."""
         gone = set(on) - self.ground.there(on)
         named = accused(failure.last)
@@ -201,7 +205,9 @@ class _Run:
             beside = f", without {', '.join(without)}" if without else ""
             _say(f"{len(on)} of {most} processes{beside}")
 
-    def _failed(self, failure: Failure, count: int, returning: Returning) -> None:
+    def _failed(
+        self, failure: ProcessFailure, count: int, returning: RejoinWatcher
+    ) -> None:
         if returning.recalled(failure):
             _say("more places are there: all end, to go on with them")
         else:

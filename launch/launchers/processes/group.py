@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import IO, Final
 
-from jaxdist.core.errors import Failed
+from jaxdist.core.errors import FatalError
 
 _POLL_S: Final = 0.02
 _LAST_LINES: Final = 12
@@ -31,7 +31,7 @@ os.execvp(sys.argv[3], sys.argv[3:])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class ProcessSpec:
     """One process to start."""
 
     command: tuple[str, ...]
@@ -45,7 +45,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finished:
+class ProcessResult:
     """What one process left."""
 
     code: int
@@ -56,7 +56,7 @@ class Finished:
     """Standard error."""
 
 
-class ProcessesFailed(Failed):
+class ProcessesFailed(FatalError):
     """One of several processes failed or took too long; all of them were ended.
 
     Args:
@@ -65,13 +65,17 @@ class ProcessesFailed(Failed):
         rank: the process that is quoted.
     """
 
-    def __init__(self, what: str, results: tuple[Finished, ...], rank: int) -> None:
+    def __init__(
+        self, what: str, results: tuple[ProcessResult, ...], rank: int
+    ) -> None:
         self.results = results
         said = (results[rank].err or results[rank].out).splitlines()[-_LAST_LINES:]
         super().__init__("\n".join((what, *(f"  {line}" for line in said))))
 
 
-def run_together(tasks: Sequence[Task], *, timeout: float) -> tuple[Finished, ...]:
+def run_together(
+    tasks: Sequence[ProcessSpec], *, timeout: float
+) -> tuple[ProcessResult, ...]:
     """Run processes at once and wait for all of them.
 
     Each is the head of a process group of its own. Whatever ends the call (a failure,
@@ -131,14 +135,14 @@ class _Running:
         end_group(self.child, signal.SIGKILL)
         self.child.wait()
 
-    def finished(self) -> Finished:
+    def finished(self) -> ProcessResult:
         """Read what it wrote."""
         out, err = _text(self.out), _text(self.err)
-        return Finished(code=self.child.returncode, out=out, err=err)
+        return ProcessResult(code=self.child.returncode, out=out, err=err)
 
 
 def start(
-    task: Task, out: IO[bytes] | int | None, err: IO[bytes] | int | None
+    task: ProcessSpec, out: IO[bytes] | int | None, err: IO[bytes] | int | None
 ) -> subprocess.Popen[bytes]:
     """Start a process that does not outlive this one, as the head of a group.
 

@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.distributed.environment import environment
-from jaxdist.launch.launchers.processes.group import Finished, Task, run_together
+from jaxdist.launch.launchers.processes.group import (
+    ProcessResult,
+    ProcessSpec,
+    run_together,
+)
 
 
 class Loopback:
@@ -27,7 +31,7 @@ class Loopback:
         *commands: Sequence[str],
         timeout: float = 120,
         env: Mapping[str, str] | None = None,
-    ) -> tuple[Finished, ...]:
+    ) -> tuple[ProcessResult, ...]:
         """Run one process a host and wait for all.
 
         Args:
@@ -48,7 +52,7 @@ def tasks_for(
     count: int,
     coordinator: str,
     env: Mapping[str, str],
-) -> list[Task]:
+) -> list[ProcessSpec]:
     """Make the tasks of joined processes.
 
     Args:
@@ -61,7 +65,7 @@ def tasks_for(
         BadInput: neither one command nor one for each.
     """
     return [
-        Task(
+        ProcessSpec(
             command=tuple(command),
             env={
                 **environment(

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from jaxdist.launch.distributed.process_group import AGAIN
-from jaxdist.launch.launchers.processes.stream import Asked, Failure
+from jaxdist.launch.launchers.processes.stream import ProcessFailure, SignalExit
 
 _NOISE: Final = re.compile(
     r"\[Gloo\] Rank |connected to \d+ peer ranks|coordination_service_agent\.cc"
@@ -21,7 +21,7 @@ nothing turns them off, and who died first is said in the end."""
 _ENDS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
-class Merged:
+class PrefixedOutput:
     """Writes each line behind the rank it comes from: `r03 │ `.
 
     Args:
@@ -41,14 +41,14 @@ class Merged:
         out.flush()
 
 
-def tell(failure: Failure, count: int) -> None:
+def tell(failure: ProcessFailure, count: int) -> None:
     """Print which process failed first, behind what it has written itself."""
     sys.stdout.flush()
     sys.stderr.write(report(failure, count))
     sys.stderr.flush()
 
 
-def report(failure: Failure, count: int) -> str:
+def report(failure: ProcessFailure, count: int) -> str:
     """Say which process failed first, with its last lines.
 
     A program that refuses, or asks to be started again, has said all that there is.
@@ -75,4 +75,4 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
     # Those who stop a job may do so twice; what has begun to end is not hurried.
     for one in _ENDS:
         signal.signal(one, signal.SIG_IGN)
-    raise Asked(number)
+    raise SignalExit(number)

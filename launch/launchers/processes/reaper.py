@@ -26,7 +26,7 @@ for group in groups:
 """
 
 
-class Survivor:
+class ProcessReaper:
     """Ends groups of processes where this process cannot do so any more."""
 
     def __enter__(self) -> Self:

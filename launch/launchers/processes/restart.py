@@ -9,11 +9,19 @@ from itertools import count, takewhile
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.distributed.launcher_messages import Marked
+from jaxdist.launch.distributed.launcher_messages import LauncherMessages
 from jaxdist.launch.distributed.process_group import AGAIN
-from jaxdist.launch.launchers.processes.group import Task
-from jaxdist.launch.launchers.processes.output import Merged, stopped_by_signals, tell
-from jaxdist.launch.launchers.processes.stream import SAVING_S, Failure, run_streamed
+from jaxdist.launch.launchers.processes.group import ProcessSpec
+from jaxdist.launch.launchers.processes.output import (
+    PrefixedOutput,
+    stopped_by_signals,
+    tell,
+)
+from jaxdist.launch.launchers.processes.stream import (
+    SAVING_S,
+    ProcessFailure,
+    run_streamed,
+)
 
 MOST: Final = 1000
 """Restarts that are asked for."""
@@ -22,7 +30,7 @@ _LONGEST_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class RestartPolicy:
     """How often processes are started again, and how long they may take to end."""
 
     restarts: int = 0
@@ -38,22 +46,23 @@ class Patience:
         Args:
             codes: exit codes of the attempts so far.
 
-        >>> [Patience().pause_s(codes) for codes in ([1], [1, 1], [1, 1, 1], [1] * 9)]
+        >>> failures = [1], [1, 1], [1, 1, 1], [1] * 9
+        >>> [RestartPolicy().pause_s(codes) for codes in failures]
         [1.0, 2.0, 4.0, 60.0]
-        >>> Patience().pause_s([1, 1, 75]), Patience().pause_s([1, 1, 75, 1])
+        >>> RestartPolicy().pause_s([1, 1, 75]), RestartPolicy().pause_s([1, 1, 75, 1])
         (1.0, 1.0)
         """
         failed = list(takewhile(lambda code: code != AGAIN, reversed(codes)))
         return min(2.0 ** max(len(failed) - 1, 0), _LONGEST_S)
 
 
-def patience(restarts: int | None, saving_s: float | None) -> Patience:
+def patience(restarts: int | None, saving_s: float | None) -> RestartPolicy:
     """Return what was asked for; None is as it is by itself.
 
     Raises:
         BadInput: numbers that cannot be.
     """
-    found = Patience(
+    found = RestartPolicy(
         restarts=0 if restarts is None else restarts,
         saving_s=SAVING_S if saving_s is None else saving_s,
     )
@@ -67,7 +76,9 @@ def patience(restarts: int | None, saving_s: float | None) -> Patience:
     )
 
 
-def run_supervised(attempt: Callable[[int], Sequence[Task]], patience: Patience) -> int:
+def run_supervised(
+    attempt: Callable[[int], Sequence[ProcessSpec]], patience: RestartPolicy
+) -> int:
     """Run processes, their lines on our own output, and start them again.
 
     What they refuse (exit code 2) they would refuse again. Everything else is tried
@@ -86,7 +97,7 @@ def run_supervised(attempt: Callable[[int], Sequence[Task]], patience: Patience)
     with stopped_by_signals():
         while True:
             tasks = attempt(next(numbers))
-            shown = Marked(Merged(len(tasks)))
+            shown = LauncherMessages(PrefixedOutput(len(tasks)))
             failure = run_streamed(
                 tasks,
                 shown,
@@ -102,7 +113,9 @@ def run_supervised(attempt: Callable[[int], Sequence[Task]], patience: Patience)
                 return failure.exit_code
 
 
-def waits(codes: Sequence[int], failure: Failure, patience: Patience) -> bool:
+def waits(
+    codes: Sequence[int], failure: ProcessFailure, patience: RestartPolicy
+) -> bool:
     """Wait for the time of the next attempt; whether there is one.
 
     Args:

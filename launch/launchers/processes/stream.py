@@ -12,8 +12,8 @@ from threading import Lock, Thread
 from typing import IO, Final
 
 from jaxdist.launch.distributed.process_group import AGAIN
-from jaxdist.launch.launchers.processes.group import Task, end_group, start
-from jaxdist.launch.launchers.processes.reaper import Survivor
+from jaxdist.launch.launchers.processes.group import ProcessSpec, end_group, start
+from jaxdist.launch.launchers.processes.reaper import ProcessReaper
 
 GRACE_S: Final = 5.0
 """Seconds that a process has to end by itself after another has failed."""
@@ -23,12 +23,12 @@ _LAST_LINES: Final = 40
 _READ_S: Final = 0.5
 _POLL_S: Final = 0.1
 
-Show = Callable[[int, str, bool], None]
+LineCallback = Callable[[int, str, bool], None]
 """Is told the rank, a line, and whether it was written to standard error."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class ProcessFailure:
     """The first of several processes that failed."""
 
     rank: int
@@ -47,7 +47,7 @@ class Failure:
     def how(self) -> str:
         """How it ended, in words.
 
-        >>> Failure(rank=1, code=-9, last=()).how
+        >>> ProcessFailure(rank=1, code=-9, last=()).how
         'was ended by SIGKILL'
         """
         if self.code > 0:
@@ -55,7 +55,7 @@ class Failure:
         return f"was ended by {signal.Signals(-self.code).name}"
 
 
-class Asked(SystemExit):
+class SignalExit(SystemExit):
     """This process was asked to end, by a signal, and so are those it has started.
 
     Args:
@@ -72,14 +72,14 @@ class Asked(SystemExit):
 
 
 def run_streamed(
-    tasks: Sequence[Task],
-    show: Show,
+    tasks: Sequence[ProcessSpec],
+    show: LineCallback,
     *,
     grace: float = GRACE_S,
     saving: float = SAVING_S,
-    tell: Callable[[Failure], None] = lambda failure: None,
+    tell: Callable[[ProcessFailure], None] = lambda failure: None,
     recalls: Callable[[], bool] = lambda: False,
-) -> Failure | None:
+) -> ProcessFailure | None:
     """Run processes at once, show what they write, and wait for all of them.
 
     Whatever ends the call (a failure, Ctrl-C), those that still run are asked to end,
@@ -100,19 +100,19 @@ def run_streamed(
     Raises:
         Asked: this process was asked to end.
     """
-    ends: SimpleQueue[_Streamed] = SimpleQueue()
-    lock, running = Lock(), list[_Streamed]()
+    ends: SimpleQueue[_StreamedProcess] = SimpleQueue()
+    lock, running = Lock(), list[_StreamedProcess]()
     with ExitStack() as stack:
-        survivor = stack.enter_context(Survivor())
+        survivor = stack.enter_context(ProcessReaper())
         for rank, task in enumerate(tasks):
-            running.append(_Streamed(task, rank, show, lock, ends))
+            running.append(_StreamedProcess(task, rank, show, lock, ends))
             stack.callback(running[-1].kill)
             survivor.watch(running[-1].child.pid)
         try:
             first = _first_failure(ends, running, recalls, saving)
         except BaseException as end:
             _ask_to_end(running, saving)
-            if isinstance(end, Asked):
+            if isinstance(end, SignalExit):
                 end.heard([each.child.poll() for each in running])
             raise
         if first is None:
@@ -126,16 +126,16 @@ def run_streamed(
     return failure
 
 
-class _Streamed:
+class _StreamedProcess:
     """A process, and the threads that read what it writes."""
 
     def __init__(
         self,
-        task: Task,
+        task: ProcessSpec,
         rank: int,
-        show: Show,
+        show: LineCallback,
         lock: Lock,
-        ends: "SimpleQueue[_Streamed]",
+        ends: "SimpleQueue[_StreamedProcess]",
     ) -> None:
         self.rank, self._show, self._lock, self._ends = rank, show, lock, ends
         self.is_heard = True
@@ -149,11 +149,11 @@ class _Streamed:
         for thread in (*self._readers, Thread(target=self._wait, daemon=True)):
             thread.start()
 
-    def failure(self) -> Failure:
+    def failure(self) -> ProcessFailure:
         """Say how it has ended, with what it wrote last."""
         for thread in self._readers:
             thread.join(_READ_S)  # what it has started may still hold its output
-        return Failure(
+        return ProcessFailure(
             rank=self.rank, code=self.child.returncode, last=tuple(self._tail)
         )
 
@@ -180,11 +180,11 @@ class _Streamed:
 
 
 def _first_failure(
-    ends: "SimpleQueue[_Streamed]",
-    running: Sequence[_Streamed],
+    ends: "SimpleQueue[_StreamedProcess]",
+    running: Sequence[_StreamedProcess],
     recalls: Callable[[], bool],
     saving: float,
-) -> _Streamed | None:
+) -> _StreamedProcess | None:
     """Wait for the end of all, or for the first that fails; recall them meanwhile."""
     left, recalled = len(running), False
     while left:
@@ -203,7 +203,7 @@ def _first_failure(
     return None
 
 
-def _ask_to_end(running: Sequence[_Streamed], grace: float) -> None:
+def _ask_to_end(running: Sequence[_StreamedProcess], grace: float) -> None:
     """Send SIGTERM to those that still run, and give them time.
 
     Those that end by themselves when their input does read there how much they have.

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.config.plan_file import words_of
-from jaxdist.launch.config.provenance import Resolved
+from jaxdist.launch.config.provenance import ResolvedConfig
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.devices.prepare import Prepared, prepare_devices
+from jaxdist.launch.devices.prepare import PreparedDevices, prepare_devices
 from jaxdist.launch.distributed.environment import planned
 from jaxdist.launch.run_folder.folder import folder_of
-from jaxdist.launch.training.adapt.saved_plan import Adapted, read_adapted
+from jaxdist.launch.training.adapt.saved_plan import SavedPlan, read_adapted
 from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.predict import check_devices
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class ClusterState:
     """Where a run is."""
 
     name: str
@@ -27,7 +27,7 @@ class Machine:
     """The same, read."""
     adapts: bool
     """Whether the run may change its plan."""
-    earlier: Adapted | None
+    earlier: SavedPlan | None
     """What an earlier sitting has changed the plan to."""
     fewer: str = ""
     """That not all processes are here, where the plan is not for those that are."""
@@ -49,8 +49,8 @@ class Machine:
 
 
 def machine_of(
-    name: str | None, resolved: Resolved, processes: int, *, adapts: bool
-) -> Machine | None:
+    name: str | None, resolved: ResolvedConfig, processes: int, *, adapts: bool
+) -> ClusterState | None:
     """Return where a run is; None where nobody has said it.
 
     Args:
@@ -70,12 +70,14 @@ def machine_of(
     written = planned(os.environ, processes)
     less = f"{processes} of {written} processes are here"
     fewer = less if processes < written and earlier is None else ""
-    return Machine(name=name, given=given, adapts=adapts, earlier=earlier, fewer=fewer)
+    return ClusterState(
+        name=name, given=given, adapts=adapts, earlier=earlier, fewer=fewer
+    )
 
 
 def adapted(
-    resolved: Resolved, words: Sequence[str], machine: Machine | None
-) -> Resolved:
+    resolved: ResolvedConfig, words: Sequence[str], machine: ClusterState | None
+) -> ResolvedConfig:
     """Return the configuration with the plan that the run has by now.
 
     Args:
@@ -88,7 +90,9 @@ def adapted(
     return resolve(resolved.source, [*words, *words_of(machine.earlier.now)])
 
 
-def prepare_on(machine: Machine | None, resolved: Resolved) -> Prepared:
+def prepare_on(
+    machine: ClusterState | None, resolved: ResolvedConfig
+) -> PreparedDevices:
     """Prepare the devices for the plan that a run has by now.
 
     Raises:

@@ -7,28 +7,28 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from jaxdist.launch.distributed.launcher_messages import tell_adapts
-from jaxdist.launch.distributed.process_group import Company
-from jaxdist.launch.distributed.synced_pause import Agreed
+from jaxdist.launch.distributed.process_group import ProcessGroup
+from jaxdist.launch.distributed.synced_pause import SyncedPause
 from jaxdist.launch.run_folder.folder import RunFolder
-from jaxdist.launch.training.adapt.cluster_state import Machine
-from jaxdist.launch.training.adapt.link_probe import Sounder, size_for
-from jaxdist.launch.training.adapt.replanner import Lookout
-from jaxdist.launch.training.adapt.saved_plan import Adapted, write_adapted
+from jaxdist.launch.training.adapt.cluster_state import ClusterState
+from jaxdist.launch.training.adapt.link_probe import LinkProbe, size_for
+from jaxdist.launch.training.adapt.replanner import Replanner
+from jaxdist.launch.training.adapt.saved_plan import SavedPlan, write_adapted
 
 if TYPE_CHECKING:
-    from jaxdist.launch.training.session import Onlooker, Start
-    from jaxdist.train.callbacks import Score
+    from jaxdist.launch.training.session import RunObserver, TrainingSession
+    from jaxdist.train.callbacks import EvalMetrics
 
 
 @contextmanager
 def looked_at(
-    machine: Machine | None,
-    onlooker: "Onlooker",
-    mine: Company,
+    machine: ClusterState | None,
+    onlooker: "RunObserver",
+    mine: ProcessGroup,
     *,
     started: float,
     ends: Callable[[], None],
-) -> "Iterator[Onlooker]":
+) -> "Iterator[RunObserver]":
     """Yield who looks on.
 
     Args:
@@ -41,11 +41,13 @@ def looked_at(
     if machine is None:
         yield onlooker
         return
-    with Adapting(onlooker, mine, machine, started=started, ends=ends) as looks:
+    with AdaptationController(
+        onlooker, mine, machine, started=started, ends=ends
+    ) as looks:
         yield looks
 
 
-class Adapting:
+class AdaptationController:
     """Looks on, in every process, and sounds where process 0 asks for it, as a context.
 
     Args:
@@ -58,18 +60,18 @@ class Adapting:
 
     def __init__(
         self,
-        onlooker: "Onlooker",
-        mine: Company,
-        machine: Machine,
+        onlooker: "RunObserver",
+        mine: ProcessGroup,
+        machine: ClusterState,
         *,
         started: float,
         ends: Callable[[], None],
     ) -> None:
         self._onlooker, self._mine, self._machine = onlooker, mine, machine
         self._started, self._ends, self._costs = started, ends, 0.0
-        self._stack, self._sounder = ExitStack(), Sounder(mine, size_for(machine.now))
-        self._lookout: Lookout | None = None
-        self._agreed: Agreed | None = None
+        self._stack, self._sounder = ExitStack(), LinkProbe(mine, size_for(machine.now))
+        self._lookout: Replanner | None = None
+        self._agreed: SyncedPause | None = None
         self._folder: RunFolder | None = None
 
     def __enter__(self) -> Self:
@@ -83,14 +85,14 @@ class Adapting:
     ) -> None:
         self._stack.close()
 
-    def begins(self, start: "Start") -> None:
+    def begins(self, start: "TrainingSession") -> None:
         """Show the beginning, and be ready to sound before the first step."""
         self._onlooker.begins(start)
         self._folder = start.folder
-        agreed = Agreed(self._mine, start.step + 1)
+        agreed = SyncedPause(self._mine, start.step + 1)
         self._agreed = self._stack.enter_context(agreed)
         if self._mine.leads:
-            self._lookout = Lookout(
+            self._lookout = Replanner(
                 start,
                 self._machine,
                 asks=agreed.ask,
@@ -107,7 +109,7 @@ class Adapting:
         if self._lookout is not None:
             self._lookout.update(step, step_s, self._costs)
 
-    def tested(self, *, step: int, score: "Score") -> None:
+    def tested(self, *, step: int, score: "EvalMetrics") -> None:
         """Show an evaluation."""
         self._onlooker.tested(step=step, score=score)
 
@@ -125,7 +127,7 @@ class Adapting:
         if found is not None and self._lookout is not None:
             self._lookout.sounded(found)
 
-    def _goes(self, change: Adapted) -> None:
+    def _goes(self, change: SavedPlan) -> None:
         """Leave the plan where the next sitting finds it, and end this one."""
         assert self._folder is not None
         write_adapted(self._folder.adapted, change)

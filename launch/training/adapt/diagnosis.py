@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.text.formatting import size
-from jaxdist.launch.training.adapt.link_probe import Sounding
+from jaxdist.launch.training.adapt.link_probe import LinkMeasurement
 
 _LINK: Final = 0.6
 """Part of what a link carried, or one over that, at which it has changed."""
@@ -25,7 +25,7 @@ _DEVICE: Final = 0.33
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reason:
+class Diagnosis:
     """What has changed, and the cluster since then."""
 
     texts: tuple[str, ...]
@@ -42,7 +42,7 @@ class Reason:
         """Return the cluster with the numbers of now."""
         for path, factor in self.changes.items():
             old = dict(cluster.numbers())[path]
-            new = Number(factor * old.value, f"measured: {self.text}; was {old}")
+            new = SourcedNumber(factor * old.value, f"measured: {self.text}; was {old}")
             cluster = cluster.with_number(path, new)
         return _without_ports(cluster, self.changes)
 
@@ -53,8 +53,8 @@ class Reason:
 
 
 def reason_for(
-    before: Sounding, now: Sounding, cluster: Cluster, each: int
-) -> Reason | None:
+    before: LinkMeasurement, now: LinkMeasurement, cluster: Cluster, each: int
+) -> Diagnosis | None:
     """Return what has changed between two soundings; None where nothing has.
 
     Args:
@@ -69,14 +69,14 @@ def reason_for(
     if not texts:
         return None
     changes = {path: f for _, factors in (*links, *devices) for path, f in factors}
-    return Reason(texts=tuple(texts), changes=changes)
+    return Diagnosis(texts=tuple(texts), changes=changes)
 
 
 _Change = tuple[str, tuple[tuple[str, float], ...]]
 
 
 def _links(
-    before: Sounding, now: Sounding, cluster: Cluster, each: int
+    before: LinkMeasurement, now: LinkMeasurement, cluster: Cluster, each: int
 ) -> list[_Change]:
     """Return the levels that are slower than before, or faster."""
     levels: dict[str, list[tuple[int, int]]] = {}
@@ -92,7 +92,9 @@ def _links(
     return found
 
 
-def _devices(before: Sounding, now: Sounding, cluster: Cluster) -> list[_Change]:
+def _devices(
+    before: LinkMeasurement, now: LinkMeasurement, cluster: Cluster
+) -> list[_Change]:
     """Return how much slower the slowest device is than before, or faster."""
     factor = max(before.products) / max(now.products)
     if not _changed(factor, _DEVICE):
@@ -117,7 +119,9 @@ def _level(cluster: Cluster, pair: tuple[int, int], each: int) -> str:
     return cluster.levels[-1].name
 
 
-def _who(before: Sounding, now: Sounding, pairs: Sequence[tuple[int, int]]) -> str:
+def _who(
+    before: LinkMeasurement, now: LinkMeasurement, pairs: Sequence[tuple[int, int]]
+) -> str:
     """Name the links that have changed most: of a process, between two, or all."""
     hosts = now.hosts
     factors = {pair: now.rates[pair] / before.rates[pair] for pair in pairs}
@@ -139,7 +143,7 @@ def _named(rank: int, hosts: Sequence[str]) -> str:
     return f"rank {rank} ({hosts[rank]})" if len({*hosts}) > 1 else f"rank {rank}"
 
 
-def _written(path: str, number: Number) -> str:
+def _written(path: str, number: SourcedNumber) -> str:
     """Write a rate as `--what-if` reads it."""
     unit = "FLOP" if ".flops." in path else "B"
     return f"{size(number.value, unit)}/s".replace(" ", "")

@@ -25,7 +25,7 @@ _MOST: Final = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drift:
+class StepTimeDrift:
     """Steps that take longer than those before, or shorter."""
 
     since: int
@@ -52,10 +52,10 @@ class Drift:
         )
 
 
-class Pace:
+class DriftDetector:
     """Looks at the seconds of one step after the other.
 
-    >>> pace = Pace()
+    >>> pace = DriftDetector()
     >>> seen = [pace.seen(n, 0.1 if n < 41 else 0.4) for n in range(1, 60)]
     >>> [drift.text for drift in seen if drift]
     ['a step takes 400 ms since step 41, 4.0 times the 100 ms before']
@@ -77,7 +77,7 @@ class Pace:
         self._row = min(2 * self._row, _MOST)
         self.again()
 
-    def seen(self, step: int, seconds: float) -> Drift | None:
+    def seen(self, step: int, seconds: float) -> StepTimeDrift | None:
         """Look at a step; a drift is returned once.
 
         Args:
@@ -97,7 +97,9 @@ class Pace:
             return None
         took, base = median(self._last), self.base
         self.again()
-        return Drift(since=step - self._row + 1, step=step, seconds=took, before=base)
+        return StepTimeDrift(
+            since=step - self._row + 1, step=step, seconds=took, before=base
+        )
 
     def _drifts(self, base: float) -> bool:
         longer = all(took >= TIMES * base for took in self._last)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.launch.distributed.process_group import Company
+from jaxdist.launch.distributed.process_group import ProcessGroup
 
 if TYPE_CHECKING:
     import jax
@@ -37,7 +37,7 @@ _KEY: Final = "jaxdist/sounded"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sounding:
+class LinkMeasurement:
     """What was measured once."""
 
     rates: Mapping[tuple[int, int], float]
@@ -49,7 +49,7 @@ class Sounding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Own:
+class ProcessMeasurement:
     """What one process has measured."""
 
     rounds: tuple[float, ...]
@@ -83,7 +83,7 @@ def rounds(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     return tuple(filter(None, found))
 
 
-def gathered(owns: Sequence[Own], size: int) -> Sounding:
+def gathered(owns: Sequence[ProcessMeasurement], size: int) -> LinkMeasurement:
     """Return what was measured in all processes, by pairs.
 
     A pair is as fast as the slower of the two says.
@@ -92,7 +92,8 @@ def gathered(owns: Sequence[Own], size: int) -> Sounding:
         owns: of each process, by rank.
         size: bytes that each has sent in a round.
 
-    >>> owns = [Own(rounds=(0.5,), product=0.1), Own(rounds=(0.4,), product=0.2)]
+    >>> first = ProcessMeasurement(rounds=(0.5,), product=0.1)
+    >>> owns = [first, ProcessMeasurement(rounds=(0.4,), product=0.2)]
     >>> gathered(owns, 100).rates
     {(0, 1): 200.0}
     """
@@ -101,7 +102,7 @@ def gathered(owns: Sequence[Own], size: int) -> Sounding:
         for at, pairs in enumerate(rounds(len(owns)))
         for one, two in pairs
     }
-    return Sounding(
+    return LinkMeasurement(
         rates=rates,
         products=tuple(own.product for own in owns),
         hosts=tuple(own.host for own in owns),
@@ -114,7 +115,7 @@ def size_for(cluster: Cluster) -> int:
     return int(min(max(_SECONDS * rate, _LEAST_B), _MOST_B)) // 4 * 4
 
 
-class Sounder:
+class LinkProbe:
     """Measures, in all processes of a run at once.
 
     Args:
@@ -122,14 +123,16 @@ class Sounder:
         size: bytes of an exchange.
     """
 
-    def __init__(self, mine: Company, size: int) -> None:
+    def __init__(self, mine: ProcessGroup, size: int) -> None:
         self._mine, self._size, self._number = mine, size, 0
-        self._made: _Programs | None = None
+        self._made: _ProbePrograms | None = None
 
-    def __call__(self) -> Sounding | None:
+    def __call__(self) -> LinkMeasurement | None:
         """Measure; process 0 gets what all of them have seen, the others nothing."""
         first = self._made is None
-        programs = self._made = self._made or _Programs(self._mine.count, self._size)
+        programs = self._made = self._made or _ProbePrograms(
+            self._mine.count, self._size
+        )
         if first:  # what is compiled and connected is not what is measured
             programs.measure()
         own = programs.measure()
@@ -143,13 +146,15 @@ class Sounder:
         if not self._mine.leads:
             return None
         owns = [
-            Own(**json.loads(self._mine.store.blocking_key_value_get(name, _WAIT_MS)))
+            ProcessMeasurement(
+                **json.loads(self._mine.store.blocking_key_value_get(name, _WAIT_MS))
+            )
             for name in (f"{key}/{rank:06}" for rank in range(self._mine.count))
         ]
         return gathered(owns, self._size)
 
 
-class _Programs:
+class _ProbePrograms:
     """What is run: a meeting, a product, and an exchange for each round."""
 
     def __init__(self, count: int, size: int) -> None:
@@ -165,13 +170,13 @@ class _Programs:
         self._square = jax.device_put(np.ones((_SIDE, _SIDE), np.float32), mine)
         self._multiply = jax.jit(lambda x: x @ x)
 
-    def measure(self) -> Own:
+    def measure(self) -> ProcessMeasurement:
         """Run all of it, everybody at once."""
         self._timed(self._meets, self._one)
         product = min(
             self._timed(self._multiply, self._square) for _ in range(_PRODUCTS)
         )
-        return Own(
+        return ProcessMeasurement(
             rounds=tuple(map(self._round, self._pairs, self._exchanges)),
             product=product,
             host=socket.gethostname(),

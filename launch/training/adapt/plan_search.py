@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.errors import Failed
+from jaxdist.core.errors import FatalError
 from jaxdist.core.plan import Plan
-from jaxdist.launch.config.provenance import Resolved
+from jaxdist.launch.config.provenance import ResolvedConfig
 from jaxdist.launch.config.value_text import write_value
-from jaxdist.launch.launchers.processes.group import Task, start
+from jaxdist.launch.launchers.processes.group import ProcessSpec, start
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -33,7 +33,7 @@ _LAYOUT: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proposal:
+class PlanProposal:
     """A plan that was found."""
 
     plan: Plan
@@ -44,7 +44,7 @@ class Proposal:
     """Seconds that the search took."""
 
 
-class Search:
+class PlanSearchProcess:
     """A search for a plan in a process of its own, as a context.
 
     Args:
@@ -56,7 +56,7 @@ class Search:
 
     def __init__(
         self,
-        resolved: Resolved,
+        resolved: ResolvedConfig,
         cluster: Cluster,
         devices: int,
         takes: Callable[[Plan], bool],
@@ -65,7 +65,7 @@ class Search:
         self._words = (resolved.source, *asked(resolved), "--devices", str(devices))
         self._stack = ExitStack()
 
-    def __enter__(self) -> "Search":
+    def __enter__(self) -> "PlanSearchProcess":
         self._begun = time.perf_counter()
         enter = self._stack.enter_context
         self._out: IO[bytes] = enter(tempfile.TemporaryFile())
@@ -75,7 +75,7 @@ class Search:
         file.write_text(self._cluster.to_json(), encoding="utf-8")
         what = ("--cluster", str(file), "--top", _MOST, "--json")
         command = (sys.executable, "-m", "jaxdist.launch", "plan", *self._words, *what)
-        task = Task(command=command, env=_plain(os.environ))
+        task = ProcessSpec(command=command, env=_plain(os.environ))
         self._child: subprocess.Popen[bytes] = start(task, self._out, self._err)
         return self
 
@@ -94,7 +94,7 @@ class Search:
         """Whether it has ended."""
         return self._child.poll() is not None
 
-    def found(self) -> Proposal:
+    def found(self) -> PlanProposal:
         """Return the best plan.
 
         Raises:
@@ -104,16 +104,18 @@ class Search:
         if self._child.wait():
             self._err.seek(0)
             said = self._err.read().decode(errors="replace").split("\n")
-            raise Failed("no plan was found: " + " ".join(" ".join(said[:6]).split()))
+            raise FatalError(
+                "no plan was found: " + " ".join(" ".join(said[:6]).split())
+            )
         self._out.seek(0)
         for row in json.loads(self._out.read())["plans"]:
             plan = Plan.from_json(json.dumps(row["plan"]))
             if self._takes(plan):
-                return Proposal(plan=plan, step_s=row["step_s"], search_s=took)
-        raise Failed("no plan was found under which this run could go on")
+                return PlanProposal(plan=plan, step_s=row["step_s"], search_s=took)
+        raise FatalError("no plan was found under which this run could go on")
 
 
-def asked(resolved: Resolved) -> list[str]:
+def asked(resolved: ResolvedConfig) -> list[str]:
     """Return the words that ask for plans of the same experiment.
 
     What was typed of the layout is what may change. Microbatches stay as they are: with

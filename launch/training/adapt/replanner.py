@@ -18,32 +18,36 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.errors import Failed
-from jaxdist.launch.config.provenance import Resolved
-from jaxdist.launch.training.adapt.cluster_state import Machine
-from jaxdist.launch.training.adapt.diagnosis import Reason, reason_for
-from jaxdist.launch.training.adapt.drift_detector import IN_A_ROW, Drift, Pace
-from jaxdist.launch.training.adapt.link_probe import Sounding
-from jaxdist.launch.training.adapt.plan_search import Search, asked
+from jaxdist.core.errors import FatalError
+from jaxdist.launch.config.provenance import ResolvedConfig
+from jaxdist.launch.training.adapt.cluster_state import ClusterState
+from jaxdist.launch.training.adapt.diagnosis import Diagnosis, reason_for
+from jaxdist.launch.training.adapt.drift_detector import (
+    IN_A_ROW,
+    DriftDetector,
+    StepTimeDrift,
+)
+from jaxdist.launch.training.adapt.link_probe import LinkMeasurement
+from jaxdist.launch.training.adapt.plan_search import PlanSearchProcess, asked
 from jaxdist.launch.training.adapt.restart_decision import goes_on, weighed
-from jaxdist.launch.training.adapt.saved_plan import Adapted, digest
+from jaxdist.launch.training.adapt.saved_plan import SavedPlan, digest
 from jaxdist.launch.training.job.abstract_step import case_of
 from jaxdist.oracle.predict import predict
 
 if TYPE_CHECKING:
-    from jaxdist.launch.training.session import Start
+    from jaxdist.launch.training.session import TrainingSession
 
 _LEAST: Final = 10
 """Steps before the end of a run in which nothing is asked any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Sought:
+class _PendingSearch:
     """A search that is under way."""
 
-    search: Search
+    search: PlanSearchProcess
     """The process."""
-    reason: Reason
+    reason: Diagnosis
     """What has changed."""
     cluster: Cluster
     """The numbers since then."""
@@ -51,7 +55,7 @@ class _Sought:
     """What is predicted with them of the present plan."""
 
 
-class Lookout:
+class Replanner:
     """Looks at the steps of a run; of several processes in the first.
 
     Args:
@@ -65,22 +69,22 @@ class Lookout:
 
     def __init__(
         self,
-        start: "Start",
-        machine: Machine,
+        start: "TrainingSession",
+        machine: ClusterState,
         *,
         asks: Callable[[], None],
         note: Callable[[str], None],
         path: Path,
-        goes: Callable[[Adapted], None] | None,
+        goes: Callable[[SavedPlan], None] | None,
     ) -> None:
         self._start, self._machine, self._cluster = start, machine, machine.now
         self._asks, self._note, self._path, self._goes = asks, note, path, goes
         self._case = case_of(start.job)
         self.predicted_s = predict(self._case, self._cluster).step_s
-        self._pace, self._recent = Pace(), deque[float](maxlen=IN_A_ROW)
-        self._drift: Drift | None = None
-        self._first: Sounding | None = None
-        self._sought: _Sought | None = None
+        self._pace, self._recent = DriftDetector(), deque[float](maxlen=IN_A_ROW)
+        self._drift: StepTimeDrift | None = None
+        self._first: LinkMeasurement | None = None
+        self._sought: _PendingSearch | None = None
         self._stack = ExitStack()
 
     def close(self) -> None:
@@ -110,7 +114,7 @@ class Lookout:
             self._writes("drift", **asdict(drift), predicted=self.predicted_s)
             self._asks()
 
-    def sounded(self, found: Sounding) -> None:
+    def sounded(self, found: LinkMeasurement) -> None:
         """Look at what the links carry now."""
         drift, self._drift = self._drift, None
         if self._first is None:
@@ -130,7 +134,7 @@ class Lookout:
         else:
             self._names(reason, drift)
 
-    def _names(self, reason: Reason, drift: Drift) -> None:
+    def _names(self, reason: Diagnosis, drift: StepTimeDrift) -> None:
         """Say what has changed, and search for a plan where that is asked for."""
         now = reason.applied(self._cluster)
         present_s = predict(self._case, now).step_s
@@ -150,31 +154,31 @@ class Lookout:
         """Search for the plan of as many processes as are here."""
         self._machine = replace(self._machine, fewer="")
         self._note(f"adapt: {why}; predicted {1e3 * self.predicted_s:,.0f} ms a step")
-        reason = Reason(texts=(why,), changes={})
+        reason = Diagnosis(texts=(why,), changes={})
         self._writes("reason", step=step, why=why, predicted=self.predicted_s)
         self._seeks(reason, self._cluster, self.predicted_s)
 
-    def _seeks(self, reason: Reason, now: Cluster, present_s: float) -> None:
+    def _seeks(self, reason: Diagnosis, now: Cluster, present_s: float) -> None:
         """Search, beside the training."""
         start = self._start
         config, plan = start.resolved.config, start.job.layout.plan
-        search = Search(
+        search = PlanSearchProcess(
             start.resolved, now, plan.mesh.devices, lambda plan: goes_on(config, plan)
         )
-        self._sought = _Sought(
+        self._sought = _PendingSearch(
             search=self._stack.enter_context(search),
             reason=reason,
             cluster=now,
             present_s=present_s,
         )
 
-    def _weighs(self, sought: "_Sought", step: int, costs_s: float) -> None:
+    def _weighs(self, sought: "_PendingSearch", step: int, costs_s: float) -> None:
         """Hold the plan that was found against the present one."""
         self._sought = None
         self._pace.again()
         try:
             found = sought.search.found()
-        except Failed as error:
+        except FatalError as error:
             self._note(f"adapt: {error}")
             return
         finally:
@@ -191,7 +195,7 @@ class Lookout:
         self._writes("plan", step=step, search=found.search_s, **asdict(choice))
         if choice.changes and self._goes is not None:
             self._goes(
-                Adapted(
+                SavedPlan(
                     asked=digest(self._machine.given),
                     processes=len(self._first.hosts) if self._first else 1,
                     step=step,
@@ -207,7 +211,7 @@ class Lookout:
             file.write(json.dumps(row) + "\n")
 
 
-def _asked(resolved: Resolved) -> str:
+def _asked(resolved: ResolvedConfig) -> str:
     """Write an experiment with its overrides, but for those that a plan decides."""
     words = [w for w in asked(resolved) if not w.startswith("run.")]
     return shlex.join((resolved.source, *words))

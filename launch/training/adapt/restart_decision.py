@@ -18,7 +18,7 @@ GAIN: Final = 1.15
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weighed:
+class RestartDecision:
     """Two plans beside each other."""
 
     stays: str
@@ -60,7 +60,7 @@ def weighed(
     step_s: float,
     left: int,
     costs_s: float,
-) -> Weighed:
+) -> RestartDecision:
     """Hold two plans against each other.
 
     Args:
@@ -75,7 +75,7 @@ def weighed(
     (150.0, True)
     """
     gain = present[1] / other[1]
-    return Weighed(
+    return RestartDecision(
         stays=present[0],
         other=other[0],
         gain=gain,

@@ -18,7 +18,7 @@ from jaxdist.launch.run_folder.jsonl import read_object
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adapted:
+class SavedPlan:
     """What a run has changed its plan to."""
 
     asked: str
@@ -55,12 +55,12 @@ def digest(cluster: Cluster) -> str:
     return hashlib.sha256(cluster.to_json().encode()).hexdigest()[:16]
 
 
-def write_adapted(path: Path, adapted: Adapted) -> None:
+def write_adapted(path: Path, adapted: SavedPlan) -> None:
     """Write the file."""
     write_whole(path, json.dumps(asdict(adapted), indent=2) + "\n")
 
 
-def read_adapted(path: Path, asked: Cluster, processes: int) -> Adapted | None:
+def read_adapted(path: Path, asked: Cluster, processes: int) -> SavedPlan | None:
     """Read the file; None where it is missing, or for another cluster or number.
 
     Args:
@@ -72,7 +72,7 @@ def read_adapted(path: Path, asked: Cluster, processes: int) -> Adapted | None:
     if found is None:
         return None
     with suppress(TypeError):
-        one = Adapted(**found)
+        one = SavedPlan(**found)
         if (one.asked, one.processes) == (digest(asked), processes):
             return one
     return None

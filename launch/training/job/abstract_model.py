@@ -22,7 +22,7 @@ LISTING: Final = "jaxdist profile --help"
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputSize:
+class ProfileInputConfig:
     """The `input.` keys of a profile."""
 
     size: int | None = None
@@ -41,14 +41,14 @@ class InputSize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Specimen:
+class ProfileConfig:
     """What to profile: the keys that `jaxdist profile` takes."""
 
     batch: int = 1
     """Samples that FLOPs and bytes are of."""
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
     """Number format of the computation; parameters are float32 or wider."""
-    input: InputSize = field(default_factory=InputSize)
+    input: ProfileInputConfig = field(default_factory=ProfileInputConfig)
     """What the network is called on."""
     model: ModelConfig = field(default_factory=ModelConfig)
     """Which network."""
@@ -65,7 +65,7 @@ class Specimen:
 
 def find_specimen(
     source: str, words: Sequence[str]
-) -> "tuple[Specimen, DataConfig | None]":
+) -> "tuple[ProfileConfig, DataConfig | None]":
     """Return what `jaxdist profile SOURCE WORDS` reads, and the data it trains on.
 
     Args:
@@ -76,11 +76,11 @@ def find_specimen(
         BadInput: there is no such network, or a word cannot be used.
     """
     if source in registry.names():
-        start, data = Specimen(model=ModelConfig(name=source)), None
+        start, data = ProfileConfig(model=ModelConfig(name=source)), None
     elif source in experiment_names() or source.endswith(".py") or "/" in source:
         config = load_experiment(source)
         start, data = (
-            Specimen(model=config.model, precision=config.precision),
+            ProfileConfig(model=config.model, precision=config.precision),
             config.data,
         )
     else:
@@ -93,7 +93,7 @@ def find_specimen(
     return override(start, words, source=source, listing=LISTING)[0], data
 
 
-def profile_of(specimen: Specimen, data: "DataConfig | None" = None) -> "Profile":
+def profile_of(specimen: ProfileConfig, data: "DataConfig | None" = None) -> "Profile":
     """Read a specimen's profile: traced on abstract shapes, nothing computed.
 
     Args:
@@ -125,7 +125,7 @@ def profile_of(specimen: Specimen, data: "DataConfig | None" = None) -> "Profile
 
 
 def inputs_of(
-    specimen: Specimen, data: "DataConfig | None" = None
+    specimen: ProfileConfig, data: "DataConfig | None" = None
 ) -> "tuple[jax.ShapeDtypeStruct, ...]":
     """Return the shapes of what a specimen is called on, the batch first.
 
@@ -151,7 +151,7 @@ def inputs_of(
     return (jax.ShapeDtypeStruct(whole, specimen.precision),)
 
 
-def abstract_network(specimen: Specimen) -> "nnx.Module":
+def abstract_network(specimen: ProfileConfig) -> "nnx.Module":
     """Build a specimen's network on shapes alone."""
     from jaxdist.profile.abstract import abstract
 
@@ -169,7 +169,7 @@ def bind_noise(network: "nnx.Module", batch: int) -> None:
 
 
 def _clips(
-    specimen: Specimen, data: "DataConfig | None"
+    specimen: ProfileConfig, data: "DataConfig | None"
 ) -> "tuple[jax.ShapeDtypeStruct, ...]":
     """Return the shapes of clips `[B, T, H, W, C]` and of their words `[B, L]`."""
     import jax
@@ -188,7 +188,7 @@ def _clips(
 
 
 def _samples(
-    specimen: Specimen, data: "DataConfig", *keys: str
+    specimen: ProfileConfig, data: "DataConfig", *keys: str
 ) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of what a sample of a data set has."""
     import numpy as np
@@ -201,7 +201,9 @@ def _samples(
     return tuple(tuple(first[key].shape[1:]) for key in keys)
 
 
-def _refused(specimen: Specimen, shape: Sequence[int], error: Exception) -> BadInput:
+def _refused(
+    specimen: ProfileConfig, shape: Sequence[int], error: Exception
+) -> BadInput:
     """Say that a network does not run on an input of this shape."""
     return BadInput(
         f"{specimen.model.name} cannot take this input",

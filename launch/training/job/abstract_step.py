@@ -20,12 +20,12 @@ from jaxdist.launch.training.job.abstract_model import bind_noise
 from jaxdist.launch.training.job.batch_spec import batch_shapes, fitted, wanted
 from jaxdist.launch.training.job.job import make_recipe, make_task, network_of
 from jaxdist.models.registry import objective_for
-from jaxdist.oracle.step_description import Case
-from jaxdist.profile.layer_calls import Call, read_calls
+from jaxdist.oracle.step_description import StepDescription
+from jaxdist.profile.layer_calls import LayerCall, read_calls
 from jaxdist.profile.network_profile import read_profile
-from jaxdist.profile.trace_cache import Readings
+from jaxdist.profile.trace_cache import TraceCache
 from jaxdist.train.build_layout import lay_out
-from jaxdist.train.layout import Layout, Shapes
+from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.objective import cast
 from jaxdist.train.peak_memory import arguments, step_temporaries
 
@@ -39,7 +39,7 @@ _TRACED: Final = 1000
 """Layers of a network whose step is traced soon: ResNet-152 has about 500."""
 
 
-class Subject:
+class StepDescriber:
     """An experiment whose step is described under one plan after another.
 
     Args:
@@ -57,14 +57,14 @@ class Subject:
         self.config, self.shapes = _sized(config)
         self.task: Task = _made(self.config)
         self.profile = profiled(self.task, self.shapes, config.model.name)
-        self.readings = Readings()
+        self.readings = TraceCache()
 
     @property
     def dtype(self) -> str:
         """Of the activations."""
         return np.dtype(self.task.dtype).name
 
-    def case(self, plan: Plan) -> Case:
+    def case(self, plan: Plan) -> StepDescription:
         """Describe the step under a plan.
 
         Raises:
@@ -77,7 +77,7 @@ class Subject:
         """Whether tracing a step does not take minutes."""
         return len(self.profile.layers) <= _TRACED
 
-    def traced(self, plan: Plan) -> Case:
+    def traced(self, plan: Plan) -> StepDescription:
         """Describe the step under a plan, with what its program keeps at most.
 
         It takes as long as tracing the step: 0.5 to 8 s, and minutes where it has a
@@ -91,9 +91,9 @@ class Subject:
         beside = {"batch": arguments(layout), "temporaries": step_temporaries(layout)}
         return replace(case, traced=beside)
 
-    def _case(self, layout: Layout, plan: Plan) -> Case:
+    def _case(self, layout: Layout, plan: Plan) -> StepDescription:
         stages = layout.pipe.stages.blocks if layout.pipe else ()
-        return Case(
+        return StepDescription(
             profile=self.profile,
             plan=plan,
             ledgers=layout.ledgers,
@@ -113,7 +113,7 @@ class Subject:
         return lay_out(task, plan, mesh, self.shapes, self.readings)
 
 
-def profiled(task: "Task", shapes: Shapes, name: str) -> Profile:
+def profiled(task: "Task", shapes: BatchShapes, name: str) -> Profile:
     """Read a task's network on a global batch.
 
     Args:
@@ -131,7 +131,7 @@ def profiled(task: "Task", shapes: Shapes, name: str) -> Profile:
     )
 
 
-def task_of(config: Experiment) -> tuple["Task", Shapes]:
+def task_of(config: Experiment) -> tuple["Task", BatchShapes]:
     """Return an experiment's task, and the shapes of a global batch.
 
     Raises:
@@ -145,7 +145,7 @@ def _made(config: Experiment) -> "Task":
     return make_task(config, make_recipe(config), lambda count: 0.0 * count)
 
 
-def calls_of(config: Experiment) -> tuple[Call, ...]:
+def calls_of(config: Experiment) -> tuple[LayerCall, ...]:
     """List the layers that a step of an experiment calls, on the whole batch.
 
     Raises:
@@ -200,7 +200,7 @@ def _bytes(array: jax.ShapeDtypeStruct) -> int:
     return int(np.prod(array.shape, dtype=np.int64)) * array.dtype.itemsize
 
 
-def _sized(config: Experiment) -> tuple[Experiment, Shapes]:
+def _sized(config: Experiment) -> tuple[Experiment, BatchShapes]:
     """Return the shapes of a batch: of the data, or, without it, of the network's own.
 
     A plan is described before anybody has copied a data set to the machine.
@@ -225,7 +225,7 @@ def _sized(config: Experiment) -> tuple[Experiment, Shapes]:
     }
 
 
-def case_of(job: Job) -> Case:
+def case_of(job: Job) -> StepDescription:
     """Describe the step that a job runs; nothing is computed.
 
     Args:
@@ -240,7 +240,7 @@ def case_of(job: Job) -> Case:
         prepare=lambda network: bind_noise(network, batch),
     )
     arrays = layout.shapes.values()
-    return Case(
+    return StepDescription(
         profile=profile,
         plan=layout.plan,
         ledgers=layout.ledgers,

@@ -10,10 +10,10 @@ import numpy as np
 from jaxdist.core.errors import BadInput
 from jaxdist.input.arrays import LabelledImages
 from jaxdist.input.clips import Clips
-from jaxdist.input.feature_spec import Field, Wanted
-from jaxdist.input.image_files import Pictures
+from jaxdist.input.feature_spec import Feature, FeatureSpec
+from jaxdist.input.image_files import DecodedImages
 from jaxdist.input.numpy_files import LabelledArrays
-from jaxdist.input.text import Text
+from jaxdist.input.text import TextWindows
 from jaxdist.launch.config import Experiment
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import (
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
     from jaxdist.train.objective import Objective
 
 
-def wanted(config: Experiment) -> Wanted:
+def wanted(config: Experiment) -> FeatureSpec:
     """Return what the network of a configuration is trained on."""
     if is_own(config.model):
         # Only its own file knows more; its samples are most often its own as well.
         side = config.data.size
-        return {"image": Field(shape=(side, side, 3))} if side else {}
+        return {"image": Feature(shape=(side, side, 3))} if side else {}
     outputs = outputs_of(config.model)
     if reads_tokens(config.model):
-        tokens = Field(shape=(config.data.context,), below=outputs)
+        tokens = Feature(shape=(config.data.context,), below=outputs)
         return {"tokens": tokens, "target": tokens}
     if reads_clips(config.model):
         clip, said = clip_shapes(config.model)
-        words = Field(shape=said, below=outputs)
-        return {"clip": Field(shape=clip), "words": words, "target": words}
-    image = Field(shape=image_shape(config.model))
+        words = Feature(shape=said, below=outputs)
+        return {"clip": Feature(shape=clip), "words": words, "target": words}
+    image = Feature(shape=image_shape(config.model))
     if "target" in objective_for(config.model).dtypes:
-        return {"image": image, "target": Field(shape=(outputs,))}
-    return {"image": image, "label": Field(below=outputs)}
+        return {"image": image, "target": Feature(shape=(outputs,))}
+    return {"image": image, "label": Feature(below=outputs)}
 
 
 def batch_shapes(
@@ -80,12 +80,12 @@ def fitted(config: Experiment, source: "Source") -> ModelConfig:
             the classes of the images.
     """
     model, known = config.model, len(vocabulary_of(source))
-    if isinstance(source, Pictures | LabelledImages | LabelledArrays):
+    if isinstance(source, DecodedImages | LabelledImages | LabelledArrays):
         _check_room("classes", model.classes, source.classes, "in the data")
         return replace(model, classes=model.classes or source.classes)
     if not known:
         return model
-    if not isinstance(source, Text):
+    if not isinstance(source, TextWindows):
         _check_room("vocabulary", model.vocabulary, known, "words and signs")
         return replace(model, vocabulary=model.vocabulary or known)
     window, path = config.data.context, config.data.path
@@ -100,7 +100,7 @@ def fitted(config: Experiment, source: "Source") -> ModelConfig:
 
 def vocabulary_of(source: "Source") -> Sequence[str]:
     """Return the characters or words that tokens stand for; none where none do."""
-    return source.vocabulary if isinstance(source, Text | Clips) else ""
+    return source.vocabulary if isinstance(source, TextWindows | Clips) else ""
 
 
 def _check_room(key: str, given: int | None, least: int, what: str) -> None:

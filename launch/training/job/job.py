@@ -11,7 +11,7 @@ from flax import nnx
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.input.local_shuffle.partial import order_of
-from jaxdist.input.order import Order
+from jaxdist.input.order import SampleOrder
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.training.job.batch_spec import batch_shapes, fitted, vocabulary_of
 from jaxdist.meshes.build import build_mesh
@@ -20,17 +20,17 @@ from jaxdist.partition.spatial_check import check_layers, check_positions
 from jaxdist.pipeline.plan_schedule import updates
 from jaxdist.train.build_layout import lay_out
 from jaxdist.train.layout import Layout
-from jaxdist.train.model_spec import Recipe
+from jaxdist.train.model_spec import ModelSpec
 from jaxdist.train.objective import cast
 from jaxdist.train.optimizers import learning_rate, optimizer
-from jaxdist.train.run_schedule import Course
+from jaxdist.train.run_schedule import RunSchedule
 from jaxdist.train.task import Task
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
 
 
-Rate = Callable[[Any], Any]
+RateFunction = Callable[[Any], Any]
 """From steps, or updates, to the learning rate of each."""
 
 
@@ -40,15 +40,15 @@ class Job:
 
     config: Experiment
     """The configuration it was made of, the network's settings fitted to the data."""
-    recipe: Recipe
+    recipe: ModelSpec
     """How its network is made, as data."""
     layout: Layout
     """Network, loss and optimizer, laid out on devices as the plan says."""
-    order: Order
+    order: SampleOrder
     """Which samples a step takes."""
-    course: Course
+    course: RunSchedule
     """When to evaluate, to save and to end."""
-    rates: Rate
+    rates: RateFunction
     """Learning rates of an array of steps."""
     vocabulary: Sequence[str]
     """Characters or words that tokens stand for; empty where there are none."""
@@ -103,7 +103,7 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
     )
 
 
-def make_order(config: Experiment, samples: int) -> Order:
+def make_order(config: Experiment, samples: int) -> SampleOrder:
     """Return which samples of so many each step takes.
 
     Raises:
@@ -121,7 +121,7 @@ def make_order(config: Experiment, samples: int) -> Order:
     return order_of(asked, samples=samples, batch=batch, seed=config.seed)
 
 
-def make_course(config: Experiment, samples: int) -> Course:
+def make_course(config: Experiment, samples: int) -> RunSchedule:
     """Return when things happen in a run over so many training samples.
 
     Raises:
@@ -136,7 +136,7 @@ def make_course(config: Experiment, samples: int) -> Course:
             f"data.batch = {config.data.batch}",
             remedy="epochs=100",
         )
-    return Course(
+    return RunSchedule(
         steps=order.steps(config.epochs),
         samples=samples,
         batch=config.data.batch,
@@ -145,7 +145,7 @@ def make_course(config: Experiment, samples: int) -> Course:
     )
 
 
-def per_update(plan: Plan, microbatches: int, rate: Rate) -> Rate:
+def per_update(plan: Plan, microbatches: int, rate: RateFunction) -> RateFunction:
     """Return the rate of an update, counted from the first of the run.
 
     In a step of a schedule without a flush weights move several times: the rate then
@@ -160,16 +160,16 @@ def per_update(plan: Plan, microbatches: int, rate: Rate) -> Rate:
     return rate if most == 1 else lambda count: rate(count / most)
 
 
-def make_recipe(config: Experiment) -> Recipe:
+def make_recipe(config: Experiment) -> ModelSpec:
     """Return how the configuration's network is made, in its precision."""
-    return Recipe(
+    return ModelSpec(
         maker="jaxdist.models.registry:make_model",
         settings=asdict(config.model),
         dtype="bfloat16" if config.precision == "bfloat16" else None,
     )
 
 
-def make_task(config: Experiment, recipe: Recipe, rate: Rate) -> Task:
+def make_task(config: Experiment, recipe: ModelSpec, rate: RateFunction) -> Task:
     """Return the configuration's task, its parameters moved at this rate."""
     full = jnp.float64 if config.precision == "float64" else jnp.float32
     narrow = config.precision == "bfloat16"

@@ -12,17 +12,17 @@ from jaxdist.launch.training.job.job import make_course, make_recipe, make_task
 from jaxdist.train.optimizers import (
     PER_SAMPLES,
     OptimConfig,
-    Ramp,
+    Warmup,
     decays,
     learning_rate,
     ramp,
 )
-from jaxdist.train.run_schedule import Course
+from jaxdist.train.run_schedule import RunSchedule
 from jaxdist.train.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class Epoch:
+class EpochRate:
     """The rate of one epoch."""
 
     epoch: int
@@ -34,12 +34,12 @@ class Epoch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class OptimizerSchedule:
     """What an optimizer's settings come to on a data set, a batch and a layout."""
 
     optim: OptimConfig
     """The settings."""
-    ramp: Ramp
+    ramp: Warmup
     """How the rate begins."""
     batch: int
     """Samples in a global batch."""
@@ -55,7 +55,7 @@ class Schedule:
     """The numbers in them."""
     sharing: int
     """Samples that share the statistics of a batch norm; 0: the network has none."""
-    epochs: tuple[Epoch, ...]
+    epochs: tuple[EpochRate, ...]
     """The rate, epoch by epoch."""
 
     @property
@@ -83,7 +83,7 @@ class Schedule:
         return self.batch // self.replicas // self.optim.accumulate
 
 
-def schedule_of(config: Experiment, plan: Plan, samples: int) -> Schedule:
+def schedule_of(config: Experiment, plan: Plan, samples: int) -> OptimizerSchedule:
     """Return the schedule of a configuration on so many training samples.
 
     Args:
@@ -98,15 +98,15 @@ def schedule_of(config: Experiment, plan: Plan, samples: int) -> Schedule:
 
 
 def read_schedule(
-    config: Experiment, plan: Plan, task: Task, course: Course
-) -> Schedule:
+    config: Experiment, plan: Plan, task: Task, course: RunSchedule
+) -> OptimizerSchedule:
     """Return the schedule of a job's parts; arguments are as a `Job` has them."""
     per_epoch, replicas = course.samples / course.batch, plan.batch_shards
     params = task.state.params
     marked = jax.tree.leaves(decays(params))
     sizes = [leaf.size for leaf in jax.tree.leaves(params)]
     kept = [size for size, decayed in zip(sizes, marked) if decayed]
-    return Schedule(
+    return OptimizerSchedule(
         optim=config.optim,
         ramp=ramp(config.optim, course.steps, per_epoch, course.batch),
         batch=course.batch,
@@ -126,7 +126,7 @@ def _sharing(config: Experiment, plan: Plan) -> int:
     return each * (plan.mesh.batch_shards if everyone else config.model.norm_group)
 
 
-def _epochs(config: Experiment, course: Course) -> tuple[Epoch, ...]:
+def _epochs(config: Experiment, course: RunSchedule) -> tuple[EpochRate, ...]:
     per_epoch = course.samples / course.batch
     rate = learning_rate(config.optim, course.steps, per_epoch, course.batch)
     first = [round(epoch * per_epoch) for epoch in range(math.ceil(config.epochs))]
@@ -134,6 +134,6 @@ def _epochs(config: Experiment, course: Course) -> tuple[Epoch, ...]:
     with jax.numpy_dtype_promotion("standard"):
         rates = np.asarray(jax.jit(rate)(steps))
     return tuple(
-        Epoch(epoch=number, step=int(step) + 1, rate=float(rate))
+        EpochRate(epoch=number, step=int(step) + 1, rate=float(rate))
         for number, (step, rate) in enumerate(zip(steps, rates), start=1)
     )

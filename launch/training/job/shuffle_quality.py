@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.core.plan.shuffle import Shuffle
+from jaxdist.core.plan.shuffle import ShuffleConfig
 from jaxdist.core.text.formatting import percent
-from jaxdist.input.local_shuffle.partial import PartialOrder, order_of
+from jaxdist.input.local_shuffle.partial import PartialShuffleOrder, order_of
 from jaxdist.input.local_shuffle.quality import (
-    Quality,
+    ShuffleQuality,
     class_distance,
     forecast,
     home_fraction,
@@ -18,7 +18,7 @@ from jaxdist.input.local_shuffle.quality import (
 from jaxdist.launch.config import Experiment
 
 if TYPE_CHECKING:
-    from jaxdist.input.order import Order
+    from jaxdist.input.order import SampleOrder
     from jaxdist.input.sources import Source
 
 _READ: Final = 20_000
@@ -28,11 +28,11 @@ _TRACED: Final = 1_000_000
 
 
 def quality_of(
-    asked: Shuffle,
+    asked: ShuffleConfig,
     config: Experiment,
     samples: int,
     labels: NDArray[np.integer[Any]] | None,
-) -> Quality:
+) -> ShuffleQuality:
     """Forecast the quality of an order with a part of the samples exchanged.
 
     Args:
@@ -45,7 +45,7 @@ def quality_of(
         BadInput: partitions that the batch or the samples cannot fill.
     """
     order = order_of(asked, samples=samples, batch=config.data.batch, seed=config.seed)
-    assert isinstance(order, PartialOrder)
+    assert isinstance(order, PartialShuffleOrder)
     return forecast(order.shuffle, labels)
 
 
@@ -58,25 +58,27 @@ def labels_of(source: "Source") -> NDArray[np.integer[Any]] | None:
     return np.concatenate([source.get(ids)["label"] for ids in parts])
 
 
-def shuffle_line(order: "Order", epochs: float) -> str:
+def shuffle_line(order: "SampleOrder", epochs: float) -> str:
     """Say in a line how samples are exchanged; empty where they are not held apart.
 
     >>> from jaxdist.input.local_shuffle.shuffle import PartialShuffle
     >>> shuffle = PartialShuffle.of(samples=1437, partitions=64, q=0.1)
-    >>> shuffle_line(PartialOrder(shuffle=shuffle, batch=64), 30)
+    >>> shuffle_line(PartialShuffleOrder(shuffle=shuffle, batch=64), 30)
     '2 of 22 samples of 64 partitions an epoch; 6.9 % at home after 30'
     """
-    if not isinstance(order, PartialOrder):
+    if not isinstance(order, PartialShuffleOrder):
         return ""
     shuffle = order.shuffle
-    home = percent(Quality(shuffle=shuffle).home(round(epochs)))
+    home = percent(ShuffleQuality(shuffle=shuffle).home(round(epochs)))
     return (
         f"{shuffle.exchanged:,} of {shuffle.slots:,} samples of "
         f"{shuffle.partitions:,} partitions an epoch; {home} at home after {epochs:g}"
     )
 
 
-def mixed(order: "Order", source: "Source", epochs: float) -> dict[str, Any] | None:
+def mixed(
+    order: "SampleOrder", source: "Source", epochs: float
+) -> dict[str, Any] | None:
     """Measure how well an order has mixed samples, beside what was forecast of it.
 
     Args:
@@ -87,7 +89,7 @@ def mixed(order: "Order", source: "Source", epochs: float) -> dict[str, Any] | N
     Returns:
         Plain values; None where each epoch draws from all samples.
     """
-    if not isinstance(order, PartialOrder):
+    if not isinstance(order, PartialShuffleOrder):
         return None
     shuffle, count = order.shuffle, len(source)
     labels = labels_of(source) if count <= _READ else None

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import get_native_id
 from typing import Final
 
-from jaxdist.launch.distributed.background_thread import Beside
+from jaxdist.launch.distributed.background_thread import BackgroundThread
 
 _TICK_S: Final = 0.05
 _LATE_S: Final = 0.03
@@ -22,7 +22,7 @@ _TASKS: Final = Path("/proc/self/task")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran:
+class ProcessCpuTime:
     """Seconds of a process."""
 
     computed: float = 0.0
@@ -34,7 +34,7 @@ class Ran:
     """It was stopped, or could not run a thread for another reason."""
 
 
-class Running(Beside):
+class CpuTimeMonitor(BackgroundThread):
     """Looks at this process from one of its threads, as a context."""
 
     def __init__(self) -> None:
@@ -42,14 +42,16 @@ class Running(Beside):
         self._stood = 0.0
         self._before = (time.process_time(), delays(), 0.0)
 
-    def since_last(self) -> Ran:
+    def since_last(self) -> ProcessCpuTime:
         """Return what the process did since this was called before."""
         ran, had, stood = self._before
         self._before = now = time.process_time(), delays(), self._stood
         # Threads wait side by side, and most of them for what nobody needs soon.
         waits = [ns - had.get(task, 0) for task, ns in now[1].items()]
         waited = max(0, *waits, 0) / 1e9
-        return Ran(computed=now[0] - ran, waited=waited, stood=now[2] - stood)
+        return ProcessCpuTime(
+            computed=now[0] - ran, waited=waited, stood=now[2] - stood
+        )
 
     def goes_on(self) -> None:
         """Add up by how much later than asked for this thread wakes."""

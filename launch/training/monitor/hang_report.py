@@ -7,11 +7,11 @@ behind is stuck; and whoever says nothing any more is stopped, or its host is go
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxdist.launch.distributed.process_group import Company
+from jaxdist.launch.distributed.process_group import ProcessGroup
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class ProcessHeartbeat:
     """What a process has said of itself."""
 
     number: int
@@ -34,7 +34,7 @@ class Said:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class HangReport:
     """Which process is stuck."""
 
     text: str
@@ -44,12 +44,12 @@ class Verdict:
 
 
 def verdict(
-    before: Mapping[int, Said],
-    after: Mapping[int, Said],
-    mine: Company,
-    own: Said,
+    before: Mapping[int, ProcessHeartbeat],
+    after: Mapping[int, ProcessHeartbeat],
+    mine: ProcessGroup,
+    own: ProcessHeartbeat,
     waited_s: float,
-) -> Verdict:
+) -> HangReport:
     """Say which process is stuck.
 
     Args:
@@ -62,39 +62,39 @@ def verdict(
     rank = mine.rank
     waits_ = waits(rank, own, waited_s)
     if not after:
-        return Verdict(text=_alone(own, waited_s, rank), speaker=1 if rank else 0)
+        return HangReport(text=_alone(own, waited_s, rank), speaker=1 if rank else 0)
     silent = [r for r in range(mine.count) if before.get(r) == after.get(r)]
     speaker = min(set(after) - set(silent), default=rank)
     if silent:
         said = silence({r: after.get(r) for r in silent})
-        return Verdict(text=f"{said}; {waits_}", speaker=speaker)
+        return HangReport(text=f"{said}; {waits_}", speaker=speaker)
     least = min(said.number for said in after.values())
     behind = [r for r, said in after.items() if said.number == least]
     if len(behind) < len(after):
         where = "; ".join(
             f"rank {r} in {after[r].where}, at {after[r].line}" for r in behind
         )
-        return Verdict(text=f"stuck: {where}; {waits_}", speaker=speaker)
+        return HangReport(text=f"stuck: {where}; {waits_}", speaker=speaker)
     text = f"stuck: no rank is behind, all are in {own.where}, for {waited_s:.0f} s"
-    return Verdict(text=f"{text}, at {own.line}", speaker=speaker)
+    return HangReport(text=f"{text}, at {own.line}", speaker=speaker)
 
 
-def waits(rank: int, own: Said, waited_s: float) -> str:
+def waits(rank: int, own: ProcessHeartbeat, waited_s: float) -> str:
     """Say where a process waits."""
     return f"rank {rank} waits in {own.where}, for {waited_s:.0f} s"
 
 
-def silence(silent: Mapping[int, Said | None]) -> str:
+def silence(silent: Mapping[int, ProcessHeartbeat | None]) -> str:
     """Say who says nothing any more."""
     last = "; ".join(f"rank {r}, last in {_where(said)}" for r, said in silent.items())
     return f"stuck: {last}: it says nothing any more, is stopped or gone"
 
 
-def _where(said: Said | None) -> str:
+def _where(said: ProcessHeartbeat | None) -> str:
     return "no step" if said is None else said.where
 
 
-def _alone(own: Said, waited_s: float, rank: int) -> str:
+def _alone(own: ProcessHeartbeat, waited_s: float, rank: int) -> str:
     """Say what a process knows that hears nobody."""
     where = f"rank {rank} in {own.where}, for {waited_s:.0f} s, at {own.line}"
     if rank == 0:

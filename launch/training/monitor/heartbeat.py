@@ -16,16 +16,16 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.distributed.process_group import Company
+from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.run_folder.folder import write_whole
 from jaxdist.launch.run_folder.status import GOING, read_news
-from jaxdist.launch.training.monitor.hang_report import Said
+from jaxdist.launch.training.monitor.hang_report import ProcessHeartbeat
 
 EVERY_S: Final = 2.0
 """Seconds from one writing to the next."""
 
 
-class Bulletin:
+class StatusWriter:
     """Writes the file again and again, as a context.
 
     Args:
@@ -39,8 +39,8 @@ class Bulletin:
         self,
         path: Path,
         steps: int,
-        mine: Company,
-        places: Callable[[], Mapping[int, Said]],
+        mine: ProcessGroup,
+        places: Callable[[], Mapping[int, ProcessHeartbeat]],
     ) -> None:
         before = read_news(path)
         self._path, self._places, self._over = path, places, Event()

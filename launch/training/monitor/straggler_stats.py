@@ -29,7 +29,7 @@ _WHY: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class ProcessStepTime:
     """What a process took for itself in a step, on average over some."""
 
     host: str
@@ -47,7 +47,7 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Late:
+class Straggler:
     """A process that is slower than the others."""
 
     rank: int
@@ -56,7 +56,7 @@ class Late:
     """In what."""
     seconds: float
     """How much longer than the others it takes there, in every step."""
-    share: Share
+    share: ProcessStepTime
     """What it took."""
     why: str = ""
     """What makes it slow, in words, where that is known."""
@@ -72,7 +72,7 @@ class Late:
         )
 
 
-def behind(shares: Sequence[Share]) -> list[Late]:
+def behind(shares: Sequence[ProcessStepTime]) -> list[Straggler]:
     """Return the processes that are slower than the others, each with one phase.
 
     Args:
@@ -80,7 +80,8 @@ def behind(shares: Sequence[Share]) -> list[Late]:
 
     >>> usual = dict(first=1, last=9, step_s=0.1)
     >>> own = [{"input": 0.002}, {"input": 0.045}, {"input": 0.004}]
-    >>> shares = [Share(host=f"h{n}", own_s=s, **usual) for n, s in enumerate(own)]
+    >>> seconds = enumerate(own)
+    >>> shares = [ProcessStepTime(host=f"h{n}", own_s=s, **usual) for n, s in seconds]
     >>> behind(shares)[0].text
     'slow: rank 1 (h1) is 42 ms a step behind in input, steps 1-9; a step takes 100 ms'
     """
@@ -95,11 +96,11 @@ def behind(shares: Sequence[Share]) -> list[Late]:
     ]
 
 
-def _part(late: Late) -> float:
+def _part(late: Straggler) -> float:
     return _PART_COMPUTE if late.phase == COMPUTE else PART
 
 
-def _latest(rank: int, shares: Sequence[Share]) -> Late | None:
+def _latest(rank: int, shares: Sequence[ProcessStepTime]) -> Straggler | None:
     """Return the phase in which a process is furthest behind the others."""
     mine = shares[rank]
     others = [share for at, share in enumerate(shares) if at != rank]
@@ -114,10 +115,10 @@ def _latest(rank: int, shares: Sequence[Share]) -> Late | None:
         return None
     phase = max(more, key=more.__getitem__)
     why = _why(mine, others) if phase == COMPUTE else ""
-    return Late(rank=rank, phase=phase, seconds=more[phase], share=mine, why=why)
+    return Straggler(rank=rank, phase=phase, seconds=more[phase], share=mine, why=why)
 
 
-def _why(mine: Share, others: Sequence[Share]) -> str:
+def _why(mine: ProcessStepTime, others: Sequence[ProcessStepTime]) -> str:
     """Say what makes a process compute slowly, where that is known."""
     ran = _more(mine.ran_s, [share.ran_s for share in others])
     if not ran:

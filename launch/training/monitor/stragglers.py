@@ -17,9 +17,13 @@ from threading import Event, Thread
 from types import TracebackType
 from typing import Final, Self
 
-from jaxdist.launch.distributed.process_group import Company
-from jaxdist.launch.training.monitor.cpu_time import Running
-from jaxdist.launch.training.monitor.straggler_stats import COMPUTE, Share, behind
+from jaxdist.launch.distributed.process_group import ProcessGroup
+from jaxdist.launch.training.monitor.cpu_time import CpuTimeMonitor
+from jaxdist.launch.training.monitor.straggler_stats import (
+    COMPUTE,
+    ProcessStepTime,
+    behind,
+)
 
 _SAYS: Final = "jaxdist/share"
 _POLL_S: Final = 0.2
@@ -33,7 +37,7 @@ _MOST: Final = 4
 
 
 @dataclass(kw_only=True)
-class _Window:
+class _StepWindow:
     """Some steps of this process."""
 
     first: int
@@ -45,7 +49,7 @@ class _Window:
     """Whether something was compiled meanwhile, which is found in a cache or not."""
 
 
-class Stragglers:
+class StragglerMonitor:
     """Names slow processes of a run, as a context.
 
     Args:
@@ -58,7 +62,7 @@ class Stragglers:
 
     def __init__(
         self,
-        mine: Company,
+        mine: ProcessGroup,
         every: int,
         note: Callable[[str], None],
         path: Path,
@@ -69,11 +73,11 @@ class Stragglers:
         self._on_processor = on_processor
         self._on = every > 0 and mine.store is not None
         self._phase, self._since, self._first = "", 0.0, 0
-        self._window: _Window | None = None
+        self._window: _StepWindow | None = None
         self._last_input = 0.0
-        self._full: _Window | None = None
+        self._full: _StepWindow | None = None
         self._wake, self._over = Event(), Event()
-        self._texts, self._running = deque[str](), Running()
+        self._texts, self._running = deque[str](), CpuTimeMonitor()
         self._thread = Thread(target=self._says, daemon=True)
 
     def __enter__(self) -> Self:
@@ -128,7 +132,7 @@ class Stragglers:
         if self._window is not None:
             self._window.last, self._window.ended = step - 1, now
             self._full = self._window
-        self._window = _Window(first=step, began=now)
+        self._window = _StepWindow(first=step, began=now)
         self._wake.set()
 
     def _shows(self) -> None:
@@ -146,19 +150,19 @@ class Stragglers:
             with suppress(RuntimeError):  # process 0 is gone, and its store
                 self._exchange(self._share(window, asdict(ran)))
 
-    def _tells(self, window: _Window) -> bool:
+    def _tells(self, window: _StepWindow) -> bool:
         """Whether a window says how fast a process is."""
         steps = window.last - window.first + 1
         return not window.compiled and 2 * steps >= self._every
 
-    def _share(self, window: _Window, ran: dict[str, float]) -> Share:
+    def _share(self, window: _StepWindow, ran: dict[str, float]) -> ProcessStepTime:
         """Say what a step of a window took of this process."""
         steps = window.last - window.first + 1
         own = {phase: seconds / steps for phase, seconds in window.own_s.items()}
         if not self._on_processor:  # its threads hand over, and others compute
             ran = {"stood": ran["stood"]}
         each = {name: seconds / steps for name, seconds in ran.items()}
-        return Share(
+        return ProcessStepTime(
             host=socket.gethostname(),
             first=window.first,
             last=window.last,
@@ -167,7 +171,7 @@ class Stragglers:
             ran_s=each,
         )
 
-    def _exchange(self, share: Share) -> None:
+    def _exchange(self, share: ProcessStepTime) -> None:
         """Say a share; in process 0, compare those of all."""
         key, text = f"{_SAYS}/{self._mine.rank:06}", json.dumps(asdict(share))
         self._mine.store.key_value_set(key, text, allow_overwrite=True)
@@ -178,12 +182,12 @@ class Stragglers:
                 file.write(json.dumps(row) + "\n")
             self._texts.append(late.text)
 
-    def _gathered(self, share: Share) -> list[Share]:
+    def _gathered(self, share: ProcessStepTime) -> list[ProcessStepTime]:
         """Wait for the shares of all over the same steps; none where one is amiss."""
         end = time.monotonic() + _ANSWERS_S
         while time.monotonic() < end and not self._over.is_set():
             rows = sorted(self._mine.store.key_value_dir_get(_SAYS))
-            found = [Share(**json.loads(text)) for _, text in rows]
+            found = [ProcessStepTime(**json.loads(text)) for _, text in rows]
             if len(found) == self._mine.count:
                 if all(other.last == share.last for other in found):
                     return found

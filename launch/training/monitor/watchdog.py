@@ -22,10 +22,10 @@ from threading import Event, Thread, main_thread
 from types import TracebackType
 from typing import Final, Self
 
-from jaxdist.launch.distributed.process_group import AGAIN, Company
+from jaxdist.launch.distributed.process_group import AGAIN, ProcessGroup
 from jaxdist.launch.training.monitor.hang_report import (
-    Said,
-    Verdict,
+    HangReport,
+    ProcessHeartbeat,
     silence,
     verdict,
     waits,
@@ -45,7 +45,7 @@ _SAID: Final = "jaxdist/place"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class PhasePosition:
     """Where a process is."""
 
     number: int = 0
@@ -74,7 +74,7 @@ def limit_s(phase: str, floor_s: float, steps_s: Sequence[float]) -> float:
     return step * (max(times, _OTHERS) if not steps_s else times)
 
 
-class Watch:
+class HangWatchdog:
     """Watches one process of a run, as a context.
 
     Args:
@@ -83,10 +83,10 @@ class Watch:
         stacks: folder for the stacks of all threads of a process that is stuck.
     """
 
-    def __init__(self, mine: Company, floor_s: float, stacks: Path) -> None:
+    def __init__(self, mine: ProcessGroup, floor_s: float, stacks: Path) -> None:
         self._mine, self._floor, self._stacks = mine, floor_s, stacks
         self._every = min(max(floor_s / 30, 0.1), 2.0)
-        self._place, self._steps = Place(), deque[float](maxlen=100)
+        self._place, self._steps = PhasePosition(), deque[float](maxlen=100)
         self._step_began = (0, 0.0)
         self._awake, self._over = 0.0, Event()
         self._beats: dict[int, tuple[int, float]] = {mine.rank: (0, 0.0)}
@@ -113,14 +113,16 @@ class Watch:
     def enters(self, phase: str, step: int) -> None:
         """Note that a phase begins, or, with no name, that one has ended."""
         now, old = time.monotonic(), self._place
-        self._place = Place(number=old.number + 1, step=step, phase=phase, since=now)
+        self._place = PhasePosition(
+            number=old.number + 1, step=step, phase=phase, since=now
+        )
         if phase == "compute" and step != self._step_began[0]:
             before, at = self._step_began
             if step == before + 1:
                 self._steps.append(now - at)
             self._step_began = step, now
 
-    def places(self) -> dict[int, Said]:
+    def places(self) -> dict[int, ProcessHeartbeat]:
         """Return where each process is, by what it has said last."""
         return {**self._heard(), self._mine.rank: place_of(self._place)}
 
@@ -160,10 +162,10 @@ class Watch:
             if mine.leads:
                 others = {rank: heard.get(rank, own) for rank in silent}
                 text = f"{silence(others)}; {waits(0, own, waited)}"
-                self._ends(Verdict(text=text, speaker=0))
+                self._ends(HangReport(text=text, speaker=0))
             self._ends(verdict({}, {}, mine, own, waited))
 
-    def _asks(self, place: Place) -> None:
+    def _asks(self, place: PhasePosition) -> None:
         """Ask the others where they are; end the process unless it has gone on."""
         asked, before = time.monotonic(), self._heard()
         if self._over.wait(2.5 * self._every) or self._place is not place:
@@ -175,7 +177,7 @@ class Watch:
         own = place_of(place)
         self._ends(verdict(before, after, self._mine, own, waited))
 
-    def _ends(self, found: Verdict) -> None:
+    def _ends(self, found: HangReport) -> None:
         """Write what all threads do, say who is stuck, and leave."""
         path = self._stacks / f"r{self._mine.rank:02}.txt"
         with suppress(OSError):
@@ -198,7 +200,7 @@ class Watch:
             self._tells(said)
         self._tells(place_of(self._place, _OVER))
 
-    def _tells(self, said: Said) -> None:
+    def _tells(self, said: ProcessHeartbeat) -> None:
         # Process 0 is gone, or does not answer: who looks on sees it by the beat.
         with suppress(RuntimeError):
             self._mine.store.key_value_set(
@@ -209,16 +211,18 @@ class Watch:
             if not self._mine.leads:
                 self._beats[0] = said.beat, time.monotonic()
 
-    def _heard(self) -> dict[int, Said]:
+    def _heard(self) -> dict[int, ProcessHeartbeat]:
         """Return what each process has said last; nothing where process 0 is silent."""
-        heard: dict[int, Said] = {}
+        heard: dict[int, ProcessHeartbeat] = {}
         if self._mine.store is None:
             return heard
 
         def ask() -> None:
             with suppress(RuntimeError):
                 for key, text in self._mine.store.key_value_dir_get(_SAID):
-                    heard[int(key.rsplit("/")[-1])] = Said(**json.loads(text))
+                    heard[int(key.rsplit("/")[-1])] = ProcessHeartbeat(
+                        **json.loads(text)
+                    )
 
         asking = Thread(target=ask, daemon=True)
         asking.start()
@@ -226,9 +230,9 @@ class Watch:
         return {} if asking.is_alive() else heard
 
 
-def place_of(place: Place, beat: int = 0) -> Said:
+def place_of(place: PhasePosition, beat: int = 0) -> ProcessHeartbeat:
     """Return what this process says of a place of its own."""
-    return Said(
+    return ProcessHeartbeat(
         number=place.number,
         step=place.step,
         phase=place.phase,

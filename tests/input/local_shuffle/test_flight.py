@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.local_shuffle.flight import Peers, PeerServer
-from jaxdist.input.local_shuffle.partial import PartialOrder
+from jaxdist.input.local_shuffle.flight import PeerClient, PeerServer
+from jaxdist.input.local_shuffle.partial import PartialShuffleOrder
 from jaxdist.input.local_shuffle.shuffle import PartialShuffle
-from jaxdist.input.local_shuffle.source import Keeping
-from jaxdist.input.local_shuffle.store import Store
+from jaxdist.input.local_shuffle.source import LocalShuffleSource
+from jaxdist.input.local_shuffle.store import ArrayStore
 from jaxdist.input.sources import ArraySource
 
 HOSTS = 4
@@ -67,8 +67,8 @@ def cluster():
 
     def make(kinds=(), deadline_s=5.0):
         shuffle = PartialShuffle(samples=320, partitions=8, exchanged=8, seed=5)
-        order = PartialOrder(shuffle=shuffle, batch=16)
-        stores = [Store(LIKE, 120) for _ in range(HOSTS)]
+        order = PartialShuffleOrder(shuffle=shuffle, batch=16)
+        stores = [ArrayStore(LIKE, 120) for _ in range(HOSTS)]
         made = dict(kinds)
         servers.extend(
             made.get(host, PeerServer)(store, "127.0.0.1:0", "word")
@@ -78,10 +78,10 @@ def cluster():
         keepers = []
         for host, store in enumerate(stores):
             how = dict(addresses=addresses, like=LIKE, deadline_s=deadline_s)
-            peers = Peers(**how, token="word")
+            peers = PeerClient(**how, token="word")
             asking.append(peers)
             own = dict(host=host, hosts=HOSTS, store=store, peers=peers, slack=2)
-            keepers.append(Keeping(origin=SOURCE, order=order, **own))
+            keepers.append(LocalShuffleSource(origin=SOURCE, order=order, **own))
             keepers[-1].begin(0)
         return order, keepers
 
@@ -177,16 +177,16 @@ def test_another_token_is_refused(cluster):
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "10.1.2.3:80", "host2:80"])
 def test_nothing_is_served_to_anyone(address):
     with pytest.raises(BadInput, match="served to anyone"):
-        PeerServer(Store(LIKE, 1), address)
+        PeerServer(ArrayStore(LIKE, 1), address)
 
 
 SERVE = """
 import sys, time
 import numpy as np
 from jaxdist.input.local_shuffle.flight import PeerServer
-from jaxdist.input.local_shuffle.store import Store
+from jaxdist.input.local_shuffle.store import ArrayStore
 x = np.arange(960, dtype=np.float32).reshape(320, 3)
-store = Store({"x": x[:1], "y": np.arange(1)}, 320)
+store = ArrayStore({"x": x[:1], "y": np.arange(1)}, 320)
 store.put(np.arange(320), {"x": x, "y": np.arange(320)})
 server = PeerServer(store, "127.0.0.1:0")
 print(server.address, flush=True)
@@ -209,7 +209,7 @@ def process():
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_process_that_is_gone_brings_nothing(process, how):
     peer, address = process
-    peers = Peers(addresses=[address], like=LIKE, deadline_s=1.0)
+    peers = PeerClient(addresses=[address], like=LIKE, deadline_s=1.0)
     ids, hosts = np.array([3, 300]), np.zeros(2, np.int64)
     found = peers.fetch(ids, hosts)
     assert sorted(found) == [3, 300]

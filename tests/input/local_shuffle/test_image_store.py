@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxdist.core.errors import BadInput, Remark
+from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.input import Keep, Partial
-from jaxdist.input.batch_assembly import TrainRecipe
-from jaxdist.input.image_files import Files, Pictures
+from jaxdist.input.batch_assembly import TrainBatchAssembler
+from jaxdist.input.image_files import DecodedImages, EncodedImageSource
 from jaxdist.input.local_shuffle.byte_store import ByteStore
 from jaxdist.input.local_shuffle.capacity import store_of
-from jaxdist.input.local_shuffle.flight import Peers, PeerServer
+from jaxdist.input.local_shuffle.flight import PeerClient, PeerServer
 from jaxdist.input.local_shuffle.partial import order_of
-from jaxdist.input.local_shuffle.setup import Kept
+from jaxdist.input.local_shuffle.setup import SampleStoreRuntime
 from jaxdist.input.local_shuffle.source import open_keeping, slack_of
 
 COUNT, BATCH, HOSTS = 64, 16, 2
@@ -52,11 +52,11 @@ class Encoded:
 
 @pytest.fixture
 def pictures():
-    return Pictures(Encoded(), (8, 8, 3))
+    return DecodedImages(Encoded(), (8, 8, 3))
 
 
 def recipe_of(source):
-    return TrainRecipe(source=source, order=ORDER)
+    return TrainBatchAssembler(source=source, order=ORDER)
 
 
 @pytest.mark.parametrize("where", ["memory", "disk"])
@@ -64,7 +64,7 @@ def test_what_is_seen_of_kept_images_is_what_would_be_seen(pictures, where, tmp_
     """Another part of each in every epoch, as its seed, epoch and id say."""
     keep = Keep(folder=tmp_path if where == "disk" else None)
     plain, rows = recipe_of(pictures), np.arange(BATCH)
-    kept = Kept(pictures, ORDER, rows, keep, 0)
+    kept = SampleStoreRuntime(pictures, ORDER, rows, keep, 0)
     recipe = kept.recipe(recipe_of)
     pictures._encoded.read_ids.clear()
     batches = [recipe(step, rows) for step in range(12)]
@@ -79,11 +79,11 @@ def test_what_is_seen_of_kept_images_is_what_would_be_seen(pictures, where, tmp_
 def test_hosts_bring_each_other_images(pictures):
     like, hosts = pictures.stored.get(np.zeros(1, int)), []
     for host in range(HOSTS):
-        own = Files(pictures._encoded)
+        own = EncodedImageSource(pictures._encoded)
         hosts.append(open_keeping(own, ORDER, host=host, hosts=HOSTS, folder=None))
     servers = [PeerServer(host.store, "127.0.0.1:0") for host in hosts]
     for host in hosts:
-        host.peers = Peers(addresses=[s.address for s in servers], like=like)
+        host.peers = PeerClient(addresses=[s.address for s in servers], like=like)
         host.slack = slack_of(ORDER)
         host.begin(0)
     for step in range(12):
@@ -178,7 +178,7 @@ def test_a_full_disk_holds_what_it_can(tmp_path):
         files = np.empty(400, object)
         files[:] = [bytes([i % 251]) * 10_000 for i in range(400)]
         store = ByteStore({"file": files[:1]}, 400, tmp_path / "store")
-        with pytest.warns(Remark, match="is full with"):
+        with pytest.warns(JaxdistWarning, match="is full with"):
             kept = store.put(np.arange(400), {"file": files})
         assert 50 < kept < 105
         found, good = store.get(store.held())

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxdist.core.errors import BadInput, Remark
+from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.input import ArraySource, Keep, Partial
-from jaxdist.input.batch_assembly import TrainRecipe
+from jaxdist.input.batch_assembly import TrainBatchAssembler
 from jaxdist.input.local_shuffle.capacity import store_of
-from jaxdist.input.local_shuffle.partial import PartialOrder, order_of
-from jaxdist.input.local_shuffle.setup import Kept
+from jaxdist.input.local_shuffle.partial import PartialShuffleOrder, order_of
+from jaxdist.input.local_shuffle.setup import SampleStoreRuntime
 from jaxdist.input.local_shuffle.shuffle import PartialShuffle, hosts_of
-from jaxdist.input.local_shuffle.source import Keeping, slack_of
-from jaxdist.input.local_shuffle.store import Store
+from jaxdist.input.local_shuffle.source import LocalShuffleSource, slack_of
+from jaxdist.input.local_shuffle.store import ArrayStore
 
 X = np.arange(3 * 320, dtype=np.float32).reshape(320, 3)
 SOURCE = ArraySource({"x": X, "y": np.arange(320)})
@@ -27,12 +27,12 @@ ALL = np.arange(16)
 
 
 def read(source):
-    return TrainRecipe(source=source, order=ORDER, dtypes={"x": "float32"})
+    return TrainBatchAssembler(source=source, order=ORDER, dtypes={"x": "float32"})
 
 
 @pytest.fixture
 def kept():
-    made = Kept(SOURCE, ORDER, ALL, Keep(), 0)
+    made = SampleStoreRuntime(SOURCE, ORDER, ALL, Keep(), 0)
     yield made
     made.close()
 
@@ -115,7 +115,9 @@ def cases(draw):
         exchanged=draw(st.integers(0, slots)),
         seed=5,
     )
-    order = PartialOrder(shuffle=shuffle, batch=partitions * draw(st.integers(1, 3)))
+    order = PartialShuffleOrder(
+        shuffle=shuffle, batch=partitions * draw(st.integers(1, 3))
+    )
     return order, draw(st.sampled_from(hosts_of(partitions)))
 
 
@@ -126,10 +128,10 @@ def test_what_stays_for_hosts_behind_is_two_steps_worth_at_most(case):
     source = ArraySource({"x": np.arange(order.n)})
     keepers = []
     for host in range(hosts):
-        store = Store(source.get(np.arange(1)), 4 * order.n)
+        store = ArrayStore(source.get(np.arange(1)), 4 * order.n)
         how = dict(origin=source, order=order, host=host, hosts=hosts, store=store)
         peers = Neighbours(keepers)
-        keepers.append(Keeping(**how, peers=peers, slack=slack_of(order)))
+        keepers.append(LocalShuffleSource(**how, peers=peers, slack=slack_of(order)))
         keepers[-1].begin(0)
     for step in range(order.steps(3)):
         for keeper in keepers:
@@ -195,7 +197,7 @@ def test_a_full_disk_holds_what_it_can(tmp_path):
     try:
         x = np.random.default_rng(0).random((400, 1000))
         source = ArraySource({"x": x})
-        with pytest.warns(Remark, match=r"room for \d+ of 400 samples"):
+        with pytest.warns(JaxdistWarning, match=r"room for \d+ of 400 samples"):
             store = store_of(source, 400, tmp_path / "store")
         assert 50 < store.free < 131
         kept = np.arange(store.free)

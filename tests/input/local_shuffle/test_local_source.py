@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxdist.core.errors import BadInput, Failed
-from jaxdist.input.local_shuffle.partial import PartialOrder
+from jaxdist.core.errors import BadInput, FatalError
+from jaxdist.input.local_shuffle.partial import PartialShuffleOrder
 from jaxdist.input.local_shuffle.shuffle import PartialShuffle, hosts_of
-from jaxdist.input.local_shuffle.source import Keeping
-from jaxdist.input.local_shuffle.store import Store
+from jaxdist.input.local_shuffle.source import LocalShuffleSource
+from jaxdist.input.local_shuffle.store import ArrayStore
 from jaxdist.input.sources import ArraySource
 
 
@@ -22,7 +22,7 @@ def order_of(samples, partitions, exchanged, batch):
     shuffle = PartialShuffle(
         samples=samples, partitions=partitions, exchanged=exchanged, seed=5
     )
-    return PartialOrder(shuffle=shuffle, batch=batch)
+    return PartialShuffleOrder(shuffle=shuffle, batch=batch)
 
 
 def hosts_at(order, hosts, step=0, folder=None):
@@ -31,9 +31,9 @@ def hosts_at(order, hosts, step=0, folder=None):
     places = -(-order.n // hosts) + order.shuffle.partitions // hosts + 2 * order.batch
     for host in range(hosts):
         own = None if folder is None else folder / str(host)
-        store = Store(source.get(np.arange(1)), places, own)
+        store = ArrayStore(source.get(np.arange(1)), places, own)
         kept = dict(origin=source, order=order, host=host, hosts=hosts, store=store)
-        made.append(Keeping(**kept))
+        made.append(LocalShuffleSource(**kept))
         made[-1].begin(step)
     return made
 
@@ -158,9 +158,9 @@ def test_a_damaged_sample_is_read_of_the_origin(tmp_path):
 
 
 def test_a_full_store_says_so():
-    store = Store({"x": np.zeros((1, 2))}, 2)
+    store = ArrayStore({"x": np.zeros((1, 2))}, 2)
     store.put(np.arange(2), {"x": np.ones((2, 2))})
-    with pytest.raises(Failed, match="store is full"):
+    with pytest.raises(FatalError, match="store is full"):
         store.put(np.array([5]), {"x": np.ones((1, 2))})
     store.drop([0])
     store.put(np.array([5]), {"x": np.ones((1, 2))})
@@ -181,6 +181,6 @@ def test_samples_that_vary_are_not_kept():
 
     origin = Varying({"x": np.zeros((80, 2))})
     order = order_of(80, 8, 2, 16)
-    store = Store(origin.get(np.arange(1)), 80)
+    store = ArrayStore(origin.get(np.arange(1)), 80)
     with pytest.raises(BadInput, match="cannot be kept"):
-        Keeping(origin=origin, order=order, host=0, hosts=1, store=store)
+        LocalShuffleSource(origin=origin, order=order, host=0, hosts=1, store=store)

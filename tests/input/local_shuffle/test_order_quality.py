@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxdist.input.local_shuffle.quality import (
-    Quality,
+    ShuffleQuality,
     class_distance,
     forecast,
     home_fraction,
@@ -50,6 +50,8 @@ def test_nothing_is_forgotten_without_an_exchange():
 
 
 def test_one_partition_has_nothing_to_forget():
-    quality = Quality(shuffle=shuffle_of(0.5, partitions=1), first=0.0, floor=0.0)
+    quality = ShuffleQuality(
+        shuffle=shuffle_of(0.5, partitions=1), first=0.0, floor=0.0
+    )
     assert quality.home(3) == 1
     assert quality.forgotten == 0

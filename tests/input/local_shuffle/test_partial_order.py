@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.plan.shuffle import Shuffle
-from jaxdist.input.local_shuffle.partial import PartialOrder, order_of
+from jaxdist.core.plan.shuffle import ShuffleConfig
+from jaxdist.input.local_shuffle.partial import PartialShuffleOrder, order_of
 from jaxdist.input.local_shuffle.shuffle import PartialShuffle, hosts_of
-from jaxdist.input.order import GlobalOrder
+from jaxdist.input.order import GlobalShuffleOrder
 
 
 @st.composite
@@ -23,7 +23,7 @@ def orders(draw):
         samples=samples, partitions=partitions, exchanged=exchanged, seed=seed
     )
     batch = partitions * draw(st.integers(1, 5))
-    return PartialOrder(shuffle=shuffle, batch=batch)
+    return PartialShuffleOrder(shuffle=shuffle, batch=batch)
 
 
 def stream(order, steps):
@@ -45,12 +45,12 @@ def test_every_sample_comes_once_an_epoch(order):
 @given(orders(), st.data())
 def test_batches_are_the_same_on_any_hosts_and_through_any_resume(order, data):
     """Steps of several epochs, asked for in any order, by hosts and by one."""
-    known = PartialOrder(shuffle=order.shuffle, batch=order.batch)
+    known = PartialShuffleOrder(shuffle=order.shuffle, batch=order.batch)
     for _ in range(4):
         step = data.draw(st.integers(0, 4 * order.steps(1)))
         hosts = data.draw(st.sampled_from(hosts_of(order.shuffle.partitions)))
         rows = np.split(np.arange(order.batch), hosts)
-        fresh = PartialOrder(shuffle=order.shuffle, batch=order.batch)
+        fresh = PartialShuffleOrder(shuffle=order.shuffle, batch=order.batch)
         parts = [fresh.ids(step, own) for own in rows]
         assert np.array_equal(np.concatenate(parts), known.ids(step))
         epochs = [fresh.epochs(step, own) for own in rows]
@@ -86,23 +86,23 @@ def test_what_leaves_was_there_and_what_comes_is_there_next(order, data):
 
 
 def test_without_an_exchange_partitions_keep_their_samples():
-    order = order_of(Shuffle(q=0, partitions=4), samples=40, batch=8, seed=3)
+    order = order_of(ShuffleConfig(q=0, partitions=4), samples=40, batch=8, seed=3)
     for step in range(20):
         assert np.array_equal(order.ids(step) // 10, np.repeat(range(4), 2))
 
 
 def test_a_plan_without_a_part_draws_from_all_samples():
-    order = order_of(Shuffle(), samples=40, batch=8, seed=3)
-    assert order == GlobalOrder(n=40, batch=8, seed=3)
+    order = order_of(ShuffleConfig(), samples=40, batch=8, seed=3)
+    assert order == GlobalShuffleOrder(n=40, batch=8, seed=3)
 
 
 def test_a_batch_that_does_not_divide_is_refused():
     with pytest.raises(BadInput, match="does not divide") as caught:
-        order_of(Shuffle(q=0.1, partitions=6), samples=600, batch=64, seed=0)
+        order_of(ShuffleConfig(q=0.1, partitions=6), samples=600, batch=64, seed=0)
     assert caught.value.remedy == ("data.batch=66", "plan.shuffle.partitions=2")
 
 
 @pytest.mark.parametrize("q", [-0.1, 1.5])
 def test_parts_outside_zero_to_one_are_refused(q):
     with pytest.raises(BadInput, match="no such part"):
-        Shuffle(q=q)
+        ShuffleConfig(q=q)

@@ -7,7 +7,11 @@ from hypothesis import strategies as st
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.keyed_permutation import permute
-from jaxdist.input.local_shuffle.shuffle import PartialShuffle, Places, partitions_of
+from jaxdist.input.local_shuffle.shuffle import (
+    PartialShuffle,
+    SampleLocations,
+    partitions_of,
+)
 
 
 @st.composite
@@ -145,4 +149,4 @@ def test_partitions_divide_the_batch_and_can_exchange(batch, samples, q, partiti
 
 
 def test_places_name_their_parts():
-    assert Places(np.array([1]), np.array([2])).slot.tolist() == [2]
+    assert SampleLocations(np.array([1]), np.array([2])).slot.tolist() == [2]

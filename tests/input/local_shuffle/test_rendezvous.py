@@ -9,7 +9,7 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.input.local_shuffle.rendezvous import place_of
 from jaxdist.launch.launchers.processes.loopback import Loopback
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 
 TRAIN = """
 import json
@@ -64,7 +64,7 @@ def test_two_processes_train_on_what_the_order_says():
 @pytest.mark.system
 @pytest.mark.hosts
 def test_two_hosts_bring_each_other_samples_over_their_link():
-    with Hosts(2, "200mbit") as hosts:
+    with EmulatedCluster(2, "200mbit") as hosts:
         assert_trained(hosts)
 
 

@@ -7,7 +7,7 @@ import jax
 import pytest
 from jax.sharding import AxisType
 
-from jaxdist.core.errors import Remark
+from jaxdist.core.errors import JaxdistWarning
 from jaxdist.input.registry import open_data
 from jaxdist.launch.calibration.input_rate import supplied
 from jaxdist.launch.config.resolve import resolve
@@ -63,7 +63,7 @@ def test_a_batch_is_rounded_up_to_the_devices(mesh):
 def test_samples_that_nobody_has_are_a_remark(mesh, tmp_path):
     words = ["data.name=folder", f"data.path={tmp_path / 'none'}"]
     config = resolve("vgg16", words).config
-    with pytest.warns(Remark, match="input not measured"):
+    with pytest.warns(JaxdistWarning, match="input not measured"):
         assert supplied(config, mesh) is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")

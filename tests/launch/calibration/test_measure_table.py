@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from jaxdist.calibrate.alpha_beta_fit import Timing
-from jaxdist.calibrate.collective_timings import Chained
-from jaxdist.calibrate.hosts import Hosts
+from jaxdist.calibrate.alpha_beta_fit import CollectiveTiming
+from jaxdist.calibrate.collective_timings import GroupTimings
+from jaxdist.calibrate.hosts import HostTopology
 from jaxdist.calibrate.levels import groups_of, levels_of, sums_of, with_lines
-from jaxdist.calibrate.measure_cluster import Machine
+from jaxdist.calibrate.measure_cluster import CalibrationResult
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.calibration import input_rate, measure
-from jaxdist.launch.calibration.measure_table import Calibrated, print_calibrated
+from jaxdist.launch.calibration.measure_table import CalibrationReport, print_calibrated
 from jaxdist.launch.cli.main import main
 from jaxdist.launch.terminal.console import console
 from jaxdist.meshes.clusters.load import find
@@ -27,11 +27,13 @@ SIZES = [1 << power for power in (10, 13, 15, 17, 19, 21, 23)]
 def made(hosts, rates):
     """A machine whose sums go at some rates, size by size."""
     chains = [
-        Chained(
+        GroupTimings(
             kind="all-reduce",
             among=among,
             timings=tuple(
-                Timing(kind="all-reduce", payload=size, seconds=1e-4 + size / rate)
+                CollectiveTiming(
+                    kind="all-reduce", payload=size, seconds=1e-4 + size / rate
+                )
                 for size, rate in zip(SIZES, rates, strict=True)
             ),
         )
@@ -41,8 +43,8 @@ def made(hosts, rates):
     cluster = find("cpu-fake")
     cluster = replace(cluster, levels=levels_of(hosts, sums, "measured: a test"))
     cluster = with_lines(cluster, hosts, chains, "measured: a test")
-    machine = Machine(cluster=cluster, kernels=(), sums=sums)
-    return Calibrated(
+    machine = CalibrationResult(cluster=cluster, kernels=(), sums=sums)
+    return CalibrationReport(
         machine=machine, dtype="float32", path=Path("mine.json"), leads=True
     )
 
@@ -55,7 +57,7 @@ def said(found):
 
 
 def test_each_level_is_said_and_what_is_in_it():
-    text = said(made(Hosts(count=4, devices=2), [FAST] * 7))
+    text = said(made(HostTopology(count=4, devices=2), [FAST] * 7))
     assert "  host     2 devices: " in text
     assert "GB/s a device; " in text
     assert "  net      4 hosts: " in text
@@ -65,20 +67,22 @@ def test_each_level_is_said_and_what_is_in_it():
 
 
 def test_one_level_is_said_as_sums():
-    text = said(made(Hosts(count=1, devices=4), [FAST] * 7))
+    text = said(made(HostTopology(count=1, devices=4), [FAST] * 7))
     assert "  sums     25 us a message, " in text
     assert "over 1.02 kB to 8.39 MB" in text
 
 
 def test_a_switch_of_algorithm_is_said_as_of_what_is_read():
-    found = made(Hosts(count=1, devices=4), [SLOW] * 4 + [FAST] * 3)
+    found = made(HostTopology(count=1, devices=4), [SLOW] * 4 + [FAST] * 3)
     assert "  switch   all-reduce between 131,072 B and 524,288 B: " in said(found)
     (switch,) = found.tree()["switches"]
     assert (switch["level"], switch["above"]) == ("data", 1 << 19)
 
 
 def test_the_object_has_the_sums_of_each_level():
-    tree = json.loads(json.dumps(made(Hosts(count=4, devices=2), [FAST] * 7).tree()))
+    tree = json.loads(
+        json.dumps(made(HostTopology(count=4, devices=2), [FAST] * 7).tree())
+    )
     assert [(one["level"], one["devices"]) for one in tree["sums"][::7]] == [
         ("host", 2),
         ("net", 4),
@@ -103,7 +107,7 @@ def test_one_device_has_no_links(capsys):
 
 def test_links_that_are_not_timed_have_no_largest_size(capsys, tmp_path):
     path = tmp_path / "mine.json"
-    cluster = made(Hosts(count=1, devices=2), [FAST] * 7).machine.cluster
+    cluster = made(HostTopology(count=1, devices=2), [FAST] * 7).machine.cluster
     kernels = {"origin": "measured: a test", "peak": 1e9, "timed": []}
     tree = json.loads(cluster.to_json())
     tree["device"]["kernels"] = kernels
@@ -132,7 +136,9 @@ def test_a_host_makes_its_part_of_the_samples_ready(monkeypatch, hosts, part):
     """What is measured is of all hosts, and the number of a cluster is of one."""
     monkeypatch.setattr(input_rate, "supplied", lambda config, mesh: 1e6)
     count, devices = hosts
-    cluster = made(Hosts(count=count, devices=devices), [FAST] * 7).machine.cluster
+    cluster = made(
+        HostTopology(count=count, devices=devices), [FAST] * 7
+    ).machine.cluster
     config, mesh = Namespace(name="digits"), Namespace(size=8)
     found = measure._with_input(cluster, config, mesh, "2026-11-24")
     assert found.input_rate.value == 1e6 / part

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from jaxdist.core.errors import BadInput, Remark, TryAgain
+from jaxdist.core.errors import BadInput, JaxdistWarning, RetryableError
 from jaxdist.launch.cli import main
 from jaxdist.launch.config.resolve import resolve
 from jaxdist.launch.run_folder.folder import RunFolder
@@ -118,7 +118,7 @@ def test_two_mistakes_are_two_blocks(answer):
     ("error", "code", "said"),
     [
         (BadInput("no", remedy="yes"), 2, "error: no\n  remedy   yes\n"),
-        (TryAgain("saved at step 3"), 75, "saved at step 3\n"),
+        (RetryableError("saved at step 3"), 75, "saved at step 3\n"),
         (KeyboardInterrupt(), 130, "\nstopped from the keyboard\n"),
         (
             OSError(errno.ENOSPC, "No space left", "runs/a"),
@@ -216,7 +216,7 @@ def test_remarks_are_one_line(capsys, monkeypatch):
     """Others' warnings keep the place they come from."""
 
     def noisy(words):
-        warnings.warn("two of your images are damaged", Remark, stacklevel=1)
+        warnings.warn("two of your images are damaged", JaxdistWarning, stacklevel=1)
         warnings.warn("old call", DeprecationWarning, stacklevel=1)
         return 0
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from jaxdist.core.plan import Plan
-from jaxdist.core.step_breakdown import Measured
+from jaxdist.core.step_breakdown import StepBreakdown
 from jaxdist.launch.cli.main import main
 
 WORDS = ("model.width=4", "data.batch=128", "epochs=1")
@@ -24,7 +24,7 @@ def test_a_plan_is_run_and_compared_term_by_term(job, tmp_path, capsys):
     assert code == 0, err
     ran = Plan.from_json((folder / "plan.json").read_text())
     assert ran == Plan.from_json(plan.read_text())
-    measured = Measured.from_json((folder / "measured.json").read_text())
+    measured = StepBreakdown.from_json((folder / "measured.json").read_text())
     capsys.readouterr()
     assert main(["compare", str(folder), *ON, "--layers"]) == 0
     said = capsys.readouterr().out

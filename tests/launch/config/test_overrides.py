@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxdist.core.errors import BadInput, Mistakes
+from jaxdist.core.errors import BadInput, MultipleErrors
 from jaxdist.launch.config import CheckpointConfig, Experiment
 from jaxdist.launch.config.overrides import typed
 from jaxdist.launch.config.resolve import resolve
@@ -120,7 +120,7 @@ def test_values_that_the_dataclass_refuses():
 
 def test_several_mistakes_are_told_together():
     error = refused("optm.lr=0.1", "seed=x", source="digit")
-    assert isinstance(error, Mistakes)
+    assert isinstance(error, MultipleErrors)
     assert [one.what for one in error.each] == [
         "no experiment named digit",
         "no key optm.lr",

@@ -6,10 +6,10 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.outer import Outer
-from jaxdist.core.plan.pipeline import Pipe
-from jaxdist.core.plan.reduction import Reduce
-from jaxdist.core.plan.shuffle import Shuffle
+from jaxdist.core.plan.outer import OuterConfig
+from jaxdist.core.plan.pipeline import PipelineConfig
+from jaxdist.core.plan.reduction import ReductionConfig
+from jaxdist.core.plan.shuffle import ShuffleConfig
 from jaxdist.core.profile import Profile
 from jaxdist.launch.cli.main import main
 from jaxdist.launch.config.plan_file import (
@@ -25,14 +25,15 @@ PLANS = {
     "the default": Plan(),
     "stages, compressed": Plan(
         mesh=MeshShape(pipe=2, data=2),
-        pipe=Pipe(cuts=("block2",), schedule="gpipe"),
-        reduce=Reduce(via="top_k", density=0.05, warm_up=3),
+        pipe=PipelineConfig(cuts=("block2",), schedule="gpipe"),
+        reduce=ReductionConfig(via="top_k", density=0.05, warm_up=3),
         remat=True,
         remat_until="block3",
         microbatches=4,
     ),
     "replicas of stages": Plan(
-        mesh=MeshShape(pipe=3), pipe=Pipe(schedule="pipedream", replicas=(2, 1))
+        mesh=MeshShape(pipe=3),
+        pipe=PipelineConfig(schedule="pipedream", replicas=(2, 1)),
     ),
     "images until a block, an idle axis": Plan(
         mesh=MeshShape(spatial_h=2, tensor=2, replica=2),
@@ -43,9 +44,9 @@ PLANS = {
     ),
     "an outer loop, ranks by part": Plan(
         mesh=MeshShape(replica=2, data=2),
-        outer=Outer(every=50, momentum=0.8, fragments=2),
-        reduce=Reduce(via="power", ranks=("block1:2", "head:3")),
-        shuffle=Shuffle(q=0.1),
+        outer=OuterConfig(every=50, momentum=0.8, fragments=2),
+        reduce=ReductionConfig(via="power", ranks=("block1:2", "head:3")),
+        shuffle=ShuffleConfig(q=0.1),
         zero=1,
     ),
 }
@@ -143,7 +144,7 @@ class TestStages:
         profile = Profile(
             model="resnet8", inputs=("float32[8,8,8,1]",), batch=8, layers=()
         )
-        plan = Plan(mesh=MeshShape(pipe=2), pipe=Pipe(cuts=("block2",)))
+        plan = Plan(mesh=MeshShape(pipe=2), pipe=PipelineConfig(cuts=("block2",)))
         path = tmp_path / "plan.json"
         path.write_text(written_for_profile(plan, profile, "digits.json", None))
         assert Plan.from_json(path.read_text()) == plan

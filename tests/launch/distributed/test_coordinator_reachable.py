@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from jaxdist.core.errors import TryAgain
+from jaxdist.core.errors import RetryableError
 from jaxdist.launch.distributed.initialize import wait_until_reached
 from jaxdist.launch.launchers.processes.loopback import free_port
 
@@ -27,5 +27,7 @@ def test_who_listens_late_is_waited_for():
 
 def test_an_address_that_does_not_answer_is_named():
     address = f"127.0.0.1:{free_port()}"
-    with pytest.raises(TryAgain, match=f"process 3 does not reach(?s:.*){address}"):
+    with pytest.raises(
+        RetryableError, match=f"process 3 does not reach(?s:.*){address}"
+    ):
         wait_until_reached(3, address, 0.3)

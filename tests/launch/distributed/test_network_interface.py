@@ -12,9 +12,9 @@ from jaxdist.launch.distributed.network_interface import (
     settle,
     way_to,
 )
-from jaxdist.launch.distributed.process_group import Company
+from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.launchers.processes.loopback import Loopback
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 
 ASK = """
 from jaxdist.launch.distributed.network_interface import between_hosts
@@ -31,7 +31,7 @@ def test_processes_of_one_machine_meet_on_loopback():
 
 
 def test_a_process_alone_has_no_way_to_go():
-    assert between_hosts(Company()) == "127.0.0.1"
+    assert between_hosts(ProcessGroup()) == "127.0.0.1"
 
 
 def test_who_finds_process_0_at_home_takes_the_way_to_another():
@@ -45,7 +45,7 @@ def test_who_finds_process_0_at_home_takes_the_way_to_another():
 
 def test_an_interface_has_its_address():
     assert address_of("lo") == "127.0.0.1"
-    assert between_hosts(Company(), "lo") == "127.0.0.1"
+    assert between_hosts(ProcessGroup(), "lo") == "127.0.0.1"
     with pytest.raises(BadInput, match="no interface ib7") as caught:
         address_of("ib7")
     assert "lo" in caught.value.values
@@ -55,7 +55,7 @@ def test_an_interface_has_its_address():
 @pytest.mark.hosts
 def test_hosts_are_reached_on_the_network_between_them():
     """Process 0 reaches itself at home, and takes the way to another."""
-    with Hosts(2, "200mbit") as hosts:
+    with EmulatedCluster(2, "200mbit") as hosts:
         done = hosts.run((sys.executable, "-c", ASK), timeout=60)
         said = [each.out.strip() for each in done]
         assert len(set(said)) == 2

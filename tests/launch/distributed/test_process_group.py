@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from jaxdist.launch.distributed.process_group import Company, company
+from jaxdist.launch.distributed.process_group import ProcessGroup, company
 from jaxdist.launch.launchers.processes.group import ProcessesFailed
 from jaxdist.launch.launchers.processes.loopback import Loopback
 
@@ -65,7 +65,7 @@ def test_who_has_failed_does_not_wait_for_those_who_wait():
 
 def test_a_process_on_its_own_asks_nobody():
     alone = company()
-    assert alone == Company()
+    assert alone == ProcessGroup()
     assert alone.leads
     with alone.in_turn("one"), alone.speaking() as first:
         assert first

@@ -8,7 +8,7 @@ import pytest
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.cli.main import main
 from jaxdist.launch.doctor import checks, device_probe
-from jaxdist.launch.doctor.device_probe import Seen
+from jaxdist.launch.doctor.device_probe import DeviceProbe
 
 DIGITS = Plan(mesh=MeshShape(data=4, spatial_h=2))
 CPU = {"JAX_PLATFORMS": "cpu"}
@@ -46,13 +46,13 @@ def test_expected_devices():
 
 
 def test_devices():
-    seen = Seen(platform="cpu", devices=8)
+    seen = DeviceProbe(platform="cpu", devices=8)
     good = checks.check_devices(seen, (8, "cpu, fake"), "")
     assert (good.state, good.text) == ("ok", "8 of 8 expected (cpu, fake)")
 
 
 def test_one_gpu_of_four_under_slurm():
-    seen = Seen(platform="gpu", devices=1)
+    seen = DeviceProbe(platform="gpu", devices=1)
     bad = checks.check_devices(seen, (4, "SLURM_GPUS_ON_NODE"), "")
     assert (bad.state, bad.text) == (
         "failed",
@@ -63,7 +63,7 @@ def test_one_gpu_of_four_under_slurm():
 
 def test_a_gpu_that_jax_cannot_use():
     unused = "a gpu is here and jax cannot use it: pip install 'jaxdist[cuda13]'"
-    seen = Seen(platform="cpu", devices=8)
+    seen = DeviceProbe(platform="cpu", devices=8)
     warned = checks.check_devices(seen, (8, "cpu, fake"), unused)
     assert warned.state == "warn"
     assert warned.remedy == "pip install 'jaxdist[cuda13]'"

@@ -11,17 +11,17 @@ from jaxdist.core.plan_resize import with_fewer
 from jaxdist.launch.cli.main import main
 from jaxdist.launch.config.resolve import resolve
 from jaxdist.launch.distributed.launcher_messages import accused
-from jaxdist.launch.distributed.process_group import Company
-from jaxdist.launch.launchers.elastic.host_pool import OnThis
-from jaxdist.launch.launchers.elastic.process_counts import Able, able
-from jaxdist.launch.launchers.elastic.process_range import Span, read_span
+from jaxdist.launch.distributed.process_group import ProcessGroup
+from jaxdist.launch.launchers.elastic.host_pool import LocalPool
+from jaxdist.launch.launchers.elastic.process_counts import FeasibleCounts, able
+from jaxdist.launch.launchers.elastic.process_range import ProcessRange, read_span
 from jaxdist.launch.launchers.elastic.supervisor import run_elastic
-from jaxdist.launch.launchers.processes.group import Task
-from jaxdist.launch.launchers.processes.restart import Patience
+from jaxdist.launch.launchers.processes.group import ProcessSpec
+from jaxdist.launch.launchers.processes.restart import RestartPolicy
 from jaxdist.launch.launchers.ssh import read_hosts
-from jaxdist.launch.testbed.host_pool import InBox
-from jaxdist.launch.testbed.hosts import Hosts
-from jaxdist.launch.training.monitor.hang_report import Said, verdict
+from jaxdist.launch.testbed.host_pool import TestbedPool
+from jaxdist.launch.testbed.hosts import EmulatedCluster
+from jaxdist.launch.training.monitor.hang_report import ProcessHeartbeat, verdict
 
 BEGIN = """
 import os, pathlib, signal, sys, time
@@ -123,7 +123,7 @@ class Reached:
 
     def tasks(self, places, attempt):
         self.on.append(tuple(places))
-        return [Task(command=("true",), env={}) for _ in places]
+        return [ProcessSpec(command=("true",), env={}) for _ in places]
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ class Reached:
 )
 def test_as_many_run_as_are_there_and_able(there, counts, on):
     hosts = Reached(*there)
-    assert run_elastic(hosts, Able(counts=counts), Patience()) == 0
+    assert run_elastic(hosts, FeasibleCounts(counts=counts), RestartPolicy()) == 0
     assert hosts.on == [on]
 
 
 def test_too_few_at_the_start_are_named():
     with pytest.raises(BadInput, match=r"1 of 3; not there: a, c"):
-        run_elastic(Reached(1), Able(counts=(2, 3)), Patience())
+        run_elastic(Reached(1), FeasibleCounts(counts=(2, 3)), RestartPolicy())
 
 
 CUT = """
@@ -168,11 +168,13 @@ CUT = """
 @pytest.mark.hosts
 @pytest.mark.timeout(300)
 def test_a_host_whose_link_is_cut_is_lost_and_back_when_it_is_mended(tmp_path, capfd):
-    with Hosts(3) as hosts:
+    with EmulatedCluster(3) as hosts:
         command = (*script(tmp_path, CUT), f"{hosts.name}-1")
-        ground = InBox(hosts=hosts, command=command, planned=3)
-        able = Able(counts=(2, 3))
-        assert run_elastic(ground, able, Patience(restarts=1), back_after_s=0.1) == 0
+        ground = TestbedPool(hosts=hosts, command=command, planned=3)
+        able = FeasibleCounts(counts=(2, 3))
+        assert (
+            run_elastic(ground, able, RestartPolicy(restarts=1), back_after_s=0.1) == 0
+        )
     starts = (tmp_path / "starts").read_text().split("\n")[:-1]
     assert starts == ["3 3", "2 3", "3 3"]
     err = capfd.readouterr().err
@@ -195,9 +197,9 @@ def test_nobody_is_taken_back_before_there_is_something_to_save(tmp_path, capfd)
         if count == 1 or first: ends_when_asked()
         assert (folder / "trains").exists()
     """
-    ground = OnThis(command=script(tmp_path, text), count=2)
-    able = Able(counts=(1, 2), marks=True)
-    assert run_elastic(ground, able, Patience(restarts=1), back_after_s=1.5) == 0
+    ground = LocalPool(command=script(tmp_path, text), count=2)
+    able = FeasibleCounts(counts=(1, 2), marks=True)
+    assert run_elastic(ground, able, RestartPolicy(restarts=1), back_after_s=1.5) == 0
     assert "trains" not in "".join(capfd.readouterr())
 
 
@@ -208,12 +210,12 @@ def config(*words):
 
 class TestAble:
     def test_counts_between_that_do_not_divide_the_batch_are_left_out(self):
-        found = able(config(), Span(least=2, most=4))
+        found = able(config(), ProcessRange(least=2, most=4))
         assert found.counts == (2, 4)
         assert found.why == (
             "with 3, data 3 x spatial_h 2: data.batch = 64 is no multiple of 3",
         )
-        assert able(config("data.batch=96"), Span(least=1, most=4)).counts == (
+        assert able(config("data.batch=96"), ProcessRange(least=1, most=4)).counts == (
             *(1, 2, 3, 4),
         )
 
@@ -261,7 +263,9 @@ class TestFewer:
 
 
 def said(number, beat, phase="compute"):
-    return Said(number=number, step=8, phase=phase, beat=beat, line="mine.py:3 (read)")
+    return ProcessHeartbeat(
+        number=number, step=8, phase=phase, beat=beat, line="mine.py:3 (read)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -282,7 +286,7 @@ def said(number, beat, phase="compute"):
 )
 def test_every_verdict_is_read_as_it_is_meant(before, after, rank, named):
     given = [{r: said(*x) for r, x in each.items()} for each in (before, after)]
-    mine = Company(rank=rank, count=max(2, len(before)))
+    mine = ProcessGroup(rank=rank, count=max(2, len(before)))
     found = verdict(*given, mine, said(5, 2), 52.0)
     assert accused([found.text, "  stacks   runs/digits/stacks"]) == named
 

@@ -13,9 +13,9 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.main import command_names, main
 from jaxdist.launch.launchers.local import check_port, local
-from jaxdist.launch.launchers.processes.group import Task
+from jaxdist.launch.launchers.processes.group import ProcessSpec
 from jaxdist.launch.launchers.processes.output import report
-from jaxdist.launch.launchers.processes.stream import Failure, run_streamed
+from jaxdist.launch.launchers.processes.stream import ProcessFailure, run_streamed
 from jaxdist.launch.launchers.program import command_of
 
 RANK = "import os; rank = int(os.environ['JAXDIST_RANK'])\n"
@@ -106,7 +106,7 @@ class TestFailures:
         )
 
     def test_who_refuses_has_said_why(self):
-        refused = report(Failure(rank=0, code=2, last=("error: no",)), 2)
+        refused = report(ProcessFailure(rank=0, code=2, last=("error: no",)), 2)
         assert refused == "process 0 of 2 ended with 2, so all were ended\n"
 
     def test_who_does_not_end_when_asked_is_killed(self, tmp_path):
@@ -123,7 +123,7 @@ class TestFailures:
             sys.exit(3)
         """
         tasks = [
-            Task(command=script(text), env={**os.environ, "JAXDIST_RANK": "0"})
+            ProcessSpec(command=script(text), env={**os.environ, "JAXDIST_RANK": "0"})
             for text in (stays, fails)
         ]
         failure = run_streamed(tasks, lambda *line: None, grace=0.3)

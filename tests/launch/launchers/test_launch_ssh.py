@@ -15,7 +15,7 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.main import main
-from jaxdist.launch.launchers.processes.group import Task, start
+from jaxdist.launch.launchers.processes.group import ProcessSpec, start
 from jaxdist.launch.launchers.ssh import read_hosts, ssh
 
 system = [pytest.mark.system, pytest.mark.ssh, pytest.mark.timeout(300)]
@@ -185,7 +185,7 @@ class TestHeld:
         )
         held = sys.executable, "-m", "jaxdist.launch.launchers.ssh_guard", *python(text)
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        child = start(Task(command=held, env=env, held=True), None, None)
+        child = start(ProcessSpec(command=held, env=env, held=True), None, None)
         while not (tmp_path / "pid").exists():
             assert child.poll() is None
             time.sleep(0.02)
@@ -200,7 +200,7 @@ class TestHeld:
             *python("exit(7)"),
         )
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        child = start(Task(command=held, env=env, held=True), None, None)
+        child = start(ProcessSpec(command=held, env=env, held=True), None, None)
         assert child.wait(30) == 7
         child.stdin.close()
 

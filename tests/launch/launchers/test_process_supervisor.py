@@ -13,7 +13,11 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.launchers.processes.group import ProcessesFailed, Task, run_together
+from jaxdist.launch.launchers.processes.group import (
+    ProcessesFailed,
+    ProcessSpec,
+    run_together,
+)
 from jaxdist.launch.launchers.processes.loopback import Loopback
 
 PSUM = """
@@ -40,7 +44,7 @@ def python(text):
 
 def tasks(*texts):
     env = dict(os.environ)
-    return [Task(command=python(text), env=env) for text in texts]
+    return [ProcessSpec(command=python(text), env=env) for text in texts]
 
 
 def alive(pid):
@@ -114,12 +118,12 @@ def test_a_process_has_the_processors_that_it_is_given():
 def test_nothing_survives_its_parent(tmp_path, how):
     text = f"""
         import os, signal, sys
-        from jaxdist.launch.launchers.processes.group import Task, run_together
+        from jaxdist.launch.launchers.processes.group import ProcessSpec, run_together
         signal.signal(signal.SIGINT, signal.default_int_handler)
         writes = "import os, pathlib, time;" \\
             "pathlib.Path({str(tmp_path)!r}, 'pid').write_text(str(os.getpid()));" \\
             "time.sleep(600)"
-        task = Task(command=(sys.executable, "-c", writes), env=dict(os.environ))
+        task = ProcessSpec(command=(sys.executable, "-c", writes), env=dict(os.environ))
         run_together([task], timeout=600)
     """
     parent = subprocess.Popen(python(text), stderr=subprocess.DEVNULL)

@@ -118,10 +118,10 @@ def sits_again(sample, step, *, behind=0, gap=20.0):
 @functools.cache
 def exchanged(samples=1437):
     """Return what a run writes of an order that exchanges a tenth."""
-    from jaxdist.input.local_shuffle.partial import PartialOrder
+    from jaxdist.input.local_shuffle.partial import PartialShuffleOrder
 
     shuffle = PartialShuffle.of(samples=samples, partitions=16, q=0.1)
-    order = PartialOrder(shuffle=shuffle, batch=64)
+    order = PartialShuffleOrder(shuffle=shuffle, batch=64)
     return mixed(order, Labelled(samples), 30)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdist.launch.report.bar_chart import Segment, bar_row, stack
+from jaxdist.launch.report.bar_chart import BarSegment, bar_row, stack
 from jaxdist.launch.report.learning_curves import thin
 from jaxdist.launch.report.line_chart import Curve, plot
 from jaxdist.launch.report.svg import tag, ticks
@@ -41,7 +41,7 @@ def test_ticks_surround_values_that_do_not_begin_at_zero(low, span):
 
 def test_bars_on_one_axis_have_lengths_in_proportion():
     def width(size):
-        mark = Segment(fill="data", size=size, title="a", label="b")
+        mark = BarSegment(fill="data", size=size, title="a", label="b")
         return float(
             re.search(r'width="([\d.]+)%" height="16"', bar_row(mark, 1e3, [0, 5]))[1]
         )
@@ -51,7 +51,7 @@ def test_bars_on_one_axis_have_lengths_in_proportion():
 
 
 def test_parts_of_a_whole_fill_the_bar():
-    parts = [Segment(fill="data", size=s, title="t", label="") for s in (3, 1)]
+    parts = [BarSegment(fill="data", size=s, title="t", label="") for s in (3, 1)]
     drawn = stack("all", parts)
     assert re.findall(r'x="([\d.]+)%" y="1" width="([\d.]+)%"', drawn) == [
         ("0", "75"),

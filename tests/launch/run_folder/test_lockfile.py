@@ -17,7 +17,7 @@ from jaxdist.launch.run_folder.config_diff import (
 )
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.run_folder.lockfile import (
-    Lock,
+    ConfigLock,
     from_json,
     installed_versions,
     read_lock,
@@ -86,7 +86,7 @@ def test_changes_name_the_keys_and_both_values():
 
 def test_changed_packages_include_those_that_came_or_went():
     locks = [
-        Lock(resolved=resolve("digits"), packages=packages)
+        ConfigLock(resolved=resolve("digits"), packages=packages)
         for packages in (
             {"jax": "0.10.2", "numpy": "2.0"},
             {"jax": "0.11.0", "numpy": "2.0", "grain": "1"},

@@ -5,15 +5,17 @@ import os
 import time
 
 from jaxdist.launch.cli.main import main
-from jaxdist.launch.distributed.process_group import Company
+from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.run_folder.status import read_news, state_of
-from jaxdist.launch.training.monitor.hang_report import Said
-from jaxdist.launch.training.monitor.heartbeat import Bulletin
+from jaxdist.launch.training.monitor.hang_report import ProcessHeartbeat
+from jaxdist.launch.training.monitor.heartbeat import StatusWriter
 
 
 def said(step, phase, host):
-    return Said(number=1, step=step, phase=phase, beat=1, line="x", host=host)
+    return ProcessHeartbeat(
+        number=1, step=step, phase=phase, beat=1, line="x", host=host
+    )
 
 
 PLACES = {0: said(8, "compute", "h0"), 1: said(7, "input", "h1")}
@@ -21,8 +23,8 @@ PLACES = {0: said(8, "compute", "h0"), 1: said(7, "input", "h1")}
 
 def bulletin(folder, rank=0):
     folder.mkdir(exist_ok=True)
-    mine = Company(rank=rank, count=2)
-    return Bulletin(folder / "status.json", 90, mine, lambda: PLACES)
+    mine = ProcessGroup(rank=rank, count=2)
+    return StatusWriter(folder / "status.json", 90, mine, lambda: PLACES)
 
 
 def trained(folder, step):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdist.launch.scaling.fit import Fit, Point, Unfitted, fit
+from jaxdist.launch.scaling.fit import ScalingFit, ScalingFitFailure, ScalingPoint, fit
 
 SENT = {
     "ring": lambda p, size: 2 * size * (p - 1) / p,
@@ -25,7 +25,7 @@ def points(
     for batch in batches:
         for count in counts:
             each = batch / count if scaling == "strong" else batch
-            one = Point(
+            one = ScalingPoint(
                 processes=count,
                 each=each,
                 sent=SENT[way](count, SIZE),
@@ -89,10 +89,10 @@ class TestFit:
     def test_a_ring_and_one_batch_do_not_tell_the_parts_apart(self):
         # 2 (p-1)/p is 2 less 2/p: a mixture of the serial and the parallel part.
         alike = fit(points((1e-3, 1e-4, 1e-8), batches=(64,)))
-        assert isinstance(alike, Unfitted)
+        assert isinstance(alike, ScalingFitFailure)
         assert "--batch" in alike.remedy
         server = points((1e-3, 1e-4, 1e-8), batches=(64,), way="parameter_server")
-        assert isinstance(fit(server), Fit)
+        assert isinstance(fit(server), ScalingFit)
 
     def test_fewer_points_than_unknowns_are_no_fit(self):
         few = fit(points((1e-3, 1e-4, 1e-8), batches=(64,), counts=(1, 2)))

@@ -10,20 +10,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdist.core.errors import BadInput, Failed
+from jaxdist.core.errors import BadInput, FatalError
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.run_record import Run
 from jaxdist.launch.cli.main import main
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.launchers.processes.group import Task
-from jaxdist.launch.scaling.grid import ALONE, Cell, Grid, cells, grid_of, plan_words
+from jaxdist.launch.launchers.processes.group import ProcessSpec
+from jaxdist.launch.scaling.grid import (
+    ALONE,
+    ScalingGrid,
+    ScalingRun,
+    cells,
+    grid_of,
+    plan_words,
+)
 from jaxdist.launch.scaling.html_page import render
 from jaxdist.launch.scaling.json_view import tree
-from jaxdist.launch.scaling.placement import Place, one_thread
-from jaxdist.launch.scaling.results import Lost, Result
-from jaxdist.launch.scaling.run_metrics import Reading, read_rows
+from jaxdist.launch.scaling.placement import ScalingPlacement, one_thread
+from jaxdist.launch.scaling.results import FailedRun, ScalingResult
+from jaxdist.launch.scaling.run_metrics import ScalingMeasurement, read_rows
 from jaxdist.launch.scaling.runner import execute
-from jaxdist.launch.scaling.study import Study
+from jaxdist.launch.scaling.study import ScalingStudy
 
 
 class TestCells:
@@ -55,7 +62,7 @@ class TestCells:
         assert all(cell.batch % cell.processes == 0 for cell in found)
 
     def test_what_stays_is_what_the_scaling_says(self):
-        grid = Grid(processes=(1, 2), batches=(64,), reduces=("ring",))
+        grid = ScalingGrid(processes=(1, 2), batches=(64,), reduces=("ring",))
         assert [c.batch for c in cells(grid)] == [64, 64]
         weak = replace(grid, scaling="weak")
         assert [c.batch for c in cells(weak)] == [64, 128]
@@ -99,7 +106,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(
 
 def a_cell(processes, *, batch=64, reduce="ring", source="real"):
     way = reduce if processes > 1 else ALONE
-    return Cell(
+    return ScalingRun(
         processes=processes, batch=batch, asked=batch, reduce=way, source=source
     )
 
@@ -147,12 +154,12 @@ class TestReading:
 
     def test_no_steady_step_is_said(self):
         metrics, spans = rows_of([1, 1, 1])
-        with pytest.raises(Failed, match="none of 3 steps is steady"):
+        with pytest.raises(FatalError, match="none of 3 steps is steady"):
             read_rows(a_cell(1), a_run(), 640, metrics, spans)
 
 
 def a_reading(cell, step_s, *, sent=1000, losses=(2.0, 1.0)):
-    return Reading(
+    return ScalingMeasurement(
         cell=cell,
         samples=1437,
         parameters=77_562,
@@ -168,17 +175,17 @@ def a_result(
 ):
     counts = {one.cell.processes for one in (*readings, *lost)}
     asked = dict.fromkeys(one.cell.asked for one in (*readings, *lost))
-    grid = Grid(
+    grid = ScalingGrid(
         processes=tuple(sorted(counts)),
         batches=tuple(asked),
         reduces=reduces,
         sources=sources,
         scaling=scaling,
     )
-    return Result(
+    return ScalingResult(
         experiment="digits",
         grid=grid,
-        place=Place(cores=2),
+        place=ScalingPlacement(cores=2),
         readings=readings,
         lost=lost,
     )
@@ -199,7 +206,7 @@ class TestResult:
 
     def test_without_its_base_nothing_is_efficient(self):
         two = a_reading(a_cell(2), 0.05)
-        lost = Lost(cell=a_cell(1), why="gone", log="log")
+        lost = FailedRun(cell=a_cell(1), why="gone", log="log")
         result = a_result(two, lost=(lost,))
         assert result.efficiency(two) is None
         assert tree(result)["runs"][0]["efficiency"] is None
@@ -219,7 +226,7 @@ def test_the_page_shows_every_run_and_asks_for_nothing():
         a_reading(a_cell(n, batch=b), 0.001 + 1e-4 * b / n + 1e-3 * n, sent=1000 * n)
         for n, b in cases
     ]
-    lost = Lost(cell=a_cell(8), why="<b>killed", log="p8.log")
+    lost = FailedRun(cell=a_cell(8), why="<b>killed", log="p8.log")
     page = render(a_result(*readings, lost=(lost,)))
     for reading in readings:
         assert f">{reading.rate:,.0f}<" in page
@@ -230,7 +237,7 @@ def test_the_page_shows_every_run_and_asks_for_nothing():
 
 
 @dataclass(frozen=True, kw_only=True)
-class Somewhere(Place):
+class Somewhere(ScalingPlacement):
     """A place where processes run other programs than a training."""
 
     starts: Path
@@ -247,7 +254,7 @@ class Somewhere(Place):
         text = says if count == 2 else makes
         run = next(w for w in command if w.startswith("run.dir=")).split("=")[1]
         folder = f"{run}/{self.starts.read_text().split()[-1]}"
-        here = Task(command=(sys.executable, "-c", text, folder), env={})
+        here = ProcessSpec(command=(sys.executable, "-c", text, folder), env={})
         return [here] * (1 if count != 2 else 2)
 
 
@@ -262,11 +269,11 @@ def files_of_a_run():
 
 @pytest.fixture
 def study(tmp_path):
-    return Study(
+    return ScalingStudy(
         experiment="digits",
         words=("epochs=1",),
         config=Experiment(name="digits"),
-        grid=Grid(processes=(1, 2, 4), batches=(64,), reduces=("ring",)),
+        grid=ScalingGrid(processes=(1, 2, 4), batches=(64,), reduces=("ring",)),
         place=Somewhere(cores=2, starts=tmp_path / "starts"),
         folder=tmp_path / "study",
         samples=640,

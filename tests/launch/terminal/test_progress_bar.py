@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from jaxdist.launch.terminal.progress_bar import Progress
+from jaxdist.launch.terminal.progress_bar import ProgressBar
 
 STEP_S = 0.04
 
@@ -25,7 +25,7 @@ class Terminal:
         self.now = 100.0
 
     def progress(self, **values):
-        return Progress(console=self.console, clock=lambda: self.now, **values)
+        return ProgressBar(console=self.console, clock=lambda: self.now, **values)
 
     def train(self, progress, steps):
         for step in steps:

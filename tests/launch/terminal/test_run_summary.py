@@ -9,7 +9,7 @@ from rich.console import Console
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.run_record import Run
-from jaxdist.launch.terminal.run_header import Opening
+from jaxdist.launch.terminal.run_header import TerminalRunHeader
 from jaxdist.launch.terminal.run_summary import closing
 
 RUN = Run(
@@ -42,7 +42,7 @@ RUN = Run(
     memory_bytes=39_000_000,
     checkpoint=660,
 )
-OPENING = Opening(
+OPENING = TerminalRunHeader(
     experiment="digits",
     plan=Plan(mesh=MeshShape(data=4, spatial_h=2)),
     platform="cpu",

@@ -14,7 +14,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.launch.launchers.processes.group import ProcessesFailed
 from jaxdist.launch.testbed import hosts as testbed
 from jaxdist.launch.testbed.cpu_affinity import shares
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 
 system = [pytest.mark.system, pytest.mark.hosts, pytest.mark.timeout(300)]
 
@@ -59,7 +59,7 @@ def left(name="jaxdist-"):
 
 @pytest.fixture
 def hosts():
-    with Hosts(2, "40mbit") as hosts:
+    with EmulatedCluster(2, "40mbit") as hosts:
         yield hosts
     assert left(hosts.name) == []
 
@@ -83,7 +83,7 @@ class TestHosts:
         assert float(hosts.run(python(SENDS), timeout=60)[1].out) < 0.95
 
     def test_whole_frames_are_counted_with_their_headers(self):
-        with Hosts(2, frames=True) as hosts:
+        with EmulatedCluster(2, frames=True) as hosts:
             hosts.run(python(SENDS), timeout=60)
             sent = hosts.counters()[1].sent
         assert sent == pytest.approx(5_000_000 * 1514 / 1448, rel=0.01)
@@ -110,7 +110,7 @@ class TestHosts:
         assert left(hosts.name) == []
 
     def test_two_at_once_do_not_meet(self, hosts):
-        with Hosts(2, "40mbit") as other:
+        with EmulatedCluster(2, "40mbit") as other:
             text = "import time; time.sleep(0.1)"
             other.run(python(text))
             hosts.run(python(text))
@@ -126,9 +126,9 @@ class TestHosts:
     def test_what_an_end_leaves_the_next_removes(self, how):
         text = """
             import signal, sys
-            from jaxdist.launch.testbed.hosts import Hosts
+            from jaxdist.launch.testbed.hosts import EmulatedCluster
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            with Hosts(2, "40mbit") as hosts:
+            with EmulatedCluster(2, "40mbit") as hosts:
                 print(hosts.name, flush=True)
                 hosts.run([sys.executable, "-c", "import time; time.sleep(600)"])
         """
@@ -144,9 +144,9 @@ class TestHosts:
 
 def test_what_cannot_make_hosts_is_refused(monkeypatch):
     with pytest.raises(BadInput, match="rate is a number"):
-        Hosts(2, "quick")
+        EmulatedCluster(2, "quick")
     with pytest.raises(BadInput, match="1 to 64"):
-        Hosts(0)
+        EmulatedCluster(0)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(BadInput, match="Linux, root"):
-        Hosts(2)
+        EmulatedCluster(2)

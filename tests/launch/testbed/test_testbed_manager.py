@@ -98,10 +98,10 @@ class TestStanding:
         assert "remedy   jaxdist testbed down" in capfd.readouterr().err
 
     def test_other_hosts_that_come_and_go_leave_it_alone(self, two):
-        from jaxdist.launch.testbed.hosts import Hosts
+        from jaxdist.launch.testbed.hosts import EmulatedCluster
 
         before = manager.there()
-        with Hosts(2):
+        with EmulatedCluster(2):
             pass
         assert manager.there() == before
 

@@ -4,11 +4,11 @@ import jax
 import pytest
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.pipeline import Pipe
+from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.abstract_step import Subject
-from jaxdist.profile.repeated_blocks import Alike
-from jaxdist.profile.trace_cache import Readings
+from jaxdist.launch.training.job.abstract_step import StepDescriber
+from jaxdist.profile.repeated_blocks import RepeatedBlocks
+from jaxdist.profile.trace_cache import TraceCache
 
 PLANS = (
     Plan(mesh=MeshShape(data=4)),
@@ -23,17 +23,21 @@ PLANS = (
     Plan(mesh=MeshShape(tensor=2), weights="filter"),
     Plan(mesh=MeshShape(pipe=2, data=2)),
     Plan(mesh=MeshShape(pipe=2, spatial_h=2)),
-    Plan(mesh=MeshShape(pipe=2, data=2), pipe=Pipe(cuts=("block1",))),
+    Plan(mesh=MeshShape(pipe=2, data=2), pipe=PipelineConfig(cuts=("block1",))),
     Plan(mesh=MeshShape(pipe=2, tensor=2), remat=True),
     Plan(mesh=MeshShape(data=2, fsdp=2), microbatches=8),
-    Plan(mesh=MeshShape(pipe=2, data=2), microbatches=4, pipe=Pipe(schedule="gpipe")),
+    Plan(
+        mesh=MeshShape(pipe=2, data=2),
+        microbatches=4,
+        pipe=PipelineConfig(schedule="gpipe"),
+    ),
 )
 
 
 @pytest.fixture(scope="module")
 def subject():
     words = ("plan.mesh.data=1", "plan.mesh.spatial_h=1", "optim.accumulate=2")
-    return Subject(resolve("digits", words).config)
+    return StepDescriber(resolve("digits", words).config)
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +51,11 @@ def warm(subject):
 def test_what_was_read_before_changes_no_case(subject, warm, plan):
     subject.readings = warm
     again = subject.case(plan)
-    subject.readings = Readings()
+    subject.readings = TraceCache()
     assert again == subject.case(plan)
 
 
-INTERLEAVED = Pipe(schedule="interleaved", chunks=2)
+INTERLEAVED = PipelineConfig(schedule="interleaved", chunks=2)
 TEXT = (
     Plan(mesh=MeshShape(data=4)),
     Plan(mesh=MeshShape(fsdp=4), remat=True),
@@ -66,16 +70,16 @@ TEXT = (
 @pytest.fixture(scope="module")
 def text():
     words = ("model.depth=6", "optim.clip=1.0", "optim.name=adamw", "plan.mesh.data=1")
-    return Subject(resolve("characters", words).config)
+    return StepDescriber(resolve("characters", words).config)
 
 
 @pytest.mark.parametrize("plan", TEXT, ids=[one.label for one in TEXT])
 def test_a_case_from_few_of_equal_blocks_is_that_from_all(text, plan):
-    text.readings = Readings()
+    text.readings = TraceCache()
     short = text.case(plan)
-    assert len(text.readings.once("alike", Alike).models) == 3
-    text.readings = Readings()
-    text.readings.once("alike", Alike)
+    assert len(text.readings.once("alike", RepeatedBlocks).models) == 3
+    text.readings = TraceCache()
+    text.readings.once("alike", RepeatedBlocks)
     assert short == text.case(plan)
 
 

@@ -12,11 +12,21 @@ from jaxdist.launch.cli.main import main
 from jaxdist.launch.config.resolve import resolve
 from jaxdist.launch.launchers.processes.loopback import Loopback
 from jaxdist.launch.training.adapt.diagnosis import reason_for
-from jaxdist.launch.training.adapt.drift_detector import BASE, IN_A_ROW, WARM, Pace
-from jaxdist.launch.training.adapt.link_probe import Own, Sounding, gathered, rounds
+from jaxdist.launch.training.adapt.drift_detector import (
+    BASE,
+    IN_A_ROW,
+    WARM,
+    DriftDetector,
+)
+from jaxdist.launch.training.adapt.link_probe import (
+    LinkMeasurement,
+    ProcessMeasurement,
+    gathered,
+    rounds,
+)
 from jaxdist.launch.training.adapt.restart_decision import goes_on, weighed
 from jaxdist.launch.training.adapt.saved_plan import (
-    Adapted,
+    SavedPlan,
     digest,
     read_adapted,
     write_adapted,
@@ -28,7 +38,7 @@ STEADY = WARM + BASE
 
 
 def drifts(seconds):
-    pace = Pace()
+    pace = DriftDetector()
     found = [pace.seen(step, took) for step, took in enumerate(seconds, 1)]
     return [drift for drift in found if drift]
 
@@ -58,7 +68,7 @@ class TestPace:
         assert (first.times, second.times) == pytest.approx((4, 0.25))
 
     def test_a_drift_without_a_cause_must_last_longer_the_next_time(self):
-        pace = Pace()
+        pace = DriftDetector()
         pace.doubts()
         steady = [pace.seen(n, 0.1) for n in range(1, 41)]
         found = [pace.seen(n, 0.3) for n in range(41, 41 + 2 * IN_A_ROW)]
@@ -76,7 +86,10 @@ def test_every_two_processes_meet_once_and_nobody_twice_in_a_round(count):
 
 
 def test_a_pair_is_as_fast_as_the_slower_of_the_two_says():
-    owns = [Own(rounds=s, product=0.1) for s in ((0, 1, 2), (4, 0, 1), (2, 3, 0))]
+    owns = [
+        ProcessMeasurement(rounds=s, product=0.1)
+        for s in ((0, 1, 2), (4, 0, 1), (2, 3, 0))
+    ]
     rates = gathered(owns, 12).rates
     assert rates == {(1, 2): 3, (0, 2): 4, (0, 1): 6}
 
@@ -87,7 +100,7 @@ def sounding(count=4, slow=None, product=None):
     for rank, took in (product or {}).items():
         products[rank] = took
     hosts = tuple(f"h{rank}" for rank in range(count))
-    return Sounding(rates=rates, products=tuple(products), hosts=hosts)
+    return LinkMeasurement(rates=rates, products=tuple(products), hosts=hosts)
 
 
 def of_host(rank, rate, count=4):
@@ -195,7 +208,7 @@ def test_what_is_kept_of_a_compressor_stays_along_data():
 def test_the_plan_is_found_again_for_the_same_cluster_and_as_many(tmp_path):
     path, cluster = tmp_path / "adapted.json", find("testbed")
     plan = Plan(mesh=MeshShape(pipe=4))
-    wrote = Adapted(
+    wrote = SavedPlan(
         asked=digest(cluster),
         processes=4,
         step=45,
@@ -232,10 +245,10 @@ def python(text):
 
 def test_all_pause_before_the_same_step_each_time_that_one_asks():
     text = """
-        from jaxdist.launch.distributed.synced_pause import Agreed
+        from jaxdist.launch.distributed.synced_pause import SyncedPause
 
         due, mine, step = [], company(), 0
-        with Agreed(mine, 3) as agreed:
+        with SyncedPause(mine, 3) as agreed:
             while len(due) < 3:
                 step += 1
                 due += [step] * agreed.due(step)
@@ -256,9 +269,9 @@ def test_all_pause_before_the_same_step_each_time_that_one_asks():
 
 def test_all_sound_and_the_first_process_hears_of_all_pairs():
     text = """
-        from jaxdist.launch.training.adapt.link_probe import Sounder
+        from jaxdist.launch.training.adapt.link_probe import LinkProbe
 
-        sounder = Sounder(company(), 1 << 16)
+        sounder = LinkProbe(company(), 1 << 16)
         for _ in range(2):
             found = sounder()
             print(found and (sorted(found.rates), min(found.rates.values()) > 0))

@@ -9,9 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from jaxdist.launch.launchers.local import Local
-from jaxdist.launch.launchers.processes.restart import Patience, run_supervised
-from jaxdist.launch.testbed.hosts import Hosts
+from jaxdist.launch.launchers.local import LocalLaunch
+from jaxdist.launch.launchers.processes.restart import RestartPolicy, run_supervised
+from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.meshes.clusters.load import find
 from jaxdist.meshes.clusters.what_if import changed
 
@@ -38,17 +38,17 @@ class Cut:
         asks = f"--cluster={folder / 'cluster.json'}", "--adapt"
         self.command = sys.executable, "-m", "jaxdist.launch", "train"
         self.command += (*WORDS, *where, *mesh, *asks)
-        with Hosts(COUNT, RATE) as self.hosts:
+        with EmulatedCluster(COUNT, RATE) as self.hosts:
             thread = threading.Thread(target=self.harms)
             thread.start()
-            self.code = run_supervised(self.tasks, Patience())
+            self.code = run_supervised(self.tasks, RestartPolicy())
             self.over.set()
             thread.join()
 
     def tasks(self, number):
         where = self.hosts.coordinator(number)
         command = self.command
-        each = Local(command=command, count=COUNT, devices=1, coordinator=where)
+        each = LocalLaunch(command=command, count=COUNT, devices=1, coordinator=where)
         return self.hosts.inside(each.tasks(self.job.env))
 
     def harms(self):

@@ -11,7 +11,7 @@ import pytest
 
 from jaxdist.core.plan import Plan
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.adapt.controller import Sounder
+from jaxdist.launch.training.adapt.controller import LinkProbe
 from jaxdist.launch.training.adapt.drift_detector import BASE, WARM
 from jaxdist.meshes.clusters.load import find
 from jaxdist.meshes.clusters.what_if import changed
@@ -60,13 +60,13 @@ def throttled(monkeypatch):
     What a product really took would do, but for the machine: where the tests beside
     this one end after the first sounding, devices are quicker at the second.
     """
-    sounds, count = Sounder.__call__, itertools.count()
+    sounds, count = LinkProbe.__call__, itertools.count()
 
     def slower(self):
         found, seconds = sounds(self), 1e-3 * (SLOWER if next(count) else 1)
         return replace(found, products=tuple(seconds for _ in found.products))
 
-    monkeypatch.setattr(Sounder, "__call__", slower)
+    monkeypatch.setattr(LinkProbe, "__call__", slower)
 
 
 def slowly(seconds):

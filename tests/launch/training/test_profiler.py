@@ -7,8 +7,8 @@ import pytest
 from flax import nnx
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.reduction import Reduce
-from jaxdist.core.step_breakdown import Measured
+from jaxdist.core.plan.reduction import ReductionConfig
+from jaxdist.core.step_breakdown import StepBreakdown
 from jaxdist.launch.training.profiler import parts_of, write_measured
 from jaxdist.layers import Linear
 from jaxdist.meshes.build import build_mesh
@@ -67,7 +67,7 @@ def found(program, tmp_path_factory):
             state, loss = program.step(state, batch)
         jax.block_until_ready(loss)
     assert write_measured(program, folder / "profile", 0.0, folder / "m.json")
-    return Measured.from_json((folder / "m.json").read_text())
+    return StepBreakdown.from_json((folder / "m.json").read_text())
 
 
 def test_both_devices_are_seen_in_every_step(found):
@@ -93,7 +93,7 @@ def test_layers_add_up_to_computing(found):
 
 
 def test_what_packs_gradients_is_no_layers(program):
-    packed = Reduce(via="int8", dense_below=0)
+    packed = ReductionConfig(via="int8", dense_below=0)
     lossy = compiled(Plan(mesh=MeshShape(data=2), reduce=packed))
     for one, packs in ((program, False), (lossy, True)):
         parts = parts_of(one).values()

@@ -10,14 +10,14 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.config import RunConfig
 from jaxdist.launch.launchers.processes.loopback import Loopback
-from jaxdist.launch.training.monitor.straggler_stats import Share, behind
+from jaxdist.launch.training.monitor.straggler_stats import ProcessStepTime, behind
 
 BEGIN = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
 from jaxdist.launch.distributed.process_group import company
 from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.training.monitor.stragglers import Stragglers
+from jaxdist.launch.training.monitor.stragglers import StragglerMonitor
 
 rank, path = join(), Path(sys.argv[1])
 mine = company()
@@ -29,7 +29,7 @@ def computes(seconds):
 
 # Steps whose end is that of all, as in a sum over processes.
 def steps(*windows, every=10):
-    with Stragglers(mine, every, print, path, on_processor=True) as slow:
+    with StragglerMonitor(mine, every, print, path, on_processor=True) as slow:
         for step in range(1, every * len(windows) + 2):
             how = dict(reads=0, works=0.01, waited_for=True)
             how |= windows[min((step - 1) // every, len(windows) - 1)]
@@ -122,7 +122,7 @@ def test_a_process_that_gets_no_processor_is_named(tmp_path):
 
 
 def share(**own_s):
-    return Share(host="h", first=1, last=10, step_s=0.1, own_s=own_s)
+    return ProcessStepTime(host="h", first=1, last=10, step_s=0.1, own_s=own_s)
 
 
 def test_each_slow_process_has_the_phase_it_is_slowest_in():

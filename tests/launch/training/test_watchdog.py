@@ -7,10 +7,10 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.config import RunConfig
-from jaxdist.launch.distributed.process_group import Company
+from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.launchers.processes.group import ProcessesFailed
 from jaxdist.launch.launchers.processes.loopback import Loopback
-from jaxdist.launch.training.monitor.hang_report import Said, verdict
+from jaxdist.launch.training.monitor.hang_report import ProcessHeartbeat, verdict
 from jaxdist.launch.training.monitor.watchdog import limit_s
 
 BEGIN = """
@@ -18,7 +18,7 @@ import os, signal, sys, time
 from pathlib import Path
 from jaxdist.launch.distributed.process_group import company
 from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.training.monitor.watchdog import Watch
+from jaxdist.launch.training.monitor.watchdog import HangWatchdog
 
 rank = join(600) if "JAXDIST_RANK" in os.environ else 0
 mine, stacks = company(), Path(sys.argv[1])
@@ -46,7 +46,7 @@ def stuck(folder, count, text, within=60):
 @pytest.mark.parametrize(("who", "phase"), [(0, "evaluation"), (1, "compute")])
 def test_a_process_that_is_stopped_is_named_by_the_others(tmp_path, who, phase):
     text = f"""
-        with Watch(mine, 4, stacks) as watch:
+        with HangWatchdog(mine, 4, stacks) as watch:
             steps(watch, 30)
             if rank == {who}:
                 watch.enters("input", 31)
@@ -67,7 +67,7 @@ def test_a_process_that_is_behind_is_named_with_its_phase_and_line(tmp_path):
         def reads_for_ever():
             time.sleep(600)
 
-        with Watch(mine, 2, stacks) as watch:
+        with HangWatchdog(mine, 2, stacks) as watch:
             steps(watch, 30)
             if rank == 1:
                 watch.enters("input", 31)
@@ -86,7 +86,7 @@ def test_a_process_that_is_behind_is_named_with_its_phase_and_line(tmp_path):
 
 def test_a_process_on_its_own_says_where_it_is(tmp_path):
     text = """
-        with Watch(mine, 1, stacks) as watch:
+        with HangWatchdog(mine, 1, stacks) as watch:
             steps(watch, 30)
             watch.enters("compute", 31)
             time.sleep(600)
@@ -97,7 +97,7 @@ def test_a_process_on_its_own_says_where_it_is(tmp_path):
 
 def test_what_takes_long_by_its_nature_is_left_alone(tmp_path):
     text = """
-        with Watch(mine, 0.4, stacks) as watch:
+        with HangWatchdog(mine, 0.4, stacks) as watch:
             for phase in "compile", "compute", "checkpoint", "evaluation":
                 watch.enters(phase, 1)
                 time.sleep(1)
@@ -114,7 +114,7 @@ def test_what_takes_long_by_its_nature_is_left_alone(tmp_path):
 def test_processes_that_were_all_stopped_and_go_on_are_left_alone(tmp_path):
     text = """
         import subprocess
-        with Watch(mine, 2, stacks) as watch:
+        with HangWatchdog(mine, 2, stacks) as watch:
             steps(watch, 30)
             watch.enters("compute", 31)
             pid = os.getpid()
@@ -128,7 +128,7 @@ def test_processes_that_were_all_stopped_and_go_on_are_left_alone(tmp_path):
 
 def test_without_a_limit_nothing_is_watched(tmp_path):
     text = """
-        with Watch(mine, 0, stacks) as watch:
+        with HangWatchdog(mine, 0, stacks) as watch:
             steps(watch, 3)
             watch.enters("compute", 31)
             time.sleep(1)
@@ -137,11 +137,13 @@ def test_without_a_limit_nothing_is_watched(tmp_path):
 
 
 def said(number, beat, step=7, phase="compute"):
-    return Said(number=number, step=step, phase=phase, beat=beat, line="x.py:1 (f)")
+    return ProcessHeartbeat(
+        number=number, step=step, phase=phase, beat=beat, line="x.py:1 (f)"
+    )
 
 
 def found(before, after, rank=0, count=3):
-    mine = Company(rank=rank, count=count)
+    mine = ProcessGroup(rank=rank, count=count)
     return verdict(before, after, mine, after.get(rank, said(9, 9)), 60.0)
 
 
@@ -182,7 +184,7 @@ def test_a_stuck_run_is_started_again(tmp_path, job):
     """The launcher ends a process that is stopped, which cannot end itself."""
     text = """
         first = not (stacks / f"begun-{rank}").exists()
-        with Watch(mine, 2, stacks) as watch:
+        with HangWatchdog(mine, 2, stacks) as watch:
             steps(watch, 30)
             time.sleep(1)
             (stacks / f"begun-{rank}").touch()

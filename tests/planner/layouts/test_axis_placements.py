@@ -8,10 +8,10 @@ import pytest
 from jaxdist.core.axes import AXES
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import find, of_tree
 from jaxdist.oracle.predict import predict
-from jaxdist.planner.layouts.evaluated_plans import Heap, Ranked
+from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan, PlanEvaluator
 from jaxdist.planner.layouts.placements import least, moves
 
 DEVICE = {
@@ -30,7 +30,7 @@ PLAN = Plan(mesh=MeshShape(data=2, tensor=2))
 @pytest.fixture(scope="module")
 def subject():
     words = ("plan.mesh.data=2", "plan.mesh.spatial_h=1", "data.batch=8")
-    return Subject(resolve("digits", words).config)
+    return StepDescriber(resolve("digits", words).config)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_step_is_described_once_for_all_placements(subject):
         asked.append(plan)
         return subject.case(plan)
 
-    heap = Heap(describe=describe, cluster=PAIRS, most=math.inf)
+    heap = PlanEvaluator(describe=describe, cluster=PAIRS, most=math.inf)
     assert heap.describe_in_full(PLAN)
     moved = replace(PLAN, placement=("data",))
     heap.describe_placed(PLAN, [moved])
@@ -96,4 +96,4 @@ def test_no_placement_is_faster_than_what_is_said_to_bound_it(subject):
 
 
 def ranked(subject, plan):
-    return Ranked(plan=plan, prediction=predict(subject.case(plan), PAIRS))
+    return EvaluatedPlan(plan=plan, prediction=predict(subject.case(plan), PAIRS))

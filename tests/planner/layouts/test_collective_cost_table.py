@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxdist.core.cluster.collective_cost import Line
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.collective_cost import CollectiveCost
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.plan import MeshShape
-from jaxdist.core.plan.placement import Placed
+from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.collective_times import seconds
 from jaxdist.oracle.link_groups import group_of
@@ -20,7 +20,7 @@ MESHES = (
     MeshShape(data=2, tensor=2),
     MeshShape(tensor=4),
 )
-PLACED = tuple(Placed(mesh=mesh) for mesh in MESHES)
+PLACED = tuple(MeshPlacement(mesh=mesh) for mesh in MESHES)
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +31,8 @@ def plain():
 def bent(cluster):
     """The cluster, where sums of 100 KB among four take twice what the line says."""
     (level,) = cluster.levels
-    one = Number(1.0, "measured: a test")
-    line = Line(
+    one = SourcedNumber(1.0, "measured: a test")
+    line = CollectiveCost(
         kind=KIND,
         devices=4,
         messages=replace(one, value=4.0),
@@ -43,7 +43,7 @@ def bent(cluster):
 
 
 def of_oracle(cluster, mesh, arrays, payload):
-    group = group_of(cluster, Placed(mesh=mesh), ("data",))
+    group = group_of(cluster, MeshPlacement(mesh=mesh), ("data",))
     return seconds(KIND, payload, arrays, group)
 
 
@@ -85,7 +85,7 @@ def test_large_sizes_that_were_measured_are_priced_so(plain):
 def test_bytes_of_less_than_an_array_are_paid_for(plain):
     """A stage has a part of what a whole network moves."""
     found = tariff(KIND, plain, PLACED, ("data",))
-    group = group_of(plain, Placed(mesh=MESHES[0]), ("data",))
+    group = group_of(plain, MeshPlacement(mesh=MESHES[0]), ("data",))
     said = found.seconds(np.array([0]), np.array([0.0]), np.array([1e6]))
     assert said[0] == pytest.approx(seconds(KIND, 10**9, 1, group) / 1000, rel=0.02)
 
@@ -93,10 +93,11 @@ def test_bytes_of_less_than_an_array_are_paid_for(plain):
 def test_axes_that_a_mesh_does_not_have_cross_no_link():
     """Tensor within a host; data, of one device, would stand across hosts."""
     cluster, mesh = find("abci"), MeshShape(fsdp=8, tensor=4)
-    found = tariff(KIND, cluster, [Placed(mesh=mesh)], ("data", "tensor"))
+    found = tariff(KIND, cluster, [MeshPlacement(mesh=mesh)], ("data", "tensor"))
     said = found.seconds(np.array([0]), np.array([1]), np.array([1 << 20]))
-    inside = group_of(cluster, Placed(mesh=mesh), ("tensor",))
+    inside = group_of(cluster, MeshPlacement(mesh=mesh), ("tensor",))
     assert (
-        inside.level != group_of(cluster, Placed(mesh=mesh), ("data", "tensor")).level
+        inside.level
+        != group_of(cluster, MeshPlacement(mesh=mesh), ("data", "tensor")).level
     )
     assert said[0] == pytest.approx(seconds(KIND, 1 << 20, 1, inside))

@@ -6,21 +6,21 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.reduction import Reduce
+from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.planning.search_space import Question
-from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.launch.planning.search_space import LayoutQuery
+from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.predict import predict
-from jaxdist.planner.layouts.block_costs import Pieces
-from jaxdist.planner.layouts.cost_estimate import Coarse
-from jaxdist.planner.layouts.evaluated_plans import Heap
+from jaxdist.planner.layouts.block_costs import BlockCosts
+from jaxdist.planner.layouts.cost_estimate import CostEstimate
+from jaxdist.planner.layouts.evaluated_plans import PlanEvaluator
 from jaxdist.planner.layouts.partial_remat import keep_tail
 from jaxdist.planner.layouts.ranking import rank
-from jaxdist.planner.layouts.space import Choices, space_of
+from jaxdist.planner.layouts.space import PlanChoices, space_of
 from jaxdist.planner.layouts.traffic_probes import sample
 
-NONE = Plan(mesh=MeshShape(data=4), microbatches=1, reduce=Reduce(via="ring"))
+NONE = Plan(mesh=MeshShape(data=4), microbatches=1, reduce=ReductionConfig(via="ring"))
 ALL = replace(NONE, remat=True)
 CLUSTER = find("testbed")
 
@@ -28,7 +28,7 @@ CLUSTER = find("testbed")
 @pytest.fixture(scope="module")
 def subject():
     words = ("model.depth=6", "model.vocabulary=256", "plan.mesh.data=1")
-    return Subject(resolve("characters", words).config)
+    return StepDescriber(resolve("characters", words).config)
 
 
 @pytest.fixture(scope="module")
@@ -45,15 +45,15 @@ def estimated(
     samples = sample(
         base, 4, ("data",), subject.case, network.parameter_bytes, cluster.device
     )
-    chosen = Choices(
+    chosen = PlanChoices(
         axes=("data",), remat=remat, ways=("ring",), microbatches=microbatches
     )
-    return Coarse(
+    return CostEstimate(
         space=space_of(
             base, 4, chosen, batch=network.batch, blocks=len(network.blocks)
         ),
         cluster=cluster,
-        pieces=Pieces(profile=network, device=cluster.device, dtype=subject.dtype),
+        pieces=BlockCosts(profile=network, device=cluster.device, dtype=subject.dtype),
         samples=samples,
     )
 
@@ -132,7 +132,9 @@ def test_what_was_typed_stays(subject, predicted):
 
 
 def test_few_plans_are_described(subject, predicted):
-    heap = Heap(describe=subject.case, cluster=CLUSTER, most=between(predicted, 0.5))
+    heap = PlanEvaluator(
+        describe=subject.case, cluster=CLUSTER, most=between(predicted, 0.5)
+    )
     blocks = [block.name for block in subject.profile.blocks]
     keep_tail(heap, ALL, blocks, heap.describe_in_full)
     assert len(heap.found) == 1
@@ -143,7 +145,9 @@ def test_a_block_that_was_mistyped_is_said_before_the_search(subject):
     words = ("model.depth=6", "model.vocabulary=256", "plan.mesh.data=1")
     typed = ("plan.remat=true", "plan.remat_until=blok3")
     resolved = resolve("characters", (*words, *typed))
-    question = Question(resolved=resolved, subject=subject, cluster=CLUSTER, devices=4)
+    question = LayoutQuery(
+        resolved=resolved, subject=subject, cluster=CLUSTER, devices=4
+    )
     with pytest.raises(BadInput, match="until blok3") as caught:
         question.coarse(())
     assert caught.value.remedy[0] == "did you mean plan.remat_until=block3?"

@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.oracle.predict import Prediction
-from jaxdist.planner.layouts.evaluated_plans import Ranked
+from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan
 from jaxdist.planner.layouts.merge_rankings import merged
-from jaxdist.planner.layouts.objective import Objective
-from jaxdist.planner.layouts.ranking import Lost, Ranking
+from jaxdist.planner.layouts.objective import PlanObjective
+from jaxdist.planner.layouts.ranking import PlanRanking, RejectedLayout
 
-PRICE = Number(4.0, "given: a test")
+PRICE = SourcedNumber(4.0, "given: a test")
 
 
 def made(devices, step_s, batch=100):
@@ -28,43 +28,48 @@ def made(devices, step_s, batch=100):
         unsure=0.4,
         origins={},
     )
-    return Ranked(plan=Plan(mesh=MeshShape(data=devices)), prediction=prediction)
+    return EvaluatedPlan(plan=Plan(mesh=MeshShape(data=devices)), prediction=prediction)
 
 
 def ranking(*plans, lost=()):
-    return Ranking(plans=plans, lost=lost, counted=10, described=len(plans))
+    return PlanRanking(plans=plans, lost=lost, counted=10, described=len(plans))
 
 
-FEW = ranking(made(2, 1.0), made(2, 1.6), lost=(Lost(title="a", step_s=2.0, why="b"),))
+FEW = ranking(
+    made(2, 1.0), made(2, 1.6), lost=(RejectedLayout(title="a", step_s=2.0, why="b"),)
+)
 MANY = ranking(made(8, 0.5), made(8, 0.9))
 
 
 def test_cost_is_price_times_devices_times_time():
     one = made(8, 0.5)
     by_hand = 4.0 * 8 * 0.5 / 3600 / 100
-    assert Objective(by="cost", price=PRICE).cost(one) == pytest.approx(by_hand)
-    assert Objective(by="cost").cost(one) == pytest.approx(by_hand / 4)
-    assert Objective(by="cost", price=PRICE).cost_unit == "currency units a sample"
+    assert PlanObjective(by="cost", price=PRICE).cost(one) == pytest.approx(by_hand)
+    assert PlanObjective(by="cost").cost(one) == pytest.approx(by_hand / 4)
+    assert PlanObjective(by="cost", price=PRICE).cost_unit == "currency units a sample"
 
 
 def test_a_budget_takes_whole_steps():
     """1,001 samples are eleven steps of 100; so many are paid."""
-    objective = Objective(by="budget", samples=1001, price=PRICE)
+    objective = PlanObjective(by="budget", samples=1001, price=PRICE)
     one = made(8, 0.5)
     assert objective.budget_s(one) == objective.of(one) == 11 * 0.5
     assert objective.cost(one) == pytest.approx(4.0 * 8 * 11 * 0.5 / 3600)
     assert objective.cost_unit == "currency units"
-    assert Objective().budget_s(one) is None
+    assert PlanObjective().budget_s(one) is None
 
 
 @pytest.mark.parametrize(
     ("objective", "order"),
     [
-        (Objective(), [(8, 0.5), (8, 0.9), (2, 1.0), (2, 1.6)]),
-        (Objective(by="cost"), [(2, 1.0), (2, 1.6), (8, 0.5), (8, 0.9)]),
-        (Objective(by="cost", samples=1e6), [(2, 1.0), (2, 1.6), (8, 0.5), (8, 0.9)]),
+        (PlanObjective(), [(8, 0.5), (8, 0.9), (2, 1.0), (2, 1.6)]),
+        (PlanObjective(by="cost"), [(2, 1.0), (2, 1.6), (8, 0.5), (8, 0.9)]),
         (
-            Objective(by="budget", samples=1e6),
+            PlanObjective(by="cost", samples=1e6),
+            [(2, 1.0), (2, 1.6), (8, 0.5), (8, 0.9)],
+        ),
+        (
+            PlanObjective(by="budget", samples=1e6),
             [(8, 0.5), (8, 0.9), (2, 1.0), (2, 1.6)],
         ),
     ],
@@ -83,7 +88,7 @@ def test_rankings_are_merged_by_the_objective(objective, order):
 
 @pytest.mark.parametrize("by", ["step", "cost", "budget"])
 def test_one_ranking_stays_in_its_order(by):
-    found = merged({8: MANY}, {}, Objective(by=by, samples=90e6, price=PRICE))
+    found = merged({8: MANY}, {}, PlanObjective(by=by, samples=90e6, price=PRICE))
     assert found.plans == MANY.plans
 
 
@@ -102,7 +107,7 @@ def test_one_ranking_stays_in_its_order(by):
 )
 def test_objectives_that_order_nothing_are_refused(how, said):
     with pytest.raises(BadInput) as refused:
-        Objective(**how)
+        PlanObjective(**how)
     assert said in refused.value.text()
     assert refused.value.rule
     assert refused.value.values

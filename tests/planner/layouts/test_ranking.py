@@ -7,20 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.predict import predict
-from jaxdist.planner.layouts.block_costs import Pieces
-from jaxdist.planner.layouts.cost_estimate import Coarse
-from jaxdist.planner.layouts.evaluated_plans import Heap
+from jaxdist.planner.layouts.block_costs import BlockCosts
+from jaxdist.planner.layouts.cost_estimate import CostEstimate
+from jaxdist.planner.layouts.evaluated_plans import PlanEvaluator
 from jaxdist.planner.layouts.meshes import AXES, alone, layouts
 from jaxdist.planner.layouts.ranking import climb, rank
 from jaxdist.planner.layouts.shortlist import neighbours
-from jaxdist.planner.layouts.space import ORDERS, Choices, space_of
+from jaxdist.planner.layouts.space import ORDERS, PlanChoices, space_of
 from jaxdist.planner.layouts.traffic_probes import sample
 
 STAGES = MeshShape(pipe=4)
@@ -29,7 +29,7 @@ STAGES = MeshShape(pipe=4)
 @pytest.fixture(scope="module")
 def subject():
     words = ("plan.mesh.data=4", "plan.mesh.spatial_h=1", "optim.accumulate=4")
-    return Subject(resolve("digits", words).config)
+    return StepDescriber(resolve("digits", words).config)
 
 
 def estimated(subject, devices=4, cluster="testbed", **choices):
@@ -39,13 +39,13 @@ def estimated(subject, devices=4, cluster="testbed", **choices):
     samples = sample(
         Plan(), devices, AXES, subject.case, network.parameter_bytes, machine.device
     )
-    chosen = Choices(axes=samples.axes, **choices)
-    return Coarse(
+    chosen = PlanChoices(axes=samples.axes, **choices)
+    return CostEstimate(
         space=space_of(
             Plan(), devices, chosen, batch=network.batch, blocks=len(network.blocks)
         ),
         cluster=machine,
-        pieces=Pieces(
+        pieces=BlockCosts(
             profile=network,
             device=machine.device,
             dtype=subject.dtype,
@@ -101,7 +101,7 @@ def test_what_does_not_fit_is_no_plan(subject, whole):
 
 
 def test_cuts_that_are_where_they_were_anyway_are_no_plan_of_their_own(subject):
-    heap = Heap(describe=subject.case, cluster=find("testbed"), most=1e12)
+    heap = PlanEvaluator(describe=subject.case, cluster=find("testbed"), most=1e12)
     plan = Plan(mesh=MeshShape(pipe=2, data=2), microbatches=4)
     (_, behind) = subject.case(plan).stages
     for first, labels in ((behind[0], 1), (behind[1], 2)):
@@ -113,7 +113,7 @@ def test_cuts_that_are_where_they_were_anyway_are_no_plan_of_their_own(subject):
 
 def test_what_the_batch_cannot_be_split_into_says_so(subject):
     config = subject.config
-    small = Subject(replace(config, data=replace(config.data, batch=4)))
+    small = StepDescriber(replace(config, data=replace(config.data, batch=4)))
     coarse = estimated(small, microbatches=(4,))
     found = rank(coarse, alone(Plan(microbatches=4), 4), small.case)
     why = {lost.title: lost.why for lost in found.lost}
@@ -146,7 +146,7 @@ def regret_and_order(subject, coarse):
 @pytest.mark.parametrize("overlap", [0.0, 0.7])
 def test_a_search_of_four_devices_finds_the_best_of_all_plans(subject, overlap):
     coarse = estimated(subject, microbatches=(1, 8), orders=ORDERS[:2])
-    share = Number(overlap, "given: a test")
+    share = SourcedNumber(overlap, "given: a test")
     coarse = replace(coarse, cluster=coarse.cluster.with_number("overlap", share))
     regret, order = regret_and_order(subject, coarse)
     assert regret <= 0
@@ -154,7 +154,7 @@ def test_a_search_of_four_devices_finds_the_best_of_all_plans(subject, overlap):
 
 
 def test_the_estimate_hides_about_what_the_oracle_does(subject):
-    half = Number(0.5, "given: a test")
+    half = SourcedNumber(0.5, "given: a test")
     slow = find("testbed").with_number("overlap", half)
     added = estimated(subject, microbatches=(1, 2), ways=("exact", "ring"))
     coarse = replace(added, cluster=slow)
@@ -219,7 +219,7 @@ def test_a_search_goes_on_to_the_best_number_of_microbatches(subject, staged):
             steps[plan] = predict(subject.case(plan), coarse.cluster).step_s
     worst, best = max(steps, key=steps.get), min(steps, key=steps.get)
     assert worst.microbatches != best.microbatches
-    heap = Heap(describe=subject.case, cluster=coarse.cluster, most=1e12)
+    heap = PlanEvaluator(describe=subject.case, cluster=coarse.cluster, most=1e12)
     assert heap.describe_in_full(worst)
     climb(heap, coarse)
     assert heap.sorted()[0].prediction.step_s <= steps[best]
@@ -232,7 +232,7 @@ def test_layouts_in_stages_are_searched_that_do_not_come_out_first(subject, stag
     steps = {p: predict(subject.case(p), coarse.cluster).step_s for p in of_two}
     worst = max(steps, key=steps.get)
     first = Plan(mesh=MeshShape(), microbatches=1)
-    heap = Heap(describe=subject.case, cluster=coarse.cluster, most=1e12)
+    heap = PlanEvaluator(describe=subject.case, cluster=coarse.cluster, most=1e12)
     assert heap.describe_in_full(worst)
     assert heap.describe_in_full(first)
     beside = Plan(mesh=MeshShape(data=2, pipe=2), microbatches=2)

@@ -6,17 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxdist.core.cluster.collective_cost import Line
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.collective_cost import CollectiveCost
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan.placement import Placed
+from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.planning.search_space import Question
-from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.launch.planning.search_space import LayoutQuery
+from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.collective_times import seconds
-from jaxdist.oracle.compute_times import Spent
+from jaxdist.oracle.compute_times import MicrobatchTime
 from jaxdist.oracle.link_groups import group_of
 from jaxdist.oracle.predict import predict
 from jaxdist.oracle.schedule_times import replayed
@@ -36,12 +36,12 @@ ROOM = 80e9
 @pytest.fixture(scope="module")
 def subject():
     words = ("model.depth=4", "model.vocabulary=256", "plan.mesh.data=1")
-    return Subject(resolve("characters", words).config)
+    return StepDescriber(resolve("characters", words).config)
 
 
 @pytest.fixture(scope="module")
 def question(subject):
-    return Question(
+    return LayoutQuery(
         resolved=resolve("characters", ()),
         subject=subject,
         cluster=find("cpu-fake"),
@@ -130,7 +130,7 @@ def test_what_layers_say_holds_the_other_stages_up(coarse):
     silent = replace(coarse, samples=replace(coarse.samples, tensor={}))
     said = coarse._moved - silent._moved
     space, mesh = coarse.space, MeshShape(pipe=4, tensor=2)
-    group = group_of(coarse.cluster, Placed(mesh=mesh), ("tensor",))
+    group = group_of(coarse.cluster, MeshPlacement(mesh=mesh), ("tensor",))
     own = (space.mesh == space.meshes.index(mesh)) & (space.chunks == 1)
     assert own.sum() > 4
     for row in np.nonzero(own)[0]:
@@ -145,9 +145,12 @@ def test_what_layers_say_holds_the_other_stages_up(coarse):
 
 
 def test_what_is_saved_while_others_rest_is_estimated_as_it_is_replayed(coarse):
-    two = Number(2.0, "given: a test")
+    two = SourcedNumber(2.0, "given: a test")
     crowd = replace(coarse, cluster=coarse.cluster.with_number("device.crowd", two))
-    saved, stage = crowd._computed / coarse._computed, Spent(forward=1.0, backward=1.0)
+    saved, stage = (
+        crowd._computed / coarse._computed,
+        MicrobatchTime(forward=1.0, backward=1.0),
+    )
     rows = np.nonzero(coarse.space.chunks == 1)[0]
     for row in random.Random(0).sample(rows.tolist(), 200):
         plan = coarse.space.plan(row)
@@ -165,7 +168,7 @@ def test_what_late_devices_cost_is_estimated_as_it_is_replayed(coarse):
     late = with_permutations(coarse.cluster, skew)
     coarse = replace(coarse, cluster=with_permutations(coarse.cluster))
     more = (replace(coarse, cluster=late)._computed - coarse._computed) / skew
-    stage = Spent(forward=1.0, backward=1.0)
+    stage = MicrobatchTime(forward=1.0, backward=1.0)
     for row in np.nonzero(coarse.space.chunks == 1)[0][::97]:
         plan = coarse.space.plan(row)
         micro, stages = plan.microbatches, plan.mesh.pipe
@@ -187,17 +190,17 @@ def test_gradients_that_are_added_up_are_estimated_as_they_are_predicted(coarse)
 
 
 def with_permutations(cluster, skew=0.0):
-    one = Number(1.0, "measured: a test")
+    one = SourcedNumber(1.0, "measured: a test")
     level, *others = cluster.levels
     size = 1 << 20
     lines = tuple(
-        Line(
+        CollectiveCost(
             kind="collective-permute",
             devices=devices,
             messages=one,
             share=one,
             bend=((size, 1.0),),
-            skew=Number(skew, "measured: a test"),
+            skew=SourcedNumber(skew, "measured: a test"),
         )
         for devices in (2, 4, 8)
     )
@@ -217,8 +220,8 @@ def test_well_known_layouts_are_asked_about_at_their_best(question, coarse):
 def test_parameters_are_used_in_the_bytes_they_are_computed_in():
     """Shared matrices travel in bfloat16, and microbatches add such gradients up."""
     words = ("precision=bfloat16", "model.vocabulary=256", "plan.mesh.data=1")
-    subject = Subject(resolve("characters", words).config)
-    coarse = Question(
+    subject = StepDescriber(resolve("characters", words).config)
+    coarse = LayoutQuery(
         resolved=resolve("characters", words),
         subject=subject,
         cluster=find("cpu-fake"),

@@ -7,13 +7,13 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.planning.search_space import Question
-from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.launch.planning.search_space import LayoutQuery
+from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import find
 from jaxdist.oracle.predict import predict
-from jaxdist.planner.layouts.evaluated_plans import Heap
+from jaxdist.planner.layouts.evaluated_plans import PlanEvaluator
 from jaxdist.planner.layouts.ranking import end_splits, rank
-from jaxdist.planner.layouts.spatial_end import ENDS, Ends, ended
+from jaxdist.planner.layouts.spatial_end import ENDS, SpatialEndCost, ended
 
 ROWS = Plan(mesh=MeshShape(spatial_h=4), microbatches=1)
 BLOCKS = ("block1", "block2", "block3", "head")
@@ -21,11 +21,11 @@ BLOCKS = ("block1", "block2", "block3", "head")
 
 @pytest.fixture(scope="module")
 def subject():
-    return Subject(resolve("digits", ()).config)
+    return StepDescriber(resolve("digits", ()).config)
 
 
 def asked(subject, *words):
-    return Question(
+    return LayoutQuery(
         resolved=resolve("digits", words),
         subject=subject,
         cluster=find("testbed"),
@@ -55,7 +55,7 @@ def steps(subject, coarse, plan):
 def test_the_estimate_orders_ends_as_they_are_predicted(subject, coarse, axes):
     """Sums of gradients are in no end's estimate, as they are the same in all."""
     plan = replace(ROWS, mesh=MeshShape(**axes))
-    ends, full = Ends(plan=plan, coarse=coarse), steps(subject, coarse, plan)
+    ends, full = SpatialEndCost(plan=plan, coarse=coarse), steps(subject, coarse, plan)
     about = {end: ends.seconds(*end) for end in full}
     whole = "", "repeat"
     for end in full:
@@ -85,7 +85,7 @@ def test_the_search_ends_the_split_where_that_is_fastest(subject, coarse):
 
 
 def test_ends_that_cannot_be_the_first_are_not_described(subject, coarse):
-    heap = Heap(describe=subject.case, cluster=coarse.cluster, most=1e12)
+    heap = PlanEvaluator(describe=subject.case, cluster=coarse.cluster, most=1e12)
     far = replace(ROWS, microbatches=16)
     heap.describe_in_full(Plan(mesh=MeshShape(data=4), microbatches=1))
     heap.describe_in_full(far)

@@ -8,17 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdist.core.cluster.collective_cost import Line
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.collective_cost import CollectiveCost
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.planning.search_space import Question
-from jaxdist.launch.training.job.abstract_step import Subject
+from jaxdist.launch.planning.search_space import LayoutQuery
+from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import find
 from jaxdist.planner.layouts.ranking import rank
 from jaxdist.planner.layouts.shortlist import EXACT, shortlist, variants
-from jaxdist.planner.layouts.stage_cuts import Chain, chain_of, faster_cuts, step_of
-from jaxdist.profile.repeated_blocks import Alike
+from jaxdist.planner.layouts.stage_cuts import (
+    StageCutSolver,
+    chain_of,
+    faster_cuts,
+    step_of,
+)
+from jaxdist.profile.repeated_blocks import RepeatedBlocks
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +33,9 @@ def question():
         *("model.depth=7", "model.embed=64", "model.heads=4"),
     )
     resolved = resolve("gpt2_small", words)
-    return Question(
+    return LayoutQuery(
         resolved=resolved,
-        subject=Subject(resolved.config),
+        subject=StepDescriber(resolved.config),
         cluster=find("dgx-a100"),
         devices=8,
     )
@@ -74,7 +79,7 @@ def test_blocks_that_are_computed_again_take_a_forward_pass_more(coarse):
 def test_cuts_are_as_good_as_the_best_of_all(blocks, stages, message):
     """Uneven blocks that hand on much or little, and links that are fast or slow."""
     took, handed = map(np.array, zip(*blocks, strict=True))
-    chain = Chain(seconds=took, handed=handed)
+    chain = StageCutSolver(seconds=took, handed=handed)
 
     def step(starts):
         return chain.slowest(starts) + message * chain.longest(starts)
@@ -124,8 +129,8 @@ def test_steps_that_go_both_ways_are_not_priced_by_permutations_that_go_one_way(
     plan = Plan(mesh=MeshShape(data=8), microbatches=1)
     ways = {one.reduce.via for one in variants(plan, shortlist(coarse, 80e9), coarse)}
     assert ways == {"exact", *EXACT}
-    share = Number(1.0, "measured: a test")
-    line = Line(
+    share = SourcedNumber(1.0, "measured: a test")
+    line = CollectiveCost(
         kind="collective-permute", devices=8, messages=share, share=share, bend=()
     )
     level, *others = coarse.cluster.levels
@@ -143,7 +148,7 @@ def test_ways_that_are_typed_stay(question):
 
 
 def test_equal_blocks_are_read_once(question):
-    assert len(question.subject.readings.once("alike", Alike).models) == 4
+    assert len(question.subject.readings.once("alike", RepeatedBlocks).models) == 4
 
 
 def test_stages_that_lose_with_equal_flops_are_cut_where_little_is_handed_on():
@@ -151,10 +156,10 @@ def test_stages_that_lose_with_equal_flops_are_cut_where_little_is_handed_on():
     words = ("data.name=synthetic", "data.samples=480", "data.batch=48")
     resolved = resolve("vgg16", (*words, "model.size=tiny", "model.width=16"))
     slow = find("testbed")
-    wire = replace(slow.levels[0], bandwidth=Number(12.5e6, "given: 100 Mbit/s"))
-    asked = Question(
+    wire = replace(slow.levels[0], bandwidth=SourcedNumber(12.5e6, "given: 100 Mbit/s"))
+    asked = LayoutQuery(
         resolved=resolved,
-        subject=Subject(resolved.config),
+        subject=StepDescriber(resolved.config),
         cluster=replace(slow, levels=(wire,)),
         devices=4,
     )

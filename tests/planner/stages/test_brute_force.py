@@ -8,12 +8,12 @@ from functools import cache
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.planner.stages.cost_conventions import Form
-from jaxdist.planner.stages.graph import Graph, Node
-from jaxdist.planner.stages.link_hierarchy import Tier
-from jaxdist.planner.stages.memory import Memory
+from jaxdist.planner.stages.cost_conventions import CostConvention
+from jaxdist.planner.stages.graph import LayerGraph, Node
+from jaxdist.planner.stages.link_hierarchy import LinkLevel
+from jaxdist.planner.stages.memory import MemoryBudget
 from jaxdist.planner.stages.partitioner import partition
-from jaxdist.planner.stages.stage_plan import Question
+from jaxdist.planner.stages.stage_plan import StageQuery
 
 
 def compositions(total, parts):
@@ -122,7 +122,7 @@ def graph_of(layers, edges=None):
         for i, layer in enumerate(layers)
     )
     line = [(f"n{i}", f"n{i + 1}") for i in range(len(layers) - 1)]
-    return Graph(
+    return LayerGraph(
         source="made", nodes=nodes, edges=tuple(line if edges is None else edges)
     )
 
@@ -137,11 +137,11 @@ def check(seed, tier_sizes, most):
     everything = sum(layer["out"] + 2 * layer["weights"] for layer in layers)
     limit = rng.choice([None, None, everything * rng.uniform(0.2, 2)])
     expected = brute(layers, sizes, rates, overlap, published, limit, straight)
-    asked = Question(
+    asked = StageQuery(
         graph=graph_of(layers),
-        tiers=tuple(Tier(size=n, bandwidth=b) for n, b in zip(sizes, rates)),
-        form=Form(overlap=overlap, sync="published" if published else "ring"),
-        memory=Memory(limit=math.inf if limit is None else limit),
+        tiers=tuple(LinkLevel(size=n, bandwidth=b) for n, b in zip(sizes, rates)),
+        form=CostConvention(overlap=overlap, sync="published" if published else "ring"),
+        memory=MemoryBudget(limit=math.inf if limit is None else limit),
         straight=straight,
     )
     if math.isinf(expected):
@@ -246,10 +246,10 @@ def check_graph(seed, most):
     best, working = brute_graph(layers, edges, devices, rate, overlap)
     graph = graph_of(layers, [(f"n{a}", f"n{b}") for a, b in edges])
     asked = {
-        cuts: Question(
+        cuts: StageQuery(
             graph=graph,
-            tiers=(Tier(size=devices, bandwidth=rate),),
-            form=Form(overlap=overlap),
+            tiers=(LinkLevel(size=devices, bandwidth=rate),),
+            form=CostConvention(overlap=overlap),
             cuts=cuts,
         )
         for cuts in ("any", "order")

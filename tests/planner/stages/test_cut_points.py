@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.planner.stages.cost_conventions import Form
+from jaxdist.planner.stages.cost_conventions import CostConvention
 from jaxdist.planner.stages.cut_points import all_sets, ordered
-from jaxdist.planner.stages.graph import Graph, Node
+from jaxdist.planner.stages.graph import LayerGraph, Node
 from jaxdist.planner.stages.graph_contraction import condensed
-from jaxdist.planner.stages.link_hierarchy import Tier
+from jaxdist.planner.stages.link_hierarchy import LinkLevel
 from jaxdist.planner.stages.memory import UNLIMITED
 from jaxdist.planner.stages.pruning import useful
-from jaxdist.planner.stages.search import Search
+from jaxdist.planner.stages.search import PipeDreamSolver
 
 
 def node(name, seconds=1.0, output=1.0, parameters=0.0):
@@ -46,7 +46,7 @@ def random_graph(rng, count):
     nodes = (*inner, node("end"))
     names = [n.name for n in nodes]
     edges = [e for e in itertools.combinations(names, 2) if rng.random() < 0.35]
-    return Graph(source="made", nodes=nodes, edges=tuple(edges))
+    return LayerGraph(source="made", nodes=nodes, edges=tuple(edges))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
@@ -72,21 +72,23 @@ def test_places_that_are_left_out_are_in_no_faster_plan(seed):
         rng = random.Random(one)
         graph = random_graph(rng, 7)
         sizes = rng.choice([(2,), (4,), (2, 2), (2, 3)])
-        tiers = tuple(Tier(size=n, bandwidth=rng.uniform(0.5, 20)) for n in sizes)
-        form = Form(overlap=rng.choice([0.0, 0.5, 1.0]))
-        best = Search(everything(graph), tiers, form, UNLIMITED).seconds
+        tiers = tuple(LinkLevel(size=n, bandwidth=rng.uniform(0.5, 20)) for n in sizes)
+        form = CostConvention(overlap=rng.choice([0.0, 0.5, 1.0]))
+        best = PipeDreamSolver(everything(graph), tiers, form, UNLIMITED).seconds
         fewer = all_sets(
             graph,
             lambda found, t=tiers, f=form, b=best: useful(found, t, f, b),
             nested=True,
         )
-        assert Search(fewer, tiers, form, UNLIMITED).seconds == pytest.approx(best)
+        assert PipeDreamSolver(fewer, tiers, form, UNLIMITED).seconds == pytest.approx(
+            best
+        )
 
 
 def test_nothing_is_left_out_while_no_plan_is_known():
     places = ordered(random_graph(random.Random(0), 5))
-    tiers = (Tier(size=2, bandwidth=1.0),)
-    assert useful(places, tiers, Form(), math.inf).all()
+    tiers = (LinkLevel(size=2, bandwidth=1.0),)
+    assert useful(places, tiers, CostConvention(), math.inf).all()
 
 
 def test_a_node_that_makes_more_than_it_reads_keeps_its_cut():
@@ -94,14 +96,14 @@ def test_a_node_that_makes_more_than_it_reads_keeps_its_cut():
     for output, left in ((100.0, 4), (1.0, 3)):
         nodes = (node("a"), node("b", 0.0, output), node("c"), node("d"))
         edges = (("a", "b"), ("b", "c"), ("c", "d"), ("b", "d"))
-        small = condensed(Graph(source="g", nodes=nodes, edges=edges), keeps=False)
+        small = condensed(LayerGraph(source="g", nodes=nodes, edges=edges), keeps=False)
         assert len(small.graph.nodes) == left
 
 
 def test_what_is_kept_stays_a_node_where_memory_counts():
     nodes = (node("a"), node("b", 0.0), node("c"), node("d"))
     edges = (("a", "b"), ("b", "c"), ("c", "d"), ("b", "d"))
-    graph = Graph(source="g", nodes=nodes, edges=edges)
+    graph = LayerGraph(source="g", nodes=nodes, edges=edges)
     assert len(condensed(graph, keeps=True).graph.nodes) == 4
     assert len(condensed(graph, keeps=False).graph.nodes) == 3
 
@@ -109,4 +111,4 @@ def test_what_is_kept_stays_a_node_where_memory_counts():
 def test_too_many_sets_are_refused_with_the_order_as_remedy():
     nodes = tuple(node(f"n{i}") for i in range(20))
     with pytest.raises(BadInput, match="--cuts order"):
-        everything(Graph(source="wide", nodes=nodes, edges=()))
+        everything(LayerGraph(source="wide", nodes=nodes, edges=()))

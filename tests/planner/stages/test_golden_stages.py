@@ -8,10 +8,10 @@ import pytest
 from jaxdist.pipeline.pipedream import most_in_flight
 from jaxdist.planner.stages.cost_conventions import FORMS
 from jaxdist.planner.stages.link_hierarchy import tiers
-from jaxdist.planner.stages.memory import Memory
+from jaxdist.planner.stages.memory import MemoryBudget
 from jaxdist.planner.stages.partitioner import partition
 from jaxdist.planner.stages.pipedream_file import read_pipedream
-from jaxdist.planner.stages.stage_plan import Question
+from jaxdist.planner.stages.stage_plan import StageQuery
 
 FILES = Path(__file__).parent / "pipedream"
 ROWS = [
@@ -27,7 +27,7 @@ def graph(name):
 
 def ask(name, workers, rate, **how):
     on = tiers(workers, (), (rate,))
-    return partition(Question(graph=graph(name), tiers=on, **how))
+    return partition(StageQuery(graph=graph(name), tiers=on, **how))
 
 
 def test_the_file_has_all_rows():
@@ -54,22 +54,22 @@ def test_a_golden_row(row):
 
 @pytest.mark.parametrize(("workers", "config"), [(4, "3-1"), (8, "7-1"), (16, "15-1")])
 def test_vgg16_fits_on_devices_of_16_gb(workers, config):
-    found = ask("vgg16", workers, 1.25e9, memory=Memory(limit=16e9))
+    found = ask("vgg16", workers, 1.25e9, memory=MemoryBudget(limit=16e9))
     assert found.config == config
     assert max(stage.memory for stage in found.stages) <= 16e9
 
 
 def test_the_authors_memory_test_leaves_out_the_minibatch_at_work():
     """All data parallelism is free in it, whatever the limit."""
-    tight = Memory(limit=1.0, model="upstream")
+    tight = MemoryBudget(limit=1.0, model="upstream")
     assert ask("vgg16", 4, 3.125e9, memory=tight).config == "4"
     rows = [
         {"model": model, "limit": limit}
         for model in ("upstream", "in-flight")
         for limit in (16e9, 14e9)
     ]
-    found = [ask("vgg16", 4, 1.25e9, memory=Memory(**row)).config for row in rows]
-    splits = ask("vgg16", 4, 1.25e9, memory=Memory(limit=12e9)).stages[0].after
+    found = [ask("vgg16", 4, 1.25e9, memory=MemoryBudget(**row)).config for row in rows]
+    splits = ask("vgg16", 4, 1.25e9, memory=MemoryBudget(limit=12e9)).stages[0].after
     assert found == ["3-1", "3-1", "3-1", "3-1"]
     assert splits < 17
 
@@ -112,7 +112,7 @@ def test_cuts_around_any_nodes_beat_an_order():
 @pytest.mark.parametrize("cuts", ["order", "any"])
 def test_translation_on_two_tiers(cuts):
     on = tiers(8, (4, 2), (3.125e9, 1.25e9))
-    found = partition(Question(graph=graph("gnmt"), tiers=on, cuts=cuts))
+    found = partition(StageQuery(graph=graph("gnmt"), tiers=on, cuts=cuts))
     assert sum(found.replicas) == 8
     slowest = max(max(stage.seconds, stage.cut) for stage in found.stages)
     assert slowest == pytest.approx(found.seconds)

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.profile import Layer, Profile
+from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.meshes.clusters.load import find
 from jaxdist.planner.layer_times import on_device
 from jaxdist.planner.stages.link_hierarchy import tiers, tiers_of
@@ -37,7 +37,7 @@ def test_half_full_units_are_refused(workers):
 @pytest.mark.parametrize("flops", [0, 10**6, 10**12])
 def test_a_layer_takes_what_its_kernels_or_its_bytes_take(flops):
     device = find("abci").device
-    row = Layer(
+    row = LayerProfile(
         name="a",
         kind="Conv",
         flops_forward=flops,

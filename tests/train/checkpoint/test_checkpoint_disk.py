@@ -119,7 +119,7 @@ def test_a_file_where_the_folder_should_be(tmp_path, kit):
 
 
 def test_the_errors_that_follow_the_first_are_not_printed(caplog):
-    orbax_store.Writer().close()
+    orbax_store.OrbaxWriter().close()
 
     async def fail():
         raise OSError("No space left on device")

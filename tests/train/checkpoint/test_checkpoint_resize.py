@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxdist.core.errors import BadInput
 from jaxdist.train.checkpoint.checkpoints import Checkpoints
-from jaxdist.train.error_feedback import Feedback
+from jaxdist.train.error_feedback import ErrorFeedback
 from jaxdist.train.state import TrainState
 
 
@@ -23,7 +23,7 @@ def state_on(devices, memory=1):
         params={"kernel": jnp.ones((6, 4))},
         stats={},
         opt=(),
-        feedback=Feedback(
+        feedback=ErrorFeedback(
             residual={"kernel": left},
             velocity={"kernel": 2 * left},
             memory={"kernel": rng.normal(size=(memory, 4, 2)).astype(np.float32)},

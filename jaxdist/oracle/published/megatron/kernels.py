@@ -10,14 +10,14 @@ of the tokens with sequence parallelism (Korthikanti et al. 2022, arXiv 2205.051
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jaxdist.oracle.published.megatron.model import Transformer
+from jaxdist.oracle.published.megatron.model import MegatronModel
 
 _E = 2
 """Bytes of a number."""
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelCost:
     """One kernel, or several at once on as many matrices."""
 
     flops: float
@@ -29,31 +29,33 @@ class Kernel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
+class LayerOperation:
     """What a network does once: kernels forward, and those of its backward pass."""
 
-    forward: Kernel
-    backward: tuple[Kernel, ...]
+    forward: KernelCost
+    backward: tuple[KernelCost, ...]
     core: bool = False
     """Between queries, keys and values: computed again where that is selective."""
 
 
-def matmul(m: int, n: int, k: int, *, many: int = 1, core: bool = False) -> Operation:
+def matmul(
+    m: int, n: int, k: int, *, many: int = 1, core: bool = False
+) -> LayerOperation:
     """Return m x k times k x n, `many` at once; backward in two kernels."""
     moved = _E * many * (m * k + k * n + m * n)
-    one = Kernel(2.0 * m * n * k * many, moved, not (m % 8 or n % 8 or k % 8))
-    return Operation(forward=one, backward=(one, one), core=core)
+    one = KernelCost(2.0 * m * n * k * many, moved, not (m % 8 or n % 8 or k % 8))
+    return LayerOperation(forward=one, backward=(one, one), core=core)
 
 
-def moving(forward: float, backward: float, *, core: bool = False) -> Operation:
+def moving(forward: float, backward: float, *, core: bool = False) -> LayerOperation:
     """Return an operation that moves so many bytes forward and backward."""
-    back = (Kernel(0, backward),) if backward else ()
-    return Operation(forward=Kernel(0, forward), backward=back, core=core)
+    back = (KernelCost(0, backward),) if backward else ()
+    return LayerOperation(forward=KernelCost(0, forward), backward=back, core=core)
 
 
 def layer(
-    model: Transformer, microbatch: int, tensor: int, *, sequence_parallel: bool
-) -> tuple[Operation, ...]:
+    model: MegatronModel, microbatch: int, tensor: int, *, sequence_parallel: bool
+) -> tuple[LayerOperation, ...]:
     """Return the operations of one layer on one device.
 
     Args:
@@ -70,7 +72,9 @@ def layer(
     )
 
 
-def head(model: Transformer, microbatch: int, rows: int) -> tuple[Operation, ...]:
+def head(
+    model: MegatronModel, microbatch: int, rows: int
+) -> tuple[LayerOperation, ...]:
     """Return the operations of a device's part of the head, and of the loss.
 
     Args:
@@ -92,7 +96,7 @@ def head(model: Transformer, microbatch: int, rows: int) -> tuple[Operation, ...
     )
 
 
-def embedding(model: Transformer, microbatch: int) -> tuple[Operation, ...]:
+def embedding(model: MegatronModel, microbatch: int) -> tuple[LayerOperation, ...]:
     """Return the operations of a device's part of the embedding."""
     whole = microbatch * model.sequence * model.hidden
     return (
@@ -103,8 +107,8 @@ def embedding(model: Transformer, microbatch: int) -> tuple[Operation, ...]:
 
 
 def _attention(
-    model: Transformer, microbatch: int, tensor: int, whole: float
-) -> Iterator[Operation]:
+    model: MegatronModel, microbatch: int, tensor: int, whole: float
+) -> Iterator[LayerOperation]:
     s, h, d = model.sequence, model.hidden, model.head_size
     tokens, heads = microbatch * s, microbatch * model.heads // tensor
     own = model.attention // tensor
@@ -122,8 +126,8 @@ def _attention(
 
 
 def _wide(
-    model: Transformer, tokens: int, tensor: int, whole: float
-) -> Iterator[Operation]:
+    model: MegatronModel, tokens: int, tensor: int, whole: float
+) -> Iterator[LayerOperation]:
     h, own = model.hidden, model.feedforward // tensor
     yield moving(2 * _E * whole, 5 * _E * whole)  # norm
     yield matmul(tokens, own, h)

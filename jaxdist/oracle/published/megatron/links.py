@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.level import Level
-from jaxdist.oracle.published.megatron.speed import Rates
+from jaxdist.oracle.published.megatron.speed import MegatronRates
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class RankGroup:
     """Ranks that sum or send together, and those that do so beside them."""
 
     inside: int
@@ -34,7 +34,7 @@ class Group:
         return self.inside * self.hosts
 
 
-def group(ranks: int, stride: int, per_host: int) -> Group:
+def group(ranks: int, stride: int, per_host: int) -> RankGroup:
     """Return a group of ranks that stand `stride` apart.
 
     Args:
@@ -43,15 +43,17 @@ def group(ranks: int, stride: int, per_host: int) -> Group:
         per_host: devices of a host.
 
     >>> group(16, 4, 8)
-    Group(inside=2, hosts=8, beside=4)
+    RankGroup(inside=2, hosts=8, beside=4)
     """
     inside = max(1, min(ranks, per_host // min(stride, per_host)))
-    return Group(
+    return RankGroup(
         inside=inside, hosts=-(-ranks // inside), beside=max(1, per_host // inside)
     )
 
 
-def all_reduce(size: float, who: Group, cluster: Cluster, rates: Rates) -> float:
+def all_reduce(
+    size: float, who: RankGroup, cluster: Cluster, rates: MegatronRates
+) -> float:
     """Return the seconds in which a group sums `size` bytes of each rank."""
     if who.ranks == 1:
         return 0.0
@@ -68,7 +70,7 @@ def all_reduce(size: float, who: Group, cluster: Cluster, rates: Rates) -> float
     return took
 
 
-def send(size: float, crossing: int, cluster: Cluster, rates: Rates) -> float:
+def send(size: float, crossing: int, cluster: Cluster, rates: MegatronRates) -> float:
     """Return the seconds in which devices send `size` bytes each, at once.
 
     Args:

@@ -14,14 +14,14 @@ L (1 + (p - 1) / (p v)) layers instead of L. Bytes of a number: 2; of a mask: 1.
 
 from typing import Final
 
-from jaxdist.oracle.published.megatron.model import Layout, Transformer
+from jaxdist.oracle.published.megatron.model import MegatronLayout, MegatronModel
 
 STATES: Final = {"parameters": 2, "gradients": 4, "optimizer": 12}
 """Bytes of a parameter: half-size weight, float32 gradient, float32 weight with mean
 and square of Adam."""
 
 
-def layer_activations(model: Transformer, layout: Layout) -> float:
+def layer_activations(model: MegatronModel, layout: MegatronLayout) -> float:
     """Return the bytes that one layer keeps of a microbatch.
 
     The feed-forward part and heads may have any sizes; with f = 4 h and a d = h it is
@@ -37,7 +37,7 @@ def layer_activations(model: Transformer, layout: Layout) -> float:
     return tokens * (norms + split + core * (layout.recompute == "none"))
 
 
-def in_flight(model: Transformer, layout: Layout) -> float:
+def in_flight(model: MegatronModel, layout: MegatronLayout) -> float:
     """Return how many layers' activations the first stage has at once, at most.
 
     With as many microbatches as stages, L; with fewer, fewer; chunks add to it.
@@ -50,7 +50,7 @@ def in_flight(model: Transformer, layout: Layout) -> float:
 
 
 def memory_terms(
-    model: Transformer, layout: Layout, *, ends: bool = True
+    model: MegatronModel, layout: MegatronLayout, *, ends: bool = True
 ) -> dict[str, float]:
     """Return the bytes of a device in the first stage, by term.
 

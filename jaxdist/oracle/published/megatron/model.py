@@ -11,7 +11,7 @@ Recompute = Literal["none", "selective", "full"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transformer:
+class MegatronModel:
     """Layers of attention and a feed-forward part, between an embedding and a head."""
 
     hidden: int
@@ -62,7 +62,7 @@ class Transformer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class MegatronLayout:
     """How a step is split: ranks go along tensor first, then data, then pipe."""
 
     tensor: int
@@ -102,7 +102,7 @@ class Layout:
         return self.batch // (self.data * self.microbatch)
 
 
-def check_fit(model: Transformer, layout: Layout) -> None:
+def check_fit(model: MegatronModel, layout: MegatronLayout) -> None:
     """Refuse a split that leaves a rest.
 
     Raises:

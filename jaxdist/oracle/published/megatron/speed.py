@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.core.cluster.device import Device
-from jaxdist.oracle.published.megatron.kernels import Kernel, Operation
+from jaxdist.oracle.published.megatron.kernels import KernelCost, LayerOperation
 
 ODD: Final = 0.5
 """Share of its speed that a matmul keeps with sides that are no multiples of 8
@@ -22,7 +22,7 @@ ODD: Final = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rates:
+class MegatronRates:
     """What of a cluster's peaks is reached; what `calibrate fit` fits."""
 
     matmul: float
@@ -40,7 +40,7 @@ class Rates:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pass:
+class PassCost:
     """One pass over operations, in seconds at the device's peaks."""
 
     costs: tuple[tuple[float, float], ...]
@@ -48,42 +48,42 @@ class Pass:
     start: float
     """Of each kernel."""
 
-    def busy(self, rates: Rates) -> float:
+    def busy(self, rates: MegatronRates) -> float:
         """Return the seconds that the device works."""
         matmul, memory = rates.matmul, rates.memory
         work = sum(max(c / matmul, m / memory) for c, m in self.costs)
         return work + self.start * len(self.costs)
 
-    def __add__(self, other: "Pass") -> "Pass":
-        return Pass(costs=self.costs + other.costs, start=self.start)
+    def __add__(self, other: "PassCost") -> "PassCost":
+        return PassCost(costs=self.costs + other.costs, start=self.start)
 
-    def issued(self, rates: Rates) -> float:
+    def issued(self, rates: MegatronRates) -> float:
         """Return the seconds in which the host issues them."""
         return len(self.costs) * rates.issue
 
-    def seconds(self, rates: Rates) -> float:
+    def seconds(self, rates: MegatronRates) -> float:
         """Return the seconds that it takes, the device's or the host's."""
         return max(self.busy(rates), self.issued(rates))
 
 
-def forward(operations: Iterable[Operation], device: Device) -> Pass:
+def forward(operations: Iterable[LayerOperation], device: Device) -> PassCost:
     """Return the forward pass over operations."""
     return _pass([one.forward for one in operations], device)
 
 
-def backward(operations: Iterable[Operation], device: Device) -> Pass:
+def backward(operations: Iterable[LayerOperation], device: Device) -> PassCost:
     """Return the backward pass over operations; its kernels are issued one by one."""
     return _pass([kernel for one in operations for kernel in one.backward], device)
 
 
-def _pass(kernels: Sequence[Kernel], device: Device) -> Pass:
-    return Pass(
+def _pass(kernels: Sequence[KernelCost], device: Device) -> PassCost:
+    return PassCost(
         costs=tuple(_cost(kernel, device) for kernel in kernels),
         start=device.launch.value,
     )
 
 
-def _cost(kernel: Kernel, device: Device) -> tuple[float, float]:
+def _cost(kernel: KernelCost, device: Device) -> tuple[float, float]:
     moved = kernel.moved / device.memory_bandwidth.value
     if not kernel.flops:
         return 0.0, moved

@@ -15,9 +15,18 @@ from typing import Final
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.oracle.published.megatron.kernels import embedding, head, layer
-from jaxdist.oracle.published.megatron.links import Group, all_reduce, group, send
-from jaxdist.oracle.published.megatron.model import Layout, Transformer, check_fit
-from jaxdist.oracle.published.megatron.speed import Pass, Rates, backward, forward
+from jaxdist.oracle.published.megatron.links import RankGroup, all_reduce, group, send
+from jaxdist.oracle.published.megatron.model import (
+    MegatronLayout,
+    MegatronModel,
+    check_fit,
+)
+from jaxdist.oracle.published.megatron.speed import (
+    MegatronRates,
+    PassCost,
+    backward,
+    forward,
+)
 
 GRADIENT: Final = 2
 """Bytes of a gradient that replicas sum."""
@@ -27,25 +36,25 @@ weight of 4 read and written, a weight of 2 written."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class MegatronStep:
     """A step that is ready to be predicted for any rates."""
 
-    model: Transformer
-    layout: Layout
+    model: MegatronModel
+    layout: MegatronLayout
     cluster: Cluster
-    forward: Pass
+    forward: PassCost
     """Of a layer and one microbatch."""
-    again: Pass
+    again: PassCost
     """What of it is computed again, backward."""
-    backward: Pass
-    ends: tuple[Pass, Pass]
+    backward: PassCost
+    ends: tuple[PassCost, PassCost]
     """Of embedding, and of head with loss: forward and backward."""
 
-    def seconds(self, rates: Rates) -> float:
+    def seconds(self, rates: MegatronRates) -> float:
         """Return what the step takes."""
         return sum(self.terms(rates).values())
 
-    def terms(self, rates: Rates) -> dict[str, float]:
+    def terms(self, rates: MegatronRates) -> dict[str, float]:
         """Return what the step takes by term, on the device that works longest."""
         m, layers = self.layout.microbatches, self._layers(rates)
         even = sum(layers.values())
@@ -61,7 +70,7 @@ class Step:
             "update": self._parameters * UPDATE / memory,
         }
 
-    def _layers(self, rates: Rates) -> dict[str, float]:
+    def _layers(self, rates: MegatronRates) -> dict[str, float]:
         """Return a stage's layers by term, for one microbatch."""
         layers = self.model.layers / self.layout.pipe
         passes = {
@@ -90,20 +99,20 @@ class Step:
         inner = layers * self.model.layer_parameters(t)
         return inner + self.model.embedding_parameters(t)
 
-    def _sum(self, size: float, rates: Rates) -> float:
+    def _sum(self, size: float, rates: MegatronRates) -> float:
         """Return the seconds of one sum along tensor."""
         per_host = self.cluster.levels[0].size
         return all_reduce(
             size, group(self.layout.tensor, 1, per_host), self.cluster, rates
         )
 
-    def _tensor(self, rates: Rates) -> float:
+    def _tensor(self, rates: MegatronRates) -> float:
         """Return those of a layer and a microbatch."""
         layout = self.layout
         sums = 4 + 2 * (layout.recompute == "full") + layout.sequence_parallel
         return sums * self._sum(self._activation, rates)
 
-    def _sends(self, rates: Rates) -> float:
+    def _sends(self, rates: MegatronRates) -> float:
         """Return those of a microbatch to the next stage, and back."""
         layout, per_host = self.layout, self.cluster.levels[0].size
         if layout.pipe == 1:
@@ -114,7 +123,7 @@ class Step:
         size = self._activation / layout.tensor
         return 2 * layout.chunks * send(size, crossing, self.cluster, rates)
 
-    def _data(self, rates: Rates) -> float:
+    def _data(self, rates: MegatronRates) -> float:
         """Return those of gradients, the embedding's at both ends of the pipe too."""
         layout, per_host = self.layout, self.cluster.levels[0].size
         who = group(layout.data, layout.tensor, per_host)
@@ -122,12 +131,14 @@ class Step:
         if layout.pipe == 1:
             return took
         inside = 2 if layout.devices <= per_host else 1
-        pair = Group(inside=inside, hosts=2 // inside, beside=per_host // inside)
+        pair = RankGroup(inside=inside, hosts=2 // inside, beside=per_host // inside)
         tied = GRADIENT * self.model.vocabulary / layout.tensor * self.model.hidden
         return took + all_reduce(tied, pair, self.cluster, rates)
 
 
-def step(model: Transformer, layout: Layout, cluster: Cluster) -> Step:
+def step(
+    model: MegatronModel, layout: MegatronLayout, cluster: Cluster
+) -> MegatronStep:
     """Make a step ready to be predicted.
 
     Args:
@@ -146,7 +157,7 @@ def step(model: Transformer, layout: Layout, cluster: Cluster) -> Step:
     )
     ends = embedding(model, b), head(model, b, -(-model.vocabulary // t))
     first, last = (forward(one, device) + backward(one, device) for one in ends)
-    return Step(
+    return MegatronStep(
         model=model,
         layout=layout,
         cluster=cluster,

@@ -6,12 +6,12 @@ from typing import Final, Literal
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.oracle.published.paradl.layers import CnnLayer
-from jaxdist.oracle.published.paradl.networks import Workload
-from jaxdist.oracle.published.paradl.slices import Part
+from jaxdist.oracle.published.paradl.networks import ParadlWorkload
+from jaxdist.oracle.published.paradl.slices import LayerSplit
 
-Split = Literal["", "spatial", "filter", "channel", "layer"]
+SplitDimension = Literal["", "spatial", "filter", "channel", "layer"]
 """What the devices of a group share out; nothing where each has samples of its own."""
-Through = Literal["devices", "hosts"]
+ActivationTransport = Literal["devices", "hosts"]
 """Whether activations move between devices, or are copied through hosts."""
 
 STRATEGIES: Final = (
@@ -26,7 +26,7 @@ STRATEGIES: Final = (
 )
 """As rows name them, `data` first in hybrids."""
 
-_SPLITS: Final[Mapping[str, Split]] = {
+_SPLITS: Final[Mapping[str, SplitDimension]] = {
     "": "",
     "spatial": "spatial",
     "filter": "filter",
@@ -36,12 +36,12 @@ _SPLITS: Final[Mapping[str, Split]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class ParadlCase:
     """What is predicted: one step."""
 
-    workload: Workload
+    workload: ParadlWorkload
     """The network."""
-    split: Split
+    split: SplitDimension
     """What the devices of a group share out."""
     devices: int
     """All of them."""
@@ -49,7 +49,7 @@ class Case:
     """Devices that share the samples of a batch."""
     batch: float
     """Samples of a group."""
-    through: Through = "devices"
+    through: ActivationTransport = "devices"
     """How activations move in a group."""
     segments: int = 1
     """Parts of a batch that follow one another through layers."""
@@ -85,14 +85,14 @@ class Case:
         return sum(layer.weights for layer in self.layers)
 
     @property
-    def part(self) -> Part:
+    def part(self) -> LayerSplit:
         """How the layers of a group are split."""
         match self.split:
             case "spatial":
-                return Part(positions=self.group)
+                return LayerSplit(positions=self.group)
             case "filter" | "channel":
-                return Part(features=self.group)
-        return Part()
+                return LayerSplit(features=self.group)
+        return LayerSplit()
 
     @property
     def split_layers(self) -> tuple[CnnLayer, ...]:
@@ -101,7 +101,7 @@ class Case:
         return tuple(convs[1:] if self.split == "channel" else convs)
 
 
-def split_of(strategy: str) -> tuple[bool, Split]:
+def split_of(strategy: str) -> tuple[bool, SplitDimension]:
     """Return whether a strategy has groups, and what one shares out.
 
     Raises:

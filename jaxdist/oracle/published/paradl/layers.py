@@ -4,14 +4,14 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["conv", "dense", "norm", "relu", "add", "pool"]
+CnnLayerKind = Literal["conv", "dense", "norm", "relu", "add", "pool"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CnnLayer:
     """One layer, for one sample."""
 
-    kind: Kind
+    kind: CnnLayerKind
     """What it does; only `conv` and `dense` multiply."""
     grid_in: tuple[int, ...]
     """Rows and columns (and slices) that it reads."""
@@ -75,7 +75,7 @@ class CnnLayer:
 
 
 @dataclass
-class Stack:
+class CnnBuilder:
     """A network that is being written down, layer by layer."""
 
     grid: tuple[int, ...]
@@ -113,7 +113,7 @@ class Stack:
 
     def _add(
         self,
-        kind: Kind,
+        kind: CnnLayerKind,
         features: int,
         kernel: int,
         stride: int,

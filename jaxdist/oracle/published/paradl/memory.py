@@ -10,13 +10,13 @@ ParaDL (table 3) counts values and gradients of both x and y, twice as many byte
 no optimizer.
 """
 
-from jaxdist.oracle.published.paradl.case import Case
-from jaxdist.oracle.published.paradl.system import System
+from jaxdist.oracle.published.paradl.case import ParadlCase
+from jaxdist.oracle.published.paradl.system import ParadlSystem
 
 _MOMENTUM = 4
 
 
-def memory(case: Case, system: System) -> dict[str, float]:
+def memory(case: ParadlCase, system: ParadlSystem) -> dict[str, float]:
     """Return the bytes of one device by term."""
     weights = _weights(case)
     batch = case.batch / case.part.positions
@@ -38,7 +38,7 @@ def memory(case: Case, system: System) -> dict[str, float]:
     }
 
 
-def _weights(case: Case) -> float:
+def _weights(case: ParadlCase) -> float:
     """Return the elements that a device trains."""
     if case.split == "layer":
         return case.weights / case.group

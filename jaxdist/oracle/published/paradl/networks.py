@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Final
 
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.oracle.published.paradl.layers import CnnLayer, Stack
+from jaxdist.oracle.published.paradl.layers import CnnBuilder, CnnLayer
 
 # Less the optimizer's update, a term of its own: five passes over the weights.
 _RUN: Final = "measured: ParaDL's run on one GPU, less its update"
@@ -19,14 +19,14 @@ _PROFILE: Final = "published: ParaDL's profile, forward and backward on one V100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workload:
+class ParadlWorkload:
     """A network with what one device was seen to do, and its epochs."""
 
     name: str
     """As rows name it."""
     layers: Callable[[], tuple[CnnLayer, ...]]
     """Its layers, in order."""
-    seconds: Number
+    seconds: SourcedNumber
     """Of forward and backward for one sample on one device."""
     batch: float
     """Samples a device where rows do not say."""
@@ -37,7 +37,7 @@ class Workload:
 @cache
 def resnet50() -> tuple[CnnLayer, ...]:
     """ResNet-50 (He et al. 2015), the stride at the 3x3, with its shortcuts."""
-    net = Stack(grid=(226, 226), channels=3)
+    net = CnnBuilder(grid=(226, 226), channels=3)
     net.conv(64, 7, 2)
     net.each("norm", "relu")
     net.pool(3, 2, partial=False)
@@ -53,7 +53,7 @@ def resnet50() -> tuple[CnnLayer, ...]:
 @cache
 def vgg16() -> tuple[CnnLayer, ...]:
     """VGG-16 (Simonyan and Zisserman 2014, configuration D)."""
-    net = Stack(grid=(226, 226), channels=3)
+    net = CnnBuilder(grid=(226, 226), channels=3)
     for convs, wide in ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)):
         for _ in range(convs):
             net.conv(wide, 3)
@@ -66,7 +66,7 @@ def vgg16() -> tuple[CnnLayer, ...]:
 @cache
 def alexnet() -> tuple[CnnLayer, ...]:
     """AlexNet (Krizhevsky et al. 2012) without groups."""
-    net = Stack(grid=(227, 227), channels=3)
+    net = CnnBuilder(grid=(227, 227), channels=3)
     net.conv(96, 11, 4, pad=False)
     net.each("relu")
     net.pool(3, 2, partial=False)
@@ -87,7 +87,7 @@ def cosmoflow(rows: int) -> tuple[CnnLayer, ...]:
 
     Its dense layers are written as one, with as many weights as they have together.
     """
-    net = Stack(grid=(rows,) * 3, channels=4)
+    net = CnnBuilder(grid=(rows,) * 3, channels=4)
     for wide, kernel in ((16, 3), (32, 4), (64, 4)):
         net.conv(wide, kernel)
         net.each("relu")
@@ -100,7 +100,7 @@ def cosmoflow(rows: int) -> tuple[CnnLayer, ...]:
     return tuple(net.layers)
 
 
-def workload(name: str) -> Workload:
+def workload(name: str) -> ParadlWorkload:
     """Return a network by name.
 
     Raises:
@@ -118,9 +118,9 @@ def workload(name: str) -> Workload:
     return WORKLOADS[plain]
 
 
-def _bottleneck(net: Stack, wide: int, stride: int, first: bool) -> None:
+def _bottleneck(net: CnnBuilder, wide: int, stride: int, first: bool) -> None:
     """Add a block; the first of a stage has a convolution in its shortcut."""
-    beside = Stack(grid=net.grid, channels=net.channels)
+    beside = CnnBuilder(grid=net.grid, channels=net.channels)
     for features, kernel, step in ((wide, 1, 1), (wide, 3, stride)):
         net.conv(features, kernel, step)
         net.each("norm", "relu")
@@ -133,44 +133,44 @@ def _bottleneck(net: Stack, wide: int, stride: int, first: bool) -> None:
     net.each("add", "relu")
 
 
-def _classify(net: Stack) -> None:
+def _classify(net: CnnBuilder) -> None:
     for wide in (4096, 4096):
         net.dense(wide)
         net.each("relu")
     net.dense(1000)
 
 
-def _cosmoflow(name: str, rows: int, seconds: float) -> Workload:
-    return Workload(
+def _cosmoflow(name: str, rows: int, seconds: float) -> ParadlWorkload:
+    return ParadlWorkload(
         name=name,
         layers=partial(cosmoflow, rows),
-        seconds=Number(seconds, _PROFILE),
+        seconds=SourcedNumber(seconds, _PROFILE),
         batch=0.25,
         samples=1584,
     )
 
 
-WORKLOADS: Final[Mapping[str, Workload]] = {
+WORKLOADS: Final[Mapping[str, ParadlWorkload]] = {
     one.name: one
     for one in (
-        Workload(
+        ParadlWorkload(
             name="resnet50",
             layers=resnet50,
-            seconds=Number((0.18384 - 0.00065) / 64, _RUN),
+            seconds=SourcedNumber((0.18384 - 0.00065) / 64, _RUN),
             batch=64,
             samples=1_280_000,
         ),
-        Workload(
+        ParadlWorkload(
             name="vgg16",
             layers=vgg16,
-            seconds=Number((0.26209 - 0.00429) / 32, _RUN),
+            seconds=SourcedNumber((0.26209 - 0.00429) / 32, _RUN),
             batch=32,
             samples=1_280_000,
         ),
-        Workload(
+        ParadlWorkload(
             name="alexnet",
             layers=alexnet,
-            seconds=Number(0.000610938, _PROFILE),
+            seconds=SourcedNumber(0.000610938, _PROFILE),
             batch=512,
             samples=1_280_000,
         ),

@@ -1,10 +1,10 @@
 """Rings: seconds of a collective in which each device talks to its two neighbours."""
 
-from jaxdist.oracle.published.paradl.system import Reach
+from jaxdist.oracle.published.paradl.system import RingLink
 
 
 def passes(
-    devices: int, size: float, reach: Reach, *, times: int, share: float = 1.0
+    devices: int, size: float, reach: RingLink, *, times: int, share: float = 1.0
 ) -> float:
     """Return the seconds of passes around a ring.
 
@@ -19,9 +19,10 @@ def passes(
         times: passes, one after the other.
         share: of the link's bandwidth that the ring gets.
 
-    >>> from jaxdist.core.cluster.sourced_number import Number
-    >>> port = Number(12.5e9, "datasheet: EDR InfiniBand")
-    >>> reach = Reach(devices=68, alpha=Number(4e-5, "given: me"), bandwidth=port)
+    >>> from jaxdist.core.cluster.sourced_number import SourcedNumber
+    >>> port = SourcedNumber(12.5e9, "datasheet: EDR InfiniBand")
+    >>> alpha = SourcedNumber(4e-5, "given: me")
+    >>> reach = RingLink(devices=68, alpha=alpha, bandwidth=port)
     >>> round(passes(8, 679.2e6, reach, times=2, share=0.5), 4)
     0.1907
     """

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.oracle.published.paradl.layers import CnnLayer
-from jaxdist.oracle.published.paradl.system import System
+from jaxdist.oracle.published.paradl.system import ParadlSystem
 
 _PASSES: Final[Mapping[str, int]] = {"norm": 8, "relu": 5, "add": 3, "pool": 5}
 """Times that a layer without weights passes over its elements, there and back."""
@@ -27,7 +27,7 @@ the forward pass and in the backward one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class LayerSplit:
     """How the layers of a group are split over its devices."""
 
     positions: int = 1
@@ -36,11 +36,15 @@ class Part:
     """Devices that share out the features of convolutions."""
 
 
-_WHOLE: Final = Part()
+_WHOLE: Final = LayerSplit()
 
 
 def compute(
-    layers: Sequence[CnnLayer], serial: float, batch: float, part: Part, system: System
+    layers: Sequence[CnnLayer],
+    serial: float,
+    batch: float,
+    part: LayerSplit,
+    system: ParadlSystem,
 ) -> dict[str, float]:
     """Return the seconds of one device, by kind of layer.
 
@@ -62,8 +66,8 @@ def seconds_of_layers(
     layers: Sequence[CnnLayer],
     serial: float,
     batch: float,
-    system: System,
-    part: Part = _WHOLE,
+    system: ParadlSystem,
+    part: LayerSplit = _WHOLE,
 ) -> list[float]:
     """Return the seconds of one device, by layer; arguments are those of `compute`."""
     whole = sum(_roof(layer, batch, _WHOLE, system) for layer in layers)
@@ -75,13 +79,13 @@ def seconds_of_layers(
     ]
 
 
-def copies(layers: Sequence[CnnLayer], batch: float, system: System) -> float:
+def copies(layers: Sequence[CnnLayer], batch: float, system: ParadlSystem) -> float:
     """Return the seconds in which a device copies what it gathers of these layers."""
     size = system.element * batch * sum(layer.outputs for layer in layers)
     return _COPIED * size / system.memory.value
 
 
-def update(layers: Sequence[CnnLayer], part: Part, system: System) -> float:
+def update(layers: Sequence[CnnLayer], part: LayerSplit, system: ParadlSystem) -> float:
     """Return the seconds of the optimizer: weight, gradient, momentum; five passes."""
     mine = sum(
         layer.weights / (part.features if layer.kind == "conv" else 1)
@@ -90,7 +94,9 @@ def update(layers: Sequence[CnnLayer], part: Part, system: System) -> float:
     return 5 * system.element * mine / system.memory.value
 
 
-def _roof(layer: CnnLayer, batch: float, part: Part, system: System) -> float:
+def _roof(
+    layer: CnnLayer, batch: float, part: LayerSplit, system: ParadlSystem
+) -> float:
     if layer.kind in _PASSES:
         size = batch * max(layer.inputs, layer.outputs) / part.positions
         return _PASSES[layer.kind] * system.element * size / system.memory.value
@@ -103,7 +109,7 @@ def _roof(layer: CnnLayer, batch: float, part: Part, system: System) -> float:
     return max(flops / rate, size / system.memory.value)
 
 
-def _features(layer: CnnLayer, part: Part, system: System) -> float:
+def _features(layer: CnnLayer, part: LayerSplit, system: ParadlSystem) -> float:
     """Return the features that a kernel makes, those that it wastes among them."""
     if layer.kind != "conv" or part.features == 1:
         return layer.features

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from jaxdist.oracle.published.paradl.case import Case
-from jaxdist.oracle.published.paradl.slices import Part, seconds_of_layers, update
-from jaxdist.oracle.published.paradl.system import System
+from jaxdist.oracle.published.paradl.case import ParadlCase
+from jaxdist.oracle.published.paradl.slices import LayerSplit, seconds_of_layers, update
+from jaxdist.oracle.published.paradl.system import ParadlSystem
 
 
 def cut(seconds: Sequence[float], stages: int) -> list[range]:
@@ -30,7 +30,7 @@ def cut(seconds: Sequence[float], stages: int) -> list[range]:
     return found[::-1]
 
 
-def piped(case: Case, system: System) -> dict[str, float]:
+def piped(case: ParadlCase, system: ParadlSystem) -> dict[str, float]:
     """Return the seconds of a step by term; ParaDL's `layer` row with real stages."""
     layers, parts = case.layers, case.segments
     serial = case.workload.seconds.value
@@ -42,7 +42,8 @@ def piped(case: Case, system: System) -> dict[str, float]:
     size = system.element * case.batch / parts * max(ends, default=0)
     hop = reach.alpha.value + size / reach.bandwidth.value
     most = max(
-        update(layers[stage.start : stage.stop], Part(), system) for stage in stages
+        update(layers[stage.start : stage.stop], LayerSplit(), system)
+        for stage in stages
     )
     return {
         "compute, stages": slowest,

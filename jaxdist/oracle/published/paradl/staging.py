@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from jaxdist.oracle.published.paradl.layers import CnnLayer
-from jaxdist.oracle.published.paradl.system import System
+from jaxdist.oracle.published.paradl.system import ParadlSystem
 
 COPIES: Final = 3
 """Of a message: off the device, between processes, onto the other device."""
@@ -28,7 +28,11 @@ _ALL_REDUCED: Final = 3
 
 
 def halos(
-    layers: Sequence[CnnLayer], devices: int, batch: float, system: System, share: float
+    layers: Sequence[CnnLayer],
+    devices: int,
+    batch: float,
+    system: ParadlSystem,
+    share: float,
 ) -> float:
     """Return the seconds of the halos of one step.
 
@@ -46,7 +50,11 @@ def halos(
 
 
 def gathers(
-    layers: Sequence[CnnLayer], devices: int, batch: float, system: System, share: float
+    layers: Sequence[CnnLayer],
+    devices: int,
+    batch: float,
+    system: ParadlSystem,
+    share: float,
 ) -> float:
     """Return the seconds in which outputs are gathered and their gradients summed."""
     size = system.element * batch * sum(layer.outputs for layer in layers)
@@ -55,7 +63,11 @@ def gathers(
 
 
 def tail(
-    layers: Sequence[CnnLayer], devices: int, batch: float, system: System, share: float
+    layers: Sequence[CnnLayer],
+    devices: int,
+    batch: float,
+    system: ParadlSystem,
+    share: float,
 ) -> float:
     """Return the seconds of the gather before layers that are not split, and back."""
     last = next(one for one in reversed(layers) if math.prod(one.grid) > 1)
@@ -65,7 +77,11 @@ def tail(
 
 
 def scatter(
-    layers: Sequence[CnnLayer], devices: int, batch: float, system: System, share: float
+    layers: Sequence[CnnLayer],
+    devices: int,
+    batch: float,
+    system: ParadlSystem,
+    share: float,
 ) -> float:
     """Return the seconds in which one device of a group hands samples to the others.
 
@@ -77,7 +93,7 @@ def scatter(
     return _once(size, devices, system, share)
 
 
-def _once(size: float, devices: int, system: System, share: float) -> float:
+def _once(size: float, devices: int, system: ParadlSystem, share: float) -> float:
     """Return the seconds in which bytes of all devices are with each of them."""
     per_byte = COPIES * _GATHER / (share * system.staged.value)
     return size * (devices - 1) / devices * per_byte

@@ -12,17 +12,17 @@ HPDC 2021, table 3, with the corrections of docs/paradl.md).
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxdist.oracle.published.paradl.case import Case
+from jaxdist.oracle.published.paradl.case import ParadlCase
 from jaxdist.oracle.published.paradl.rings import passes
 from jaxdist.oracle.published.paradl.slices import compute, copies, update
 from jaxdist.oracle.published.paradl.stages import piped
 from jaxdist.oracle.published.paradl.staging import gathers, halos, scatter, tail
-from jaxdist.oracle.published.paradl.supply import Reading, stall
-from jaxdist.oracle.published.paradl.system import System
+from jaxdist.oracle.published.paradl.supply import InputDemand, stall
+from jaxdist.oracle.published.paradl.system import ParadlSystem
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shares:
+class BandwidthShares:
     """The two numbers of the model that are fitted."""
 
     reduce: float
@@ -31,7 +31,9 @@ class Shares:
     """Share of a host's link that copies through hosts get."""
 
 
-def step(case: Case, system: System, shares: Shares) -> dict[str, float]:
+def step(
+    case: ParadlCase, system: ParadlSystem, shares: BandwidthShares
+) -> dict[str, float]:
     """Return the seconds of one step by term, without input."""
     if case.split == "layer":
         return piped(case, system)
@@ -47,19 +49,24 @@ def step(case: Case, system: System, shares: Shares) -> dict[str, float]:
 
 
 def with_input(
-    case: Case, system: System, shares: Shares, terms: Mapping[str, float]
+    case: ParadlCase,
+    system: ParadlSystem,
+    shares: BandwidthShares,
+    terms: Mapping[str, float],
 ) -> dict[str, float]:
     """Return the terms of a step, with its samples handed out and waited for."""
     if case.split not in ("", "layer") and case.group > 1:
         among = case.layers, case.group, case.batch, system
         terms = {**terms, "scatter": scatter(*among, shares.staging)}
-    reading = Reading(batch=case.batch, total=case.total)
+    reading = InputDemand(batch=case.batch, total=case.total)
     work = sum(s for name, s in terms.items() if name.startswith("compute"))
     late = stall(reading, work, sum(terms.values()), system)
     return {**terms, "input": late} if late else dict(terms)
 
 
-def _activations(case: Case, system: System, shares: Shares) -> dict[str, float]:
+def _activations(
+    case: ParadlCase, system: ParadlSystem, shares: BandwidthShares
+) -> dict[str, float]:
     """Return what devices of a group say to each other before gradients."""
     if case.group == 1 or not case.split:
         return {}
@@ -84,7 +91,7 @@ def _activations(case: Case, system: System, shares: Shares) -> dict[str, float]
 
 
 def _gradients(
-    case: Case, system: System, shares: Shares, hidden: float
+    case: ParadlCase, system: ParadlSystem, shares: BandwidthShares, hidden: float
 ) -> dict[str, float]:
     """Return the sums of gradients: in a group that splits samples, and over groups."""
     size = float(system.element * case.weights)

@@ -10,11 +10,11 @@ others' files in between: b of this reader, B of all.
 
 from dataclasses import dataclass
 
-from jaxdist.oracle.published.paradl.system import System
+from jaxdist.oracle.published.paradl.system import ParadlSystem
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class InputDemand:
     """What a step reads."""
 
     batch: float
@@ -23,7 +23,7 @@ class Reading:
     """Samples that all read."""
 
 
-def seconds(reading: Reading, compute: float, system: System) -> float:
+def seconds(reading: InputDemand, compute: float, system: ParadlSystem) -> float:
     """Return the seconds until the samples of a step are there.
 
     Args:
@@ -35,6 +35,8 @@ def seconds(reading: Reading, compute: float, system: System) -> float:
     return own + (reading.total - reading.batch) / system.shared.value
 
 
-def stall(reading: Reading, compute: float, train: float, system: System) -> float:
+def stall(
+    reading: InputDemand, compute: float, train: float, system: ParadlSystem
+) -> float:
     """Return the seconds that a step waits for its samples: what `train` is shorter."""
     return max(seconds(reading, compute, system) - train, 0.0)

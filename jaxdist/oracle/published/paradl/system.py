@@ -4,80 +4,86 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.sourced_number import Number
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 
 _STREAM: Final = 0.88
 """Share of the datasheet's memory bandwidth that copies reach, about."""
-_CROWDED: Final = Number(2.0, "published: phi of leaders in a log of ParaDL's tool")
-_STAGED_ALPHA: Final = Number(20.11e-6, "published: constants of ParaDL's tool")
-_REACHED: Final = Number(0.79, "fitted: by hand, ParaDL's profile of VGG16")
-_WIDTH: Final = Number(32.0, "assumed: features that a kernel makes at least")
-_CALL: Final = Number(1e-3, "assumed: ten calls from Python, 0.1 ms each")
-_LOADER: Final = Number(400.0, "assumed: four loaders a device, 100 images/s each")
-_SHARED: Final = Number(42e3, "fitted: by hand, one run of ResNet50 on 64 GPUs")
-_OVERLAP: Final = Number(0.0, "published: ChainerMN sums after the backward pass")
+_CROWDED: Final = SourcedNumber(
+    2.0, "published: phi of leaders in a log of ParaDL's tool"
+)
+_STAGED_ALPHA: Final = SourcedNumber(20.11e-6, "published: constants of ParaDL's tool")
+_REACHED: Final = SourcedNumber(0.79, "fitted: by hand, ParaDL's profile of VGG16")
+_WIDTH: Final = SourcedNumber(32.0, "assumed: features that a kernel makes at least")
+_CALL: Final = SourcedNumber(1e-3, "assumed: ten calls from Python, 0.1 ms each")
+_LOADER: Final = SourcedNumber(
+    400.0, "assumed: four loaders a device, 100 images/s each"
+)
+_SHARED: Final = SourcedNumber(42e3, "fitted: by hand, one run of ResNet50 on 64 GPUs")
+_OVERLAP: Final = SourcedNumber(
+    0.0, "published: ChainerMN sums after the backward pass"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reach:
+class RingLink:
     """How devices are connected that are within one part of the machine."""
 
     devices: int
     """The most that are in such a part."""
-    alpha: Number
+    alpha: SourcedNumber
     """Seconds that a message takes without its bytes."""
-    bandwidth: Number
+    bandwidth: SourcedNumber
     """Bytes a second of the slowest link between two neighbours in a ring."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class System:
+class ParadlSystem:
     """Constants of the model; those that are fitted are arguments, not fields."""
 
     host: int
     """Devices of a host."""
-    reaches: tuple[Reach, ...]
+    reaches: tuple[RingLink, ...]
     """Innermost first: a host, a leaf switch, a rack, the machine."""
-    staged: Number
+    staged: SourcedNumber
     """Bytes a second between a device and its host."""
-    peak: Number
+    peak: SourcedNumber
     """FLOPs a second."""
-    memory: Number
+    memory: SourcedNumber
     """Bytes a second that layers without weights read and write."""
-    crowded: Number = _CROWDED
+    crowded: SourcedNumber = _CROWDED
     """Contention of sums over one device of each group, beyond a leaf switch."""
-    staged_alpha: Number = _STAGED_ALPHA
+    staged_alpha: SourcedNumber = _STAGED_ALPHA
     """Seconds of a message that goes through hosts, without its bytes."""
-    reached: Number = _REACHED
+    reached: SourcedNumber = _REACHED
     """Share of `peak` in convolutions."""
-    width: Number = _WIDTH
+    width: SourcedNumber = _WIDTH
     """A convolution with fewer features takes as long as one with so many."""
-    call: Number = _CALL
+    call: SourcedNumber = _CALL
     """Seconds that a layer with split features costs more than its kernels."""
-    loader: Number = _LOADER
+    loader: SourcedNumber = _LOADER
     """Samples a second that a device's loaders make ready at least."""
-    shared: Number = _SHARED
+    shared: SourcedNumber = _SHARED
     """Files a second that the file system of all opens."""
-    overlap: Number = _OVERLAP
+    overlap: SourcedNumber = _OVERLAP
     """Share of the backward pass behind which gradients may be summed."""
     element: int = 4
     """Bytes."""
 
-    def reach(self, devices: int) -> Reach:
+    def reach(self, devices: int) -> RingLink:
         """Return how so many neighbouring devices are connected."""
         return next(
             (one for one in self.reaches if devices <= one.devices), self.reaches[-1]
         )
 
 
-def system_of(cluster: Cluster) -> System:
+def system_of(cluster: Cluster) -> ParadlSystem:
     """Return the constants of a cluster: a ring crosses one port at a time."""
     reaches = (
-        Reach(devices=devices, alpha=level.alpha, bandwidth=_hop(cluster, place))
+        RingLink(devices=devices, alpha=level.alpha, bandwidth=_hop(cluster, place))
         for place, (devices, level) in enumerate(zip(cluster.sizes, cluster.levels))
     )
     device, peak = cluster.device, cluster.device.peak("float32")
-    return System(
+    return ParadlSystem(
         host=cluster.levels[0].size,
         reaches=tuple(reaches),
         staged=cluster.host_link or cluster.levels[0].bandwidth,
@@ -86,7 +92,7 @@ def system_of(cluster: Cluster) -> System:
     )
 
 
-def _hop(cluster: Cluster, place: int) -> Number:
+def _hop(cluster: Cluster, place: int) -> SourcedNumber:
     """Return the bandwidth between neighbours of a ring that spans a level.
 
     In a host it is what a device sends. Beyond, the ring leaves a host by one of its
