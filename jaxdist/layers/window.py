@@ -74,7 +74,7 @@ class Window:
                 values=f"{self.rows} rows over {devices} devices give {self.outputs} "
                 f"by a window of {self.extent}, stride {self.stride}, padding "
                 f"{self.pads}",
-                remedy="jaxdist.train.layout.lay_out(task, plan, mesh, shapes)",
+                remedy="jaxdist.train.build_layout.lay_out(task, plan, mesh, shapes)",
             )
 
     def cut(self, axis: str, block: int, layer: str = "") -> "Window":

@@ -17,7 +17,7 @@ from pathlib import Path
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import SingleDeviceSharding
 from jaxdist.core.errors import BadInput
-from jaxdist.train import stored
+from jaxdist.train.checkpoint import reader
 from jaxdist.train.checkpoint.checkpoints import Checkpoints
 from jaxdist.train.state import TrainState
 
@@ -44,7 +44,7 @@ while refused is None and step < 20:
         refused = error
 limit(resource.RLIM_INFINITY)
 left = [path.name for path in folder.iterdir()]
-damage = [stored.verify(folder / str(s)) for s in stored.steps(folder)]
+damage = [reader.verify(folder / str(s)) for s in reader.steps(folder)]
 if how == "disk":
     (folder / "1").rename(folder / "gone")
     import shutil; shutil.rmtree(folder / "gone")

@@ -17,7 +17,7 @@ import jax.numpy as jnp, numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxdist.train import stored
+from jaxdist.train.checkpoint import reader
 from jaxdist.train.checkpoint.checkpoints import Checkpoints
 from jaxdist.train.checkpoint.checksum import params_digest
 from jaxdist.train.state import TrainState
@@ -45,7 +45,7 @@ for step in (1, 2):
     checkpoints.save(numbers(step))
 checkpoints.wait()
 multihost_utils.sync_global_devices("saved")
-alone = [stored.verify(folder / str(step)) for step in (1, 2)]
+alone = [reader.verify(folder / str(step)) for step in (1, 2)]
 multihost_utils.sync_global_devices("verified")
 if rank == 0:
     for path in (folder / "2" / "state").rglob("d/*"):
