@@ -48,7 +48,7 @@ class Block:
 def pages() -> list[Path]:
     """Return the pages in the order in which they are read."""
     first = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-    return [*first, *sorted((ROOT / "docs").glob("*.md"))]
+    return [*first, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: Path) -> Iterator[Block]:

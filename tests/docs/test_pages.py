@@ -19,6 +19,7 @@ PAGES = CI["pages"]()
 BLOCKS = [block for page in PAGES for block in CI["blocks"](page)]
 LANGUAGES = {"bash", "python", "text", "json", "yaml"}
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+DECISIONS = ROOT / "docs" / "adr"
 EXTERNAL = ("http://", "https://", "#", "mailto:")
 
 
@@ -86,7 +87,7 @@ def test_python_is_python_and_imports_what_exists(block):
             assert all(hasattr(module, alias.name) for alias in node.names)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     links = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
     inner = [link for link in links if not link.startswith(EXTERNAL)]
@@ -115,4 +116,17 @@ def test_the_tree_of_the_readme_is_the_tree():
 def test_every_page_is_listed_in_the_readme():
     text = (ROOT / "README.md").read_text()
     for page in PAGES[1:]:
-        assert f"({page.relative_to(ROOT)})" in text
+        if page.parent != DECISIONS or page.name == "README.md":
+            assert f"({page.relative_to(ROOT)})" in text
+
+
+def test_every_decision_is_listed_once_in_its_index_and_numbers_have_no_gap():
+    index = (DECISIONS / "README.md").read_text()
+    row = r"^\| (\d{4}) \| \[(.+)\]\((.+)\) \|"
+    listed = re.findall(row, index, re.MULTILINE)
+    files = sorted(p for p in DECISIONS.glob("*.md") if p.name != "README.md")
+    assert [name for *_, name in listed] == [p.name for p in files]
+    for place, ((number, title, name), page) in enumerate(zip(listed, files), 1):
+        assert int(number) == place
+        assert name.startswith(f"{number}-")
+        assert page.read_text().startswith(f"# {place}. {title}\n")
