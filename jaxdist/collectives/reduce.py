@@ -14,7 +14,9 @@ Axes = tuple[str, ...]
 Tree = TypeVar("Tree")
 
 
-def sum_shares(leaves: Sequence[jax.Array], axes: Sequence[Axes]) -> list[jax.Array]:
+def all_reduce_leaves(
+    leaves: Sequence[jax.Array], axes: Sequence[Axes]
+) -> list[jax.Array]:
     """Sum each leaf over its axes, so that the devices along them hold the whole.
 
     Scalars and vectors of one dtype travel as one array. Besides being short, some are

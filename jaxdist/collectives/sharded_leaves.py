@@ -20,7 +20,7 @@ from jaxdist.core.dtypes import wide
 ShardDims = Sequence[int | None]
 
 
-def join(
+def all_gather(
     shards: Sequence[jax.Array],
     dims: ShardDims,
     axis: str,
@@ -38,15 +38,19 @@ def join(
     with jax.named_scope(f"join_{axis}"):
         for i in _matrices(shards, dims):
             x, dim = shards[i], dims[i] or 0
-            whole[i] = _read(x, axis, dim, codec) if codec else joined(x, axis, dim)
+            whole[i] = (
+                _read(x, axis, dim, codec) if codec else all_gather_array(x, axis, dim)
+            )
         for places in _vectors(shards, dims):
-            packed = joined(jnp.concatenate([shards[i] for i in places])[None], axis)
+            packed = all_gather_array(
+                jnp.concatenate([shards[i] for i in places])[None], axis
+            )
             for i, part in _cut(packed, places, [shards[i].size for i in places]):
                 whole[i] = part.reshape(-1)
     return whole
 
 
-def deal(
+def reduce_scatter(
     whole: Sequence[jax.Array],
     dims: ShardDims,
     axis: str,
@@ -67,13 +71,15 @@ def deal(
             parts[i] = psum_scatter(full, axis, via, dims[i] or 0)
         for places in _vectors(whole, dims):
             rows = [whole[i].reshape(devices, -1) for i in places]
-            packed = dealt(jnp.concatenate(rows, 1), axis, 0)
+            packed = reduce_scatter_array(jnp.concatenate(rows, 1), axis, 0)
             for i, part in _cut(packed, places, [row.shape[1] for row in rows]):
                 parts[i] = part.reshape(-1)
     return parts
 
 
-def own(whole: Sequence[jax.Array], dims: ShardDims, axis: str) -> list[jax.Array]:
+def local_shard(
+    whole: Sequence[jax.Array], dims: ShardDims, axis: str
+) -> list[jax.Array]:
     """Cut this device's part out of each array."""
     devices, me = lax.axis_size(axis), lax.axis_index(axis)
 
@@ -85,7 +91,7 @@ def own(whole: Sequence[jax.Array], dims: ShardDims, axis: str) -> list[jax.Arra
     return [x if dim is None else cut(x, dim) for x, dim in pairs]
 
 
-def joined(x: jax.Array, axis: str, dim: int = 0) -> jax.Array:
+def all_gather_array(x: jax.Array, axis: str, dim: int = 0) -> jax.Array:
     """Join what the devices along an axis hold of one array, along a dim of it."""
     if x.dtype.itemsize != 2:
         return lax.all_gather(x, axis, axis=dim, tiled=True)
@@ -103,7 +109,7 @@ def _read(x: jax.Array, axis: str, dim: int, codec: Codec) -> jax.Array:
     return jnp.moveaxis(rows.reshape(-1, *front.shape[1:]), 0, dim)
 
 
-def dealt(x: jax.Array, axis: str, dim: int) -> jax.Array:
+def reduce_scatter_array(x: jax.Array, axis: str, dim: int) -> jax.Array:
     """Sum one array over an axis, in at least float32, and keep a part of a dim."""
     full = x.astype(wide(x.dtype))
     return lax.psum_scatter(full, axis, scatter_dimension=dim, tiled=True)

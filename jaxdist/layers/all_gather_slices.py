@@ -24,7 +24,7 @@ def joined(x: jax.Array, dim: int, axis: str) -> jax.Array:
         dim: the dim that is sliced.
         axis: the manual axis along which devices have the slices.
     """
-    return sharded_leaves.joined(x, axis, dim)
+    return sharded_leaves.all_gather_array(x, axis, dim)
 
 
 def _forward(x: jax.Array, dim: int, axis: str) -> tuple[jax.Array, None]:
@@ -32,7 +32,7 @@ def _forward(x: jax.Array, dim: int, axis: str) -> tuple[jax.Array, None]:
 
 
 def _backward(dim: int, axis: str, saved: None, ct: jax.Array) -> tuple[jax.Array]:
-    return (sharded_leaves.dealt(ct, axis, dim).astype(ct.dtype),)
+    return (sharded_leaves.reduce_scatter_array(ct, axis, dim).astype(ct.dtype),)
 
 
 joined.defvjp(_forward, _backward)

@@ -115,7 +115,7 @@ def gradients(
     """Yield the exact sums of gradients and loss, a row for arrays of a size.
 
     Scalars and vectors that are summed over the same axes travel as one array
-    (`jaxdist.collectives.reduce.sum_shares`).
+    (`jaxdist.collectives.reduce.all_reduce_leaves`).
 
     Args:
         plan: the layout.

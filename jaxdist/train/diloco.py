@@ -24,7 +24,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.primitives import reduce
-from jaxdist.collectives.reduce import sum_shares
+from jaxdist.collectives.reduce import all_reduce_leaves
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.core.plan.outer import OuterConfig
@@ -172,7 +172,7 @@ def _averaged(
     replicas, plain = lax.axis_size(AXIS), len(sync.exactly)
     running, tree = jax.tree.flatten(stats)
     given = [*apart[:plain], *running * sync.statistics]
-    total = sum_shares(given, [(AXIS,)] * len(given))
+    total = all_reduce_leaves(given, [(AXIS,)] * len(given))
     if sync.packed:
         sums = reduce(apart[plain:], AXIS, sync.method, step=step).total
         total[plain:plain] = sums

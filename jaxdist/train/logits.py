@@ -1,8 +1,8 @@
-"""Logits: how surprising a label is among them, and the likeliest one, whole or split.
+"""Logits: cross entropy and argmax, of a whole vocabulary or of one split over devices.
 
 Of logits that lie in slices over the tensor axis, no device needs more than its own:
 
-    surprise(label) = log sum_v exp(l_v - m) - (l_label - m),   m = max_v l_v
+    cross_entropy(label) = log sum_v exp(l_v - m) - (l_label - m),   m = max_v l_v
 
 is one maximum and two sums over the devices (Shoeybi et al. 2019, arXiv:1909.08053,
 section 3).
@@ -23,10 +23,10 @@ from jaxdist.layers.tensor_role import AXIS
 class VocabLogits(Protocol):
     """Reads the logits of a vocabulary as they lie on a device."""
 
-    def surprise(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
+    def cross_entropy(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
         """Return the cross entropy of each label, `[B, ...]`, nats."""
 
-    def likeliest(self, logits: jax.Array) -> jax.Array:
+    def argmax(self, logits: jax.Array) -> jax.Array:
         """Return the first label of the largest logit, int `[B, ...]`."""
 
 
@@ -35,17 +35,17 @@ class UnsplitLogits:
     """Logits `[B, ..., vocabulary]`.
 
     >>> label = jnp.asarray([2])
-    >>> round(float(UnsplitLogits().surprise(jnp.zeros((1, 4)), label)[0]), 4)
+    >>> round(float(UnsplitLogits().cross_entropy(jnp.zeros((1, 4)), label)[0]), 4)
     1.3863
     """
 
-    def surprise(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
+    def cross_entropy(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
         """Return the cross entropy of each label, `[B, ...]`, nats."""
         return optax.softmax_cross_entropy_with_integer_labels(
             logits.astype(wide(logits.dtype)), labels
         )
 
-    def likeliest(self, logits: jax.Array) -> jax.Array:
+    def argmax(self, logits: jax.Array) -> jax.Array:
         """Return the first label of the largest logit, int `[B, ...]`."""
         return logits.argmax(-1)
 
@@ -54,7 +54,7 @@ class UnsplitLogits:
 class VocabParallelLogits:
     """Logits `[B, ..., vocabulary / devices]`, a slice on each device of tensor."""
 
-    def surprise(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
+    def cross_entropy(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
         """Return the cross entropy of each label, `[B, ...]`, nats, on every device."""
         logits, count = logits.astype(wide(logits.dtype)), logits.shape[-1]
         # The maximum keeps the exponentials small; the loss does not depend on it.
@@ -68,7 +68,7 @@ class VocabParallelLogits:
         total, found = lax.psum(jnp.stack(parts), AXIS)
         return jnp.log(total) - found
 
-    def likeliest(self, logits: jax.Array) -> jax.Array:
+    def argmax(self, logits: jax.Array) -> jax.Array:
         """Return the first label of the largest logit, int `[B, ...]`."""
         best, place = logits.max(-1), logits.argmax(-1)
         place = place + _first(logits.shape[-1], place.dtype)

@@ -9,7 +9,7 @@ from flax import nnx
 from jax import lax
 
 from jaxdist.collectives.compress.codec import Codec
-from jaxdist.collectives.sharded_leaves import join
+from jaxdist.collectives.sharded_leaves import all_gather
 from jaxdist.partition import fsdp
 from jaxdist.train.layout import Layout
 from jaxdist.train.objective import Batch, cast
@@ -38,7 +38,7 @@ def whole(
     if wanted is not None:
         dims = [d if want else None for d, want in zip(dims, wanted, strict=True)]
     used = [cast(x, layout.task.dtype) if x.ndim > 1 else x for x in held]
-    return join(used, dims, fsdp.AXIS, codec)
+    return all_gather(used, dims, fsdp.AXIS, codec)
 
 
 def later(

@@ -103,7 +103,7 @@ class Classification(Objective):
         if isinstance(outputs, tuple):
             main, *others = (self.losses(each, batch) for each in outputs)
             return main + self.auxiliary * sum(others)
-        return UnsplitLogits().surprise(outputs, batch["label"])
+        return UnsplitLogits().cross_entropy(outputs, batch["label"])
 
     def right(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return whether each sample's largest logit is its label, bool [B]."""
@@ -125,11 +125,11 @@ class NextToken(Objective):
 
     def losses(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return the mean cross entropy over each sample's tokens, [B], nats."""
-        return self.logits.surprise(outputs, batch["target"]).mean(-1)
+        return self.logits.cross_entropy(outputs, batch["target"]).mean(-1)
 
     def right(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return whether each token's largest logit is its target, bool [B, T]."""
-        return self.logits.likeliest(outputs) == batch["target"]
+        return self.logits.argmax(outputs) == batch["target"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,13 +178,13 @@ class Captioning(Objective):
 
     def losses(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return the mean cross entropy over each caption's words, [B], nats."""
-        each = self.logits.surprise(outputs, batch["target"])
+        each = self.logits.cross_entropy(outputs, batch["target"])
         asked = _words(batch).astype(each.dtype)
         return (each * asked).sum(-1) / jnp.maximum(asked.sum(-1), 1)
 
     def right(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return whether each word's largest logit is its target, bool [B, L]."""
-        return self.logits.likeliest(outputs) == batch["target"]
+        return self.logits.argmax(outputs) == batch["target"]
 
     def asked(self, right: jax.Array, batch: Batch) -> jax.Array:
         """Return which targets are a word or the end, bool [B, L]."""

@@ -21,8 +21,8 @@ import optax
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.reduce import sum_shares
-from jaxdist.collectives.sharded_leaves import deal, join, own
+from jaxdist.collectives.reduce import all_reduce_leaves
+from jaxdist.collectives.sharded_leaves import all_gather, local_shard, reduce_scatter
 from jaxdist.partition import fsdp
 from jaxdist.partition.global_norm_axes import axes_of
 from jaxdist.partition.gradient_buckets import GradientReduction
@@ -133,14 +133,14 @@ def _flowing(
 
     def move(grads: SlotArrays, opt: Any, params: SlotArrays) -> tuple[SlotArrays, Any]:
         leaves, tree = jax.tree.flatten(grads)
-        summed = sum_shares(leaves, sums.exactly)
+        summed = all_reduce_leaves(leaves, sums.exactly)
         new: tuple[SlotArrays, Any] = _moved(
             layout, params, opt, jax.tree.unflatten(tree, summed)
         )
         return new
 
     losses, stats, params, opt = async_steps.run(layout, state, batch, move)
-    (loss,) = sum_shares([losses.mean()], [layout.plan.sum_axes])
+    (loss,) = all_reduce_leaves([losses.mean()], [layout.plan.sum_axes])
     return loss, stats, params, opt, state.feedback
 
 
@@ -215,12 +215,12 @@ def _reduced(
     params, names = layout.held.params, [leaf.name for leaf in layout.leaves]
     dealt, dims = grads, layout.shared_dims
     if layout.shares:
-        dealt = deal(grads, dims, fsdp.AXIS, reduction.scatter)
+        dealt = reduce_scatter(grads, dims, fsdp.AXIS, reduction.scatter)
     leaves = [
         x.astype(leaf.dtype) for x, leaf in zip(dealt, layout.leaves, strict=True)
     ]
     over = [plan.sum_axes, *reduction.exactly]
-    loss, *leaves = sum_shares([loss, *leaves], over)
+    loss, *leaves = all_reduce_leaves([loss, *leaves], over)
     leaves, left = error_feedback.summed(
         plan.reduce, reduction, names, leaves, state.feedback, state.step
     )
@@ -232,7 +232,7 @@ def _moved(layout: Layout, before: Any, opt: Any, grads: Any) -> tuple[Any, Any]
     held, tree = jax.tree.flatten(before)
     apart = layout.shares and not layout.joins
     if apart:
-        held = own(held, layout.shared_dims, fsdp.AXIS)
+        held = local_shard(held, layout.shared_dims, fsdp.AXIS)
     params = jax.tree.unflatten(tree, held)
     # optax counts steps in int32 and lets jax promote them, also where a user or a
     # test has asked for strict promotion.
@@ -243,7 +243,7 @@ def _moved(layout: Layout, before: Any, opt: Any, grads: Any) -> tuple[Any, Any]
         updates, opt = move.update(grads, opt, params, squares=squares, total=total)
         params = optax.apply_updates(params, updates)
     if apart:
-        leaves = join(jax.tree.leaves(params), layout.shared_dims, fsdp.AXIS)
+        leaves = all_gather(jax.tree.leaves(params), layout.shared_dims, fsdp.AXIS)
         params = jax.tree.unflatten(tree, leaves)
     return params, opt
 
@@ -254,7 +254,7 @@ def _squares(layout: Layout, tree: Any) -> Any:
     given = zip(layout.leaves, leaves_in(tree), strict=True)
     over = [axes_of(leaf) for leaf, x in given if not masked(x)]
     with jax.named_scope("whole_lengths"):
-        return jax.tree.unflatten(shape, sum_shares(own, over))
+        return jax.tree.unflatten(shape, all_reduce_leaves(own, over))
 
 
 def _total(layout: Layout, squares: Any) -> jax.Array:

@@ -18,7 +18,7 @@ from jaxdist.launch.devices.platform import find_platform
 from jaxdist.launch.devices.prepare import PreparedDevices, prepare_devices
 from jaxdist.launch.distributed.environment import was_placed
 from jaxdist.launch.distributed.initialize import WATCHED_S, join
-from jaxdist.launch.distributed.process_group import company
+from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.run_folder.folder import write_whole
 from jaxdist.meshes.clusters.load import find
 
@@ -45,7 +45,7 @@ def calibrate(args: Namespace) -> CalibrationReport:
     cluster = None if args.cluster is None else _measured(args)
     if was_placed(os.environ):
         join(WATCHED_S)
-    mine = company()
+    mine = process_group()
     devices = _devices(args, cluster, mine.count)
     largest = _largest(args, cluster, devices)
     prepared = prepare_devices(Plan(mesh=MeshShape(data=devices)), explicit=True)

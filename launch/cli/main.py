@@ -21,7 +21,7 @@ from jaxdist.core.errors import (
 )
 from jaxdist.launch.cli import commands
 from jaxdist.launch.cli.parser import CommandParser
-from jaxdist.launch.distributed.process_group import AGAIN, company
+from jaxdist.launch.distributed.process_group import AGAIN, process_group
 from jaxdist.launch.terminal.console import print_error
 
 EXIT_CODES: Final = "exit codes: 0 done, 1 failed, 2 bad input, 75 try again"
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return code
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             code = _tell(error)
-    return company().leave(code)
+    return process_group().leave(code)
 
 
 def command_names() -> tuple[str, ...]:
@@ -128,7 +128,7 @@ def _tell(error: BaseException) -> int:
 
 def _once(code: int, say: Callable[[], object]) -> int:
     """Say what several processes may have met alike, in one of them."""
-    with company().speaking() as mine:
+    with process_group().speaking() as mine:
         if mine:
             say()
     return code

@@ -20,7 +20,7 @@ from jaxdist.launch.devices.jax_environment import (
 from jaxdist.launch.devices.malloc import keep_pages
 from jaxdist.launch.devices.platform import find_platform
 from jaxdist.launch.distributed.environment import planned
-from jaxdist.launch.distributed.process_group import company
+from jaxdist.launch.distributed.process_group import process_group
 
 FAKE_LIMIT: Final = 64
 """Fake devices that are made without being asked for by number."""
@@ -68,7 +68,7 @@ def prepare_devices(
     """
     platform = find_platform(os.environ)
     notes = [platform.unused] if platform.unused else []
-    processes = company().count
+    processes = process_group().count
     plan, note = _at_hand(plan, processes, written or planned(os.environ, processes))
     notes += [note] if note else []
     wanted = -(-min(plan.mesh.devices, FAKE_LIMIT) // processes)
@@ -187,7 +187,7 @@ def _too_large(plan: Plan, small: Plan, devices: int, platform: str) -> BadInput
         for axis, size in plan.mesh.items()
         if size != new[axis]
     ]
-    processes = company().count
+    processes = process_group().count
     before = f"JAX_NUM_CPU_DEVICES={plan.mesh.devices} jaxdist ..."
     if platform != "cpu":
         before = f"JAX_PLATFORMS=cpu {before}"

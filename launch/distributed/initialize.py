@@ -10,7 +10,7 @@ from typing import Final
 
 from jaxdist.core.errors import RetryableError
 from jaxdist.launch.distributed.environment import CLUSTER, START, place
-from jaxdist.launch.distributed.process_group import company
+from jaxdist.launch.distributed.process_group import process_group
 
 _EACH_S: Final = 5.0
 _PAUSE_S: Final = 0.1
@@ -77,7 +77,7 @@ def join(silence_s: int = _SILENCE_S) -> int:
     """
     if method := os.environ.get(CLUSTER):
         _initialize(silence_s, method=method)
-        return company().rank
+        return process_group().rank
     rank, count, coordinator = place()
     if rank:
         wait_until_reached(rank, coordinator, _REACHED_S)

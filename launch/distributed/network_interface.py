@@ -5,7 +5,7 @@ import socket
 from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.launch.distributed.process_group import ProcessGroup, coordinator
+from jaxdist.launch.distributed.process_group import ProcessGroup, coordinator_host
 
 _WAIT_MS: Final = 60_000
 _ANY_PORT: Final = 9
@@ -29,7 +29,7 @@ def between_hosts(mine: ProcessGroup, interface: str = "") -> str:
         return address_of(interface)
     if mine.store is None:
         return "127.0.0.1"
-    first = way_to(coordinator())
+    first = way_to(coordinator_host())
     mine.store.key_value_set(f"jaxdist/address/{mine.rank}", first)
     told = [
         mine.store.blocking_key_value_get(f"jaxdist/address/{rank}", _WAIT_MS)

@@ -6,7 +6,7 @@ process 1   step 41 ... 42 ... 43, saved      SIGTERM comes here, in step 41: it
                                               that is furthest has begun step 42
 
 Nobody is asked between steps: a poll counts. Only after a signal do threads speak, in
-the store of the company, and polls wait while they do.
+the store of the process group, and polls wait while they do.
 """
 
 import os

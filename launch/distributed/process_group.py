@@ -88,7 +88,7 @@ class ProcessGroup:
                 self.store.blocking_key_value_get(_SPOKEN, _SPOKEN_MS)
 
     def leave(self, code: int) -> int:
-        """Return the exit code of this process, or, having failed in company, end it.
+        """Return the exit code of this process, or, having failed among others, end it.
 
         jax lets a process that ends wait for all others, which wait for this one.
         """
@@ -108,8 +108,8 @@ class ProcessGroup:
         return True
 
 
-def company() -> ProcessGroup:
-    """Return the company of this process, which is alone where it joined nobody."""
+def process_group() -> ProcessGroup:
+    """Return the process group of this process: itself alone where it joined none."""
     state = _joined()
     if state is None or state.client is None:
         return ProcessGroup()
@@ -118,8 +118,8 @@ def company() -> ProcessGroup:
     )
 
 
-def coordinator() -> str:
-    """Return the host at which process 0 of this company listens."""
+def coordinator_host() -> str:
+    """Return the host at which process 0 of this process group listens."""
     address = str(_joined().coordinator_address)
     return address.rpartition(":")[0].strip("[]")
 

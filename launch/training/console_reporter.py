@@ -8,7 +8,7 @@ from typing import Final, Self
 from rich.console import Console
 
 from jaxdist.core.text.formatting import count, percent
-from jaxdist.launch.distributed.process_group import company
+from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.terminal.console import console
 from jaxdist.launch.terminal.progress_bar import ProgressBar
 from jaxdist.launch.terminal.run_header import TerminalRunHeader, many
@@ -115,7 +115,7 @@ def opening(start: TrainingSession) -> TerminalRunHeader:
         plan=job.layout.plan,
         platform=start.prepared.platform,
         fake=start.prepared.platform == "cpu" and job.layout.plan.mesh.devices > 1,
-        processes=company().count,
+        processes=process_group().count,
         model=config.model.name,
         parameters=start.program.parameters,
         data=config.data.name,

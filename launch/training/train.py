@@ -16,7 +16,7 @@ from jaxdist.input.device_feed import Feed, train_feed
 from jaxdist.launch.config.provenance import ResolvedConfig
 from jaxdist.launch.devices.prepare import PreparedDevices
 from jaxdist.launch.distributed.preemption import never, until
-from jaxdist.launch.distributed.process_group import ProcessGroup, company
+from jaxdist.launch.distributed.process_group import ProcessGroup, process_group
 from jaxdist.launch.run_folder.folder import RunFolder, write_whole
 from jaxdist.launch.run_folder.folder_lock import claimed
 from jaxdist.launch.training.checkpoints import RunCheckpointer, open_checkpoints
@@ -68,7 +68,7 @@ def train(
         BadInput: it cannot run as asked; nothing was written.
     """
     jax.config.update("jax_enable_x64", resolved.config.precision == "float64")
-    mine = company()
+    mine = process_group()
     work = looked_through(resolved, prepared, mine)
     with ExitStack() as stack:
         own = work.folder if mine.leads else _aside(stack)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.sharded_leaves import deal, join, own
+from jaxdist.collectives.sharded_leaves import all_gather, local_shard, reduce_scatter
 
 SHAPES = ((4, 6), (8,), (3, 8), (4,), (5,))
 DIMS = (0, 0, 1, 0, None)
@@ -29,7 +29,12 @@ def on_four(run, arrays, specs, outs):
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_joining_what_was_cut_gives_the_whole(dtype):
     whole = leaves(dtype)
-    again = on_four(lambda x: join(own(x, DIMS, "fsdp"), DIMS, "fsdp"), whole, P(), P())
+    again = on_four(
+        lambda x: all_gather(local_shard(x, DIMS, "fsdp"), DIMS, "fsdp"),
+        whole,
+        P(),
+        P(),
+    )
     for a, b in zip(again, whole, strict=True):
         assert a.dtype == b.dtype
         assert (a == b).all()
@@ -38,6 +43,6 @@ def test_joining_what_was_cut_gives_the_whole(dtype):
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_dealing_gives_the_parts_of_the_sum(dtype):
     whole = leaves(dtype)
-    dealt = on_four(lambda x: deal(x, DIMS, "fsdp"), whole, P(), list(SPECS))
+    dealt = on_four(lambda x: reduce_scatter(x, DIMS, "fsdp"), whole, P(), list(SPECS))
     for a, b, dim in zip(dealt, whole, DIMS, strict=True):
         assert (a == (b if dim is None else 4 * b.astype(jnp.float32))).all()

@@ -12,7 +12,7 @@ from jaxdist.launch.config.resolve import resolve
 from jaxdist.launch.devices.prepare import prepare_devices
 from jaxdist.launch.distributed.initialize import join
 from jaxdist.launch.distributed.preemption import PreemptionHandler
-from jaxdist.launch.distributed.process_group import company
+from jaxdist.launch.distributed.process_group import process_group
 
 SLOW_S = 1.0
 """A step with fewer processes: there is time to take one back before the end."""
@@ -29,7 +29,7 @@ def main(folder, count, dies_at, ends_at, *words):
     """
     rank, folder = join(), Path(folder)
     resolved = resolve("digits", words)
-    mine, died = company(), folder / "died"
+    mine, died = process_group(), folder / "died"
     whole = mine.count == int(count)
     with PreemptionHandler(mine) as ends:
         prepared = prepare_devices(resolved.config.plan, explicit=True)
@@ -70,4 +70,4 @@ if __name__ == "__main__":
     except Exception:
         traceback.print_exc()
         # jax would wait for the others, which wait for this one.
-        sys.exit(company().leave(1))
+        sys.exit(process_group().leave(1))

@@ -10,7 +10,7 @@ from pathlib import Path
 from jaxdist.launch.config.resolve import resolve
 from jaxdist.launch.devices.prepare import prepare_devices
 from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.distributed.process_group import company
+from jaxdist.launch.distributed.process_group import process_group
 
 
 def main(trace, dies_at, *words):
@@ -23,7 +23,7 @@ def main(trace, dies_at, *words):
     def traced(batches, start):
         with Path(f"{trace}-{rank}").open("a", buffering=1) as file:
             for step, batch in enumerate(batches, start + 1):
-                if step == int(dies_at) and rank == company().count - 1:
+                if step == int(dies_at) and rank == process_group().count - 1:
                     os.kill(os.getpid(), signal.SIGKILL)
                 held = {}
                 for shard in batch["id"].addressable_shards:

@@ -32,29 +32,31 @@ def logits():
 
 
 def test_surprise_is_that_of_whole_logits(logits):
-    found = sliced(VocabParallelLogits().surprise, logits, LABELS)
+    found = sliced(VocabParallelLogits().cross_entropy, logits, LABELS)
     np.testing.assert_allclose(
-        found, UnsplitLogits().surprise(logits, LABELS), rtol=1e-14
+        found, UnsplitLogits().cross_entropy(logits, LABELS), rtol=1e-14
     )
 
 
 def test_large_logits_do_not_overflow(logits):
     logits = logits + 1e4
-    found = sliced(VocabParallelLogits().surprise, logits, LABELS)
+    found = sliced(VocabParallelLogits().cross_entropy, logits, LABELS)
     np.testing.assert_allclose(
-        found, UnsplitLogits().surprise(logits, LABELS), rtol=1e-9
+        found, UnsplitLogits().cross_entropy(logits, LABELS), rtol=1e-9
     )
 
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
 def test_what_is_not_finite_surfaces(bad, logits):
-    found = sliced(VocabParallelLogits().surprise, logits.at[0, 1, 6].set(bad), LABELS)
+    found = sliced(
+        VocabParallelLogits().cross_entropy, logits.at[0, 1, 6].set(bad), LABELS
+    )
     assert not np.isfinite(found[0, 1])
     assert np.isfinite(found[1]).all()
 
 
 def test_the_likeliest_is_the_first_of_the_largest(logits):
     logits = logits.at[0, 0, jnp.asarray([2, 6])].set(90.0)
-    found = sliced(VocabParallelLogits().likeliest, logits)
+    found = sliced(VocabParallelLogits().argmax, logits)
     assert int(found[0, 0]) == 2
-    np.testing.assert_array_equal(found, UnsplitLogits().likeliest(logits))
+    np.testing.assert_array_equal(found, UnsplitLogits().argmax(logits))

@@ -17,7 +17,7 @@ from jaxdist.train.objective import (
 RNG = np.random.default_rng(0)
 
 
-def surprise(logits, target):
+def cross_entropy(logits, target):
     """Minus the logarithm of the target's softmax, spelt out."""
     logits = np.asarray(logits, np.float64)
     chosen = np.take_along_axis(logits, target[..., None], -1)[..., 0]
@@ -28,7 +28,7 @@ def test_a_label_a_sample():
     logits, label = RNG.normal(size=(6, 5)).astype("f4"), RNG.integers(0, 5, 6)
     batch = {"label": jnp.asarray(label, jnp.int32)}
     losses = Classification().losses(jnp.asarray(logits), batch)
-    np.testing.assert_allclose(losses, surprise(logits, label), rtol=1e-5)
+    np.testing.assert_allclose(losses, cross_entropy(logits, label), rtol=1e-5)
     right = Classification().right(jnp.asarray(logits), batch)
     np.testing.assert_array_equal(right, logits.argmax(-1) == label)
 
@@ -37,7 +37,7 @@ def test_a_label_a_token_is_a_mean_within_the_sample():
     logits, target = RNG.normal(size=(3, 7, 5)).astype("f4"), RNG.integers(0, 5, (3, 7))
     batch = {"target": jnp.asarray(target, jnp.int32)}
     losses = NextToken().losses(jnp.asarray(logits), batch)
-    np.testing.assert_allclose(losses, surprise(logits, target).mean(1), rtol=1e-5)
+    np.testing.assert_allclose(losses, cross_entropy(logits, target).mean(1), rtol=1e-5)
     right = NextToken().right(jnp.asarray(logits), batch)
     np.testing.assert_array_equal(right, logits.argmax(-1) == target)
 
@@ -64,7 +64,7 @@ def captions():
 def test_a_label_a_word_is_a_mean_over_the_words_alone():
     logits, target = RNG.normal(size=(3, 7, 5)).astype("f4"), captions()
     batch = {"target": jnp.asarray(target, jnp.int32)}
-    each = surprise(logits, target)
+    each = cross_entropy(logits, target)
     want = [each[0, :4].mean(), each[1, 0], each[2].mean()]
     losses = Captioning().losses(jnp.asarray(logits), batch)
     np.testing.assert_allclose(losses, want, rtol=1e-5)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.sharded_leaves import join
+from jaxdist.collectives.sharded_leaves import all_gather
 from jaxdist.core.axes import BATCH_AXES
 from jaxdist.core.plan import Plan
 from jaxdist.partition import fsdp
@@ -87,7 +87,7 @@ def whole(layout: Layout, params: SlotArrays) -> SlotArrays:
     if not layout.joins:
         return params
     held, tree = jax.tree.flatten(params)
-    return jax.tree.unflatten(tree, join(held, layout.shared_dims, fsdp.AXIS))
+    return jax.tree.unflatten(tree, all_gather(held, layout.shared_dims, fsdp.AXIS))
 
 
 def shares(layout: Layout) -> int:

@@ -51,7 +51,7 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.distributed.environment import was_placed
     from jaxdist.launch.distributed.initialize import WATCHED_S, join
     from jaxdist.launch.distributed.preemption import PreemptionHandler
-    from jaxdist.launch.distributed.process_group import AGAIN, company
+    from jaxdist.launch.distributed.process_group import AGAIN, process_group
     from jaxdist.launch.training.adapt.cluster_state import (
         adapted,
         machine_of,
@@ -62,7 +62,7 @@ def run(args: Namespace) -> int:
 
     if was_placed(os.environ):
         join(WATCHED_S)
-    mine = company()
+    mine = process_group()
     with PreemptionHandler(mine) as ends:
         with mine.in_turn("settings"):
             # One process is profiled: traces of several on a host have the same name.

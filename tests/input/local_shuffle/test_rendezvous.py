@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 
 from jaxdist.input import ArraySource, Keep, Partial, loader
 from jaxdist.launch.distributed.network_interface import between_hosts
-from jaxdist.launch.distributed.process_group import company
+from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.distributed.initialize import join
 
 rank = join()
@@ -28,7 +28,7 @@ source = ArraySource({"x": np.arange(160), "y": np.arange(160.0)})
 mesh = Mesh(np.asarray(jax.devices()), ("data",))
 how = dict(global_batch=16, shuffle=Partial(q=0.5, partitions=4), mesh=mesh)
 seen = []
-with loader(source, keep=Keep(interface=between_hosts(company())), **how) as batches:
+with loader(source, keep=Keep(interface=between_hosts(process_group())), **how) as batches:
     own = batches.kept.keeping
     for _ in range(25):
         batch = next(batches)

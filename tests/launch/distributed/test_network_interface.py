@@ -18,10 +18,10 @@ from jaxdist.launch.testbed.hosts import EmulatedCluster
 
 ASK = """
 from jaxdist.launch.distributed.network_interface import between_hosts
-from jaxdist.launch.distributed.process_group import company
+from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.distributed.initialize import join
 join()
-print(between_hosts(company()))
+print(between_hosts(process_group()))
 """
 
 

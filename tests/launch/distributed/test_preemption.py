@@ -14,7 +14,7 @@ from jaxdist.launch.launchers.processes.loopback import Loopback
 
 BEGIN = """
 import hashlib, os, signal, sys, threading, time
-from jaxdist.launch.distributed.process_group import company
+from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.distributed.initialize import join
 from jaxdist.launch.distributed.preemption import PreemptionHandler, until
 
@@ -33,7 +33,7 @@ def python(text):
 @pytest.mark.parametrize("at", [0, 2])
 def test_all_end_at_the_same_poll_whoever_was_asked(at):
     text = f"""
-        with PreemptionHandler(company()) as ends:
+        with PreemptionHandler(process_group()) as ends:
             polls = 0
             while not ends():
                 polls += 1
@@ -53,7 +53,7 @@ def test_all_end_at_the_same_poll_whoever_was_asked(at):
 
 def test_nobody_asked_polls_are_false_and_all_leave():
     text = """
-        with PreemptionHandler(company()) as ends:
+        with PreemptionHandler(process_group()) as ends:
             print(any(ends() for _ in range(1000)))
     """
     done = Loopback(2).run(python(text), timeout=60)
@@ -62,7 +62,7 @@ def test_nobody_asked_polls_are_false_and_all_leave():
 
 def test_before_the_first_poll_a_process_leaves_at_once_while_it_computes():
     text = """
-        with PreemptionHandler(company()):
+        with PreemptionHandler(process_group()):
             threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
             # As a compiler does, in C: no handler of Python's runs meanwhile.
             hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
@@ -74,7 +74,7 @@ def test_before_the_first_poll_a_process_leaves_at_once_while_it_computes():
 
 def test_batches_end_where_a_poll_is_true():
     text = """
-        with PreemptionHandler(company()) as ends:
+        with PreemptionHandler(process_group()) as ends:
             for batch in until(range(10**9), ends):
                 if batch == 7:
                     os.kill(os.getpid(), signal.SIGTERM)
@@ -87,7 +87,7 @@ def test_batches_end_where_a_poll_is_true():
 
 def test_outside_the_signal_is_what_it_was():
     text = """
-        with PreemptionHandler(company()):
+        with PreemptionHandler(process_group()):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(60)

@@ -5,17 +5,17 @@ import textwrap
 
 import pytest
 
-from jaxdist.launch.distributed.process_group import ProcessGroup, company
+from jaxdist.launch.distributed.process_group import ProcessGroup, process_group
 from jaxdist.launch.launchers.processes.group import ProcessesFailed
 from jaxdist.launch.launchers.processes.loopback import Loopback
 
 BEGIN = """
 import sys, time
 from pathlib import Path
-from jaxdist.launch.distributed.process_group import company
+from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.distributed.initialize import join
 
-rank, mine = join(), company()
+rank, mine = join(), process_group()
 """
 
 
@@ -64,7 +64,7 @@ def test_who_has_failed_does_not_wait_for_those_who_wait():
 
 
 def test_a_process_on_its_own_asks_nobody():
-    alone = company()
+    alone = process_group()
     assert alone == ProcessGroup()
     assert alone.leads
     with alone.in_turn("one"), alone.speaking() as first:

@@ -232,7 +232,7 @@ def test_nothing_is_adapted_to_without_a_cluster(capsys):
 
 BEGIN = """
 import os, sys, time
-from jaxdist.launch.distributed.process_group import company
+from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.distributed.initialize import join
 
 rank = join()
@@ -247,7 +247,7 @@ def test_all_pause_before_the_same_step_each_time_that_one_asks():
     text = """
         from jaxdist.launch.distributed.synced_pause import SyncedPause
 
-        due, mine, step = [], company(), 0
+        due, mine, step = [], process_group(), 0
         with SyncedPause(mine, 3) as agreed:
             while len(due) < 3:
                 step += 1
@@ -271,7 +271,7 @@ def test_all_sound_and_the_first_process_hears_of_all_pairs():
     text = """
         from jaxdist.launch.training.adapt.link_probe import LinkProbe
 
-        sounder = LinkProbe(company(), 1 << 16)
+        sounder = LinkProbe(process_group(), 1 << 16)
         for _ in range(2):
             found = sounder()
             print(found and (sorted(found.rates), min(found.rates.values()) > 0))

@@ -12,11 +12,11 @@ DOCS = Path(__file__).parents[3] / "docs"
 TRAIN = f"{sys.executable} -m jaxdist.launch train"
 BEGIN = """
 import sys, time
-from jaxdist.launch.distributed.process_group import company
+from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.distributed.initialize import join
 from jaxdist.launch.training.preflight import check_alike, check_clocks
 
-rank, mine = join(), company()
+rank, mine = join(), process_group()
 """
 
 

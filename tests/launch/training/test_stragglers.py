@@ -15,12 +15,12 @@ from jaxdist.launch.training.monitor.straggler_stats import ProcessStepTime, beh
 BEGIN = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
-from jaxdist.launch.distributed.process_group import company
+from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.distributed.initialize import join
 from jaxdist.launch.training.monitor.stragglers import StragglerMonitor
 
 rank, path = join(), Path(sys.argv[1])
-mine = company()
+mine = process_group()
 
 def computes(seconds):
     end = time.thread_time() + seconds

@@ -16,12 +16,12 @@ from jaxdist.launch.training.monitor.watchdog import limit_s
 BEGIN = """
 import os, signal, sys, time
 from pathlib import Path
-from jaxdist.launch.distributed.process_group import company
+from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.distributed.initialize import join
 from jaxdist.launch.training.monitor.watchdog import HangWatchdog
 
 rank = join(600) if "JAXDIST_RANK" in os.environ else 0
-mine, stacks = company(), Path(sys.argv[1])
+mine, stacks = process_group(), Path(sys.argv[1])
 
 def steps(watch, number, seconds=0.02):
     for step in range(1, number + 1):
