@@ -1,4 +1,4 @@
-"""The digits data set: 1,797 handwritten digits, bundled with scikit-learn.
+"""The digits data set: 1,797 handwritten digits, bundled (`digits.npz`).
 
 1,437 train, 360 (a stratified fifth) test. On disk 8x8 with values 0 to 16, as a TFDS
 data set of ArrayRecord files; read as 16x16x1 in [0, 1], each pixel doubled.
@@ -49,8 +49,7 @@ def decode(features: Arrays) -> Arrays:
 def build(directory: Path) -> None:
     """Write the data set into `directory/digits`, in a process of its own.
 
-    scikit-learn's import and TFDS's printing stay out of this process, which may be
-    compiling meanwhile.
+    TFDS's printing stays out of this process, which may be compiling meanwhile.
 
     Raises:
         RuntimeError: that process failed, with what it said.

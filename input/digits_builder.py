@@ -1,24 +1,26 @@
 """The TFDS builder of the digits; imported only while they are prepared."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import tensorflow_datasets as tfds
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 from jaxdist.input.digits import VERSION
 
 Example = tuple[int, dict[str, Any]]
+
+BUNDLED: Final = Path(__file__).with_name("digits.npz")
+"""`images`, `labels`, and which of them, in which order, `train` and `test` are."""
 
 
 # Not in the global registry: it is opened by its folder.
 with tfds.core.registered.skip_registration():
 
     class Digits(tfds.core.GeneratorBasedBuilder):
-        """Handwritten digits, 8x8, as scikit-learn bundles them."""
+        """Handwritten digits, 8x8; their source is in `digits.LICENSE.txt`."""
 
         VERSION = tfds.core.Version(VERSION)
         # Nothing is downloaded. Looking for a list of addresses beside this file, as
@@ -41,20 +43,17 @@ with tfds.core.registered.skip_registration():
             )
 
         def _split_generators(self, _: Any) -> dict[str, Iterator[Example]]:
-            digits = load_digits()
-            images, labels = digits.images.astype(np.uint8), digits.target
-            train, test = train_test_split(
-                np.arange(len(labels)), test_size=0.2, stratify=labels, random_state=0
-            )
-            return {
-                "train": self._generate_examples(images, labels, train),
-                "test": self._generate_examples(images, labels, test),
-            }
+            with np.load(BUNDLED) as digits:
+                images, labels = digits["images"], digits["labels"]
+                return {
+                    split: self._generate_examples(images, labels, digits[split])
+                    for split in ("train", "test")
+                }
 
         def _generate_examples(
             self,
             images: NDArray[np.uint8],
-            labels: NDArray[np.int64],
+            labels: NDArray[np.uint8],
             ids: Iterable[int],
         ) -> Iterator[Example]:
             for i in ids:

@@ -1,7 +1,5 @@
 """Values: one setting as the text a person types, read and written by its type."""
 
-import contextlib
-import io
 import math
 import types
 from typing import Any, Literal, Union, get_args, get_origin
@@ -25,20 +23,16 @@ def read_value(text: str, kind: Any) -> Any:
     """
     if kind is str:
         return text
-    import tyro
-
-    words = [_spelled(word, kind) for word in _words(text, kind)]
-    off = (tyro.conf.FlagConversionOff,)  # a bool is a value here, `x=False`
-    # tyro draws a box for its own command line; the caller says it better.
-    box = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(box), contextlib.redirect_stdout(box):
-            value = tyro.cli(kind, args=words, config=off, add_help=False)
-    except SystemExit as refused:
-        raise ValueError(f"{text} is not {say_kind(kind)}") from refused
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{text} is not {say_kind(kind)}")
-    return value
+    # None first: `none` of a field that may hold text is no text.
+    for part in sorted(_members(kind), key=lambda part: part is not types.NoneType):
+        try:
+            value = _read_one(text, part)
+        except ValueError:
+            continue
+        if isinstance(value, float) and not math.isfinite(value):
+            break
+        return value
+    raise ValueError(f"{text} is not {say_kind(kind)}")
 
 
 def write_value(value: Any) -> str:
@@ -100,14 +94,31 @@ def _members(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if is_union else (kind,)
 
 
-def _words(text: str, kind: Any) -> list[str]:
-    # A blind split would break plain text (`note=a,b`), and an empty word is no member.
-    return [part for part in text.split(",") if part] if is_sequence(kind) else [text]
+def _read_one(text: str, kind: Any) -> Any:
+    """Read a value of one type that is no union; `ValueError` says no more."""
+    if is_sequence(kind):
+        return _read_sequence(text, kind)
+    spelled: dict[str, Any]
+    if get_origin(kind) is Literal:
+        spelled = {str(word): word for word in get_args(kind)}
+    elif kind is bool:
+        spelled, text = {"true": True, "false": False}, text.lower()
+    elif kind is types.NoneType:
+        spelled, text = {"none": None, "null": None}, text.lower()
+    else:
+        return kind(text)
+    if text not in spelled:
+        raise ValueError(text)
+    return spelled[text]
 
 
-def _spelled(word: str, kind: Any) -> str:
-    """Accept `true`, `none` and the like in any case."""
-    fixed = {"true": "True", "false": "False"} if bool in _members(kind) else {}
-    if types.NoneType in _members(kind):
-        fixed |= {"none": "None", "null": "None"}
-    return fixed.get(word.lower(), word)
+def _read_sequence(text: str, kind: Any) -> Any:
+    # An empty word is no member.
+    words = [part for part in text.split(",") if part]
+    kinds = get_args(kind)
+    if get_origin(kind) is list or kinds[-1] is Ellipsis:
+        kinds = (kinds[0],) * len(words)
+    if len(words) != len(kinds):
+        raise ValueError(text)
+    members = [read_value(word, kind) for word, kind in zip(words, kinds)]
+    return get_origin(kind)(members)

@@ -11,7 +11,7 @@ def digits() -> Experiment:
     """Train a small residual network on real handwriting: 1,797 images, 10 classes.
 
     Source: the test part of "Optical Recognition of Handwritten Digits", E. Alpaydin
-    and C. Kaynak, UCI Machine Learning Repository, 1998, as scikit-learn bundles it.
+    and C. Kaynak, UCI Machine Learning Repository, 1998, bundled with jaxdist.
     A fifth of the images is held out.
 
     Expected time: about half a minute on 2 cores, with 8 fake devices.

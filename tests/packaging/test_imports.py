@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = {"meshes", "models", "input", "launch"}
-HEAVY = {"jax", "flax", "numpy", "optax", "orbax", "grain", "rich", "tyro", "jinja2"}
+HEAVY = {"jax", "flax", "numpy", "optax", "orbax", "grain", "rich", "jinja2"}
 SOURCES = sorted(
     path
     for folder in ("jaxdist", *ROOMS, "tests", "benchmarks", ".ci")

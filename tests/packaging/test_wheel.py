@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("meshes", "models", "input", "launch")
 DATA = (
     "jaxdist/py.typed",
+    "jaxdist/input/digits.npz",
+    "jaxdist/input/digits.LICENSE.txt",
     "jaxdist/launch/report/report.html.j2",
     "jaxdist/launch/report/style.css",
     "jaxdist/launch/report/sort.js",
