@@ -11,7 +11,7 @@ from jaxdist.launch.launchers.processes.loopback import Loopback
 from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.testbed.link_shaping import framed
 
-WORKER = Path(__file__).with_name("step_list_worker.py")
+WORKER = Path(__file__).with_name("collective_schedule_worker.py")
 POWERS_ONLY = {"swing", "striped_halving_doubling"}
 
 
