@@ -21,13 +21,13 @@ from statistics import median
 from threading import Event, Thread
 
 from jaxdist.launch.launchers.local import LocalLaunch
-from jaxdist.launch.launchers.processes.restart import RestartPolicy, run_supervised
+from jaxdist.launch.launchers.processes.restart import RestartPolicy, run_with_restarts
 from jaxdist.launch.run_folder.folder import RunFolder
-from jaxdist.launch.run_folder.jsonl import read_lines
+from jaxdist.launch.run_folder.jsonl import read_jsonl
 from jaxdist.launch.testbed.hosts import EmulatedCluster
-from jaxdist.launch.testbed.link_shaping import bits_per_second
-from jaxdist.meshes.clusters.load import find
-from jaxdist.meshes.clusters.what_if import changed
+from jaxdist.launch.testbed.link_shaping import parse_link_rate
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.meshes.clusters.what_if import apply_overrides
 
 HOSTS, SLOW, CUT_AT = 4, 2, 30
 PAGES = Path(__file__).parents[1] / "docs"
@@ -50,7 +50,7 @@ def main():
             text = args.folder / "text.txt"
             text.write_text("".join(p.read_text() for p in sorted(PAGES.glob("*.md"))))
             words += [f"data.path={text}"]
-        slow = f"{bits_per_second(args.rate) // 10_000}kbit"
+        slow = f"{parse_link_rate(args.rate) // 10_000}kbit"
         with EmulatedCluster(HOSTS, args.rate) as hosts:
             found = {} if args.only_others else adapts(hosts, args, words, slow)
             hosts.shape_one(SLOW, slow)
@@ -85,13 +85,15 @@ def train(hosts, words, ends=None):
         )
         return hosts.inside(each.tasks(os.environ))
 
-    return run_supervised(attempt, RestartPolicy())
+    return run_with_restarts(attempt, RestartPolicy())
 
 
 def adapts(hosts, args, words, slow):
     """Cut the link of a run; return what was noticed, when, and what came of it."""
     cluster = args.folder / "cluster.json"
-    asked = changed(find(args.cluster), [f"levels.net.bandwidth={args.rate}"])
+    asked = apply_overrides(
+        load_cluster(args.cluster), [f"levels.net.bandwidth={args.rate}"]
+    )
     cluster.write_text(asked.to_json())
     run = RunFolder(args.folder / "adapts")
     seen, over = {}, Event()
@@ -102,7 +104,7 @@ def adapts(hosts, args, words, slow):
             if "cut" not in seen and rows and rows[-1]["step"] >= CUT_AT:
                 hosts.shape_one(SLOW, slow)
                 seen["cut"] = rows[-1]["step"], time.time()
-            news = read_lines(run.drift).rows
+            news = read_jsonl(run.drift).rows
             kept = [row for row in news if row["kind"] == "plan"]
             later = [row for row in rows if kept and row["time"] > kept[-1]["time"]]
             if len(later) >= args.after:
@@ -129,14 +131,14 @@ def adapts(hosts, args, words, slow):
 
 def told(run, seen):
     """Say when what was noticed, in steps and seconds since the cut."""
-    rows, news = steps_of(run), read_lines(run.drift).rows
+    rows, news = steps_of(run), read_jsonl(run.drift).rows
     step, at = seen["cut"]
     drift, reason, plan = (
         next(row for row in news if row["kind"] == kind and row["time"] > at)
         for kind in ("drift", "reason", "plan")
     )
     new = [row for row in rows if row["time"] > plan["time"]]
-    spans = [s for s in read_lines(run.spans).rows if s["name"] == "compute"]
+    spans = [s for s in read_jsonl(run.spans).rows if s["name"] == "compute"]
     done = [s["step"] for s in spans if s["step"]]
     return {
         "cut_after_step": step,
@@ -187,7 +189,7 @@ def mesh(plan):
 
 
 def steps_of(run):
-    return [row for row in read_lines(run.metrics).rows if row["kind"] == "train"]
+    return [row for row in read_jsonl(run.metrics).rows if row["kind"] == "train"]
 
 
 def middle(rows, first, last):

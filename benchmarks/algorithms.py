@@ -21,10 +21,10 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.algorithms.registry import ALGORITHMS
+from jaxdist.collectives.algorithms.registry import SCHEDULES
 from jaxdist.collectives.permutes import permutes
 from jaxdist.collectives.schedule_executor import run
-from jaxdist.collectives.schedule_traffic import wire
+from jaxdist.collectives.schedule_traffic import busiest_rank_bytes
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.meshes.build import build_mesh
 
@@ -50,7 +50,7 @@ def timed(program, x):
 
 def row(steps, size, seconds, ratio):
     """Lay out one list: its steps, its bytes in arrays, and what was measured."""
-    arrays = wire(steps, size, 4) / (4 * size)
+    arrays = busiest_rank_bytes(steps, size, 4) / (4 * size)
     moves = sum(len(step) for step in permutes(steps))
     return (
         f"| `{steps.name}` | {len(steps.steps)} | {moves} | {arrays:.2f} S "
@@ -68,7 +68,7 @@ def main():
     mesh = build_mesh(Plan(mesh=MeshShape(data=ranks)))
     rows = NamedSharding(mesh, P("data"))
     x = jax.device_put(jnp.ones((ranks * args.size,), jnp.float32), rows)
-    lists = [make(ranks) for make in ALGORITHMS.values()]
+    lists = [make(ranks) for make in SCHEDULES.values()]
     psum = compiled(lambda v: jax.lax.psum(v, "data"), x, mesh)
     programs = [compiled(lambda v, s=s: run(s, v, "data"), x, mesh) for s in lists]
     times = [

@@ -21,10 +21,10 @@ from jax import lax
 
 from jaxdist.collectives.compress.bf16 import Bf16Codec
 from jaxdist.collectives.compress.block_quantization import BlockQuantizationCodec
-from jaxdist.collectives.compress.powersgd import across, orthonormal
+from jaxdist.collectives.compress.powersgd import orthonormalize, transpose_matmul
 from jaxdist.collectives.compress.sign import SignCodec
 from jaxdist.collectives.compress.top_k_codec import TopKCodec
-from jaxdist.collectives.compress.top_k_selection import threshold
+from jaxdist.collectives.compress.top_k_selection import top_k_threshold
 
 NUMBERS = 1 << 22
 SLOTS = NUMBERS // 100
@@ -33,8 +33,8 @@ SLOTS = NUMBERS // 100
 def power(x):
     """One device's part of PowerSGD: both thin matrices, and what it sends."""
     matrix = x.reshape(2048, 2048)
-    basis = orthonormal(matrix @ matrix[:, :4])
-    own = across(matrix, basis)
+    basis = orthonormalize(matrix @ matrix[:, :4])
+    own = transpose_matmul(matrix, basis)
     return basis, own, basis @ own.T
 
 
@@ -50,7 +50,7 @@ def rows():
         "int4, packed": packed(BlockQuantizationCodec(kind="int4")),
         "fp8, packed": packed(BlockQuantizationCodec(kind="fp8")),
         "sign, packed": packed(SignCodec()),
-        "threshold of 1 %": lambda x: threshold(x, SLOTS),
+        "threshold of 1 %": lambda x: top_k_threshold(x, SLOTS),
         "values and places of 1 %, packed": packed(TopKCodec(density=0.01)),
         "power, rank 4: P, R and P R^T": power,
         "library: lax.top_k of 1 %": lambda x: lax.top_k(jnp.abs(x), SLOTS),

@@ -20,7 +20,7 @@ from jax import lax
 
 from jaxdist.layers.conv_gradients import convolve
 from jaxdist.layers.halo_conv import halo_conv
-from jaxdist.layers.window import windows_over
+from jaxdist.layers.window import make_windows
 
 TURNS, ROUNDS = 10, 5
 WAYS = {"jax": convolve, "jaxdist": halo_conv}
@@ -38,7 +38,7 @@ CASES = {
 
 def gradient(way, wanted, shape, taps, features, stride=1, groups=1):
     """Return a gradient as a function of three arrays, and the arrays."""
-    windows = windows_over(shape[1:-1], taps, stride, "SAME")
+    windows = make_windows(shape[1:-1], taps, stride, "SAME")
     keys = jax.random.split(jax.random.key(0), 3)
     shapes = (
         shape,

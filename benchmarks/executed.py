@@ -33,11 +33,11 @@ from executed_pool import LOSSY, MODELS, pool
 from scipy.stats import spearmanr
 
 from jaxdist.core.plan import Plan
-from jaxdist.launch.config.plan_file import words_of
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.plan_file import plan_to_overrides
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.training.job.abstract_step import StepDescriber
-from jaxdist.meshes.clusters.load import find
+from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.predict import predict
 
 HOSTS = 4
@@ -70,9 +70,9 @@ def layers(folder, args):
             given = ["--cluster", str(timed), "-o", str(timed)]
             measure = [*OURS, "calibrate", *MODELS[model], *given]
             hosts.run(measure, timeout=args.timeout, env=cache(folder))
-    own = find(str(timed)).device
+    own = load_cluster(str(timed)).device
     for rate in rates:
-        cluster = find(str(folder / f"{rate}.json"))
+        cluster = load_cluster(str(folder / f"{rate}.json"))
         device = replace(own, packing=cluster.device.packing)
         (folder / f"{rate}.own.json").write_text(
             replace(cluster, device=device).to_json()
@@ -92,7 +92,7 @@ def chosen(model, cluster):
     command = [*OURS, "plan", *MODELS[model], *asked]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     (first,) = json.loads(done.stdout)["plans"]
-    return list(words_of(Plan.from_json(json.dumps(first["plan"]))))
+    return list(plan_to_overrides(Plan.from_json(json.dumps(first["plan"]))))
 
 
 def planned(model, rates, folder):
@@ -200,7 +200,7 @@ def laid(model, plans):
     name, *words = MODELS[model]
     found = {}
     for plan, more in plans.items():
-        config = resolve(name, [*words, *more]).config
+        config = resolve_config(name, [*words, *more]).config
         micro = {"microbatches": config.optim.accumulate}
         tree = json.loads(config.plan.to_json()) | micro
         found[plan] = Plan.from_json(json.dumps(tree))
@@ -225,9 +225,9 @@ def rows(folder, models, what="executed", own=""):
         found = json.loads(file.read_text())
         plans = laid(model, found["plans"])
         name, *words = MODELS[model]
-        subject = StepDescriber(resolve(name, words).config)
+        subject = StepDescriber(resolve_config(name, words).config)
         for rate, seconds in found["seconds"].items():
-            machine = find(str(folder / f"{rate}{own}.json"))
+            machine = load_cluster(str(folder / f"{rate}{own}.json"))
             for plan, times in pooled(seconds, plans).items():
                 said = predict(subject.case(plans[plan]), machine)
                 yield row(rate, model, plan, times, said)

@@ -10,15 +10,15 @@ import numpy as np
 from jax._src import cache_key
 from jax.sharding import AxisType
 
-from jaxdist.calibrate.synchronized_timing import slowest
+from jaxdist.calibrate.synchronized_timing import max_over_processes
 from jaxdist.input.device_feed import train_feed
 from jaxdist.input.registry import open_data
-from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.devices.malloc import keep_pages
-from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.training.job.batch_spec import wanted
+from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.devices.malloc import retain_freed_memory
+from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.training.job.batch_spec import feature_spec
 from jaxdist.launch.training.job.job import make_job
-from jaxdist.train.async_metrics import AHEAD
+from jaxdist.train.async_metrics import MAX_IN_FLIGHT_STEPS
 from jaxdist.train.program import compile_program, initial_state
 
 SHARED_S = 300
@@ -43,8 +43,8 @@ class Runner:
     """A plan's compiled step, the state that it moves, and one batch."""
 
     def __init__(self, experiment, words):
-        config = resolve(experiment, words).config
-        train, _ = open_data(config.data, wanted(config))
+        config = resolve_config(experiment, words).config
+        train, _ = open_data(config.data, feature_spec(config))
         job = make_job(config, config.plan, train)
         layout = job.layout
         self.program = compile_program(layout)
@@ -67,7 +67,7 @@ class Runner:
             self.done += 1
             self.state, loss = self.program.run(self.done, self.state, self.batch)
             losses.append(loss)
-            jax.block_until_ready(losses[: max(0, len(losses) - AHEAD)])
+            jax.block_until_ready(losses[: max(0, len(losses) - MAX_IN_FLIGHT_STEPS)])
         jax.block_until_ready(losses)
         return (time.perf_counter() - start) / steps
 
@@ -88,7 +88,9 @@ def measured(runners, rate, meet, mesh, rounds, seconds):
 def counts(runners, mesh, seconds):
     """Return how many steps of each plan take about so long; alike everywhere."""
     took = np.array([runner.seconds(1) for runner in runners], np.float32)
-    return np.clip(seconds / slowest(mesh, took)(), *STEPS).astype(int).tolist()
+    return (
+        np.clip(seconds / max_over_processes(mesh, took)(), *STEPS).astype(int).tolist()
+    )
 
 
 def have(rate, folder, meet):
@@ -102,9 +104,9 @@ def have(rate, folder, meet):
 
 
 def main(experiment, words, folder, rates, rounds, seconds):
-    keep_pages()  # as `jaxdist train` does
+    retain_freed_memory()  # as `jaxdist train` does
     share()
-    join()
+    initialize()
     folder = Path(folder)
     mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
     runners = []
@@ -114,12 +116,12 @@ def main(experiment, words, folder, rates, rounds, seconds):
         runners[-1].seconds(1)
         took = time.perf_counter() - start
         print(f"{experiment} {plan}: {took:.1f} s", file=sys.stderr, flush=True)
-    meet = slowest(mesh, np.zeros(1, np.float32))
+    meet = max_over_processes(mesh, np.zeros(1, np.float32))
     found = []
     for rate in rates:
         have(rate, folder, meet)
         found.append(measured(runners, rate, meet, mesh, rounds, seconds))
-    print(json.dumps(slowest(mesh, np.stack(found))().tolist()))
+    print(json.dumps(max_over_processes(mesh, np.stack(found))().tolist()))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from jaxdist.core.object_reference import name_of
+from jaxdist.core.object_reference import object_reference
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.input.config import DataConfig
 from jaxdist.input.sources import ArraySource
@@ -66,8 +66,10 @@ def numbers():
 def harmed() -> Experiment:
     return Experiment(
         name="harmed",
-        data=DataConfig(name=name_of(numbers), batch=BATCH, shift=0, threads=1),
-        model=ModelConfig(name=name_of(Net)),
+        data=DataConfig(
+            name=object_reference(numbers), batch=BATCH, shift=0, threads=1
+        ),
+        model=ModelConfig(name=object_reference(Net)),
         optim=OptimConfig(lr=0.02, warmup_epochs=0, milestones=(1_000_000,)),
         plan=Plan(mesh=MeshShape(data=2)),
         checkpoint=CheckpointConfig(every_steps=20),

@@ -13,7 +13,7 @@ from threading import Thread
 import psutil
 
 from jaxdist.launch.testbed import faults, manager
-from jaxdist.launch.testbed.iproute import check_machine
+from jaxdist.launch.testbed.iproute import check_netns_support
 
 NET = Path(__file__).with_name("faults_net.py")
 EPOCH = 100
@@ -50,21 +50,21 @@ class Box:
     slow = "4mbit"
 
     def __init__(self, count):
-        self.hosts = manager.up(count, self.rate)
+        self.hosts = manager.create_testbed(count, self.rate)
         self.words = ("testbed", "run")
 
     def harm(self, kind, rank):
         if kind == "cut":
-            faults.cut(self.hosts, rank)
+            faults.cut_link(self.hosts, rank)
         else:
-            faults.slow(self.hosts, rank, self.slow)
+            faults.limit_link_rate(self.hosts, rank, self.slow)
 
     def mend(self, rank):
-        faults.mend(self.hosts, rank)
+        faults.clear_faults(self.hosts, rank)
 
     def left(self):
-        manager.down()
-        return list(manager.there())
+        manager.remove_testbed()
+        return list(manager.netns_names())
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def place(hosts, processes):
     if not hosts:
         yield Local(processes)
         return
-    check_machine()
+    check_netns_support()
     found = Box(hosts)
     try:
         yield found

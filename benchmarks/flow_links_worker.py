@@ -14,13 +14,13 @@ from flax import nnx
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.pipeline import PipelineConfig
-from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.testbed.link_shaping import own_counter
+from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.testbed.link_shaping import read_local_counters
 from jaxdist.layers import Conv, Linear, MaxPool
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.conv_blocks import Chain
-from jaxdist.train.build_layout import lay_out
-from jaxdist.train.program import compile_program, compile_score, initial_state
+from jaxdist.train.build_layout import build_layout
+from jaxdist.train.program import compile_eval_step, compile_program, initial_state
 from jaxdist.train.task import Task
 
 STREAM = 12
@@ -108,10 +108,10 @@ def program_of(network, way, rate):
             for key, (shape, dtype) in kinds.items()
         }
 
-    program = compile_program(lay_out(task, plan, build_mesh(plan), shapes(batch)))
+    program = compile_program(build_layout(task, plan, build_mesh(plan), shapes(batch)))
     test = len(data.digits()[1][1])
     weighed = {**shapes(test), "weight": jax.ShapeDtypeStruct((test,), "float32")}
-    return program, weighed, compile_score(program.layout, weighed)
+    return program, weighed, compile_eval_step(program.layout, weighed)
 
 
 def placed(arrays, shardings):
@@ -159,11 +159,11 @@ def train(program, weighed, score, rounds, target):
             )
             for i in range(steps)
         ]
-        start, before = time.perf_counter(), own_counter().sent
+        start, before = time.perf_counter(), read_local_counters().sent
         for batch in batches:
             state, loss = program.run(1, state, batch)
             jax.block_until_ready(loss)
-        spent, sent = time.perf_counter() - start, own_counter().sent - before
+        spent, sent = time.perf_counter() - start, read_local_counters().sent - before
         if not number:  # links are set up
             state = initial_state(layout)
             score(state.params, state.stats, held_out)
@@ -178,7 +178,7 @@ def train(program, weighed, score, rounds, target):
 
 
 def main(network, way, rates, rounds, target):
-    join()
+    initialize()
     for rate in rates:
         program = program_of(network, way, rate)
         curve, (seconds, sent) = train(*program, rounds, target)

@@ -37,8 +37,11 @@ from jaxdist.core.plan.shuffle import Partial
 from jaxdist.input.batch_assembly import TrainBatchAssembler
 from jaxdist.input.local_shuffle.async_exchange import AsyncExchanger
 from jaxdist.input.local_shuffle.flight import PeerClient, PeerServer
-from jaxdist.input.local_shuffle.partial import order_of
-from jaxdist.input.local_shuffle.source import open_keeping, slack_of
+from jaxdist.input.local_shuffle.partial import order_from_config
+from jaxdist.input.local_shuffle.source import (
+    make_local_shuffle_source,
+    max_retention_steps,
+)
 
 HOSTS, VICTIM, PARTITIONS, AHEAD = 4, 1, 16, 2
 FAULTS = ("none", "killed", "stalled", "flipped", "duplicates", "full")
@@ -90,7 +93,9 @@ SERVERS = {"flipped": Flipping, "duplicates": Doubling}
 
 def order_for(given):
     asked = Partial(q=given["q"], partitions=PARTITIONS)
-    return order_of(asked, samples=given["samples"], batch=given["batch"], seed=0)
+    return order_from_config(
+        asked, samples=given["samples"], batch=given["batch"], seed=0
+    )
 
 
 def clock(given):
@@ -136,7 +141,9 @@ def host(given, rank, start):
         warnings.simplefilter("ignore")
     order, origin = order_for(given), Origin(given)
     folder = Path(given["folder"])
-    own = open_keeping(origin, order, host=rank, hosts=HOSTS, folder=folder)
+    own = make_local_shuffle_source(
+        origin, order, host=rank, hosts=HOSTS, folder=folder
+    )
     own.begin(start)
     kind = SERVERS.get(given["fault"], PeerServer)
     server = kind(own.store, again(given, rank))
@@ -144,7 +151,7 @@ def host(given, rank, start):
     addresses = [told(given, other) for other in range(HOSTS)]
     how = {"addresses": addresses, "like": like_of(given)}
     own.peers = PeerClient(**how, deadline_s=given["deadline"])
-    own.slack = slack_of(order)
+    own.slack = max_retention_steps(order)
     behind, steps = AsyncExchanger(own), given["epochs"] * order.steps(1)
     rows = np.arange(given["batch"]).reshape(HOSTS, -1)[rank]
     recipe = behind.recipe(

@@ -25,11 +25,11 @@ import numpy as np
 
 from jaxdist.core.plan.shuffle import ShuffleConfig
 from jaxdist.input.local_shuffle.flight import PeerClient, PeerServer
-from jaxdist.input.local_shuffle.partial import order_of
-from jaxdist.input.local_shuffle.source import open_keeping
+from jaxdist.input.local_shuffle.partial import order_from_config
+from jaxdist.input.local_shuffle.source import make_local_shuffle_source
 from jaxdist.input.local_shuffle.store import ArrayStore
 from jaxdist.launch.testbed.hosts import EmulatedCluster
-from jaxdist.launch.testbed.link_shaping import counter
+from jaxdist.launch.testbed.link_shaping import parse_counters
 
 HOSTS, BATCH, PARTITIONS, AHEAD = 4, 32, 32, 2
 ADDRESS, TOKEN = "10.77.0.{}:4100", "benchmark"
@@ -93,11 +93,13 @@ def host(given, rank):
     asked = ShuffleConfig(
         q=None if given["way"] == "global" else q, partitions=PARTITIONS
     )
-    order = order_of(asked, samples=given["samples"], batch=BATCH, seed=0)
+    order = order_from_config(asked, samples=given["samples"], batch=BATCH, seed=0)
     rows = np.arange(own * BATCH // HOSTS, (own + 1) * BATCH // HOSTS)
     reader, server = source, None
     if given["way"] != "global":
-        reader = open_keeping(source, order, host=own, hosts=HOSTS, folder=None)
+        reader = make_local_shuffle_source(
+            source, order, host=own, hosts=HOSTS, folder=None
+        )
         reader.slack = AHEAD + 2
         server = PeerServer(reader.store, ADDRESS.format(rank + 1), TOKEN)
         where = [ADDRESS.format(other + 2) for other in range(HOSTS)]
@@ -130,7 +132,7 @@ def host(given, rank):
 
 def traffic():
     """Return the bytes that this host's interface has sent and received."""
-    seen = counter(Path("/proc/net/dev").read_text(), "eth0")
+    seen = parse_counters(Path("/proc/net/dev").read_text(), "eth0")
     return seen.sent + seen.received
 
 
@@ -170,7 +172,7 @@ def formula(args, way):
     if way == "global":
         return args.samples * args.bytes
     asked = ShuffleConfig(q=args.q, partitions=PARTITIONS)
-    order = order_of(asked, samples=args.samples, batch=BATCH, seed=0)
+    order = order_from_config(asked, samples=args.samples, batch=BATCH, seed=0)
     each = PARTITIONS // HOSTS
     hosts = [range(h * each, (h + 1) * each) for h in range(HOSTS)]
     steps = range(args.epochs * order.steps(1))

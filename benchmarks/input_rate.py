@@ -61,14 +61,14 @@ def with_jaxdist(path: Path, way: str) -> Iterator[Any]:
         Workers,
         loader,
     )
-    from jaxdist.input.sources import in_memory
+    from jaxdist.input.sources import load_into_memory
 
     shuffle = {
         "partial": Partial(q=0.1),
         "local": Local(),
     }.get(way, Global())
     source: Any = ArrayRecordSource([path], decode)
-    source = in_memory(source) if way == "memory" else source
+    source = load_into_memory(source) if way == "memory" else source
     threads = Workers(int(way.split()[1])) if way.startswith("workers") else 1
     return loader(source, global_batch=BATCH, shuffle=shuffle, threads=threads)
 

@@ -19,7 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from jaxdist.launch.testbed.hosts import EmulatedCluster
-from jaxdist.launch.testbed.link_shaping import FRAME, SEGMENT, bits_per_second
+from jaxdist.launch.testbed.link_shaping import (
+    FRAME_BYTES,
+    TCP_SEGMENT_BYTES,
+    parse_link_rate,
+)
 
 HERE = Path(__file__).parent
 OURS, TORCH = HERE / "links_jax.py", HERE / "links_torch.py"
@@ -74,8 +78,8 @@ def measure(hosts, mib, rate, args):
 
 def ring_seconds(mib, rate, hosts):
     """What a ring needs for all the bytes: 2 (P-1)/P S / rate, headers included."""
-    sent = 2 * (hosts - 1) / hosts * (mib << 20) * FRAME / SEGMENT
-    return 8 * sent / bits_per_second(rate)
+    sent = 2 * (hosts - 1) / hosts * (mib << 20) * FRAME_BYTES / TCP_SEGMENT_BYTES
+    return 8 * sent / parse_link_rate(rate)
 
 
 def table(rows, hosts):

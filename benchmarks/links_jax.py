@@ -12,8 +12,8 @@ from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.compress.powersgd import PowerSGD
 from jaxdist.collectives.primitives import psum
-from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.testbed.traffic_counter import TrafficCounter, spread
+from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.testbed.traffic_counter import TrafficCounter, shard_local_arrays
 
 TWO_LEVELS = ("hierarchical",)  # its inner axis stands for the devices of a host
 
@@ -48,7 +48,11 @@ def compiled(name, mib):
     two = name in TWO_LEVELS
     sizes, axes = ((hosts // 2, 2), ("data", "fsdp")) if two else ((hosts,), ("data",))
     mesh = jax.make_mesh(sizes, axes, (AxisType.Auto,) * len(axes))
-    x, run, along = spread(mesh, lambda rank: matrix(rank, mib)), method(name), P(axes)
+    x, run, along = (
+        shard_local_arrays(mesh, lambda rank: matrix(rank, mib)),
+        method(name),
+        P(axes),
+    )
     each = jax.shard_map(
         lambda x: run(x, axes),
         mesh=mesh,
@@ -62,7 +66,7 @@ def compiled(name, mib):
 
 
 def main(mib, methods, times):
-    join()
+    initialize()
     gauge = TrafficCounter(
         jax.make_mesh((jax.process_count(),), ("data",), (AxisType.Auto,))
     )

@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxdist.layers.pool import maxima
-from jaxdist.layers.window import windows_over
+from jaxdist.layers.pool import max_over_windows
+from jaxdist.layers.window import make_windows
 
 ROUNDS = 15
 CASES = {
@@ -41,7 +41,7 @@ def at_once(x, windows):
 
 def by_dims(x, windows):
     """Pool as `MaxPool` does."""
-    return maxima(x, windows, -jnp.inf)
+    return max_over_windows(x, windows, -jnp.inf)
 
 
 def programs(way, windows):
@@ -71,7 +71,7 @@ def milliseconds(calls, x):
 def rows():
     """Yield a row a case."""
     for name, (shape, extent, stride, padding) in CASES.items():
-        windows = windows_over(shape[1:-1], extent, stride, padding)
+        windows = make_windows(shape[1:-1], extent, stride, padding)
         x = jax.random.normal(jax.random.key(0), shape)
         calls = [p for way in (at_once, by_dims) for p in programs(way, windows)]
         made = [call(x) for call in calls]

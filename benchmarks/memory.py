@@ -36,9 +36,9 @@ from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import model_factory, objective_for
-from jaxdist.train.build_layout import lay_out
+from jaxdist.train.build_layout import build_layout
 from jaxdist.train.layout import Layout
-from jaxdist.train.step import train_step
+from jaxdist.train.step import make_train_step
 from jaxdist.train.task import Task
 
 SPLITS = {
@@ -94,12 +94,12 @@ def measure(task: Task, plan: Plan) -> dict[str, Any]:
     ids = jax.ShapeDtypeStruct((BATCH,), jnp.int32)
     shapes = {"tokens": tokens, "target": tokens, "id": ids}
     mesh = build_mesh(plan, jax.devices()[: plan.mesh.devices])
-    layout = lay_out(task, plan, mesh, shapes)
+    layout = build_layout(task, plan, mesh, shapes)
     batch = {
         key: jax.ShapeDtypeStruct(shapes[key].shape, shapes[key].dtype, sharding=place)
         for key, place in layout.batch(shapes).items()
     }
-    step = jax.jit(train_step(layout), donate_argnums=0)
+    step = jax.jit(make_train_step(layout), donate_argnums=0)
     sizes = step.lower(layout.state, batch).compile().memory_analysis()
     params, opt = planned(layout)
     given = sum(

@@ -17,12 +17,12 @@ import numpy as np
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.build import build_mesh
-from jaxdist.meshes.clusters.load import find
+from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.predict import predict
-from jaxdist.train.build_layout import lay_out
+from jaxdist.train.build_layout import build_layout
 from jaxdist.train.program import compile_program
 
 TINY = ("data.name=synthetic", "data.samples=64", "data.batch=32", "model.size=tiny")
@@ -61,20 +61,20 @@ def pairs(only):
             continue
         for plan in PLANS:
             try:
-                yield name, resolve(experiment, (*words, *ALONE, *plan)).config
+                yield name, resolve_config(experiment, (*words, *ALONE, *plan)).config
             except BadInput as error:
                 yield name, str(error).splitlines()[0]
 
 
 def compiled(subject: StepDescriber, plan: Plan):
-    layout = lay_out(subject.task, plan, build_mesh(plan), subject.shapes)
+    layout = build_layout(subject.task, plan, build_mesh(plan), subject.shapes)
     return compile_program(layout).memory_bytes
 
 
 def main():
     args = argparse.ArgumentParser()
     args.add_argument("--only")
-    cluster, errors = find("testbed"), []
+    cluster, errors = load_cluster("testbed"), []
     for name, config in pairs(args.parse_args().only):
         row = {"network": name}
         try:

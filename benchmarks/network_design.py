@@ -9,15 +9,15 @@ how long simulations take.
 
 import time
 
-from jaxdist.network.contention_search import mitigate
-from jaxdist.network.lower_bound import nic_bound
-from jaxdist.network.platforms.read import find
-from jaxdist.network.protocol_overheads import factors
-from jaxdist.network.schedules_by_name import step_list
-from jaxdist.network.simulate import NetworkModel, simulate
+from jaxdist.network.contention_search import minimize_contention
+from jaxdist.network.lower_bound import bandwidth_lower_bound
+from jaxdist.network.platforms.read import find_topology
+from jaxdist.network.protocol_overheads import protocol_overheads
+from jaxdist.network.schedules_by_name import schedule_by_name
+from jaxdist.network.simulate import NetworkModel, simulate_collective
 from jaxdist.network.sparse import SparseEncoding
 from jaxdist.network.sparse_runs import simulate_sparse
-from jaxdist.network.topologies.registry import topology
+from jaxdist.network.topologies.registry import make_topology
 
 RANKS, BYTES = 1024, 2.0**26
 NETWORKS = (
@@ -39,7 +39,7 @@ DENSITIES = tuple(1 / part for part in (512, 256, 128, 64, 32, 16, 8, 4))
 
 
 def made(name, ranks, settings, sharing="maxmin"):
-    return NetworkModel(topology=topology(name, ranks, settings), sharing=sharing)
+    return NetworkModel(topology=make_topology(name, ranks, settings), sharing=sharing)
 
 
 def lists():
@@ -48,27 +48,30 @@ def lists():
     for label, name, settings in NETWORKS:
         cells = []
         for each in LISTS:
-            steps = step_list(each, RANKS)
+            steps = schedule_by_name(each, RANKS)
             both = [
-                1e3 * simulate(steps, BYTES, made(name, RANKS, settings, rule)).seconds
+                1e3
+                * simulate_collective(
+                    steps, BYTES, made(name, RANKS, settings, rule)
+                ).seconds
                 for rule in ("maxmin", "rtt")
             ]
             same = abs(both[0] - both[1]) < 5e-4
             cells.append(f"{both[0]:.3f}" if same else f"{both[0]:.3f} / {both[1]:.3f}")
         on = made(name, RANKS, settings)
-        best = mitigate(RANKS, BYTES, on)[0]
+        best = minimize_contention(RANKS, BYTES, on)[0]
         cells.append(f"{1e3 * best.simulation.seconds:.3f} {best.algorithm.name}")
         print(f"| {label} | {on.topology.ports} | {' | '.join(cells)} |", flush=True)
-    bound = nic_bound(made("star", RANKS, {}).topology, RANKS, BYTES)
+    bound = bandwidth_lower_bound(made("star", RANKS, {}).topology, RANKS, BYTES)
     print(f"bound by one link a host: {1e3 * bound:.3f} ms")
 
 
 def sparse():
     """Print hierarchical and flat sparse sums beside dense ones, by density."""
-    abci, smpi = find("abci", 32, {}), factors("smpi")
+    abci, smpi = find_topology("abci", 32, {}), protocol_overheads("smpi")
     on = NetworkModel(topology=abci, factors=smpi, sharing="rtt")
-    flat, two = step_list("ring", 32), step_list("two_level_ring", 32, 4)
-    dense = simulate(two, 2 * BYTES, on).seconds
+    flat, two = schedule_by_name("ring", 32), schedule_by_name("two_level_ring", 32, 4)
+    dense = simulate_collective(two, 2 * BYTES, on).seconds
     print(f"ABCI, 32 ranks, 128 MiB: dense in two levels {1e3 * dense:.3f} ms")
     for density in DENSITIES:
         how = SparseEncoding(density=density)
@@ -93,7 +96,7 @@ def speed():
         begun, worked = time.perf_counter(), time.process_time()
         on = made(network, ranks, settings)
         hosts = settings.get("per_host") if name.startswith("two") else None
-        found = simulate(step_list(name, ranks, hosts), BYTES, on)
+        found = simulate_collective(schedule_by_name(name, ranks, hosts), BYTES, on)
         took, work = time.perf_counter() - begun, time.process_time() - worked
         ms, where = 1e3 * found.seconds, f"{on.topology.name}, {ranks:,} ranks"
         print(f"{name} on {where}: {ms:.3f} ms in {took:.1f} s, {work:.1f} s of CPU")

@@ -81,10 +81,10 @@ def case_of(name, network, settings, ranks, config=(*CONFIG, FULL)):
     """Lay a case out for another process: links, ways, and whole bytes."""
     import numpy as np
 
-    from jaxdist.network.schedules_by_name import step_list
-    from jaxdist.network.topologies.registry import topology
+    from jaxdist.network.schedules_by_name import schedule_by_name
+    from jaxdist.network.topologies.registry import make_topology
 
-    made, steps = topology(network, ranks, settings), step_list(name, ranks)
+    made, steps = make_topology(network, ranks, settings), schedule_by_name(name, ranks)
     each = round(BYTES / steps.chunks)  # SimGrid takes whole bytes
     moves = [
         [(t.source, t.target, each * t.count) for t in step.transfers]
@@ -128,15 +128,15 @@ def of_simgrid(case, folder):
 
 def ours(case):
     """Return our seconds, and the seconds that it took."""
-    from jaxdist.network.schedules_by_name import step_list
-    from jaxdist.network.simulate import NetworkModel, simulate
-    from jaxdist.network.topologies.registry import topology
+    from jaxdist.network.schedules_by_name import schedule_by_name
+    from jaxdist.network.simulate import NetworkModel, simulate_collective
+    from jaxdist.network.topologies.registry import make_topology
 
     begun = time.perf_counter()
-    made = topology(case["network"], case["ranks"], case["settings"])
-    steps = step_list(case["name"], case["ranks"])
+    made = make_topology(case["network"], case["ranks"], case["settings"])
+    steps = schedule_by_name(case["name"], case["ranks"])
     network = NetworkModel(topology=made, sharing="rtt")
-    found = simulate(steps, float(case["chunk"] * steps.chunks), network)
+    found = simulate_collective(steps, float(case["chunk"] * steps.chunks), network)
     return found.seconds, time.perf_counter() - begun
 
 

@@ -24,13 +24,17 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxdist.network.concurrent import of_list, run_together
-from jaxdist.network.platforms.read import find
-from jaxdist.network.protocol_overheads import factors
-from jaxdist.network.published import FORMS_OF, PUBLISHED, SPARSE
-from jaxdist.network.simulate import NetworkModel, simulate
+from jaxdist.network.concurrent import schedule_messages, simulate_concurrent
+from jaxdist.network.platforms.read import find_topology
+from jaxdist.network.protocol_overheads import protocol_overheads
+from jaxdist.network.published import (
+    PUBLISHED_ENCODINGS,
+    PUBLISHED_SCHEDULES,
+    PUBLISHED_SPARSE_SCHEDULES,
+)
+from jaxdist.network.simulate import NetworkModel, simulate_collective
 from jaxdist.network.sparse import SparseEncoding
-from jaxdist.network.sparse_runs import of_sparse_list, simulate_sparse
+from jaxdist.network.sparse_runs import simulate_sparse, sparse_schedule_messages
 
 
 def read(folder):
@@ -82,11 +86,13 @@ def ours(row, network, pace, calls, apart):
     """Return our ms for a row."""
     name, ranks = row["algorithm"], int(row["ranks"])
     topology = network.topology
-    if name in PUBLISHED:
-        steps = PUBLISHED[name](ranks, 4)
+    if name in PUBLISHED_SCHEDULES:
+        steps = PUBLISHED_SCHEDULES[name](ranks, 4)
         if pace == "steps":
-            return 1e3 * simulate(steps, row["size"], network).seconds
-        made = of_list(steps, row["size"], np.arange(ranks), topology.reducing)
+            return 1e3 * simulate_collective(steps, row["size"], network).seconds
+        made = schedule_messages(
+            steps, row["size"], np.arange(ranks), topology.reducing
+        )
         if "ms_mean" in row:
             calls = 1
         until = []
@@ -94,20 +100,20 @@ def ours(row, network, pace, calls, apart):
             many = called(made, times)
             if apart:
                 many = begun_apart(many, ranks, 1e-6 * apart)
-            until.append(run_together([many], network, pace).seconds)
+            until.append(simulate_concurrent([many], network, pace).seconds)
         return 1e3 * (until[-1] - until[0] if calls > 1 else until[0])
-    sums, copies = FORMS_OF[name]
+    sums, copies = PUBLISHED_ENCODINGS[name]
     if name in ("sparse_big", "sparse_small"):  # all with all: there is one step of it
         pace = "steps"
     seed = 0 if pace == "ranks" else None
     how = SparseEncoding(
         density=float(row["density"]), sums=sums, copies=copies, seed=seed
     )
-    steps = SPARSE[name](ranks, 4)
+    steps = PUBLISHED_SPARSE_SCHEDULES[name](ranks, 4)
     if pace == "steps":
         return 1e3 * simulate_sparse(steps, row["size"], network, how).seconds
-    made = of_sparse_list(steps, row["size"], topology, how)
-    return 1e3 * run_together([made], network, pace).seconds
+    made = sparse_schedule_messages(steps, row["size"], topology, how)
+    return 1e3 * simulate_concurrent([made], network, pace).seconds
 
 
 def main():
@@ -120,7 +126,9 @@ def main():
     args = parser.parse_args()
     networks = {
         name: NetworkModel(
-            topology=find(name, 1, {}), factors=factors("smpi"), sharing="rtt"
+            topology=find_topology(name, 1, {}),
+            factors=protocol_overheads("smpi"),
+            sharing="rtt",
         )
         for name in ("tsubame3", "abci")
     }

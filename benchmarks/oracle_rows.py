@@ -14,15 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxdist.calibrate.fit import MOST, fit
-from jaxdist.calibrate.fitted_constants import fitted, unfitted
-from jaxdist.calibrate.formats.rates import CONSTANTS, rates
-from jaxdist.calibrate.formats.registry import FORMATS, format_of
-from jaxdist.calibrate.measured_rows import starts
-from jaxdist.calibrate.row_filter import selection
-from jaxdist.calibrate.score import score
-from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.published.megatron.links import RankGroup, all_reduce
+from jaxdist.calibrate.fit import MAX_CONSTANTS, fit
+from jaxdist.calibrate.fitted_constants import initial_constants, make_fitted_constants
+from jaxdist.calibrate.formats.rates import MEGATRON_CONSTANTS, megatron_rates
+from jaxdist.calibrate.formats.registry import FORMATS, detect_format
+from jaxdist.calibrate.measured_rows import initial_values
+from jaxdist.calibrate.row_filter import parse_row_filter
+from jaxdist.calibrate.score import score_predictions
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.oracle.published.megatron.links import RankGroup, all_reduce_seconds
 
 ONE = "vtrain/single_node_calibration.csv"
 SEVERAL = "vtrain/multi_node_calibration.csv"
@@ -58,13 +58,13 @@ SPLITS = {
 
 
 def rows_of(path):
-    form = format_of(path, None, FORMATS)
-    return form, form.read(path, find(form.cluster))
+    form = detect_format(path, None, FORMATS)
+    return form, form.read(path, load_cluster(form.cluster))
 
 
 def learn(form, rows, text, name):
-    found = fit(form, selection(text).of(rows), form.constants[:MOST])
-    return fitted(form, form.cluster, found, text, name)
+    found = fit(form, parse_row_filter(text).of(rows), form.constants[:MAX_CONSTANTS])
+    return make_fitted_constants(form, form.cluster, found, text, name)
 
 
 def line(title, found, known, worst):
@@ -80,7 +80,9 @@ def line(title, found, known, worst):
 
 def memory(rows, form):
     """Print the errors of Megatron's published memory, which has no constants."""
-    for name, one in score(rows, unfitted(form, form.cluster)).groups.items():
+    for name, one in score_predictions(
+        rows, initial_constants(form, form.cluster)
+    ).groups.items():
         if name != "iteration_time":
             print(
                 f"{name:24} {one.rows:12} {100 * one.mape:7.2f} {100 * one.worst:7.2f}"
@@ -89,13 +91,16 @@ def memory(rows, form):
 
 def tables(folder):
     """Print the errors of sums in a host, beside NCCL's times."""
-    now, cluster = rates(starts(CONSTANTS)), find("vtrain-a100")
+    now, cluster = (
+        megatron_rates(initial_values(MEGATRON_CONSTANTS)),
+        load_cluster("vtrain-a100"),
+    )
     print("\nNCCL in a host, 1 MiB to 1 GiB: mean error by devices")
     for ranks in range(2, 9):
         path = folder / f"vtrain/all_reduce/a100/AR_GPU{ranks}_1M_1024M_LUT"
         who, errors = RankGroup(inside=ranks, hosts=1, beside=1), []
         for row in list(csv.reader(path.open()))[1:]:
-            ours = all_reduce(float(row[0]), who, cluster, now)
+            ours = all_reduce_seconds(float(row[0]), who, cluster, now)
             errors.append(abs(ours / (1e-9 * float(row[3])) - 1))
         print(f"  {ranks}: {100 * np.mean(errors):.1f} %", end="")
     print()
@@ -111,17 +116,20 @@ def main():
         form, rows = rows_of(args.folder / file)
         heads = "rows  scored    MAPE  median     p95   worst  baseline"
         print(f"\n{file}\n{'fitted':24}  {heads}")
-        plain = unfitted(form, form.cluster)
-        line("nothing", score(rows, plain), plain, args.worst)
+        plain = initial_constants(form, form.cluster)
+        line("nothing", score_predictions(rows, plain), plain, args.worst)
         for text in texts:
             known = learn(form, rows, text, file)
-            line(text, score(rows, known), known, args.worst)
+            line(text, score_predictions(rows, known), known, args.worst)
     memory(rows, form)
     form, small = rows_of(args.folder / ONE)
     print("\nfitted to all rows of one host, scored on several")
     known = learn(form, small, "devices<=8", ONE)
     line(
-        "devices<=8", score(rows_of(args.folder / SEVERAL)[1], known), known, args.worst
+        "devices<=8",
+        score_predictions(rows_of(args.folder / SEVERAL)[1], known),
+        known,
+        args.worst,
     )
     tables(args.folder)
     print(f"\n{time.perf_counter() - begun:.1f} s")

@@ -78,11 +78,11 @@ def trained(folder: Path, name: str, words: list[str]) -> dict:
 def samples_of(words: list[str]) -> tuple[int, int]:
     """Return the training samples of an experiment, and those of a step."""
     from jaxdist.input.registry import open_data
-    from jaxdist.launch.config.resolve import resolve
-    from jaxdist.launch.training.job.batch_spec import wanted
+    from jaxdist.launch.config.resolve import resolve_config
+    from jaxdist.launch.training.job.batch_spec import feature_spec
 
-    config = resolve(words[0], words[1:]).config
-    return len(open_data(config.data, wanted(config))[0]), config.data.batch
+    config = resolve_config(words[0], words[1:]).config
+    return len(open_data(config.data, feature_spec(config))[0]), config.data.batch
 
 
 def main() -> None:

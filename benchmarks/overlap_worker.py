@@ -14,8 +14,8 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.primitives import psum
-from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.testbed.traffic_counter import TrafficCounter, spread
+from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.testbed.traffic_counter import TrafficCounter, shard_local_arrays
 
 LAYERS, WIDTH, BATCH = 4, 1024, 256
 MOVES = re.compile(r"ppermute|all_gather|all_to_all|psum|all-|collective-")
@@ -103,14 +103,17 @@ def traced(step):
 
 
 def main(times):
-    join()
+    initialize()
     hosts = jax.process_count()
     mesh = jax.make_mesh((hosts,), ("data",), (AxisType.Auto,))
     rng = np.random.default_rng(jax.process_index())
     shape = (1, LAYERS, WIDTH, WIDTH)
     weights = rng.normal(scale=WIDTH**-0.5, size=shape).astype(np.float32)
     x = rng.normal(size=(BATCH, WIDTH)).astype(np.float32)
-    given = spread(mesh, lambda _: weights), spread(mesh, lambda _: x)
+    given = (
+        shard_local_arrays(mesh, lambda _: weights),
+        shard_local_arrays(mesh, lambda _: x),
+    )
     calls = {
         "backward pass alone": call(mesh, gradients, given),
         "sums alone": call(mesh, sums_alone, given),

@@ -12,12 +12,12 @@ import argparse
 from pathlib import Path
 
 from jaxdist.calibrate.fit import fit
-from jaxdist.calibrate.fitted_constants import fitted
+from jaxdist.calibrate.fitted_constants import make_fitted_constants
 from jaxdist.calibrate.formats.paradl import ParadlFormat
-from jaxdist.calibrate.ranking import ranking
-from jaxdist.calibrate.row_filter import selection
-from jaxdist.calibrate.score import score
-from jaxdist.meshes.clusters.load import find
+from jaxdist.calibrate.ranking import score_rankings
+from jaxdist.calibrate.row_filter import parse_row_filter
+from jaxdist.calibrate.score import score_predictions
+from jaxdist.meshes.clusters.load import load_cluster
 
 RUNS, RANKED = "measured_iterations.csv", "table8_resnet50.csv"
 SPLITS = (
@@ -44,7 +44,7 @@ def main():
     args = parser.parse_args()
     form = ParadlFormat()
     rows = {
-        name: form.read(args.folder / name, find(form.cluster))
+        name: form.read(args.folder / name, load_cluster(form.cluster))
         for name in (RUNS, RANKED)
     }
     print(
@@ -53,7 +53,7 @@ def main():
     for file, text in SPLITS:
         train = chosen(rows[file], text)
         found = fit(form, train, form.constants)
-        known = fitted(form, form.cluster, found, text, file)
+        known = make_fitted_constants(form, form.cluster, found, text, file)
         values = found.values
         print(
             f"{text:45} {len(found.rows):4} {values['reduce']:7.3f} "
@@ -62,13 +62,13 @@ def main():
         for name in (RUNS, RANKED):
             _, fresh = known.parted(rows[name])
             if fresh:
-                held(name, score(fresh, known), args.worst)
+                held(name, score_predictions(fresh, known), args.worst)
 
 
 def held(name, found, worst):
     """Print the scores of held-out rows by group."""
     total = found.total
-    ranks = ranking(found.rows)
+    ranks = score_rankings(found.rows)
     order = f", {ranks.right} of {ranks.contests} rankings right" if ranks else ""
     print(f"    {name}: {total.mean_accuracy:.1%} of {total.rows}{order}")
     groups = (f"{n} {one.mean_accuracy:.1%}" for n, one in found.groups.items())
@@ -79,7 +79,7 @@ def held(name, found, worst):
 
 def chosen(rows, text):
     """Return the rows of a selection, or of any of several joined by or."""
-    parts = [selection(part).of(rows) for part in text.split(" or ")]
+    parts = [parse_row_filter(part).of(rows) for part in text.split(" or ")]
     keys = {row.key for part in parts for row in part}
     return [row for row in rows if row.key in keys]
 

@@ -19,7 +19,7 @@ from typing import Literal
 import jax
 from flax import nnx
 
-from jaxdist.core.object_reference import name_of
+from jaxdist.core.object_reference import object_reference
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.shuffle import ShuffleConfig
 from jaxdist.input.config import DataConfig
@@ -73,12 +73,12 @@ def _experiment(name: str, network: str) -> Experiment:
 
 def replica() -> Experiment:
     """Train with batch statistics of each replica's own samples."""
-    return _experiment("replica", name_of(Own))
+    return _experiment("replica", object_reference(Own))
 
 
 def shared() -> Experiment:
     """Train with batch statistics of the whole batch."""
-    return _experiment("shared", name_of(All))
+    return _experiment("shared", object_reference(All))
 
 
 def accuracy(folder: Path, which: str, q: str, seed: int, words: list[str]) -> float:

@@ -13,14 +13,17 @@ import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jaxdist.launch.training.job.abstract_model import find_specimen, profile_of
-from jaxdist.planner.layer_times import at_rate
+from jaxdist.launch.training.job.abstract_model import (
+    load_profile_config,
+    profile_model,
+)
+from jaxdist.planner.layer_times import constant_rate_model
 from jaxdist.planner.stages.cost_conventions import CostConvention
 from jaxdist.planner.stages.graph import LayerGraph
-from jaxdist.planner.stages.graph_from_profile import of_profile
-from jaxdist.planner.stages.link_hierarchy import tiers
-from jaxdist.planner.stages.partitioner import partition
-from jaxdist.planner.stages.pipedream_file import read_pipedream
+from jaxdist.planner.stages.graph_from_profile import graph_from_profile
+from jaxdist.planner.stages.link_hierarchy import parse_link_levels
+from jaxdist.planner.stages.partitioner import partition_graph
+from jaxdist.planner.stages.pipedream_file import parse_pipedream_profile
 from jaxdist.planner.stages.stage_plan import StageQuery
 
 FILE = Path(__file__).parents[1] / "tests/planner/stages/pipedream/vgg16.txt"
@@ -79,12 +82,12 @@ def total(graph, what):
 
 
 def profile(name, batch):
-    return profile_of(*find_specimen(name, (f"batch={batch}",)))
+    return profile_model(*load_profile_config(name, (f"batch={batch}",)))
 
 
 def vgg16():
     """PipeDream's profile of 64 samples as of 32 on a V100."""
-    graph = read_pipedream(FILE.read_text(), "vgg16")
+    graph = parse_pipedream_profile(FILE.read_text(), "vgg16")
     seconds = V100["vgg16"] * BATCH / total(graph, "seconds")
     return scaled(graph, seconds, BATCH / FILE_BATCH)
 
@@ -94,12 +97,14 @@ def inception():
     like = profile("resnet50", BATCH)
     rate = like.flops / (V100["resnet50"] * BATCH)
     print(f"FLOP/s of a V100 on ResNet-50: {rate / 1e12:.2f}e12")
-    return of_profile(profile("inception_v3", BATCH), "inception_v3", at_rate(rate))
+    return graph_from_profile(
+        profile("inception_v3", BATCH), "inception_v3", constant_rate_model(rate)
+    )
 
 
 def s2vt():
     """Our LSTMs and words, for clips of 80 frames' features that were made before."""
-    whole = of_profile(profile("s2vt", 80), "s2vt", at_rate(1e12))
+    whole = graph_from_profile(profile("s2vt", 80), "s2vt", constant_rate_model(1e12))
     nodes = whole.nodes[1:]
     names = [node.name for node in nodes]
     return LayerGraph(
@@ -124,8 +129,8 @@ def fitted(graphs):
 
 
 def rebuilt(row, graph, bandwidth, overlap):
-    on = tiers(row.machines, (), (bandwidth,))
-    found = partition(
+    on = parse_link_levels(row.machines, (), (bandwidth,))
+    found = partition_graph(
         StageQuery(graph=graph, tiers=on, form=CostConvention(overlap=overlap))
     )
     one, all_ = found.seconds_of_one, found.seconds_of_data_parallel

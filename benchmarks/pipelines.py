@@ -38,9 +38,9 @@ from jaxdist.layers import LayerNorm, Linear
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import image_shape, model_factory
-from jaxdist.train.build_layout import lay_out
+from jaxdist.train.build_layout import build_layout
 from jaxdist.train.objective import Regression
-from jaxdist.train.program import compile_program, initial_state, trace_program
+from jaxdist.train.program import compile_program, initial_state, trace_train_step
 from jaxdist.train.task import Task
 
 STAGES, BLOCKS, MICRO = 4, 8, 8
@@ -132,7 +132,7 @@ def stack(kind, micro=MICRO, stages=STAGES, schedule="1f1b", blocks=BLOCKS):
     }
     plan = Plan(mesh=MeshShape(pipe=stages), pipe=PipelineConfig(schedule=schedule))
     mesh = build_mesh(plan, jax.devices()[:stages])
-    return lay_out(task, plan, mesh, shapes)
+    return build_layout(task, plan, mesh, shapes)
 
 
 def seconds(layout, steps):
@@ -218,9 +218,9 @@ def compile_(args):
             "id": jax.ShapeDtypeStruct(shape[:1], jnp.int32),
         }
         plan = Plan(mesh=MeshShape(pipe=STAGES))
-        layout = lay_out(task, plan, build_mesh(plan), shapes)
+        layout = build_layout(task, plan, build_mesh(plan), shapes)
         start = time.perf_counter()
-        lowered = trace_program(layout).lower()
+        lowered = trace_train_step(layout).lower()
         middle = time.perf_counter()
         lowered.compile()
         end = time.perf_counter()

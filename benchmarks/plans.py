@@ -10,12 +10,12 @@ import sys
 import time
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.planning.search_space import LayoutQuery
 from jaxdist.launch.training.job.abstract_step import StepDescriber
-from jaxdist.meshes.clusters.load import find
+from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.predict import predict
-from jaxdist.planner.layouts.shortlist import shortlist
+from jaxdist.planner.layouts.shortlist import order_by_estimate
 
 GPT3 = (
     *("gpt2_small", "model.depth=96", "model.embed=12288", "model.heads=96"),
@@ -39,13 +39,13 @@ def main():
     if sys.argv[1:] == ["commands"]:
         return
     begun = time.perf_counter()
-    resolved = resolve("resnet152", ("data.batch=32768",))
+    resolved = resolve_config("resnet152", ("data.batch=32768",))
     subject = StepDescriber(resolved.config)
     print(f"ResNet-152 read: {time.perf_counter() - begun:.1f} s")
     for mesh in (MeshShape(data=1024), MeshShape(data=512, spatial_h=2)):
         for again in ("first", "again", "again"):
             begun = time.perf_counter()
-            made = predict(subject.case(Plan(mesh=mesh)), find("abci"))
+            made = predict(subject.case(Plan(mesh=mesh)), load_cluster("abci"))
             took = time.perf_counter() - begun
             print(f"{made.plan}, {again}: {took:.2f} s, step {made.step_s:.3f} s")
     for devices in (64, 256, 1024):
@@ -77,13 +77,16 @@ def command(words):
 def order(subject, resolved, devices, lossy):
     """Print how long the plans of so many devices take to order."""
     question = LayoutQuery(
-        resolved=resolved, subject=subject, cluster=find("abci"), devices=devices
+        resolved=resolved,
+        subject=subject,
+        cluster=load_cluster("abci"),
+        devices=devices,
     )
     begun = time.perf_counter()
     coarse = question.coarse(lossy)
     listed = time.perf_counter() - begun
     begun = time.process_time()
-    shortlist(coarse, 16e9)
+    order_by_estimate(coarse, 16e9)
     took = time.process_time() - begun
     print(
         f"{devices} devices: {len(coarse.space):,} plans listed in {listed:.2f} s "

@@ -20,10 +20,10 @@ from executed import MODELS, laid, pooled
 
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.run_record import Run
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
-from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.compare import compare, recalibrated
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.oracle.compare import compare_prediction, recalibrate_cluster
 from jaxdist.oracle.predict import predict
 
 GIVEN = "data", "tensor"
@@ -62,7 +62,7 @@ class Seen:
         self.run = Run(name=name, experiment=name, step_s=took, steps=1)
 
     def beside(self, cluster):
-        return compare(self.run, predict(self.case, cluster))
+        return compare_prediction(self.run, predict(self.case, cluster))
 
     def error(self, cluster):
         return abs(predict(self.case, cluster).step_s / self.run.step_s - 1)
@@ -73,7 +73,7 @@ def executed(folder, model):
     found = json.loads((folder / f"{model}.executed.json").read_text())
     plans = laid(model, found["plans"])
     name, *words = MODELS[model]
-    subject = StepDescriber(resolve(name, words).config)
+    subject = StepDescriber(resolve_config(name, words).config)
     for rate, seconds in found["seconds"].items():
         times = pooled(seconds, plans)
         yield rate, [Seen(n, times[n], subject.case(plans[n])) for n in plans]
@@ -84,7 +84,7 @@ def scored(seen, right, factors):
     wrong = spoiled(right, *factors)
     given = [one for one in seen if one.name in GIVEN]
     others = [one for one in seen if one.name not in GIVEN]
-    better = recalibrated(wrong, [one.beside(wrong) for one in given])
+    better = recalibrate_cluster(wrong, [one.beside(wrong) for one in given])
     return [median(one.error(on) for one in others) for on in (right, wrong, better)]
 
 
@@ -92,7 +92,7 @@ def rows(folder, models):
     """Yield a row for each network, rate and way of being wrong."""
     for model in models:
         for rate, seen in executed(folder, model):
-            right = find(str(folder / f"{rate}.json"))
+            right = load_cluster(str(folder / f"{rate}.json"))
             for how, factors in SPOILS.items():
                 calibrated, before, after = scored(seen, right, factors)
                 yield {

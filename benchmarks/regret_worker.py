@@ -11,12 +11,12 @@ import numpy as np
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.calibrate.reduction_timings import measure
-from jaxdist.collectives.autotune import choose
+from jaxdist.calibrate.reduction_timings import measure_reduction_link
+from jaxdist.collectives.autotune import select_fastest
 from jaxdist.collectives.primitives import psum
-from jaxdist.collectives.registry import METHODS
-from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.testbed.traffic_counter import TrafficCounter, spread
+from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS
+from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.testbed.traffic_counter import TrafficCounter, shard_local_arrays
 
 EXACT = ("exact", "ring", "recursive_doubling", "halving_doubling")
 LOSSY = ("int4", "sign", "random_k", "sparse", "power")
@@ -47,7 +47,7 @@ def compiled(mesh, via, x):
 
 def timed(mesh, gauge, mib, times):
     """Return the seconds of every way: {way: one each time}."""
-    x = spread(mesh, lambda rank: matrix(rank, mib))
+    x = shard_local_arrays(mesh, lambda rank: matrix(rank, mib))
     calls = {via: compiled(mesh, via, x) for via in SETS["all"]}
     found = {via: [] for via in calls}
     for call in calls.values() if mib < 16 else ():  # the longest are not warmed up
@@ -59,11 +59,13 @@ def timed(mesh, gauge, mib, times):
 
 
 def main(sizes, times):
-    join()
+    initialize()
     hosts = jax.process_count()
     mesh = jax.make_mesh((hosts,), ("data",), (AxisType.Auto,))
     start = time.perf_counter()
-    link = measure(mesh, "data", [METHODS[via] for via in SETS["all"]])
+    link = measure_reduction_link(
+        mesh, "data", [ALL_REDUCE_ALGORITHMS[via] for via in SETS["all"]]
+    )
     print(f"measured in {time.perf_counter() - start:.1f} s", file=sys.stderr)
     choices = [
         {name: (among, chosen(among, mib, hosts, link)) for name, among in SETS.items()}
@@ -78,8 +80,8 @@ def main(sizes, times):
 def chosen(among, mib, hosts, link):
     """Return the name of the way that a link makes the fastest for one matrix."""
     shape = (math.isqrt(round(mib * 2**18)),) * 2
-    ways = [METHODS[via] for via in among]
-    return choose(ways, [[shape]], np.dtype("f4"), {"data": hosts}, link).name
+    ways = [ALL_REDUCE_ALGORITHMS[via] for via in among]
+    return select_fastest(ways, [[shape]], np.dtype("f4"), {"data": hosts}, link).name
 
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ import random
 import time
 from pathlib import Path
 
-from jaxdist.planner.stages.cost_conventions import FORMS
+from jaxdist.planner.stages.cost_conventions import COST_CONVENTIONS
 from jaxdist.planner.stages.graph import LayerGraph, Node
-from jaxdist.planner.stages.link_hierarchy import tiers
+from jaxdist.planner.stages.link_hierarchy import parse_link_levels
 from jaxdist.planner.stages.memory import MemoryBudget
-from jaxdist.planner.stages.partitioner import partition
-from jaxdist.planner.stages.pipedream_file import read_pipedream
+from jaxdist.planner.stages.partitioner import partition_graph
+from jaxdist.planner.stages.pipedream_file import parse_pipedream_profile
 from jaxdist.planner.stages.stage_plan import StageQuery
 
 FILES = Path(__file__).parents[1] / "tests/planner/stages/pipedream"
@@ -103,9 +103,11 @@ def measured(graph, sizes, **how):
     rates = RATES[-len(sizes) :]
     seconds = []
     for _ in range(3):
-        asked = StageQuery(graph=graph, tiers=tiers(None, sizes, rates), **how)
+        asked = StageQuery(
+            graph=graph, tiers=parse_link_levels(None, sizes, rates), **how
+        )
         begun = time.perf_counter()
-        found = partition(asked)
+        found = partition_graph(asked)
         seconds.append(time.perf_counter() - begun)
     what = f"{graph.source} ({len(graph.nodes)}), {'x'.join(map(str, sizes))}"
     more = ", ".join(
@@ -123,18 +125,18 @@ def main():
     argparse.ArgumentParser(description=__doc__).parse_args()
     large, talk = residual(), translation()
     files = [
-        read_pipedream((FILES / f"{name}.txt").read_text(), name)
+        parse_pipedream_profile((FILES / f"{name}.txt").read_text(), name)
         for name in ("vgg16", "resnet50", "gnmt")
     ]
     for sizes in ((4, 4), (8, 2), (2, 8), (16,)):
         measured(large, sizes)
-    measured(large, (4, 4), form=FORMS["sum"])
+    measured(large, (4, 4), form=COST_CONVENTIONS["sum"])
     measured(large, (4, 4), memory=MemoryBudget(limit=16e9))
     measured(large, (4, 4), cuts="any")
     for sizes in ((4, 4), (16,)):
         measured(talk, sizes)
         measured(talk, sizes, cuts="any")
-        measured(talk, sizes, cuts="any", form=FORMS["sum"])
+        measured(talk, sizes, cuts="any", form=COST_CONVENTIONS["sum"])
     for graph in files:
         measured(graph, (16,))
         measured(graph, (16,), cuts="any")

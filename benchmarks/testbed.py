@@ -19,11 +19,11 @@ from pathlib import Path
 
 from jaxdist.launch.testbed import manager
 from jaxdist.launch.testbed.hosts import EmulatedCluster
-from jaxdist.launch.testbed.link_shaping import bits_per_second
-from jaxdist.launch.testbed.namespaces import FILES
+from jaxdist.launch.testbed.link_shaping import parse_link_rate
+from jaxdist.launch.testbed.namespaces import NETNS_FOLDER
 
 RATE = "200mbit"
-FOLDERS = (FILES, Path("/run/netns"))
+FOLDERS = (NETNS_FOLDER, Path("/run/netns"))
 NUMBERS = 1_000_000
 """float32 numbers of a host: 4 MB."""
 WORKER = f"""
@@ -31,10 +31,10 @@ import json, sys
 import jax
 import numpy as np
 from jax.sharding import AxisType, PartitionSpec
-from jaxdist.launch.testbed.traffic_counter import TrafficCounter, spread
-from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.testbed.traffic_counter import TrafficCounter, shard_local_arrays
+from jaxdist.launch.distributed.initialize import initialize
 
-join()
+initialize()
 mesh = jax.make_mesh((jax.process_count(),), ("data",), (AxisType.Auto,))
 along = PartitionSpec("data")
 add = jax.jit(
@@ -42,7 +42,7 @@ add = jax.jit(
         lambda x: jax.lax.psum(x, "data"), mesh=mesh, in_specs=along, out_specs=along
     )
 )
-x = spread(mesh, lambda rank: np.full({NUMBERS}, rank + 1.0, np.float32))
+x = shard_local_arrays(mesh, lambda rank: np.full({NUMBERS}, rank + 1.0, np.float32))
 assert float(add(x).addressable_shards[0].data[0]) == 3
 gauge = TrafficCounter(mesh)
 readings = [gauge.read(lambda: add(x)) for _ in range(int(sys.argv[1]))]
@@ -58,7 +58,7 @@ def psum(args):
     ranks = [json.loads(each.out.splitlines()[-1]) for each in done]
     seconds = [max(s for s, _ in each) for each in zip(*ranks)]
     sent = statistics.median(b for each in ranks for _, b in each)
-    sum_ = 8 * 4 * NUMBERS / bits_per_second(RATE)
+    sum_ = 8 * 4 * NUMBERS / parse_link_rate(RATE)
     middle = statistics.median(seconds)
     print(f"{4 * NUMBERS:,} bytes a host over {RATE}: {sum_:.3f} s by arithmetic")
     print(f"  measured   {middle:.3f} s ({min(seconds):.3f} to {max(seconds):.3f})")
@@ -72,11 +72,11 @@ def cycles(args):
     Raises:
         SystemExit: something is left.
     """
-    manager.down()
+    manager.remove_testbed()
     before, start = there(), time.monotonic()
     for _ in range(args.times):
-        manager.up(4, RATE)
-        manager.down()
+        manager.create_testbed(4, RATE)
+        manager.remove_testbed()
     seconds = (time.monotonic() - start) / args.times
     print(f"{args.times} testbeds of 4 hosts, {seconds:.2f} s each")
     if (after := there()) != before:
@@ -92,7 +92,7 @@ def there():
         for each in words
     ]
     files = [p for folder in FOLDERS for p in folder.rglob("jaxdist-testbed*")]
-    return manager.there(), said, files
+    return manager.netns_names(), said, files
 
 
 def main():

@@ -14,12 +14,12 @@ from flax import nnx
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.reduction import ReductionConfig
-from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.testbed.link_shaping import own_counter
+from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.testbed.link_shaping import read_local_counters
 from jaxdist.launch.testbed.traffic_counter import TrafficCounter
 from jaxdist.layers.linear import Linear
 from jaxdist.meshes.build import build_mesh
-from jaxdist.train.build_layout import lay_out
+from jaxdist.train.build_layout import build_layout
 from jaxdist.train.program import compile_program, initial_state
 from jaxdist.train.task import Task
 
@@ -57,7 +57,7 @@ def program_of(asked, lr):
         key: jax.ShapeDtypeStruct((data.BATCH, *shape), dtype)
         for key, (shape, dtype) in kinds.items()
     }
-    return compile_program(lay_out(task, plan, build_mesh(plan), shapes))
+    return compile_program(build_layout(task, plan, build_mesh(plan), shapes))
 
 
 def begin(program, seed):
@@ -116,11 +116,11 @@ class Trained:
 
 
 def main(methods, lrs, seeds, **until):
-    join()
+    initialize()
     gauge = TrafficCounter(jax.make_mesh((jax.process_count(),), ("data",)))
 
     def sent():
-        return own_counter().sent
+        return read_local_counters().sent
 
     for method in methods:
         for lr in lrs[method]:

@@ -25,15 +25,15 @@ os.environ.setdefault("NPROC", str(3 + (os.cpu_count() or 1)))
 import jax
 from flax import nnx
 
-from jaxdist.core.object_reference import name_of
+from jaxdist.core.object_reference import object_reference
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.input.config import DataConfig
 from jaxdist.input.device_feed import train_feed
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.training.evaluate import evaluator
-from jaxdist.launch.training.job.batch_spec import wanted
+from jaxdist.launch.training.evaluate import make_evaluator
+from jaxdist.launch.training.job.batch_spec import feature_spec
 from jaxdist.launch.training.job.job import make_job
 from jaxdist.layers import Linear
 from jaxdist.models.config import ModelConfig
@@ -82,20 +82,20 @@ def job_of(way, rate, seed, epochs, momentum):
         seed=seed,
         epochs=epochs,
         data=DataConfig(name="digits", batch=BATCH * times, shift=0),
-        model=ModelConfig(name=name_of(Net)),
+        model=ModelConfig(name=object_reference(Net)),
         optim=OptimConfig(
             lr=rate, momentum=momentum, warmup_epochs=1.0, accumulate=times
         ),
         plan=plan,
     )
-    sources = open_data(config.data, wanted(config))
+    sources = open_data(config.data, feature_spec(config))
     return make_job(config, plan, sources[0]), sources
 
 
 def trainings(way, rate, seeds, epochs, momentum):
     """Yield the held-out accuracy of each seed; the step is compiled once."""
     job, sources = job_of(way, rate, 0, epochs, momentum)
-    program, judge = compile_program(job.layout), evaluator(job, sources[1])
+    program, judge = compile_program(job.layout), make_evaluator(job, sources[1])
     places = jax.tree.map(lambda x: x.sharding, job.layout.state)
     first = jax.jit(job.layout.hold.hold, out_shardings=places)
     for seed in seeds:

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from jaxdist.core.object_reference import name_of
+from jaxdist.core.object_reference import object_reference
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.input.config import DataConfig
 from jaxdist.launch.config import Experiment
@@ -38,7 +38,7 @@ def shapes():
 
 
 def mine() -> Experiment:
-    data = DataConfig(name=name_of(shapes), batch=32)
+    data = DataConfig(name=object_reference(shapes), batch=32)
     plan = Plan(mesh=MeshShape(data=2, spatial_h=2))
-    model = ModelConfig(name=name_of(Net))
+    model = ModelConfig(name=object_reference(Net))
     return Experiment(name="mine", epochs=4, data=data, model=model, plan=plan)

@@ -7,7 +7,7 @@ shuffle, are lazy: importing the package costs nothing until one is used.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-_HOMES: Final = {
+_LAZY_NAMES: Final = {
     "ArrayRecordSource": "jaxdist.input.array_record",
     "ArraySource": "jaxdist.input.sources",
     "Global": "jaxdist.core.plan.shuffle",
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    if name in _LAZY_NAMES:
+        return getattr(import_module(_LAZY_NAMES[name]), name)
     raise AttributeError(f"module 'jaxdist.input' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_HOMES]
+    return [*globals(), *_LAZY_NAMES]

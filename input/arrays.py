@@ -20,7 +20,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.input.idx import read_idx
 from jaxdist.input.sources import Arrays
 
-_FILES: Final = {
+_IDX_FILES: Final = {
     "train_x": "train-images-idx3-ubyte",
     "train_y": "train-labels-idx1-ubyte",
     "test_x": "t10k-images-idx3-ubyte",
@@ -82,40 +82,40 @@ def open_arrays(
     found = _read(path)
     parts = [(found[f"{part}_x"], found[f"{part}_y"]) for part in ("train", "test")]
     classes = 1 + max(int(labels.max(initial=0)) for _, labels in parts)
-    train, test = (_labelled(path, *part, classes, size) for part in parts)
+    train, test = (_make_images(path, *part, classes, size) for part in parts)
     return train, test
 
 
 def _read(path: str) -> Mapping[str, NDArray[Any]]:
     """Read the four arrays, of IDX files where there are any."""
     root = Path(path)
-    if path and any(_idx(root, name) for name in _FILES.values()):
-        return {key: _read_one(root, name) for key, name in _FILES.items()}
+    if path and any(_find_idx(root, name) for name in _IDX_FILES.values()):
+        return {key: _read_one(root, name) for key, name in _IDX_FILES.items()}
     packed = [root] if root.suffix == ".npz" else sorted(root.glob("*.npz"))
     if not path or len(packed) != 1 or not packed[0].is_file():
         known = sorted(each.name for each in root.glob("*"))[:5] if path else []
         listed = f"{path} holds {', '.join(known) or 'nothing'}"
-        raise _no_arrays(path, listed if path else "data.path is empty")
+        raise _no_arrays_error(path, listed if path else "data.path is empty")
     try:
         with np.load(packed[0]) as file:
-            return {key: file[key] for key in _FILES}
+            return {key: file[key] for key in _IDX_FILES}
     except (OSError, KeyError, ValueError, BadZipFile) as error:
-        raise _no_arrays(path, f"{packed[0]}: {error}") from error
+        raise _no_arrays_error(path, f"{packed[0]}: {error}") from error
 
 
-def _idx(root: Path, name: str) -> Path | None:
+def _find_idx(root: Path, name: str) -> Path | None:
     """Find a file as it is, or packed."""
     both = (root / name, root / f"{name}.gz")
     return next((path for path in both if path.is_file()), None)
 
 
 def _read_one(root: Path, name: str) -> NDArray[np.uint8]:
-    if (path := _idx(root, name)) is None:
-        raise _no_arrays(str(root), f"no {name} and no {name}.gz in {root}")
+    if (path := _find_idx(root, name)) is None:
+        raise _no_arrays_error(str(root), f"no {name} and no {name}.gz in {root}")
     return read_idx(path)
 
 
-def _labelled(
+def _make_images(
     path: str,
     images: NDArray[Any],
     labels: NDArray[Any],
@@ -128,11 +128,11 @@ def _labelled(
     same = labels.ndim == 1 and pixels.ndim == 4 and len(pixels) == len(labels)
     if not (whole and same and len(labels) and labels.min() >= 0):
         shown = (f"{x.dtype} {list(x.shape)}" for x in (images, labels))
-        raise _no_arrays(path, f"images {next(shown)}, labels {next(shown)}")
-    return LabelledImages(_pooled(pixels, size), labels, classes)
+        raise _no_arrays_error(path, f"images {next(shown)}, labels {next(shown)}")
+    return LabelledImages(_average_pool(pixels, size), labels, classes)
 
 
-def _pooled(images: NDArray[np.uint8], size: int | None) -> NDArray[np.uint8]:
+def _average_pool(images: NDArray[np.uint8], size: int | None) -> NDArray[np.uint8]:
     """Make images smaller: a pixel is the mean of a square, rounded."""
     count, high, wide, channels = images.shape
     if size is None or size == high == wide:
@@ -149,11 +149,13 @@ def _pooled(images: NDArray[np.uint8], size: int | None) -> NDArray[np.uint8]:
     return np.rint(squares.mean((2, 4))).astype(np.uint8)
 
 
-def _no_arrays(path: str, values: str) -> BadInput:
+def _no_arrays_error(path: str, values: str) -> BadInput:
     return BadInput(
         f"no arrays of labelled images in {path or 'data.path'}",
-        rule=f"a folder has {', '.join(_FILES.values())} (or each with .gz), or one "
-        f".npz file of {', '.join(_FILES)}: images uint8 [N, H, W] or [N, H, W, C], "
+        rule=f"a folder has {', '.join(_IDX_FILES.values())} (or each with .gz), or "
+        "one "
+        f".npz file of {', '.join(_IDX_FILES)}: images uint8 [N, H, W] or [N, H, W, "
+        "C], "
         "labels [N] from 0",
         values=values,
         remedy=(

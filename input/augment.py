@@ -9,9 +9,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from jaxdist.input.keyed_permutation import below, key
+from jaxdist.input.keyed_permutation import bounded_int, hash64
 
-_PURPOSE: Final = 0x5348494654
+_KEY_DOMAIN: Final = 0x5348494654
 """Keeps these draws apart from those of the order, which have the same seed."""
 
 
@@ -37,7 +37,7 @@ def shift_images(
     """
     if shift == 0:
         return images
-    down, right = offsets(ids, epochs, seed=seed, shift=shift)
+    down, right = draw_shifts(ids, epochs, seed=seed, shift=shift)
     samples, height, width, channels = images.shape
     framed = np.zeros(
         (samples, height + 2 * shift, width + 2 * shift, channels), images.dtype
@@ -48,11 +48,11 @@ def shift_images(
     return np.ascontiguousarray(np.moveaxis(moved, 1, -1))
 
 
-def offsets(
+def draw_shifts(
     ids: NDArray[np.int32], epochs: NDArray[np.int64], *, seed: int, shift: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Draw how far each sample moves (down, right): pixels in [-shift, shift], [B]."""
-    keys = key(seed, _PURPOSE, epochs, ids)
+    keys = hash64(seed, _KEY_DOMAIN, epochs, ids)
     width = 2 * shift + 1
-    down, right = below(width, keys), below(width, keys << np.uint64(32))
+    down, right = bounded_int(width, keys), bounded_int(width, keys << np.uint64(32))
     return down.astype(np.int64) - shift, right.astype(np.int64) - shift

@@ -23,7 +23,7 @@ BatchAssembler = Callable[[int, Rows], Batch]
 Dtypes = Mapping[str, str]
 """Keys that are read of a source, each with the dtype it has in a batch."""
 
-IMAGES: Final[Dtypes] = MappingProxyType({"image": "float32", "label": "int32"})
+IMAGE_DTYPES: Final[Dtypes] = MappingProxyType({"image": "float32", "label": "int32"})
 """What is read of images with a label each."""
 
 
@@ -37,7 +37,7 @@ class TrainBatchAssembler:
     """Which samples a step takes."""
     shift: int = 0
     """Largest random shift of an image, pixels; an `EpochVaryingSource` has its own."""
-    dtypes: Dtypes = field(default_factory=lambda: IMAGES)
+    dtypes: Dtypes = field(default_factory=lambda: IMAGE_DTYPES)
     """What is read."""
 
     def __call__(self, step: int, rows: Rows) -> Batch:
@@ -45,8 +45,8 @@ class TrainBatchAssembler:
         ids, epochs = self.order.ids(step, rows), self.order.epochs(step, rows)
         if isinstance(self.source, EpochVaryingSource):
             seen = self.source.vary(ids, epochs, self.order.seed)
-            return _typed(seen, ids, self.dtypes)
-        batch = _typed(self.source.get(ids), ids, self.dtypes)
+            return _cast(seen, ids, self.dtypes)
+        batch = _cast(self.source.get(ids), ids, self.dtypes)
         if "image" in batch:
             batch["image"] = shift_images(
                 batch["image"], ids, epochs, seed=self.order.seed, shift=self.shift
@@ -62,7 +62,7 @@ class EvalBatchAssembler:
     """Where the samples are."""
     batch: int
     """Samples a step, over all devices together."""
-    dtypes: Dtypes = field(default_factory=lambda: IMAGES)
+    dtypes: Dtypes = field(default_factory=lambda: IMAGE_DTYPES)
     """What is read."""
 
     @property
@@ -79,12 +79,12 @@ class EvalBatchAssembler:
         ids = step * self.batch + rows
         real = ids < len(self.source)
         ids = np.minimum(ids, len(self.source) - 1)
-        batch = _typed(self.source.get(ids), ids, self.dtypes)
+        batch = _cast(self.source.get(ids), ids, self.dtypes)
         batch["id"] = np.where(real, batch["id"], np.int32(-1))
         return {**batch, "weight": real.astype(np.float32)}
 
 
-def _typed(samples: Arrays, ids: NDArray[np.integer[Any]], dtypes: Dtypes) -> Batch:
+def _cast(samples: Arrays, ids: NDArray[np.integer[Any]], dtypes: Dtypes) -> Batch:
     """Give samples the types every batch has, and their ids."""
     batch = {key: np.asarray(samples[key], dtype) for key, dtype in dtypes.items()}
     return {**batch, "id": ids.astype(np.int32)}

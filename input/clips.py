@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.special_tokens import BEGIN, END, PADDING, SIGNS
+from jaxdist.core.special_tokens import BOS_ID, EOS_ID, PAD_ID, SPECIAL_TOKENS
 from jaxdist.input.sources import Arrays
 
 Pixels = NDArray[np.uint8]
@@ -31,7 +31,7 @@ class Clips:
         length: words of the longest caption, its end included, L.
 
     >>> film = np.zeros((1, 2, 4, 4, 1), np.uint8)
-    >>> clips = Clips(film, ["a b"], vocabulary_of(["a b"]), length=4)
+    >>> clips = Clips(film, ["a b"], build_vocabulary(["a b"]), length=4)
     >>> one = clips.get(np.array([0]))
     >>> one["words"].tolist(), one["target"].tolist()
     ([[1, 3, 4, 0]], [[3, 4, 2, 0]])
@@ -45,7 +45,7 @@ class Clips:
         length: int,
     ) -> None:
         self.captions, self.vocabulary = tuple(captions), vocabulary
-        self._clips, self._target = clips, encode(captions, vocabulary, length)
+        self._clips, self._target = clips, encode_captions(captions, vocabulary, length)
 
     def __len__(self) -> int:
         return len(self._clips)
@@ -55,11 +55,11 @@ class Clips:
 
         Returns:
             `clip` float32 [n, T, H, W, C] in [0, 1]; `words` and `target` int32
-            [n, L], the caption behind `BEGIN` and before `END`.
+            [n, L], the caption behind `BOS_ID` and before `EOS_ID`.
         """
         target = self._target[ids]
-        words = np.full_like(target, BEGIN)
-        words[:, 1:] = np.where(target == END, PADDING, target)[:, :-1]
+        words = np.full_like(target, BOS_ID)
+        words[:, 1:] = np.where(target == EOS_ID, PAD_ID, target)[:, :-1]
         clip = self._clips[ids] / np.float32(255)
         return {"clip": clip, "words": words, "target": target}
 
@@ -71,42 +71,45 @@ class Clips:
         return digest.hexdigest()
 
 
-def vocabulary_of(captions: Sequence[str]) -> tuple[str, ...]:
+def build_vocabulary(captions: Sequence[str]) -> tuple[str, ...]:
     """Return the signs, and the words of all captions in their order.
 
-    >>> vocabulary_of(["a b", "c a"])
+    >>> build_vocabulary(["a b", "c a"])
     ('<padding>', '<begin>', '<end>', 'a', 'b', 'c')
     """
-    return (*SIGNS, *sorted({word for caption in captions for word in caption.split()}))
+    return (
+        *SPECIAL_TOKENS,
+        *sorted({word for caption in captions for word in caption.split()}),
+    )
 
 
-def length_of(captions: Sequence[str]) -> int:
+def max_caption_length(captions: Sequence[str]) -> int:
     """Count the words of the longest caption, its end included."""
     return 1 + max(len(caption.split()) for caption in captions)
 
 
-def encode(
+def encode_captions(
     captions: Sequence[str], vocabulary: Sequence[str], length: int
 ) -> NDArray[np.int32]:
     """Return each caption's words as places in the vocabulary, int32 [N, length].
 
-    Behind the last word is `END`, and then `PADDING`.
+    Behind the last word is `EOS_ID`, and then `PAD_ID`.
     """
     places = {word: place for place, word in enumerate(vocabulary)}
-    rows = np.full((len(captions), length), PADDING, np.int32)
+    rows = np.full((len(captions), length), PAD_ID, np.int32)
     for row, caption in zip(rows, captions):
-        words = [*(places[word] for word in caption.split()), END]
+        words = [*(places[word] for word in caption.split()), EOS_ID]
         row[: len(words)] = words
     return rows
 
 
-def decode(tokens: Sequence[int], vocabulary: Sequence[str]) -> str:
-    """Return the words before the first `END`.
+def decode_caption(tokens: Sequence[int], vocabulary: Sequence[str]) -> str:
+    """Return the words before the first `EOS_ID`.
 
-    >>> decode([3, 4, 2, 4], ("<padding>", "<begin>", "<end>", "a", "b"))
+    >>> decode_caption([3, 4, 2, 4], ("<padding>", "<begin>", "<end>", "a", "b"))
     'a b'
     """
-    ends = [place for place, token in enumerate(tokens) if token == END]
+    ends = [place for place, token in enumerate(tokens) if token == EOS_ID]
     said = tokens[: ends[0]] if ends else tokens
     return " ".join(vocabulary[token] for token in said)
 
@@ -124,7 +127,7 @@ def open_clips(path: str) -> tuple[Clips, Clips]:
         BadInput: no such file, or not what a file of clips holds.
     """
     clips, captions = _read(path)
-    vocabulary, length = vocabulary_of(captions), length_of(captions)
+    vocabulary, length = build_vocabulary(captions), max_caption_length(captions)
     border = len(captions) * 9 // 10
     return (
         Clips(clips[:border], captions[:border], vocabulary, length),
@@ -138,17 +141,17 @@ def _read(path: str) -> tuple[Pixels, list[str]]:
         with np.load(path or "no path", allow_pickle=False) as file:
             clips, captions = file["clip"], file["caption"]
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise _no_clips(path, f"{type(error).__name__}: {error}") from error
+        raise _no_clips_error(path, f"{type(error).__name__}: {error}") from error
     if clips.dtype != np.uint8 or clips.ndim != 5 or captions.dtype.kind != "U":
         found = f"clip {clips.dtype} {list(clips.shape)}, caption {captions.dtype}"
-        raise _no_clips(path, found)
+        raise _no_clips_error(path, found)
     if captions.shape != clips.shape[:1] or len(captions) < 2:
         found = f"{len(clips)} clips, captions {list(captions.shape)}"
-        raise _no_clips(path, found)
+        raise _no_clips_error(path, found)
     return clips, [str(caption) for caption in captions]
 
 
-def _no_clips(path: str, values: str) -> BadInput:
+def _no_clips_error(path: str, values: str) -> BadInput:
     return BadInput(
         f"no clips in {path}" if path else "there are no clips to read",
         rule="data.name=clips reads data.path: clip, uint8 [N, T, H, W, C], and "

@@ -14,9 +14,9 @@ class DataConfig:
     """The `data.` keys of an experiment."""
 
     name: str = "digits"
-    """Data set: one of `jaxdist.input.registry.names()`, a TFDS data set of images
-    (`imagenet2012`, or `tfds:imagenet2012`), arrays of one's own (`numpy:FILE.npz`), or
-    a function of one's own, `file.py:function`.
+    """Data set: one of `jaxdist.input.registry.dataset_names()`, a TFDS data set of
+    images (`imagenet2012`, or `tfds:imagenet2012`), arrays of one's own
+    (`numpy:FILE.npz`), or a function of one's own, `file.py:function`.
     """
     dir: str = "data"
     """Folder in which data sets are prepared once and then read."""

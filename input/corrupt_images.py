@@ -11,7 +11,7 @@ from typing import Final
 _THREADS: Final = 4
 
 
-def damaged(files: Sequence[Path], notes: Path) -> frozenset[Path]:
+def find_corrupt_images(files: Sequence[Path], notes: Path) -> frozenset[Path]:
     """Return which image files cannot be decoded, each of them read once.
 
     Args:
@@ -19,11 +19,11 @@ def damaged(files: Sequence[Path], notes: Path) -> frozenset[Path]:
         notes: folder in which what was found is kept, for these names, sizes and times
             of change; files that changed are looked at again.
     """
-    index = notes / f"images-{_state(files)}.json"
+    index = notes / f"images-{_files_digest(files)}.json"
     if index.is_file():
         return frozenset(map(Path, json.loads(index.read_text(encoding="utf-8"))))
     with ThreadPoolExecutor(_THREADS) as pool:
-        whole = pool.map(is_whole, files)
+        whole = pool.map(is_decodable, files)
         found = [path for path, good in zip(files, whole, strict=True) if not good]
     notes.mkdir(parents=True, exist_ok=True)
     part = index.with_suffix(".part")
@@ -32,7 +32,7 @@ def damaged(files: Sequence[Path], notes: Path) -> frozenset[Path]:
     return frozenset(found)
 
 
-def is_whole(path: Path) -> bool:
+def is_decodable(path: Path) -> bool:
     """Tell whether a file is an image that can be decoded to its end."""
     from PIL import Image
 
@@ -44,15 +44,15 @@ def is_whole(path: Path) -> bool:
     return True
 
 
-def _state(files: Sequence[Path]) -> str:
+def _files_digest(files: Sequence[Path]) -> str:
     """Digest names, sizes and times of change."""
     digest = hashlib.sha256()
     for path in files:
-        digest.update(f"{path} {_seen(path)}\n".encode())
+        digest.update(f"{path} {_file_version(path)}\n".encode())
     return digest.hexdigest()[:16]
 
 
-def _seen(path: Path) -> str:
+def _file_version(path: Path) -> str:
     """Return size and time of change; of a link to nothing that it cannot be read."""
     try:
         seen = path.stat()

@@ -11,15 +11,15 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.input.keyed_permutation import key
+from jaxdist.input.keyed_permutation import hash64
 
-_PURPOSE: Final = 0x43524F50
+_KEY_DOMAIN: Final = 0x43524F50
 """Keeps these draws apart from those of the order, which have the same seed."""
-_AREA: Final = (0.08, 1.0)
-_SIDES: Final = math.log(4 / 3)
+_AREA_RANGE: Final = (0.08, 1.0)
+_MAX_LOG_ASPECT: Final = math.log(4 / 3)
 """Largest logarithm of width by height, and of height by width."""
-_TRIES: Final = 10
-_MIDDLE: Final = 7 / 8
+_MAX_ATTEMPTS: Final = 10
+_CENTER_FRACTION: Final = 7 / 8
 """224 of 256 rows, as in Krizhevsky et al. 2012."""
 
 
@@ -44,16 +44,18 @@ class Crop:
         return (self.left, self.top, self.left + self.width, self.top + self.height)
 
 
-def middle(width: int, height: int) -> Crop:
+def center_crop(width: int, height: int) -> Crop:
     """Return the square in the middle of an image.
 
-    >>> middle(500, 400).box
+    >>> center_crop(500, 400).box
     (75.0, 25.0, 425.0, 375.0)
     """
-    return _square(width, height, _MIDDLE * min(width, height))
+    return _center_square(width, height, _CENTER_FRACTION * min(width, height))
 
 
-def random_crop(width: int, height: int, *, seed: int, epoch: int, sample: int) -> Crop:
+def random_resized_crop(
+    width: int, height: int, *, seed: int, epoch: int, sample: int
+) -> Crop:
     """Draw the part that a sample shows in an epoch.
 
     Args:
@@ -63,18 +65,18 @@ def random_crop(width: int, height: int, *, seed: int, epoch: int, sample: int) 
         epoch: from 0.
         sample: its id.
 
-    >>> first = random_crop(500, 400, seed=0, epoch=0, sample=3)
-    >>> first == random_crop(500, 400, seed=0, epoch=0, sample=3)
+    >>> first = random_resized_crop(500, 400, seed=0, epoch=0, sample=3)
+    >>> first == random_resized_crop(500, 400, seed=0, epoch=0, sample=3)
     True
     """
     draw = np.random.Generator(
-        np.random.Philox(key=int(key(seed, _PURPOSE, epoch, sample)[0]))
+        np.random.Philox(key=int(hash64(seed, _KEY_DOMAIN, epoch, sample)[0]))
     )
     flip = bool(draw.random() < 0.5)
-    shapes = (_shape(width * height, draw) for _ in range(_TRIES))
+    shapes = (_draw_size(width * height, draw) for _ in range(_MAX_ATTEMPTS))
     fitting = ((w, h) for w, h in shapes if w <= width and h <= height)
     if (found := next(fitting, None)) is None:  # the image is long and thin
-        return replace(_square(width, height, min(width, height)), flip=flip)
+        return replace(_center_square(width, height, min(width, height)), flip=flip)
     across, down = found
     return Crop(
         left=(width - across) * draw.random(),
@@ -85,14 +87,14 @@ def random_crop(width: int, height: int, *, seed: int, epoch: int, sample: int) 
     )
 
 
-def _shape(area: int, draw: np.random.Generator) -> tuple[float, float]:
+def _draw_size(area: int, draw: np.random.Generator) -> tuple[float, float]:
     """Draw width and height: the area evenly, their ratio on a logarithmic scale."""
-    part = area * draw.uniform(*_AREA)
-    ratio = math.exp(draw.uniform(-_SIDES, _SIDES))
+    part = area * draw.uniform(*_AREA_RANGE)
+    ratio = math.exp(draw.uniform(-_MAX_LOG_ASPECT, _MAX_LOG_ASPECT))
     return math.sqrt(part * ratio), math.sqrt(part / ratio)
 
 
-def _square(width: int, height: int, side: float) -> Crop:
+def _center_square(width: int, height: int, side: float) -> Crop:
     """Return a square in the middle."""
     left, top = (width - side) / 2, (height - side) / 2
     return Crop(left=left, top=top, width=side, height=side)

@@ -11,20 +11,20 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan.shuffle import Global, ShuffleConfig
 from jaxdist.input.batch_assembly import Dtypes
 from jaxdist.input.device_feed import Feed, train_feed
-from jaxdist.input.loader_state import ResumePoint, step_of
-from jaxdist.input.local_shuffle.partial import order_of
+from jaxdist.input.loader_state import ResumePoint, resume_step
+from jaxdist.input.local_shuffle.partial import order_from_config
 from jaxdist.input.local_shuffle.setup import Keep
 from jaxdist.input.prefetch import Workers
-from jaxdist.input.sources import Source, fingerprint_of
+from jaxdist.input.sources import Source, source_fingerprint
 
-_DRAWN: Final = Global()
+_GLOBAL_SHUFFLE: Final = Global()
 
 
 def loader(
     source: Source,
     *,
     global_batch: int,
-    shuffle: ShuffleConfig = _DRAWN,
+    shuffle: ShuffleConfig = _GLOBAL_SHUFFLE,
     mesh: Mesh | None = None,
     over: str | Sequence[str] | None = None,
     seed: int = 0,
@@ -65,9 +65,11 @@ def loader(
     mesh = mesh or Mesh(np.asarray(jax.devices()[:1]), ("data",))
     axes = (mesh.axis_names[0],) if over is None else over
     axes = (axes,) if isinstance(axes, str) else tuple(axes)
-    _check(mesh, axes, global_batch, len(source))
-    order = order_of(shuffle, samples=len(source), batch=global_batch, seed=seed)
-    step = step_of(start, order, lambda: fingerprint_of(source))
+    _check_batch(mesh, axes, global_batch, len(source))
+    order = order_from_config(
+        shuffle, samples=len(source), batch=global_batch, seed=seed
+    )
+    step = resume_step(start, order, lambda: source_fingerprint(source))
     dtypes, rows = _dtypes(source), NamedSharding(mesh, PartitionSpec(axes))
     return train_feed(
         source,
@@ -80,7 +82,7 @@ def loader(
     )
 
 
-def _check(mesh: Mesh, axes: tuple[str, ...], batch: int, samples: int) -> None:
+def _check_batch(mesh: Mesh, axes: tuple[str, ...], batch: int, samples: int) -> None:
     unknown = [axis for axis in axes if axis not in mesh.shape]
     if unknown:
         raise BadInput(

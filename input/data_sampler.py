@@ -9,11 +9,16 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan.shuffle import Global, ShuffleConfig
-from jaxdist.input.loader_state import LoaderState, ResumePoint, position, step_of
-from jaxdist.input.local_shuffle.partial import order_of
+from jaxdist.input.loader_state import (
+    LoaderState,
+    ResumePoint,
+    make_loader_state,
+    resume_step,
+)
+from jaxdist.input.local_shuffle.partial import order_from_config
 from jaxdist.input.order import SampleOrder
 
-_DRAWN: Final = Global()
+_GLOBAL_SHUFFLE: Final = Global()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +63,14 @@ class Sampler:
 
         The loop counts its steps: a DataLoader asks for batches ahead of it.
         """
-        return position(self.order, self.data, step)
+        return make_loader_state(self.order, self.data, step)
 
 
 def sampler(
     samples: int,
     *,
     global_batch: int,
-    shuffle: ShuffleConfig = _DRAWN,
+    shuffle: ShuffleConfig = _GLOBAL_SHUFFLE,
     rank: int = 0,
     world: int = 1,
     seed: int = 0,
@@ -100,6 +105,6 @@ def sampler(
             values=f"global_batch = {global_batch}, rank = {rank}, world = {world}",
             remedy=f"global_batch={-(-global_batch // world) * world}",
         )
-    order = order_of(shuffle, samples=samples, batch=global_batch, seed=seed)
-    step = step_of(start, order, lambda: data)
+    order = order_from_config(shuffle, samples=samples, batch=global_batch, seed=seed)
+    step = resume_step(start, order, lambda: data)
     return Sampler(order=order, rank=rank, world=world, start=step, data=data)

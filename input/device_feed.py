@@ -14,25 +14,30 @@ import jax
 from jax.sharding import NamedSharding
 
 from jaxdist.input.batch_assembly import (
-    IMAGES,
+    IMAGE_DTYPES,
     Batch,
     BatchAssembler,
     Dtypes,
     EvalBatchAssembler,
     TrainBatchAssembler,
 )
-from jaxdist.input.device_put import NONE_LARGER, PaddedShapes, place, rows_held
-from jaxdist.input.loader_state import LoaderState, position
+from jaxdist.input.device_put import (
+    NO_PADDED_SHAPES,
+    PaddedShapes,
+    device_put_batch,
+    local_rows,
+)
+from jaxdist.input.loader_state import LoaderState, make_loader_state
 from jaxdist.input.local_shuffle.setup import (
     Keep,
     SampleStoreRuntime,
-    check_threads,
+    check_no_workers,
 )
 from jaxdist.input.order import SampleOrder
-from jaxdist.input.prefetch import LocalBatchAssembler, Workers, ahead
-from jaxdist.input.sources import Source, fingerprint_of
+from jaxdist.input.prefetch import LocalBatchAssembler, Workers, prefetch_batches
+from jaxdist.input.sources import Source, source_fingerprint
 
-_ENDLESS: Final = 2**62
+_UNBOUNDED: Final = 2**62
 
 
 class Feed:
@@ -59,23 +64,23 @@ class Feed:
         *,
         batch: int,
         shardings: Mapping[str, NamedSharding],
-        shapes: PaddedShapes = NONE_LARGER,
+        shapes: PaddedShapes = NO_PADDED_SHAPES,
         start: int = 0,
-        stop: int = _ENDLESS,
+        stop: int = _UNBOUNDED,
         threads: int | Workers = 1,
         kept: SampleStoreRuntime | None = None,
         at: Callable[[int], LoaderState] | None = None,
     ) -> None:
-        rows, seen = rows_held(shardings.values(), batch), set[Thread]()
+        rows, seen = local_rows(shardings.values(), batch), set[Thread]()
 
         # Nothing here holds the feed itself: one that nobody holds is closed.
         def placed(local: Batch) -> dict[str, jax.Array]:
-            return place(local, rows, batch, shardings, shapes)
+            return device_put_batch(local, rows, batch, shardings, shapes)
 
         self.kept, self._at = kept, at
         self.step = start
         """Steps that are done: this many batches of the run were given."""
-        batches = ahead(
+        batches = prefetch_batches(
             LocalBatchAssembler(recipe=recipe, rows=rows),
             placed,
             lambda: seen.add(current_thread()),
@@ -85,7 +90,7 @@ class Feed:
         )
         self._open = [batches]
         """Empty when the feed is closed."""
-        self._end = finalize(self, _end, self._open, seen, kept)
+        self._end = finalize(self, _close_batches, self._open, seen, kept)
 
     def __iter__(self) -> Self:
         return self
@@ -127,7 +132,7 @@ class Feed:
         self._end()
 
 
-def _end(
+def _close_batches(
     batches: list[Any], threads: set[Thread], kept: SampleStoreRuntime | None
 ) -> None:
     """End what makes batches; also where a feed is left open, when its program ends.
@@ -148,8 +153,8 @@ def train_feed(
     order: SampleOrder,
     shardings: Mapping[str, NamedSharding],
     *,
-    shapes: PaddedShapes = NONE_LARGER,
-    dtypes: Dtypes = IMAGES,
+    shapes: PaddedShapes = NO_PADDED_SHAPES,
+    dtypes: Dtypes = IMAGE_DTYPES,
     shift: int = 0,
     start: int = 0,
     threads: int | Workers = 1,
@@ -180,8 +185,8 @@ def train_feed(
 
     kept = None
     if keep is not None:
-        check_threads(threads)
-        rows = rows_held(shardings.values(), order.batch)
+        check_no_workers(threads)
+        rows = local_rows(shardings.values(), order.batch)
         kept = SampleStoreRuntime(source, order, rows, keep, start)
     return Feed(
         read(source) if kept is None else kept.recipe(read),
@@ -191,7 +196,7 @@ def train_feed(
         start=start,
         threads=threads,
         kept=kept,
-        at=lambda step: position(order, fingerprint_of(source), step),
+        at=lambda step: make_loader_state(order, source_fingerprint(source), step),
     )
 
 
@@ -200,8 +205,8 @@ def eval_feed(
     batch: int,
     shardings: Mapping[str, NamedSharding],
     *,
-    shapes: PaddedShapes = NONE_LARGER,
-    dtypes: Dtypes = IMAGES,
+    shapes: PaddedShapes = NO_PADDED_SHAPES,
+    dtypes: Dtypes = IMAGE_DTYPES,
     threads: int = 1,
 ) -> Feed:
     """Feed an exact evaluation: each sample once with weight 1, padding with weight 0.

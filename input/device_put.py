@@ -14,11 +14,11 @@ from jaxdist.input.batch_assembly import Rows
 Index = tuple[slice, ...]
 PaddedShapes = Mapping[str, jax.ShapeDtypeStruct]
 
-NONE_LARGER: Final[PaddedShapes] = MappingProxyType({})
+NO_PADDED_SHAPES: Final[PaddedShapes] = MappingProxyType({})
 """Shapes of a batch whose arrays are the samples' own."""
 
 
-def rows_held(shardings: Iterable[NamedSharding], batch: int) -> Rows:
+def local_rows(shardings: Iterable[NamedSharding], batch: int) -> Rows:
     """Name the rows of a global batch of which this host's devices hold any piece.
 
     Returns:
@@ -29,25 +29,25 @@ def rows_held(shardings: Iterable[NamedSharding], batch: int) -> Rows:
         by_row = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:1]))
         held = by_row.addressable_devices_indices_map((batch,)).values()
         pieces += [piece for piece in held if piece is not None]
-    return rows_of(pieces, batch)
+    return covered_rows(pieces, batch)
 
 
-def rows_of(pieces: Iterable[Index], batch: int) -> Rows:
+def covered_rows(pieces: Iterable[Index], batch: int) -> Rows:
     """Gather the rows that pieces of a batch cover: sorted, each row once.
 
-    >>> rows_of([(slice(4, 6),), (slice(0, 2),), (slice(4, 6),)], 8).tolist()
+    >>> covered_rows([(slice(4, 6),), (slice(0, 2),), (slice(4, 6),)], 8).tolist()
     [0, 1, 4, 5]
     """
     ranges = {piece[0].indices(batch) for piece in pieces}
     return np.unique(np.concatenate([np.arange(*bounds) for bounds in ranges]))
 
 
-def place(
+def device_put_batch(
     local: Mapping[str, NDArray[Any]],
     rows: Rows,
     batch: int,
     shardings: Mapping[str, NamedSharding],
-    shapes: PaddedShapes = NONE_LARGER,
+    shapes: PaddedShapes = NO_PADDED_SHAPES,
 ) -> dict[str, jax.Array]:
     """Put this host's rows of a batch on its devices, without asking other hosts.
 
@@ -70,24 +70,24 @@ def place(
         def piece(index: Index | None) -> NDArray[Any]:
             held = index or ()
             wanted = [len(range(*i.indices(n))) for i, n in zip(held, shape)]
-            return _filled(array[_here(held, rows, batch)], wanted)
+            return _pad_to_shape(array[_local_index(held, rows, batch)], wanted)
 
         return jax.make_array_from_callback(shape, shardings[name], piece)
 
     return {name: lay(name, array) for name, array in local.items()}
 
 
-def _filled(array: NDArray[Any], wanted: Sequence[int]) -> NDArray[Any]:
+def _pad_to_shape(array: NDArray[Any], wanted: Sequence[int]) -> NDArray[Any]:
     """Add zeros behind an array along the dims where more is wanted.
 
-    >>> _filled(np.array([[1, 2]]), [2, 3]).tolist()
+    >>> _pad_to_shape(np.array([[1, 2]]), [2, 3]).tolist()
     [[1, 2, 0], [0, 0, 0]]
     """
     behind = [(0, n - have) for n, have in zip(wanted, array.shape)]
     return np.pad(array, behind) if any(n for _, n in behind) else array
 
 
-def _here(index: Index, rows: Rows, batch: int) -> Index:
+def _local_index(index: Index, rows: Rows, batch: int) -> Index:
     """Translate an index of the global batch to one of this host's rows."""
     first, last, _ = index[0].indices(batch)
     begin = int(np.searchsorted(rows, first))

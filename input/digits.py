@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from jaxdist.input.prepare import ensure_prepared
-from jaxdist.input.sources import Arrays, Source, TfdsSource, in_memory
+from jaxdist.input.sources import Arrays, Source, TfdsSource, load_into_memory
 
 NAME: Final = "digits"
 VERSION: Final = "1.0.0"
@@ -37,7 +37,9 @@ def open_digits(directory: Path) -> tuple[Source, Source]:
 
     builder = tfds.builder_from_directory(folder / VERSION)
     train, test = builder.as_data_source(["train", "test"])
-    return in_memory(TfdsSource(train, decode)), in_memory(TfdsSource(test, decode))
+    return load_into_memory(TfdsSource(train, decode)), load_into_memory(
+        TfdsSource(test, decode)
+    )
 
 
 def decode(features: Arrays) -> Arrays:

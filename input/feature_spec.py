@@ -20,7 +20,7 @@ FeatureSpec = Mapping[str, Feature]
 """Arrays of a sample by key; empty where nothing is known of the network."""
 
 
-def wanted_image(wanted: FeatureSpec, data: str) -> tuple[int, ...]:
+def image_shape(wanted: FeatureSpec, data: str) -> tuple[int, ...]:
     """Return the shape of one image that a network is made for, `[H, W, C]`.
 
     Args:

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput, JaxdistWarning
-from jaxdist.input.corrupt_images import damaged
-from jaxdist.input.feature_spec import FeatureSpec, wanted_image
+from jaxdist.input.corrupt_images import find_corrupt_images
+from jaxdist.input.feature_spec import FeatureSpec, image_shape
 from jaxdist.input.image_files import DecodedImages
 
-_ENDINGS: Final = (".jpg", ".jpeg", ".png")
+_SUFFIXES: Final = (".jpg", ".jpeg", ".png")
 LabelledPaths = list[tuple[Path, int]]
 """Files and their labels."""
-_HELD_OUT: Final = ("validation", "val", "test")
+_EVAL_SPLITS: Final = ("validation", "val", "test")
 """Folders that a run is scored on, the first that is there."""
-_READ: Final = 256
+_MAX_FINGERPRINT_FILES: Final = 256
 """Files of a split whose content is in its fingerprint, evenly among all."""
 
 
@@ -48,7 +48,7 @@ class FolderImages:
         Raises:
             BadInput: a file that is no longer there, or may not be read.
         """
-        with _named():
+        with _unreadable_file_errors():
             return [(self._files[i][0].read_bytes(), self._files[i][1]) for i in ids]
 
     def name(self, sample: int) -> str:
@@ -62,8 +62,8 @@ class FolderImages:
         Raises:
             BadInput: a file that is no longer there, or may not be read.
         """
-        digest, every = hashlib.sha256(), -(-len(self._files) // _READ)
-        with _named():
+        digest, every = hashlib.sha256(), -(-len(self._files) // _MAX_FINGERPRINT_FILES)
+        with _unreadable_file_errors():
             for path, label in self._files:
                 name, size = f"{path.parent.name}/{path.name}", path.stat().st_size
                 digest.update(f"{name} {label} {size}\n".encode())
@@ -73,7 +73,7 @@ class FolderImages:
 
 
 @contextmanager
-def _named() -> Iterator[None]:
+def _unreadable_file_errors() -> Iterator[None]:
     """Name a file that cannot be read."""
     try:
         yield
@@ -96,7 +96,7 @@ class ImageFolderListing:
     """Image files and their labels: `train`, and the split that is held out."""
 
 
-def open_folder(
+def open_image_folder(
     path: str, wanted: FeatureSpec, skip: Path | None = None
 ) -> tuple[DecodedImages, DecodedImages]:
     """Open a folder of images.
@@ -114,10 +114,10 @@ def open_folder(
         BadInput: no such folder, a split without images, or a class that only the
             held-out images have.
     """
-    shape, found = wanted_image(wanted, "folder"), list_folder(path)
+    shape, found = image_shape(wanted, "folder"), list_image_folder(path)
     splits = [*found.splits.values()]
     if skip is not None:
-        splits = [_undamaged(files, skip) for files in splits]
+        splits = [_drop_corrupt(files, skip) for files in splits]
     train, test = (
         DecodedImages(FolderImages(files, len(found.classes)), shape)
         for files in splits
@@ -125,13 +125,13 @@ def open_folder(
     return train, test
 
 
-def _undamaged(files: LabelledPaths, notes: Path) -> LabelledPaths:
+def _drop_corrupt(files: LabelledPaths, notes: Path) -> LabelledPaths:
     """Leave out what cannot be decoded, and say what.
 
     Raises:
         BadInput: nothing is left.
     """
-    bad = damaged([path for path, _ in files], notes)
+    bad = find_corrupt_images([path for path, _ in files], notes)
     if bad:
         first = ", ".join(str(path) for path in sorted(bad)[:5])
         more = ", ..." if len(bad) > 5 else ""
@@ -142,26 +142,28 @@ def _undamaged(files: LabelledPaths, notes: Path) -> LabelledPaths:
             stacklevel=2,
         )
     if len(bad) == len(files):
-        raise _no_folder(str(files[0][0].parent.parent.parent), "every one is damaged")
+        raise _no_images_error(
+            str(files[0][0].parent.parent.parent), "every one is damaged"
+        )
     return [(path, label) for path, label in files if path not in bad]
 
 
-def list_folder(path: str) -> ImageFolderListing:
+def list_image_folder(path: str) -> ImageFolderListing:
     """List a folder of images, train first; no image is read.
 
     Raises:
-        BadInput: as `open_folder` does.
+        BadInput: as `open_image_folder` does.
     """
     root = Path(path)
-    tested = next((s for s in _HELD_OUT if (root / s).is_dir()), _HELD_OUT[0])
+    tested = next((s for s in _EVAL_SPLITS if (root / s).is_dir()), _EVAL_SPLITS[0])
     if not path or not (root / "train").is_dir() or not (root / tested).is_dir():
-        raise _no_folder(path, f"looked for {root / 'train'} and {root / tested}")
+        raise _no_images_error(path, f"looked for {root / 'train'} and {root / tested}")
     names = sorted(each.name for each in (root / "train").iterdir() if each.is_dir())
-    splits = {split: _files(root / split, names) for split in ("train", tested)}
+    splits = {split: _list_split(root / split, names) for split in ("train", tested)}
     return ImageFolderListing(classes=tuple(names), splits=splits)
 
 
-def _files(split: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
+def _list_split(split: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
     """List a split's images, by class and name."""
     if others := sorted({e.name for e in split.iterdir() if e.is_dir()} - set(names)):
         raise BadInput(
@@ -174,14 +176,14 @@ def _files(split: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
         (path, label)
         for label, name in enumerate(names)
         for path in sorted((split / name).glob("*"))
-        if path.suffix.lower() in _ENDINGS
+        if path.suffix.lower() in _SUFFIXES
     ]
     if not files:
-        raise _no_folder(str(split.parent), f"no image in {split}")
+        raise _no_images_error(str(split.parent), f"no image in {split}")
     return files
 
 
-def _no_folder(path: str, values: str) -> BadInput:
+def _no_images_error(path: str, values: str) -> BadInput:
     return BadInput(
         f"no images in {path or 'data.path'}",
         rule="a folder of images is FOLDER/train/CLASS/*.jpg and "

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Final
 import tensorflow_datasets as tfds
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.folder import ImageFolderListing, list_folder
+from jaxdist.input.folder import ImageFolderListing, list_image_folder
 from jaxdist.input.prepare import prepare
-from jaxdist.input.registry import FAMILIAR, names
+from jaxdist.input.registry import COMMON_TFDS_NAMES, dataset_names
 
 _SPLITS: Final[Mapping[str, str]] = {"val": "validation"}
 """Names of splits that TFDS writes in another way."""
@@ -75,14 +75,17 @@ def prepare_folder(path: str, name: str, directory: Path) -> ImageFolderListing:
     Raises:
         BadInput: no images, a name that cannot be used, or one that is taken.
     """
-    if not re.fullmatch("[a-z][a-z0-9_]*", name) or name in (*names(), *FAMILIAR):
+    if not re.fullmatch("[a-z][a-z0-9_]*", name) or name in (
+        *dataset_names(),
+        *COMMON_TFDS_NAMES,
+    ):
         raise BadInput(
             f"{name} cannot be the name of a data set",
             rule="a name has small letters, digits and _, and no data set has it",
-            values=f"others are named {', '.join(names())}",
+            values=f"others are named {', '.join(dataset_names())}",
             remedy="--name my_photos",
         )
-    listing = list_folder(path)
+    listing = list_image_folder(path)
     prepare(directory / name, partial(_write, listing, name))
     return listing
 

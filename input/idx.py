@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
 
-_BYTES: Final = b"\x00\x00\x08"
+_UINT8_MAGIC: Final = b"\x00\x00\x08"
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
@@ -29,18 +29,20 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         content = path.read_bytes()
         content = gzip.decompress(content) if path.suffix == ".gz" else content
     except (OSError, EOFError) as error:
-        raise _damaged(path, str(error)) from error
-    if content[:3] != _BYTES or len(content) < 4 + 4 * content[3]:
-        raise _damaged(path, f"it begins with {content[:4].hex(' ') or 'nothing'}")
+        raise _corrupt_error(path, str(error)) from error
+    if content[:3] != _UINT8_MAGIC or len(content) < 4 + 4 * content[3]:
+        raise _corrupt_error(
+            path, f"it begins with {content[:4].hex(' ') or 'nothing'}"
+        )
     start = 4 + 4 * content[3]
     shape = np.frombuffer(content[4:start], ">u4").tolist()
     numbers = np.frombuffer(content, np.uint8, offset=start)
     if len(numbers) != np.prod(shape, dtype=np.int64):
-        raise _damaged(path, f"shape {shape}, {len(numbers):,} numbers")
+        raise _corrupt_error(path, f"shape {shape}, {len(numbers):,} numbers")
     return numbers.reshape(shape)
 
 
-def _damaged(path: Path, values: str) -> BadInput:
+def _corrupt_error(path: Path, values: str) -> BadInput:
     return BadInput(
         f"{path.name} is no whole IDX file",
         rule="an IDX file of images or labels begins with 00 00 08 and its sizes, and "

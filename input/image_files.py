@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.crops import Crop, middle, random_crop
+from jaxdist.input.crops import Crop, center_crop, random_resized_crop
 from jaxdist.input.sources import Arrays, Source
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _MODES: Final = {1: "L", 3: "RGB"}
 """Pillow's name of the colours, by number of channels."""
 _MEAN: Final = {1: (0.449,), 3: (0.485, 0.456, 0.406)}
-_SPREAD: Final = {1: (0.226,), 3: (0.229, 0.224, 0.225)}
+_STD: Final = {1: (0.226,), 3: (0.229, 0.224, 0.225)}
 """Mean and standard deviation of ImageNet's colours, of values in [0, 1]."""
 
 
@@ -74,7 +74,7 @@ class DecodedImages:
 
     def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
         """Read the middle of images: int [n] to `image` float32 and `label` int32."""
-        return self._read(ids, lambda row, *size: middle(*size))
+        return self._read(ids, lambda row, *size: center_crop(*size))
 
     def vary(
         self,
@@ -86,7 +86,7 @@ class DecodedImages:
 
         def drawn(row: int, width: int, height: int) -> Crop:
             of = {"seed": seed, "epoch": int(epochs[row]), "sample": int(ids[row])}
-            return random_crop(width, height, **of)
+            return random_resized_crop(width, height, **of)
 
         return self._read(ids, drawn)
 
@@ -114,7 +114,7 @@ class DecodedImages:
         opened = (self._open(data, i) for i, (data, _) in zip(ids, files, strict=True))
         images = [self._cut(x, crop(row, *x.size)) for row, x in enumerate(opened)]
         labels = np.array([label for _, label in files], np.int32)
-        return {"image": _normal(np.stack(images)), "label": labels}
+        return {"image": _normalize(np.stack(images)), "label": labels}
 
     def _open(self, data: bytes, sample: int) -> "Image":
         """Decode one file, in the channels that are read."""
@@ -198,9 +198,9 @@ class StoredEncodedImages:
         return self._encoded.fingerprint
 
 
-def _normal(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+def _normalize(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Shift and scale colours to mean 0 and standard deviation 1 over ImageNet."""
     channels = images.shape[-1]
     mean = np.float32(255) * np.array(_MEAN[channels], np.float32)
-    spread = np.float32(255) * np.array(_SPREAD[channels], np.float32)
+    spread = np.float32(255) * np.array(_STD[channels], np.float32)
     return (images - mean) / spread

@@ -17,37 +17,39 @@ GridPermutation = Callable[[UInt64Array, UInt64Array, int, int], UInt64Array]
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _CHAIN: Final = np.uint64(0xD6E8FEB86659FD93)
-_TURNS: Final = np.arange(6, dtype=np.uint64)[:, None] * np.uint64(0xA24BAED4963EE407)
+_ROUND_CONSTANTS: Final = np.arange(6, dtype=np.uint64)[:, None] * np.uint64(
+    0xA24BAED4963EE407
+)
 """What is added to the key in each round."""
-_HALF: Final = np.uint64(32)
-_STRETCH: Final = 1 << 15
+_HALF_BITS: Final = np.uint64(32)
+_CHUNK: Final = 1 << 15
 """Cells that are permuted at once."""
 
 
-def key(*parts: ArrayLike) -> UInt64Array:
+def hash64(*parts: ArrayLike) -> UInt64Array:
     """Hash integers to 64 bits, element by element where parts are arrays.
 
     Args:
         *parts: integers of any sign, or integer arrays that broadcast together.
 
-    >>> bool(key(1, 2) == key(2, 1))
+    >>> bool(hash64(1, 2) == hash64(2, 1))
     False
-    >>> key(0, [1, 2, 3]).shape
+    >>> hash64(0, [1, 2, 3]).shape
     (3,)
     """
     hashed = np.full(1, _GOLDEN)
     for part in parts:
-        hashed = _mix((_words(part) + _GOLDEN) ^ (hashed * _CHAIN))
+        hashed = _mix((_as_uint64(part) + _GOLDEN) ^ (hashed * _CHAIN))
     return hashed
 
 
-def below(bound: int, words: UInt64Array) -> UInt64Array:
+def bounded_int(bound: int, words: UInt64Array) -> UInt64Array:
     """Map the upper 32 bits of hashes to [0, bound), evenly to a part in 2**32 / bound.
 
-    >>> below(10, np.array([0, 2**63, 2**64 - 1], np.uint64)).tolist()
+    >>> bounded_int(10, np.array([0, 2**63, 2**64 - 1], np.uint64)).tolist()
     [0, 5, 9]
     """
-    return ((words >> _HALF) * np.uint64(bound)) >> _HALF
+    return ((words >> _HALF_BITS) * np.uint64(bound)) >> _HALF_BITS
 
 
 def permute(keys: UInt64Array, positions: ArrayLike, n: int) -> NDArray[np.int64]:
@@ -64,22 +66,22 @@ def permute(keys: UInt64Array, positions: ArrayLike, n: int) -> NDArray[np.int64
     Returns:
         int64 [m]: distinct positions of one key get distinct values.
 
-    >>> sorted(permute(key(7), range(5), 5).tolist())
+    >>> sorted(permute(hash64(7), range(5), 5).tolist())
     [0, 1, 2, 3, 4]
     """
-    return _walk(_feistel, keys, positions, n)
+    return _cycle_walk(_feistel, keys, positions, n)
 
 
-def unpermute(keys: UInt64Array, values: ArrayLike, n: int) -> NDArray[np.int64]:
+def inverse_permute(keys: UInt64Array, values: ArrayLike, n: int) -> NDArray[np.int64]:
     """Return the positions that `permute` moved to these values.
 
-    >>> unpermute(key(7), permute(key(7), range(5), 5), 5).tolist()
+    >>> inverse_permute(hash64(7), permute(hash64(7), range(5), 5), 5).tolist()
     [0, 1, 2, 3, 4]
     """
-    return _walk(_unfeistel, keys, values, n)
+    return _cycle_walk(_inverse_feistel, keys, values, n)
 
 
-def _walk(
+def _cycle_walk(
     cipher: GridPermutation, keys: UInt64Array, cells: ArrayLike, n: int
 ) -> NDArray[np.int64]:
     """Apply a permutation of a grid until every cell is below n, a stretch at a time.
@@ -87,13 +89,13 @@ def _walk(
     A stretch and what is computed of it fit into a cache close to the core: 2 million
     cells take half of the time that they would take at once.
     """
-    places = _words(cells)
+    places = _as_uint64(cells)
     keys = np.broadcast_to(keys, places.shape)
     rows = int(np.ceil(np.sqrt(n)))
     columns = -(-n // rows)
     found = np.empty(places.shape, np.int64)
-    for first in range(0, places.size, _STRETCH):
-        part = slice(first, first + _STRETCH)
+    for first in range(0, places.size, _CHUNK):
+        part = slice(first, first + _CHUNK)
         own, inside = keys[part], cipher(keys[part], places[part], rows, columns)
         while (outside := np.nonzero(inside >= n)[0]).size:
             inside[outside] = cipher(own[outside], inside[outside], rows, columns)
@@ -106,51 +108,57 @@ def _feistel(
 ) -> UInt64Array:
     """Permute the cells of a rows x columns grid."""
     tall, wide = np.uint64(rows), np.uint64(columns)
-    high, low = _halves(cells, tall)
-    turns = keys + _TURNS
+    high, low = _split_cells(cells, tall)
+    turns = keys + _ROUND_CONSTANTS
     for even, odd in zip(turns[::2], turns[1::2]):
-        low = _less(low + below(rows, _stir(even + high)), tall)
-        high = _less(high + below(columns, _stir(odd + low)), wide)
+        low = _reduce_once(low + bounded_int(rows, _mix_upper(even + high)), tall)
+        high = _reduce_once(high + bounded_int(columns, _mix_upper(odd + low)), wide)
     return high * tall + low
 
 
-def _unfeistel(
+def _inverse_feistel(
     keys: UInt64Array, cells: UInt64Array, rows: int, columns: int
 ) -> UInt64Array:
     """Undo `_feistel`: the same rounds, last first."""
     tall, wide = np.uint64(rows), np.uint64(columns)
-    high, low = _halves(cells, tall)
-    turns = keys + _TURNS
+    high, low = _split_cells(cells, tall)
+    turns = keys + _ROUND_CONSTANTS
     for even, odd in zip(turns[-2::-2], turns[::-2]):
-        high = _less(high + wide - below(columns, _stir(odd + low)), wide)
-        low = _less(low + tall - below(rows, _stir(even + high)), tall)
+        high = _reduce_once(
+            high + wide - bounded_int(columns, _mix_upper(odd + low)), wide
+        )
+        low = _reduce_once(
+            low + tall - bounded_int(rows, _mix_upper(even + high)), tall
+        )
     return high * tall + low
 
 
-def _halves(cells: UInt64Array, tall: np.uint64) -> tuple[UInt64Array, UInt64Array]:
+def _split_cells(
+    cells: UInt64Array, tall: np.uint64
+) -> tuple[UInt64Array, UInt64Array]:
     """Return the column and the row of each cell."""
     high = cells // tall
     return high, cells - high * tall
 
 
-def _less(sums: UInt64Array, size: np.uint64) -> UInt64Array:
+def _reduce_once(sums: UInt64Array, size: np.uint64) -> UInt64Array:
     """Reduce sums of two numbers below a size; faster than a remainder."""
     return np.where(sums >= size, sums - size, sums)
 
 
 def _mix(words: UInt64Array) -> UInt64Array:
     """Scramble all 64 bits (the finaliser of SplitMix64)."""
-    words = _stir(words)
+    words = _mix_upper(words)
     return words ^ (words >> np.uint64(31))
 
 
-def _stir(words: UInt64Array) -> UInt64Array:
+def _mix_upper(words: UInt64Array) -> UInt64Array:
     """Scramble the upper 32 bits: the same without its last step."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     return (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
 
 
-def _words(values: ArrayLike) -> UInt64Array:
+def _as_uint64(values: ArrayLike) -> UInt64Array:
     """Integers as arrays of 64 bits: arrays wrap around silently, scalars warn."""
     if isinstance(values, int):
         values = values & (2**64 - 1)

@@ -20,7 +20,7 @@ _VERSION: Final = 1
 """Of the order and of these values: another order is another version."""
 
 
-def position(order: SampleOrder, data: str, step: int) -> LoaderState:
+def make_loader_state(order: SampleOrder, data: str, step: int) -> LoaderState:
     """Describe a loop that has done so many steps.
 
     Args:
@@ -29,18 +29,19 @@ def position(order: SampleOrder, data: str, step: int) -> LoaderState:
         step: steps that are done.
 
     >>> from jaxdist.input.order import GlobalShuffleOrder
-    >>> position(GlobalShuffleOrder(n=10, batch=4), "scans, version 1", 7)["step"]
+    >>> order = GlobalShuffleOrder(n=10, batch=4)
+    >>> make_loader_state(order, "scans, version 1", 7)["step"]
     7
     """
-    return {**_meaning(order, data), "step": step}
+    return {**_order_identity(order, data), "step": step}
 
 
-def step_of(saved: ResumePoint, order: SampleOrder, data: Callable[[], str]) -> int:
+def resume_step(saved: ResumePoint, order: SampleOrder, data: Callable[[], str]) -> int:
     """Return the steps that are done, if they took the samples that this order takes.
 
     Args:
-        saved: what `position` returned, its JSON read back, or the steps alone.
-        order: which samples a step takes now.
+        saved: what `make_loader_state` returned, its JSON read back, or the steps
+        alone. order: which samples a step takes now.
         data: names the samples now, by their fingerprint; asked for a position.
 
     Raises:
@@ -48,7 +49,7 @@ def step_of(saved: ResumePoint, order: SampleOrder, data: Callable[[], str]) -> 
     """
     if isinstance(saved, int):
         return saved
-    now = _meaning(order, data())
+    now = _order_identity(order, data())
     step = saved.get("step")
     if set(saved) != {*now, "step"} or not isinstance(step, int) or step < 0:
         raise BadInput(
@@ -68,7 +69,7 @@ def step_of(saved: ResumePoint, order: SampleOrder, data: Callable[[], str]) -> 
     return step
 
 
-def _meaning(order: SampleOrder, data: str) -> LoaderState:
+def _order_identity(order: SampleOrder, data: str) -> LoaderState:
     """Return what a step counts in."""
     partial = order.shuffle if isinstance(order, PartialShuffleOrder) else None
     return {

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.keyed_permutation import key, permute
+from jaxdist.input.keyed_permutation import hash64, permute
 from jaxdist.input.sources import Arrays, EpochVaryingSource, Source
 
 SampleIds = NDArray[np.integer[Any]]
-_MIXED: Final = 0x313C5
+_KEY_DOMAIN: Final = 0x313C5
 """Marks the keys of mixtures."""
 
 
@@ -48,11 +48,11 @@ class Mixture:
         sources: Mapping[str, tuple[Source, float]],
         samples: int | None = None,
     ) -> None:
-        _check(sources)
+        _check_sources(sources)
         self._names = tuple(sources)
         self._sources = [source for source, _ in sources.values()]
         every = sum(len(source) for source in self._sources)
-        self._parts = parts_of(
+        self._parts = largest_remainder_split(
             [weight for _, weight in sources.values()], samples or every
         )
         if 0 in self._parts:
@@ -100,17 +100,17 @@ class Mixture:
         """Read draws of one source, counted over all epochs."""
         source = self._sources[number]
         passes, places = np.divmod(draws, len(source))
-        keys = key(seed, _MIXED, number, passes)
+        keys = hash64(seed, _KEY_DOMAIN, number, passes)
         ids = permute(keys, places, len(source))
         if isinstance(source, EpochVaryingSource):
             return source.vary(ids, passes, seed)
         return source.get(ids)
 
 
-def parts_of(weights: Sequence[float], samples: int) -> list[int]:
+def largest_remainder_split(weights: Sequence[float], samples: int) -> list[int]:
     """Share out samples by weights, whole ones, the largest remainders first.
 
-    >>> parts_of([1, 1, 1], 10), parts_of([0.7, 0.3], 5)
+    >>> largest_remainder_split([1, 1, 1], 10), largest_remainder_split([0.7, 0.3], 5)
     ([4, 3, 3], [4, 1])
     """
     exact = [samples * weight / sum(weights) for weight in weights]
@@ -121,7 +121,7 @@ def parts_of(weights: Sequence[float], samples: int) -> list[int]:
     return parts
 
 
-def _check(sources: Mapping[str, tuple[Source, float]]) -> None:
+def _check_sources(sources: Mapping[str, tuple[Source, float]]) -> None:
     wrong = [name for name, (_, weight) in sources.items() if not weight > 0]
     if wrong or not sources:
         raise BadInput(

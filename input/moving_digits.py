@@ -12,22 +12,22 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.input.clips import Clips, Pixels, length_of, vocabulary_of
+from jaxdist.input.clips import Clips, Pixels, build_vocabulary, max_caption_length
 from jaxdist.input.digits import open_digits
-from jaxdist.input.keyed_permutation import below, key
+from jaxdist.input.keyed_permutation import bounded_int, hash64
 from jaxdist.input.sources import Source
 
-FRAMES: Final = 5
-SCREEN: Final = 16
-TAKES: Final = 2
+NUM_FRAMES: Final = 5
+FRAME_SIZE: Final = 16
+CLIPS_PER_DIGIT: Final = 2
 """Clips of one digit."""
-_DIGIT: Final = 8
+_DIGIT_SIZE: Final = 8
 _MARGIN: Final = 2
 """Rows and columns around the field in which digits move."""
-_PURPOSE: Final = 0x434C4950
+_KEY_DOMAIN: Final = 0x434C4950
 """Keeps these draws apart from all others."""
 
-NUMBERS: Final = (
+DIGIT_NAMES: Final = (
     *("a zero", "a one", "a two", "a three", "a four"),
     *("a five", "a six", "a seven", "an eight", "a nine"),
 )
@@ -57,16 +57,16 @@ def open_moving_digits(directory: Path) -> tuple[Clips, Clips]:
     Raises:
         BadInput: the folder cannot be written, or what is there is damaged.
     """
-    every = [f"{number} {does}" for number in NUMBERS for does, *_ in MOTIONS]
-    vocabulary, length = vocabulary_of(every), length_of(every)
+    every = [f"{number} {does}" for number in DIGIT_NAMES for does, *_ in MOTIONS]
+    vocabulary, length = build_vocabulary(every), max_caption_length(every)
     train, test = (
-        Clips(*film(source, part), vocabulary, length)
+        Clips(*render_clips(source, part), vocabulary, length)
         for part, source in enumerate(open_digits(directory))
     )
     return train, test
 
 
-def film(digits: Source, part: int) -> tuple[Pixels, list[str]]:
+def render_clips(digits: Source, part: int) -> tuple[Pixels, list[str]]:
     """Film every digit of a source.
 
     Args:
@@ -74,39 +74,39 @@ def film(digits: Source, part: int) -> tuple[Pixels, list[str]]:
         part: another part draws other motions.
 
     Returns:
-        Clips uint8 [N, 5, 16, 16, 1] and captions, N = `TAKES` a digit.
+        Clips uint8 [N, 5, 16, 16, 1] and captions, N = `CLIPS_PER_DIGIT` a digit.
     """
-    ids = np.arange(len(digits) * TAKES)
-    found = digits.get(ids // TAKES)
+    ids = np.arange(len(digits) * CLIPS_PER_DIGIT)
+    found = digits.get(ids // CLIPS_PER_DIGIT)
     images = (found["image"][:, ::2, ::2, 0] * 255).astype(np.uint8)
-    draws = key(_PURPOSE, part, ids)
-    motions = below(len(MOTIONS), draws).astype(np.int64)
-    places = [key(draws, dim) for dim in (1, 2)]
+    draws = hash64(_KEY_DOMAIN, part, ids)
+    motions = bounded_int(len(MOTIONS), draws).astype(np.int64)
+    places = [hash64(draws, dim) for dim in (1, 2)]
     captions = [
-        f"{NUMBERS[label]} {MOTIONS[motion][0]}"
+        f"{DIGIT_NAMES[label]} {MOTIONS[motion][0]}"
         for label, motion in zip(found["label"], motions)
     ]
-    return _draw(images, _tracks(motions, places)), captions
+    return _draw_frames(images, _digit_corners(motions, places)), captions
 
 
-def _tracks(
+def _digit_corners(
     motions: NDArray[np.int64], draws: list[NDArray[np.uint64]]
 ) -> NDArray[np.int64]:
     """Return the top left corner of each digit in each frame, [N, FRAMES, 2]."""
     steps = np.array([step for _, *step in MOTIONS])[motions]
-    way = steps * (FRAMES - 1)
-    room = SCREEN - _DIGIT - 2 * _MARGIN - np.abs(way) + 1
+    way = steps * (NUM_FRAMES - 1)
+    room = FRAME_SIZE - _DIGIT_SIZE - 2 * _MARGIN - np.abs(way) + 1
     start = np.stack(draws, -1) % room.astype(np.uint64)
     first = _MARGIN + start.astype(np.int64) - np.minimum(way, 0)
-    return first[:, None] + steps[:, None] * np.arange(FRAMES)[:, None]
+    return first[:, None] + steps[:, None] * np.arange(NUM_FRAMES)[:, None]
 
 
-def _draw(images: Pixels, corners: NDArray[np.int64]) -> Pixels:
+def _draw_frames(images: Pixels, corners: NDArray[np.int64]) -> Pixels:
     """Draw each image on a dark screen, its corner where it is in each frame."""
-    count, size = len(images), np.arange(_DIGIT)
-    clips = np.zeros((count, FRAMES, SCREEN, SCREEN, 1), np.uint8)
+    count, size = len(images), np.arange(_DIGIT_SIZE)
+    clips = np.zeros((count, NUM_FRAMES, FRAME_SIZE, FRAME_SIZE, 1), np.uint8)
     rows, columns = corners[..., 0, None] + size, corners[..., 1, None] + size
-    clip, frame = np.ogrid[:count, :FRAMES]
+    clip, frame = np.ogrid[:count, :NUM_FRAMES]
     place: Any = (
         clip[..., None, None],
         frame[..., None, None],

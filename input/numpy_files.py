@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from jaxdist.core.errors import BadInput
 from jaxdist.input.sources import Arrays, ArraySource
 
-_PARTS: Final = ("train", "test")
+_SPLITS: Final = ("train", "test")
 
 
 class LabelledArrays(ArraySource):
@@ -47,27 +47,27 @@ def open_numpy(path: str) -> tuple[ArraySource, ArraySource]:
             the two, or they have different lengths.
     """
     found = _read(path)
-    parts = [_of(part, found) for part in _PARTS]
+    parts = [_split_arrays(part, found) for part in _SPLITS]
     if not parts[0] or set(parts[0]) != set(parts[1]):
-        raise _no_arrays(path, f"{path} holds {', '.join(found) or 'no array'}")
-    train, test = _sources(path, *parts)
+        raise _no_arrays_error(path, f"{path} holds {', '.join(found) or 'no array'}")
+    train, test = _make_sources(path, *parts)
     return train, test
 
 
-def _of(part: str, found: Arrays) -> Arrays:
+def _split_arrays(part: str, found: Arrays) -> Arrays:
     begin = f"{part}_"
     own = {name: x for name, x in found.items() if name.startswith(begin)}
     return {name.removeprefix(begin): array for name, array in own.items()}
 
 
-def _sources(path: str, *parts: Arrays) -> list[ArraySource]:
+def _make_sources(path: str, *parts: Arrays) -> list[ArraySource]:
     """Make sources; labels are counted over both, so that each has all classes."""
     labels = [part["label"] for part in parts if "label" in part]
     whole = all(np.issubdtype(x.dtype, np.integer) and x.ndim == 1 for x in labels)
     if not labels or not whole:
         return [ArraySource(part) for part in parts]
     if min(int(x.min(initial=0)) for x in labels) < 0:
-        raise _no_arrays(path, "there are labels below 0")
+        raise _no_arrays_error(path, "there are labels below 0")
     classes = 1 + max(int(x.max(initial=0)) for x in labels)
     return [LabelledArrays(part, classes) for part in parts]
 
@@ -82,10 +82,12 @@ def _read(path: str) -> Mapping[str, NDArray[Any]]:
         with np.load(root) as file:
             return dict(file)
     except (OSError, ValueError, EOFError, TypeError, BadZipFile) as error:
-        raise _no_arrays(path, f"{path or 'data.path is empty'}: {error}") from error
+        raise _no_arrays_error(
+            path, f"{path or 'data.path is empty'}: {error}"
+        ) from error
 
 
-def _no_arrays(path: str, values: str) -> BadInput:
+def _no_arrays_error(path: str, values: str) -> BadInput:
     return BadInput(
         f"no arrays of samples in {path or 'data.path'}",
         rule="an .npz file has arrays train_KEY and test_KEY, as many of one as of the "

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.keyed_permutation import key, permute
+from jaxdist.input.keyed_permutation import hash64, permute
 
 
 class SampleOrder(Protocol):
@@ -41,10 +41,10 @@ class SampleOrder(Protocol):
         """Count the steps until this many epochs, or parts of one, are wholly drawn."""
 
 
-def steps_of(epochs: float, n: int, batch: int) -> int:
+def steps_for_epochs(epochs: float, n: int, batch: int) -> int:
     """Count the steps until this many epochs of n samples are wholly drawn.
 
-    >>> steps_of(1, 10, 4)
+    >>> steps_for_epochs(1, 10, 4)
     3
     """
     return math.ceil(epochs * n / batch)
@@ -81,7 +81,7 @@ class GlobalShuffleOrder:
     def ids(self, step: int, rows: NDArray[Any] | None = None) -> NDArray[np.int32]:
         """Name the samples of a step's rows, of all if none are given: int32."""
         epochs, places = np.divmod(self._positions(step, rows), self.n)
-        return permute(key(self.seed, epochs), places, self.n).astype(np.int32)
+        return permute(hash64(self.seed, epochs), places, self.n).astype(np.int32)
 
     def epochs(self, step: int, rows: NDArray[Any] | None = None) -> NDArray[np.int64]:
         """Name the epoch (from 0) of each of a step's rows: int64."""
@@ -89,7 +89,7 @@ class GlobalShuffleOrder:
 
     def steps(self, epochs: float) -> int:
         """Count the steps until this many epochs, or parts of one, are wholly drawn."""
-        return steps_of(epochs, self.n, self.batch)
+        return steps_for_epochs(epochs, self.n, self.batch)
 
     def _positions(self, step: int, rows: NDArray[Any] | None) -> NDArray[np.int64]:
         """Positions of a step's rows in the endless stream: int64."""

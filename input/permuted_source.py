@@ -47,7 +47,7 @@ class EpochVaryingPermutedSource(PermutedSource):
         return self._source.vary(self._ids[ids], epochs, seed)
 
 
-def by_label(source: Source) -> PermutedSource:
+def sort_by_label(source: Source) -> PermutedSource:
     """Sort a source's samples by their label, those of one label as they were.
 
     The worst order there is for samples that stay near to where they are stored: with

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdist.core.object_reference import loaded_files
+from jaxdist.core.object_reference import file_modules
 from jaxdist.input.batch_assembly import Batch, BatchAssembler, Rows
 
 
@@ -47,7 +47,7 @@ class LocalBatchAssembler:
         return self.recipe(step, self.rows)
 
 
-def ahead(
+def prefetch_batches(
     made: LocalBatchAssembler,
     finish: Callable[[Batch], Any],
     begin: Callable[[], Any],
@@ -74,45 +74,45 @@ def ahead(
 
     def made_there(batch: Batch) -> Any:
         begin()
-        return finish(_own(batch))
+        return finish(_copy_batch(batch))
 
     steps = grain.MapDataset.range(start, stop)
     if isinstance(threads, int):
-        return iter(steps.map(made_here).to_iter_dataset(_read(threads)))
-    _prepare()
+        return iter(steps.map(made_here).to_iter_dataset(_read_options(threads)))
+    _register_pickles()
     several = grain.MultiprocessingOptions(
         num_workers=threads.count, per_worker_buffer_size=2
     )
-    apart = steps.map(made).to_iter_dataset(_read(threads.threads))
-    brought = apart.mp_prefetch(several, _alone).map(made_there)
+    apart = steps.map(made).to_iter_dataset(_read_options(threads.threads))
+    brought = apart.mp_prefetch(several, _follow_parent).map(made_there)
     return iter(
         grain.experimental.ThreadPrefetchIterDataset(brought, prefetch_buffer_size=2)
     )
 
 
-def _read(threads: int) -> Any:
+def _read_options(threads: int) -> Any:
     import grain
 
     return grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads + 1)
 
 
-def _own(batch: Batch) -> Batch:
+def _copy_batch(batch: Batch) -> Batch:
     """Copy a batch out of memory that is shared with a worker, which ends here."""
     return {key: np.array(array, subok=False) for key, array in batch.items()}
 
 
-def _prepare() -> None:
+def _register_pickles() -> None:
     """Make what workers need known to libraries below."""
     import cloudpickle
     from absl import flags
 
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()  # grain reads flags that nobody has parsed here
-    for module in loaded_files():
+    for module in file_modules():
         cloudpickle.register_pickle_by_value(module)
 
 
-def _alone(worker: int, workers: int) -> None:
+def _follow_parent(worker: int, workers: int) -> None:
     """Let a worker end with its parent, however that went, and not by a signal.
 
     Ctrl-C and SIGTERM reach a whole group of processes; the parent may have to finish a

@@ -17,8 +17,8 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput
 
-SUMS: Final = "SHA256SUMS"
-_STALE_S: Final = 3600
+CHECKSUM_FILE: Final = "SHA256SUMS"
+_STALE_AFTER_S: Final = 3600
 """A hidden folder this old belongs to a process that was killed."""
 
 
@@ -36,9 +36,9 @@ def ensure_prepared(folder: Path, make: Callable[[Path], None]) -> None:
     try:
         if not folder.exists():
             _publish(folder, make)
-        verify(folder)
+        verify_checksums(folder)
     except OSError as error:
-        raise _neither(folder, error) from error
+        raise _unavailable_error(folder, error) from error
 
 
 def prepare(folder: Path, make: Callable[[Path], None]) -> None:
@@ -61,38 +61,40 @@ def prepare(folder: Path, make: Callable[[Path], None]) -> None:
     try:
         _publish(folder, make)
     except OSError as error:
-        raise _neither(folder, error) from error
+        raise _unavailable_error(folder, error) from error
 
 
-def verify(folder: Path) -> None:
+def verify_checksums(folder: Path) -> None:
     """Hold a prepared data set against its list of checksums.
 
     Raises:
         BadInput: a file is missing or has other content than was written.
     """
-    if not (folder / SUMS).is_file():
+    if not (folder / CHECKSUM_FILE).is_file():
         count = sum(path.is_file() for path in folder.rglob("*"))
-        raise _damaged(folder, f"{folder} holds {count} files, none named {SUMS}")
-    for line in (folder / SUMS).read_text().splitlines() or [""]:
+        raise _corrupt_error(
+            folder, f"{folder} holds {count} files, none named {CHECKSUM_FILE}"
+        )
+    for line in (folder / CHECKSUM_FILE).read_text().splitlines() or [""]:
         digest, _, name = line.partition("  ")
         path = folder / name
         if not name or not path.is_file():
-            raise _damaged(folder, f"{path} is missing")
+            raise _corrupt_error(folder, f"{path} is missing")
         if _digest(path) != digest:
             size = f"{path.stat().st_size:,} B"
-            raise _damaged(folder, f"{path} ({size}) is not what was written")
+            raise _corrupt_error(folder, f"{path} ({size}) is not what was written")
 
 
 def _publish(folder: Path, make: Callable[[Path], None]) -> None:
     """Make the data set out of sight, then move it into place."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(folder)
+    _remove_stale(folder)
     with tempfile.TemporaryDirectory(
         prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True
     ) as hidden:
         make(Path(hidden))
         made = Path(hidden, folder.name)
-        _write_sums(made)
+        _write_checksums(made)
         try:
             made.rename(folder)
         except OSError:
@@ -100,21 +102,21 @@ def _publish(folder: Path, make: Callable[[Path], None]) -> None:
                 raise
 
 
-def _sweep(folder: Path) -> None:
+def _remove_stale(folder: Path) -> None:
     """Remove hidden folders that killed processes left."""
     for left in folder.parent.glob(f".{folder.name}-*"):
         with suppress(FileNotFoundError):
-            if time.time() - left.stat().st_mtime > _STALE_S:
+            if time.time() - left.stat().st_mtime > _STALE_AFTER_S:
                 shutil.rmtree(left, ignore_errors=True)
 
 
-def _write_sums(folder: Path) -> None:
+def _write_checksums(folder: Path) -> None:
     """List every file with its checksum."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     lines = [
         f"{_digest(path)}  {path.relative_to(folder).as_posix()}" for path in files
     ]
-    (folder / SUMS).write_text("\n".join(lines) + "\n")
+    (folder / CHECKSUM_FILE).write_text("\n".join(lines) + "\n")
 
 
 def _digest(path: Path) -> str:
@@ -123,7 +125,7 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _neither(folder: Path, error: OSError) -> BadInput:
+def _unavailable_error(folder: Path, error: OSError) -> BadInput:
     return BadInput(
         f"the data set {folder.name} can be neither read nor prepared",
         rule="data.dir is a folder that can be written, with room for the data",
@@ -132,11 +134,12 @@ def _neither(folder: Path, error: OSError) -> BadInput:
     )
 
 
-def _damaged(folder: Path, values: str) -> BadInput:
+def _corrupt_error(folder: Path, values: str) -> BadInput:
     """Say what is wrong with a prepared data set, and how to make it anew."""
     return BadInput(
         f"the data set {folder.name} is damaged",
-        rule=f"a prepared data set holds every file its {SUMS} lists, unchanged",
+        rule=f"a prepared data set holds every file its {CHECKSUM_FILE} lists, "
+        "unchanged",
         values=values,
         remedy=(
             f"rm -r {folder}    # it is prepared again",

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.object_reference import is_named
+from jaxdist.core.object_reference import is_object_reference
 from jaxdist.input.config import DataConfig
 from jaxdist.input.feature_spec import FeatureSpec
 
@@ -16,58 +16,61 @@ if TYPE_CHECKING:
     from jaxdist.input.sources import Source
 
 
-FAMILIAR: Final = (
+COMMON_TFDS_NAMES: Final = (
     *("imagenet2012", "imagenet2012_subset"),
     *("cifar10", "cifar100", "mnist", "fashion_mnist", "emnist", "svhn_cropped"),
     *("food101", "places365_small", "oxford_flowers102", "tf_flowers", "stl10"),
 )
 """Data sets of TFDS that are meant when a name is near; it has hundreds."""
-NOTHING: Final[FeatureSpec] = MappingProxyType({})
-_KINDS: Final = ("tfds", "numpy")
+NO_FEATURES: Final[FeatureSpec] = MappingProxyType({})
+_PREFIXES: Final = ("tfds", "numpy")
 """What may stand before a name or path: `tfds:mnist`, `numpy:my.npz`."""
 _TFDS_NAME: Final = r"[a-z][a-z0-9_]*(/[\w.-]+)?(:[\d.*]+)?"
 
 
-def names() -> tuple[str, ...]:
+def dataset_names() -> tuple[str, ...]:
     """Name every data set that can be opened; imports nothing heavy."""
     return tuple(_OPENERS)
 
 
-def known(config: DataConfig) -> bool:
+def is_known(config: DataConfig) -> bool:
     """Tell whether a name can be a data set; opening it may still find none.
 
-    A name that is near to one of `names()` is taken for a slip, unless TFDS has it.
+    A name that is near to one of `dataset_names()` is taken for a slip, unless TFDS
+    has it.
     """
     kind, _, rest = config.name.partition(":")
-    if kind in _KINDS and config.name != kind:
+    if kind in _PREFIXES and config.name != kind:
         return bool(rest) and (kind != "tfds" or _is_tfds(rest))
     name = config.name
-    if is_named(name) or name in (*names(), *FAMILIAR):
+    if is_object_reference(name) or name in (*dataset_names(), *COMMON_TFDS_NAMES):
         return True
     if not _is_tfds(name):
         return False
     prepared = Path(config.dir, re.split("[:/]", name)[0]).is_dir()
-    return prepared or did_you_mean(name, (*names(), *FAMILIAR)) is None
+    return (
+        prepared or did_you_mean(name, (*dataset_names(), *COMMON_TFDS_NAMES)) is None
+    )
 
 
 def _is_tfds(name: str) -> bool:
     return re.fullmatch(_TFDS_NAME, name) is not None
 
 
-def no_data(name: str, values: str = "") -> BadInput:
+def unknown_dataset_error(name: str, values: str = "") -> BadInput:
     """Say that there is no data set of this name, and which one was meant."""
-    near = did_you_mean(name, (*names(), *FAMILIAR))
+    near = did_you_mean(name, (*dataset_names(), *COMMON_TFDS_NAMES))
     return BadInput(
         f"no data set named {name}",
         values=values,
         remedy=f"did you mean data.name={near}?"
         if near
-        else f"data.name=<one of {', '.join(names())}>",
+        else f"data.name=<one of {', '.join(dataset_names())}>",
     )
 
 
 def open_data(
-    config: DataConfig, wanted: FeatureSpec = NOTHING
+    config: DataConfig, wanted: FeatureSpec = NO_FEATURES
 ) -> "tuple[Source, Source]":
     """Open a data set, preparing it on the first use; any thread may call this.
 
@@ -81,23 +84,23 @@ def open_data(
     Raises:
         BadInput: no such data set, or its folder is damaged or cannot be written.
     """
-    from jaxdist.input.permuted_source import by_label
+    from jaxdist.input.permuted_source import sort_by_label
 
-    if not known(config):
-        raise no_data(config.name)
-    opener, asked = _opener(config)
-    train, test = opener(asked, _sized(config, wanted))
-    return (by_label(train) if config.order == "label" else train), test
+    if not is_known(config):
+        raise unknown_dataset_error(config.name)
+    opener, asked = _select_opener(config)
+    train, test = opener(asked, _with_image_size(config, wanted))
+    return (sort_by_label(train) if config.order == "label" else train), test
 
 
-def _opener(config: DataConfig) -> "tuple[DatasetOpener, DataConfig]":
+def _select_opener(config: DataConfig) -> "tuple[DatasetOpener, DataConfig]":
     """Return who opens a data set, and its name or path without the kind before it."""
     kind, _, rest = config.name.partition(":")
     if kind == "tfds" and rest:
         return _tfds, replace(config, name=rest)
     if kind == "numpy" and rest:
         return _numpy, replace(config, path=rest)
-    other = _own if is_named(config.name) else _tfds
+    other = _user_data if is_object_reference(config.name) else _tfds
     return _OPENERS.get(config.name, other), config
 
 
@@ -120,10 +123,10 @@ def _synthetic(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source
 
 
 def _folder(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.folder import open_folder
+    from jaxdist.input.folder import open_image_folder
 
     skip = Path(config.dir) if config.damaged == "skip" else None
-    return open_folder(config.path, wanted, skip)
+    return open_image_folder(config.path, wanted, skip)
 
 
 def _arrays(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
@@ -162,13 +165,13 @@ def _tfds(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
     return open_tfds(config.name, Path(config.dir), wanted)
 
 
-def _own(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.user_data import open_own
+def _user_data(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
+    from jaxdist.input.user_data import open_user_data
 
-    return open_own(config.name)
+    return open_user_data(config.name)
 
 
-def _sized(config: DataConfig, wanted: FeatureSpec) -> FeatureSpec:
+def _with_image_size(config: DataConfig, wanted: FeatureSpec) -> FeatureSpec:
     """Return what is wanted, images in the size that the configuration sets."""
     image = wanted.get("image")
     if config.size is None or image is None:

@@ -140,7 +140,7 @@ class TfdsSource:
         return split_fingerprint(self._split)
 
 
-def fingerprint_of(source: Source) -> str:
+def source_fingerprint(source: Source) -> str:
     """Return the fingerprint of a source that may be of one's own.
 
     Raises:
@@ -165,6 +165,6 @@ def split_fingerprint(split: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def in_memory(source: Source) -> ArraySource:
+def load_into_memory(source: Source) -> ArraySource:
     """Decode every sample of a small source once: a batch is then one gather."""
     return ArraySource(source.get(np.arange(len(source))))

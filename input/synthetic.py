@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.feature_spec import Feature, FeatureSpec
-from jaxdist.input.keyed_permutation import key
+from jaxdist.input.keyed_permutation import hash64
 from jaxdist.input.sources import Arrays
 
-_PURPOSE: Final = 0x53594E5448
+_KEY_DOMAIN: Final = 0x53594E5448
 """Keeps these draws apart from those of the order and of augmentation."""
 
 
@@ -41,7 +41,9 @@ class SyntheticSource:
         """Draw samples: int [n] to new arrays [n, ...], float32 or int32."""
         numbers = ids.astype(np.int64) + self._first
         return {
-            name: np.stack([_draw(field, k) for k in key(_PURPOSE, place, numbers)])
+            name: np.stack(
+                [_draw(field, k) for k in hash64(_KEY_DOMAIN, place, numbers)]
+            )
             for place, (name, field) in enumerate(sorted(self._wanted.items()))
         }
 

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.text.formatting import count
+from jaxdist.core.text.formatting import format_count
 from jaxdist.input.sources import Arrays
 
 _REMEDY: Final = "data.path=FILE, a text in UTF-8, or a folder of them"
-END: Final = "\x03"
+END_OF_TEXT: Final = "\x03"
 """What stands behind each of several texts: ETX, end of text."""
 
 
@@ -70,7 +70,8 @@ def open_text(
 
     Args:
         path: a file in UTF-8, whose line ends stay as they are; or a folder, of which
-            every `.txt` file is read, in the order of their paths, `END` behind each.
+            every `.txt` file is read, in the order of their paths, `END_OF_TEXT`
+            behind each.
         context: characters a window.
         stride: characters from one training window's start to the next; None puts the
             windows side by side.
@@ -82,18 +83,18 @@ def open_text(
         BadInput: no such file, no text, or too little of it.
     """
     text = _read(path)
-    tokens, vocabulary = encode(text)
+    tokens, vocabulary = encode_characters(text)
     border = len(text) * 9 // 10
     held_out = len(text) - border
     if held_out <= context:
         raise BadInput(
             f"{path} is too short",
             rule="the last tenth of a text has more than data.context characters",
-            values=f"{count(held_out)} of {count(len(text))} characters, "
+            values=f"{format_count(held_out)} of {format_count(len(text))} characters, "
             f"data.context = {context}",
             remedy=f"data.context={held_out - 1}"
             if held_out > 1
-            else f"a text of {count(10 * (context + 1))} characters",
+            else f"a text of {format_count(10 * (context + 1))} characters",
         )
     train = TextWindows(
         tokens[:border], vocabulary, context=context, stride=stride or context
@@ -102,10 +103,10 @@ def open_text(
     return train, test
 
 
-def encode(text: str) -> tuple[NDArray[np.int32], str]:
+def encode_characters(text: str) -> tuple[NDArray[np.int32], str]:
     """Give each character its place in the sorted set of all.
 
-    >>> encode("banana")[1], encode("banana")[0].tolist()
+    >>> encode_characters("banana")[1], encode_characters("banana")[0].tolist()
     ('abn', [1, 0, 2, 0, 2, 0])
     """
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
@@ -123,7 +124,7 @@ def _read(path: str) -> str:
             remedy=_REMEDY,
         )
     if not Path(path).is_dir():
-        return _one(Path(path))
+        return _read_file(Path(path))
     files = sorted(Path(path).rglob("*.txt"))
     if not files:
         raise BadInput(
@@ -132,10 +133,10 @@ def _read(path: str) -> str:
             values=f"{path} has none",
             remedy=_REMEDY,
         )
-    return "".join(_one(file) + END for file in files)
+    return "".join(_read_file(file) + END_OF_TEXT for file in files)
 
 
-def _one(path: Path) -> str:
+def _read_file(path: Path) -> str:
     """Read a file whole."""
     try:
         text = path.read_bytes().decode("utf-8")
@@ -150,7 +151,8 @@ def _one(path: Path) -> str:
         raise BadInput(
             f"{path} is no text",
             rule="data.path is text in UTF-8",
-            values=f"byte {count(error.start)} is {error.object[error.start]:#04x}",
+            values=f"byte {format_count(error.start)} is "
+            f"{error.object[error.start]:#04x}",
             remedy=f"iconv -f latin1 -t utf-8 {path} > {path}.utf8",
         ) from error
     if not text:

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.feature_spec import FeatureSpec, wanted_image
+from jaxdist.input.feature_spec import FeatureSpec, image_shape
 from jaxdist.input.image_files import DecodedImages
 from jaxdist.input.sources import split_fingerprint
 
-_HELD_OUT: Final = ("validation", "test")
+_EVAL_SPLITS: Final = ("validation", "test")
 """Splits that a run is scored on, the first that is there."""
 
 
@@ -63,18 +63,22 @@ def open_tfds(
     Raises:
         BadInput: it is not there, in another format, or no labelled images.
     """
-    builder = _find(name, directory)
-    shape = wanted_image(wanted, name)
-    keys, classes = _features(name, builder.info)
-    held_out = [split for split in _HELD_OUT if split in builder.info.splits]
+    builder = _open_builder(name, directory)
+    shape = image_shape(wanted, name)
+    keys, classes = _label_features(name, builder.info)
+    held_out = [split for split in _EVAL_SPLITS if split in builder.info.splits]
     if "train" not in builder.info.splits or not held_out:
-        raise _unfit(name, f"its splits are {', '.join(builder.info.splits)}")
-    splits = [_split(builder, name, each, keys[0]) for each in ("train", held_out[0])]
+        raise _not_labelled_images_error(
+            name, f"its splits are {', '.join(builder.info.splits)}"
+        )
+    splits = [
+        _open_split(builder, name, each, keys[0]) for each in ("train", held_out[0])
+    ]
     train, test = (DecodedImages(TfdsImages(s, keys, classes), shape) for s in splits)
     return train, test
 
 
-def _find(name: str, directory: Path) -> Any:
+def _open_builder(name: str, directory: Path) -> Any:
     """Open the newest version that is on this machine."""
     from tensorflow_datasets.core.read_only_builder import builder_from_files
     from tensorflow_datasets.core.registered import DatasetNotFoundError
@@ -91,7 +95,7 @@ def _find(name: str, directory: Path) -> Any:
         rule="a data set of TFDS is prepared once, in ArrayRecord, before it is used",
         values=f"looked for {name} in {', '.join(map(str, homes))}",
         remedy=[
-            f"pip install tensorflow && {_build(name, directory)}",
+            f"pip install tensorflow && {_prepare_command(name, directory)}",
             "data.dir=FOLDER, where it is prepared in another place",
             "data.name=synthetic, random data of the same shape",
             "data.name=folder data.path=FOLDER, images of your own",
@@ -99,14 +103,14 @@ def _find(name: str, directory: Path) -> Any:
     )
 
 
-def _build(name: str, directory: Path) -> str:
+def _prepare_command(name: str, directory: Path) -> str:
     """Return the command that prepares a data set."""
     by_hand = " --manual_dir=FOLDER_OF_ITS_TAR_FILES" * name.startswith("imagenet2012")
     options = f"--file_format=array_record --data_dir={directory}{by_hand}"
     return f"tfds build {name} {options}"
 
 
-def _features(name: str, info: Any) -> tuple[tuple[str, str], int]:
+def _label_features(name: str, info: Any) -> tuple[tuple[str, str], int]:
     """Return the keys of image and label, and the number of classes."""
     import tensorflow_datasets as tfds
 
@@ -114,11 +118,11 @@ def _features(name: str, info: Any) -> tuple[tuple[str, str], int]:
     kinds = (tfds.features.Image, tfds.features.ClassLabel)
     found: list[Any] = [dict(info.features).get(str(key)) for key in keys]
     if len(found) != 2 or not all(map(isinstance, found, kinds)):
-        raise _unfit(name, f"it has {', '.join(info.features)}")
+        raise _not_labelled_images_error(name, f"it has {', '.join(info.features)}")
     return (keys[0], keys[1]), int(found[1].num_classes)
 
 
-def _split(builder: Any, name: str, split: str, image: str) -> Any:
+def _open_split(builder: Any, name: str, split: str, image: str) -> Any:
     """Open one split, images left compressed."""
     import tensorflow_datasets as tfds
 
@@ -134,11 +138,12 @@ def _split(builder: Any, name: str, split: str, image: str) -> Any:
             f"{name} is prepared in a format without random access",
             rule="samples are read by number, from ArrayRecord files",
             values=f"{builder.data_dir} holds {form.value if form else 'others'}",
-            remedy=_build(name, Path(builder.data_dir).parent.parent) + " --overwrite",
+            remedy=_prepare_command(name, Path(builder.data_dir).parent.parent)
+            + " --overwrite",
         ) from error
 
 
-def _unfit(name: str, values: str) -> BadInput:
+def _not_labelled_images_error(name: str, values: str) -> BadInput:
     return BadInput(
         f"{name} is no data set of labelled images",
         rule="images are trained on with one label each, and scored on "

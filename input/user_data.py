@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.object_reference import call, find
+from jaxdist.core.object_reference import call_user_function, resolve_object
 from jaxdist.input.sources import ArraySource, Source
 
-_PAIR = "a data function takes nothing and returns (train, test): sources, or arrays"
+_RULE = "a data function takes nothing and returns (train, test): sources, or arrays"
 
 
-def open_own(name: str) -> tuple[Source, Source]:
+def open_user_data(name: str) -> tuple[Source, Source]:
     """Call the function that `name` names.
 
     Args:
@@ -25,31 +25,31 @@ def open_own(name: str) -> tuple[Source, Source]:
     Raises:
         BadInput: there is no such function, it fails, or it returns something else.
     """
-    made = call(name, find(name))
+    made = call_user_function(name, resolve_object(name))
     if not isinstance(made, tuple) or len(made) != 2:
-        raise _no_samples(name, f"it returned {_said(made)}")
-    train, test = (_source(name, part) for part in made)
+        raise _no_samples_error(name, f"it returned {_describe(made)}")
+    train, test = (_as_source(name, part) for part in made)
     return train, test
 
 
-def _source(name: str, part: Any) -> Source:
+def _as_source(name: str, part: Any) -> Source:
     if isinstance(part, Mapping):
         return ArraySource({key: np.asarray(array) for key, array in part.items()})
     if not all(hasattr(part, member) for member in ("get", "__len__")):
-        raise _no_samples(name, f"one of the two is {_said(part)}")
+        raise _no_samples_error(name, f"one of the two is {_describe(part)}")
     source: Source = part
     return source
 
 
-def _said(thing: Any) -> str:
+def _describe(thing: Any) -> str:
     size = f" of {len(thing)}" if isinstance(thing, (tuple, list)) else ""
     return type(thing).__name__ + size
 
 
-def _no_samples(name: str, values: str) -> BadInput:
+def _no_samples_error(name: str, values: str) -> BadInput:
     return BadInput(
         f"{name} gives no samples",
-        rule=_PAIR,
+        rule=_RULE,
         values=values,
         remedy='return {"image": ..., "label": ...}, {"image": ..., "label": ...}',
     )

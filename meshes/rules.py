@@ -23,11 +23,11 @@ def shard(
         BadInput: a dim is not a multiple of the devices along its axes; XLA would
             keep the whole array on every device without a word.
     """
-    check_divides(array.shape, spec, mesh, name)
+    check_divisible(array.shape, spec, mesh, name)
     return jax.device_put(array, NamedSharding(mesh, spec))
 
 
-def check_divides(
+def check_divisible(
     shape: tuple[int, ...], spec: PartitionSpec, mesh: Mesh, name: str
 ) -> None:
     """Refuse a split that does not come out even, naming the sizes that do."""

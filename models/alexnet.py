@@ -12,7 +12,7 @@ from flax import nnx
 
 from jaxdist.core.block_protocol import SingleLayerBlock
 from jaxdist.layers import Conv, LocalResponseNorm, MaxPool
-from jaxdist.models.config import ModelConfig, Preset, settle
+from jaxdist.models.config import ModelConfig, Preset, resolve_preset
 from jaxdist.models.conv_blocks import Dense, DenseRelu, Flatten, Network
 
 
@@ -83,7 +83,7 @@ class _AlexNet(Network):
     def __init__(
         self, config: ModelConfig, *, dtype: Any = None, rngs: nnx.Rngs
     ) -> None:
-        preset = settle(config, self.presets)
+        preset = resolve_preset(config, self.presets)
         first = self.stages[0].features
         wide, blocks = preset.channels, dict[str, nnx.Module]()
         for i, stage in enumerate(self.stages, start=1):

@@ -9,7 +9,7 @@ from jaxdist.core.validation import check_range
 
 Statistics = Literal["global", "replica"]
 
-_COUNTS: Final = (
+_POSITIVE_KEYS: Final = (
     "norm_group",
     *("width", "classes", "channels"),
     *("vocabulary", "context", "depth"),
@@ -68,7 +68,7 @@ class ModelConfig:
                 values=f"model.norm = global, model.norm_group = {self.norm_group}",
                 remedy=f"model.norm=replica model.norm_group={self.norm_group}",
             )
-        for key in _COUNTS:
+        for key in _POSITIVE_KEYS:
             if (value := getattr(self, key)) is not None:
                 check_range(f"model.{key}", value, least=1)
         if self.dropout is not None:
@@ -114,7 +114,7 @@ class Preset:
 P = TypeVar("P", bound=Preset)
 
 
-def settle(config: ModelConfig, presets: Mapping[str, P]) -> P:
+def resolve_preset(config: ModelConfig, presets: Mapping[str, P]) -> P:
     """Return the preset of the configured size, with what the configuration sets.
 
     Args:

@@ -123,7 +123,7 @@ class ConvNorm(nnx.Module):
             kernel_init=nnx.initializers.he_normal(),
             rngs=rngs,
         )
-        self.norm = batch_norm(features[1], preset, dtype, rngs, epsilon, last)
+        self.norm = make_batch_norm(features[1], preset, dtype, rngs, epsilon, last)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[B, H, W, C_in]` to `[B, H', W', C]`."""
@@ -196,7 +196,7 @@ class Head(nnx.Module):
         return self.dense(self.dropout(self.mean(x)))
 
 
-def batch_norm(
+def make_batch_norm(
     features: int,
     preset: Preset,
     dtype: Any,

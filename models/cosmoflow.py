@@ -12,7 +12,7 @@ from flax import nnx
 
 from jaxdist.core.block_protocol import SingleLayerBlock
 from jaxdist.layers import Conv, Dropout, Linear, MaxPool
-from jaxdist.models.config import ModelConfig, Preset, settle
+from jaxdist.models.config import ModelConfig, Preset, resolve_preset
 from jaxdist.models.conv_blocks import Flatten, Network
 
 
@@ -49,7 +49,7 @@ class Stage(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[B, D, H, W, C_in]` to `[B, D/2, H/2, W/2, C]`."""
-        return self.pool(_leaky(self.conv(x)))
+        return self.pool(_leaky_relu(self.conv(x)))
 
 
 class Hidden(nnx.Module):
@@ -65,7 +65,7 @@ class Hidden(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[B, C_in]` to `[B, C]`."""
-        return self.dropout(_leaky(self.dense(x)))
+        return self.dropout(_leaky_relu(self.dense(x)))
 
 
 class Estimate(nnx.Module):
@@ -100,7 +100,7 @@ class CosmoFlow(Network):
     def __init__(
         self, config: ModelConfig, *, dtype: Any = None, rngs: nnx.Rngs
     ) -> None:
-        preset = settle(config, self.presets)
+        preset = resolve_preset(config, self.presets)
         wide, blocks = preset.channels, dict[str, nnx.Module]()
         for i in range(preset.stages):
             features = wide, preset.width * 2**i
@@ -117,6 +117,6 @@ class CosmoFlow(Network):
         super().__init__(blocks)
 
 
-def _leaky(x: jax.Array) -> jax.Array:
+def _leaky_relu(x: jax.Array) -> jax.Array:
     """Leaky ReLU with the slope of the reference."""
     return jax.nn.leaky_relu(x, 0.3)

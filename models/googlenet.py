@@ -8,20 +8,20 @@ import jax
 from flax import nnx
 
 from jaxdist.layers import Dropout, GridMean, Linear, MaxPool
-from jaxdist.models.config import ModelConfig, Preset, settle
+from jaxdist.models.config import ModelConfig, Preset, resolve_preset
 from jaxdist.models.conv_blocks import (
     Chain,
     ConvNormRelu,
     Fork,
     Head,
     Network,
-    batch_norm,
+    make_batch_norm,
 )
 
-EPSILON: Final = 1e-3
+BATCH_NORM_EPSILON: Final = 1e-3
 """Added to the variance by every batch norm, as in the reference."""
 
-INCEPTIONS: Final = {
+INCEPTION_FILTERS: Final = {
     "3a": (64, 96, 128, 16, 32, 32),
     "3b": (128, 128, 192, 32, 96, 64),
     "4a": (192, 96, 208, 16, 48, 64),
@@ -78,7 +78,7 @@ class GoogLeNet(Network):
     def __init__(
         self, config: ModelConfig, *, dtype: Any = None, rngs: nnx.Rngs
     ) -> None:
-        preset = settle(config, self.presets)
+        preset = resolve_preset(config, self.presets)
         make, w = _Maker(preset, dtype, rngs), preset.width
         blocks: dict[str, nnx.Module] = {
             "conv1": make.unit(preset.channels, w, 7, stride=2),
@@ -95,7 +95,7 @@ class GoogLeNet(Network):
                 blocks[name] = MaxPool(size, 2, padding=((0, 1), (0, 1)))
                 continue
             block = f"inception{name}"
-            blocks[block], wide = make.inception(wide, INCEPTIONS[name])
+            blocks[block], wide = make.inception(wide, INCEPTION_FILTERS[name])
             if preset.aux and block in preset.aux_after:
                 heads[block] = Auxiliary(wide, preset, dtype, rngs)
         blocks["head"] = Head(wide, preset, dtype, rngs)
@@ -117,7 +117,7 @@ class _Maker:
             self.rngs,
             stride,
             padding=size // 2,
-            epsilon=EPSILON,
+            epsilon=BATCH_NORM_EPSILON,
         )
 
     def inception(self, wide: int, filters: tuple[int, ...]) -> tuple[nnx.Module, int]:
@@ -148,7 +148,7 @@ class Auxiliary(nnx.Module):
         self.mean = GridMean((4, 4))
         # A 1x1 convolution of positions that every device holds whole.
         self.conv = Linear(wide, features, use_bias=False, dtype=dtype, rngs=rngs)
-        self.norm = batch_norm(features, preset, dtype, rngs, EPSILON)
+        self.norm = make_batch_norm(features, preset, dtype, rngs, BATCH_NORM_EPSILON)
         self.dense1 = Linear(16 * features, dense, dtype=dtype, rngs=rngs)
         self.dropout = Dropout(0.7)
         self.dense2 = Linear(dense, preset.classes, dtype=dtype, rngs=rngs)

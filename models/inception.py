@@ -7,17 +7,17 @@ import jax
 from flax import nnx
 
 from jaxdist.layers import AvgPool, GridMean, Linear, MaxPool
-from jaxdist.models.config import ModelConfig, Preset, settle
+from jaxdist.models.config import ModelConfig, Preset, resolve_preset
 from jaxdist.models.conv_blocks import (
     Chain,
     ConvNormRelu,
     Fork,
     Head,
     Network,
-    batch_norm,
+    make_batch_norm,
 )
 
-EPSILON: Final = 1e-3
+BATCH_NORM_EPSILON: Final = 1e-3
 """Added to the variance by every batch norm, as in the reference."""
 
 Made = tuple[nnx.Module, int]
@@ -82,7 +82,7 @@ class InceptionV3(Network):
     def __init__(
         self, config: ModelConfig, *, dtype: Any = None, rngs: nnx.Rngs
     ) -> None:
-        preset = settle(config, self.presets)
+        preset = resolve_preset(config, self.presets)
         make = _Maker(preset, dtype, rngs)
         w80, w192 = preset.scaled(80, of=32), preset.scaled(192, of=32)
         w = preset.width
@@ -127,7 +127,7 @@ class _Maker:
             self.rngs,
             stride,
             padding,
-            EPSILON,
+            BATCH_NORM_EPSILON,
         )
 
     def path(self, wide: int, *steps: tuple[Any, ...]) -> nnx.Module:
@@ -219,9 +219,9 @@ class Auxiliary(nnx.Module):
         self.mean = GridMean((5, 5))
         # Convolutions of positions that every device holds whole are dense layers.
         self.conv0 = Linear(wide, few, use_bias=False, dtype=dtype, rngs=rngs)
-        self.norm0 = batch_norm(few, preset, dtype, rngs, EPSILON)
+        self.norm0 = make_batch_norm(few, preset, dtype, rngs, BATCH_NORM_EPSILON)
         self.conv1 = Linear(25 * few, many, use_bias=False, dtype=dtype, rngs=rngs)
-        self.norm1 = batch_norm(many, preset, dtype, rngs, EPSILON)
+        self.norm1 = make_batch_norm(many, preset, dtype, rngs, BATCH_NORM_EPSILON)
         self.dense = Linear(many, preset.classes, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:

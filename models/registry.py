@@ -6,15 +6,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.object_reference import is_named
-from jaxdist.models.config import ModelConfig, settle
+from jaxdist.core.object_reference import is_object_reference
+from jaxdist.models.config import ModelConfig, resolve_preset
 
 if TYPE_CHECKING:
     from flax import nnx
 
     from jaxdist.train.objective import Objective
 
-_HOMES: Final = {
+_CLASS_PATHS: Final = {
     "alexnet": "jaxdist.models.alexnet:AlexNet",
     "alexnet_two_group": "jaxdist.models.alexnet:AlexNetTwoGroup",
     "cosmoflow": "jaxdist.models.cosmoflow:CosmoFlow",
@@ -28,25 +28,25 @@ _HOMES: Final = {
     "s2vt": "jaxdist.models.s2vt:S2VT",
     "vgg16": "jaxdist.models.vgg:VGG16",
 }
-_LANGUAGE: Final = frozenset({"gpt2_small", "llama"})
+_LANGUAGE_MODELS: Final = frozenset({"gpt2_small", "llama"})
 """Networks that are trained to say the next token."""
-_ESTIMATING: Final = frozenset({"cosmoflow"})
+_REGRESSION_MODELS: Final = frozenset({"cosmoflow"})
 """Networks that are trained to estimate numbers."""
-_VIDEO: Final = frozenset({"s2vt"})
+_VIDEO_MODELS: Final = frozenset({"s2vt"})
 """Networks that are trained to say what happens in a clip."""
 
-_RESIDUAL: Final = frozenset({"resnet8", "resnet50", "resnet152"})
+_RESIDUAL_MODELS: Final = frozenset({"resnet8", "resnet50", "resnet152"})
 """Networks whose residual blocks end in a batch norm."""
 
 
-def names() -> tuple[str, ...]:
+def model_names() -> tuple[str, ...]:
     """Return the names of all networks; imports none of them."""
-    return tuple(_HOMES)
+    return tuple(_CLASS_PATHS)
 
 
-def is_own(config: ModelConfig) -> bool:
+def is_user_model(config: ModelConfig) -> bool:
     """Tell whether the network is one of the user's own, `file.py:Class`."""
-    return is_named(config.name)
+    return is_object_reference(config.name)
 
 
 def model_factory(config: ModelConfig) -> "Callable[..., nnx.Module]":
@@ -55,26 +55,26 @@ def model_factory(config: ModelConfig) -> "Callable[..., nnx.Module]":
     Raises:
         BadInput: no network has this name.
     """
-    if is_own(config):
-        from jaxdist.models.user_models import make_own
+    if is_user_model(config):
+        from jaxdist.models.user_models import make_user_model
 
-        return partial(make_own, config)
-    return partial(_kind(config.name), config)
+        return partial(make_user_model, config)
+    return partial(_model_class(config.name), config)
 
 
 def objective_for(config: ModelConfig) -> "Objective":
     """Return what the network of a configuration is trained on."""
     from jaxdist.train import objective
 
-    if is_own(config):
-        from jaxdist.models.user_models import objective_of
+    if is_user_model(config):
+        from jaxdist.models.user_models import user_objective
 
-        return objective_of(config.name)
-    if reads_clips(config):
+        return user_objective(config.name)
+    if takes_clips(config):
         return objective.Captioning()
-    if config.name in _ESTIMATING:
+    if config.name in _REGRESSION_MODELS:
         return objective.Regression()
-    tokens = reads_tokens(config)
+    tokens = takes_tokens(config)
     return objective.NextToken() if tokens else objective.Classification()
 
 
@@ -87,31 +87,31 @@ def image_shape(config: ModelConfig) -> tuple[int, ...]:
     Raises:
         BadInput: no network has this name.
     """
-    preset = settle(config, _kind(config.name).presets)
+    preset = resolve_preset(config, _model_class(config.name).presets)
     return (*preset.image, preset.channels)
 
 
-def outputs_of(config: ModelConfig) -> int:
+def output_size(config: ModelConfig) -> int:
     """Return how many numbers a network gives for a sample, or a token."""
-    if reads_clips(config):
-        module, _ = _HOMES[config.name].split(":")
+    if takes_clips(config):
+        module, _ = _CLASS_PATHS[config.name].split(":")
         return int(import_module(module).words_of(config))
-    kind = _kind(config.name)
-    if reads_tokens(config):
+    kind = _model_class(config.name)
+    if takes_tokens(config):
         return int(kind.sizes(config).vocabulary)
-    return int(settle(config, kind.presets).classes)
+    return int(resolve_preset(config, kind.presets).classes)
 
 
-def reads_tokens(config: ModelConfig) -> bool:
+def takes_tokens(config: ModelConfig) -> bool:
     """Tell whether the network is called on tokens `[B, T]`, not on images."""
-    if is_own(config):
+    if is_user_model(config):
         return "tokens" in objective_for(config).dtypes
-    return config.name in _LANGUAGE
+    return config.name in _LANGUAGE_MODELS
 
 
-def reads_clips(config: ModelConfig) -> bool:
+def takes_clips(config: ModelConfig) -> bool:
     """Tell whether the network is called on a clip `[B, T, H, W, C]` and its words."""
-    return config.name in _VIDEO
+    return config.name in _VIDEO_MODELS
 
 
 def clip_shapes(config: ModelConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -120,19 +120,19 @@ def clip_shapes(config: ModelConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
     Returns:
         `[T, H, W, C]` and `[L]`.
     """
-    module, _ = _HOMES[config.name].split(":")
+    module, _ = _CLASS_PATHS[config.name].split(":")
     clip, words = import_module(module).clip_shapes(config)
     return clip, words
 
 
-def has_last_gamma(config: ModelConfig) -> bool:
+def ends_blocks_in_norm(config: ModelConfig) -> bool:
     """Tell whether residual blocks of the network end in a batch norm."""
-    return config.name in _RESIDUAL
+    return config.name in _RESIDUAL_MODELS
 
 
-def context_of(config: ModelConfig) -> int:
+def context_length(config: ModelConfig) -> int:
     """Return the most tokens that a language model takes."""
-    sizes = _kind(config.name).sizes(config)
+    sizes = _model_class(config.name).sizes(config)
     return int(sizes.context)
 
 
@@ -146,9 +146,9 @@ def make_model(settings: Mapping[str, Any], **how: Any) -> "nnx.Module":
     return model_factory(ModelConfig(**settings))(**how)
 
 
-def _kind(name: str) -> Any:
-    if name not in _HOMES:
-        near = did_you_mean(name, names()) or ", ".join(names())
+def _model_class(name: str) -> Any:
+    if name not in _CLASS_PATHS:
+        near = did_you_mean(name, model_names()) or ", ".join(model_names())
         raise BadInput(f"no model named {name}", remedy=f"did you mean {near}?")
-    module, kind = _HOMES[name].split(":")
+    module, kind = _CLASS_PATHS[name].split(":")
     return getattr(import_module(module), kind)

@@ -9,14 +9,14 @@ from flax import nnx
 
 from jaxdist.core.block_protocol import ColumnRowPair
 from jaxdist.layers import Conv, MaxPool
-from jaxdist.models.config import ModelConfig, Preset, settle
+from jaxdist.models.config import ModelConfig, Preset, resolve_preset
 from jaxdist.models.conv_blocks import (
     ConvNorm,
     ConvNormRelu,
     Head,
     Layer,
     Network,
-    batch_norm,
+    make_batch_norm,
 )
 
 
@@ -25,7 +25,7 @@ class Stem(nnx.Module):
 
     def __init__(self, preset: Preset, dtype: Any, rngs: nnx.Rngs) -> None:
         self.conv = _conv(preset.channels, preset.width, 1, dtype, rngs)
-        self.norm = batch_norm(preset.width, preset, dtype, rngs)
+        self.norm = make_batch_norm(preset.width, preset, dtype, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map images `[B, H, W, channels]` to features `[B, H, W, width]`."""
@@ -47,9 +47,9 @@ class BasicBlock(nnx.Module):
     ) -> None:
         wide_in, wide = features
         self.conv1 = _conv(wide_in, wide, stride, dtype, rngs)
-        self.norm1 = batch_norm(wide, preset, dtype, rngs)
+        self.norm1 = make_batch_norm(wide, preset, dtype, rngs)
         self.conv2 = _conv(wide, wide, 1, dtype, rngs)
-        self.norm2 = batch_norm(wide, preset, dtype, rngs, last=True)
+        self.norm2 = make_batch_norm(wide, preset, dtype, rngs, last=True)
         same = stride == 1 and wide_in == wide
         self.shortcut = None if same else _conv(wide_in, wide, stride, dtype, rngs, 1)
 
@@ -59,7 +59,9 @@ class BasicBlock(nnx.Module):
         return jax.nn.relu(y + (x if self.shortcut is None else self.shortcut(x)))
 
 
-_SMALL: Final = Preset(image=(16, 16), width=16, classes=10, channels=1, residual=True)
+_RESNET8_PRESET: Final = Preset(
+    image=(16, 16), width=16, classes=10, channels=1, residual=True
+)
 
 
 class ResNet8(nnx.Module):
@@ -70,12 +72,15 @@ class ResNet8(nnx.Module):
     one input channel and ten classes: 77,562.
     """
 
-    presets: ClassVar = {"full": _SMALL, "tiny": replace(_SMALL, width=4)}
+    presets: ClassVar = {
+        "full": _RESNET8_PRESET,
+        "tiny": replace(_RESNET8_PRESET, width=4),
+    }
 
     def __init__(
         self, config: ModelConfig, *, dtype: Any = None, rngs: nnx.Rngs
     ) -> None:
-        preset = settle(config, self.presets)
+        preset = resolve_preset(config, self.presets)
         w = preset.width
         self.stem = Stem(preset, dtype, rngs)
         self.block1 = BasicBlock((w, w), 1, preset, dtype, rngs)
@@ -142,7 +147,7 @@ class _BottleneckNet(Network):
     def __init__(
         self, config: ModelConfig, *, dtype: Any = None, rngs: nnx.Rngs
     ) -> None:
-        preset = settle(config, self.presets)
+        preset = resolve_preset(config, self.presets)
         how, wide = (preset, dtype, rngs), preset.width
         blocks: dict[str, nnx.Module] = {
             "stem": ConvNormRelu((preset.channels, wide), 7, *how, 2, padding=3),
@@ -158,7 +163,7 @@ class _BottleneckNet(Network):
         super().__init__(blocks)
 
 
-def _sizes(*counts: int) -> dict[str, ResNetPreset]:
+def _resnet_presets(*counts: int) -> dict[str, ResNetPreset]:
     """Return the presets of a network with so many blocks a stage."""
     stages = tuple((n, 2**i, 1 if i == 0 else 2) for i, n in enumerate(counts))
     return {
@@ -176,7 +181,7 @@ class ResNet50(_BottleneckNet):
     Parameters: 25,557,032. FLOPs a sample: 8.18 G. Top-1: 76.130 % (torchvision).
     """
 
-    presets: ClassVar = _sizes(3, 4, 6, 3)
+    presets: ClassVar = _resnet_presets(3, 4, 6, 3)
 
 
 class ResNet152(_BottleneckNet):
@@ -187,7 +192,7 @@ class ResNet152(_BottleneckNet):
     Parameters: 60,192,808. FLOPs a sample: 23.0 G. Top-1: 78.312 % (torchvision).
     """
 
-    presets: ClassVar = _sizes(3, 8, 36, 3)
+    presets: ClassVar = _resnet_presets(3, 8, 36, 3)
 
 
 def _conv(

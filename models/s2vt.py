@@ -20,11 +20,11 @@ from flax import nnx
 from jax import lax
 
 from jaxdist.core.block_protocol import LogitsLayer
-from jaxdist.core.special_tokens import BEGIN, SIGNS
+from jaxdist.core.special_tokens import BOS_ID, SPECIAL_TOKENS
 from jaxdist.layers import LSTM, Dropout, Embed, Linear
-from jaxdist.models.config import ModelConfig, settle
+from jaxdist.models.config import ModelConfig, resolve_preset
 from jaxdist.models.conv_blocks import Chain, Dense
-from jaxdist.models.vgg import VGGPreset, trunk
+from jaxdist.models.vgg import VGGPreset, vgg_trunk
 
 Layer = Any
 Carried = tuple[jax.Array, jax.Array]
@@ -54,7 +54,7 @@ class Frames(nnx.Module):
 
     def __init__(self, preset: S2VTPreset, dtype: Any, rngs: nnx.Rngs) -> None:
         # Dropout draws by sample: between frames and their samples there is none.
-        self.cnn = Chain(trunk(replace(preset, dropout=0.0), dtype, rngs))
+        self.cnn = Chain(vgg_trunk(replace(preset, dropout=0.0), dtype, rngs))
         self.embed = Linear(preset.dense, preset.embed, dtype=dtype, rngs=rngs)
         self.dropout = Dropout(preset.dropout)
 
@@ -94,7 +94,7 @@ class Speak(nnx.Module):
         watched, words = x
         steps = watched.shape[1] - words.shape[1]
         said = jnp.pad(self.table(words), ((0, 0), (steps, 0), (0, 0)))
-        return self.lstm(_beside(watched, said))[:, steps:]
+        return self.lstm(_concat_features(watched, said))[:, steps:]
 
     def likeliest(self, watched: jax.Array, count: int, head: Dense) -> jax.Array:
         """Say the likeliest word, then the likeliest behind it, and so on.
@@ -109,16 +109,16 @@ class Speak(nnx.Module):
         """
         frames, rest = jnp.split(watched, [watched.shape[1] - count], axis=1)
         silence = jnp.zeros((*frames.shape[:2], self.table.features), frames.dtype)
-        _, carry = self.lstm.run(_beside(frames, silence))
+        _, carry = self.lstm.run(_concat_features(frames, silence))
 
         def say(state: Any, watched: jax.Array) -> tuple[Any, jax.Array]:
             carry, last = state
-            step = _beside(watched, self.table(last))[:, None]
+            step = _concat_features(watched, self.table(last))[:, None]
             out, carry = self.lstm.run(step, carry)
             word = head(out)[:, 0].argmax(-1).astype(jnp.int32)
             return (carry, word), word
 
-        begin = jnp.full(watched.shape[:1], BEGIN, jnp.int32)
+        begin = jnp.full(watched.shape[:1], BOS_ID, jnp.int32)
         _, words = lax.scan(say, (carry, begin), rest.swapaxes(0, 1))
         return words.swapaxes(0, 1)
 
@@ -148,7 +148,7 @@ class S2VT(nnx.Module):
             grid=7,
             frames=60,
             words=20,
-            vocabulary=12_594 + len(SIGNS),
+            vocabulary=12_594 + len(SPECIAL_TOKENS),
             embed=500,
             hidden=1000,
         ),
@@ -168,7 +168,7 @@ class S2VT(nnx.Module):
     def __init__(
         self, config: ModelConfig, *, dtype: Any = None, rngs: nnx.Rngs
     ) -> None:
-        preset = _settle(config)
+        preset = _resolve_preset(config)
         logits = preset.hidden, preset.vocabulary
         self.frames = Frames(preset, dtype, rngs)
         self.lstm1 = Watch(preset, dtype, rngs)
@@ -209,22 +209,22 @@ class S2VT(nnx.Module):
 
 def clip_shapes(config: ModelConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the shapes of the clip and the words that a network was made for."""
-    preset = _settle(config)
+    preset = _resolve_preset(config)
     return (preset.frames, *preset.image, preset.channels), (preset.words,)
 
 
 def words_of(config: ModelConfig) -> int:
     """Return how many words and signs a network tells apart."""
-    return _settle(config).vocabulary
+    return _resolve_preset(config).vocabulary
 
 
-def _settle(config: ModelConfig) -> S2VTPreset:
+def _resolve_preset(config: ModelConfig) -> S2VTPreset:
     """Return the preset of the configured size, with what the configuration sets."""
     names = ("vocabulary", "embed", "hidden")
     asked = {name: getattr(config, name) for name in names}
     given = {name: value for name, value in asked.items() if value is not None}
-    return replace(settle(config, S2VT.presets), **given)
+    return replace(resolve_preset(config, S2VT.presets), **given)
 
 
-def _beside(watched: jax.Array, said: jax.Array) -> jax.Array:
+def _concat_features(watched: jax.Array, said: jax.Array) -> jax.Array:
     return jnp.concatenate([watched, said.astype(watched.dtype)], -1)

@@ -43,7 +43,9 @@ class Transformer(nnx.Module):
             inner = mlp(parts.sizes, parts.linear, parts.last)
             setattr(self, f"block{i}", Block(parts, attention, inner))
         self.head = Head(parts, embed.tokens)
-        self.stream = _stream(self.depth, positions=embed.positions is not None)
+        self.stream = _residual_stream(
+            self.depth, positions=embed.positions is not None
+        )
 
     @classmethod
     def sizes(cls, config: ModelConfig) -> Sizes:
@@ -76,7 +78,7 @@ class Transformer(nnx.Module):
         return x
 
 
-def _stream(depth: int, *, positions: bool) -> ResidualStream:
+def _residual_stream(depth: int, *, positions: bool) -> ResidualStream:
     """Return the path of tokens through so many blocks."""
     blocks = [f"block{i}" for i in range(depth)]
     parts = [f"{block}.{{}}{n}" for block in blocks for n in (1, 2)]

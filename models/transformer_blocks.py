@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 
 from jaxdist.core.block_protocol import ColumnRowPair
-from jaxdist.core.dtypes import wide
+from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
 from jaxdist.layers import (
     Dropout,
@@ -24,7 +24,7 @@ from jaxdist.models.transformer_config import Sizes
 Layer = Any
 Make = Callable[..., Any]
 
-_SPREAD: Final = 0.02
+_INIT_STD: Final = 0.02
 """Standard deviation of first weights (Radford et al. 2019)."""
 
 
@@ -156,7 +156,7 @@ class Rotary(nnx.Module):
         count, half = x.shape[1], x.shape[-1] // 2
         rates = self.base ** (-np.arange(half) / half)
         angles = np.arange(count)[:, None, None] * rates
-        full = wide(x.dtype)
+        full = accumulation_dtype(x.dtype)
         cos, sin = (jnp.asarray(f(angles), full) for f in (np.cos, np.sin))
         left, right = jnp.split(x.astype(full), 2, axis=-1)
         turned = (left * cos - right * sin, right * cos + left * sin)
@@ -194,7 +194,7 @@ class Parts:
             self.sizes.embed, epsilon=1e-5, dtype=self.dtype, rngs=self.rngs
         )
 
-    def linear(self, wide_in: int, wide_out: int, spread: float = _SPREAD) -> Layer:
+    def linear(self, wide_in: int, wide_out: int, spread: float = _INIT_STD) -> Layer:
         """Make a linear layer."""
         return Linear(
             wide_in,
@@ -207,7 +207,7 @@ class Parts:
 
     def last(self, wide_in: int, wide_out: int) -> Layer:
         """Make a linear layer whose output is added to a shortcut: 2 a block."""
-        spread = _SPREAD / math.sqrt(2 * self.sizes.depth)
+        spread = _INIT_STD / math.sqrt(2 * self.sizes.depth)
         return self.linear(wide_in, wide_out, spread)
 
     def table(self, rows: int) -> Embed:
@@ -215,7 +215,7 @@ class Parts:
         table = Embed(
             rows,
             self.sizes.embed,
-            embedding_init=nnx.initializers.normal(_SPREAD),
+            embedding_init=nnx.initializers.normal(_INIT_STD),
             rngs=self.rngs,
         )
         # Without a dtype flax would fix that of the first weights, also for float64.

@@ -8,7 +8,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.object_reference import call, find
+from jaxdist.core.object_reference import call_user_function, resolve_object
 
 if TYPE_CHECKING:
     from flax import nnx
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxdist.train.objective import Objective
 
 
-def make_own(config: "ModelConfig", **how: Any) -> "nnx.Module":
+def make_user_model(config: "ModelConfig", **how: Any) -> "nnx.Module":
     """Make the network that `config.name` names.
 
     Args:
@@ -30,9 +30,9 @@ def make_own(config: "ModelConfig", **how: Any) -> "nnx.Module":
     """
     from flax import nnx
 
-    make = find(config.name)
+    make = resolve_object(config.name)
     offered = {"config": config, **how}
-    takes = _takes(make)
+    takes = _parameter_names(make)
     if "rngs" not in takes:
         raise BadInput(
             f"{config.name} takes no rngs",
@@ -48,7 +48,7 @@ def make_own(config: "ModelConfig", **how: Any) -> "nnx.Module":
             remedy="precision=float32, or def __init__(self, *, dtype, rngs):",
         )
     given = {key: offered[key] for key in takes if key in offered}
-    network = call(config.name, make, **given)
+    network = call_user_function(config.name, make, **given)
     if not isinstance(network, nnx.Module):
         raise BadInput(
             f"{config.name} is no network",
@@ -59,7 +59,7 @@ def make_own(config: "ModelConfig", **how: Any) -> "nnx.Module":
     return network
 
 
-def objective_of(name: str) -> "Objective":
+def user_objective(name: str) -> "Objective":
     """Return what a network is trained on: its `objective`, or else one label a sample.
 
     Raises:
@@ -67,10 +67,10 @@ def objective_of(name: str) -> "Objective":
     """
     from jaxdist.train.objective import Classification
 
-    return getattr(find(name), "objective", None) or Classification()
+    return getattr(resolve_object(name), "objective", None) or Classification()
 
 
-def _takes(make: Any) -> tuple[str, ...]:
+def _parameter_names(make: Any) -> tuple[str, ...]:
     """Return the names of what a class or function takes."""
     # The metaclass of nnx hides the arguments of a module's class.
     told = make.__init__ if inspect.isclass(make) else make

@@ -8,7 +8,7 @@ from flax import nnx
 
 from jaxdist.core.block_protocol import SingleLayerBlock
 from jaxdist.layers import Conv, MaxPool
-from jaxdist.models.config import ModelConfig, Preset, settle
+from jaxdist.models.config import ModelConfig, Preset, resolve_preset
 from jaxdist.models.conv_blocks import Dense, DenseRelu, Flatten, Network
 
 
@@ -72,13 +72,13 @@ class VGG16(Network):
     def __init__(
         self, config: ModelConfig, *, dtype: Any = None, rngs: nnx.Rngs
     ) -> None:
-        preset = settle(config, self.presets)
-        blocks = trunk(preset, dtype, rngs)
+        preset = resolve_preset(config, self.presets)
+        blocks = vgg_trunk(preset, dtype, rngs)
         head = Dense((preset.dense, preset.classes), preset.dropout, dtype, rngs)
         super().__init__({**blocks, "head": head})
 
 
-def trunk(preset: VGGPreset, dtype: Any, rngs: nnx.Rngs) -> dict[str, nnx.Module]:
+def vgg_trunk(preset: VGGPreset, dtype: Any, rngs: nnx.Rngs) -> dict[str, nnx.Module]:
     """Return the blocks before the head: images to features `[B, preset.dense]`."""
     wide, blocks = preset.channels, dict[str, nnx.Module]()
     for i, (count, times) in enumerate(preset.stages, start=1):

@@ -14,7 +14,7 @@ from jaxdist.input.batch_assembly import Batch, BatchAssembler, Rows
 from jaxdist.input.local_shuffle.source import LocalShuffleSource
 from jaxdist.input.sources import Source
 
-_BEHIND: Final = 64
+_MAX_LAG_STEPS: Final = 64
 """Most steps by which exchanges are behind batches, however long an epoch is."""
 
 
@@ -28,7 +28,7 @@ class AsyncExchanger:
 
     def __init__(self, keeping: LocalShuffleSource, seen: Source | None = None) -> None:
         self.keeping, self._seen = keeping, seen or keeping
-        self._most = max(1, min(_BEHIND, keeping.order.steps(1) // 2))
+        self._most = max(1, min(_MAX_LAG_STEPS, keeping.order.steps(1) // 2))
         self._pool = ThreadPoolExecutor(1, "exchange")
         self._pending: deque[Future[None]] = deque()
         self._lock = Lock()

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import JaxdistWarning
-from jaxdist.input.local_shuffle.store import SampleIds, checksums, raw
+from jaxdist.input.local_shuffle.store import SampleIds, checksums, sample_bytes
 from jaxdist.input.sources import Arrays
 
 SampleBytes = dict[str, bytes]
-FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+DISK_FULL_ERRNOS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 """What a system says where there is no room."""
-_HEAD: Final = struct.Struct("<q")
+_INT64: Final = struct.Struct("<q")
 
 
 class ByteStore:
@@ -51,7 +51,7 @@ class ByteStore:
         self._sums: dict[int, int] = {}
         self._held: dict[int, SampleBytes] = {}
         if folder is not None:
-            self._sums = dict.fromkeys(_prepared(folder, of, self._like), 0)
+            self._sums = dict.fromkeys(_open_folder(folder, of, self._like), 0)
 
     def __len__(self) -> int:
         return len(self._sums)
@@ -72,7 +72,7 @@ class ByteStore:
         kept = 0
         with self._lock:
             for row, (sample, sum) in enumerate(zip(ids.tolist(), sums)):
-                one = {key: raw(samples[key][row]) for key in self._like}
+                one = {key: sample_bytes(samples[key][row]) for key in self._like}
                 kept += sample in self._sums or self._keep(sample, sum, one)
             self.peak = max(self.peak, len(self._sums))
         return kept
@@ -81,7 +81,7 @@ class ByteStore:
         """Read samples: arrays `[n, ...]`, and which of their rows mean something."""
         read = [self._read(sample) for sample in ids.tolist()]
         arrays = {
-            key: _stacked([one[key] if one else None for one in read], *kind)
+            key: _stack_bytes([one[key] if one else None for one in read], *kind)
             for key, kind in self._like.items()
         }
         return arrays, np.array([one is not None for one in read], bool)
@@ -114,12 +114,12 @@ class ByteStore:
         return True
 
     def _written(self, path: Path, sum: int, one: SampleBytes) -> bool:
-        parts = (part for x in one.values() for part in (_HEAD.pack(len(x)), x))
+        parts = (part for x in one.values() for part in (_INT64.pack(len(x)), x))
         try:
-            path.write_bytes(_HEAD.pack(sum) + b"".join(parts))
+            path.write_bytes(_INT64.pack(sum) + b"".join(parts))
         except OSError as refused:
             path.unlink(missing_ok=True)
-            if refused.errno not in FULL:
+            if refused.errno not in DISK_FULL_ERRNOS:
                 raise
             if not self._full:
                 self._full = True
@@ -137,7 +137,7 @@ class ByteStore:
             if self._folder is None or sample not in self._sums:
                 return self._held.get(sample)
             path = self._path(sample)
-        found = _parsed(path, self._like)
+        found = _read_sample_file(path, self._like)
         with self._lock:
             if sample not in self._sums:  # dropped meanwhile
                 return None
@@ -153,22 +153,24 @@ class ByteStore:
         return self._folder / f"{sample}.bin"
 
 
-def _parsed(path: Path, keys: Iterable[str]) -> tuple[int, SampleBytes] | None:
+def _read_sample_file(
+    path: Path, keys: Iterable[str]
+) -> tuple[int, SampleBytes] | None:
     """Read a sample's file; None where it is not what was written."""
     try:
         data = memoryview(path.read_bytes())
-        (sum,), at, one = _HEAD.unpack_from(data), _HEAD.size, {}
+        (sum,), at, one = _INT64.unpack_from(data), _INT64.size, {}
         for key in keys:
-            (size,) = _HEAD.unpack_from(data, at)
-            at += _HEAD.size + size
+            (size,) = _INT64.unpack_from(data, at)
+            at += _INT64.size + size
             one[key] = bytes(data[at - size : at])
     except (OSError, struct.error):
         return None
-    rows = {key: _stacked([x], np.dtype(object), ()) for key, x in one.items()}
+    rows = {key: _stack_bytes([x], np.dtype(object), ()) for key, x in one.items()}
     return (sum, one) if at == len(data) and checksums(rows)[0] == sum else None
 
 
-def _stacked(
+def _stack_bytes(
     rows: list[bytes | None], dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> NDArray[Any]:
     """Make an array of samples of their bytes; those that are not here are zeros."""
@@ -181,7 +183,7 @@ def _stacked(
     return np.frombuffer(data, dtype).reshape(len(rows), *shape)
 
 
-def _prepared(folder: Path, of: str, like: Mapping[str, Any]) -> list[int]:
+def _open_folder(folder: Path, of: str, like: Mapping[str, Any]) -> list[int]:
     """Make a folder for samples; name those of the same kind that it has already."""
     folder.mkdir(parents=True, exist_ok=True)
     kinds = {key: [str(dtype), list(shape)] for key, (dtype, shape) in like.items()}

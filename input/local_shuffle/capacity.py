@@ -13,17 +13,17 @@ from typing import Final
 import numpy as np
 
 from jaxdist.core.errors import BadInput, JaxdistWarning
-from jaxdist.core.text.formatting import count
-from jaxdist.input.local_shuffle.byte_store import FULL, ByteStore
+from jaxdist.core.text.formatting import format_count
+from jaxdist.input.local_shuffle.byte_store import DISK_FULL_ERRNOS, ByteStore
 from jaxdist.input.local_shuffle.store import ArrayStore
 from jaxdist.input.sources import Arrays, Source
 
-_SPARE: Final = 0.9
+_USABLE_FRACTION: Final = 0.9
 """Part of what is free that a smaller store takes: blocks are not filled to the end."""
-_NOTES_B: Final = 16
+_INDEX_ENTRY_BYTES: Final = 16
 
 
-def store_of(
+def make_store(
     source: Source, places: int, folder: Path | None
 ) -> ArrayStore | ByteStore:
     """Make a store for some samples of a source, or for as many as there is room for.
@@ -38,22 +38,23 @@ def store_of(
     """
     like = source.get(np.zeros(1, np.int64))
     if any(array.dtype.hasobject for array in like.values()):
-        return _of_bytes(like, places, folder, source.fingerprint)
+        return _make_byte_store(like, places, folder, source.fingerprint)
     if folder is None:
         return ArrayStore(like, places)
     try:
         return ArrayStore(like, places, folder, source.fingerprint)
     except OSError as refused:
-        if refused.errno not in FULL:
-            raise _unwritable(folder, refused) from refused
+        if refused.errno not in DISK_FULL_ERRNOS:
+            raise _not_writable_error(folder, refused) from refused
     try:
-        fewer = min(_fitting(folder, like), places - 1)
+        fewer = min(_max_samples(folder, like), places - 1)
         store = ArrayStore(like, fewer, folder, source.fingerprint)
     except (OSError, ValueError):  # there is room for none, or others were faster
         fewer, store = 0, ArrayStore(like, 1)
     warnings.warn(
         JaxdistWarning(
-            f"{folder} has room for {count(fewer)} of {count(places)} samples; the "
+            f"{folder} has room for {format_count(fewer)} of {format_count(places)} "
+            "samples; the "
             "others are read where the data set is"
         ),
         stacklevel=2,
@@ -61,24 +62,26 @@ def store_of(
     return store
 
 
-def _of_bytes(like: Arrays, places: int, folder: Path | None, of: str) -> ByteStore:
+def _make_byte_store(
+    like: Arrays, places: int, folder: Path | None, of: str
+) -> ByteStore:
     try:
         return ByteStore(like, places, folder, of)
     except OSError as refused:
         assert folder is not None
-        raise _unwritable(folder, refused) from refused
+        raise _not_writable_error(folder, refused) from refused
 
 
-def _fitting(folder: Path, like: Arrays) -> int:
+def _max_samples(folder: Path, like: Arrays) -> int:
     """Return how many samples the free room of a disk holds."""
     for path in folder.glob("*.bin"):
         path.unlink()
     disk = os.statvfs(folder)
-    each = _NOTES_B + sum(array.nbytes for array in like.values())
-    return int(_SPARE * disk.f_bavail * disk.f_frsize) // each
+    each = _INDEX_ENTRY_BYTES + sum(array.nbytes for array in like.values())
+    return int(_USABLE_FRACTION * disk.f_bavail * disk.f_frsize) // each
 
 
-def _unwritable(folder: Path, refused: OSError) -> BadInput:
+def _not_writable_error(folder: Path, refused: OSError) -> BadInput:
     return BadInput(
         f"samples cannot be kept in {folder}",
         rule="data.store_dir is a folder of this host's own that can be written",

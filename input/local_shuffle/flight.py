@@ -23,10 +23,10 @@ from pyarrow import flight
 from jaxdist.core.errors import BadInput
 from jaxdist.input.local_shuffle.byte_store import ByteStore
 from jaxdist.input.local_shuffle.shuffle import IntArray
-from jaxdist.input.local_shuffle.store import ArrayStore, checksums, raw
+from jaxdist.input.local_shuffle.store import ArrayStore, checksums, sample_bytes
 from jaxdist.input.sources import Arrays
 
-_REST_S: Final = 30.0
+_BACKOFF_S: Final = 30.0
 """How long a peer that failed is left alone, seconds; so it costs a deadline once."""
 
 
@@ -72,7 +72,7 @@ class PeerServer(flight.FlightServerBase):
         """Lay out those of the samples that are here."""
         arrays, good = self._store.get(ids)
         own = {key: array[good] for key, array in arrays.items()}
-        return _packed(ids[good], self._store.sums(ids)[good], own)
+        return _to_table(ids[good], self._store.sums(ids)[good], own)
 
     def __enter__(self) -> Self:
         return self
@@ -137,7 +137,7 @@ class PeerClient:
             table = client.do_get(ticket, options).read_all()
         except (pa.ArrowException, OSError):
             self.failed += 1
-            self._rests[address] = time.monotonic() + _REST_S
+            self._rests[address] = time.monotonic() + _BACKOFF_S
             return {}
         return self._whole(table, set(ids.tolist()))
 
@@ -153,7 +153,7 @@ class PeerClient:
     def _whole(self, table: pa.Table, asked: set[int]) -> dict[int, dict[str, Any]]:
         """Take the samples that were asked for and have their checksums."""
         try:
-            ids, sums, arrays = _unpacked(table, self.like)
+            ids, sums, arrays = _from_table(table, self.like)
         except (KeyError, ValueError, pa.ArrowException):
             self.bad += table.num_rows
             return {}
@@ -166,20 +166,20 @@ class PeerClient:
         }
 
 
-def _packed(ids: IntArray, sums: IntArray, arrays: Arrays) -> pa.Table:
+def _to_table(ids: IntArray, sums: IntArray, arrays: Arrays) -> pa.Table:
     """Lay samples out as a table, a binary column a key."""
     columns: Mapping[str, Any] = {
         "id": pa.array(ids),
         "sum": pa.array(sums),
         **{
-            f"key {key}": pa.array([raw(row) for row in array], pa.binary())
+            f"key {key}": pa.array([sample_bytes(row) for row in array], pa.binary())
             for key, array in arrays.items()
         },
     }
     return pa.table(columns)
 
 
-def _unpacked(table: pa.Table, like: Arrays) -> tuple[IntArray, IntArray, Arrays]:
+def _from_table(table: pa.Table, like: Arrays) -> tuple[IntArray, IntArray, Arrays]:
     """Read samples of a table again, in the shapes and dtypes that they must have.
 
     Raises:
@@ -189,14 +189,14 @@ def _unpacked(table: pa.Table, like: Arrays) -> tuple[IntArray, IntArray, Arrays
     arrays = {}
     for key, one in like.items():
         rows = table.column(f"key {key}").to_pylist()
-        arrays[key] = _array_of(rows, one)
+        arrays[key] = _stack_rows(rows, one)
         if len(arrays[key]) != table.num_rows:
             raise ValueError(f"{key} has another number of samples")
     ids, sums = (table.column(name).to_numpy() for name in ("id", "sum"))
     return ids, sums, arrays
 
 
-def _array_of(rows: list[bytes], like: NDArray[Any]) -> NDArray[Any]:
+def _stack_rows(rows: list[bytes], like: NDArray[Any]) -> NDArray[Any]:
     """Make an array of samples `[n, ...]` of the bytes of each."""
     if like.dtype.hasobject:
         found = np.empty(len(rows), object)

@@ -19,12 +19,16 @@ from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan.shuffle import ShuffleConfig
-from jaxdist.input.local_shuffle.shuffle import IntArray, PartialShuffle, partitions_of
-from jaxdist.input.order import GlobalShuffleOrder, SampleOrder, steps_of
+from jaxdist.input.local_shuffle.shuffle import (
+    IntArray,
+    PartialShuffle,
+    default_partitions,
+)
+from jaxdist.input.order import GlobalShuffleOrder, SampleOrder, steps_for_epochs
 
-_TRACED: Final = 1 << 14
+_BLOCK_SAMPLES: Final = 1 << 14
 """Samples of a round or several that are traced back at once."""
-_KEPT: Final = 4
+_CACHE_FACTOR: Final = 4
 """Times as many blocks are kept as a batch reads of."""
 
 
@@ -124,7 +128,7 @@ class PartialShuffleOrder:
         sent = [np.nonzero(self.shuffle.outgoing(epoch) < done)[0] for done in rounds]
         owners = np.repeat(partitions, [len(own) for own in sent])
         gone, came, _ = self._moved(epoch, owners, np.concatenate(sent), partitions)
-        start = _joined([self.shuffle.ids(epoch, w) for w in partitions])
+        start = _concatenate([self.shuffle.ids(epoch, w) for w in partitions])
         return np.union1d(np.setdiff1d(start, gone), came)
 
     def _moved(
@@ -142,7 +146,7 @@ class PartialShuffleOrder:
 
     def steps(self, epochs: float) -> int:
         """Count the steps until this many epochs, or parts of one, are wholly drawn."""
-        return steps_of(epochs, self.n, self.batch)
+        return steps_for_epochs(epochs, self.n, self.batch)
 
     def _reads(
         self, step: int, rows: NDArray[Any] | None
@@ -164,7 +168,7 @@ class _BlockCache:
 
     def __init__(self, shuffle: PartialShuffle) -> None:
         self._shuffle = shuffle
-        self._rounds = max(_TRACED // shuffle.partitions, 1)
+        self._rounds = max(_BLOCK_SAMPLES // shuffle.partitions, 1)
         self._found: OrderedDict[tuple[int, int, int], IntArray] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -192,7 +196,7 @@ class _BlockCache:
             held |= self._traced(epoch, block, own)
         with self._lock:
             self._found |= held
-            while len(self._found) > _KEPT * len(names):
+            while len(self._found) > _CACHE_FACTOR * len(names):
                 self._found.popitem(last=False)
         return held
 
@@ -208,11 +212,11 @@ class _BlockCache:
         return {(epoch, block, w): ids for w, ids in zip(partitions, parts)}
 
 
-def _joined(parts: Sequence[IntArray]) -> IntArray:
+def _concatenate(parts: Sequence[IntArray]) -> IntArray:
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
-def order_of(
+def order_from_config(
     asked: ShuffleConfig, *, samples: int, batch: int, seed: int
 ) -> SampleOrder:
     """Make the order that a plan asks for.
@@ -228,6 +232,6 @@ def order_of(
     """
     if asked.q is None:
         return GlobalShuffleOrder(n=samples, batch=batch, seed=seed)
-    count = asked.partitions or partitions_of(batch, samples, asked.q)
+    count = asked.partitions or default_partitions(batch, samples, asked.q)
     shuffle = PartialShuffle.of(samples=samples, partitions=count, q=asked.q, seed=seed)
     return PartialShuffleOrder(shuffle=shuffle, batch=batch)

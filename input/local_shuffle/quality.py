@@ -79,7 +79,9 @@ class ShuffleQuality:
         return math.log(self.first / self.floor) / -math.log(abs(self.kept))
 
 
-def forecast(shuffle: PartialShuffle, labels: Labels | None = None) -> ShuffleQuality:
+def predict_quality(
+    shuffle: PartialShuffle, labels: Labels | None = None
+) -> ShuffleQuality:
     """Forecast the quality of an order.
 
     Args:
@@ -90,11 +92,13 @@ def forecast(shuffle: PartialShuffle, labels: Labels | None = None) -> ShuffleQu
         return ShuffleQuality(shuffle=shuffle)
     parts = np.bincount(labels) / len(labels)
     spread = np.sqrt(parts * (1 - parts) / (2 * math.pi * shuffle.slots))
-    first = class_distance(shuffle, labels, 0)
+    first = measured_class_distance(shuffle, labels, 0)
     return ShuffleQuality(shuffle=shuffle, first=first, floor=float(spread.sum()))
 
 
-def class_distance(shuffle: PartialShuffle, labels: Labels, epoch: int) -> float:
+def measured_class_distance(
+    shuffle: PartialShuffle, labels: Labels, epoch: int
+) -> float:
     """Measure the class distance of the partitions of an epoch: 0 to 1."""
     whole = np.bincount(labels) / len(labels)
     held = shuffle.located(epoch, np.arange(shuffle.samples)).partition
@@ -105,7 +109,7 @@ def class_distance(shuffle: PartialShuffle, labels: Labels, epoch: int) -> float
     return float(abs(parts - whole).sum(axis=1).mean() / 2)
 
 
-def home_fraction(shuffle: PartialShuffle, epoch: int) -> float:
+def measured_local_fraction(shuffle: PartialShuffle, epoch: int) -> float:
     """Measure the part of samples that are in their first partition in an epoch."""
     ids = np.arange(shuffle.samples)
     first, now = (shuffle.located(e, ids).partition for e in (0, epoch))

@@ -15,11 +15,11 @@ from jaxdist.input.sources import Arrays
 if TYPE_CHECKING:
     from jaxdist.input.local_shuffle.flight import PeerClient, PeerServer
 
-_ADDRESS = 256
+_MAX_ADDRESS_BYTES = 256
 """Bytes that an address may have."""
 
 
-def place_of(rows: Rows, batch: int) -> tuple[int, int]:
+def host_index_and_count(rows: Rows, batch: int) -> tuple[int, int]:
     """Return which host this is, and how many there are, by its rows of a batch.
 
     Processes that hold the same rows, of a network that is split between them, are one
@@ -32,7 +32,7 @@ def place_of(rows: Rows, batch: int) -> tuple[int, int]:
     Raises:
         BadInput: the rows are not one stretch as long as every other host's.
 
-    >>> place_of(np.arange(8, 12), 16)
+    >>> host_index_and_count(np.arange(8, 12), 16)
     (2, 4)
     """
     count, first = len(rows), int(rows[0])
@@ -50,7 +50,7 @@ def place_of(rows: Rows, batch: int) -> tuple[int, int]:
     return first // count, batch // count
 
 
-def meet(
+def connect_peers(
     store: ArrayStore | ByteStore, like: Arrays, host: int, interface: str
 ) -> "PeerGroup":
     """Serve this process's samples, and learn where those of the others are.
@@ -61,7 +61,7 @@ def meet(
     Args:
         store: this host's samples.
         like: one sample, `[1, ...]` a key.
-        host: which rows this process has, as `place_of` says.
+        host: which rows this process has, as `host_index_and_count` says.
         interface: address of this machine between hosts.
     """
     from jax.experimental import multihost_utils
@@ -72,7 +72,7 @@ def meet(
     token = multihost_utils.broadcast_one_to_all(drawn).tobytes().hex()
     where = f"[{interface}]" if ":" in interface else interface
     server = PeerServer(store, f"{where}:0", token)
-    said = f"{host} {server.address}".encode().ljust(_ADDRESS)
+    said = f"{host} {server.address}".encode().ljust(_MAX_ADDRESS_BYTES)
     every = multihost_utils.process_allgather(np.frombuffer(said, np.uint8))
     known: dict[int, str] = {}
     for row in np.asarray(every).reshape(jax.process_count(), -1):

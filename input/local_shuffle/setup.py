@@ -10,12 +10,16 @@ import numpy as np
 from jaxdist.core.errors import BadInput
 from jaxdist.input.batch_assembly import BatchAssembler, Rows
 from jaxdist.input.local_shuffle.async_exchange import AsyncExchanger
-from jaxdist.input.local_shuffle.rendezvous import PeerGroup, meet, place_of
+from jaxdist.input.local_shuffle.rendezvous import (
+    PeerGroup,
+    connect_peers,
+    host_index_and_count,
+)
 from jaxdist.input.local_shuffle.source import (
     LocalShuffleSource,
-    check_kept,
-    open_keeping,
-    slack_of,
+    check_storable,
+    make_local_shuffle_source,
+    max_retention_steps,
 )
 from jaxdist.input.order import SampleOrder
 from jaxdist.input.prefetch import Workers
@@ -59,16 +63,20 @@ class SampleStoreRuntime:
         keep: Keep,
         start: int,
     ) -> None:
-        check_rows(source, order, rows)
-        host, hosts = place_of(rows, order.batch)
+        check_local_rows(source, order, rows)
+        host, hosts = host_index_and_count(rows, order.batch)
         # Processes of one machine that hold the same rows have a store each.
         mine = f"process-{jax.process_index()}"
         own = None if keep.folder is None else keep.folder / mine
         stored = source.stored if isinstance(source, DecodingSource) else source
-        self.keeping = open_keeping(stored, order, host=host, hosts=hosts, folder=own)
+        self.keeping = make_local_shuffle_source(
+            stored, order, host=host, hosts=hosts, folder=own
+        )
         # Before anyone is told where it is: whoever asks finds what should be here.
         self.keeping.begin(start)
-        self._met = _meet(self.keeping, keep.interface) if keep.interface else None
+        self._met = (
+            _connect_peers(self.keeping, keep.interface) if keep.interface else None
+        )
         keeping = self.keeping
         seen = source.over(keeping) if isinstance(source, DecodingSource) else keeping
         self._behind = AsyncExchanger(keeping, seen)
@@ -105,26 +113,26 @@ class SampleStoreRuntime:
             self._met.close()
 
 
-def _meet(own: LocalShuffleSource, interface: str) -> PeerGroup:
+def _connect_peers(own: LocalShuffleSource, interface: str) -> PeerGroup:
     """Let hosts bring each other what moves."""
     like = own.origin.get(np.zeros(1, np.int64))
-    met = meet(own.store, like, own.host, interface)
-    own.peers, own.slack = met.peers, slack_of(own.order)
+    met = connect_peers(own.store, like, own.host, interface)
+    own.peers, own.slack = met.peers, max_retention_steps(own.order)
     return met
 
 
-def check_rows(source: Source, order: SampleOrder, rows: Rows) -> None:
+def check_local_rows(source: Source, order: SampleOrder, rows: Rows) -> None:
     """Refuse samples that a process with these rows of a batch cannot keep.
 
     Raises:
         BadInput: they are drawn from everywhere or vary, or hosts do not divide.
     """
-    _, hosts = place_of(rows, order.batch)
+    _, hosts = host_index_and_count(rows, order.batch)
     stored = source.stored if isinstance(source, DecodingSource) else source
-    check_kept(stored, order, hosts)
+    check_storable(stored, order, hosts)
 
 
-def check_threads(threads: int | Workers) -> None:
+def check_no_workers(threads: int | Workers) -> None:
     """Refuse processes beside this one, which alone has the samples that are kept.
 
     Raises:

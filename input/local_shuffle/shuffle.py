@@ -26,10 +26,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.keyed_permutation import UInt64Array, key, permute, unpermute
+from jaxdist.input.keyed_permutation import (
+    UInt64Array,
+    hash64,
+    inverse_permute,
+    permute,
+)
 
 IntArray = NDArray[np.int64]
-_TURN: Final = 0xC0FFEE
+_ROTATION_TAG: Final = 0xC0FFEE
 """Marks the key of an epoch's first rotation, apart from those of partitions."""
 
 
@@ -157,8 +162,8 @@ class PartialShuffle:
     def turn(self, epoch: int, sent: IntArray) -> IntArray:
         """Return how many partitions further the j-th outgoing reads go: int64 [m]."""
         others = max(self.partitions - 1, 1)
-        begin = int(key(self.seed, _TURN, epoch)[0] % np.uint64(others))
-        return 1 + (_stride(others) * sent + begin) % others
+        begin = int(hash64(self.seed, _ROTATION_TAG, epoch)[0] % np.uint64(others))
+        return 1 + (_coprime_stride(others) * sent + begin) % others
 
     def incoming(self, epoch: int, partition: IntArray, sent: IntArray) -> IntArray:
         """Return the samples that come for the j-th outgoing reads of partitions: [m].
@@ -185,7 +190,7 @@ class PartialShuffle:
         cells: IntArray,
     ) -> IntArray:
         """Apply partitions' reading orders: `permute` maps positions to slots."""
-        keys = key(self.seed, epoch, np.arange(self.partitions))[partition]
+        keys = hash64(self.seed, epoch, np.arange(self.partitions))[partition]
         larger = partition < self.rest
         if larger.all() or not larger.any():
             return way(keys, cells, self.slots + bool(larger.any()))
@@ -198,7 +203,7 @@ class PartialShuffle:
         """Move the places that an epoch exchanges; the others stay as they are."""
         if not self.exchanged:
             return places
-        position = self.turned(unpermute, epoch, *places)
+        position = self.turned(inverse_permute, epoch, *places)
         sent = self.leaving(position)
         moved = np.nonzero(sent >= 0)[0]
         partition, slot = (part.copy() for part in places)
@@ -212,17 +217,17 @@ class PartialShuffle:
         return np.full_like(positions, partition), positions
 
 
-def _stride(size: int) -> int:
+def _coprime_stride(size: int) -> int:
     """Return a number near the golden section of a size, without a common divisor.
 
-    >>> [_stride(size) for size in (1, 2, 7, 31)]
+    >>> [_coprime_stride(size) for size in (1, 2, 7, 31)]
     [1, 1, 4, 19]
     """
     first = max(round(0.618034 * size), 1)
     return next(g for g in range(first, first + size) if math.gcd(g, size) == 1)
 
 
-def partitions_of(batch: int, samples: int, q: float) -> int:
+def default_partitions(batch: int, samples: int, q: float) -> int:
     """Choose how many partitions: as many as divide a batch and can exchange.
 
     Args:
@@ -230,7 +235,7 @@ def partitions_of(batch: int, samples: int, q: float) -> int:
         samples: N.
         q: part of its samples that each exchanges an epoch.
 
-    >>> partitions_of(64, 1437, 0.1), partitions_of(64, 1437, 0.01)
+    >>> default_partitions(64, 1437, 0.1), default_partitions(64, 1437, 0.01)
     (64, 16)
     """
     fitting = [v for v in range(1, min(batch, 4096, samples) + 1) if batch % v == 0]
@@ -239,6 +244,6 @@ def partitions_of(batch: int, samples: int, q: float) -> int:
     )
 
 
-def hosts_of(partitions: int) -> tuple[int, ...]:
+def valid_host_counts(partitions: int) -> tuple[int, ...]:
     """Return the numbers of hosts that can hold equally many partitions each."""
     return tuple(m for m in range(1, partitions + 1) if partitions % m == 0)

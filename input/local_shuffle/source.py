@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.local_shuffle.byte_store import ByteStore
-from jaxdist.input.local_shuffle.capacity import store_of
+from jaxdist.input.local_shuffle.capacity import make_store
 from jaxdist.input.local_shuffle.partial import PartialShuffleOrder
-from jaxdist.input.local_shuffle.shuffle import IntArray, hosts_of
+from jaxdist.input.local_shuffle.shuffle import IntArray, valid_host_counts
 from jaxdist.input.local_shuffle.store import ArrayStore
 from jaxdist.input.order import SampleOrder
 from jaxdist.input.sources import Arrays, EpochVaryingSource, Source
 
-_TOGETHER: Final = 1024
+_FILL_CHUNK: Final = 1024
 """Samples that are read of the data set at once when a store is filled."""
-_APART: Final = 8
+_MAX_HOST_LAG_STEPS: Final = 8
 """Steps by which hosts may be apart: each makes batches ahead of training."""
 
 
@@ -86,7 +86,7 @@ class LocalShuffleSource:
     """The step in which each sample left that is still here."""
 
     def __post_init__(self) -> None:
-        check_kept(self.origin, self.order, self.hosts)
+        check_storable(self.origin, self.order, self.hosts)
         sizes = map(self.order.shuffle.size, self.partitions)
         self.counts.share = sum(sizes)
 
@@ -111,7 +111,7 @@ class LocalShuffleSource:
         self._left.clear()
         gone = wanted[self.store.missing(wanted)]
         fitting, filled = gone[: self.store.free], 0
-        for ids in np.array_split(fitting, -(-len(fitting) // _TOGETHER) or 1):
+        for ids in np.array_split(fitting, -(-len(fitting) // _FILL_CHUNK) or 1):
             if len(ids):
                 filled += self.store.put(ids, self.origin.get(ids))
         self.counts.filled += filled
@@ -163,7 +163,7 @@ class LocalShuffleSource:
             yield rest, self.origin.get(rest)
 
 
-def open_keeping(
+def make_local_shuffle_source(
     source: Source, order: SampleOrder, *, host: int, hosts: int, folder: Path | None
 ) -> LocalShuffleSource:
     """Make this host's part of a source, with a store that is large enough.
@@ -178,17 +178,17 @@ def open_keeping(
     Raises:
         BadInput: samples that are drawn from everywhere, or hosts that do not divide.
     """
-    kept = check_kept(source, order, hosts)
+    kept = check_storable(source, order, hosts)
     each = kept.shuffle.partitions // hosts
     places = each * (kept.shuffle.slots + 1) + 2 * kept.batch // hosts
     own = None if folder is None else folder / f"host-{host}-of-{hosts}"
-    store = store_of(source, places, own)
+    store = make_store(source, places, own)
     return LocalShuffleSource(
         origin=source, order=kept, host=host, hosts=hosts, store=store
     )
 
 
-def slack_of(order: PartialShuffleOrder) -> int:
+def max_retention_steps(order: PartialShuffleOrder) -> int:
     """Return for how many steps a sample that left may stay, for hosts behind.
 
     Of w reads that follow each other at most ceil(w k / n) leave, one more where an
@@ -197,18 +197,20 @@ def slack_of(order: PartialShuffleOrder) -> int:
     >>> from jaxdist.input.local_shuffle.shuffle import PartialShuffle
     >>> def slack(k):
     ...     shuffle = PartialShuffle(samples=80, partitions=4, exchanged=k)
-    ...     return slack_of(PartialShuffleOrder(shuffle=shuffle, batch=16))
+    ...     return max_retention_steps(PartialShuffleOrder(shuffle=shuffle, batch=16))
     >>> slack(0), slack(2), slack(10), slack(20)
     (8, 8, 3, 1)
     """
     reads = order.batch // order.shuffle.partitions
     k, n = order.shuffle.exchanged, order.shuffle.slots
     if not k:
-        return _APART
-    return max(0, min(_APART, (2 * reads - 1) * n // (k * reads)))
+        return _MAX_HOST_LAG_STEPS
+    return max(0, min(_MAX_HOST_LAG_STEPS, (2 * reads - 1) * n // (k * reads)))
 
 
-def check_kept(source: Source, order: SampleOrder, hosts: int) -> PartialShuffleOrder:
+def check_storable(
+    source: Source, order: SampleOrder, hosts: int
+) -> PartialShuffleOrder:
     """Refuse samples that hosts cannot keep.
 
     Raises:
@@ -222,7 +224,7 @@ def check_kept(source: Source, order: SampleOrder, hosts: int) -> PartialShuffle
             values="shuffle = Global()",
             remedy="shuffle=Partial(q=0.1)",
         )
-    check_hosts(order.shuffle.partitions, hosts)
+    check_partition_hosts(order.shuffle.partitions, hosts)
     if isinstance(source, EpochVaryingSource):
         raise BadInput(
             "these samples cannot be kept",
@@ -233,14 +235,14 @@ def check_kept(source: Source, order: SampleOrder, hosts: int) -> PartialShuffle
     return order
 
 
-def check_hosts(partitions: int, hosts: int) -> None:
+def check_partition_hosts(partitions: int, hosts: int) -> None:
     """Refuse hosts that cannot hold equally many partitions each.
 
     Raises:
         BadInput: naming the numbers of hosts that can.
     """
     if partitions % hosts:
-        works = ", ".join(map(str, hosts_of(partitions)))
+        works = ", ".join(map(str, valid_host_counts(partitions)))
         raise BadInput(
             "the partitions do not divide over the hosts",
             rule="each host keeps equally many partitions",

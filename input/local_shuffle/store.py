@@ -15,7 +15,7 @@ from jaxdist.core.errors import FatalError
 from jaxdist.input.sources import Arrays
 
 SampleIds = NDArray[np.integer[Any]]
-_NOWHERE: Final = -1
+_NO_SLOT: Final = -1
 
 
 class ArrayStore:
@@ -45,7 +45,7 @@ class ArrayStore:
         self.peak = 0
         """Most samples that were ever held."""
         shapes = {k: (x.dtype, (places, *x.shape[1:])) for k, x in like.items()}
-        kept = folder is not None and _prepared(folder, shapes, of)
+        kept = folder is not None and _open_folder(folder, shapes, of)
         self._arrays = {k: self._made(k, *shape, kept) for k, shape in shapes.items()}
         # Of each place the id and 1, and the checksum: one of zeros is free.
         self._notes = self._made("notes", np.dtype(np.int64), (places, 2), kept)
@@ -90,22 +90,22 @@ class ArrayStore:
             Arrays `[n, ...]`, and which of their rows mean something: bool [n].
         """
         with self._lock:
-            found = [self._place.get(sample, _NOWHERE) for sample in ids.tolist()]
+            found = [self._place.get(sample, _NO_SLOT) for sample in ids.tolist()]
             places = np.array(found, np.int64)
             arrays = {key: array[places] for key, array in self._arrays.items()}
             sums = self._notes[places, 1]
-        good = places != _NOWHERE
+        good = places != _NO_SLOT
         if self._folder is not None:
             good &= checksums(arrays) == sums
-            self._lost(ids[~good & (places != _NOWHERE)])
+            self._lost(ids[~good & (places != _NO_SLOT)])
         return arrays, good
 
     def sums(self, ids: SampleIds) -> NDArray[np.int64]:
         """Return the checksums that were written with samples, 0 for others: [n]."""
         with self._lock:
-            places = [self._place.get(sample, _NOWHERE) for sample in ids.tolist()]
+            places = [self._place.get(sample, _NO_SLOT) for sample in ids.tolist()]
             found: NDArray[np.int64] = self._notes[places, 1]
-            return np.where(np.array(places) == _NOWHERE, 0, found)
+            return np.where(np.array(places) == _NO_SLOT, 0, found)
 
     def drop(self, ids: Iterable[int]) -> None:
         """Forget samples; those that are not here are no matter."""
@@ -162,16 +162,16 @@ def checksums(samples: Arrays) -> NDArray[np.int64]:
     rows = [np.ascontiguousarray(samples[key]) for key in sorted(samples)]
     found = [0] * len(rows[0])
     for array in rows:
-        found = [zlib.crc32(raw(row), sum) for row, sum in zip(array, found)]
+        found = [zlib.crc32(sample_bytes(row), sum) for row, sum in zip(array, found)]
     return np.array(found, np.int64)
 
 
-def raw(row: Any) -> bytes:
+def sample_bytes(row: Any) -> bytes:
     """Return the bytes of one key of a sample: numbers, or bytes as they are."""
     return row if isinstance(row, bytes) else np.asarray(row).tobytes()
 
 
-def _prepared(folder: Path, shapes: Mapping[str, Any], of: str) -> bool:
+def _open_folder(folder: Path, shapes: Mapping[str, Any], of: str) -> bool:
     """Make a folder for arrays of these shapes; tell whether it has them already."""
     folder.mkdir(parents=True, exist_ok=True)
     laid = {key: [str(x) for x in shape] for key, shape in shapes.items()}

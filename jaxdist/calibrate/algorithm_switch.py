@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.calibrate.alpha_beta_fit import (
-    FEWEST,
+    MIN_SIZES,
     AlphaBetaFit,
     CollectiveTiming,
-    wire,
+    fit_alpha_beta,
 )
 
-_STRAIGHT: Final = 0.03
+_GOOD_FIT: Final = 0.03
 """Spread below which one line is enough."""
-_BETTER: Final = 0.5
+_REQUIRED_GAIN: Final = 0.5
 """Share of one line's spread that two must get below."""
 
 SizedTimings = Sequence[tuple[int, CollectiveTiming]]
@@ -50,7 +50,7 @@ class AlgorithmSwitch:
         )
 
 
-def switch_of(
+def find_algorithm_switch(
     program: str, sized: SizedTimings, devices: int, one: AlphaBetaFit
 ) -> AlgorithmSwitch | None:
     """Return the best switch, or none where one line is about as good.
@@ -62,22 +62,24 @@ def switch_of(
         one: the line through all of them.
     """
     sizes = sorted({size for size, _ in sized})
-    places = range(FEWEST, len(sizes) - FEWEST + 1)
-    if one.spread < _STRAIGHT or not places:
+    places = range(MIN_SIZES, len(sizes) - MIN_SIZES + 1)
+    if one.spread < _GOOD_FIT or not places:
         return None
-    tried = (_at(program, sized, devices, sizes[i - 1], sizes[i]) for i in places)
+    tried = (
+        _fit_halves(program, sized, devices, sizes[i - 1], sizes[i]) for i in places
+    )
     best = min(tried, key=lambda switch: switch.spread)
-    return best if best.spread < _BETTER * one.spread else None
+    return best if best.spread < _REQUIRED_GAIN * one.spread else None
 
 
-def _at(
+def _fit_halves(
     program: str, sized: SizedTimings, devices: int, below: int, above: int
 ) -> AlgorithmSwitch:
     sides: list[list[CollectiveTiming]] = [
         [timing for size, timing in sized if size <= below],
         [timing for size, timing in sized if size >= above],
     ]
-    small, large = (wire(side, devices) for side in sides)
+    small, large = (fit_alpha_beta(side, devices) for side in sides)
     off = small.spread * len(sides[0]) + large.spread * len(sides[1])
     return AlgorithmSwitch(
         program=program,

@@ -12,11 +12,11 @@ from typing import Final
 import numpy as np
 
 from jaxdist.collectives.hlo_collectives import wire_bytes
-from jaxdist.oracle.collective_times import messages
+from jaxdist.oracle.collective_times import message_count
 
-FEWEST: Final = 3
+MIN_SIZES: Final = 3
 """Sizes through which a line is drawn."""
-_ALIKE: Final = 1.5
+_MAX_RATIO: Final = 1.5
 """Times that one of alike seconds is another at most."""
 
 
@@ -44,7 +44,7 @@ class AlphaBetaFit:
     """Mean of |line - timing| / timing."""
 
 
-def wire(timed: Sequence[CollectiveTiming], devices: int) -> AlphaBetaFit:
+def fit_alpha_beta(timed: Sequence[CollectiveTiming], devices: int) -> AlphaBetaFit:
     """Fit a line.
 
     Args:
@@ -54,31 +54,34 @@ def wire(timed: Sequence[CollectiveTiming], devices: int) -> AlphaBetaFit:
     from scipy.optimize import nnls
 
     took = np.array([each.seconds for each in timed])
-    sides = _sides(timed, devices) / took[:, None]
+    sides = _design_matrix(timed, devices) / took[:, None]
     scale = sides.max(axis=0)
     (alpha, beta), _ = nnls(sides / scale, np.ones(len(took)))
     alpha, beta = alpha / scale[0], beta / scale[1]
     found = AlphaBetaFit(
         alpha=float(alpha), bandwidth=float(1 / max(beta, 1e-15)), spread=0.0
     )
-    line = seconds(found, timed, devices)
+    line = predict_seconds(found, timed, devices)
     return replace(found, spread=float(np.mean(np.abs(line - took) / took)))
 
 
-def seconds(
+def predict_seconds(
     wire: AlphaBetaFit, timed: Sequence[CollectiveTiming], devices: int
 ) -> np.ndarray:
     """Return what a line says that collectives take, in seconds."""
-    found: np.ndarray = _sides(timed, devices) @ (wire.alpha, 1 / wire.bandwidth)
+    found: np.ndarray = _design_matrix(timed, devices) @ (
+        wire.alpha,
+        1 / wire.bandwidth,
+    )
     return found
 
 
-def sent(timed: Sequence[CollectiveTiming], devices: int) -> list[int]:
+def sent_bytes(timed: Sequence[CollectiveTiming], devices: int) -> list[int]:
     """Return the bytes that a device sends in each."""
     return [wire_bytes(each.kind, each.payload, devices) for each in timed]
 
 
-def steadied(took: Sequence[float]) -> list[float]:
+def smooth_latency(took: Sequence[float]) -> list[float]:
     """Give small sizes their mean where they take about as long as each other.
 
     What they take is how long a collective needs to start, measured once for each size
@@ -87,20 +90,20 @@ def steadied(took: Sequence[float]) -> list[float]:
     Args:
         took: seconds by size, the smallest first.
 
-    >>> steadied([7.0, 6.0, 5.0, 14.0])
+    >>> smooth_latency([7.0, 6.0, 5.0, 14.0])
     [6.0, 6.0, 6.0, 14.0]
     """
     count = 1
-    while count < len(took) and _are_alike(took[: count + 1]):
+    while count < len(took) and _are_similar(took[: count + 1]):
         count += 1
     return [sum(took[:count]) / count] * count + list(took[count:])
 
 
-def _are_alike(took: Sequence[float]) -> bool:
-    return max(took) <= _ALIKE * min(took)
+def _are_similar(took: Sequence[float]) -> bool:
+    return max(took) <= _MAX_RATIO * min(took)
 
 
-def _sides(timed: Sequence[CollectiveTiming], devices: int) -> np.ndarray:
+def _design_matrix(timed: Sequence[CollectiveTiming], devices: int) -> np.ndarray:
     """Return messages and bytes of each."""
-    count = [messages(each.kind, devices) for each in timed]
-    return np.array([count, sent(timed, devices)], float).T
+    count = [message_count(each.kind, devices) for each in timed]
+    return np.array([count, sent_bytes(timed, devices)], float).T

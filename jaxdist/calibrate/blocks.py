@@ -15,18 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxdist.calibrate.kernels import alone
+from jaxdist.calibrate.kernels import seconds_per_call
 from jaxdist.core.cluster.block_timings import BlockTiming
 from jaxdist.pipeline import flat_messages
-from jaxdist.pipeline.stage import apart, filled, residuals
+from jaxdist.pipeline.stage import bind_vjp_residuals, partition_floats, vjp_residuals
 
-_LEAST: Final = 2e8
+_MIN_FLOPS: Final = 2e8
 """FLOPs between few and many calls, so that they are told from the noise."""
-_CALLS: Final = (4, 40)
+_LOOP_BOUNDS: Final = (4, 40)
 """Calls between them, at least and at most."""
-_AXIS: Final = "apart"
+_ISOLATED_AXIS: Final = "apart"
 """Of devices that say nothing to each other."""
-_SCALE: Final = 0.02
+_INIT_SCALE: Final = 0.02
 """Of random numbers: as small as first weights."""
 
 ShapeTuple = tuple[jax.ShapeDtypeStruct, ...]
@@ -54,7 +54,7 @@ class BlockCase:
     """What has none: samples, labels, positions."""
 
 
-def timed(mesh: Mesh, subjects: Iterable[BlockCase]) -> tuple[BlockTiming, ...]:
+def time_blocks(mesh: Mesh, subjects: Iterable[BlockCase]) -> tuple[BlockTiming, ...]:
     """Time blocks, forward and backward.
 
     Args:
@@ -62,8 +62,8 @@ def timed(mesh: Mesh, subjects: Iterable[BlockCase]) -> tuple[BlockTiming, ...]:
         subjects: what is timed; the same in every process.
     """
     # Along an axis that layers do not know, so that norms do not sum over it.
-    silent = Mesh(mesh.devices.reshape(-1), (_AXIS,))
-    return tuple(_timed(silent, each) for each in subjects)
+    silent = Mesh(mesh.devices.reshape(-1), (_ISOLATED_AXIS,))
+    return tuple(_time_block(silent, each) for each in subjects)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,42 +80,47 @@ class _BlockTrace:
     """What its forward pass keeps."""
 
 
-def _timed(mesh: Mesh, subject: BlockCase) -> BlockTiming:
+def _time_block(mesh: Mesh, subject: BlockCase) -> BlockTiming:
     """Time one block; each of its calls is on another microbatch than the one before.
 
     It would be computed once otherwise.
     """
-    traced, draw = _traced(subject), np.random.default_rng(0)
-    weights = [_some(draw, x) for x in subject.weights]
-    slopes = [_some(draw, x, 2) for x in subject.slopes]
-    rest = [_some(draw, x, 2) for x in subject.rest]
-    rings = _rings(traced, weights, [x[0] for x in (*slopes, *rest)])
-    steep = [_some(draw, x, 2) for x in traced.out]
-    calls = int(np.clip(_LEAST / max(1.0, subject.flops), *_CALLS))
+    traced, draw = _trace_block(subject), np.random.default_rng(0)
+    weights = [_random_array(draw, x) for x in subject.weights]
+    slopes = [_random_array(draw, x, 2) for x in subject.slopes]
+    rest = [_random_array(draw, x, 2) for x in subject.rest]
+    rings = _residual_buffers(traced, weights, [x[0] for x in (*slopes, *rest)])
+    steep = [_random_array(draw, x, 2) for x in traced.out]
+    calls = int(np.clip(_MIN_FLOPS / max(1.0, subject.flops), *_LOOP_BOUNDS))
     forward, backward = partial(_forward, subject), partial(_backward, traced)
     given = *weights, *slopes
     return BlockTiming(
         key=subject.key,
         samples=subject.samples,
-        forward_s=alone(mesh, forward, *given, *rest, calls=calls),
-        backward_s=alone(mesh, backward, *given, *rings, *steep, calls=calls // 2),
-        kept=flat_messages.size(traced.kept.lengths),
+        forward_s=seconds_per_call(mesh, forward, *given, *rest, calls=calls),
+        backward_s=seconds_per_call(
+            mesh, backward, *given, *rings, *steep, calls=calls // 2
+        ),
+        kept=flat_messages.buffer_bytes(traced.kept.lengths),
     )
 
 
-def _traced(subject: BlockCase) -> _BlockTrace:
+def _trace_block(subject: BlockCase) -> _BlockTrace:
     """Trace both passes on shapes."""
     found: list[Any] = []
 
     def probe(weights: Any, slopes: Any, rest: Any) -> Any:
         out, back = _vjp(subject, weights, slopes, rest)
         found.append(back)
-        return out, residuals(back)
+        return out, vjp_residuals(back)
 
     given = [list(x) for x in (subject.weights, subject.slopes, subject.rest)]
     out, kept = jax.eval_shape(probe, *given)
     return _BlockTrace(
-        subject=subject, back=found[0], out=tuple(out), kept=flat_messages.form_of(kept)
+        subject=subject,
+        back=found[0],
+        out=tuple(out),
+        kept=flat_messages.flat_tree_spec(kept),
     )
 
 
@@ -123,7 +128,7 @@ def _vjp(subject: BlockCase, weights: Any, slopes: Any, rest: Any) -> Any:
     """Return what a block hands on, and its backward pass."""
 
     def run(weights: Any, slopes: Any) -> list[jax.Array]:
-        return apart(subject.call(weights, slopes, rest))[0]
+        return partition_floats(subject.call(weights, slopes, rest))[0]
 
     return jax.vjp(run, list(weights), list(slopes))
 
@@ -133,7 +138,9 @@ def _forward(subject: BlockCase, i: jax.Array, *given: jax.Array) -> Any:
     count, more = len(subject.weights), len(subject.slopes)
     inputs = [x[i % 2] for x in given[count:]]
     out, back = _vjp(subject, given[:count], inputs[:more], inputs[more:])
-    return out, [flat_messages.numbers(x) for x in jax.tree.leaves(residuals(back))]
+    return out, [
+        flat_messages.raw_array(x) for x in jax.tree.leaves(vjp_residuals(back))
+    ]
 
 
 def _backward(traced: _BlockTrace, i: jax.Array, *given: jax.Array) -> Any:
@@ -143,27 +150,31 @@ def _backward(traced: _BlockTrace, i: jax.Array, *given: jax.Array) -> Any:
     slopes = [next(left)[turn] for _ in traced.subject.slopes]
     rings = {dtype: next(left) for dtype in traced.kept.lengths}
     kept = traced.kept.read(rings, turn)
-    return filled(traced.back, kept, weights, slopes)([x[turn] for x in left])
+    return bind_vjp_residuals(traced.back, kept, weights, slopes)(
+        [x[turn] for x in left]
+    )
 
 
-def _rings(traced: _BlockTrace, weights: Any, inputs: Any) -> list[np.ndarray]:
+def _residual_buffers(
+    traced: _BlockTrace, weights: Any, inputs: Any
+) -> list[np.ndarray]:
     """Return what two microbatches keep, [2, n] of each dtype."""
     more = len(traced.subject.slopes)
 
     def write(weights: Any, slopes: Any, rest: Any) -> Any:
         _, back = _vjp(traced.subject, weights, slopes, rest)
-        empty = flat_messages.zeros(traced.kept.lengths)
-        return traced.kept.write(empty, residuals(back))
+        empty = flat_messages.zero_buffers(traced.kept.lengths)
+        return traced.kept.write(empty, vjp_residuals(back))
 
     made = jax.jit(write)(list(weights), inputs[:more], inputs[more:])
     return [np.stack([np.asarray(made[dtype])] * 2) for dtype in traced.kept.lengths]
 
 
-def _some(
+def _random_array(
     draw: np.random.Generator, shape: jax.ShapeDtypeStruct, *rows: int
 ) -> np.ndarray:
     """Draw small numbers; whole ones are zero, which every table has a row for."""
     sizes = *rows, *shape.shape
     if not jnp.issubdtype(shape.dtype, jnp.floating):
         return np.zeros(sizes, shape.dtype)
-    return (_SCALE * draw.standard_normal(sizes)).astype(shape.dtype)
+    return (_INIT_SCALE * draw.standard_normal(sizes)).astype(shape.dtype)

@@ -27,35 +27,35 @@ from jax.sharding import Mesh
 
 from jaxdist.calibrate.alpha_beta_fit import CollectiveTiming
 from jaxdist.calibrate.hosts import DeviceGroup
-from jaxdist.calibrate.message_sizes import ChainLengths, up_to
-from jaxdist.calibrate.skew import apart
-from jaxdist.calibrate.synchronized_timing import on_all, rounds
+from jaxdist.calibrate.message_sizes import ChainLengths, sizes_up_to
+from jaxdist.calibrate.skew import separate_skew
+from jaxdist.calibrate.synchronized_timing import bind_on_all_devices, time_rounds
 
-_SOME: Final = (3, 11)
+_SHORT_MESSAGE_CHAINS: Final = (3, 11)
 """Collectives in two chains of small ones; large ones take their time by themselves."""
-_FEW: Final = (1, 3)
-SIZES: Final[Mapping[int, ChainLengths]] = {
-    1 << 10: (_SOME, 11),
-    1 << 13: (_SOME, 11),
-    1 << 15: (_SOME, 11),
-    1 << 17: (_SOME, 7),
-    1 << 19: (_FEW, 9),
-    1 << 21: (_FEW, 5),
-    1 << 23: (_FEW, 3),
+_LONG_MESSAGE_CHAINS: Final = (1, 3)
+MESSAGE_SIZES: Final[Mapping[int, ChainLengths]] = {
+    1 << 10: (_SHORT_MESSAGE_CHAINS, 11),
+    1 << 13: (_SHORT_MESSAGE_CHAINS, 11),
+    1 << 15: (_SHORT_MESSAGE_CHAINS, 11),
+    1 << 17: (_SHORT_MESSAGE_CHAINS, 7),
+    1 << 19: (_LONG_MESSAGE_CHAINS, 9),
+    1 << 21: (_LONG_MESSAGE_CHAINS, 5),
+    1 << 23: (_LONG_MESSAGE_CHAINS, 3),
 }
 """Bytes of what a device has, collectives in two chains of them, and rounds."""
-_IN_A_LINK: Final = {"collective-permute": 2}
+_COLLECTIVES_PER_LINK: Final = {"collective-permute": 2}
 """Collectives in a link of a chain, where there is more than one."""
-_SIDE: Final = 128
+_MATRIX_SIDE: Final = 128
 """Rows and columns of the products before each."""
-_PRODUCTS: Final = 24
+_MATMULS: Final = 24
 """How many: 2 ms where two hosts share a core."""
-_SMALL: Final = 1 << 16
+_SMALL_MESSAGE_BYTES: Final = 1 << 16
 """Bytes below which one product is before a sum: many a step are statistics, behind a
 part of a layer each."""
-_LITTLE: Final = 1e-9
+_DEPENDENCY_SCALE: Final = 1e-9
 """Makes what follows depend on what was before, and changes nothing."""
-_GROUP: Final = "group"
+_GROUP_AXIS: Final = "group"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class GroupTimings:
         return self.among.devices
 
 
-def chained(
+def time_collectives(
     mesh: Mesh, groups: Sequence[DeviceGroup], largest: int | None = None
 ) -> tuple[GroupTimings, ...]:
     """Time every kind of collective in groups of devices.
@@ -85,133 +85,140 @@ def chained(
     Args:
         mesh: its devices stand in the order of the groups.
         groups: how they lie.
-        largest: bytes up to which they are timed; None for those of `SIZES`.
+        largest: bytes up to which they are timed; None for those of `MESSAGE_SIZES`.
     """
-    sizes = up_to(SIZES, largest)
+    sizes = sizes_up_to(MESSAGE_SIZES, largest)
     return tuple(
-        _chained(parted(mesh, among), kind, among, sizes)
+        _time_collective(group_mesh(mesh, among), kind, among, sizes)
         for among in groups
-        for kind in _KINDS
+        for kind in _COLLECTIVE_FNS
     )
 
 
-def _chained(
+def _time_collective(
     grouped: Mesh, kind: str, among: DeviceGroup, sizes: Mapping[int, ChainLengths]
 ) -> GroupTimings:
     timings = tuple(
         CollectiveTiming(
             kind=kind,
-            payload=_result(kind, size, among.devices),
-            seconds=_seconds(grouped, kind, size, times, before(kind, size)),
+            payload=_result_bytes(kind, size, among.devices),
+            seconds=_collective_seconds(
+                grouped, kind, size, times, matmuls_before(kind, size)
+            ),
         )
         for size, times in sizes.items()
     )
-    if kind not in _IN_A_LINK:
+    if kind not in _COLLECTIVES_PER_LINK:
         return GroupTimings(kind=kind, among=among, timings=timings)
     smallest = min(sizes)
-    soon = _seconds(grouped, kind, smallest, sizes[smallest], 1)
-    found = apart(timings, soon, _IN_A_LINK[kind])
+    soon = _collective_seconds(grouped, kind, smallest, sizes[smallest], 1)
+    found = separate_skew(timings, soon, _COLLECTIVES_PER_LINK[kind])
     return GroupTimings(kind=kind, among=among, timings=found.timings, skew=found.skew)
 
 
-def parted(mesh: Mesh, among: DeviceGroup) -> Mesh:
+def group_mesh(mesh: Mesh, among: DeviceGroup) -> Mesh:
     """Return the same devices with one axis along the groups."""
     shape = -1, among.devices, among.stride
-    return Mesh(mesh.devices.reshape(shape), ("others", _GROUP, "beside"))
+    return Mesh(mesh.devices.reshape(shape), ("others", _GROUP_AXIS, "beside"))
 
 
-def _seconds(
+def _collective_seconds(
     grouped: Mesh, kind: str, size: int, times: ChainLengths, products: int
 ) -> float:
     """Return what one collective takes behind so many products."""
-    (links, count), own = times, _own(size, grouped.shape[_GROUP])
+    (links, count), own = times, _chain_inputs(size, grouped.shape[_GROUP_AXIS])
     calls = [
-        on_all(grouped, partial(_chain, each, products, many), *own)
-        for each in (_KINDS[kind], _alone)
+        bind_on_all_devices(grouped, partial(_run_chain, each, products, many), *own)
+        for each in (_COLLECTIVE_FNS[kind], _identity)
         for many in links
     ]
-    few, some, *kernels = np.median(rounds(grouped, calls, count), axis=1)
+    few, some, *kernels = np.median(time_rounds(grouped, calls, count), axis=1)
     more = (some - few) - (kernels[1] - kernels[0])
     seconds = float(max(more, 0.05 * some)) / (links[1] - links[0])
-    return seconds / _IN_A_LINK.get(kind, 1)
+    return seconds / _COLLECTIVES_PER_LINK.get(kind, 1)
 
 
-def before(kind: str, size: int) -> int:
+def matmuls_before(kind: str, size: int) -> int:
     """Return how many products are before a collective of so many bytes.
 
-    >>> before("all-reduce", 1 << 10), before("collective-permute", 1 << 10)
+    >>> kinds = "all-reduce", "collective-permute"
+    >>> tuple(matmuls_before(kind, 1 << 10) for kind in kinds)
     (1, 24)
     """
-    soon = kind == "all-gather" or (kind != "collective-permute" and size < _SMALL)
-    return 1 if soon else _PRODUCTS
+    soon = kind == "all-gather" or (
+        kind != "collective-permute" and size < _SMALL_MESSAGE_BYTES
+    )
+    return 1 if soon else _MATMULS
 
 
 CollectiveFn = Callable[[jax.Array], jax.Array]
 
 
-def _chain(
+def _run_chain(
     collective: CollectiveFn, products: int, links: int, square: jax.Array, x: jax.Array
 ) -> jax.Array:
     """Return the last of products and collectives that each need those before."""
     work = square
     for _ in range(links):
         work = lax.fori_loop(0, products, lambda _, work: jnp.tanh(work @ square), work)
-        x = collective(x + _LITTLE * work[0, 0])
-        work = work + _LITTLE * x[0]
+        x = collective(x + _DEPENDENCY_SCALE * work[0, 0])
+        work = work + _DEPENDENCY_SCALE * x[0]
     return x[:1] + work[0, :1]
 
 
-def _own(size: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
+def _chain_inputs(size: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
     """Return what a device has: a square, and a vector that divides over a group."""
     length = math.ceil(size / 4 / devices) * devices
-    square = np.full((_SIDE, _SIDE), 1 / _SIDE, np.float32)
+    square = np.full((_MATRIX_SIDE, _MATRIX_SIDE), 1 / _MATRIX_SIDE, np.float32)
     return square, np.ones(length, np.float32)
 
 
-def _result(kind: str, size: int, devices: int) -> int:
+def _result_bytes(kind: str, size: int, devices: int) -> int:
     """Return the bytes of a collective's result on one device."""
-    whole = 4 * len(_own(size, devices)[1])
+    whole = 4 * len(_chain_inputs(size, devices)[1])
     return whole // devices if kind == "reduce-scatter" else whole
 
 
-def _alone(x: jax.Array) -> jax.Array:
+def _identity(x: jax.Array) -> jax.Array:
     return x
 
 
-def _reduced(x: jax.Array) -> jax.Array:
-    return lax.psum(x, _GROUP) / lax.axis_size(_GROUP)
+def _all_reduce(x: jax.Array) -> jax.Array:
+    return lax.psum(x, _GROUP_AXIS) / lax.axis_size(_GROUP_AXIS)
 
 
-def _gathered(x: jax.Array) -> jax.Array:
-    own = x[: len(x) // lax.axis_size(_GROUP)]
-    return lax.all_gather(own, _GROUP, tiled=True)
+def _all_gather(x: jax.Array) -> jax.Array:
+    own = x[: len(x) // lax.axis_size(_GROUP_AXIS)]
+    return lax.all_gather(own, _GROUP_AXIS, tiled=True)
 
 
-def _scattered(x: jax.Array) -> jax.Array:
-    own = lax.psum_scatter(x, _GROUP, tiled=True) / lax.axis_size(_GROUP)
+def _reduce_scatter(x: jax.Array) -> jax.Array:
+    own = lax.psum_scatter(x, _GROUP_AXIS, tiled=True) / lax.axis_size(_GROUP_AXIS)
     return x.at[: len(own)].set(own)
 
 
-def _exchanged(x: jax.Array) -> jax.Array:
-    rows = x.reshape(lax.axis_size(_GROUP), -1)
-    return lax.all_to_all(rows, _GROUP, 0, 0).reshape(-1)
+def _all_to_all(x: jax.Array) -> jax.Array:
+    rows = x.reshape(lax.axis_size(_GROUP_AXIS), -1)
+    return lax.all_to_all(rows, _GROUP_AXIS, 0, 0).reshape(-1)
 
 
-def _passed(x: jax.Array) -> jax.Array:
+def _permute_both_ways(x: jax.Array) -> jax.Array:
     """Pass on to the next, and back: two permutes, each with one way on every link.
 
     Stages and neighbours of a split image pass one way at a time, and wait for what
     comes back; a pair that exchanges takes up to four times as long.
     """
-    on = [(one, one + 1) for one in range(lax.axis_size(_GROUP) - 1)]
-    there = lax.ppermute(x, _GROUP, on)
-    return lax.ppermute(x + _LITTLE * there, _GROUP, [(b, a) for a, b in on])
+    on = [(one, one + 1) for one in range(lax.axis_size(_GROUP_AXIS) - 1)]
+    there = lax.ppermute(x, _GROUP_AXIS, on)
+    return lax.ppermute(
+        x + _DEPENDENCY_SCALE * there, _GROUP_AXIS, [(b, a) for a, b in on]
+    )
 
 
-_KINDS: Final[Mapping[str, CollectiveFn]] = {
-    "all-reduce": _reduced,
-    "all-gather": _gathered,
-    "reduce-scatter": _scattered,
-    "all-to-all": _exchanged,
-    "collective-permute": _passed,
+_COLLECTIVE_FNS: Final[Mapping[str, CollectiveFn]] = {
+    "all-reduce": _all_reduce,
+    "all-gather": _all_gather,
+    "reduce-scatter": _reduce_scatter,
+    "all-to-all": _all_to_all,
+    "collective-permute": _permute_both_ways,
 }

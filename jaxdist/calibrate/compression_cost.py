@@ -17,23 +17,32 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxdist.calibrate.synchronized_timing import on_all, rounds
-from jaxdist.collectives.registry import METHODS
+from jaxdist.calibrate.synchronized_timing import bind_on_all_devices, time_rounds
+from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 
-WAYS: Final = ("bf16", "fp8", "int8", "int4", "sign", "random_k", "top_k", "power")
+COMPRESSORS: Final = (
+    "bf16",
+    "fp8",
+    "int8",
+    "int4",
+    "sign",
+    "random_k",
+    "top_k",
+    "power",
+)
 """Ways that a search may choose (`jaxdist plan --lossy`)."""
-_NUMBERS: Final = 1 << 22
+_ELEMENTS: Final = 1 << 22
 """Of all devices that one of them plays; those of a step do not stay in a cache."""
 _COLUMNS: Final = 256
-_PARTS: Final = (2, 4, 8, 8)
+_SIZE_DIVISORS: Final = (2, 4, 8, 8)
 """Of an array each, one half and less: layers have weights of their own."""
 _ROUNDS: Final = 7
-_AXIS: Final = "played"
+_EMULATED_AXIS: Final = "played"
 
 
-def packing(
-    mesh: Mesh, origin: str, ways: Sequence[str] = WAYS
+def measure_compression_cost(
+    mesh: Mesh, origin: str, ways: Sequence[str] = COMPRESSORS
 ) -> Mapping[str, SourcedNumber]:
     """Time sums in every way.
 
@@ -42,10 +51,10 @@ def packing(
         origin: of the numbers.
         ways: names of lossy ways.
     """
-    return {way: SourcedNumber(_seconds(mesh, way), origin) for way in ways}
+    return {way: SourcedNumber(_seconds_per_element(mesh, way), origin) for way in ways}
 
 
-def played(
+def emulate_all_reduce(
     way: str, each: Sequence[jax.Array]
 ) -> tuple[list[jax.Array], list[jax.Array]]:
     """Make a sum of all devices on one of them.
@@ -57,31 +66,31 @@ def played(
     Returns:
         What each one has of the sums, and what each one put into them; as `each`.
     """
-    method = METHODS[way]
+    method = ALL_REDUCE_ALGORITHMS[way]
 
     def own(*arrays: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
         memory = method.begin([x.shape for x in arrays])
-        found = method.reduce(arrays, memory, jnp.int32(0), (_AXIS,))
+        found = method.reduce(arrays, memory, jnp.int32(0), (_EMULATED_AXIS,))
         return list(found.total), list(found.sent)
 
-    return jax.vmap(own, axis_name=_AXIS)(*each)
+    return jax.vmap(own, axis_name=_EMULATED_AXIS)(*each)
 
 
-def _seconds(mesh: Mesh, way: str) -> float:
+def _seconds_per_element(mesh: Mesh, way: str) -> float:
     """Return the seconds of a number on one device."""
-    rows = max(_PARTS[-1], _NUMBERS // mesh.size // _COLUMNS)
+    rows = max(_SIZE_DIVISORS[-1], _ELEMENTS // mesh.size // _COLUMNS)
     draw = np.random.default_rng(0)
     given = [
         draw.standard_normal((mesh.size, rows // part, _COLUMNS)).astype(np.float32)
-        for part in _PARTS
+        for part in _SIZE_DIVISORS
     ]
 
     def step(*arrays: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
         grads, before = arrays[: len(given)], arrays[len(given) :]
         sums = [x + left for x, left in zip(grads, before, strict=True)]
-        totals, sent = played(way, sums)
+        totals, sent = emulate_all_reduce(way, sums)
         return totals, [x - put for x, put in zip(sums, sent, strict=True)]
 
-    call = on_all(mesh, step, *given, *given)
-    (took,) = np.median(rounds(mesh, [call], _ROUNDS), axis=1)
+    call = bind_on_all_devices(mesh, step, *given, *given)
+    (took,) = np.median(time_rounds(mesh, [call], _ROUNDS), axis=1)
     return float(took) / sum(x.size for x in given)

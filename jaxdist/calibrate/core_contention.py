@@ -17,32 +17,40 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
-from jaxdist.calibrate.synchronized_timing import TimedCall, on_all, quartiles
+from jaxdist.calibrate.synchronized_timing import (
+    TimedCall,
+    bind_on_all_devices,
+    first_quartiles,
+)
 
-_SIDE: Final = 256
+_MATRIX_SIDE: Final = 256
 """Rows and columns of the product."""
-_TIMES: Final = 100
+_REPEATS: Final = 100
 _BUDGET_S: Final = 1.0
-_MOST: Final = 15
+_MAX_ROUNDS: Final = 15
 
 
-def crowding(mesh: Mesh) -> float:
+def measure_core_contention(mesh: Mesh) -> float:
     """Return how many times as long kernels take in company, at least 1.
 
     Args:
         mesh: of the devices.
     """
-    calls = [_computing(mesh, some) for some in (1, mesh.size)]
-    alone, together = quartiles(mesh, calls, budget_s=_BUDGET_S, most=_MOST)
+    calls = [_compute_on(mesh, some) for some in (1, mesh.size)]
+    alone, together = first_quartiles(mesh, calls, budget_s=_BUDGET_S, most=_MAX_ROUNDS)
     return max(1.0, together / alone)
 
 
-def _computing(mesh: Mesh, some: int) -> TimedCall:
+def _compute_on(mesh: Mesh, some: int) -> TimedCall:
     """Return a call in which so many devices compute, and the others do not."""
 
     def products(square: jax.Array) -> jax.Array:
         works = lax.axis_index(mesh.axis_names) < some
-        times = jnp.where(works, _TIMES, 0)
+        times = jnp.where(works, _REPEATS, 0)
         return lax.fori_loop(0, times, lambda _, x: jnp.tanh(x @ square), square)
 
-    return on_all(mesh, products, np.full((_SIDE, _SIDE), 1 / _SIDE, np.float32))
+    return bind_on_all_devices(
+        mesh,
+        products,
+        np.full((_MATRIX_SIDE, _MATRIX_SIDE), 1 / _MATRIX_SIDE, np.float32),
+    )

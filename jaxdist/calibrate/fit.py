@@ -12,18 +12,18 @@ from jaxdist.calibrate.measured_rows import (
     FreeConstant,
     MeasuredRow,
     RowFormat,
-    starts,
+    initial_values,
 )
 from jaxdist.core.errors import BadInput, did_you_mean
 
-MOST: Final = 3
+MAX_CONSTANTS: Final = 3
 """Constants that are fitted unless more are asked for."""
-NOISY: Final = 0.1
+MAX_ROW_SPREAD: Final = 0.1
 """Rows whose largest measurement is further above the smallest are not fitted."""
-_PULL: Final = 0.5
+_PRIOR_SCALE: Final = 0.5
 """Error that counts as much as a constant at the far end of its bounds: what rows do
 not tell stays where it started."""
-_SOFT: Final = 0.05
+_LOSS_SCALE: Final = 0.05
 """Errors well above this count less than by their square: outliers do not lead."""
 
 
@@ -47,7 +47,7 @@ class ConstantsFit:
     """By quantity, the share by which 9 of 10 measurements are off at most."""
 
 
-def choose(
+def select_constants(
     form: RowFormat, names: Sequence[str] | None, most: int
 ) -> list[FreeConstant]:
     """Return the constants to fit: those that are named, or the first three.
@@ -56,7 +56,7 @@ def choose(
         BadInput: there is none of that name, or they are more than `most`.
     """
     if names is None:
-        return list(form.constants[:MOST])
+        return list(form.constants[:MAX_CONSTANTS])
     known = {constant.name: constant for constant in form.constants}
     for name in names:
         if name not in known:
@@ -92,12 +92,12 @@ def fit(
         form: whose constants they are.
         rows: measured; none of them may be scored later.
         free: constants to fit; others keep their start.
-        noisy: fit rows that spread by more than `NOISY`, too.
+        noisy: fit rows that spread by more than `MAX_ROW_SPREAD`, too.
 
     Raises:
         BadInput: fewer rows than constants, or most of them are too noisy.
     """
-    used, left = _quiet(rows, noisy)
+    used, left = _split_noisy(rows, noisy)
     if len(used) <= len(free):
         raise BadInput(
             f"{len(used)} rows do not fit {len(free)} constants",
@@ -105,7 +105,7 @@ def fit(
             values=f"{len(used)} rows; {', '.join(one.name for one in free)}",
             remedy="--constants with fewer names, or --train with more rows",
         )
-    values = starts(form.constants) | _solve(form, used, free)
+    values = initial_values(form.constants) | _least_squares(form, used, free)
     predicted = [row.predict(values) for row in used]
     return ConstantsFit(
         values=values,
@@ -113,12 +113,12 @@ def fit(
         rows=tuple(used),
         noisy=tuple(left),
         mape=mape(predicted, used),
-        utilisation=utilisation(used),
-        interval=interval(predicted, used),
+        utilisation=median_utilisation(used),
+        interval=error_interval(predicted, used),
     )
 
 
-def utilisation(rows: Sequence[MeasuredRow]) -> dict[str, float]:
+def median_utilisation(rows: Sequence[MeasuredRow]) -> dict[str, float]:
     """Return, by quantity, the median of ideal / measured: the baseline's one u."""
     found: dict[str, list[float]] = {}
     for row in rows:
@@ -126,7 +126,7 @@ def utilisation(rows: Sequence[MeasuredRow]) -> dict[str, float]:
     return {quantity: float(np.median(shares)) for quantity, shares in found.items()}
 
 
-def interval(
+def error_interval(
     predicted: Sequence[float], rows: Sequence[MeasuredRow]
 ) -> dict[str, float]:
     """Return, by quantity, the 90th percentile of |measured / predicted - 1|."""
@@ -142,49 +142,57 @@ def mape(predicted: Sequence[float], rows: Sequence[MeasuredRow]) -> float:
     return float(np.mean(errors))
 
 
-def _quiet(
+def _split_noisy(
     rows: Sequence[MeasuredRow], noisy: bool
 ) -> tuple[list[MeasuredRow], list[MeasuredRow]]:
-    still = [row for row in rows if noisy or (row.spread or 0) <= NOISY]
-    loud = [row for row in rows if not noisy and (row.spread or 0) > NOISY]
+    still = [row for row in rows if noisy or (row.spread or 0) <= MAX_ROW_SPREAD]
+    loud = [row for row in rows if not noisy and (row.spread or 0) > MAX_ROW_SPREAD]
     if 2 * len(loud) > len(rows):
         worst = max(row.spread or 0 for row in loud)
         raise BadInput(
             f"{len(loud)} of {len(rows)} rows are too noisy to fit",
-            rule=f"the largest measurement is at most {NOISY:.0%} above the smallest",
+            rule=f"the largest measurement is at most {MAX_ROW_SPREAD:.0%} above the "
+            "smallest",
             values=f"up to {worst:.0%} above it",
             remedy="measure again, select others with --train, or --noisy",
         )
     return still, loud
 
 
-def _solve(
+def _least_squares(
     form: RowFormat, rows: Sequence[MeasuredRow], free: Sequence[FreeConstant]
 ) -> dict[str, float]:
     from scipy.optimize import least_squares
 
-    base = starts(form.constants)
+    base = initial_values(form.constants)
 
     def values(point: Sequence[float]) -> ConstantValues:
-        return base | {c.name: _value(c, float(x)) for c, x in zip(free, point)}
+        return base | {
+            c.name: _from_unit_interval(c, float(x)) for c, x in zip(free, point)
+        }
 
     def errors(point: Sequence[float]) -> list[float]:
         now = values(point)
-        pulls = [_PULL * (x - start) for x, start in zip(point, begin)]
+        pulls = [_PRIOR_SCALE * (x - start) for x, start in zip(point, begin)]
         return [*(math.log(row.predict(now) / row.measured) for row in rows), *pulls]
 
-    begin = [_point(constant) for constant in free]
+    begin = [_to_unit_interval(constant) for constant in free]
     tried = [
         least_squares(
-            errors, start, bounds=(0, 1), loss="soft_l1", f_scale=_SOFT, diff_step=1e-4
+            errors,
+            start,
+            bounds=(0, 1),
+            loss="soft_l1",
+            f_scale=_LOSS_SCALE,
+            diff_step=1e-4,
         )
         for start in (begin, [0.5] * len(free))
     ]
     best = min(tried, key=lambda found: float(found.cost))
-    return {c.name: _value(c, float(x)) for c, x in zip(free, best.x)}
+    return {c.name: _from_unit_interval(c, float(x)) for c, x in zip(free, best.x)}
 
 
-def _value(constant: FreeConstant, x: float) -> float:
+def _from_unit_interval(constant: FreeConstant, x: float) -> float:
     """Return the value at x in 0...1: by ratio where the bounds are far apart."""
     low, high = constant.low, constant.high
     if low > 0 and high / low > 10:
@@ -192,7 +200,7 @@ def _value(constant: FreeConstant, x: float) -> float:
     return low + x * (high - low)
 
 
-def _point(constant: FreeConstant) -> float:
+def _to_unit_interval(constant: FreeConstant) -> float:
     """Return where in 0...1 a constant starts, off its bounds."""
     low, high, start = constant.low, constant.high, constant.start
     if low > 0 and high / low > 10:

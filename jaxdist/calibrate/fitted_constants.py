@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from jaxdist.calibrate.fit import ConstantsFit
-from jaxdist.calibrate.measured_rows import MeasuredRow, RowFormat, starts
+from jaxdist.calibrate.measured_rows import MeasuredRow, RowFormat, initial_values
 from jaxdist.core.errors import BadInput
 
-_KIND: Final = "jaxdist fitted constants"
+_FILE_KIND: Final = "jaxdist fitted constants"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class FittedConstants:
     """The baseline of the same rows, by quantity."""
     interval: dict[str, float] = field(default_factory=dict)
     """Share of a prediction by which 9 of 10 of these rows are off at most."""
-    kind: str = _KIND
+    kind: str = _FILE_KIND
 
     def parted(
         self, rows: Sequence[MeasuredRow]
@@ -48,7 +48,7 @@ class FittedConstants:
         return [row for row, was in marked if was], [r for r, was in marked if not was]
 
 
-def fitted(
+def make_fitted_constants(
     form: RowFormat, cluster: str, found: ConstantsFit, train: str, source: str
 ) -> FittedConstants:
     """Return what a fit found as a value that can be kept."""
@@ -76,23 +76,23 @@ def fitted(
     )
 
 
-def unfitted(form: RowFormat, cluster: str) -> FittedConstants:
+def initial_constants(form: RowFormat, cluster: str) -> FittedConstants:
     """Return the constants of a format where nothing was fitted."""
     return FittedConstants(
-        format=form.name, cluster=cluster, values=starts(form.constants)
+        format=form.name, cluster=cluster, values=initial_values(form.constants)
     )
 
 
-def is_fitted(path: Path) -> bool:
+def is_constants_file(path: Path) -> bool:
     """Tell whether a file has fitted constants, rather than a cluster."""
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(tree, dict) and tree.get("kind") == _KIND
+    return isinstance(tree, dict) and tree.get("kind") == _FILE_KIND
 
 
-def write_fitted(made: FittedConstants, path: Path) -> None:
+def write_constants(made: FittedConstants, path: Path) -> None:
     """Write fitted constants.
 
     Raises:
@@ -108,7 +108,7 @@ def write_fitted(made: FittedConstants, path: Path) -> None:
     path.write_text(json.dumps(asdict(made), indent=1) + "\n", encoding="utf-8")
 
 
-def read_fitted(path: Path, form: RowFormat) -> FittedConstants:
+def read_constants(path: Path, form: RowFormat) -> FittedConstants:
     """Read fitted constants for rows of a form.
 
     Raises:
@@ -117,7 +117,7 @@ def read_fitted(path: Path, form: RowFormat) -> FittedConstants:
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
         if tree["format"] != form.name:
-            raise _other(path, tree["format"], form)
+            raise _format_mismatch_error(path, tree["format"], form)
         values = {one.name: float(tree["values"][one.name]) for one in form.constants}
         rows, constants = tuple(tree["rows"]), tuple(tree["constants"])
         return FittedConstants(
@@ -134,7 +134,7 @@ def read_fitted(path: Path, form: RowFormat) -> FittedConstants:
         ) from error
 
 
-def _other(path: Path, own: str, form: RowFormat) -> BadInput:
+def _format_mismatch_error(path: Path, own: str, form: RowFormat) -> BadInput:
     return BadInput(
         f"{path} is fitted to rows of the form {own}",
         rule="constants are of one form, whose model they are of",

@@ -11,13 +11,13 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxdist.calibrate.synchronized_timing import rounds
+from jaxdist.calibrate.synchronized_timing import time_rounds
 
 _BYTES: Final = 1 << 25
 _ROUNDS: Final = 5
 
 
-def copying(mesh: Mesh) -> float:
+def host_copy_bandwidth(mesh: Mesh) -> float:
     """Return the bytes a second that each device sends or takes, the slower way.
 
     Args:
@@ -32,5 +32,5 @@ def copying(mesh: Mesh) -> float:
     def there_and_back() -> list[Any]:
         return [np.array(y) for y in jax.block_until_ready(there())]
 
-    one, both = np.median(rounds(mesh, [there, there_and_back], _ROUNDS), axis=1)
+    one, both = np.median(time_rounds(mesh, [there, there_and_back], _ROUNDS), axis=1)
     return x.nbytes / float(max(one, both - one))

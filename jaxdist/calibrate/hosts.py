@@ -68,7 +68,7 @@ class HostTopology:
         [2, 4]
         """
         return tuple(
-            DeviceGroup(devices=size) for size in _parts(self.devices) if size > 1
+            DeviceGroup(devices=size) for size in _divisors(self.devices) if size > 1
         )
 
     @property
@@ -81,13 +81,13 @@ class HostTopology:
         """
         return tuple(
             DeviceGroup(devices=inside * hosts, stride=self.devices // inside)
-            for inside in _parts(self.devices)
-            for hosts in _parts(self.count)
+            for inside in _divisors(self.devices)
+            for hosts in _divisors(self.count)
             if hosts > 1 and (inside in (1, self.devices) or hosts == self.count)
         )
 
 
-def hosts_of(mesh: Mesh) -> HostTopology:
+def host_topology(mesh: Mesh) -> HostTopology:
     """Return the hosts of a mesh; one, where the links do not come in two kinds.
 
     That is where there is one process, or one device of each; where processes have
@@ -105,6 +105,6 @@ def hosts_of(mesh: Mesh) -> HostTopology:
     return HostTopology(count=count, devices=devices)
 
 
-def _parts(whole: int) -> list[int]:
+def _divisors(whole: int) -> list[int]:
     """Return the numbers that divide it."""
     return [size for size in range(1, whole + 1) if whole % size == 0]

@@ -14,16 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxdist.calibrate.synchronized_timing import quartiles, repeated
+from jaxdist.calibrate.synchronized_timing import first_quartiles, loop_program
 from jaxdist.core.cluster.kernel_timings import KernelTiming
 from jaxdist.core.kernel_shape import KernelShape
 from jaxdist.layers.halo_conv import halo_conv
 from jaxdist.layers.window import Window, Windows
 from jaxdist.profile.flops import valid_taps
 
-_ROWS: Final = (3, 12, 48, 192, 768)
-_FEATURES: Final = (64, 256, 1024)
-_UNEVEN: Final = (
+_ROW_COUNTS: Final = (3, 12, 48, 192, 768)
+_FEATURE_SIZES: Final = (64, 256, 1024)
+_RECTANGULAR: Final = (
     (48, 1024, 128),
     (48, 128, 1024),
     (192, 128, 512),
@@ -63,18 +63,18 @@ _CONVOLUTIONS: Final = (
 )
 """(side of the window, samples, rows and columns, channels in, channels out)."""
 _BUDGET_S: Final = 0.1
-_MOST: Final = 15
-_FEW: Final = 2
-_LEAST: Final = 6e7
+_MAX_ROUNDS: Final = 15
+_SHORT_LOOP: Final = 2
+_MIN_FLOPS: Final = 6e7
 """FLOPs between few and many calls, so that they are told from the noise."""
-_CALLS: Final = (4, 300)
+_LOOP_BOUNDS: Final = (4, 300)
 """Calls between them, at least and at most."""
-_TRIES: Final = 3
-_TOLD: Final = 0.1
+_MAX_ATTEMPTS: Final = 3
+_MIN_SIGNAL: Final = 0.1
 """Share of the longer program above which a difference is more than noise."""
-_FLOOR: Final = 0.02
+_MIN_SHARE: Final = 0.02
 """The same, below which nothing is believed."""
-_PASS: Final = 1 << 23
+_STREAM_ELEMENTS: Final = 1 << 23
 """Numbers of the array that is passed over: 32 MiB in float32."""
 
 KernelFn = Callable[[jax.Array, jax.Array], jax.Array]
@@ -95,19 +95,19 @@ class KernelCase:
     """Shape of what it is called on."""
 
 
-def every(most: float) -> Iterator[KernelCase]:
+def default_kernel_cases(most: float) -> Iterator[KernelCase]:
     """Yield products and convolutions that cover what networks have.
 
     Args:
         most: FLOPs of the largest.
     """
-    square = [(rows, side, side) for side in _FEATURES for rows in _ROWS]
-    subjects = [product(*sizes) for sizes in (*square, *_UNEVEN)]
-    subjects += [_convolution(*sizes) for sizes in _CONVOLUTIONS]
+    square = [(rows, side, side) for side in _FEATURE_SIZES for rows in _ROW_COUNTS]
+    subjects = [dense_case(*sizes) for sizes in (*square, *_RECTANGULAR)]
+    subjects += [_square_conv_case(*sizes) for sizes in _CONVOLUTIONS]
     yield from (each for each in subjects if each.shape.flops <= most)
 
 
-def product(rows: int, inputs: int, outputs: int) -> KernelCase:
+def dense_case(rows: int, inputs: int, outputs: int) -> KernelCase:
     """Return a dense layer."""
     return KernelCase(
         shape=KernelShape(kind="product", uses=rows, inputs=inputs, outputs=outputs),
@@ -117,7 +117,7 @@ def product(rows: int, inputs: int, outputs: int) -> KernelCase:
     )
 
 
-def convolution(
+def conv_case(
     inputs: tuple[int, ...], weights: tuple[int, ...], windows: Windows, groups: int = 1
 ) -> KernelCase:
     """Return a convolution.
@@ -154,7 +154,7 @@ def convolution(
     )
 
 
-def timed(
+def time_kernels(
     mesh: Mesh, subjects: Iterable[KernelCase], dtype: str
 ) -> tuple[KernelTiming, ...]:
     """Time layers, forward and backward.
@@ -164,32 +164,38 @@ def timed(
         subjects: what is timed; the same in every process.
         dtype: of the numbers.
     """
-    return tuple(_timed(mesh, each, dtype) for each in subjects)
+    return tuple(_time_kernel(mesh, each, dtype) for each in subjects)
 
 
-def passing(mesh: Mesh) -> float:
+def memory_bandwidth(mesh: Mesh) -> float:
     """Return the bytes a second that a device reads and writes, all at once."""
-    x = np.ones(_PASS, np.float32)
-    return 2 * x.nbytes / alone(mesh, lambda i, a: a * (1.0001 + i), x, calls=16)
+    x = np.ones(_STREAM_ELEMENTS, np.float32)
+    return (
+        2
+        * x.nbytes
+        / seconds_per_call(mesh, lambda i, a: a * (1.0001 + i), x, calls=16)
+    )
 
 
-def starting(mesh: Mesh) -> float:
+def kernel_launch_overhead(mesh: Mesh) -> float:
     """Return the seconds of a kernel that does almost nothing."""
     small = np.ones(64, np.float32)
-    return alone(mesh, lambda i, a: jnp.cumsum(jnp.sin(a + i)), small, calls=300)
+    return seconds_per_call(
+        mesh, lambda i, a: jnp.cumsum(jnp.sin(a + i)), small, calls=300
+    )
 
 
-def _convolution(
+def _square_conv_case(
     extent: int, samples: int, side: int, inputs: int, outputs: int
 ) -> KernelCase:
     before = (extent - 1) // 2
     window = Window(side, extent, pads=(before, extent - 1 - before))
     shape = samples, side, side, inputs
     weights = extent, extent, inputs, outputs
-    return convolution(shape, weights, (window, window))
+    return conv_case(shape, weights, (window, window))
 
 
-def _timed(mesh: Mesh, subject: KernelCase, dtype: str) -> KernelTiming:
+def _time_kernel(mesh: Mesh, subject: KernelCase, dtype: str) -> KernelTiming:
     """Time one layer; each of its calls reads another input than the one before."""
     draw = np.random.default_rng(0)
     layer = subject.layer
@@ -206,17 +212,17 @@ def _timed(mesh: Mesh, subject: KernelCase, dtype: str) -> KernelTiming:
     given = some(*subject.weights), some(2, *subject.inputs)
     outputs = jax.eval_shape(layer, given[0], given[1][0]).shape
     flops = subject.shape.flops
-    calls = int(np.clip(_LEAST / flops, *_CALLS))
+    calls = int(np.clip(_MIN_FLOPS / flops, *_LOOP_BOUNDS))
     return KernelTiming(
         shape=subject.shape,
-        forward_s=alone(mesh, forward, *given, calls=calls),
-        backward_s=alone(
+        forward_s=seconds_per_call(mesh, forward, *given, calls=calls),
+        backward_s=seconds_per_call(
             mesh, backward, *given, some(2, *outputs), calls=max(2, calls // 2)
         ),
     )
 
 
-def alone(
+def seconds_per_call(
     mesh: Mesh, function: Callable[..., Any], *own: np.ndarray, calls: int
 ) -> float:
     """Return the seconds of one call inside a program that makes one after another.
@@ -227,12 +233,14 @@ def alone(
         own: what each device has.
         calls: how many more the longer program makes.
     """
-    times = repeated(mesh, function, *own)
-    programs = [times(_FEW), times(_FEW + calls)]
+    times = loop_program(mesh, function, *own)
+    programs = [times(_SHORT_LOOP), times(_SHORT_LOOP + calls)]
     took = 0.0
-    for _ in range(_TRIES):
-        few, many = quartiles(mesh, programs, budget_s=_BUDGET_S, most=_MOST)
+    for _ in range(_MAX_ATTEMPTS):
+        few, many = first_quartiles(
+            mesh, programs, budget_s=_BUDGET_S, most=_MAX_ROUNDS
+        )
         took = max(took, many - few)
-        if took > _TOLD * many:
+        if took > _MIN_SIGNAL * many:
             break
-    return max(took, _FLOOR * many) / calls
+    return max(took, _MIN_SHARE * many) / calls

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from jaxdist.calibrate import alpha_beta_fit
-from jaxdist.calibrate.algorithm_switch import AlgorithmSwitch, switch_of
+from jaxdist.calibrate.algorithm_switch import AlgorithmSwitch, find_algorithm_switch
 from jaxdist.calibrate.collective_timings import GroupTimings
 from jaxdist.calibrate.hosts import DeviceGroup, HostTopology
 from jaxdist.core.cluster import Cluster
@@ -23,15 +23,17 @@ from jaxdist.core.cluster.collective_cost import CollectiveCost
 from jaxdist.core.cluster.level import Level
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.plan.placement import MeshPlacement
-from jaxdist.oracle.collective_times import messages
-from jaxdist.oracle.link_groups import LinkGroup, group_of
+from jaxdist.oracle.collective_times import message_count
+from jaxdist.oracle.link_groups import LinkGroup, link_group
 
-_LEAST: Final = 1e-9
+_MIN_ALPHA: Final = 1e-9
 """Seconds of a message that is too short to be told."""
-_MOST: Final = 1e15
+_MAX_BANDWIDTH: Final = 1e15
 """Bytes a second of what connects a device with itself."""
-_NOTHING: Final = alpha_beta_fit.AlphaBetaFit(alpha=_LEAST, bandwidth=_MOST, spread=0.0)
-_SUM: Final = "all-reduce"
+_NO_LINK: Final = alpha_beta_fit.AlphaBetaFit(
+    alpha=_MIN_ALPHA, bandwidth=_MAX_BANDWIDTH, spread=0.0
+)
+_ALL_REDUCE: Final = "all-reduce"
 """The collective that a level's own numbers are of."""
 
 
@@ -63,24 +65,24 @@ class _LevelSpan:
     """All that cross its links and no others'."""
 
 
-def groups_of(hosts: HostTopology) -> tuple[DeviceGroup, ...]:
+def timed_groups(hosts: HostTopology) -> tuple[DeviceGroup, ...]:
     """Return all groups that are timed, the innermost first."""
-    return tuple(group for span in _spans(hosts) for group in span.groups)
+    return tuple(group for span in _level_spans(hosts) for group in span.groups)
 
 
-def sums_of(
+def level_all_reduces(
     hosts: HostTopology, chains: Sequence[GroupTimings]
 ) -> tuple[LevelAllReduce, ...]:
     """Return the sums that levels are measured by; none on one device."""
     return tuple(
-        _sums(span.name, chain)
-        for span in _spans(hosts)
+        _fit_level(span.name, chain)
+        for span in _level_spans(hosts)
         for chain in chains
-        if (chain.kind, chain.among) == (_SUM, span.own)
+        if (chain.kind, chain.among) == (_ALL_REDUCE, span.own)
     )
 
 
-def levels_of(
+def build_levels(
     hosts: HostTopology, sums: Sequence[LevelAllReduce], origin: str
 ) -> tuple[Level, ...]:
     """Return the levels, without lines.
@@ -92,11 +94,12 @@ def levels_of(
     """
     lines = {each.level: each.line for each in sums}
     return tuple(
-        _level(span, lines.get(span.name, _NOTHING), origin) for span in _spans(hosts)
+        _build_level(span, lines.get(span.name, _NO_LINK), origin)
+        for span in _level_spans(hosts)
     )
 
 
-def with_lines(
+def add_collective_costs(
     cluster: Cluster, hosts: HostTopology, chains: Sequence[GroupTimings], origin: str
 ) -> Cluster:
     """Return a cluster whose levels have all that was timed.
@@ -109,10 +112,10 @@ def with_lines(
     """
     found: defaultdict[str, list[CollectiveCost]] = defaultdict(list)
     for chain in chains:
-        group = group_of(
+        group = link_group(
             cluster, MeshPlacement(mesh=chain.among.mesh(hosts.whole)), ["data"]
         )
-        line = line_of(chain, group, origin)
+        line = make_collective_cost(chain, group, origin)
         inside = hosts.inside(chain.among)
         found[group.level].append(replace(line, inside=inside))
     levels = (
@@ -121,7 +124,9 @@ def with_lines(
     return replace(cluster, levels=tuple(levels))
 
 
-def line_of(chain: GroupTimings, group: LinkGroup, origin: str) -> CollectiveCost:
+def make_collective_cost(
+    chain: GroupTimings, group: LinkGroup, origin: str
+) -> CollectiveCost:
     """Return what a kind of collective takes, beside the numbers of its group.
 
     Args:
@@ -129,11 +134,11 @@ def line_of(chain: GroupTimings, group: LinkGroup, origin: str) -> CollectiveCos
         group: with the level's alpha, and its part of the links.
         origin: of the numbers.
     """
-    found = alpha_beta_fit.wire(chain.timings, chain.devices)
-    straight = alpha_beta_fit.seconds(found, chain.timings, chain.devices)
-    sent = alpha_beta_fit.sent(chain.timings, chain.devices)
-    took = alpha_beta_fit.steadied([timing.seconds for timing in chain.timings])
-    started = found.alpha * messages(chain.kind, chain.devices)
+    found = alpha_beta_fit.fit_alpha_beta(chain.timings, chain.devices)
+    straight = alpha_beta_fit.predict_seconds(found, chain.timings, chain.devices)
+    sent = alpha_beta_fit.sent_bytes(chain.timings, chain.devices)
+    took = alpha_beta_fit.smooth_latency([timing.seconds for timing in chain.timings])
+    started = found.alpha * message_count(chain.kind, chain.devices)
     said = f"{origin}, spread {found.spread:.0%}"
     return CollectiveCost(
         kind=chain.kind,
@@ -148,7 +153,7 @@ def line_of(chain: GroupTimings, group: LinkGroup, origin: str) -> CollectiveCos
     )
 
 
-def _spans(hosts: HostTopology) -> tuple[_LevelSpan, ...]:
+def _level_spans(hosts: HostTopology) -> tuple[_LevelSpan, ...]:
     """Return the levels: one, or those of a host and between hosts."""
     whole = DeviceGroup(devices=hosts.devices)
     if hosts.count == 1:
@@ -161,25 +166,29 @@ def _spans(hosts: HostTopology) -> tuple[_LevelSpan, ...]:
     )
 
 
-def _sums(level: str, chain: GroupTimings) -> LevelAllReduce:
-    line = alpha_beta_fit.wire(chain.timings, chain.devices)
+def _fit_level(level: str, chain: GroupTimings) -> LevelAllReduce:
+    line = alpha_beta_fit.fit_alpha_beta(chain.timings, chain.devices)
     sized = [(timing.payload, timing) for timing in chain.timings]
     return LevelAllReduce(
         level=level,
         among=chain.among,
         timings=chain.timings,
         line=line,
-        switch=switch_of(_SUM, sized, chain.devices, line),
+        switch=find_algorithm_switch(_ALL_REDUCE, sized, chain.devices, line),
     )
 
 
-def _level(span: _LevelSpan, line: alpha_beta_fit.AlphaBetaFit, origin: str) -> Level:
+def _build_level(
+    span: _LevelSpan, line: alpha_beta_fit.AlphaBetaFit, origin: str
+) -> Level:
     """Return a level without its lines."""
     said, rings = f"{origin}, spread {line.spread:.0%}", span.own.stride
     times = f"; times {rings} devices of a host that sent at once" if rings > 1 else ""
     return Level(
         name=span.name,
         size=span.size,
-        alpha=SourcedNumber(max(line.alpha, _LEAST), said),
-        bandwidth=SourcedNumber(min(rings * line.bandwidth, _MOST), said + times),
+        alpha=SourcedNumber(max(line.alpha, _MIN_ALPHA), said),
+        bandwidth=SourcedNumber(
+            min(rings * line.bandwidth, _MAX_BANDWIDTH), said + times
+        ),
     )

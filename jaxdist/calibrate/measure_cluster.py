@@ -8,17 +8,17 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxdist.calibrate import blocks, kernels
-from jaxdist.calibrate.collective_timings import chained
-from jaxdist.calibrate.compression_cost import packing
-from jaxdist.calibrate.core_contention import crowding
-from jaxdist.calibrate.host_copies import copying
-from jaxdist.calibrate.hosts import hosts_of
+from jaxdist.calibrate.collective_timings import time_collectives
+from jaxdist.calibrate.compression_cost import measure_compression_cost
+from jaxdist.calibrate.core_contention import measure_core_contention
+from jaxdist.calibrate.host_copies import host_copy_bandwidth
+from jaxdist.calibrate.hosts import host_topology
 from jaxdist.calibrate.levels import (
     LevelAllReduce,
-    groups_of,
-    levels_of,
-    sums_of,
-    with_lines,
+    add_collective_costs,
+    build_levels,
+    level_all_reduces,
+    timed_groups,
 )
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.block_timings import BlockTiming, BlockTimings
@@ -27,9 +27,9 @@ from jaxdist.core.cluster.kernel_timings import KernelTiming, KernelTimings
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 
-NOISY: Final = 0.35
+MAX_FIT_SPREAD: Final = 0.35
 """Spread of the timings of a link above which it is not taken for measured."""
-SOON: Final = 5e9
+MAX_CPU_FLOPS: Final = 5e9
 """FLOPs of the largest kernel that is timed on a CPU."""
 
 
@@ -47,7 +47,7 @@ class CalibrationResult:
     """Sums that were timed, of each level; none on one device."""
 
 
-def measured(
+def measure_cluster(
     mesh: Mesh,
     *,
     name: str,
@@ -76,41 +76,45 @@ def measured(
     """
     devices = mesh.shape["data"]
     origin = f"measured: jaxdist calibrate, {devices} devices at once, {when}"
-    timed_kernels = kernels.timed(mesh, kernels.every(SOON), dtype)
-    peak, curve = efficiency(timed_kernels, origin)
-    hosts = hosts_of(mesh)
-    chains = chained(mesh, groups_of(hosts), largest)
-    sums = sums_of(hosts, chains)
+    timed_kernels = kernels.time_kernels(
+        mesh, kernels.default_kernel_cases(MAX_CPU_FLOPS), dtype
+    )
+    peak, curve = fit_efficiency_curve(timed_kernels, origin)
+    hosts = host_topology(mesh)
+    chains = time_collectives(mesh, timed_groups(hosts), largest)
+    sums = level_all_reduces(hosts, chains)
     for each in sums:
-        if each.line.spread > NOISY and not noisy:
-            raise _too_noisy(each)
+        if each.line.spread > MAX_FIT_SPREAD and not noisy:
+            raise _noise_error(each)
     device = Device(
         name=f"{mesh.devices.flat[0].device_kind}, {devices} at once",
         flops={dtype: SourcedNumber(peak, origin)},
         memory=SourcedNumber(memory, "given: by the system"),
-        memory_bandwidth=SourcedNumber(kernels.passing(mesh), origin),
+        memory_bandwidth=SourcedNumber(kernels.memory_bandwidth(mesh), origin),
         efficiency=curve,
         kernels=KernelTimings(origin=origin, peak=peak, timed=timed_kernels),
-        launch=SourcedNumber(kernels.starting(mesh), origin),
-        crowd=SourcedNumber(crowding(mesh), origin),
+        launch=SourcedNumber(kernels.kernel_launch_overhead(mesh), origin),
+        crowd=SourcedNumber(measure_core_contention(mesh), origin),
     )
     cluster = Cluster(
         name=name,
         device=device,
-        levels=levels_of(hosts, sums, origin),
+        levels=build_levels(hosts, sums, origin),
         source=origin,
-        host_link=SourcedNumber(copying(mesh), origin),
+        host_link=SourcedNumber(host_copy_bandwidth(mesh), origin),
     )
     if devices > 1:
-        device = replace(device, packing=packing(mesh, origin))
+        device = replace(device, packing=measure_compression_cost(mesh, origin))
     return CalibrationResult(
-        cluster=with_lines(replace(cluster, device=device), hosts, chains, origin),
+        cluster=add_collective_costs(
+            replace(cluster, device=device), hosts, chains, origin
+        ),
         kernels=timed_kernels,
         sums=sums,
     )
 
 
-def with_layers(
+def add_network_timings(
     cluster: Cluster,
     mesh: Mesh,
     subjects: Sequence[kernels.KernelCase],
@@ -131,10 +135,10 @@ def with_layers(
     """
     origin = f"measured: jaxdist calibrate, {mesh.size} devices at once, {when}"
     device, peak = cluster.device, cluster.device.peak(dtype).value
-    timed = kernels.timed(mesh, subjects, dtype)
+    timed = kernels.time_kernels(mesh, subjects, dtype)
     more = KernelTimings(origin=origin, peak=peak, timed=timed)
     table = device.kernels.with_more(more) if device.kernels else more
-    whole = blocks.timed(mesh, wholes)
+    whole = blocks.time_blocks(mesh, wholes)
     found = BlockTimings(origin=origin, peak=peak, timed=whole)
     every = device.blocks.with_more(found) if device.blocks else found
     device = replace(device, kernels=table, blocks=every if every.timed else None)
@@ -145,7 +149,7 @@ def with_layers(
     )
 
 
-def efficiency(
+def fit_efficiency_curve(
     timed: Sequence[KernelTiming], origin: str
 ) -> tuple[float, EfficiencyCurve]:
     """Return the peak and the share of it that kernels of a size reach.
@@ -167,12 +171,13 @@ def efficiency(
     return peak, EfficiencyCurve(points=curve, origin=origin)
 
 
-def _too_noisy(sums: LevelAllReduce) -> BadInput:
+def _noise_error(sums: LevelAllReduce) -> BadInput:
     slow = ", ".join(f"{t.payload:,} B: {1e3 * t.seconds:.2f} ms" for t in sums.timings)
     two = sums.switch
     return BadInput(
         f"the sums of level {sums.level} spread too much to calibrate on",
-        rule=f"timings lie within {NOISY:.0%} of a line through them, on average",
+        rule=f"timings lie within {MAX_FIT_SPREAD:.0%} of a line through them, on "
+        "average",
         values=f"{sums.line.spread:.0%}: {slow}" + (f"; {two.text}" if two else ""),
         remedy=(
             "again on a machine that does nothing else",

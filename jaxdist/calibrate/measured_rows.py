@@ -14,7 +14,7 @@ ConstantValues = Mapping[str, float]
 TermValues = Mapping[str, float]
 """A prediction by term; the terms add up to it."""
 
-NOT_THE_ROW: Final = frozenset({"row"})
+ROW_NUMBER_COLUMNS: Final = frozenset({"row"})
 """Columns that number rows and say nothing of what was measured."""
 
 
@@ -74,9 +74,10 @@ class MeasuredRow:
     def key(self) -> str:
         """Return a digest of what was measured, the same in any file and order."""
         told = {
-            name: _plain(value)
+            name: _normalize_value(value)
             for name, value in self.columns.items()
-            if (name in self.known_by or not self.known_by) and name not in NOT_THE_ROW
+            if (name in self.known_by or not self.known_by)
+            and name not in ROW_NUMBER_COLUMNS
         }
         text = json.dumps(sorted(told.items()), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -108,12 +109,12 @@ class RowFormat(Protocol):
         """
 
 
-def starts(constants: Sequence[FreeConstant]) -> dict[str, float]:
+def initial_values(constants: Sequence[FreeConstant]) -> dict[str, float]:
     """Return the values of constants before anything is fitted."""
     return {constant.name: constant.start for constant in constants}
 
 
-def _plain(value: str) -> str:
+def _normalize_value(value: str) -> str:
     """Write a number in one way: 16, 16.0 and 1.6e1 are one value."""
     try:
         return repr(float(value))

@@ -9,12 +9,12 @@ from typing import Final
 
 ChainLengths = tuple[tuple[int, int], int]
 """Collectives in the shorter and in the longer chain, and rounds."""
-_STEP: Final = 4
-_APART: Final = 1.25
+_SIZE_FACTOR: Final = 4
+_MIN_SIZE_RATIO: Final = 1.25
 """Times the one before that a size is at least: closer ones tell nothing new."""
 
 
-def up_to(
+def sizes_up_to(
     sizes: Mapping[int, ChainLengths], largest: int | None
 ) -> dict[int, ChainLengths]:
     """Return the sizes below another, more by factors of four, and that one.
@@ -24,17 +24,19 @@ def up_to(
         largest: bytes; None leaves the sizes as they are.
 
     >>> some = {1 << 20: ((1, 3), 9), 1 << 23: ((1, 3), 3)}
-    >>> [size / 2**20 for size in up_to(some, 64 << 20)]
+    >>> [size / 2**20 for size in sizes_up_to(some, 64 << 20)]
     [1.0, 8.0, 32.0, 64.0]
-    >>> [size / 2**20 for size in up_to(some, 4 << 20)]
+    >>> [size / 2**20 for size in sizes_up_to(some, 4 << 20)]
     [1.0, 4.0]
     """
     if largest is None:
         return dict(sizes)
     last = size = max(sizes)
     more = dict(sizes)
-    while (size := size * _STEP) < largest:
+    while (size := size * _SIZE_FACTOR) < largest:
         more[size] = sizes[last]
     alike = min((size for size in sizes if size >= largest), default=last)
-    below = {size: how for size, how in more.items() if size * _APART <= largest}
+    below = {
+        size: how for size, how in more.items() if size * _MIN_SIZE_RATIO <= largest
+    }
     return {**below, largest: sizes[alike]}

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from flax import nnx
 
-from jaxdist.calibrate.kernels import KernelCase, convolution, product
+from jaxdist.calibrate.kernels import KernelCase, conv_case, dense_case
 from jaxdist.layers.conv import Conv
 from jaxdist.profile.layer_calls import LayerCall
 
 
-def own(
+def network_kernel_cases(
     calls: Sequence[LayerCall], parts: Sequence[int], most: float
 ) -> tuple[KernelCase, ...]:
     """List what a network's layers compute, each shape once.
@@ -27,13 +27,13 @@ def own(
         subject.shape: subject
         for call in calls
         for part in parts
-        for subject in _subject(call, max(1, call.shape[0] // part))
+        for subject in _kernel_cases(call, max(1, call.shape[0] // part))
         if subject.shape.flops <= most
     }
     return tuple(found.values())
 
 
-def _subject(call: LayerCall, samples: int) -> Iterator[KernelCase]:
+def _kernel_cases(call: LayerCall, samples: int) -> Iterator[KernelCase]:
     """Return what a layer computes on so many samples; nothing for other layers."""
     layer, (_, *dims) = call.layer, call.shape
     if call.method != "__call__":
@@ -42,9 +42,9 @@ def _subject(call: LayerCall, samples: int) -> Iterator[KernelCase]:
         windows = layer.windows(tuple(dims[:-1]))
         weights = tuple(layer.kernel[...].shape)
         groups = layer.feature_group_count
-        yield convolution((samples, *dims), weights, windows, groups)
+        yield conv_case((samples, *dims), weights, windows, groups)
     elif isinstance(layer, nnx.Linear):
         rows = samples
         for dim in dims[:-1]:
             rows *= dim
-        yield product(rows, layer.in_features, layer.out_features)
+        yield dense_case(rows, layer.in_features, layer.out_features)

@@ -26,14 +26,15 @@ class RankingAccuracy:
         return self.pairs_right / self.pairs
 
 
-def ranking(rows: Sequence[ScoredRow]) -> RankingAccuracy | None:
+def score_rankings(rows: Sequence[ScoredRow]) -> RankingAccuracy | None:
     """Rank rows within their contests; None where no two are in one.
 
     Two that are predicted alike are not in order.
     """
     names = dict.fromkeys(one.row.contest for one in rows if one.row.contest)
     told = [
-        _in_order([one for one in rows if one.row.contest == name]) for name in names
+        _ordered_pairs([one for one in rows if one.row.contest == name])
+        for name in names
     ]
     told = [pairs for pairs in told if pairs]
     if not told:
@@ -46,7 +47,7 @@ def ranking(rows: Sequence[ScoredRow]) -> RankingAccuracy | None:
     )
 
 
-def _in_order(rows: Sequence[ScoredRow]) -> list[bool]:
+def _ordered_pairs(rows: Sequence[ScoredRow]) -> list[bool]:
     """Tell of each pair with unlike measurements whether it is in order."""
     return [
         (a.row.measured - b.row.measured) * (a.predicted - b.predicted) > 0

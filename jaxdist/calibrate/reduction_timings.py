@@ -12,19 +12,21 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.calibrate.synchronized_timing import quartiles, spread
+from jaxdist.calibrate.synchronized_timing import first_quartiles, replicate_on_axes
 from jaxdist.collectives.compress.method import AllReduceAlgorithm
-from jaxdist.collectives.link import AlgorithmTiming, Link, fitted
+from jaxdist.collectives.link import AlgorithmTiming, Link, fit_link
 from jaxdist.collectives.primitives import psum
 
-SIDES: Final = (160, 1024, 2896)
+MATRIX_SIDES: Final = (160, 1024, 2896)
 """Sides of the square float32 matrices: 0.1, 4 and 32 MiB."""
-_QUICK_S: Final = 0.1
+_SKIP_ABOVE_S: Final = 0.1
 _BUDGET_S: Final = 0.6
-_MOST: Final = 41
+_MAX_ROUNDS: Final = 41
 
 
-def measure(mesh: Mesh, axis: str, among: Sequence[AllReduceAlgorithm]) -> Link:
+def measure_reduction_link(
+    mesh: Mesh, axis: str, among: Sequence[AllReduceAlgorithm]
+) -> Link:
     """Time ways to sum along a mesh axis, in turn.
 
     Every process of the program calls it at the same time. A way that took 0.1 s is not
@@ -39,36 +41,36 @@ def measure(mesh: Mesh, axis: str, among: Sequence[AllReduceAlgorithm]) -> Link:
         The same link in every process.
     """
     times: list[list[float]] = [[] for _ in among]
-    for place, side in enumerate(SIDES):
-        quick = [place < 2 or each[-1] < _QUICK_S for each in times]
+    for place, side in enumerate(MATRIX_SIDES):
+        quick = [place < 2 or each[-1] < _SKIP_ABOVE_S for each in times]
         if not any(quick):
             break
-        found = _timed(mesh, axis, list(compress(among, quick)), side)
+        found = _time_algorithms(mesh, axis, list(compress(among, quick)), side)
         for each, seconds in zip(compress(times, quick), found, strict=True):
             each.append(seconds)
     longest = max(map(len, times))
-    return fitted(
+    return fit_link(
         [
             AlgorithmTiming(way=way, seconds=tuple(each))
             for way, each in zip(among, times, strict=True)
         ],
-        [(side, side) for side in SIDES[:longest]],
+        [(side, side) for side in MATRIX_SIDES[:longest]],
         np.dtype(np.float32),
         {axis: mesh.shape[axis]},
     )
 
 
-def _timed(
+def _time_algorithms(
     mesh: Mesh, axis: str, among: Sequence[AllReduceAlgorithm], side: int
 ) -> list[float]:
     """Return the seconds of each way on matrices of one size."""
     numbers = np.random.default_rng(0).standard_normal((side, side), np.float32)
-    x = spread(mesh, numbers, axis)
-    calls = [_compiled(mesh, axis, way, x) for way in among]
-    return quartiles(mesh, calls, budget_s=_BUDGET_S, most=_MOST)
+    x = replicate_on_axes(mesh, numbers, axis)
+    calls = [_compile_all_reduce(mesh, axis, way, x) for way in among]
+    return first_quartiles(mesh, calls, budget_s=_BUDGET_S, most=_MAX_ROUNDS)
 
 
-def _compiled(
+def _compile_all_reduce(
     mesh: Mesh, axis: str, way: AllReduceAlgorithm, x: jax.Array
 ) -> Callable[[], jax.Array]:
     """Return a sum that has been made once."""

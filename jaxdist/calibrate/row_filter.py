@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.calibrate.measured_rows import MeasuredRow
-from jaxdist.calibrate.table import plain_name
+from jaxdist.calibrate.table import normalize_name
 from jaxdist.core.errors import BadInput, did_you_mean
 
 _TOKEN: Final = re.compile(
@@ -19,13 +19,13 @@ _TOKEN: Final = re.compile(
           |(?P<word>[^\s<>=!%()\[\],"'`]+))""",
     re.VERBOSE,
 )
-_ORDER: Final[Mapping[str, Callable[[float, float], bool]]] = {
+_ORDER_OPERATORS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
 }
-_SIGNS: Final = ("==", "!=", *_ORDER, "in")
+_OPERATORS: Final = ("==", "!=", *_ORDER_OPERATORS, "in")
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,16 @@ class Comparison:
         Raises:
             BadInput: the row has no such column, or sizes of words are compared.
         """
-        value = _value(row.columns, self.column)
+        value = _column_value(row.columns, self.column)
         if self.modulo is not None:
             value = repr(self._number(value) % self.modulo)
-        if self.sign in _ORDER:
-            return _ORDER[self.sign](self._number(value), self._number(self.values[0]))
-        return any(_same(value, other) for other in self.values) != (self.sign == "!=")
+        if self.sign in _ORDER_OPERATORS:
+            return _ORDER_OPERATORS[self.sign](
+                self._number(value), self._number(self.values[0])
+            )
+        return any(_is_equal(value, other) for other in self.values) != (
+            self.sign == "!="
+        )
 
     def _number(self, value: str) -> float:
         try:
@@ -60,7 +64,8 @@ class Comparison:
         except ValueError:
             raise BadInput(
                 f"{value} is no number",
-                rule=f"% and {', '.join(_ORDER)} compare numbers; == and in also words",
+                rule=f"% and {', '.join(_ORDER_OPERATORS)} compare numbers; == and in "
+                "also words",
                 values=f"{self.column} {self.sign} {', '.join(self.values)}",
                 remedy=f"{self.column} == {value}",
             ) from None
@@ -85,13 +90,15 @@ class RowFilter:
             raise BadInput(
                 f"{self.text} selects none of {len(rows)} rows",
                 rule="a selection has at least one row",
-                values="; ".join(_seen(rows, c.column) for c in self.comparisons),
+                values="; ".join(
+                    _describe_column(rows, c.column) for c in self.comparisons
+                ),
                 remedy="values that the file has",
             )
         return found
 
 
-def selection(text: str) -> RowFilter:
+def parse_row_filter(text: str) -> RowFilter:
     """Read a selection.
 
     Args:
@@ -101,53 +108,54 @@ def selection(text: str) -> RowFilter:
     Raises:
         BadInput: it says something else.
 
-    >>> selection("devices<=8 and strategy in (data, spatial)").comparisons[1].values
+    >>> rows = parse_row_filter("devices<=8 and strategy in (data, spatial)")
+    >>> rows.comparisons[1].values
     ('data', 'spatial')
     """
-    words = list(_words(text))
+    words = list(_tokenize(text))
     parts: list[list[str]] = [[]]
     for word in words:
         if word.lower() == "and":
             parts.append([])
         else:
             parts[-1].append(word)
-    return RowFilter(text, tuple(_comparison(part, text) for part in parts))
+    return RowFilter(text, tuple(_parse_comparison(part, text) for part in parts))
 
 
-def _words(text: str) -> Iterator[str]:
+def _tokenize(text: str) -> Iterator[str]:
     position = 0
     while text[position:].strip():
         found = _TOKEN.match(text, position)
         if found is None:
-            raise _unread(text, f"at {text[position:].strip()}")
+            raise _syntax_error(text, f"at {text[position:].strip()}")
         yield found[0].strip()
         position = found.end()
 
 
-def _comparison(words: Sequence[str], text: str) -> Comparison:
+def _parse_comparison(words: Sequence[str], text: str) -> Comparison:
     match list(words):
         case [column, "%", number, sign, *rest] if number.isdigit() and int(number):
             modulo: int | None = int(number)
         case [column, sign, *rest]:
             modulo = None
         case _:
-            raise _unread(text, " ".join(words) or "nothing beside and")
+            raise _syntax_error(text, " ".join(words) or "nothing beside and")
     sign = {"=": "=="}.get(sign, sign.lower())
-    values = tuple(_bare(word) for word in rest if word not in "()[],")
-    if sign not in _SIGNS or not values or (len(values) > 1 and sign != "in"):
-        raise _unread(text, " ".join(words))
-    return Comparison(_bare(column), modulo, sign, values)
+    values = tuple(_unquote(word) for word in rest if word not in "()[],")
+    if sign not in _OPERATORS or not values or (len(values) > 1 and sign != "in"):
+        raise _syntax_error(text, " ".join(words))
+    return Comparison(_unquote(column), modulo, sign, values)
 
 
-def _bare(word: str) -> str:
+def _unquote(word: str) -> str:
     return word[1:-1] if word[0] in "\"'`" else word
 
 
-def _value(columns: Mapping[str, str], name: str) -> str:
-    for known in (name, plain_name(name)):
+def _column_value(columns: Mapping[str, str], name: str) -> str:
+    for known in (name, normalize_name(name)):
         if known in columns:
             return columns[known]
-    near = did_you_mean(plain_name(name), columns)
+    near = did_you_mean(normalize_name(name), columns)
     raise BadInput(
         f"rows have no column {name}",
         rule=f"columns are {', '.join(columns)}",
@@ -155,31 +163,31 @@ def _value(columns: Mapping[str, str], name: str) -> str:
     )
 
 
-def _same(value: str, other: str) -> bool:
+def _is_equal(value: str, other: str) -> bool:
     try:
         return float(value) == float(other)
     except ValueError:
         return value == other
 
 
-def _seen(rows: Sequence[MeasuredRow], column: str) -> str:
-    values = sorted({_value(row.columns, column) for row in rows}, key=_by_size)
+def _describe_column(rows: Sequence[MeasuredRow], column: str) -> str:
+    values = sorted({_column_value(row.columns, column) for row in rows}, key=_sort_key)
     shown = ", ".join(values[:12]) + ", ..." * (len(values) > 12)
     return f"{column} is {shown}"
 
 
-def _by_size(value: str) -> tuple[float, str]:
+def _sort_key(value: str) -> tuple[float, str]:
     try:
         return float(value), ""
     except ValueError:
         return float("inf"), value
 
 
-def _unread(text: str, at: str) -> BadInput:
+def _syntax_error(text: str, at: str) -> BadInput:
     return BadInput(
         f"cannot read {at}",
         rule="a selection is COLUMN SIGN VALUE, joined by and; signs are "
-        + ", ".join(_SIGNS),
+        + ", ".join(_OPERATORS),
         values=text or "nothing",
         remedy="'devices<=8 and model in (a, b)'",
     )

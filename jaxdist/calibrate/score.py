@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxdist.calibrate.fit import utilisation
+from jaxdist.calibrate.fit import median_utilisation
 from jaxdist.calibrate.fitted_constants import FittedConstants
 from jaxdist.calibrate.measured_rows import MeasuredRow
 from jaxdist.core.errors import BadInput
@@ -71,19 +71,19 @@ class ScoreReport:
     @property
     def total(self) -> ErrorSummary:
         """Return the errors of all rows."""
-        return summary(self.rows)
+        return summarize_errors(self.rows)
 
     @property
     def groups(self) -> dict[str, ErrorSummary]:
         """Return the errors by group."""
         names = dict.fromkeys(one.row.group for one in self.rows)
         return {
-            name: summary([one for one in self.rows if one.row.group == name])
+            name: summarize_errors([one for one in self.rows if one.row.group == name])
             for name in names
         }
 
 
-def score(
+def score_predictions(
     rows: Sequence[MeasuredRow], known: FittedConstants, *, chosen: bool = False
 ) -> ScoreReport:
     """Predict the rows that were not fitted.
@@ -107,12 +107,12 @@ def score(
         )
     u = known.utilisation
     hindsight = any(row.quantity not in u for row in fresh)
-    u = {**utilisation(fresh), **u}
-    found = tuple(_scored(row, known, u[row.quantity]) for row in fresh)
+    u = {**median_utilisation(fresh), **u}
+    found = tuple(_score_row(row, known, u[row.quantity]) for row in fresh)
     return ScoreReport(rows=found, left_out=len(seen), hindsight=hindsight)
 
 
-def summary(rows: Sequence[ScoredRow]) -> ErrorSummary:
+def summarize_errors(rows: Sequence[ScoredRow]) -> ErrorSummary:
     """Sum up the errors of rows."""
     errors = np.array([one.error for one in rows])
     covered = [one.covered for one in rows if one.covered is not None]
@@ -128,7 +128,7 @@ def summary(rows: Sequence[ScoredRow]) -> ErrorSummary:
     )
 
 
-def _scored(row: MeasuredRow, known: FittedConstants, utilised: float) -> ScoredRow:
+def _score_row(row: MeasuredRow, known: FittedConstants, utilised: float) -> ScoredRow:
     predicted, share = row.predict(known.values), known.interval.get(row.quantity)
     return ScoredRow(
         row=row,

@@ -24,7 +24,9 @@ class SkewSplit:
     """Seconds that devices wait for the last, once for as many as follow a kernel."""
 
 
-def apart(late: Sequence[CollectiveTiming], soon: float, together: int) -> SkewSplit:
+def separate_skew(
+    late: Sequence[CollectiveTiming], soon: float, together: int
+) -> SkewSplit:
     """Take the wait out of timings.
 
     Args:
@@ -33,7 +35,7 @@ def apart(late: Sequence[CollectiveTiming], soon: float, together: int) -> SkewS
         together: collectives that follow a kernel, the first of which waits.
 
     >>> some = [CollectiveTiming(kind="collective-permute", payload=8, seconds=3e-3)]
-    >>> found = apart(some, soon=1e-3, together=2)
+    >>> found = separate_skew(some, soon=1e-3, together=2)
     >>> found.skew, found.timings[0].seconds
     (0.004, 0.001)
     """

@@ -17,11 +17,11 @@ from jax.sharding import PartitionSpec as P
 
 TimedCall = Callable[[], Any]
 
-_FIRST: Final = 5
+_PILOT_ROUNDS: Final = 5
 """Rounds that tell how many there is time for."""
 
 
-def quartiles(
+def first_quartiles(
     mesh: Mesh, calls: Sequence[TimedCall], *, budget_s: float, most: int
 ) -> list[float]:
     """Return the seconds of each call: of the slowest device, the first quartile.
@@ -34,17 +34,17 @@ def quartiles(
         budget_s: seconds for each, about.
         most: times that each is made at most.
     """
-    first = rounds(mesh, calls, _FIRST)
+    first = time_rounds(mesh, calls, _PILOT_ROUNDS)
     wanted = int(budget_s * len(calls) / first.sum(axis=0).mean())
-    more = rounds(mesh, calls, max(0, min(wanted, most) - _FIRST))
+    more = time_rounds(mesh, calls, max(0, min(wanted, most) - _PILOT_ROUNDS))
     both = np.concatenate([first, more], axis=1)
     found: list[float] = np.quantile(both, 0.25, axis=1).tolist()
     return found
 
 
-def rounds(mesh: Mesh, calls: Sequence[TimedCall], count: int) -> np.ndarray:
+def time_rounds(mesh: Mesh, calls: Sequence[TimedCall], count: int) -> np.ndarray:
     """Make all calls so many times: the seconds of the slowest, [calls, count]."""
-    meet = slowest(mesh, np.zeros(1, np.float32))
+    meet = max_over_processes(mesh, np.zeros(1, np.float32))
     seconds = np.zeros((len(calls), count), np.float32)
     for turn in range(count):
         for place, call in enumerate(calls):
@@ -52,13 +52,13 @@ def rounds(mesh: Mesh, calls: Sequence[TimedCall], count: int) -> np.ndarray:
             start = time.perf_counter()
             jax.block_until_ready(call())
             seconds[place, turn] = time.perf_counter() - start
-    return slowest(mesh, seconds)()
+    return max_over_processes(mesh, seconds)()
 
 
-def slowest(mesh: Mesh, own: np.ndarray) -> Callable[[], np.ndarray]:
+def max_over_processes(mesh: Mesh, own: np.ndarray) -> Callable[[], np.ndarray]:
     """Return a call that gives the largest of all processes' numbers to each."""
     every = mesh.axis_names
-    x = spread(mesh, own[None], *every)
+    x = replicate_on_axes(mesh, own[None], *every)
     largest = jax.jit(
         jax.shard_map(
             lambda row: lax.pmax(row, every),
@@ -75,7 +75,7 @@ def slowest(mesh: Mesh, own: np.ndarray) -> Callable[[], np.ndarray]:
     return call
 
 
-def spread(mesh: Mesh, each: np.ndarray, *axes: Any) -> jax.Array:
+def replicate_on_axes(mesh: Mesh, each: np.ndarray, *axes: Any) -> jax.Array:
     """Give every device along the axes the same block of its own."""
     devices = int(np.prod([mesh.shape[axis] for axis in axes]))
     shape = (devices * len(each), *each.shape[1:])
@@ -83,7 +83,9 @@ def spread(mesh: Mesh, each: np.ndarray, *axes: Any) -> jax.Array:
     return jax.make_array_from_callback(shape, place, lambda _: each)
 
 
-def on_all(mesh: Mesh, function: Callable[..., Any], *own: np.ndarray) -> TimedCall:
+def bind_on_all_devices(
+    mesh: Mesh, function: Callable[..., Any], *own: np.ndarray
+) -> TimedCall:
     """Return a call of a function on every device's own arrays, made once already.
 
     Args:
@@ -92,7 +94,7 @@ def on_all(mesh: Mesh, function: Callable[..., Any], *own: np.ndarray) -> TimedC
         own: what each device has, the same on all.
     """
     every = mesh.axis_names
-    given = [spread(mesh, each[None], *every) for each in own]
+    given = [replicate_on_axes(mesh, each[None], *every) for each in own]
 
     def local(*rows: jax.Array) -> Any:
         made = function(*(row[0] for row in rows))
@@ -111,7 +113,7 @@ def on_all(mesh: Mesh, function: Callable[..., Any], *own: np.ndarray) -> TimedC
     return lambda: call(*given)
 
 
-def repeated(
+def loop_program(
     mesh: Mesh, function: Callable[..., Any], *own: np.ndarray
 ) -> Callable[[int], TimedCall]:
     """Return what makes a program that calls a function so many times.
@@ -124,7 +126,7 @@ def repeated(
         own: what each device has, the same on all.
     """
     every = mesh.axis_names
-    given = [spread(mesh, each[None], *every) for each in own]
+    given = [replicate_on_axes(mesh, each[None], *every) for each in own]
 
     def local(count: jax.Array, *rows: jax.Array) -> jax.Array:
         each = [row[0] for row in rows]

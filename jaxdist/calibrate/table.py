@@ -9,7 +9,7 @@ from pathlib import Path
 from jaxdist.core.errors import BadInput, did_you_mean
 
 
-def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """Return the header of a CSV file, and its rows by column.
 
     Args:
@@ -30,26 +30,28 @@ def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = [line for line in csv.reader(file) if any(map(str.strip, line))]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise _no_table(path, str(error)) from error
+        raise _csv_error(path, str(error)) from error
     if len(lines) < 2:
-        raise _no_table(path, f"{len(lines)} lines")
+        raise _csv_error(path, f"{len(lines)} lines")
     header = [name.strip() for name in lines[0]]
     for number, line in enumerate(lines[1:], 2):
         if len(line) != len(header):
-            raise _no_table(path, f"row {number}: {len(line)} of {len(header)} columns")
+            raise _csv_error(
+                path, f"row {number}: {len(line)} of {len(header)} columns"
+            )
     return header, [dict(zip(header, map(str.strip, line))) for line in lines[1:]]
 
 
-def plain_name(column: str) -> str:
+def normalize_name(column: str) -> str:
     """Return a column's name as one word, which needs no quotes.
 
-    >>> plain_name("iteration time (ms)"), plain_name("# GPUs")
+    >>> normalize_name("iteration time (ms)"), normalize_name("# GPUs")
     ('iteration_time_ms', 'gpus')
     """
     return re.sub(r"[^0-9a-z]+", "_", column.lower()).strip("_")
 
 
-def need_columns(header: Iterable[str], needed: Sequence[str], path: Path) -> None:
+def require_columns(header: Iterable[str], needed: Sequence[str], path: Path) -> None:
     """Refuse a header that lacks columns.
 
     Raises:
@@ -69,7 +71,7 @@ def need_columns(header: Iterable[str], needed: Sequence[str], path: Path) -> No
             )
 
 
-def number(row: Mapping[str, str], column: str, where: str) -> float:
+def positive_float(row: Mapping[str, str], column: str, where: str) -> float:
     """Return a column of a row as a number above 0.
 
     Raises:
@@ -89,13 +91,13 @@ def number(row: Mapping[str, str], column: str, where: str) -> float:
     return value
 
 
-def whole(row: Mapping[str, str], column: str, where: str) -> int:
+def positive_int(row: Mapping[str, str], column: str, where: str) -> int:
     """Return a column of a row as a whole number above 0.
 
     Raises:
         BadInput: it is none.
     """
-    value = number(row, column, where)
+    value = positive_float(row, column, where)
     if value != int(value):
         raise BadInput(
             f"{where}: {column} is {row[column]}",
@@ -105,7 +107,7 @@ def whole(row: Mapping[str, str], column: str, where: str) -> int:
     return int(value)
 
 
-def _no_table(path: Path, values: str) -> BadInput:
+def _csv_error(path: Path, values: str) -> BadInput:
     return BadInput(
         f"{path} has no rows that can be read",
         rule="a CSV file in UTF-8: a header, then rows with as many columns",

@@ -18,15 +18,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdist.collectives.compress.method import Axes, Payload, devices_along, rank_of
+from jaxdist.collectives.compress.method import Axes, Payload, axis_rank, devices_along
 
-PIECE: Final = 1 << 16
+SWAP_PIECE_BYTES: Final = 1 << 16
 """Bytes that are swapped at once; no more are a short message."""
 
 PermutePairs = list[tuple[int, int]]
 
 
-def exchange(messages: jax.Array, axes: Axes) -> jax.Array:
+def all_to_all(messages: jax.Array, axes: Axes) -> jax.Array:
     """Send row r to device r, and return what all devices have sent to this one.
 
     Args:
@@ -40,7 +40,7 @@ def exchange(messages: jax.Array, axes: Axes) -> jax.Array:
     devices, row = messages.shape
     if not _in_rounds(row * messages.dtype.itemsize):
         return lax.all_to_all(messages, axes, 0, 0)
-    me, got = rank_of(axes), []
+    me, got = axis_rank(axes), []
     for k in range(devices):
         message = lax.dynamic_index_in_dim(messages, (me + k) % devices, keepdims=False)
         pairs = [(r, (r + k) % devices) for r in range(devices)]
@@ -50,7 +50,7 @@ def exchange(messages: jax.Array, axes: Axes) -> jax.Array:
     return jnp.stack(got)
 
 
-def exchanged(message: int, sizes: Mapping[str, int]) -> Payload:
+def all_to_all_payload(message: int, sizes: Mapping[str, int]) -> Payload:
     """Return what an exchange brings to a device.
 
     Args:
@@ -71,7 +71,7 @@ def _in_rounds(message: int) -> bool:
 
     Rounds are for gloo, the backend of CPUs: others have an exchange of their own.
     """
-    return message > PIECE and jax.default_backend() == "cpu"
+    return message > SWAP_PIECE_BYTES and jax.default_backend() == "cpu"
 
 
 def _moved(
@@ -84,7 +84,7 @@ def _moved(
 
     if not swaps:
         return move(message)
-    piece = PIECE // message.dtype.itemsize
+    piece = SWAP_PIECE_BYTES // message.dtype.itemsize
     count, rest = divmod(message.size, piece)
     whole = message[: message.size - rest].reshape(count, piece)
     _, pieces = lax.scan(lambda last, x: (last, move(x)), None, whole)

@@ -10,7 +10,7 @@ from jaxdist.collectives.compress.exact import ExactAllReduce
 from jaxdist.collectives.compress.method import AllReduceAlgorithm, Shape
 from jaxdist.collectives.link import Link
 
-NEAR: Final = 1.03
+TIE_TOLERANCE: Final = 1.03
 """Ways are equally fast where one takes at most so many times as long as the other."""
 
 
@@ -39,10 +39,10 @@ class AutoAlgorithm:
         floats = np.issubdtype(dtype, np.floating)
         if self.link is None or not (shapes and sizes and floats):
             return ExactAllReduce()
-        return choose(self.among, [shapes], dtype, sizes, self.link)
+        return select_fastest(self.among, [shapes], dtype, sizes, self.link)
 
 
-def choose(
+def select_fastest(
     among: Sequence[AllReduceAlgorithm],
     sums: Sequence[Sequence[Shape]],
     dtype: Any,
@@ -64,5 +64,5 @@ def choose(
     seconds = [
         sum(link.seconds(way, shapes, dtype, sizes) for shapes in sums) for way in among
     ]
-    near = NEAR * min(seconds)
+    near = TIE_TOLERANCE * min(seconds)
     return next(way for way, s in zip(among, seconds, strict=True) if s <= near)

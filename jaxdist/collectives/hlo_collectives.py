@@ -20,11 +20,19 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.collectives.loop_trip_counts import NAME, HloInstruction, lines_of
-from jaxdist.collectives.replica_groups import axes_of_groups, axes_of_pairs, groups_of
+from jaxdist.collectives.loop_trip_counts import (
+    OP_NAME,
+    HloInstruction,
+    list_instructions,
+)
+from jaxdist.collectives.replica_groups import (
+    axes_from_groups,
+    axes_from_pairs,
+    replica_groups,
+)
 from jaxdist.collectives.source_locations import SourceLocations
 
-KINDS: Final = (
+COLLECTIVE_KINDS: Final = (
     "all-reduce",
     "reduce-scatter",
     "all-gather",
@@ -35,7 +43,7 @@ _BITS: Final = {"pred": 8, "c64": 64, "c128": 128}
 _SHAPE: Final = re.compile(r"\b(pred|[suc]\d+|bf16|f\d+\w*)\[([\d,]*)\]")
 _LINE: Final = re.compile(
     r"^\s*(?:ROOT\s+)?%?(?P<op>[\w.\-]+) = (?P<type>.+?) (?P<kind>"
-    + "|".join(KINDS)
+    + "|".join(COLLECTIVE_KINDS)
     + r")(?P<start>-start)?\((?P<rest>.*)$"
 )
 
@@ -45,7 +53,7 @@ class CollectiveOp:
     """One collective of a compiled program."""
 
     kind: str
-    """One of `KINDS`."""
+    """One of `COLLECTIVE_KINDS`."""
     axes: tuple[str, ...]
     """Mesh axes, or parts of one (`data[4]`), it runs over, outermost first; empty
     where none match.
@@ -98,7 +106,7 @@ def read_collectives(text: str, mesh: Mapping[str, int]) -> tuple[CollectiveOp, 
         text: `compiled.as_text()` of one SPMD program.
         mesh: {axis: devices along it}, outermost first, in the order of its devices.
     """
-    lines, sources = lines_of(text, _payload), SourceLocations(text)
+    lines, sources = list_instructions(text, _payload), SourceLocations(text)
     return tuple(move for line in lines for move in _read(line, mesh, sources))
 
 
@@ -110,14 +118,14 @@ def _read(
         return
     kind, rest, uneven = found["kind"], found["rest"], False
     if kind == "collective-permute":
-        axes, group = axes_of_pairs(_pairs(rest), mesh)
+        axes, group = axes_from_pairs(_pairs(rest), mesh)
     else:
         groups = _groups(rest, math.prod(mesh.values()))
-        axes, group = axes_of_groups(groups, mesh), max(map(len, groups))
+        axes, group = axes_from_groups(groups, mesh), max(map(len, groups))
         uneven = len(set(map(len, groups))) > 1
     if group == 1:  # a device alone moves nothing; the CPU backend leaves it in
         return
-    name = NAME.search(rest)
+    name = OP_NAME.search(rest)
     yield CollectiveOp(
         kind=kind,
         axes=axes,
@@ -171,7 +179,7 @@ def _groups(rest: str, world: int) -> list[list[int]]:
         return np.transpose(ids, order or None).reshape(shape).tolist()
     if found := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", rest):
         sizes = {n: int(s) for n, s in re.findall(r"'([^']+)'=(\d+)", found[1])}
-        return groups_of(re.findall(r"'([^']+)'", found[2]), sizes)
+        return replica_groups(re.findall(r"'([^']+)'", found[2]), sizes)
     return [list(range(world))]
 
 

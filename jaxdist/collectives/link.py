@@ -86,7 +86,7 @@ class AlgorithmTiming:
     """One for each array, or for the smallest of them; two at least."""
 
 
-def fitted(
+def fit_link(
     timed: Sequence[AlgorithmTiming],
     shapes: Sequence[Shape],
     dtype: Any,

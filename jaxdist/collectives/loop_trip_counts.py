@@ -20,7 +20,7 @@ _CALL: Final = re.compile(r"\b(?:calls|to_apply|called_computations)=\{?%?([\w.\
 _BRANCHES: Final = re.compile(
     r"branch_computations=\{([^}]*)\}|true_computation=(\S+), false_computation=(\S+)"
 )
-NAME: Final = re.compile(r'op_name="([^"]*)"')
+OP_NAME: Final = re.compile(r'op_name="([^"]*)"')
 """Where an instruction says which scopes it was traced in."""
 
 _AFTER: Final = re.compile(r" [\w\-]+-(?:update|done)\(")
@@ -43,18 +43,20 @@ class HloInstruction:
     """
 
 
-def lines_of(text: str, weight: Callable[[str], int]) -> tuple[HloInstruction, ...]:
+def list_instructions(
+    text: str, weight: Callable[[str], int]
+) -> tuple[HloInstruction, ...]:
     """List the instructions that a program runs, those of called computations included.
 
     Args:
         text: `compiled.as_text()`.
         weight: of an instruction; of a conditional the branch of most weight counts.
     """
-    found = computations(text)
+    found = split_computations(text)
     return tuple(_walk(ENTRY, found, weight))
 
 
-def computations(text: str) -> dict[str, list[str]]:
+def split_computations(text: str) -> dict[str, list[str]]:
     """Part a program's text into its computations, by name; the entry has no name."""
     parts: dict[str, list[str]] = defaultdict(list)
     name = ENTRY
@@ -77,7 +79,7 @@ def _walk(
         yield HloInstruction(text)
         if loop := _LOOP.search(text):
             known = _TRIPS.search(text)
-            times, named = int(known[1]) if known else 1, NAME.search(text)
+            times, named = int(known[1]) if known else 1, OP_NAME.search(text)
             name_of = named[1] if named else ""
             for inner, runs in ((loop[1], times + bool(known)), (loop[2], times)):
                 for line in _walk(inner, program, weight):

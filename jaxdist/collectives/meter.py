@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from jaxdist.collectives.hlo_collectives import CollectiveOp, wire_bytes
-from jaxdist.core.text.formatting import count
+from jaxdist.core.text.formatting import format_count
 
 CollectiveKey = tuple[str, tuple[str, ...], int]
 """Kind, axes, and devices that take part together."""
@@ -62,7 +62,7 @@ class TrafficReport:
         return "\n".join(_table(self))
 
 
-def metered(
+def build_traffic_report(
     mesh: Mapping[str, int],
     *,
     compiled: Sequence[CollectiveOp],
@@ -133,7 +133,7 @@ def _table(meter: TrafficReport) -> Iterator[str]:
     for row in meter.rows:
         axes = " x ".join(row.axes) or f"{row.group} devices"
         lines.append((row.kind, axes, *(_figure(row, name) for name in meter.columns)))
-    sums = (count(meter.total(name)) for name in meter.columns)
+    sums = (format_count(meter.total(name)) for name in meter.columns)
     lines.append(("a device sends, at least", "", *sums))
     wide = [max(map(len, column)) for column in zip(*lines)]
     for line in lines:
@@ -145,4 +145,4 @@ def _table(meter: TrafficReport) -> Iterator[str]:
 
 
 def _figure(row: TrafficReportRow, column: str) -> str:
-    return count(getattr(row, column)) + " +" * (column in row.endless)
+    return format_count(getattr(row, column)) + " +" * (column in row.endless)

@@ -15,10 +15,10 @@ from jaxdist.collectives.compress.method import (
     Axes,
     ReduceScatterAllReduce,
 )
-from jaxdist.core.dtypes import wide
+from jaxdist.core.dtypes import accumulation_dtype
 
 
-def bound(
+def bind_primitive(
     primitive: Primitive,
     leaves: list[jax.Array],
     rest: list[jax.Array],
@@ -39,13 +39,13 @@ def _varied(x: jax.Array, axes: Axes) -> jax.Array:
 
 
 @functools.cache
-def reducer(name: str) -> Primitive:
+def all_reduce_primitive(name: str) -> Primitive:
     """Make the primitive of a method: sums, what was sent, and memory."""
     return _primitive(f"psum_{name}", _reduced, _reduced_types, _reduced_tangents)
 
 
 @functools.cache
-def scatterer(name: str) -> Primitive:
+def reduce_scatter_primitive(name: str) -> Primitive:
     """Make the primitive of a method's first half."""
     return _primitive(
         f"psum_scatter_{name}", _scattered, _scattered_types, _scattered_tangents
@@ -84,7 +84,9 @@ def _reduced(
 
     def run(*operands: jax.Array) -> list[jax.Array]:
         leaves, (*memory, step) = operands[:count], operands[count:]
-        used = functools.reduce(jnp.promote_types, (wide(x.dtype) for x in leaves))
+        used = functools.reduce(
+            jnp.promote_types, (accumulation_dtype(x.dtype) for x in leaves)
+        )
         full = [x.astype(used) for x in leaves]
         found = method.reduce(full, memory, step, axes)
         back = zip((*found.total, *found.sent), (*leaves, *leaves), strict=True)
@@ -122,7 +124,7 @@ def _scattered(
     mapped: int,
 ) -> list[jax.Array]:
     def run(x: jax.Array, step: jax.Array) -> list[jax.Array]:
-        rows = x.astype(wide(x.dtype)).reshape(lax.axis_size(axes), -1)
+        rows = x.astype(accumulation_dtype(x.dtype)).reshape(lax.axis_size(axes), -1)
         part, _ = method.scatter(rows, step, axes)
         return [part.reshape(-1, *x.shape[1:]).astype(x.dtype)]
 

@@ -28,9 +28,13 @@ from jaxdist.collectives.compress.method import (
     Axes,
     ReduceScatterAllReduce,
 )
-from jaxdist.collectives.primitive_binding import bound, reducer, scatterer
-from jaxdist.collectives.registry import METHODS, method_of
-from jaxdist.collectives.validation import check_axes, check_floats
+from jaxdist.collectives.primitive_binding import (
+    all_reduce_primitive,
+    bind_primitive,
+    reduce_scatter_primitive,
+)
+from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS, resolve_algorithm
+from jaxdist.collectives.validation import check_axes, check_dtypes
 from jaxdist.core.errors import BadInput, JaxdistWarning
 
 AlgorithmLike = str | AllReduceAlgorithm | AutoAlgorithm
@@ -51,13 +55,13 @@ def psum(x: Any, axis: str | Sequence[str], via: AlgorithmLike = "exact") -> Any
         BadInput: no such axis or method, or numbers that it cannot sum.
 
     The sum is NaN where the exact one is not finite. Without error feedback what is not
-    sent is lost: see `reduce`.
+    sent is lost: see `all_reduce`.
     """
     leaves, tree = jax.tree.flatten(x)
-    return jax.tree.unflatten(tree, reduce(leaves, axis, via).total)
+    return jax.tree.unflatten(tree, all_reduce(leaves, axis, via).total)
 
 
-def reduce(
+def all_reduce(
     leaves: Sequence[jax.Array],
     axis: str | Sequence[str],
     via: AlgorithmLike = "exact",
@@ -78,7 +82,7 @@ def reduce(
     """
     given, axes = list(leaves), check_axes(axis)
     method = _way(via, given, axes)
-    check_floats(method, given)
+    check_dtypes(method, given)
     real = tuple(a for a in axes if lax.axis_size(a) > 1)
     if not real and not isinstance(method, ExactAllReduce):
         warnings.warn(
@@ -95,8 +99,8 @@ def reduce(
     sizes = {a: lax.axis_size(a) for a in real}
     # The body is traced when it is compiled; what it cannot do is refused here.
     tuple(method.payloads([given[i].shape for i in sized], given[0].dtype, sizes))
-    found = bound(
-        reducer(method.name),
+    found = bind_primitive(
+        all_reduce_primitive(method.name),
         [given[i] for i in sized],
         [*kept, jnp.asarray(step, jnp.int32)],
         method,
@@ -126,8 +130,8 @@ def psum_scatter(
         BadInput: as `psum`; a method without a scattering half; a dim that does not
             divide.
     """
-    method, axes = method_of(via), check_axes(axis)
-    check_floats(method, [x])
+    method, axes = resolve_algorithm(via), check_axes(axis)
+    check_dtypes(method, [x])
     devices = lax.axis_size(axes)
     if x.shape[dim] % devices:
         raise BadInput(
@@ -142,7 +146,7 @@ def psum_scatter(
     if not isinstance(method, ReduceScatterAllReduce):
         able = [
             name
-            for name, m in METHODS.items()
+            for name, m in ALL_REDUCE_ALGORITHMS.items()
             if isinstance(m, ExactAllReduce | ReduceScatterAllReduce)
         ]
         raise BadInput(
@@ -154,8 +158,12 @@ def psum_scatter(
     if devices == 1 or not x.size:
         return x
     first = jnp.moveaxis(x, dim, 0)
-    (part,) = bound(
-        scatterer(method.name), [first], [jnp.zeros((), jnp.int32)], method, axes
+    (part,) = bind_primitive(
+        reduce_scatter_primitive(method.name),
+        [first],
+        [jnp.zeros((), jnp.int32)],
+        method,
+        axes,
     )
     return jnp.moveaxis(part, 0, dim)
 
@@ -167,7 +175,7 @@ def _way(
     if via == "auto":
         via = AutoAlgorithm()
     if not isinstance(via, AutoAlgorithm):
-        return method_of(via)
+        return resolve_algorithm(via)
     sizes = {a: lax.axis_size(a) for a in axes if lax.axis_size(a) > 1}
     sized = [x for x in leaves if x.size]
     dtype = sized[0].dtype if sized else jnp.float32

@@ -47,10 +47,10 @@ def all_reduce_leaves(
     return whole
 
 
-def axes_without(axes: Axes, taken: Sequence[str | None]) -> Axes:
+def replicated_axes(axes: Axes, taken: Sequence[str | None]) -> Axes:
     """Return the axes that do not split a leaf.
 
-    >>> axes_without(("data", "fsdp", "tensor"), (None, "fsdp"))
+    >>> replicated_axes(("data", "fsdp", "tensor"), (None, "fsdp"))
     ('data', 'tensor')
     """
     return tuple(itertools.filterfalse(set(taken).__contains__, axes))

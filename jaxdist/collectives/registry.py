@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from jaxdist.collectives.algorithms.registry import ALGORITHMS
+from jaxdist.collectives.algorithms.registry import SCHEDULES
 from jaxdist.collectives.compress.bf16 import Bf16Codec
 from jaxdist.collectives.compress.block_quantization import BlockQuantizationCodec
 from jaxdist.collectives.compress.codec import Codec
@@ -27,7 +27,7 @@ from jaxdist.collectives.compress.top_k_codec import TopKCodec
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan.reduction import ReductionConfig, StatelessCompressor
 
-METHODS: Final[Mapping[str, AllReduceAlgorithm]] = MappingProxyType(
+ALL_REDUCE_ALGORITHMS: Final[Mapping[str, AllReduceAlgorithm]] = MappingProxyType(
     {
         method.name: method
         for method in (
@@ -43,20 +43,20 @@ METHODS: Final[Mapping[str, AllReduceAlgorithm]] = MappingProxyType(
             SharedTopK(),
             HierarchicalAllReduce(),
             PowerSGD(),
-            *(ScheduledAllReduce(algorithm=name) for name in ALGORITHMS),
+            *(ScheduledAllReduce(algorithm=name) for name in SCHEDULES),
         )
     }
 )
 """Every way by its name."""
 
 
-def set_up(asked: ReductionConfig) -> AllReduceAlgorithm:
+def make_algorithm(asked: ReductionConfig) -> AllReduceAlgorithm:
     """Return the method that a plan asks for, with the settings that it has.
 
-    >>> set_up(ReductionConfig(via="power", rank=2))
+    >>> make_algorithm(ReductionConfig(via="power", rank=2))
     PowerSGD(rank=2)
     """
-    method, picks = METHODS[asked.via], TopKCodec(density=asked.density)
+    method, picks = ALL_REDUCE_ALGORITHMS[asked.via], TopKCodec(density=asked.density)
     match method:
         case TwoPhaseAllReduce(codec=BlockQuantizationCodec() as codec):
             return replace(method, codec=replace(codec, block=asked.block))
@@ -71,35 +71,35 @@ def set_up(asked: ReductionConfig) -> AllReduceAlgorithm:
     return method
 
 
-def narrow(
+def make_stateless_compressor(
     via: StatelessCompressor, block: int
 ) -> tuple[AllReduceAlgorithm, Codec | None]:
     """Return a stateless way to sum, and the codec of its messages.
 
-    >>> narrow("exact", 256)
+    >>> make_stateless_compressor("exact", 256)
     (ExactAllReduce(), None)
     """
-    method = set_up(ReductionConfig(via=via, block=block))
+    method = make_algorithm(ReductionConfig(via=via, block=block))
     return method, method.codec if isinstance(method, TwoPhaseAllReduce) else None
 
 
-def method_of(via: str | AllReduceAlgorithm) -> AllReduceAlgorithm:
+def resolve_algorithm(via: str | AllReduceAlgorithm) -> AllReduceAlgorithm:
     """Return the method that a name stands for, or the method itself.
 
     Raises:
         BadInput: no method has this name.
 
-    >>> method_of("int8").name
+    >>> resolve_algorithm("int8").name
     'int8'
     """
     if isinstance(via, AllReduceAlgorithm):
         return via
-    if via in METHODS:
-        return METHODS[via]
-    near = did_you_mean(via, METHODS)
+    if via in ALL_REDUCE_ALGORITHMS:
+        return ALL_REDUCE_ALGORITHMS[via]
+    near = did_you_mean(via, ALL_REDUCE_ALGORITHMS)
     raise BadInput(
         f"no way to sum named {via}",
         rule="via is a name, or a method of jaxdist.collectives.compress",
-        values=f"via = {via}; there are {', '.join(METHODS)}, auto",
+        values=f"via = {via}; there are {', '.join(ALL_REDUCE_ALGORITHMS)}, auto",
         remedy=f'via="{near or "int8"}"',
     )

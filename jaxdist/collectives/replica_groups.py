@@ -7,12 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.core.axes import part_of
+from jaxdist.core.axes import sub_axis_name
 
 _APART: Final = "apart"
 
 
-def groups_of(axes: Iterable[str], mesh: Mapping[str, int]) -> list[list[int]]:
+def replica_groups(axes: Iterable[str], mesh: Mapping[str, int]) -> list[list[int]]:
     """List the device groups that a collective over `axes` has on this mesh."""
     names, chosen = list(mesh), set(axes)
     ids = np.arange(math.prod(mesh.values())).reshape(tuple(mesh.values()))
@@ -22,7 +22,7 @@ def groups_of(axes: Iterable[str], mesh: Mapping[str, int]) -> list[list[int]]:
     return np.transpose(ids, kept + along).reshape(-1, width).tolist()
 
 
-def axes_of_groups(
+def axes_from_groups(
     groups: Sequence[Sequence[int]], mesh: Mapping[str, int]
 ) -> tuple[str, ...]:
     """Name the axes, or parts of one, whose groups these are; empty where none match.
@@ -34,7 +34,7 @@ def axes_of_groups(
         real = [name for name, size in each.items() if size > 1 and name != _APART]
         for count in range(1, len(real) + 1):
             for axes in itertools.combinations(real, count):
-                if {frozenset(g) for g in groups_of(axes, each)} == wanted:
+                if {frozenset(g) for g in replica_groups(axes, each)} == wanted:
                     return axes
     return ()
 
@@ -48,12 +48,12 @@ def _refined(mesh: Mapping[str, int]) -> Iterator[dict[str, int]]:
     for cut, size in mesh.items():
         for devices in range(2, size):
             if size % devices == 0:
-                halves = {_APART: size // devices, part_of(cut, devices): devices}
+                halves = {_APART: size // devices, sub_axis_name(cut, devices): devices}
                 named = ({n: s} if n != cut else halves for n, s in mesh.items())
                 yield {name: s for each in named for name, s in each.items()}
 
 
-def axes_of_pairs(
+def axes_from_pairs(
     pairs: Sequence[tuple[int, int]], mesh: Mapping[str, int]
 ) -> tuple[tuple[str, ...], int]:
     """Name the axes along which a permute moves, and the devices along them."""

@@ -19,7 +19,7 @@ from jax import lax
 from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
 from jaxdist.collectives.permutes import Permute, PermuteStep, permutes
 from jaxdist.collectives.schedule_traffic import chunk_size
-from jaxdist.core.dtypes import wide
+from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
 
 AxisNames = str | tuple[str, ...]
@@ -123,7 +123,7 @@ def _received(
 def _added(own: jax.Array, got: jax.Array) -> jax.Array:
     if not _is_narrow(own.dtype):
         return own + got
-    full = wide(own.dtype)
+    full = accumulation_dtype(own.dtype)
     return (own.astype(full) + got.astype(full)).astype(own.dtype)
 
 

@@ -23,11 +23,11 @@ def chunk_size(algorithm: CollectiveSchedule, size: int) -> int:
     return -(-size // algorithm.chunks)
 
 
-def sent(algorithm: CollectiveSchedule, size: int) -> tuple[int, ...]:
+def elements_per_rank(algorithm: CollectiveSchedule, size: int) -> tuple[int, ...]:
     """Return the numbers that each rank sends, padding included.
 
     >>> from jaxdist.collectives.algorithms.rings import ring
-    >>> sent(ring(4), 100)
+    >>> elements_per_rank(ring(4), 100)
     (150, 150, 150, 150)
     """
     chunks = [0] * algorithm.ranks
@@ -38,7 +38,7 @@ def sent(algorithm: CollectiveSchedule, size: int) -> tuple[int, ...]:
     return tuple(each * count for count in chunks)
 
 
-def wire(algorithm: CollectiveSchedule, size: int, itemsize: int) -> int:
+def busiest_rank_bytes(algorithm: CollectiveSchedule, size: int, itemsize: int) -> int:
     """Return the bytes that the busiest rank sends.
 
     Args:
@@ -46,10 +46,12 @@ def wire(algorithm: CollectiveSchedule, size: int, itemsize: int) -> int:
         size: numbers in the array.
         itemsize: bytes of a number.
     """
-    return itemsize * max(sent(algorithm, size))
+    return itemsize * max(elements_per_rank(algorithm, size))
 
 
-def payload(algorithm: CollectiveSchedule, size: int, itemsize: int) -> int:
+def schedule_payload_bytes(
+    algorithm: CollectiveSchedule, size: int, itemsize: int
+) -> int:
     """Return the bytes of all permutes on one device, as a compiled program has them.
 
     Args:
@@ -57,10 +59,10 @@ def payload(algorithm: CollectiveSchedule, size: int, itemsize: int) -> int:
         size: numbers in the array.
         itemsize: bytes of a number.
     """
-    return in_permutes(algorithm, permutes(algorithm), size, itemsize)
+    return permutes_payload_bytes(algorithm, permutes(algorithm), size, itemsize)
 
 
-def in_permutes(
+def permutes_payload_bytes(
     algorithm: CollectiveSchedule,
     steps: Sequence[PermuteStep],
     size: int,

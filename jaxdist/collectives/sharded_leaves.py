@@ -15,7 +15,7 @@ from jax import lax
 from jaxdist.collectives.compress.codec import Codec
 from jaxdist.collectives.compress.method import AllReduceAlgorithm
 from jaxdist.collectives.primitives import psum_scatter
-from jaxdist.core.dtypes import wide
+from jaxdist.core.dtypes import accumulation_dtype
 
 ShardDims = Sequence[int | None]
 
@@ -67,7 +67,7 @@ def reduce_scatter(
     devices, parts = lax.axis_size(axis), list(whole)
     with jax.named_scope(f"deal_{axis}"):
         for i in _matrices(whole, dims):
-            full = whole[i].astype(wide(whole[i].dtype))
+            full = whole[i].astype(accumulation_dtype(whole[i].dtype))
             parts[i] = psum_scatter(full, axis, via, dims[i] or 0)
         for places in _vectors(whole, dims):
             rows = [whole[i].reshape(devices, -1) for i in places]
@@ -103,15 +103,15 @@ def all_gather_array(x: jax.Array, axis: str, dim: int = 0) -> jax.Array:
 def _read(x: jax.Array, axis: str, dim: int, codec: Codec) -> jax.Array:
     """Join shards from one message each."""
     front = jnp.moveaxis(x, dim, 0)
-    message = codec.pack(front.astype(wide(x.dtype)).reshape(1, -1))[0]
+    message = codec.pack(front.astype(accumulation_dtype(x.dtype)).reshape(1, -1))[0]
     got = lax.all_gather(message, axis)
-    rows = codec.unpack(got, x.size, wide(x.dtype)).astype(x.dtype)
+    rows = codec.unpack(got, x.size, accumulation_dtype(x.dtype)).astype(x.dtype)
     return jnp.moveaxis(rows.reshape(-1, *front.shape[1:]), 0, dim)
 
 
 def reduce_scatter_array(x: jax.Array, axis: str, dim: int) -> jax.Array:
     """Sum one array over an axis, in at least float32, and keep a part of a dim."""
-    full = x.astype(wide(x.dtype))
+    full = x.astype(accumulation_dtype(x.dtype))
     return lax.psum_scatter(full, axis, scatter_dimension=dim, tiled=True)
 
 

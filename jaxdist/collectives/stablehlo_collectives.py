@@ -13,10 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from jaxdist.collectives.hlo_collectives import KINDS, CollectiveOp
-from jaxdist.collectives.replica_groups import axes_of_groups, axes_of_pairs
+from jaxdist.collectives.hlo_collectives import COLLECTIVE_KINDS, CollectiveOp
+from jaxdist.collectives.replica_groups import axes_from_groups, axes_from_pairs
 
-_KINDS: Final = {f"stablehlo.{kind.replace('-', '_')}": kind for kind in KINDS}
+_KINDS: Final = {
+    f"stablehlo.{kind.replace('-', '_')}": kind for kind in COLLECTIVE_KINDS
+}
 _CHOICES: Final = ("stablehlo.case", "stablehlo.if")
 _PLACE: Final = re.compile(r'"([^"]*)":(\d+)')
 _NAME: Final = re.compile(r'loc\("([^"]*)"')
@@ -74,7 +76,7 @@ class _Program:
 
     def _loop(self, op: Any) -> Iterator[CollectiveOp]:
         """Yield what a loop moves: its condition runs once more than its body."""
-        known = trips_of(op)
+        known = loop_trip_count(op)
         times = 1 if known is None else known
         asked, body = op.regions
         for region, runs in ((asked, times + (known is not None)), (body, times)):
@@ -90,10 +92,10 @@ class _Program:
         kind = _KINDS[op.name]
         if kind == "collective-permute":
             pairs = np.asarray(op.attributes["source_target_pairs"]).tolist()
-            axes, group = axes_of_pairs(pairs, self._mesh)
+            axes, group = axes_from_pairs(pairs, self._mesh)
         else:
             groups = np.asarray(op.attributes["replica_groups"]).tolist()
-            axes, group = axes_of_groups(groups, self._mesh), len(groups[0])
+            axes, group = axes_from_groups(groups, self._mesh), len(groups[0])
         if group == 1:  # a device alone moves nothing
             return
         place = str(op.location)
@@ -108,7 +110,7 @@ class _Program:
         )
 
 
-def trips_of(loop: Any) -> int | None:
+def loop_trip_count(loop: Any) -> int | None:
     """Return how often a loop runs, where that is written in the program.
 
     It is where a counter starts at a constant, goes up by a constant and is compared

@@ -31,7 +31,7 @@ def check_axes(axis: str | Sequence[str]) -> Axes:
     return axes
 
 
-def check_floats(method: AllReduceAlgorithm, leaves: Sequence[jax.Array]) -> None:
+def check_dtypes(method: AllReduceAlgorithm, leaves: Sequence[jax.Array]) -> None:
     """Refuse numbers that a method cannot sum.
 
     Raises:

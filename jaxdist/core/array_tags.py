@@ -2,7 +2,7 @@
 
 from typing import Final
 
-MADE: Final = "made"
+LAYER_OUTPUT: Final = "made"
 """What a layer returns."""
-INNER: Final = "inner"
+INNER_ACTIVATION: Final = "inner"
 """An array inside of a layer that its backward pass reads."""

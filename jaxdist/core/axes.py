@@ -21,26 +21,26 @@ SPATIAL_AXES: Final = ("spatial_d", "spatial_h", "spatial_w")
 """Axes along which one sample is divided in depth, height and width."""
 
 
-def part_of(axis: str, devices: int) -> str:
+def sub_axis_name(axis: str, devices: int) -> str:
     """Name the groups of so many neighbours along an axis, where a sum stays inside.
 
-    >>> part_of("data", 4)
+    >>> sub_axis_name("data", 4)
     'data[4]'
     """
     return f"{axis}[{devices}]"
 
 
-def part_size(name: str) -> int | None:
-    """Return the devices in a group that `part_of` named; None for a whole axis.
+def sub_axis_size(name: str) -> int | None:
+    """Return the devices in a group that `sub_axis_name` named; None for a whole axis.
 
-    >>> part_size("data[4]"), part_size("data")
+    >>> sub_axis_size("data[4]"), sub_axis_size("data")
     (4, None)
     """
     _, bracket, size = name.rstrip("]").partition("[")
     return int(size) if bracket else None
 
 
-def spatial_axes_of(rank: int) -> tuple[str, ...]:
+def spatial_axes(rank: int) -> tuple[str, ...]:
     """Name the spatial axis of each spatial dim of a channels-last array.
 
     Args:
@@ -50,9 +50,9 @@ def spatial_axes_of(rank: int) -> tuple[str, ...]:
         One axis name for each dim between batch and channels; empty where there are
         none (tokens, labels).
 
-    >>> spatial_axes_of(4)
+    >>> spatial_axes(4)
     ('spatial_h', 'spatial_w')
-    >>> spatial_axes_of(5)
+    >>> spatial_axes(5)
     ('spatial_d', 'spatial_h', 'spatial_w')
     """
     spatial = max(rank - 2, 0)

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 
-def wide(dtype: Any) -> np.dtype[Any]:
+def accumulation_dtype(dtype: Any) -> np.dtype[Any]:
     """Return float32, or `dtype` where that is wider.
 
-    >>> wide("float16"), wide("float64")
+    >>> accumulation_dtype("float16"), accumulation_dtype("float64")
     (dtype('float32'), dtype('float64'))
     """
     given = np.dtype(dtype)

@@ -70,7 +70,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     return near[0] if near else None
 
 
-def not_one_of(what: str, name: str, known: Iterable[str], otherwise: str) -> BadInput:
+def unknown_name_error(
+    what: str, name: str, known: Iterable[str], otherwise: str
+) -> BadInput:
     """Return the refusal of a name that is none of those that are known.
 
     Args:
@@ -79,7 +81,7 @@ def not_one_of(what: str, name: str, known: Iterable[str], otherwise: str) -> Ba
         known: those that there are.
         otherwise: the remedy where none of them is near.
 
-    >>> print(not_one_of("pace", "step", ["steps", "ranks"], "ranks").text())
+    >>> print(unknown_name_error("pace", "step", ["steps", "ranks"], "ranks").text())
     no pace named step
       rule     one of steps, ranks
       remedy   did you mean steps?

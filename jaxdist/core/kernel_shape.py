@@ -6,7 +6,7 @@ from typing import Final, Literal
 KernelKind = Literal["product", "convolution"]
 
 
-KINDS: Final[tuple[KernelKind, ...]] = ("product", "convolution")
+KERNEL_KINDS: Final[tuple[KernelKind, ...]] = ("product", "convolution")
 
 
 @dataclass(frozen=True, kw_only=True)

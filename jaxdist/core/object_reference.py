@@ -21,18 +21,20 @@ _PREFIX: Final = "_jaxdist_file_"
 may well be called input.py."""
 
 
-def is_named(name: str) -> bool:
+def is_object_reference(name: str) -> bool:
     """Tell whether a name is that of a function or class in a file or module.
 
-    >>> is_named("my.py:Net"), is_named("imagenet2012:5.1.0"), is_named("resnet50")
+    >>> texts = "my.py:Net", "imagenet2012:5.1.0", "resnet50"
+    >>> tuple(is_object_reference(text) for text in texts)
     (True, False, False)
     """
     home, _, function = name.rpartition(":")
     return bool(home) and function.isidentifier()
 
 
-def name_of(thing: Callable[..., Any]) -> str:
-    """Name a function or class of a file or module, so that `find` finds it again.
+def object_reference(thing: Callable[..., Any]) -> str:
+    """Name a function or class of a file or module, so that `resolve_object` finds it
+    again.
 
     Args:
         thing: stands at the top of its file; a file that is no part of a package is
@@ -41,7 +43,7 @@ def name_of(thing: Callable[..., Any]) -> str:
     Raises:
         BadInput: it stands inside another function, or was typed into a prompt.
 
-    >>> name_of(did_you_mean)
+    >>> object_reference(did_you_mean)
     'jaxdist.core.errors:did_you_mean'
     """
     module = sys.modules.get(thing.__module__)
@@ -54,7 +56,7 @@ def name_of(thing: Callable[..., Any]) -> str:
     return f"{Path(str(module.__file__)).resolve()}:{thing.__qualname__}"
 
 
-def find(name: str) -> Any:
+def resolve_object(name: str) -> Any:
     """Return the function or class of a name.
 
     Args:
@@ -64,7 +66,7 @@ def find(name: str) -> Any:
         BadInput: there is no such file, module or function, or the file fails.
     """
     home, _, function = name.rpartition(":")
-    module = load_file(Path(home)) if home.endswith(".py") else _imported(home)
+    module = load_module(Path(home)) if home.endswith(".py") else _imported(home)
     if hasattr(module, function):
         return getattr(module, function)
     near = did_you_mean(function, [n for n in vars(module) if not n.startswith("_")])
@@ -76,7 +78,9 @@ def find(name: str) -> Any:
     )
 
 
-def call(name: str, make: Callable[..., Any], *args: Any, **how: Any) -> Any:
+def call_user_function(
+    name: str, make: Callable[..., Any], *args: Any, **how: Any
+) -> Any:
     """Call a function of somebody's own; its errors are told as bad input.
 
     Raises:
@@ -91,7 +95,7 @@ def call(name: str, make: Callable[..., Any], *args: Any, **how: Any) -> Any:
         raise _failed(file, error, make.__name__) from error
 
 
-def load_file(path: Path) -> ModuleType:
+def load_module(path: Path) -> ModuleType:
     """Load a Python file; the same file is loaded once unless it changes.
 
     Raises:
@@ -117,7 +121,7 @@ def load_file(path: Path) -> ModuleType:
     return module
 
 
-def loaded_files() -> tuple[ModuleType, ...]:
+def file_modules() -> tuple[ModuleType, ...]:
     """Return the modules that were loaded from files: nobody can import them."""
     return tuple(m for name, m in sys.modules.items() if name.startswith(_PREFIX))
 

@@ -14,7 +14,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 
 
-def with_fewer(plan: Plan, count: int, planned: int) -> Plan:
+def resize_plan(plan: Plan, count: int, planned: int) -> Plan:
     """Return the plan for fewer processes, with as many devices each.
 
     Args:
@@ -26,7 +26,7 @@ def with_fewer(plan: Plan, count: int, planned: int) -> Plan:
         BadInput: the axes that deal out the batch have no such part.
 
     >>> from jaxdist.core.plan import MeshShape
-    >>> with_fewer(Plan(mesh=MeshShape(data=8, tensor=2)), 3, 4).title
+    >>> resize_plan(Plan(mesh=MeshShape(data=8, tensor=2)), 3, 4).title
     'data 6 x tensor 2'
     """
     mesh = plan.mesh

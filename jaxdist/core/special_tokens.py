@@ -2,11 +2,11 @@
 
 from typing import Final
 
-PADDING: Final = 0
+PAD_ID: Final = 0
 """Fills a caption up to the length of the batch; never asked for."""
-BEGIN: Final = 1
+BOS_ID: Final = 1
 """Stands before the first word."""
-END: Final = 2
+EOS_ID: Final = 2
 """Stands behind the last word, and is asked for."""
-SIGNS: Final = ("<padding>", "<begin>", "<end>")
+SPECIAL_TOKENS: Final = ("<padding>", "<begin>", "<end>")
 """What stands for them in a vocabulary, in this order, before its words."""

@@ -38,7 +38,9 @@ def check_fields(tree: object, known: Iterable[str], where: str) -> None:
             )
 
 
-def required(tree: Mapping[str, Any], keys: Iterable[str], where: str) -> None:
+def check_required_fields(
+    tree: Mapping[str, Any], keys: Iterable[str], where: str
+) -> None:
     """Refuse a table that lacks a field.
 
     Raises:
@@ -87,7 +89,9 @@ def check_range(
     )
 
 
-def read_table(path: Path, *, what: str, holds: str, option: str, page: str) -> Any:
+def load_yaml_mapping(
+    path: Path, *, what: str, holds: str, option: str, page: str
+) -> Any:
     """Read a file as a table.
 
     Args:

@@ -13,7 +13,7 @@ from jaxdist.collectives import sharded_leaves
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def joined(x: jax.Array, dim: int, axis: str) -> jax.Array:
+def all_gather_dim(x: jax.Array, dim: int, axis: str) -> jax.Array:
     """Join the slices of all devices; floats of 16 bits as bits.
 
     Backward the gradients of all devices are summed, in at least float32, and each
@@ -28,18 +28,18 @@ def joined(x: jax.Array, dim: int, axis: str) -> jax.Array:
 
 
 def _forward(x: jax.Array, dim: int, axis: str) -> tuple[jax.Array, None]:
-    return joined(x, dim, axis), None
+    return all_gather_dim(x, dim, axis), None
 
 
 def _backward(dim: int, axis: str, saved: None, ct: jax.Array) -> tuple[jax.Array]:
     return (sharded_leaves.reduce_scatter_array(ct, axis, dim).astype(ct.dtype),)
 
 
-joined.defvjp(_forward, _backward)
+all_gather_dim.defvjp(_forward, _backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
-def exchanged(x: jax.Array, give: int, take: int, axis: str) -> jax.Array:
+def all_to_all_dims(x: jax.Array, give: int, take: int, axis: str) -> jax.Array:
     """Give slices of one dim away and take those of another; 16-bit floats as bits.
 
     Args:
@@ -55,14 +55,16 @@ def exchanged(x: jax.Array, give: int, take: int, axis: str) -> jax.Array:
     return lax.bitcast_convert_type(moved, x.dtype)
 
 
-def _gave(x: jax.Array, give: int, take: int, axis: str) -> tuple[jax.Array, None]:
-    return exchanged(x, give, take, axis), None
+def _all_to_all_forward(
+    x: jax.Array, give: int, take: int, axis: str
+) -> tuple[jax.Array, None]:
+    return all_to_all_dims(x, give, take, axis), None
 
 
-def _given_back(
+def _all_to_all_backward(
     give: int, take: int, axis: str, saved: None, ct: jax.Array
 ) -> tuple[jax.Array]:
-    return (exchanged(ct, take, give, axis),)
+    return (all_to_all_dims(ct, take, give, axis),)
 
 
-exchanged.defvjp(_gave, _given_back)
+all_to_all_dims.defvjp(_all_to_all_forward, _all_to_all_backward)

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from jaxdist.core.array_tags import INNER
-from jaxdist.core.dtypes import wide
+from jaxdist.core.array_tags import INNER_ACTIVATION
+from jaxdist.core.dtypes import accumulation_dtype
 
 
 def causal_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
@@ -30,14 +30,16 @@ def causal_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.
     """
     samples, count, heads, features = query.shape
     grouped = query.reshape(samples, count, key.shape[2], -1, features)
-    full = wide(query.dtype)
+    full = accumulation_dtype(query.dtype)
     scores = jnp.einsum(
         "btkgd,bskd->bkgts", grouped, key, preferred_element_type=full
     ) / math.sqrt(features)
     seen = jnp.tril(jnp.ones((count, count), bool))
-    spread = checkpoint_name(jax.nn.softmax(jnp.where(seen, scores, -jnp.inf)), INNER)
+    spread = checkpoint_name(
+        jax.nn.softmax(jnp.where(seen, scores, -jnp.inf)), INNER_ACTIVATION
+    )
     weights = spread.astype(value.dtype)
     if weights.dtype != spread.dtype:
-        weights = checkpoint_name(weights, INNER)
+        weights = checkpoint_name(weights, INNER_ACTIVATION)
     read = jnp.einsum("bkgts,bskd->btkgd", weights, value)
     return read.reshape(samples, count, heads, features)

@@ -8,9 +8,9 @@ import jax
 from flax import nnx
 
 from jaxdist.layers.dropout import Dropout, Noise
-from jaxdist.layers.halo import Split, own_samples
-from jaxdist.layers.spatial_gather import Gather, put_gather
-from jaxdist.layers.tensor_role import Roles, use_of
+from jaxdist.layers.halo import Split, local_samples
+from jaxdist.layers.spatial_gather import Gather, insert_gather
+from jaxdist.layers.tensor_role import Roles, role_key
 
 
 def bind(
@@ -35,7 +35,7 @@ def bind(
         gather: what is put there.
     """
     if until:
-        put_gather(model, until, gather)
+        insert_gather(model, until, gather)
     for path, layer in nnx.iter_modules(model):
         name = ".".join(map(str, path))
         if hasattr(layer, "scope"):
@@ -43,11 +43,11 @@ def bind(
         if name in roles and hasattr(layer, "role"):
             layer.role = roles[name]
         if hasattr(layer, "attended"):
-            layer.attended = roles.get(use_of(name, "attend"))
+            layer.attended = roles.get(role_key(name, "attend"))
         if name in splits and hasattr(layer, "split"):
             layer.split = splits[name]
         if isinstance(layer, Dropout) and key is not None and ids is not None:
             # The path, not a counter: a stage that holds half the model draws alike.
             own = jax.random.fold_in(key, zlib.crc32(name.encode()) & 0x7FFFFFFF)
-            mine = own_samples(ids, layer.split.samples)
+            mine = local_samples(ids, layer.split.samples)
             layer.noise = nnx.data(Noise(own, mine))

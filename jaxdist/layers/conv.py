@@ -7,9 +7,9 @@ from flax import nnx
 
 from jaxdist.layers.halo import Rows, Split
 from jaxdist.layers.halo_conv import halo_conv
-from jaxdist.layers.tensor_role import Role, entered, left, own_groups
-from jaxdist.layers.valid_rows import cut_windows
-from jaxdist.layers.window import Windows, windows_over
+from jaxdist.layers.tensor_role import Role, combine_output, local_groups, local_input
+from jaxdist.layers.valid_rows import prepare_windows
+from jaxdist.layers.window import Windows, make_windows
 
 
 class Conv(nnx.Conv):
@@ -40,11 +40,11 @@ class Conv(nnx.Conv):
             x, kernel, bias = self.promote_dtype(
                 (inputs, kernel, bias), dtype=self.dtype
             )
-            groups = own_groups(self.role, self.feature_group_count)
-            x = entered(x, self.role, self.feature_group_count)
-            x, windows = cut_windows(self, x)
+            groups = local_groups(self.role, self.feature_group_count)
+            x = local_input(x, self.role, self.feature_group_count)
+            x, windows = prepare_windows(self, x)
             y = halo_conv(x, kernel, windows, groups)
-            return left(y, self.role, bias)
+            return combine_output(y, self.role, bias)
 
     def windows(self, rows: Rows) -> Windows:
         """Return how the kernel passes over each dim of a whole image.
@@ -52,6 +52,6 @@ class Conv(nnx.Conv):
         Args:
             rows: real rows of the image along each dim between batch and channels.
         """
-        return windows_over(
+        return make_windows(
             rows, self.kernel_size, self.strides, self.padding, self.kernel_dilation
         )

@@ -65,7 +65,7 @@ def input_gradient(
         pads.append((first, window.rows + reach - spread - first))
     return lax.conv_general_dilated(
         dy,
-        _reverse(kernel, groups),
+        _transpose_kernel(kernel, groups),
         (1,) * len(windows),
         pads,
         lhs_dilation=[w.stride for w in windows],
@@ -121,7 +121,7 @@ def _features_first(x: jax.Array, groups: int) -> jax.Array:
     return turned.reshape(features // groups, *rows, groups * samples)
 
 
-def _reverse(kernel: jax.Array, groups: int) -> jax.Array:
+def _transpose_kernel(kernel: jax.Array, groups: int) -> jax.Array:
     """Turn `[..., I/g, O]` into the kernel `[..., O/g, I]` of the transposed map."""
     *taps, features_in, features = kernel.shape
     flipped = lax.rev(kernel, tuple(range(len(taps))))

@@ -10,7 +10,7 @@ from flax import nnx
 from jax import lax
 
 from jaxdist.layers.halo import Rows, Split
-from jaxdist.layers.tensor_role import AXIS, TOKENS, Role, own_slice
+from jaxdist.layers.tensor_role import TENSOR_AXIS, TOKEN_DIM, Role, local_slice
 
 
 @jax.tree_util.register_dataclass
@@ -67,20 +67,20 @@ class Dropout(nnx.Dropout):
         Where the channels are this device's slice, the bits of all are drawn and cut
         alike.
         """
-        split = {TOKENS: AXIS} if self.role == "own" else self.split.dims(x)
-        at = _positions(x, self.split.real(x), split).reshape(-1)
+        split = {TOKEN_DIM: TENSOR_AXIS} if self.role == "own" else self.split.dims(x)
+        at = _position_index(x, self.split.real(x), split).reshape(-1)
         fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
         samples = fold(noise.key, noise.ids)
         keys = jax.vmap(lambda sample: fold(sample, at))(samples)
         sliced = self.role == "inner"
-        channels = x.shape[-1] * (lax.axis_size(AXIS) if sliced else 1)
+        channels = x.shape[-1] * (lax.axis_size(TENSOR_AXIS) if sliced else 1)
         draw = jax.vmap(jax.vmap(lambda k: jax.random.bits(k, (channels,), jnp.uint32)))
         threshold = jnp.uint32(min(int((1.0 - self.rate) * 2**32), 2**32 - 1))
         keep = draw(keys) < threshold
-        return (own_slice(keep, x.shape[-1]) if sliced else keep).reshape(x.shape)
+        return (local_slice(keep, x.shape[-1]) if sliced else keep).reshape(x.shape)
 
 
-def _positions(x: jax.Array, rows: Rows, split: Mapping[int, str]) -> jax.Array:
+def _position_index(x: jax.Array, rows: Rows, split: Mapping[int, str]) -> jax.Array:
     """Return each position's place in the whole image, row-major, int32 [...]."""
     place = jnp.zeros(x.shape[1:-1], jnp.int32)
     for dim, whole in enumerate(rows, start=1):

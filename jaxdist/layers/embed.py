@@ -8,15 +8,15 @@ from flax import nnx
 from jax import lax
 
 from jaxdist.layers.tensor_role import (
-    AXIS,
+    TENSOR_AXIS,
     Role,
-    gathered,
-    own_slice,
-    scattered,
-    summed,
+    local_slice,
+    tensor_all_gather,
+    tensor_all_reduce,
+    tensor_reduce_scatter,
 )
 
-SLICED: Final = ("vocabulary", "lookup")
+ROW_SPLIT_ROLES: Final = ("vocabulary", "lookup")
 """Roles of which a device has a slice of the rows."""
 
 
@@ -35,18 +35,26 @@ class Embed(nnx.Embed):
         """Map tokens int `[B, ...]` to vectors `[B, ..., C]`."""
         with jax.named_scope(self.scope or "Embed"):
             if self.role == "own":
-                inputs = own_slice(inputs, inputs.shape[-1] // lax.axis_size(AXIS))
-            if self.role not in SLICED:
+                inputs = local_slice(
+                    inputs, inputs.shape[-1] // lax.axis_size(TENSOR_AXIS)
+                )
+            if self.role not in ROW_SPLIT_ROLES:
                 return super().__call__(inputs, out_sharding)
             rows = self.embedding[...].shape[0]
-            row = inputs - (lax.axis_index(AXIS) * rows).astype(inputs.dtype)
+            row = inputs - (lax.axis_index(TENSOR_AXIS) * rows).astype(inputs.dtype)
             mine = (row >= 0) & (row < rows)
             found = super().__call__(jnp.clip(row, 0, rows - 1))
             part = jnp.where(mine[..., None], found, jnp.zeros_like(found))
-            return summed(part) if self.role == "vocabulary" else scattered(part)
+            return (
+                tensor_all_reduce(part)
+                if self.role == "vocabulary"
+                else tensor_reduce_scatter(part)
+            )
 
     def attend(self, query: jax.Array, out_sharding: Any = None) -> jax.Array:
         """Map vectors `[B, ..., C]` to their likeness to each row `[B, ..., rows]`."""
         with jax.named_scope(self.scope or "Embed"):
             likeness: jax.Array = super().attend(query, out_sharding)
-            return gathered(likeness) if self.attended == "filter" else likeness
+            return (
+                tensor_all_gather(likeness) if self.attended == "filter" else likeness
+            )

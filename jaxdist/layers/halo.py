@@ -13,17 +13,17 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdist.core.axes import SPATIAL_AXES, spatial_axes_of
-from jaxdist.layers.manual_axes import manual, manual_sizes
-from jaxdist.layers.window import whole_shape
+from jaxdist.core.axes import SPATIAL_AXES, spatial_axes
+from jaxdist.layers.manual_axes import manual_axes, manual_axis_sizes
+from jaxdist.layers.window import global_shape
 
 Pairs = tuple[tuple[int, int], ...]
 
-PIPE: Final = "pipe"
+PIPE_AXIS: Final = "pipe"
 """The axis along which devices may do different work."""
 
 
-def exchange(
+def halo_exchange(
     x: jax.Array, dim: int, lo: int, hi: int, axis: str, fill: float = 0.0
 ) -> jax.Array:
     """Extend a block by rows of its neighbours along a manual axis.
@@ -39,8 +39,8 @@ def exchange(
     Returns:
         The block with `lo + hi` more rows along `dim`.
     """
-    before = _pieces(x, dim, lo, axis, +1, fill)
-    behind = _pieces(x, dim, hi, axis, -1, fill)
+    before = _fetch_rows(x, dim, lo, axis, +1, fill)
+    behind = _fetch_rows(x, dim, hi, axis, -1, fill)
     if hi < 0:
         x = lax.slice_in_dim(x, 0, x.shape[dim] + hi, axis=dim)
     if not before and not behind:
@@ -48,23 +48,23 @@ def exchange(
     return lax.concatenate([*reversed(before), x, *behind], dim)
 
 
-def hops(rows: int, block: int) -> Iterator[tuple[int, int]]:
+def halo_hops(rows: int, block: int) -> Iterator[tuple[int, int]]:
     """Yield how rows of a halo are fetched: blocks from here, and rows of that block.
 
-    >>> list(hops(5, 2)), list(hops(-1, 2))
+    >>> list(halo_hops(5, 2)), list(halo_hops(-1, 2))
     ([(1, 2), (2, 2), (3, 1)], [])
     """
     for hop, start in enumerate(range(0, rows, block), start=1):
         yield hop, min(rows - start, block)
 
 
-def _pieces(
+def _fetch_rows(
     x: jax.Array, dim: int, rows: int, axis: str, sign: int, fill: float
 ) -> list[jax.Array]:
     """Fetch `rows` rows, nearest neighbour first, a hop a block."""
     devices, block = lax.axis_size(axis), x.shape[dim]
     pieces: list[jax.Array] = []
-    for hop, take in hops(rows, block):
+    for hop, take in halo_hops(rows, block):
         start = block - take if sign > 0 else 0
         edge = lax.slice_in_dim(x, start, start + take, axis=dim)
         pieces.append(_send(edge, axis, sign * hop, devices, fill))
@@ -76,7 +76,7 @@ def _send(edge: jax.Array, axis: str, hop: int, devices: int, fill: float) -> ja
     pairs = tuple((i, i + hop) for i in range(devices) if 0 <= i + hop < devices)
     if not pairs:
         return jnp.full_like(edge, fill)
-    got = _move(edge, axis, pairs)
+    got = _permute(edge, axis, pairs)
     if fill == 0.0:  # a permute leaves zeros where nobody sends
         return got
     lacks = lax.axis_index(axis) - hop
@@ -85,21 +85,21 @@ def _send(edge: jax.Array, axis: str, hop: int, devices: int, fill: float) -> ja
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _move(x: jax.Array, axis: str, pairs: Pairs) -> jax.Array:
+def _permute(x: jax.Array, axis: str, pairs: Pairs) -> jax.Array:
     """Permute; 16-bit floats travel as their bits, which no backend widens."""
     if x.dtype.itemsize != 2:
-        return _permuted(x, axis, pairs)
+        return _permute_or_gather(x, axis, pairs)
     bits = lax.bitcast_convert_type(x, jnp.uint16)
-    return lax.bitcast_convert_type(_permuted(bits, axis, pairs), x.dtype)
+    return lax.bitcast_convert_type(_permute_or_gather(bits, axis, pairs), x.dtype)
 
 
-def _permuted(x: jax.Array, axis: str, pairs: Pairs) -> jax.Array:
+def _permute_or_gather(x: jax.Array, axis: str, pairs: Pairs) -> jax.Array:
     """Permute, where stages do different work by a gather.
 
     On CPUs a permute waits for every device of the program, and other stages do not
     come to it; a gather waits for its own group alone.
     """
-    if not manual((PIPE,)):
+    if not manual_axes((PIPE_AXIS,)):
         return lax.ppermute(x, axis, pairs)
     sources = dict.fromkeys(range(lax.axis_size(axis)), -1)
     sources |= {receiver: sender for sender, receiver in pairs}
@@ -108,15 +108,17 @@ def _permuted(x: jax.Array, axis: str, pairs: Pairs) -> jax.Array:
     return jnp.where(source >= 0, got, jnp.zeros_like(got))
 
 
-def _moved(x: jax.Array, axis: str, pairs: Pairs) -> tuple[jax.Array, None]:
-    return _move(x, axis, pairs), None
+def _permute_forward(x: jax.Array, axis: str, pairs: Pairs) -> tuple[jax.Array, None]:
+    return _permute(x, axis, pairs), None
 
 
-def _move_back(axis: str, pairs: Pairs, saved: None, ct: jax.Array) -> tuple[jax.Array]:
-    return (_move(ct, axis, tuple((b, a) for a, b in pairs)),)
+def _permute_backward(
+    axis: str, pairs: Pairs, saved: None, ct: jax.Array
+) -> tuple[jax.Array]:
+    return (_permute(ct, axis, tuple((b, a) for a, b in pairs)),)
 
 
-_move.defvjp(_moved, _move_back)
+_permute.defvjp(_permute_forward, _permute_backward)
 
 
 Rows = tuple[int, ...]
@@ -141,18 +143,20 @@ class Split:
 
     def dims(self, x: jax.Array) -> dict[int, str]:
         """Return {dim: axis} of the dims of `x [B, ..., C]` that are cut."""
-        here = manual_sizes().keys() & self.axes
-        names = enumerate(spatial_axes_of(x.ndim), start=1)
+        here = manual_axis_sizes().keys() & self.axes
+        names = enumerate(spatial_axes(x.ndim), start=1)
         return {dim: name for dim, name in names if name in here}
 
     def real(self, x: jax.Array) -> Rows:
         """Return the real rows of the image that `x [B, ..., C]` is a block of."""
-        return self.rows or whole_shape(x.shape, self.dims(x), manual_sizes())[1:-1]
+        return (
+            self.rows or global_shape(x.shape, self.dims(x), manual_axis_sizes())[1:-1]
+        )
 
 
-def own_samples(x: jax.Array, axes: Iterable[str]) -> jax.Array:
+def local_samples(x: jax.Array, axes: Iterable[str]) -> jax.Array:
     """Cut this device's samples out of `x [B, ...]`, dealt out over manual axes."""
-    if not (here := manual(axes)):
+    if not (here := manual_axes(axes)):
         return x
     size = x.shape[0] // lax.axis_size(here)
     return lax.dynamic_slice_in_dim(x, lax.axis_index(here) * size, size)

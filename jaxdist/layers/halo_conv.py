@@ -46,7 +46,7 @@ def halo_conv(
     Returns:
         The block of the output, `[B, ..., C_out]`.
     """
-    return convolve(_extend(x, windows), kernel, _extended(windows), groups)
+    return convolve(_extend(x, windows), kernel, _extended_windows(windows), groups)
 
 
 def _forward(
@@ -61,7 +61,7 @@ def _forward(
         groups: as in `halo_conv`.
     """
     wide = _extend(x.value, windows)
-    y = convolve(wide, kernel.value, _extended(windows), groups)
+    y = convolve(wide, kernel.value, _extended_windows(windows), groups)
     return y, (
         wide if kernel.perturbed else None,
         kernel.value if x.perturbed else None,
@@ -75,7 +75,7 @@ def _backward(
     dx = None if kernel is None else _input_gradient(dy, kernel, windows, groups)
     if wide is None:
         return dx, None
-    return dx, kernel_gradient(wide, dy, _extended(windows), groups)
+    return dx, kernel_gradient(wide, dy, _extended_windows(windows), groups)
 
 
 halo_conv.defvjp(_forward, _backward, symbolic_zeros=True)
@@ -85,11 +85,11 @@ def _extend(x: jax.Array, windows: Windows) -> jax.Array:
     """Add the halo along split dims; the others are padded by the convolution."""
     for dim, window in enumerate(windows, start=1):
         if window.axis is not None:
-            x = halo.exchange(x, dim, *window.pads, window.axis)
+            x = halo.halo_exchange(x, dim, *window.pads, window.axis)
     return x
 
 
-def _extended(windows: Windows) -> Windows:
+def _extended_windows(windows: Windows) -> Windows:
     """Return the windows over a block and its halos."""
     return tuple(
         replace(w, rows=w.rows + sum(w.pads), pads=(0, 0)) if w.axis else w
@@ -105,7 +105,7 @@ def _input_gradient(
     for dim, window in enumerate(windows, start=1):
         if window.axis is not None:
             before, behind = gradient_halo(window)
-            dy = halo.exchange(dy, dim, before, behind, window.axis)
+            dy = halo.halo_exchange(dy, dim, before, behind, window.axis)
             lo = window.pads[0] + before * window.stride
             over[dim - 1] = replace(window, pads=(lo, window.pads[1]))
     return input_gradient(dy, kernel, tuple(over), groups)

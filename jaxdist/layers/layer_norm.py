@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from jaxdist.core.dtypes import wide
-from jaxdist.layers.tensor_role import Role, whole_tokens
+from jaxdist.core.dtypes import accumulation_dtype
+from jaxdist.layers.tensor_role import Role, gather_tokens
 
 
 class LayerNorm(nnx.LayerNorm):
@@ -25,11 +25,11 @@ class LayerNorm(nnx.LayerNorm):
         Raises:
             TypeError: a mask; a token is there whole or not at all.
         """
-        _refuse_mask(mask)
+        _reject_mask(mask)
         with jax.named_scope(self.scope or "LayerNorm"):
-            full = x.astype(wide(x.dtype))
+            full = x.astype(accumulation_dtype(x.dtype))
             centred = full - full.mean(-1, keepdims=True)
-            return whole_tokens(_scaled(self, centred, x.dtype), self.role)
+            return gather_tokens(_rms_scale(self, centred, x.dtype), self.role)
 
 
 class RMSNorm(nnx.RMSNorm):
@@ -50,13 +50,13 @@ class RMSNorm(nnx.RMSNorm):
         Raises:
             TypeError: a mask; a token is there whole or not at all.
         """
-        _refuse_mask(mask)
+        _reject_mask(mask)
         with jax.named_scope(self.scope or "RMSNorm"):
-            y = _scaled(self, x.astype(wide(x.dtype)), x.dtype)
-            return whole_tokens(y, self.role)
+            y = _rms_scale(self, x.astype(accumulation_dtype(x.dtype)), x.dtype)
+            return gather_tokens(y, self.role)
 
 
-def _scaled(norm: LayerNorm | RMSNorm, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
+def _rms_scale(norm: LayerNorm | RMSNorm, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """Divide by the root of the mean square, then scale, and shift where it does."""
     square = jnp.square(x).mean(-1, keepdims=True)
     y = x * lax.rsqrt(square + norm.epsilon)
@@ -67,6 +67,6 @@ def _scaled(norm: LayerNorm | RMSNorm, x: jax.Array, dtype: jnp.dtype) -> jax.Ar
     return y.astype(norm.dtype or dtype)
 
 
-def _refuse_mask(mask: jax.Array | None) -> None:
+def _reject_mask(mask: jax.Array | None) -> None:
     if mask is not None:
         raise TypeError("a norm of tokens takes no mask")

@@ -6,7 +6,7 @@ import jax
 from flax import nnx
 from jax import lax
 
-from jaxdist.layers.tensor_role import Role, entered, left
+from jaxdist.layers.tensor_role import Role, combine_output, local_input
 
 
 class Linear(nnx.Linear):
@@ -28,7 +28,7 @@ class Linear(nnx.Linear):
             x, kernel, bias = self.promote_dtype(
                 (inputs, self.kernel[...], bias), dtype=self.dtype
             )
-            x = entered(x, self.role)
+            x = local_input(x, self.role)
             y = lax.dot_general(
                 x,
                 kernel,
@@ -36,4 +36,4 @@ class Linear(nnx.Linear):
                 precision=self.precision,
                 preferred_element_type=self.preferred_element_type,
             )
-            return left(y, self.role, bias)
+            return combine_output(y, self.role, bias)

@@ -5,7 +5,7 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
-from jaxdist.core.dtypes import wide
+from jaxdist.core.dtypes import accumulation_dtype
 
 
 class LocalResponseNorm(nnx.Module):
@@ -27,7 +27,7 @@ class LocalResponseNorm(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Normalise `x [B, ..., C]`."""
         with jax.named_scope(self.scope or "LocalResponseNorm"):
-            full, others = x.astype(wide(x.dtype)), (1,) * (x.ndim - 1)
+            full, others = x.astype(accumulation_dtype(x.dtype)), (1,) * (x.ndim - 1)
             near = lax.reduce_window(
                 full * full,
                 np.zeros((), full.dtype),

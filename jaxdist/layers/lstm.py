@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from jaxdist.core.dtypes import wide
-from jaxdist.layers.tensor_role import Role, left
+from jaxdist.core.dtypes import accumulation_dtype
+from jaxdist.layers.tensor_role import Role, combine_output
 
 Carry = tuple[jax.Array, jax.Array]
 """What a step hands to the next: outputs `[B, H]`, cells of its own units `[B, H]`."""
@@ -72,23 +72,23 @@ class LSTM(nnx.Module):
 
             def step(carry: Carry, read: jax.Array) -> tuple[Carry, jax.Array]:
                 gates = read + jnp.einsum("bk,kgh->bgh", carry[0], recurrent)
-                output, cell = _step(gates, carry[1])
-                output = left(output, self.role, None)
+                output, cell = _update_cell(gates, carry[1])
+                output = combine_output(output, self.role, None)
                 return (output, cell), output
 
-            begin = carry or _zeros(read, recurrent.shape[0])
+            begin = carry or _initial_carry(read, recurrent.shape[0])
             last, outputs = lax.scan(step, begin, read)
             return outputs.swapaxes(0, 1), last
 
 
-def _zeros(read: jax.Array, hidden: int) -> Carry:
+def _initial_carry(read: jax.Array, hidden: int) -> Carry:
     """Return the carry before the first step of `read [T, B, 4, own units]`."""
     _, samples, _, own = read.shape
-    cell = jnp.zeros((samples, own), wide(read.dtype))
+    cell = jnp.zeros((samples, own), accumulation_dtype(read.dtype))
     return jnp.zeros((samples, hidden), read.dtype), cell
 
 
-def _step(gates: jax.Array, cell: jax.Array) -> Carry:
+def _update_cell(gates: jax.Array, cell: jax.Array) -> Carry:
     """Update a cell by its gates `[B, 4, H]`: in, forget, new, out."""
     come, keep, new, out = (gates[:, i].astype(cell.dtype) for i in range(4))
     cell = jax.nn.sigmoid(keep) * cell + jax.nn.sigmoid(come) * jnp.tanh(new)

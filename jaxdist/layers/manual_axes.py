@@ -10,7 +10,7 @@ import jax
 from jax.sharding import AxisType
 
 
-def manual_sizes() -> dict[str, int]:
+def manual_axis_sizes() -> dict[str, int]:
     """Return {axis: devices along it} of the manual axes larger than one."""
     mesh = jax.sharding.get_abstract_mesh()
     return {
@@ -20,7 +20,7 @@ def manual_sizes() -> dict[str, int]:
     }
 
 
-def manual(axes: Iterable[str]) -> tuple[str, ...]:
+def manual_axes(axes: Iterable[str]) -> tuple[str, ...]:
     """Keep those of `axes` that are manual and larger than one, in mesh order."""
     wanted = set(axes)
-    return tuple(name for name in manual_sizes() if name in wanted)
+    return tuple(name for name in manual_axis_sizes() if name in wanted)

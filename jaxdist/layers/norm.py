@@ -9,11 +9,11 @@ from flax import nnx
 from jax import lax
 
 from jaxdist.core.axes import BATCH_AXES
-from jaxdist.core.dtypes import wide
+from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.layers.halo import Split
-from jaxdist.layers.manual_axes import manual, manual_sizes
+from jaxdist.layers.manual_axes import manual_axes, manual_axis_sizes
 from jaxdist.layers.tensor_role import Role
-from jaxdist.layers.valid_rows import local_sum
+from jaxdist.layers.valid_rows import sum_valid_rows
 
 Statistics = Literal["global", "replica"]
 """global: mean and variance of the whole batch; replica: of one replica's samples, or
@@ -61,12 +61,15 @@ class BatchNorm(nnx.BatchNorm):
             else use_running_average
         )
         with jax.named_scope(self.scope or "BatchNorm"):
-            full = wide(x.dtype)
+            full = accumulation_dtype(x.dtype)
             if running:
                 mean, var = self.mean[...], self.var[...]
             else:
                 mean, var = self._moments(x.astype(full))
-            scale, bias = _values(self.scale, full), _values(self.bias, full)
+            scale, bias = (
+                _param_values(self.scale, full),
+                _param_values(self.bias, full),
+            )
             gain = lax.rsqrt(var.astype(full) + self.epsilon) * scale
             y = (x.astype(full) - mean.astype(full)) * gain + bias
             return y.astype(self.dtype or x.dtype)
@@ -74,12 +77,12 @@ class BatchNorm(nnx.BatchNorm):
     def _moments(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return mean and variance `[C]`, and fold them into the running ones."""
         axes, groups = self._shared()
-        mean = _mean(self._local_mean(x), axes, groups)
-        var = _mean(self._local_mean(jnp.square(x - mean)), axes, groups)
-        apart = manual(BATCH_AXES) if self.statistics == "replica" else ()
+        mean = _pmean(self._local_mean(x), axes, groups)
+        var = _pmean(self._local_mean(jnp.square(x - mean)), axes, groups)
+        apart = manual_axes(BATCH_AXES) if self.statistics == "replica" else ()
         for running, batch in ((self.mean, mean), (self.var, var)):
             # Replicas with statistics of their own still keep one running average.
-            new = _mean(lax.stop_gradient(batch), apart).astype(running[...].dtype)
+            new = _pmean(lax.stop_gradient(batch), apart).astype(running[...].dtype)
             mixed = self.momentum * running[...] + (1 - self.momentum) * new
             # Not `running[...] = mixed`: an index makes tracing quadratic in layers.
             running.set_value(mixed)
@@ -87,7 +90,7 @@ class BatchNorm(nnx.BatchNorm):
 
     def _local_mean(self, x: jax.Array) -> jax.Array:
         """Return this device's part of the mean over real positions, `[C]`."""
-        total, count = local_sum(x, self.split)
+        total, count = sum_valid_rows(x, self.split)
         return total / count
 
     def _shared(self) -> tuple[tuple[str, ...], list[list[int]] | None]:
@@ -97,11 +100,14 @@ class BatchNorm(nnx.BatchNorm):
         that neighbouring replicas and all slices of their samples are one range.
         """
         if self.statistics == "replica" and self.group == 1:
-            return manual(self.split.shared), None
-        axes, sizes = manual((*BATCH_AXES, *self.split.shared)), manual_sizes()
+            return manual_axes(self.split.shared), None
+        axes, sizes = (
+            manual_axes((*BATCH_AXES, *self.split.shared)),
+            manual_axis_sizes(),
+        )
         devices = math.prod(sizes[axis] for axis in axes)
         width = self.group * math.prod(
-            sizes[axis] for axis in manual(self.split.shared)
+            sizes[axis] for axis in manual_axes(self.split.shared)
         )
         if self.statistics == "global" or width >= devices:
             return axes, None
@@ -109,13 +115,13 @@ class BatchNorm(nnx.BatchNorm):
         return axes, [list(range(start, start + width)) for start in starts]
 
 
-def _mean(
+def _pmean(
     x: jax.Array, axes: tuple[str, ...], groups: list[list[int]] | None = None
 ) -> jax.Array:
     return lax.pmean(x, axes, axis_index_groups=groups) if axes else x
 
 
-def _values(variable: nnx.Param[jax.Array] | None, dtype: Any) -> jax.Array:
+def _param_values(variable: nnx.Param[jax.Array] | None, dtype: Any) -> jax.Array:
     """Return a parameter's values; batch norm without scale or bias is refused."""
     if variable is None:
         raise TypeError("BatchNorm needs use_scale=True and use_bias=True")

@@ -10,15 +10,15 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
-from jaxdist.core.dtypes import wide
+from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.layers import halo
 from jaxdist.layers.halo import Rows, Split
 from jaxdist.layers.tensor_role import Role
-from jaxdist.layers.valid_rows import cut_windows, fill_padding, zero_padding
-from jaxdist.layers.window import Padding, Window, Windows, windows_over
+from jaxdist.layers.valid_rows import fill_padding, prepare_windows, zero_padding
+from jaxdist.layers.window import Padding, Window, Windows, make_windows
 
 
-def maxima(x: jax.Array, windows: Windows, fill: float) -> jax.Array:
+def max_over_windows(x: jax.Array, windows: Windows, fill: float) -> jax.Array:
     """Return the maximum of each window; that of one with a NaN in it is NaN.
 
     Args:
@@ -27,16 +27,17 @@ def maxima(x: jax.Array, windows: Windows, fill: float) -> jax.Array:
             are in the block already.
         fill: what is beyond the edges.
 
-    >>> maxima(jnp.float32([[[1], [3], [2], [2]]]), (Window(4, 2, 2),), 0.0).ravel()
+    >>> x = jnp.float32([[[1], [3], [2], [2]]])
+    >>> max_over_windows(x, (Window(4, 2, 2),), 0.0).ravel()
     Array([3., 2.], dtype=float32)
     """
     # The last dim first: of several largest, the first row's is found last, and stays.
     for dim, window in reversed(list(enumerate(windows, start=1))):
-        x = _along(x, dim, window, fill)
+        x = _max_along_dim(x, dim, window, fill)
     return x
 
 
-def _along(x: jax.Array, dim: int, window: Window, fill: float) -> jax.Array:
+def _max_along_dim(x: jax.Array, dim: int, window: Window, fill: float) -> jax.Array:
     """Return the maxima along one dim."""
     if window.axis is None and any(window.pads):
         pads = [(*window.pads, 0) if d == dim else (0, 0, 0) for d in range(x.ndim)]
@@ -88,14 +89,14 @@ class Pool(nnx.Module):
         Args:
             rows: real rows of the image along each dim between batch and channels.
         """
-        return windows_over(rows, self.window, self.strides, self.padding)
+        return make_windows(rows, self.window, self.strides, self.padding)
 
     def _fetch(self, x: jax.Array) -> tuple[jax.Array, Windows]:
         """Return the block with its halos, and the windows over it."""
-        x, windows = cut_windows(self, x)
+        x, windows = prepare_windows(self, x)
         for dim, w in enumerate(windows, start=1):
             if w.axis is not None:
-                x = halo.exchange(x, dim, *w.pads, w.axis, self.fill)
+                x = halo.halo_exchange(x, dim, *w.pads, w.axis, self.fill)
         return x, windows
 
 
@@ -107,7 +108,10 @@ class MaxPool(Pool):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[B, ..., C]` to `[B, ..., C]` with fewer positions."""
         with jax.named_scope(self.scope or "MaxPool"):
-            y, over = maxima(*self._fetch(x), self.fill), self._over_padding(x)
+            y, over = (
+                max_over_windows(*self._fetch(x), self.fill),
+                self._over_padding(x),
+            )
             # A window over padding alone has no maximum: its -inf would become a NaN.
             return fill_padding(y, self.split.dims(x), over)
 
@@ -126,10 +130,10 @@ class AvgPool(Pool):
         with jax.named_scope(self.scope or "AvgPool"):
             one, dims = isinstance(self.window, int), x.ndim - 2
             taps = (self.window,) * dims if one else self.window
-            return _sums(*self._fetch(x)) / np.prod(taps).item()
+            return _window_sums(*self._fetch(x)) / np.prod(taps).item()
 
 
-def _sums(x: jax.Array, windows: Windows) -> jax.Array:
+def _window_sums(x: jax.Array, windows: Windows) -> jax.Array:
     """Return the sum of each window of a block that has its halos."""
     none = (0, 0)
     return lax.reduce_window(
@@ -160,7 +164,11 @@ class GlobalMean(nnx.Module):
             split, real = self.split.dims(x), self.split.real(x)
             if not split:
                 return x.mean(dims)
-            own = zero_padding(x, self.split).astype(wide(x.dtype)).sum(dims)
+            own = (
+                zero_padding(x, self.split)
+                .astype(accumulation_dtype(x.dtype))
+                .sum(dims)
+            )
             total = lax.psum(own, tuple(split.values()))
             return (total / math.prod(real)).astype(x.dtype)
 
@@ -189,11 +197,11 @@ class GridMean(nnx.Module):
             split, real = self.split.dims(x), self.split.real(x)
             if not split and real == self.grid:
                 return x
-            y = x.astype(wide(x.dtype))
+            y = x.astype(accumulation_dtype(x.dtype))
             for dim, (rows, windows) in enumerate(zip(real, self.grid), start=1):
                 block, axis = x.shape[dim], split.get(dim)
                 lie = block * lax.axis_size(axis) if axis else rows
-                shares = jnp.asarray(_shares(rows, windows, lie), y.dtype)
+                shares = jnp.asarray(_averaging_weights(rows, windows, lie), y.dtype)
                 if axis:
                     first = lax.axis_index(axis) * block
                     shares = lax.dynamic_slice_in_dim(shares, first, block, 1)
@@ -203,7 +211,9 @@ class GridMean(nnx.Module):
             return (lax.psum(y, axes) if axes else y).astype(x.dtype)
 
 
-def _shares(rows: int, windows: int, lie: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _averaging_weights(
+    rows: int, windows: int, lie: int
+) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return each row's share of each window's mean, `[windows, lie]`; padding's is 0.
 
     Args:

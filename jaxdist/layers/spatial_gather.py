@@ -13,9 +13,9 @@ import jax
 from flax import nnx
 from jax import lax
 
-from jaxdist.core.axes import spatial_axes_of
+from jaxdist.core.axes import spatial_axes
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.layers.all_gather_slices import exchanged, joined
+from jaxdist.layers.all_gather_slices import all_gather_dim, all_to_all_dims
 from jaxdist.layers.halo import Split
 
 
@@ -42,11 +42,11 @@ class Gather(nnx.Module):
         Raises:
             BadInput: what enters the block are no images.
         """
-        if not spatial_axes_of(getattr(x, "ndim", 0)):
-            raise _refused(
+        if not spatial_axes(getattr(x, "ndim", 0)):
+            raise _spatial_end_error(
                 f"no images enter {self.until}",
                 "the split of images ends before a block that reads images",
-                f"{self.until} reads {_shapes(x)}",
+                f"{self.until} reads {_describe_shapes(x)}",
             )
         with jax.named_scope(self.scope or "Gather"):
             real = self.split.real(x)
@@ -57,7 +57,7 @@ class Gather(nnx.Module):
 
     def rows_of_all(self, x: jax.Array, dim: int, axis: str) -> jax.Array:
         """Return the rows of all devices along one dim, padding included."""
-        return joined(x, dim, axis)
+        return all_gather_dim(x, dim, axis)
 
 
 class Exchange(Gather):
@@ -65,10 +65,10 @@ class Exchange(Gather):
 
     def rows_of_all(self, x: jax.Array, dim: int, axis: str) -> jax.Array:
         """Return the rows of all devices along one dim, for a part of the samples."""
-        return exchanged(x, 0, dim, axis)
+        return all_to_all_dims(x, 0, dim, axis)
 
 
-def put_gather(network: Any, until: str, kind: type[Gather] = Gather) -> Gather:
+def insert_gather(network: Any, until: str, kind: type[Gather] = Gather) -> Gather:
     """Put a gather before a block of a network's chain; changed in place.
 
     Args:
@@ -79,7 +79,7 @@ def put_gather(network: Any, until: str, kind: type[Gather] = Gather) -> Gather:
     Raises:
         BadInput: the network has no such block, or it is the first.
     """
-    block = _block(network, until)
+    block = _find_block(network, until)
     gather = kind(until)
     setattr(network, f"gather_{until}", gather)
     known = type(block)
@@ -93,11 +93,11 @@ def put_gather(network: Any, until: str, kind: type[Gather] = Gather) -> Gather:
     return gather
 
 
-def _block(network: Any, until: str) -> nnx.Module:
+def _find_block(network: Any, until: str) -> nnx.Module:
     """Find the block, or say which there are."""
     if not hasattr(network, "chain"):
         kind = type(network).__name__
-        raise _refused(
+        raise _spatial_end_error(
             f"{kind} has no blocks that a split could end at",
             "plan.spatial_until names a block of the network's chain()",
             f"{kind} has no chain()",
@@ -105,7 +105,7 @@ def _block(network: Any, until: str) -> nnx.Module:
     blocks = dict(network.chain())
     if until not in list(blocks)[1:]:
         near = did_you_mean(until, list(blocks)[1:])
-        raise _refused(
+        raise _spatial_end_error(
             f"the split of images cannot end at {until}",
             "plan.spatial_until names a block of the network, and not the first",
             f"the blocks are {', '.join(blocks)}",
@@ -115,12 +115,12 @@ def _block(network: Any, until: str) -> nnx.Module:
     return block
 
 
-def _refused(what: str, rule: str, values: str, *first: str) -> BadInput:
+def _spatial_end_error(what: str, rule: str, values: str, *first: str) -> BadInput:
     whole = "plan.spatial_until= splits images as far as they go"
     return BadInput(what, rule=rule, values=values, remedy=(*first, whole))
 
 
-def _shapes(x: Any) -> str:
+def _describe_shapes(x: Any) -> str:
     """Say what was handed over."""
     shapes = [str(list(leaf.shape)) for leaf in jax.tree.leaves(x)]
     return " and ".join(shapes)

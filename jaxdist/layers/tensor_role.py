@@ -35,8 +35,8 @@ from typing import Final, Literal
 import jax
 from jax import lax
 
-from jaxdist.core.dtypes import wide
-from jaxdist.layers.all_gather_slices import joined
+from jaxdist.core.dtypes import accumulation_dtype
+from jaxdist.layers.all_gather_slices import all_gather_dim
 
 Role = Literal[
     "filter",
@@ -55,21 +55,21 @@ Role = Literal[
 Roles = Mapping[str, Role]
 """Roles by the path of the layer; a layer that is not in it is whole everywhere."""
 
-AXIS: Final = "tensor"
-TOKENS: Final = 1
+TENSOR_AXIS: Final = "tensor"
+TOKEN_DIM: Final = 1
 """The dim of tokens in `[B, T, C]`."""
 
 
-def use_of(path: str, method: str) -> str:
+def role_key(path: str, method: str) -> str:
     """Name one use of a layer, as roles do.
 
-    >>> use_of("embed.tokens", "__call__"), use_of("embed.tokens", "attend")
+    >>> role_key("embed.tokens", "__call__"), role_key("embed.tokens", "attend")
     ('embed.tokens', 'embed.tokens.attend')
     """
     return path if method == "__call__" else f"{path}.{method}"
 
 
-def entered(x: jax.Array, role: Role | None, groups: int = 1) -> jax.Array:
+def local_input(x: jax.Array, role: Role | None, groups: int = 1) -> jax.Array:
     """Return the part of a layer's input that this device's weights read.
 
     Args:
@@ -79,25 +79,27 @@ def entered(x: jax.Array, role: Role | None, groups: int = 1) -> jax.Array:
     """
     if role == "channel":
         grouped = x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)
-        part = own_slice(grouped, grouped.shape[-1] // lax.axis_size(AXIS))
+        part = local_slice(grouped, grouped.shape[-1] // lax.axis_size(TENSOR_AXIS))
         return part.reshape(*x.shape[:-1], -1)
     if role in ("filter", "column") and groups > 1:
-        devices, width = lax.axis_size(AXIS), x.shape[-1] // groups
+        devices, width = lax.axis_size(TENSOR_AXIS), x.shape[-1] // groups
         # A device's filters are of several groups, or a part of one.
-        first = lax.axis_index(AXIS) * groups // devices
+        first = lax.axis_index(TENSOR_AXIS) * groups // devices
         size = max(groups // devices, 1) * width
         return lax.dynamic_slice_in_dim(x, first * width, size, x.ndim - 1)
     return x
 
 
-def own_groups(role: Role | None, groups: int) -> int:
+def local_groups(role: Role | None, groups: int) -> int:
     """Return into how many groups this device's filters fall."""
     if role in ("filter", "column") and groups > 1:
-        return max(groups // lax.axis_size(AXIS), 1)
+        return max(groups // lax.axis_size(TENSOR_AXIS), 1)
     return groups
 
 
-def left(y: jax.Array, role: Role | None, bias: jax.Array | None) -> jax.Array:
+def combine_output(
+    y: jax.Array, role: Role | None, bias: jax.Array | None
+) -> jax.Array:
     """Make what a layer returns of what this device's weights gave.
 
     Args:
@@ -106,35 +108,37 @@ def left(y: jax.Array, role: Role | None, bias: jax.Array | None) -> jax.Array:
         bias: `[C]`, added once: behind a sum, or to the slice that it belongs to.
     """
     if role in ("channel", "row"):
-        y = summed(y)
+        y = tensor_all_reduce(y)
     elif role == "scatter":
-        y = scattered(y)
+        y = tensor_reduce_scatter(y)
     y = y if bias is None else y + bias
-    return gathered(y) if role == "filter" else y
+    return tensor_all_gather(y) if role == "filter" else y
 
 
-def summed(y: jax.Array) -> jax.Array:
+def tensor_all_reduce(y: jax.Array) -> jax.Array:
     """Add what all devices have, in at least float32."""
-    return lax.psum(y.astype(wide(y.dtype)), AXIS).astype(y.dtype)
+    return lax.psum(y.astype(accumulation_dtype(y.dtype)), TENSOR_AXIS).astype(y.dtype)
 
 
-def scattered(y: jax.Array) -> jax.Array:
+def tensor_reduce_scatter(y: jax.Array) -> jax.Array:
     """Add what all devices have of `[B, T, C]`, and keep this device's tokens."""
-    full = y.astype(wide(y.dtype))
-    part = lax.psum_scatter(full, AXIS, scatter_dimension=TOKENS, tiled=True)
+    full = y.astype(accumulation_dtype(y.dtype))
+    part = lax.psum_scatter(full, TENSOR_AXIS, scatter_dimension=TOKEN_DIM, tiled=True)
     return part.astype(y.dtype)
 
 
-def own_slice(x: jax.Array, size: int) -> jax.Array:
+def local_slice(x: jax.Array, size: int) -> jax.Array:
     """Cut this device's slice of `size` out of the last dim."""
-    return lax.dynamic_slice_in_dim(x, lax.axis_index(AXIS) * size, size, x.ndim - 1)
+    return lax.dynamic_slice_in_dim(
+        x, lax.axis_index(TENSOR_AXIS) * size, size, x.ndim - 1
+    )
 
 
-def gathered(x: jax.Array) -> jax.Array:
+def tensor_all_gather(x: jax.Array) -> jax.Array:
     """Join the slices of all devices along the last dim."""
-    return joined(x, x.ndim - 1, AXIS)
+    return all_gather_dim(x, x.ndim - 1, TENSOR_AXIS)
 
 
-def whole_tokens(x: jax.Array, role: Role | None) -> jax.Array:
+def gather_tokens(x: jax.Array, role: Role | None) -> jax.Array:
     """Join the tokens of all devices behind the last layer that has its own."""
-    return joined(x, TOKENS, AXIS) if role == "gather" else x
+    return all_gather_dim(x, TOKEN_DIM, TENSOR_AXIS) if role == "gather" else x

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdist.layers.halo import Rows, Split
-from jaxdist.layers.manual_axes import manual_sizes
-from jaxdist.layers.window import Windows, cut
+from jaxdist.layers.manual_axes import manual_axis_sizes
+from jaxdist.layers.window import Windows, block_windows
 
 
 class Windowed(Protocol):
@@ -58,7 +58,7 @@ def zero_padding(x: jax.Array, split: Split) -> jax.Array:
     return fill_padding(x, dims, {dim: real[dim - 1] for dim in dims})
 
 
-def local_sum(x: jax.Array, split: Split) -> tuple[jax.Array, float]:
+def sum_valid_rows(x: jax.Array, split: Split) -> tuple[jax.Array, float]:
     """Sum a block's real positions, all samples.
 
     Args:
@@ -68,13 +68,13 @@ def local_sum(x: jax.Array, split: Split) -> tuple[jax.Array, float]:
     Returns:
         The sum `[C]`, and how many positions a device has on average.
     """
-    sizes, filled = manual_sizes(), zero_padding(x, split)
+    sizes, filled = manual_axis_sizes(), zero_padding(x, split)
     shards = math.prod(sizes[axis] for axis in split.dims(x).values())
     positions = x.shape[0] * math.prod(split.real(x))
     return filled.sum(tuple(range(x.ndim - 1))), positions / shards
 
 
-def cut_windows(layer: Windowed, x: jax.Array) -> tuple[jax.Array, Windows]:
+def prepare_windows(layer: Windowed, x: jax.Array) -> tuple[jax.Array, Windows]:
     """Prepare a block for a layer's windows.
 
     Returns:
@@ -85,11 +85,11 @@ def cut_windows(layer: Windowed, x: jax.Array) -> tuple[jax.Array, Windows]:
         BadInput: blocks without whole strides; or the outputs are not one for each
             stride of rows, and the layer was not told its real rows.
     """
-    split, sizes = layer.split.dims(x), manual_sizes()
+    split, sizes = layer.split.dims(x), manual_axis_sizes()
     whole = layer.windows(layer.split.real(x))
     if layer.split.rows is None:
         for dim, axis in split.items():
             whole[dim - 1].check_even(axis, sizes[axis], layer.scope)
     meets = {dim: whole[dim - 1].rows for dim in split if whole[dim - 1].overhang}
     filled = fill_padding(x, split, meets, layer.fill)
-    return filled, cut(whole, split, x.shape, layer.scope)
+    return filled, block_windows(whole, split, x.shape, layer.scope)

@@ -74,7 +74,8 @@ class Window:
                 values=f"{self.rows} rows over {devices} devices give {self.outputs} "
                 f"by a window of {self.extent}, stride {self.stride}, padding "
                 f"{self.pads}",
-                remedy="jaxdist.train.build_layout.lay_out(task, plan, mesh, shapes)",
+                remedy="jaxdist.train.build_layout.build_layout(task, plan, mesh, "
+                "shapes)",
             )
 
     def cut(self, axis: str, block: int, layer: str = "") -> "Window":
@@ -109,7 +110,7 @@ class Window:
 Windows = tuple[Window, ...]
 
 
-def windows_over(
+def make_windows(
     rows: Sequence[int],
     taps: int | Sequence[int],
     strides: int | Sequence[int] | None,
@@ -128,19 +129,19 @@ def windows_over(
     dims = len(rows)
     each = zip(
         rows,
-        _each(taps, dims),
-        _each(strides, dims),
-        _each(dilation, dims),
+        _per_dim(taps, dims),
+        _per_dim(strides, dims),
+        _per_dim(dilation, dims),
     )
     windows = []
     for index, (length, size, stride, apart) in enumerate(each):
         extent = (size - 1) * apart + 1
-        pads = _pads(padding, index, length, extent, stride)
+        pads = _pad_rows(padding, index, length, extent, stride)
         windows.append(Window(length, extent, stride, apart, pads))
     return tuple(windows)
 
 
-def cut(
+def block_windows(
     windows: Windows, split: dict[int, str], block: Sequence[int], layer: str = ""
 ) -> Windows:
     """Cut the windows of a whole image along its split dims.
@@ -157,7 +158,7 @@ def cut(
     )
 
 
-def whole_shape(
+def global_shape(
     block: Sequence[int], split: dict[int, str], sizes: dict[str, int]
 ) -> tuple[int, ...]:
     """Return the shape of the image that a block is part of, along split dims."""
@@ -178,7 +179,7 @@ def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
     return total // 2, total - total // 2
 
 
-def _pads(
+def _pad_rows(
     padding: Padding, index: int, rows: int, extent: int, stride: int
 ) -> tuple[int, int]:
     if padding == "SAME":
@@ -191,7 +192,7 @@ def _pads(
     return (one, one) if isinstance(one, int) else (one[0], one[1])
 
 
-def _each(value: int | Sequence[int] | None, dims: int) -> tuple[int, ...]:
+def _per_dim(value: int | Sequence[int] | None, dims: int) -> tuple[int, ...]:
     """Spell out a per-dim setting that may be one number for all."""
     if value is None or isinstance(value, int):
         return (value or 1,) * dims

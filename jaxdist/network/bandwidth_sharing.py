@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from jaxdist.network.routes import FloatArray, IntArray
 
-_SAME: Final = 1e-12
+_TOLERANCE: Final = 1e-12
 """Levels that differ by less are one: they differ by rounding."""
 
 
@@ -55,7 +55,7 @@ class LinkDemand:
         )
 
 
-def rates(demand: LinkDemand, capacity: FloatArray) -> FloatArray:
+def flow_rates(demand: LinkDemand, capacity: FloatArray) -> FloatArray:
     """Return the rate of each flow.
 
     Args:
@@ -69,7 +69,7 @@ def rates(demand: LinkDemand, capacity: FloatArray) -> FloatArray:
     >>> weight, most = np.array([1.0, 3.0]), np.full(2, np.inf)
     >>> limits = {"weight": weight, "most": most}
     >>> asked = LinkDemand(flow=flow, link=both, use=np.ones(2), **limits)
-    >>> rates(asked, np.array([8.0]))
+    >>> flow_rates(asked, np.array([8.0]))
     array([2., 6.])
     """
     rate = np.zeros(demand.weight.size)
@@ -77,13 +77,13 @@ def rates(demand: LinkDemand, capacity: FloatArray) -> FloatArray:
     flow, link, use = demand.flow, demand.link, demand.use
     own = demand.most / demand.weight
     while flow.size:
-        level = _levels(link, use * demand.weight[flow], left)
+        level = _saturation_levels(link, use * demand.weight[flow], left)
         first = np.flatnonzero(np.diff(flow, prepend=-1))
         ids = flow[first]
         least = np.minimum.reduceat(level[link], first)
         stop = np.minimum(least, own[ids])
         row = np.repeat(np.arange(ids.size), np.diff(first, append=flow.size))
-        earlier = stop[row] < level[link] * (1 - _SAME)
+        earlier = stop[row] < level[link] * (1 - _TOLERANCE)
         ready = np.bincount(link, earlier, left.size) == 0
         held = ready[link] & ~earlier
         done = (np.bincount(row, held, ids.size) > 0) | (own[ids] <= least)
@@ -95,7 +95,9 @@ def rates(demand: LinkDemand, capacity: FloatArray) -> FloatArray:
     return rate
 
 
-def _levels(link: IntArray, load: FloatArray, left: FloatArray) -> FloatArray:
+def _saturation_levels(
+    link: IntArray, load: FloatArray, left: FloatArray
+) -> FloatArray:
     """Return rate over weight at which each link is full; infinite where unused."""
     total = np.bincount(link, load, left.size)
     level = np.full(left.size, np.inf)

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
-from jaxdist.collectives.algorithms.vectorized_transfers import as_columns
-from jaxdist.core.errors import not_one_of
-from jaxdist.network.bandwidth_sharing import LinkDemand, rates
-from jaxdist.network.flow_simulation import PRECISION
+from jaxdist.collectives.algorithms.vectorized_transfers import vectorize_transfers
+from jaxdist.core.errors import unknown_name_error
+from jaxdist.network.bandwidth_sharing import LinkDemand, flow_rates
+from jaxdist.network.flow_simulation import TIME_TOLERANCE_S
 from jaxdist.network.message_scheduling import MessageScheduler
-from jaxdist.network.messages import MessageBatch, ask
+from jaxdist.network.messages import MessageBatch, route_messages
 from jaxdist.network.routes import FloatArray, IntArray
 from jaxdist.network.simulate import NetworkModel
 
-PACES = ("steps", "ranks")
+SYNC_MODES = ("steps", "ranks")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -55,7 +55,7 @@ class ConcurrentResult:
     """Most messages on one link at any time."""
 
 
-def of_list(
+def schedule_messages(
     algorithm: CollectiveSchedule, size: float, devices: IntArray, reducing: float = 0.0
 ) -> CollectiveMessages:
     """Return the messages of a step list.
@@ -70,7 +70,7 @@ def of_list(
     rows = [
         (index, part.moves)
         for index, step in enumerate(algorithm.steps)
-        for part in as_columns(step.transfers).parts
+        for part in vectorize_transfers(step.transfers).parts
     ]
     none = [np.zeros(0, np.int64)]
     counts = np.concatenate([m.counts for _, m in rows] or none)
@@ -86,7 +86,7 @@ def of_list(
     )
 
 
-def halos(devices: IntArray, size: float) -> CollectiveMessages:
+def halo_messages(devices: IntArray, size: float) -> CollectiveMessages:
     """Return what neighbouring ranks exchange, both ways, in one step.
 
     Args:
@@ -105,7 +105,7 @@ def halos(devices: IntArray, size: float) -> CollectiveMessages:
     )
 
 
-def run_together(
+def simulate_concurrent(
     collectives: Sequence[CollectiveMessages],
     network: NetworkModel,
     pace: str = "ranks",
@@ -120,8 +120,8 @@ def run_together(
     Raises:
         BadInput: no such pace.
     """
-    if pace not in PACES:
-        raise not_one_of("pace", pace, PACES, "ranks")
+    if pace not in SYNC_MODES:
+        raise unknown_name_error("pace", pace, SYNC_MODES, "ranks")
     run = _ConcurrentRun(collectives, network, pace)
     while run.goes_on():
         pass
@@ -166,13 +166,13 @@ class _ConcurrentRun:
         """Go on to the next event; False where there is none."""
         if not self._ids.size:
             return False
-        running = self._start <= self._now + PRECISION
+        running = self._start <= self._now + TIME_TOLERANCE_S
         following = float(self._start[~running].min(initial=np.inf))
         if not running.any():
             self._now = following
             return True
         demand = self._ways.demand(self._ids[running])
-        rate = rates(demand, self._capacity)
+        rate = flow_rates(demand, self._capacity)
         ways = demand.use >= 1
         self.phi = max(self.phi, int(np.bincount(demand.link[ways]).max()))
         needs = self._left[running] / rate
@@ -180,7 +180,7 @@ class _ConcurrentRun:
         self._left[running] -= rate * passed
         self._now += passed
         over = np.zeros(running.size, bool)
-        over[running] = needs <= passed + PRECISION
+        over[running] = needs <= passed + TIME_TOLERANCE_S
         arrived = self._ids[over]
         ready = [self._worked(message) for message in arrived.tolist()]
         self.done[arrived] = ready
@@ -224,7 +224,9 @@ class _MessageRoutes:
             size=kinds[:, 2].astype(float),
         )
         topology = network.topology
-        self._asked = ask(topology, traffic, network.factors, network.sharing)
+        self._asked = route_messages(
+            topology, traffic, network.factors, network.sharing
+        )
         flow = self._asked.demand.flow
         self._first = np.searchsorted(flow, np.arange(len(kinds) + 1))
 

@@ -20,7 +20,7 @@ import numpy as np
 from jaxdist.network.routes import IntArray, Routes
 
 
-def loads(routes: Routes, links: int) -> IntArray:
+def link_loads(routes: Routes, links: int) -> IntArray:
     """Count the messages on each link.
 
     Args:
@@ -36,26 +36,27 @@ def loads(routes: Routes, links: int) -> IntArray:
 def phi(routes: Routes, links: int) -> int:
     """Return the most messages on one link.
 
-    >>> from jaxdist.network.routes import routes_of
-    >>> phi(routes_of(np.array([[0, 1], [2, 1], [3, -1]])), 4)
+    >>> from jaxdist.network.routes import routes_from_hops
+    >>> phi(routes_from_hops(np.array([[0, 1], [2, 1], [3, -1]])), 4)
     2
     """
-    return int(loads(routes, links).max(initial=0))
+    return int(link_loads(routes, links).max(initial=0))
 
 
-def graph(routes: Routes, links: int) -> set[tuple[int, int]]:
+def contention_graph(routes: Routes, links: int) -> set[tuple[int, int]]:
     """Return the edges of the contention graph, the lower message first.
 
     Args:
         routes: ways of the messages.
         links: number of links L.
 
-    >>> from jaxdist.network.routes import routes_of
-    >>> sorted(graph(routes_of(np.array([[0, 1], [2, 1], [2, 3]])), 4))
+    >>> from jaxdist.network.routes import routes_from_hops
+    >>> routes = routes_from_hops(np.array([[0, 1], [2, 1], [2, 3]]))
+    >>> sorted(contention_graph(routes, 4))
     [(0, 1), (1, 2)]
     """
     order = np.argsort(routes.link, kind="stable")
-    flow, ends = routes.flow[order], np.cumsum(loads(routes, links))
+    flow, ends = routes.flow[order], np.cumsum(link_loads(routes, links))
     edges: set[tuple[int, int]] = set()
     for group in np.split(flow, ends[:-1]):
         ids = sorted(set(group.tolist()))

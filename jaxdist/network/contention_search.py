@@ -14,17 +14,17 @@ import numpy as np
 
 from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
 from jaxdist.core.errors import BadInput
-from jaxdist.network.placement import placement
+from jaxdist.network.placement import parse_placement
 from jaxdist.network.routes import IntArray
-from jaxdist.network.schedules_by_name import step_list
+from jaxdist.network.schedules_by_name import schedule_by_name
 from jaxdist.network.simulate import (
     CollectiveSimulation,
     NetworkModel,
-    key_of,
-    simulate,
+    simulate_collective,
+    step_key,
 )
 
-LISTS: Final = (
+FLAT_SCHEDULES: Final = (
     "halving_doubling",
     "halving_doubling_far",
     "striped_halving_doubling",
@@ -35,8 +35,8 @@ LISTS: Final = (
     "recursive_doubling",
 )
 """Lists that know no hosts."""
-PLACES: Final = ("in_order", "dealt", "reversed_bits")
-_MESSAGES: Final = 1 << 23
+PLACEMENTS: Final = ("in_order", "dealt", "reversed_bits")
+_MAX_MESSAGES: Final = 1 << 23
 """Messages of unlike steps above which a list is not tried."""
 
 
@@ -56,7 +56,7 @@ class ContentionCandidate:
     """What it takes."""
 
 
-def mitigate(
+def minimize_contention(
     ranks: int, size: float, network: NetworkModel, swaps: int = 0, seed: int = 0
 ) -> list[ContentionCandidate]:
     """Return the ways that were tried, best first.
@@ -68,46 +68,47 @@ def mitigate(
         swaps: exchanges of two ranks that are tried on the best way.
         seed: of the exchanges.
 
-    >>> from jaxdist.network.topologies.registry import topology
-    >>> found = mitigate(16, 2.0**26, NetworkModel(topology=topology("dln", 16, {})))
+    >>> from jaxdist.network.topologies.registry import make_topology
+    >>> network = NetworkModel(topology=make_topology("dln", 16, {}))
+    >>> found = minimize_contention(16, 2.0**26, network)
     >>> found[0].simulation.phi_max
     1
     """
     tried = []
-    for algorithm, per_host in _lists(ranks, network):
-        for place in PLACES:
-            devices = placement(place, ranks, network.topology)
+    for algorithm, per_host in _candidate_schedules(ranks, network):
+        for place in PLACEMENTS:
+            devices = parse_placement(place, ranks, network.topology)
             tried.append(
                 ContentionCandidate(
                     algorithm=algorithm,
                     per_host=per_host,
                     place=place,
                     devices=devices,
-                    simulation=simulate(algorithm, size, network, devices),
+                    simulation=simulate_collective(algorithm, size, network, devices),
                 )
             )
     tried.sort(key=lambda one: one.simulation.seconds)
-    better = _swapped(tried[0], size, network, swaps, seed)
+    better = _improve_by_swaps(tried[0], size, network, swaps, seed)
     return tried if better is tried[0] else [better, *tried]
 
 
-def _lists(
+def _candidate_schedules(
     ranks: int, network: NetworkModel
 ) -> Iterator[tuple[CollectiveSchedule, int | None]]:
     hosts = {network.topology.per_host, network.topology.per_switch, None}
     widths = [w for w in hosts if w is None or (1 < w < ranks and ranks % w == 0)]
     two = [(n, w) for n in ("two_level_ring", "two_level_halving") for w in widths]
-    for name, per_host in [*((name, None) for name in LISTS), *two]:
+    for name, per_host in [*((name, None) for name in FLAT_SCHEDULES), *two]:
         try:
-            algorithm = step_list(name, ranks, per_host)
+            algorithm = schedule_by_name(name, ranks, per_host)
         except BadInput:  # not defined for so many ranks
             continue
-        unlike = {key_of(step): len(step.transfers) for step in algorithm.steps}
-        if sum(unlike.values()) <= _MESSAGES:
+        unlike = {step_key(step): len(step.transfers) for step in algorithm.steps}
+        if sum(unlike.values()) <= _MAX_MESSAGES:
             yield algorithm, per_host
 
 
-def _swapped(
+def _improve_by_swaps(
     best: ContentionCandidate, size: float, network: NetworkModel, swaps: int, seed: int
 ) -> ContentionCandidate:
     """Exchange two ranks at a time, and keep what takes less time."""
@@ -116,7 +117,7 @@ def _swapped(
         devices = best.devices.copy()
         one, other = rng.choice(devices.size, 2, replace=False)
         devices[[one, other]] = devices[[other, one]]
-        found = simulate(best.algorithm, size, network, devices)
+        found = simulate_collective(best.algorithm, size, network, devices)
         if found.seconds < best.simulation.seconds:
             best = replace(best, place="swapped", devices=devices, simulation=found)
     return best

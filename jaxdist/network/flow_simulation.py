@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.network.bandwidth_sharing import LinkDemand, rates
+from jaxdist.network.bandwidth_sharing import LinkDemand, flow_rates
 from jaxdist.network.routes import FloatArray
 
-PRECISION: Final = 1e-12
+TIME_TOLERANCE_S: Final = 1e-12
 """Seconds: ends that are nearer to each other are one event."""
 
 
@@ -45,22 +45,22 @@ class FlowSimulation:
     def step(self) -> None:
         """Go on to the next event."""
         waits = np.isinf(self.end)
-        running = waits & (self.start <= self.now + PRECISION)
+        running = waits & (self.start <= self.now + TIME_TOLERANCE_S)
         later = self.start[waits & ~running]
         following = float(later.min()) if later.size else np.inf
         ids = np.flatnonzero(running)
         if not ids.size:
             self.now = following
             return
-        rate = rates(self.demand.of(running), self.capacity)
+        rate = flow_rates(self.demand.of(running), self.capacity)
         needs = self.left[ids] / rate
         passed = min(float(needs.min()), following - self.now)
         self.left[ids] -= rate * passed
         self.now += passed
-        self.end[ids[needs <= passed + PRECISION]] = self.now
+        self.end[ids[needs <= passed + TIME_TOLERANCE_S]] = self.now
 
 
-def ends(
+def arrival_times(
     demand: LinkDemand, capacity: FloatArray, start: FloatArray, size: FloatArray
 ) -> FloatArray:
     """Return when each message has arrived.
@@ -80,7 +80,8 @@ def ends(
     >>> both, flow = np.array([0, 0]), np.array([0, 1])
     >>> asked = LinkDemand(flow=flow, link=both, use=np.ones(2), weight=np.ones(2),
     ...     most=np.full(2, np.inf))
-    >>> ends(asked, np.array([4.0]), np.array([0.0, 1.0]), np.array([8.0, 8.0]))
+    >>> start, size = np.array([0.0, 1.0]), np.array([8.0, 8.0])
+    >>> arrival_times(asked, np.array([4.0]), start, size)
     array([3., 4.])
     """
     stream = FlowSimulation(demand, capacity, start, size)

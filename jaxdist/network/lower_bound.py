@@ -11,7 +11,7 @@ of workstations", J. Parallel Distrib. Comput. 69(2).
 from jaxdist.network.topology import Topology
 
 
-def nic_bound(topology: Topology, ranks: int, size: float) -> float:
+def bandwidth_lower_bound(topology: Topology, ranks: int, size: float) -> float:
     """Return the seconds of the bound.
 
     Args:
@@ -19,16 +19,17 @@ def nic_bound(topology: Topology, ranks: int, size: float) -> float:
         ranks: P, which fill hosts in their order.
         size: bytes S of the array.
 
-    >>> from jaxdist.network.topologies.registry import topology
-    >>> round(1e3 * nic_bound(topology("dln", 1024, {}), 1024, 2.0**26), 3)
+    >>> from jaxdist.network.topologies.registry import make_topology
+    >>> topology = make_topology("dln", 1024, {})
+    >>> round(1e3 * bandwidth_lower_bound(topology, 1024, 2.0**26), 3)
     10.727
     """
     hosts = ranks // topology.per_host
-    bounds = [_seconds(ranks, size, topology.injection)]
+    bounds = [_all_reduce_seconds(ranks, size, topology.injection)]
     if topology.host_injection and hosts > 1:
-        bounds.append(_seconds(hosts, size, topology.host_injection))
+        bounds.append(_all_reduce_seconds(hosts, size, topology.host_injection))
     return max(bounds)
 
 
-def _seconds(parts: int, size: float, rate: float) -> float:
+def _all_reduce_seconds(parts: int, size: float, rate: float) -> float:
     return 2 * (parts - 1) / parts * size / rate if parts > 1 else 0.0

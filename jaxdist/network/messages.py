@@ -10,7 +10,7 @@ from jaxdist.network.protocol_overheads import ProtocolOverheads
 from jaxdist.network.routes import FloatArray, IntArray, Routes
 from jaxdist.network.topology import Topology
 
-SHARINGS = ("maxmin", "rtt")
+SHARING_RULES = ("maxmin", "rtt")
 """How links are shared: in equal parts, or in parts of 1 / latency."""
 
 
@@ -46,7 +46,7 @@ class RoutedMessages:
     """`[F]`, bytes."""
 
 
-def ask(
+def route_messages(
     topology: Topology, traffic: MessageBatch, factors: ProtocolOverheads, sharing: str
 ) -> RoutedMessages:
     """Lay messages on a topology.
@@ -68,18 +68,18 @@ def ask(
     window = np.full(size.size, np.inf)
     np.divide(factors.window, 2 * latency, out=window, where=latency > 0)
     back = topology.routes(traffic.targets, traffic.sources) if factors.back else None
-    flow, link, use = _crossings(ways, back, factors.back)
+    flow, link, use = _link_crossings(ways, back, factors.back)
     demand = LinkDemand(
         flow=flow,
         link=link,
         use=use,
-        weight=_weights(topology, ways, latency, factors, sharing),
+        weight=_sharing_weights(topology, ways, latency, factors, sharing),
         most=np.minimum(most, window),
     )
     return RoutedMessages(routes=ways, demand=demand, start=start, size=size)
 
 
-def _crossings(
+def _link_crossings(
     ways: Routes, back: Routes | None, part: float
 ) -> tuple[IntArray, IntArray, FloatArray]:
     if back is None:
@@ -91,7 +91,7 @@ def _crossings(
     return flow[order], link[order], use[order]
 
 
-def _weights(
+def _sharing_weights(
     topology: Topology,
     ways: Routes,
     latency: FloatArray,

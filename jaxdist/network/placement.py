@@ -8,10 +8,10 @@ from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.network.routes import IntArray
 from jaxdist.network.topology import Topology
 
-NAMED: Final = ("in_order", "dealt", "reversed_bits", "random")
+PLACEMENT_NAMES: Final = ("in_order", "dealt", "reversed_bits", "random")
 
 
-def placement(text: str, ranks: int, topology: Topology) -> IntArray:
+def parse_placement(text: str, ranks: int, topology: Topology) -> IntArray:
     """Return the device of each rank.
 
     Args:
@@ -24,8 +24,9 @@ def placement(text: str, ranks: int, topology: Topology) -> IntArray:
     Raises:
         BadInput: no such placement.
 
-    >>> from jaxdist.network.topologies.registry import topology
-    >>> placement("dealt", 6, topology("fat_tree", 6, {"per_leaf": 3})).tolist()
+    >>> from jaxdist.network.topologies.registry import make_topology
+    >>> topology = make_topology("fat_tree", 6, {"per_leaf": 3})
+    >>> parse_placement("dealt", 6, topology).tolist()
     [0, 3, 1, 4, 2, 5]
     """
     name, _, seed = text.replace("-", "_").partition(":")
@@ -33,30 +34,31 @@ def placement(text: str, ranks: int, topology: Topology) -> IntArray:
         case "in_order":
             return np.arange(ranks)
         case "dealt":
-            return _dealt(ranks, max(topology.per_switch, topology.per_host))
+            return _round_robin(ranks, max(topology.per_switch, topology.per_host))
         case "reversed_bits":
-            return _reversed(ranks)
+            return _bit_reversal(ranks)
         case "random" if seed.isdigit() or not seed:
             return np.random.default_rng(int(seed or 0)).permutation(ranks)
     words = text.split(",")
     if len(words) > 1 and all(word.strip().isdigit() for word in words):
         return np.array([int(word) for word in words])
-    near = did_you_mean(name, NAMED)
+    near = did_you_mean(name, PLACEMENT_NAMES)
     raise BadInput(
         f"no placement named {text}",
-        rule=f"one of {', '.join(NAMED)}, random:SEED, or devices with commas between",
+        rule=f"one of {', '.join(PLACEMENT_NAMES)}, random:SEED, or devices with "
+        "commas between",
         values=f"--place {text}",
         remedy=f"did you mean {near}?" if near else "--place dealt",
     )
 
 
-def _dealt(ranks: int, width: int) -> IntArray:
+def _round_robin(ranks: int, width: int) -> IntArray:
     """Deal ranks out to groups of devices: rank 0 to the first, 1 to the second, ..."""
     devices = np.arange(ranks)
     return devices[np.lexsort((devices // width, devices % width))]
 
 
-def _reversed(ranks: int) -> IntArray:
+def _bit_reversal(ranks: int) -> IntArray:
     bits = max(ranks - 1, 1).bit_length()
     devices = np.arange(1 << bits)
     turned = sum(((devices >> bit) & 1) << (bits - 1 - bit) for bit in range(bits))

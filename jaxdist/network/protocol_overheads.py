@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.core.errors import not_one_of
+from jaxdist.core.errors import unknown_name_error
 from jaxdist.network.routes import FloatArray
 
 _SIZES: Final = (0, 257, 732, 1426, 3484, 5776, 9376, 15424, 65472)
@@ -77,7 +77,7 @@ class ProtocolOverheads:
         return np.searchsorted(np.array(self.sizes), size, side="right") - 1
 
 
-FACTORS: Final = MappingProxyType(
+PROTOCOLS: Final = MappingProxyType(
     {
         "ideal": ProtocolOverheads(name="ideal"),
         "smpi": ProtocolOverheads(
@@ -95,15 +95,15 @@ FACTORS: Final = MappingProxyType(
 """By name."""
 
 
-def factors(name: str) -> ProtocolOverheads:
+def protocol_overheads(name: str) -> ProtocolOverheads:
     """Return factors by name.
 
     Raises:
         BadInput: there are none of that name.
 
-    >>> factors("smpi").latency(np.array([100.0, 65472.0]))
+    >>> protocol_overheads("smpi").latency(np.array([100.0, 65472.0]))
     array([ 2.01467, 11.6436 ])
     """
-    if name not in FACTORS:
-        raise not_one_of("factors", name, FACTORS, "ideal")
-    return FACTORS[name]
+    if name not in PROTOCOLS:
+        raise unknown_name_error("factors", name, PROTOCOLS, "ideal")
+    return PROTOCOLS[name]

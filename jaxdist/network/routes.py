@@ -37,13 +37,13 @@ class Routes:
         return np.minimum.reduceat(values[self.link], first)
 
 
-def routes_of(hops: IntArray) -> Routes:
+def routes_from_hops(hops: IntArray) -> Routes:
     """Return routes of a table.
 
     Args:
         hops: `[F, H]`, links in the order of the way, -1 where there is none.
 
-    >>> routes_of(np.array([[4, -1], [2, 3]])).link
+    >>> routes_from_hops(np.array([[4, -1], [2, 3]])).link
     array([4, 2, 3])
     """
     used = hops >= 0

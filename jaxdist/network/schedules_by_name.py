@@ -4,20 +4,22 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from jaxdist.collectives.algorithms.registry import algorithm
+from jaxdist.collectives.algorithms.registry import make_schedule
 from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
 from jaxdist.collectives.algorithms.two_level import two_level_halving, two_level_ring
 from jaxdist.core.errors import BadInput
 
-TWO_LEVEL: Final[Mapping[str, Callable[[int, int | None], CollectiveSchedule]]] = (
-    MappingProxyType(
-        {"two_level_ring": two_level_ring, "two_level_halving": two_level_halving}
-    )
+TWO_LEVEL_SCHEDULES: Final[
+    Mapping[str, Callable[[int, int | None], CollectiveSchedule]]
+] = MappingProxyType(
+    {"two_level_ring": two_level_ring, "two_level_halving": two_level_halving}
 )
 """Lists that know hosts."""
 
 
-def step_list(name: str, ranks: int, per_host: int | None = None) -> CollectiveSchedule:
+def schedule_by_name(
+    name: str, ranks: int, per_host: int | None = None
+) -> CollectiveSchedule:
     """Return a step list.
 
     Args:
@@ -29,17 +31,17 @@ def step_list(name: str, ranks: int, per_host: int | None = None) -> CollectiveS
         BadInput: no such list, not defined for so many ranks, or hosts for a list that
             knows none.
 
-    >>> len(step_list("two-level-ring", 8, per_host=4).steps)
+    >>> len(schedule_by_name("two-level-ring", 8, per_host=4).steps)
     8
     """
     key = name.replace("-", "_")
-    if key in TWO_LEVEL:
-        return TWO_LEVEL[key](ranks, per_host)
+    if key in TWO_LEVEL_SCHEDULES:
+        return TWO_LEVEL_SCHEDULES[key](ranks, per_host)
     if per_host is not None:
         raise BadInput(
             f"{name} knows no hosts",
-            rule=f"ranks of a host are for {', '.join(TWO_LEVEL)}",
+            rule=f"ranks of a host are for {', '.join(TWO_LEVEL_SCHEDULES)}",
             values=f"per_host={per_host}",
             remedy=f"{name} without them, or two_level_ring",
         )
-    return algorithm(key, ranks)
+    return make_schedule(key, ranks)

@@ -11,13 +11,13 @@ import numpy as np
 from jaxdist.collectives.algorithms.schedule import CollectiveSchedule, ScheduleStep
 from jaxdist.collectives.algorithms.vectorized_transfers import (
     VectorizedTransfers,
-    as_columns,
+    vectorize_transfers,
 )
-from jaxdist.core.errors import BadInput, not_one_of
+from jaxdist.core.errors import BadInput, unknown_name_error
 from jaxdist.network import contention
-from jaxdist.network.flow_simulation import ends
-from jaxdist.network.messages import SHARINGS, MessageBatch, ask
-from jaxdist.network.protocol_overheads import FACTORS, ProtocolOverheads
+from jaxdist.network.flow_simulation import arrival_times
+from jaxdist.network.messages import SHARING_RULES, MessageBatch, route_messages
+from jaxdist.network.protocol_overheads import PROTOCOLS, ProtocolOverheads
 from jaxdist.network.routes import IntArray
 from jaxdist.network.topology import Topology
 
@@ -57,14 +57,14 @@ class NetworkModel:
 
     topology: Topology
     """Devices and links."""
-    factors: ProtocolOverheads = FACTORS["ideal"]
+    factors: ProtocolOverheads = PROTOCOLS["ideal"]
     """What a protocol makes of links."""
     sharing: str = "maxmin"
     """`maxmin` or `rtt`."""
 
     def __post_init__(self) -> None:
-        if self.sharing not in SHARINGS:
-            raise not_one_of("sharing", self.sharing, SHARINGS, "maxmin")
+        if self.sharing not in SHARING_RULES:
+            raise unknown_name_error("sharing", self.sharing, SHARING_RULES, "maxmin")
 
     def phase(self, traffic: MessageBatch, after: float = 0.0) -> SimulatedStep:
         """Simulate messages that start together.
@@ -75,10 +75,10 @@ class NetworkModel:
         """
         if not traffic.size.size:
             return SimulatedStep(seconds=0.0, phi=0, messages=0, bytes=0.0)
-        asked = ask(self.topology, traffic, self.factors, self.sharing)
+        asked = route_messages(self.topology, traffic, self.factors, self.sharing)
         capacity = self.topology.capacity
         shared = self.factors.share * capacity
-        last = ends(asked.demand, shared, asked.start, asked.size).max()
+        last = arrival_times(asked.demand, shared, asked.start, asked.size).max()
         return SimulatedStep(
             seconds=float(last) + after,
             phi=contention.phi(asked.routes, capacity.size),
@@ -87,7 +87,7 @@ class NetworkModel:
         )
 
 
-def simulate(
+def simulate_collective(
     algorithm: CollectiveSchedule,
     size: float,
     network: NetworkModel,
@@ -104,16 +104,19 @@ def simulate(
     Raises:
         BadInput: more ranks than devices, or devices that are not there.
     """
-    devices = placed(algorithm.ranks, network.topology, place)
+    devices = rank_devices(algorithm.ranks, network.topology, place)
     each = size / algorithm.chunks
     known: dict[object, SimulatedStep] = {}
     phases = []
     for step in algorithm.steps:
-        table = as_columns(step.transfers)
-        key = key_of(step)
+        table = vectorize_transfers(step.transfers)
+        key = step_key(step)
         if key not in known:
-            traffic = traffic_of(table, each, devices)
-            busiest = added(table, each, algorithm.ranks) * network.topology.reducing
+            traffic = step_messages(table, each, devices)
+            busiest = (
+                max_reduced_bytes(table, each, algorithm.ranks)
+                * network.topology.reducing
+            )
             known[key] = network.phase(traffic, busiest)
         phases.append(known[key])
     return CollectiveSimulation(
@@ -121,14 +124,14 @@ def simulate(
     )
 
 
-def key_of(step: ScheduleStep) -> object:
+def step_key(step: ScheduleStep) -> object:
     """Return what is equal for steps whose messages are the same, for one list."""
     if isinstance(step.transfers, VectorizedTransfers):
         return tuple(id(part.moves) for part in step.transfers.parts)
     return tuple((t.source, t.target, t.count, t.adds) for t in step.transfers)
 
 
-def traffic_of(
+def step_messages(
     table: VectorizedTransfers, each: float, devices: IntArray
 ) -> MessageBatch:
     """Return the messages of a step.
@@ -147,7 +150,7 @@ def traffic_of(
     )
 
 
-def added(table: VectorizedTransfers, each: float, ranks: int) -> float:
+def max_reduced_bytes(table: VectorizedTransfers, each: float, ranks: int) -> float:
     """Return the bytes that the busiest rank adds to its own in a step."""
     sums = np.zeros(ranks)
     for part in table.parts:
@@ -156,7 +159,7 @@ def added(table: VectorizedTransfers, each: float, ranks: int) -> float:
     return float(each * sums.max(initial=0))
 
 
-def placed(ranks: int, topology: Topology, place: IntArray | None) -> IntArray:
+def rank_devices(ranks: int, topology: Topology, place: IntArray | None) -> IntArray:
     """Return the device of each rank.
 
     Raises:

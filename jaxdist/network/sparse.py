@@ -24,18 +24,18 @@ from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
 from jaxdist.collectives.algorithms.vectorized_transfers import (
     TransferBlock,
     VectorizedTransfers,
-    as_columns,
+    vectorize_transfers,
 )
 from jaxdist.core.errors import BadInput
 from jaxdist.network.routes import FloatArray, IntArray
 from jaxdist.network.topology import Topology
 
-_MOST = 1 << 28
+_MAX_RANK_CHUNKS = 1 << 28
 RankCounts = NDArray[np.int32]
 """How many ranks' arrays are in something."""
 
 
-FORMS = ("shorter", "entries", "numbers")
+MESSAGE_ENCODINGS = ("shorter", "entries", "numbers")
 """How a message is written: in the shorter way, always as entries, or as numbers."""
 
 
@@ -52,7 +52,7 @@ class SparseEncoding:
     head: int = 4
     """Bytes before the entries of a message."""
     sums: str = "shorter"
-    """How messages that are added are written, one of `FORMS`."""
+    """How messages that are added are written, one of `MESSAGE_ENCODINGS`."""
     copies: str = "shorter"
     """How messages that replace are written."""
     seed: int | None = None
@@ -117,7 +117,7 @@ class SparseStepMessages:
         return merging + self.numbers * number * topology.reducing
 
 
-def messages(
+def sparse_step_messages(
     algorithm: CollectiveSchedule, size: float, entries: SparseEncoding
 ) -> Iterator[SparseStepMessages]:
     """Yield the messages of each step of a list.
@@ -131,7 +131,7 @@ def messages(
         BadInput: a list too large to follow, P C above 2^28.
     """
     ranks, chunks = algorithm.ranks, algorithm.chunks
-    if ranks * chunks > _MOST:
+    if ranks * chunks > _MAX_RANK_CHUNKS:
         raise BadInput(
             f"fill-in of {algorithm.name} on {ranks:,} ranks is too much to follow",
             rule="ranks times chunks are at most 2^28",
@@ -142,14 +142,14 @@ def messages(
     numbers = size / entries.number / chunks
     rng = np.random.default_rng(entries.seed)
     for step in algorithm.steps:
-        table = as_columns(step.transfers)
-        sent = [_sent(part, held) for part in table.parts]
+        table = vectorize_transfers(step.transfers)
+        sent = [_sent_counts(part, held) for part in table.parts]
         pairs = zip(table.parts, sent)
         results = [
-            _received(part, spans, counts, held) for part, (spans, counts) in pairs
+            _reduce_counts(part, spans, counts, held) for part, (spans, counts) in pairs
         ]
         counts = [counts for _, counts in sent]
-        yield _message(table, counts, results, numbers, entries, rng)
+        yield _step_messages(table, counts, results, numbers, entries, rng)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +160,9 @@ class _SentChunks:
     """`[K]`, the chunk."""
 
 
-def _sent(part: TransferBlock, held: RankCounts) -> tuple[_SentChunks, RankCounts]:
+def _sent_counts(
+    part: TransferBlock, held: RankCounts
+) -> tuple[_SentChunks, RankCounts]:
     counts, starts = part.moves.counts, part.starts
     message = np.repeat(np.arange(counts.size), counts)
     before = np.cumsum(counts) - counts
@@ -168,7 +170,7 @@ def _sent(part: TransferBlock, held: RankCounts) -> tuple[_SentChunks, RankCount
     return _SentChunks(message, chunk), held[part.moves.sources[message], chunk]
 
 
-def _received(
+def _reduce_counts(
     part: TransferBlock, spans: _SentChunks, counts: RankCounts, held: RankCounts
 ) -> RankCounts:
     """Take in what a part brings; return how many ranks are in each result.
@@ -192,7 +194,7 @@ def _received(
     return results
 
 
-def _message(
+def _step_messages(
     table: VectorizedTransfers,
     sent: list[RankCounts],
     results: list[RankCounts],

@@ -10,9 +10,13 @@ from jaxdist.network.simulate import (
     CollectiveSimulation,
     NetworkModel,
     SimulatedStep,
-    placed,
+    rank_devices,
 )
-from jaxdist.network.sparse import SparseEncoding, SparseStepMessages, messages
+from jaxdist.network.sparse import (
+    SparseEncoding,
+    SparseStepMessages,
+    sparse_step_messages,
+)
 from jaxdist.network.topology import Topology
 
 
@@ -35,23 +39,23 @@ def simulate_sparse(
     Raises:
         BadInput: ranks that do not fit, or a list too large to follow.
     """
-    devices = placed(algorithm.ranks, network.topology, place)
+    devices = rank_devices(algorithm.ranks, network.topology, place)
     known: dict[object, SimulatedStep] = {}
     phases = []
     tables = []  # kept, since what is gone may leave its id to another
-    for message in messages(algorithm, size, entries):
+    for message in sparse_step_messages(algorithm, size, entries):
         tables.append(message.table)
         parts = message.table.parts
         key = (tuple(id(part.moves) for part in parts), message.size.tobytes())
         if key not in known:
-            known[key] = _phase(message, network, devices, entries)
+            known[key] = _simulate_step(message, network, devices, entries)
         phases.append(known[key])
     return CollectiveSimulation(
         seconds=sum(phase.seconds for phase in phases), phases=tuple(phases)
     )
 
 
-def _phase(
+def _simulate_step(
     message: SparseStepMessages,
     network: NetworkModel,
     devices: IntArray,
@@ -70,7 +74,7 @@ def _phase(
     return network.phase(traffic, float(np.bincount(targets, after).max()))
 
 
-def of_sparse_list(
+def sparse_schedule_messages(
     algorithm: CollectiveSchedule,
     size: float,
     topology: Topology,
@@ -86,8 +90,8 @@ def of_sparse_list(
         entries: density and form.
         place: `[P]`, the device of each rank.
     """
-    devices = placed(algorithm.ranks, topology, place)
-    found = list(messages(algorithm, size, entries))
+    devices = rank_devices(algorithm.ranks, topology, place)
+    found = list(sparse_step_messages(algorithm, size, entries))
     moves = [
         (index, part.moves)
         for index, message in enumerate(found)

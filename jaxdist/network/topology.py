@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from jaxdist.network.routes import FloatArray, IntArray, Routes, routes_of
+from jaxdist.network.routes import FloatArray, IntArray, Routes, routes_from_hops
 
 RouteFn = Callable[[IntArray, IntArray], IntArray]
 """From sources and targets `[F]` to the links on each way, `[F, H]`, -1 for none."""
@@ -47,4 +47,4 @@ class Topology:
             sources: `[F]`, devices that send.
             targets: `[F]`, devices that receive, none of them its own source.
         """
-        return routes_of(self.walk(sources, targets))
+        return routes_from_hops(self.walk(sources, targets))

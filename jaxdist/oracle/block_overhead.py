@@ -13,19 +13,19 @@ has of a divided layer takes as much longer.
 from collections.abc import Callable
 from typing import Final
 
-from jaxdist.core.cluster.block_timings import signature
+from jaxdist.core.cluster.block_timings import block_signature
 from jaxdist.core.cluster.device import Device
 from jaxdist.core.profile import LayerProfile
 from jaxdist.oracle.step_description import StepDescription
 
-_COPIED: Final = 2
+_COPY_PASSES: Final = 2
 """Times that a copy passes over what is copied."""
 
 ForwardBackward = tuple[float, float]
 """Of a forward and of a backward pass."""
 
 
-def over_layers(
+def block_overhead(
     case: StepDescription,
     device: Device,
     block: str,
@@ -49,7 +49,7 @@ def over_layers(
         return 1.0, 1.0
     share = 1 / (case.shards_of(block) * case.microbatches)
     name, peak = block or profile.blocks[-1].name, device.peak(case.dtype).value
-    found = table.at(signature(profile, name), share * profile.batch, peak)
+    found = table.at(block_signature(profile, name), share * profile.batch, peak)
     layers = profile.layers_of(name)
     if found is None or any(x.seconds_forward is not None for x in layers):
         return 1.0, 1.0
@@ -57,5 +57,7 @@ def over_layers(
     forward, backward = (sum(one) for one in zip(*each, strict=True))
     if not forward or not backward:
         return 1.0, 1.0
-    copied = _COPIED * found.kept / device.memory_bandwidth.value if case.stages else 0
+    copied = (
+        _COPY_PASSES * found.kept / device.memory_bandwidth.value if case.stages else 0
+    )
     return (found.forward_s + copied) / forward, found.backward_s / backward

@@ -16,11 +16,13 @@ from collections import defaultdict
 from jaxdist.collectives.hlo_collectives import wire_bytes
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan.placement import MeshPlacement
-from jaxdist.oracle.link_groups import LinkGroup, group_of
+from jaxdist.oracle.link_groups import LinkGroup, link_group
 from jaxdist.partition.ledger import Ledger
 
 
-def seconds(kind: str, payload: float, times: int, group: LinkGroup) -> float:
+def collective_seconds(
+    kind: str, payload: float, times: int, group: LinkGroup
+) -> float:
     """Return what collectives of one kind take.
 
     Args:
@@ -30,30 +32,34 @@ def seconds(kind: str, payload: float, times: int, group: LinkGroup) -> float:
         group: who takes part.
     """
     line = group.line(kind)
-    bend = line.times(_sent(kind, payload, group) / times) if line and times else 1.0
-    return bend * straight(kind, payload, times, group)
+    bend = (
+        line.times(_sent_bytes(kind, payload, group) / times) if line and times else 1.0
+    )
+    return bend * alpha_beta_seconds(kind, payload, times, group)
 
 
-def straight(kind: str, payload: float, times: int, group: LinkGroup) -> float:
+def alpha_beta_seconds(
+    kind: str, payload: float, times: int, group: LinkGroup
+) -> float:
     """Return the same by the line alone, without how far sizes lie from it."""
     if group.size == 1:
         return 0.0
     line = group.line(kind)
-    count = line.messages.value if line else messages(kind, group.size)
+    count = line.messages.value if line else message_count(kind, group.size)
     share = line.share.value if line else 1.0
-    sent = _sent(kind, payload, group)
+    sent = _sent_bytes(kind, payload, group)
     return times * count * group.alpha + share * sent / group.rate
 
 
-def _sent(kind: str, payload: float, group: LinkGroup) -> int:
+def _sent_bytes(kind: str, payload: float, group: LinkGroup) -> int:
     """Return the bytes that a device of a group sends."""
     return wire_bytes(kind, round(payload), group.size)
 
 
-def messages(kind: str, devices: int) -> int:
+def message_count(kind: str, devices: int) -> int:
     """Return how many messages follow one another in a collective.
 
-    >>> messages("all-reduce", 6), messages("collective-permute", 6)
+    >>> message_count("all-reduce", 6), message_count("collective-permute", 6)
     (6, 1)
     """
     rounds = math.ceil(math.log2(devices)) if devices > 1 else 0
@@ -66,7 +72,9 @@ def messages(kind: str, devices: int) -> int:
     }[kind]
 
 
-def priced(ledger: Ledger, cluster: Cluster, placed: MeshPlacement) -> dict[str, float]:
+def traffic_seconds(
+    ledger: Ledger, cluster: Cluster, placed: MeshPlacement
+) -> dict[str, float]:
     """Return the seconds of a ledger's rows, by `what, axes`.
 
     Syncs of an outer loop count by the step.
@@ -76,7 +84,7 @@ def priced(ledger: Ledger, cluster: Cluster, placed: MeshPlacement) -> dict[str,
     joint = [row for sync in ledger.syncs for row in sync.rows]
     for rows, share in ((ledger.rows, 1.0), (joint, 1 / every)):
         for row in rows:
-            group = group_of(cluster, placed, row.axes)
-            took = seconds(row.kind, row.payload, row.arrays, group)
+            group = link_group(cluster, placed, row.axes)
+            took = collective_seconds(row.kind, row.payload, row.arrays, group)
             total[f"{row.what}, {' x '.join(row.axes)}"] += share * took
     return dict(total)

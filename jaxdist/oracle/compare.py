@@ -12,36 +12,36 @@ from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.core.run_record import Run
 from jaxdist.core.step_breakdown import (
-    BETWEEN,
+    BETWEEN_STEPS,
     BUBBLE,
+    COMPRESSION,
     COMPUTE,
     OTHER,
-    PACKING,
     UPDATE,
     LayerTime,
     StepBreakdown,
 )
-from jaxdist.oracle.largest_errors import Misprediction, misses
+from jaxdist.oracle.largest_errors import Misprediction, largest_mispredictions
 from jaxdist.oracle.link_groups import LinkGroup
 from jaxdist.oracle.pipeline_timeline import PipelineTimeline
 from jaxdist.oracle.predict import Prediction
 from jaxdist.oracle.predicted_term import TermComparison
 
-OWN: Final = (COMPUTE, BUBBLE, PACKING, UPDATE)
+DEVICE_TERMS: Final = (COMPUTE, BUBBLE, COMPRESSION, UPDATE)
 """Terms of a device alone; the others are of the links, and of the input."""
-_SPEEDS: Final = (
+_DEVICE_PATHS: Final = (
     "device.flops",
     "device.memory_bandwidth",
     "device.launch",
     "device.packing",
 )
-_LEAST: Final = 0.05
-_MOST: Final = 20.0
+_MIN_FACTOR: Final = 0.05
+_MAX_FACTOR: Final = 20.0
 """Factors between which a recalibration stays."""
-_APART: Final = 0.1
+_MIN_SHARE_SPREAD: Final = 0.1
 """Least difference of shares by which two factors are told apart."""
-_INPUT: Final = "input"
-_LITTLE: Final = 0.02
+_INPUT_TERM: Final = "input"
+_MIN_STEP_FRACTION: Final = 0.02
 """Part of a step that is too little to say how fast something is."""
 
 
@@ -79,7 +79,7 @@ class RunComparison:
             return ()
         said, again = self.prediction, self.recalibrate
         hides = said.hidden_s.keys()
-        return misses(
+        return largest_mispredictions(
             self.terms, self.layers, self.measured, said.origins, again, hides=hides
         )
 
@@ -93,10 +93,10 @@ class RunComparison:
     @property
     def cause(self) -> str:
         """What the miss of the step rests on most, in words."""
-        own = sum(self.prediction.terms_s.get(name, 0.0) for name in OWN)
+        own = sum(self.prediction.terms_s.get(name, 0.0) for name in DEVICE_TERMS)
         longest = max(self.prediction.terms_s.items(), key=lambda pair: pair[1])[0]
         links = ("levels", *["overlap"] * (longest in self.prediction.hidden_s))
-        of = _SPEEDS if 2 * own > self.prediction.step_s else links
+        of = _DEVICE_PATHS if 2 * own > self.prediction.step_s else links
         guessed = [
             path
             for path, origin in self.prediction.origins.items()
@@ -107,18 +107,18 @@ class RunComparison:
         return f"{longest} rests on {', '.join(guessed)}, which nobody measured"
 
 
-def identity(run: Run) -> str:
+def run_fingerprint(run: Run) -> str:
     """Name a run by what it is and measured: `digits@1f0c9d3e`."""
     return f"{run.name}@{hashlib.sha256(run.to_json().encode()).hexdigest()[:8]}"
 
 
-def check_unseen(run: Run, cluster: Cluster) -> None:
+def check_held_out(run: Run, cluster: Cluster) -> None:
     """Refuse a run that the cluster's numbers were fitted to: it proves nothing.
 
     Raises:
         BadInput: it was.
     """
-    name = identity(run)
+    name = run_fingerprint(run)
     for path, number in cluster.numbers():
         if name in number.origin:
             raise BadInput(
@@ -129,7 +129,7 @@ def check_unseen(run: Run, cluster: Cluster) -> None:
             )
 
 
-def compare(
+def compare_prediction(
     run: Run,
     prediction: Prediction,
     measured: StepBreakdown | None = None,
@@ -160,7 +160,7 @@ def compare(
     slower = 1.0
     if measured is not None:
         slower = measured.busiest.step_s / run.step_s
-        seen = _of_step(measured, slower, waited)
+        seen = _measured_terms(measured, slower, waited)
     said = {"input": 0.0} | prediction.terms_s
     missing = 0.0 if measured is not None else None
     parts = [
@@ -181,12 +181,14 @@ def compare(
     )
     low, high = prediction.interval_s
     return RunComparison(
-        run=identity(run),
+        run=run_fingerprint(run),
         prediction=prediction,
         step=step,
         terms=(*parts, memory),
         inside=low <= run.step_s <= high,
-        layers=() if measured is None else _by_layer(measured, slower, layers or {}),
+        layers=()
+        if measured is None
+        else _layer_comparisons(measured, slower, layers or {}),
         measured=measured,
         slower=slower,
         planned=planned,
@@ -195,20 +197,22 @@ def compare(
     )
 
 
-def _of_step(measured: StepBreakdown, slower: float, waited: float) -> dict[str, float]:
+def _measured_terms(
+    measured: StepBreakdown, slower: float, waited: float
+) -> dict[str, float]:
     """Return the terms of the busiest device, as parts of the median step.
 
     Between steps nothing runs: for as long as the host waited for samples that is the
     input's, the rest is nobody's.
     """
     terms = {name: s / slower for name, s in measured.busiest.terms_s.items()}
-    between = terms.pop(BETWEEN, 0.0)
+    between = terms.pop(BETWEEN_STEPS, 0.0)
     terms["input"] = min(between, waited)
     terms[OTHER] = terms.get(OTHER, 0.0) + between - terms["input"]
     return terms
 
 
-def _by_layer(
+def _layer_comparisons(
     measured: StepBreakdown, slower: float, said: Mapping[str, LayerTime]
 ) -> tuple[TermComparison, ...]:
     names = {n: None for one in measured.devices for n in one.layers_s}
@@ -224,7 +228,7 @@ def _by_layer(
     return tuple(sorted(found, key=lambda term: -term.off))
 
 
-def recalibrated(cluster: Cluster, seen: Sequence[RunComparison]) -> Cluster:
+def recalibrate_cluster(cluster: Cluster, seen: Sequence[RunComparison]) -> Cluster:
     """Return the cluster with speeds that explain what was measured.
 
     Two factors are fitted, a of devices and b of links, with the same relative weight:
@@ -240,7 +244,7 @@ def recalibrated(cluster: Cluster, seen: Sequence[RunComparison]) -> Cluster:
         cluster: what the predictions were made with.
         seen: runs beside them.
     """
-    own, moved = _factors(seen)
+    own, moved = _fit_factors(seen)
     device = cluster.device
     why = f"jaxdist compare, runs {', '.join(one.run for one in seen)}"
 
@@ -266,20 +270,20 @@ def recalibrated(cluster: Cluster, seen: Sequence[RunComparison]) -> Cluster:
     return replace(cluster, device=made, levels=levels)
 
 
-def _factors(seen: Sequence[RunComparison]) -> tuple[float, float]:
+def _fit_factors(seen: Sequence[RunComparison]) -> tuple[float, float]:
     from scipy.optimize import nnls
 
-    rows = np.array([row for one in seen for row in _parts(one)])
+    rows = np.array([row for one in seen for row in _fit_rows(one)])
     parts, took = rows[:, :2], rows[:, 2]
     shares = parts[:, 0] / parts.sum(axis=1)
-    if np.ptp(shares) < _APART:
-        both = _bounded(np.median(took / parts.sum(axis=1)))
+    if np.ptp(shares) < _MIN_SHARE_SPREAD:
+        both = _clamp_factor(np.median(took / parts.sum(axis=1)))
         return both, both
     own, moved = nnls(parts, took)[0]
-    return _bounded(own), _bounded(moved)
+    return _clamp_factor(own), _clamp_factor(moved)
 
 
-def _parts(one: RunComparison) -> list[tuple[float, float, float]]:
+def _fit_rows(one: RunComparison) -> list[tuple[float, float, float]]:
     """Return what was predicted of devices and of links, and what they took together.
 
     All are parts of the measured step. A run that was watched has a row for each of the
@@ -287,18 +291,18 @@ def _parts(one: RunComparison) -> list[tuple[float, float, float]]:
     """
     step = one.step.measured or one.step.predicted
     said = one.prediction.terms_s
-    own = sum(said.get(name, 0.0) for name in OWN)
+    own = sum(said.get(name, 0.0) for name in DEVICE_TERMS)
     whole = [(own / step, (one.step.predicted - own) / step, 1.0)]
     if one.measured is None:
         return whole
     seen = {t.name: (t.measured or 0.0) / step for t in one.terms if t.unit == "s"}
-    waited = seen.pop(_INPUT, 0.0)
-    late = sum(s for name, s in seen.items() if name not in (*OWN, OTHER))
-    moved = one.step.predicted - own - said.get(_INPUT, 0.0)
-    if min(late, 1 - late - waited, moved / one.step.predicted) < _LITTLE:
+    waited = seen.pop(_INPUT_TERM, 0.0)
+    late = sum(s for name, s in seen.items() if name not in (*DEVICE_TERMS, OTHER))
+    moved = one.step.predicted - own - said.get(_INPUT_TERM, 0.0)
+    if min(late, 1 - late - waited, moved / one.step.predicted) < _MIN_STEP_FRACTION:
         return whole
     return [(own / step, 0.0, 1 - late - waited), (0.0, moved / step, late)]
 
 
-def _bounded(factor: float) -> float:
-    return float(min(max(factor, _LEAST), _MOST))
+def _clamp_factor(factor: float) -> float:
+    return float(min(max(factor, _MIN_FACTOR), _MAX_FACTOR))

@@ -29,20 +29,20 @@ from jaxdist.core.cluster.device import Device
 from jaxdist.core.kernel_shape import KernelShape
 from jaxdist.core.profile import LayerProfile
 from jaxdist.core.step_breakdown import LayerTime
-from jaxdist.oracle.block_overhead import over_layers
+from jaxdist.oracle.block_overhead import block_overhead
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
-from jaxdist.pipeline.plan_schedule import turns
-from jaxdist.pipeline.stage_placement import places_of
+from jaxdist.pipeline.plan_schedule import device_work_counts
+from jaxdist.pipeline.stage_placement import stage_placement
 
-_READ_BACK: Final = 3
+_BACKWARD_PASSES: Final = 3
 """Times that a backward pass passes over a layer's output: its slope, its value, and
 the slope that it writes."""
-_READ_ON: Final = 2
+_FORWARD_PASSES: Final = 2
 """Times that a forward pass does: it reads its input and writes its output."""
-ADDED: Final = 3
+ACCUMULATION_PASSES: Final = 3
 """Times that adding a gradient to a sum passes over it: both are read, one written."""
-_GRADIENTS: Final = 2
+_BACKWARD_KERNELS: Final = 2
 """Kernels of a backward pass, for one of a forward pass."""
 
 
@@ -120,7 +120,7 @@ class ComputeCostModel:
     def _whole(self, block: str) -> tuple[float, float]:
         """Return how many times as long as its layers a block takes."""
         if block not in self._blocks:
-            self._blocks[block] = over_layers(
+            self._blocks[block] = block_overhead(
                 self.case, self.device, block, self._alone
             )
         return self._blocks[block]
@@ -133,10 +133,14 @@ class ComputeCostModel:
         """Return the seconds of a layer by its FLOPs and its bytes."""
         made = share * layer.output_bytes + self.read(layer, share)
         forward = self._pass(
-            layer.seconds_forward, layer.flops_forward, share, _READ_ON * made, 1
+            layer.seconds_forward, layer.flops_forward, share, _FORWARD_PASSES * made, 1
         )
         backward = self._pass(
-            layer.seconds_backward, layer.flops_backward, share, _READ_BACK * made, 2
+            layer.seconds_backward,
+            layer.flops_backward,
+            share,
+            _BACKWARD_PASSES * made,
+            2,
         )
         return forward, backward
 
@@ -151,7 +155,7 @@ class ComputeCostModel:
             return None
         forward, backward = found
         # A layer that reads the network's input has the gradient of its weights alone.
-        gradients = layer.flops_backward / layer.flops_forward / _GRADIENTS
+        gradients = layer.flops_backward / layer.flops_forward / _BACKWARD_KERNELS
         return forward, min(1.0, gradients) * backward
 
     def _summing(self, layer: LayerProfile) -> float:
@@ -159,7 +163,7 @@ class ComputeCostModel:
         if self.case.microbatches == 1 and not self.case.stages:
             return 0.0
         weights = self.read(layer, self.share(layer))
-        return ADDED * weights / self.device.memory_bandwidth.value
+        return ACCUMULATION_PASSES * weights / self.device.memory_bandwidth.value
 
     def _slice(
         self, layer: LayerProfile, whole: KernelShape, share: float
@@ -199,7 +203,9 @@ class ComputeCostModel:
         return max(computed, passed) + kernels * self.device.launch.value
 
 
-def stage_seconds(case: StepDescription, device: Device) -> tuple[MicrobatchTime, ...]:
+def stage_compute_times(
+    case: StepDescription, device: Device
+) -> tuple[MicrobatchTime, ...]:
     """Return the seconds of each stage in one microbatch; one without stages.
 
     Raises:
@@ -207,12 +213,12 @@ def stage_seconds(case: StepDescription, device: Device) -> tuple[MicrobatchTime
     """
     nothing = MicrobatchTime(forward=0.0, backward=0.0)
     return tuple(
-        sum((one for _, one in spent_in(case, device, stage)), nothing)
+        sum((one for _, one in microbatch_layer_times(case, device, stage)), nothing)
         for stage in range(max(1, len(case.stages)))
     )
 
 
-def spent_in(
+def microbatch_layer_times(
     case: StepDescription, device: Device, stage: int
 ) -> Iterator[tuple[LayerProfile, MicrobatchTime]]:
     """Yield the layers of a stage, and the seconds of each in one microbatch.
@@ -220,18 +226,18 @@ def spent_in(
     Raises:
         BadInput: the device has no speed for the dtype.
     """
-    place = places_of(case.plan).of_stages[stage][0]
+    place = stage_placement(case.plan).of_stages[stage][0]
     worker = ComputeCostModel(
         case=case,
         device=device,
         ledger=case.ledgers[place],
-        microbatches=turns(case.plan, case.microbatches)[place].micro,
+        microbatches=device_work_counts(case.plan, case.microbatches)[place].micro,
     )
-    for layer in worked_in(case, stage):
+    for layer in compute_layers(case, stage):
         yield layer, worker.spent(layer)
 
 
-def worked_in(case: StepDescription, stage: int) -> tuple[LayerProfile, ...]:
+def compute_layers(case: StepDescription, stage: int) -> tuple[LayerProfile, ...]:
     """Return the layers whose work a stage does.
 
     They are those of its blocks, but for a table that the last block uses: what costs
@@ -240,21 +246,21 @@ def worked_in(case: StepDescription, stage: int) -> tuple[LayerProfile, ...]:
     last = len(case.stages) - 1
     if last < 1:
         return case.layers_of(stage)
-    asked, own = _asked(case, last), case.layers_of(stage)
+    asked, own = _shared_layers(case, last), case.layers_of(stage)
     if stage != last:
         return tuple(layer for layer in own if layer.name not in asked)
     return (*(x for x in case.profile.layers if x.name in asked), *own)
 
 
-def _asked(case: StepDescription, last: int) -> frozenset[str]:
+def _shared_layers(case: StepDescription, last: int) -> frozenset[str]:
     """Name what the device of the last stage works on that its blocks do not hold."""
-    places = places_of(case.plan)
+    places = stage_placement(case.plan)
     device = places.of_stages[last][0]
     own = (x for stage in places.stages_of(device) for x in case.layers_of(stage))
     return frozenset(case.ledgers[device].work.keys() - {x.name for x in own})
 
 
-def layer_seconds(case: StepDescription, cluster: Cluster) -> dict[str, LayerTime]:
+def step_layer_times(case: StepDescription, cluster: Cluster) -> dict[str, LayerTime]:
     """Predict the seconds of each layer in a step, by name.
 
     Args:
@@ -265,10 +271,13 @@ def layer_seconds(case: StepDescription, cluster: Cluster) -> dict[str, LayerTim
         BadInput: the device has no speed for the dtype.
     """
     late, found = 1 + cluster.jitter.value, {}
-    places, taken = places_of(case.plan), turns(case.plan, case.microbatches)
+    places, taken = (
+        stage_placement(case.plan),
+        device_work_counts(case.plan, case.microbatches),
+    )
     for stage in range(max(1, len(case.stages))):
         micro = taken[places.of_stages[stage][0]].micro
-        for layer, one in spent_in(case, cluster.device, stage):
+        for layer, one in microbatch_layer_times(case, cluster.device, stage):
             found[layer.name] = LayerTime(
                 forward=late * micro * one.forward,
                 backward=late * micro * one.backward,

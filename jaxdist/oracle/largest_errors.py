@@ -6,19 +6,19 @@ from typing import Final
 
 from jaxdist.core.step_breakdown import (
     BUBBLE,
+    COMPRESSION,
     COMPUTE,
     OTHER,
-    PACKING,
     UPDATE,
-    WAITING,
+    WAIT,
     StepBreakdown,
 )
 from jaxdist.oracle.predicted_term import TermComparison
 
-_SURE: Final = ("measured", "fitted")
-_SPEEDS: Final = {
+_CALIBRATED: Final = ("measured", "fitted")
+_DEVICE_PATHS: Final = {
     COMPUTE: ("device.flops", "device.efficiency", "device.launch"),
-    PACKING: ("device.packing",),
+    COMPRESSION: ("device.packing",),
     UPDATE: ("device.memory_bandwidth",),
 }
 
@@ -40,7 +40,7 @@ class Misprediction:
         return (self.term.measured or 0.0) - self.term.predicted
 
 
-def misses(
+def largest_mispredictions(
     terms: Sequence[TermComparison],
     layers: Sequence[TermComparison],
     measured: StepBreakdown,
@@ -66,7 +66,7 @@ def misses(
     return tuple(
         Misprediction(
             term=one,
-            cause=_cause(
+            cause=_likely_cause(
                 one, layers, measured, origins if one.name in hides else shown
             ),
             remedy=_remedy(one, measured) or recalibrate,
@@ -76,7 +76,7 @@ def misses(
     )
 
 
-def _cause(
+def _likely_cause(
     term: TermComparison,
     layers: Sequence[TermComparison],
     measured: StepBreakdown,
@@ -95,10 +95,10 @@ def _cause(
             return "between operations nothing ran: each is short beside its start"
         case "input":
             return "the samples of a step were not there when it began"
-    guessed = _guessed(term.name, origins)
+    guessed = _uncalibrated_paths(term.name, origins)
     parts = [f"{', '.join(guessed)}: nobody measured"] if guessed else []
     if term.name == COMPUTE and layers:
-        parts.append(f"most of it in {_layer(layers[0])}")
+        parts.append(f"most of it in {_layer_text(layers[0])}")
     if _may_be_waiting(term) and measured.processes > 1:
         parts.append("it may be a wait for other processes, which nobody watched")
     if count > cores:
@@ -108,22 +108,22 @@ def _cause(
 
 def _may_be_waiting(term: TermComparison) -> bool:
     """Tell whether a term moves something, and took longer than was said."""
-    moves = term.name not in (*_SPEEDS, OTHER)
+    moves = term.name not in (*_DEVICE_PATHS, OTHER)
     return moves and (term.measured or 0.0) > term.predicted
 
 
-def _layer(layer: TermComparison) -> str:
+def _layer_text(layer: TermComparison) -> str:
     took, said = 1e3 * (layer.measured or 0.0), 1e3 * layer.predicted
     name = layer.name or "operations of no layer"
     return f"{name}, {took:,.2f} ms, predicted {said:,.2f}"
 
 
-def _guessed(term: str, origins: Mapping[str, str]) -> list[str]:
-    of = _SPEEDS.get(term, ("levels", "overlap"))
+def _uncalibrated_paths(term: str, origins: Mapping[str, str]) -> list[str]:
+    of = _DEVICE_PATHS.get(term, ("levels", "overlap"))
     found = (
         ".".join(path.split(".")[: 3 if path.startswith("levels") else 2])
         for path, origin in origins.items()
-        if path.startswith(of) and not origin.startswith(_SURE)
+        if path.startswith(of) and not origin.startswith(_CALIBRATED)
     )
     return list(dict.fromkeys(found))
 
@@ -131,7 +131,7 @@ def _guessed(term: str, origins: Mapping[str, str]) -> list[str]:
 def _remedy(term: TermComparison, measured: StepBreakdown) -> str:
     """Say what mends the run; nothing where the prediction is to be mended."""
     crowded = len(measured.devices) > measured.cores
-    if term.name in (WAITING, BUBBLE, OTHER) and crowded:
+    if term.name in (WAIT, BUBBLE, OTHER) and crowded:
         return f"at most {measured.cores} devices in a process of this machine"
     if term.name == "input":
         return "data.readers=4, or data that is kept"

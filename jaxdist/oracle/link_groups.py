@@ -44,7 +44,9 @@ class LinkGroup:
         return next((line for line in self.lines if line.kind == kind), None)
 
 
-def group_of(cluster: Cluster, placed: MeshPlacement, axes: Iterable[str]) -> LinkGroup:
+def link_group(
+    cluster: Cluster, placed: MeshPlacement, axes: Iterable[str]
+) -> LinkGroup:
     """Return the group of some axes.
 
     Args:
@@ -61,10 +63,12 @@ def group_of(cluster: Cluster, placed: MeshPlacement, axes: Iterable[str]) -> Li
     crossed = cluster.levels[: cluster.level_of(span) + 1]
     units = (1, *cluster.sizes)
     rates = (
-        _rate(level, unit, min(unit, placed.mesh.devices), places)
+        _ring_bandwidth(level, unit, min(unit, placed.mesh.devices), places)
         for level, unit in zip(crossed, units, strict=False)
     )
-    inside = math.prod(_inside(units[len(crossed) - 1], *place) for place in places)
+    inside = math.prod(
+        _devices_in_unit(units[len(crossed) - 1], *place) for place in places
+    )
     lines = (line for line in crossed[-1].lines if line.devices == size)
     return LinkGroup(
         size=size,
@@ -75,7 +79,7 @@ def group_of(cluster: Cluster, placed: MeshPlacement, axes: Iterable[str]) -> Li
     )
 
 
-def _rate(
+def _ring_bandwidth(
     level: Level, unit: int, devices: int, places: Sequence[tuple[int, int]]
 ) -> float:
     """Return the bytes a second that one ring has of a level's links.
@@ -86,11 +90,11 @@ def _rate(
         devices: those of them that the mesh uses.
         places: stride and size of the ring's axes.
     """
-    inside = math.prod(_inside(unit, *place) for place in places)
+    inside = math.prod(_devices_in_unit(unit, *place) for place in places)
     rings = max(1, devices // inside)
     return level.bandwidth.value / rings / level.oversubscription.value
 
 
-def _inside(unit: int, stride: int, size: int) -> int:
+def _devices_in_unit(unit: int, stride: int, size: int) -> int:
     """Return the devices of an axis that lie in the same unit."""
     return min(size, max(1, unit // stride))

@@ -21,12 +21,12 @@ from jaxdist.core.cluster.device import Device
 from jaxdist.core.plan import Plan
 from jaxdist.oracle.compute_times import ComputeCostModel
 from jaxdist.oracle.step_description import StepDescription
-from jaxdist.pipeline.plan_schedule import timetable, turns
-from jaxdist.pipeline.stage_placement import places_of
+from jaxdist.pipeline.plan_schedule import device_work_counts, plan_schedule
+from jaxdist.pipeline.stage_placement import stage_placement
 from jaxdist.pipeline.sync_schedule import SyncSchedule
 
 
-def is_told_by_trace(plan: Plan, device: Device) -> bool:
+def trace_predicts_memory(plan: Plan, device: Device) -> bool:
     """Tell whether a traced step says what a device's compiler keeps of it.
 
     It is laid out as XLA's CPU backend does, which computes nothing again outside of
@@ -39,7 +39,7 @@ def is_told_by_trace(plan: Plan, device: Device) -> bool:
     return device.is_cpu or not plan.remat
 
 
-def kept(case: StepDescription, device: Device) -> dict[str, int]:
+def device_memory(case: StepDescription, device: Device) -> dict[str, int]:
     """Return bytes by term, on the device that needs most.
 
     Args:
@@ -53,40 +53,42 @@ def kept(case: StepDescription, device: Device) -> dict[str, int]:
             case=case, device=device, ledger=ledger, microbatches=mine.micro
         )
         for ledger, mine in zip(
-            case.ledgers, turns(case.plan, case.microbatches), strict=True
+            case.ledgers, device_work_counts(case.plan, case.microbatches), strict=True
         )
     ]
-    found = [_on(case, workers, place) for place in range(len(workers))]
+    found = [_device_terms(case, workers, place) for place in range(len(workers))]
     return max(found, key=lambda terms: sum(terms.values()))
 
 
-def _on(
+def _device_terms(
     case: StepDescription, workers: Sequence[ComputeCostModel], place: int
 ) -> dict[str, int]:
-    own, whole = case.held.get("parameters", 0), _whole(case, place)
+    own, whole = case.held.get("parameters", 0), _unsharded_parameter_bytes(case, place)
     terms = {
         **case.held,
         "gathered": whole if case.stages else 0,
         "gradients": max(own, whole) if case.microbatches > 1 else own,
-        "activations": _activations(case, workers, place),
+        "activations": _activation_bytes(case, workers, place),
         "batch": case.batch_bytes // case.plan.mesh.size(*case.plan.batch_axes),
-        "buffers": _buffers(case, place),
+        "buffers": _buffer_bytes(case, place),
     }
     return {term: size for term, size in terms.items() if size}
 
 
-def _activations(
+def _activation_bytes(
     case: StepDescription, workers: Sequence[ComputeCostModel], place: int
 ) -> int:
     """Return the bytes of what forward passes leave for backward passes."""
-    kept, once = _left(case, workers[place], place)
+    kept, once = _saved_activations(case, workers[place], place)
     if case.plan.remat_until:
         # Stages are one program, and its arrays have room for what most is kept of.
-        kept = max(_left(case, worker, k)[0] for k, worker in enumerate(workers))
-    return round(kept * _in_flight(case, place) + once)
+        kept = max(
+            _saved_activations(case, worker, k)[0] for k, worker in enumerate(workers)
+        )
+    return round(kept * _microbatches_in_flight(case, place) + once)
 
 
-def _left(
+def _saved_activations(
     case: StepDescription, worker: ComputeCostModel, place: int
 ) -> tuple[float, float]:
     """Return what a microbatch's forward pass leaves, and the largest block's inside.
@@ -94,7 +96,7 @@ def _left(
     The inside is that of a block which is computed again: it is there once.
     """
     kept, once = 0.0, 0.0
-    stages = places_of(case.plan).stages_of(place) if case.stages else (0,)
+    stages = stage_placement(case.plan).stages_of(place) if case.stages else (0,)
     for stage in stages:
         inside, again = 0.0, dict[str, float]()
         for layer in case.layers_of(stage):
@@ -103,21 +105,21 @@ def _left(
                 again[layer.block] = again.get(layer.block, 0.0) + size
             else:
                 inside += size
-        kept = max(kept, inside + _between(case, again))
+        kept = max(kept, inside + _block_output_bytes(case, again))
         once = max(once, max(again.values(), default=0.0))
     if case.plan.remat:
-        kept += _brought(case, place) / worker.microbatches / len(stages)
+        kept += _tensor_comm_bytes(case, place) / worker.microbatches / len(stages)
     return kept, once
 
 
-def _between(case: StepDescription, blocks: Container[str]) -> float:
+def _block_output_bytes(case: StepDescription, blocks: Container[str]) -> float:
     """Return the bytes that blocks hand on, of one microbatch; the last hands none."""
     own = (x for x in case.profile.blocks if x.name in blocks and x.cut_after)
     handed = sum(x.output_bytes / case.shards_of(x.name) for x in own)
     return handed / case.microbatches
 
 
-def _brought(case: StepDescription, place: int) -> float:
+def _tensor_comm_bytes(case: StepDescription, place: int) -> float:
     """Return the bytes that collectives of the tensor axis brought forward, in a step.
 
     They are not computed again: that would move them again. Of sums half are backward.
@@ -130,17 +132,17 @@ def _brought(case: StepDescription, place: int) -> float:
     return sums / 2 + sum(row.payload for row in rows if row.kind == "all-gather")
 
 
-def _in_flight(case: StepDescription, place: int) -> int:
+def _microbatches_in_flight(case: StepDescription, place: int) -> int:
     """Return how many microbatches wait for their backward pass at most."""
     if not case.stages:
         return 1
-    found = timetable(case.plan, case.microbatches)
+    found = plan_schedule(case.plan, case.microbatches)
     if isinstance(found, SyncSchedule):
         return found.in_flight(place)
     return len(case.stages)
 
 
-def _whole(case: StepDescription, place: int) -> int:
+def _unsharded_parameter_bytes(case: StepDescription, place: int) -> int:
     """Return the bytes of the parameters that fsdp shares out, as they are used."""
     if case.plan.zero != 3:
         return 0
@@ -148,6 +150,6 @@ def _whole(case: StepDescription, place: int) -> int:
     return sum(row.payload // row.arrays for row in rows)
 
 
-def _buffers(case: StepDescription, place: int) -> int:
+def _buffer_bytes(case: StepDescription, place: int) -> int:
     rows = case.ledgers[place].rows
     return max((row.payload // max(1, row.arrays) for row in rows), default=0)

@@ -28,16 +28,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.oracle.collective_times import priced
-from jaxdist.oracle.compute_times import spent_in
+from jaxdist.oracle.collective_times import traffic_seconds
+from jaxdist.oracle.compute_times import microbatch_layer_times
 from jaxdist.oracle.step_description import StepDescription
-from jaxdist.partition.fsdp import AXIS
-from jaxdist.partition.gradient_buckets import BUCKETS
+from jaxdist.partition.fsdp import FSDP_AXIS
+from jaxdist.partition.gradient_buckets import BUCKET_SCOPE
 from jaxdist.partition.ledger import Ledger
 from jaxdist.partition.traffic import PlannedCollective
 
 FloatArray = NDArray[np.float64]
-_SUMS: Final = "reduce_gradients"
+_ALL_REDUCE_SCOPE: Final = "reduce_gradients"
 """How the scope of sums of whole gradients begins."""
 
 
@@ -68,14 +68,14 @@ class CollectiveOverlap:
         return {term: self.seconds * s / whole for term, s in self.moved.items()}
 
 
-def at_once(first: FloatArray, then: FloatArray) -> FloatArray:
+def concurrent_time(first: FloatArray, then: FloatArray) -> FloatArray:
     """Return the seconds in which two workers work at the same time.
 
     Args:
         first: seconds of each piece at the first worker, [..., pieces].
         then: the same at the second, who may not have it before.
 
-    >>> float(at_once(np.ones(4), np.ones(4)))
+    >>> float(concurrent_time(np.ones(4), np.ones(4)))
     3.0
     """
     behind = np.cumsum(then[..., ::-1], axis=-1)[..., ::-1]
@@ -83,7 +83,7 @@ def at_once(first: FloatArray, then: FloatArray) -> FloatArray:
     return np.maximum(0.0, first.sum(axis=-1) + then.sum(axis=-1) - longest)
 
 
-def hidings(
+def collective_overlaps(
     case: StepDescription, cluster: Cluster, ledger: Ledger
 ) -> tuple[CollectiveOverlap, ...]:
     """Return what a step hides behind its passes.
@@ -95,15 +95,15 @@ def hidings(
     """
     if not cluster.overlap.value or case.plan.stages > 1:
         return ()
-    passes = _passes(case, cluster)
-    found = [*_gathered(case, cluster, ledger, passes)]
+    passes = _layer_passes(case, cluster)
+    found = [*_gather_overlaps(case, cluster, ledger, passes)]
     if case.microbatches == 1:
         taken = sum(one.seconds for one in found if one.behind == "backward")
-        found += _summed(case, cluster, ledger, passes, taken)
+        found += _reduction_overlaps(case, cluster, ledger, passes, taken)
     return tuple(one for one in found if one.beside > 0)
 
 
-def hidden(found: Iterable[CollectiveOverlap]) -> dict[str, float]:
+def total_overlap(found: Iterable[CollectiveOverlap]) -> dict[str, float]:
     """Return the seconds that are hidden, by term."""
     total: Counter[str] = Counter()
     for one in found:
@@ -129,9 +129,9 @@ class _LayerPasses:
         return shares
 
 
-def _passes(case: StepDescription, cluster: Cluster) -> _LayerPasses:
+def _layer_passes(case: StepDescription, cluster: Cluster) -> _LayerPasses:
     late = case.microbatches * (1 + cluster.jitter.value)
-    layers, spent = zip(*spent_in(case, cluster.device, 0), strict=True)
+    layers, spent = zip(*microbatch_layer_times(case, cluster.device, 0), strict=True)
     return _LayerPasses(
         forward=late * np.array([one.forward for one in spent]),
         backward=late * np.array([one.backward for one in spent]),
@@ -139,35 +139,40 @@ def _passes(case: StepDescription, cluster: Cluster) -> _LayerPasses:
     )
 
 
-def _gathered(
+def _gather_overlaps(
     case: StepDescription, cluster: Cluster, ledger: Ledger, passes: _LayerPasses
 ) -> Iterator[CollectiveOverlap]:
     """Yield parameters that fsdp shares out, beside the passes that read them."""
-    own = [r for r in ledger.rows if r.what == "parameters" and r.axes == (AXIS,)]
+    own = [r for r in ledger.rows if r.what == "parameters" and r.axes == (FSDP_AXIS,)]
     if case.plan.zero != 3:
         return
     once = case.microbatches
     for behind, rows, computed, shares in (
-        ("forward", (_times(row, once) for row in own), passes.forward, passes.shares),
+        (
+            "forward",
+            (_with_array_count(row, once) for row in own),
+            passes.forward,
+            passes.shares,
+        ),
         (
             "backward",
-            (_times(row, row.arrays - once) for row in own),
+            (_with_array_count(row, row.arrays - once) for row in own),
             passes.backward[::-1],
             passes.shares[::-1],
         ),
     ):
-        moved = _moved(ledger, rows, case, cluster)
+        moved = _seconds_by_term(ledger, rows, case, cluster)
         fetched = sum(moved.values()) * shares
         yield CollectiveOverlap(
             behind=behind,
             moved=moved,
             computed=float(computed.sum()),
-            beside=float(at_once(fetched, computed)),
+            beside=float(concurrent_time(fetched, computed)),
             overlap=cluster.overlap.value,
         )
 
 
-def _summed(
+def _reduction_overlaps(
     case: StepDescription,
     cluster: Cluster,
     ledger: Ledger,
@@ -175,26 +180,26 @@ def _summed(
     taken: float,
 ) -> Iterator[CollectiveOverlap]:
     """Yield sums of gradients beside what is left of the backward pass."""
-    own = [row for row in ledger.rows if _is_sum(row)]
-    moved = _moved(ledger, own, case, cluster)
+    own = [row for row in ledger.rows if _is_gradient_reduction(row)]
+    moved = _seconds_by_term(ledger, own, case, cluster)
     backward = float(passes.backward.sum())
     computed = (1 - taken / backward) * passes.backward[::-1]
-    joined = any(row.layer.startswith(BUCKETS) for row in own)
+    joined = any(row.layer.startswith(BUCKET_SCOPE) for row in own)
     full = joined * case.plan.reduce.bucket_mib * 2**20 * case.plan.mesh.fsdp
-    ready = in_buckets(passes.bytes[::-1], full) / max(1.0, passes.bytes.sum())
+    ready = bucket_bytes(passes.bytes[::-1], full) / max(1.0, passes.bytes.sum())
     yield CollectiveOverlap(
         behind="backward",
         moved=moved,
         computed=float(computed.sum()),
-        beside=float(at_once(computed, sum(moved.values()) * ready)),
+        beside=float(concurrent_time(computed, sum(moved.values()) * ready)),
         overlap=cluster.overlap.value,
     )
 
 
-def in_buckets(sizes: FloatArray, full: float) -> FloatArray:
+def bucket_bytes(sizes: FloatArray, full: float) -> FloatArray:
     """Return the bytes that are summed when each layer is done.
 
-    >>> in_buckets(np.array([3.0, 1.0, 2.0, 1.0]), 4.0).tolist()
+    >>> bucket_bytes(np.array([3.0, 1.0, 2.0, 1.0]), 4.0).tolist()
     [0.0, 4.0, 0.0, 3.0]
     """
     found, held = np.zeros_like(sizes), 0.0
@@ -205,21 +210,21 @@ def in_buckets(sizes: FloatArray, full: float) -> FloatArray:
     return found
 
 
-def _is_sum(row: PlannedCollective) -> bool:
-    shared = row.what == "gradients" and row.axes == (AXIS,)
-    return shared or row.layer.startswith(_SUMS)
+def _is_gradient_reduction(row: PlannedCollective) -> bool:
+    shared = row.what == "gradients" and row.axes == (FSDP_AXIS,)
+    return shared or row.layer.startswith(_ALL_REDUCE_SCOPE)
 
 
-def _times(row: PlannedCollective, arrays: int) -> PlannedCollective:
+def _with_array_count(row: PlannedCollective, arrays: int) -> PlannedCollective:
     """Return so many of a row's arrays."""
     return replace(row, arrays=arrays, payload=row.payload // row.arrays * arrays)
 
 
-def _moved(
+def _seconds_by_term(
     ledger: Ledger,
     rows: Iterable[PlannedCollective],
     case: StepDescription,
     cluster: Cluster,
 ) -> dict[str, float]:
     some = replace(ledger, rows=tuple(rows), syncs=())
-    return priced(some, cluster, case.plan.placed)
+    return traffic_seconds(some, cluster, case.plan.placed)

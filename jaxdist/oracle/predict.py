@@ -8,28 +8,28 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.oracle.collective_times import priced
-from jaxdist.oracle.memory import kept
-from jaxdist.oracle.overlap import hidden, hidings
-from jaxdist.oracle.schedule_times import PipelineTime, replayed
-from jaxdist.oracle.stage_times import moved_around, passes, said_inside
-from jaxdist.oracle.stage_transfers import late_in, sending
+from jaxdist.oracle.collective_times import traffic_seconds
+from jaxdist.oracle.memory import device_memory
+from jaxdist.oracle.overlap import collective_overlaps, total_overlap
+from jaxdist.oracle.schedule_times import PipelineTime, schedule_time
+from jaxdist.oracle.stage_times import other_traffic, stage_layer_traffic, stage_times
+from jaxdist.oracle.stage_transfers import send_ledger, superstep_skew
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
-from jaxdist.pipeline.plan_schedule import updates
+from jaxdist.pipeline.plan_schedule import updates_per_step
 
-PASSES: Final = 5
+UPDATE_PASSES: Final = 5
 """Passes of an update over the parameters: value, slope and momentum are read, value
 and momentum written."""
-_UNSURE: Final = {"fitted": 0.2}
+_ERROR_BY_PROVENANCE: Final = {"fitted": 0.2}
 """Half the width of the interval, as a share, by the origin of what decides."""
-_UNTRIED: Final = 0.4
+_DEFAULT_ERROR: Final = 0.4
 """The same where no steps of a machine were seen: 18 of 20 executed plans lay in it."""
-MARGIN: Final = 0.35
+MEMORY_MARGIN: Final = 0.35
 """Share by which temporaries may be more than traced: the most seen is 0.29."""
 
 
-_EXACT: Final = (
+_EXACT_MEMORY_TERMS: Final = (
     *("parameters", "statistics", "optimizer", "averages"),
     *("residuals", "replicas", "gathered", "gradients", "batch"),
 )
@@ -79,13 +79,15 @@ class Prediction:
     @property
     def safe_bytes(self) -> int:
         """Bytes of a device with a margin for what the prediction may lack."""
-        return self.memory_bytes + round(MARGIN * self.memory.get("temporaries", 0))
+        return self.memory_bytes + round(
+            MEMORY_MARGIN * self.memory.get("temporaries", 0)
+        )
 
     @property
     def roomy_bytes(self) -> int:
         """Bytes of a device with the same margin for all that is not exact."""
-        exact = sum(self.memory.get(term, 0) for term in _EXACT)
-        return self.memory_bytes + round(MARGIN * (self.memory_bytes - exact))
+        exact = sum(self.memory.get(term, 0) for term in _EXACT_MEMORY_TERMS)
+        return self.memory_bytes + round(MEMORY_MARGIN * (self.memory_bytes - exact))
 
     @property
     def fits(self) -> bool:
@@ -121,31 +123,33 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
     Raises:
         BadInput: more devices than the cluster has, or no speed for the dtype.
     """
-    check_devices(case.plan, cluster)
-    replay = paced(case, cluster)
-    ledger = moving(case, cluster, replay.device)
-    terms = computed(case, cluster, replay)
-    terms |= priced(ledger, cluster, case.plan.placed)
-    behind = hidden(hidings(case, cluster, ledger))
+    check_device_count(case.plan, cluster)
+    replay = pipeline_time(case, cluster)
+    ledger = slowest_ledger(case, cluster, replay.device)
+    terms = compute_terms(case, cluster, replay)
+    terms |= traffic_seconds(ledger, cluster, case.plan.placed)
+    behind = total_overlap(collective_overlaps(case, cluster, ledger))
     terms |= {term: max(0.0, terms[term] - s) for term, s in behind.items()}
-    terms["packing"] = max(packed(ledger, cluster) for ledger in case.ledgers)
-    terms["update"] = _update(case, cluster)
-    late = _input(case, cluster) - sum(terms.values())
+    terms["packing"] = max(
+        compression_seconds(ledger, cluster) for ledger in case.ledgers
+    )
+    terms["update"] = _update_seconds(case, cluster)
+    late = _input_seconds(case, cluster) - sum(terms.values())
     terms["input"] = max(0.0, late)
     return Prediction(
         plan=case.plan.title,
         cluster=cluster.name,
         terms_s={term: s for term, s in terms.items() if s or term in behind},
-        memory=kept(case, cluster.device),
+        memory=device_memory(case, cluster.device),
         room=round(cluster.device.memory.value),
         batch=case.profile.batch,
-        unsure=_unsure(case, cluster),
-        origins=dict(_origins(cluster)),
+        unsure=_relative_error(case, cluster),
+        origins=dict(_provenance(cluster)),
         hidden_s=behind,
     )
 
 
-def check_devices(plan: Plan, cluster: Cluster) -> None:
+def check_device_count(plan: Plan, cluster: Cluster) -> None:
     """Refuse a plan that a cluster has too few devices for.
 
     Raises:
@@ -161,21 +165,25 @@ def check_devices(plan: Plan, cluster: Cluster) -> None:
         )
 
 
-def paced(case: StepDescription, cluster: Cluster) -> PipelineTime:
+def pipeline_time(case: StepDescription, cluster: Cluster) -> PipelineTime:
     """Return how long devices work in a step, and wait for other stages."""
-    crowd, skew = cluster.device.crowd.value, late_in(case.plan, cluster)
-    return replayed(case.plan, case.microbatches, passes(case, cluster), crowd, skew)
+    crowd, skew = cluster.device.crowd.value, superstep_skew(case.plan, cluster)
+    return schedule_time(
+        case.plan, case.microbatches, stage_times(case, cluster), crowd, skew
+    )
 
 
-def computed(
+def compute_terms(
     case: StepDescription, cluster: Cluster, replay: PipelineTime
 ) -> dict[str, float]:
     """Return the seconds of computing and of waiting for other stages."""
-    said = priced(said_inside(case, replay.device), cluster, case.plan.placed)
+    said = traffic_seconds(
+        stage_layer_traffic(case, replay.device), cluster, case.plan.placed
+    )
     return {"compute": replay.busy - sum(said.values()), "bubble": replay.waits}
 
 
-def moving(case: StepDescription, cluster: Cluster, busiest: int) -> Ledger:
+def slowest_ledger(case: StepDescription, cluster: Cluster, busiest: int) -> Ledger:
     """Return what a step's collectives move where they take longest.
 
     Args:
@@ -187,31 +195,33 @@ def moving(case: StepDescription, cluster: Cluster, busiest: int) -> Ledger:
         What those layers move, and all else of the device where that takes longest.
     """
     found = [
-        sending(moved_around(case, device), case.plan, device, cluster)
+        send_ledger(other_traffic(case, device), case.plan, device, cluster)
         for device in range(len(case.ledgers))
     ]
-    placed, inside = case.plan.placed, said_inside(case, busiest).rows
-    around = max(found, key=lambda one: sum(priced(one, cluster, placed).values()))
+    placed, inside = case.plan.placed, stage_layer_traffic(case, busiest).rows
+    around = max(
+        found, key=lambda one: sum(traffic_seconds(one, cluster, placed).values())
+    )
     return replace(around, rows=(*around.rows, *inside))
 
 
-def packed(ledger: Ledger, cluster: Cluster) -> float:
+def compression_seconds(ledger: Ledger, cluster: Cluster) -> float:
     """Return the seconds in which a device packs and unpacks, where that was timed."""
     known, rows = cluster.device.packing, ledger.rows
     return sum(row.packed * known[row.what].value for row in rows if row.what in known)
 
 
-def _update(case: StepDescription, cluster: Cluster) -> float:
+def _update_seconds(case: StepDescription, cluster: Cluster) -> float:
     """Return the seconds of moving the parameters: they pass through memory.
 
     Once a step, but for stages that move theirs after every round of microbatches.
     """
-    passed = PASSES * case.held.get("parameters", case.profile.parameter_bytes)
-    times = updates(case.plan, case.microbatches)
+    passed = UPDATE_PASSES * case.held.get("parameters", case.profile.parameter_bytes)
+    times = updates_per_step(case.plan, case.microbatches)
     return times * passed / cluster.device.memory_bandwidth.value
 
 
-def _input(case: StepDescription, cluster: Cluster) -> float:
+def _input_seconds(case: StepDescription, cluster: Cluster) -> float:
     """Return the seconds in which hosts make the samples of a step ready."""
     if cluster.input_rate is None:
         return 0.0
@@ -220,7 +230,7 @@ def _input(case: StepDescription, cluster: Cluster) -> float:
     return case.batch_bytes / hosts / cluster.input_rate.value
 
 
-def _origins(cluster: Cluster) -> Iterator[tuple[str, str]]:
+def _provenance(cluster: Cluster) -> Iterator[tuple[str, str]]:
     """Yield where the numbers of a cluster are from, of tables once for all of one."""
     yield from ((path, number.origin) for path, number in cluster.numbers())
     yield "device.efficiency", cluster.device.efficiency.origin
@@ -230,7 +240,7 @@ def _origins(cluster: Cluster) -> Iterator[tuple[str, str]]:
         yield "device.blocks", cluster.device.blocks.origin
 
 
-def _unsure(case: StepDescription, cluster: Cluster) -> float:
+def _relative_error(case: StepDescription, cluster: Cluster) -> float:
     """Return half the width of the interval: as sure as the least sure that decides."""
     measured = any(layer.seconds_forward for layer in case.profile.layers)
     deciding: list[SourcedNumber] = (
@@ -242,4 +252,7 @@ def _unsure(case: StepDescription, cluster: Cluster) -> float:
     if case.plan.mesh.devices > 1:
         origins += [level.bandwidth.origin for level in cluster.levels]
     kinds = [origin.partition(":")[0] for origin in origins]
-    return max((_UNSURE.get(kind, _UNTRIED) for kind in kinds), default=_UNTRIED)
+    return max(
+        (_ERROR_BY_PROVENANCE.get(kind, _DEFAULT_ERROR) for kind in kinds),
+        default=_DEFAULT_ERROR,
+    )

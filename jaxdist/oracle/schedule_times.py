@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from jaxdist.core.plan import Plan
 from jaxdist.oracle.compute_times import MicrobatchTime
-from jaxdist.pipeline.plan_schedule import timetable
+from jaxdist.pipeline.plan_schedule import plan_schedule
 from jaxdist.pipeline.work_item import Superstep, WorkItem
 
 
@@ -42,7 +42,7 @@ class PipelineTime:
         return self.busy + self.waits
 
 
-def replayed(
+def schedule_time(
     plan: Plan,
     microbatches: int,
     stages: Sequence[MicrobatchTime],
@@ -62,11 +62,11 @@ def replayed(
         (one,) = stages
         busy = microbatches * (one.forward + one.backward)
         return PipelineTime(device=0, busy=busy, waits=0.0)
-    made = timetable(plan, microbatches)
+    made = plan_schedule(plan, microbatches)
     has_weights = any(w and w.kind == "weights" for row in made.ticks for w in row)
 
     def took(beat: Superstep) -> list[float]:
-        share = share_in(beat, crowd)
+        share = contention_factor(beat, crowd)
         return [
             sum(work_seconds(w, stages, has_weights, share) for w in works if w)
             for works in zip(*beat, strict=True)
@@ -75,25 +75,25 @@ def replayed(
     beats = [took(beat) for beat in made.beats]
     works = [sum(own) for own in zip(*beats, strict=True)]
     busy = max(works)
-    waits = sum(lasting(own, skew) for own in beats) - busy
+    waits = sum(superstep_seconds(own, skew) for own in beats) - busy
     return PipelineTime(device=works.index(busy), busy=busy, waits=waits)
 
 
-def lasting(works: Sequence[float], skew: float) -> float:
+def superstep_seconds(works: Sequence[float], skew: float) -> float:
     """Return the seconds of a beat, from exchange to exchange.
 
     Args:
         works: seconds that each device works in it.
         skew: seconds by which the last of those that end together is late.
 
-    >>> lasting([3.0, 3.0, 0.0], 0.5), lasting([3.0, 1.0, 1.0], 0.5)
+    >>> superstep_seconds([3.0, 3.0, 0.0], 0.5), superstep_seconds([3.0, 1.0, 1.0], 0.5)
     (3.5, 3.0)
     """
     *_, second, longest = sorted((0.0, *works))
     return max(longest, second + skew) if second else longest
 
 
-def share_in(beat: Superstep, crowd: float) -> float:
+def contention_factor(beat: Superstep, crowd: float) -> float:
     """Return the part of its seconds that a kernel takes where some devices rest.
 
     Args:

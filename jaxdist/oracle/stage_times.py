@@ -14,70 +14,79 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.oracle.collective_times import priced
-from jaxdist.oracle.compute_times import MicrobatchTime, stage_seconds, worked_in
+from jaxdist.oracle.collective_times import traffic_seconds
+from jaxdist.oracle.compute_times import (
+    MicrobatchTime,
+    compute_layers,
+    stage_compute_times,
+)
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
-from jaxdist.pipeline.plan_schedule import turns
-from jaxdist.pipeline.stage_placement import places_of
+from jaxdist.pipeline.plan_schedule import device_work_counts
+from jaxdist.pipeline.stage_placement import stage_placement
 
 
-def passes(case: StepDescription, cluster: Cluster) -> tuple[MicrobatchTime, ...]:
+def stage_times(case: StepDescription, cluster: Cluster) -> tuple[MicrobatchTime, ...]:
     """Return the seconds of each stage in one microbatch; one without stages.
 
     Raises:
         BadInput: the device has no speed for the dtype.
     """
     late = 1 + cluster.jitter.value
-    computed = stage_seconds(case, cluster.device)
-    said = _said(case, cluster)
+    computed = stage_compute_times(case, cluster.device)
+    said = _stage_comm_times(case, cluster)
     return tuple(
         MicrobatchTime(forward=late * one.forward, backward=late * one.backward) + talk
         for one, talk in zip(computed, said, strict=True)
     )
 
 
-def said_inside(case: StepDescription, device: int) -> Ledger:
+def stage_layer_traffic(case: StepDescription, device: int) -> Ledger:
     """Return what the layers of a device's stages move; nothing without stages.
 
     Args:
         case: network, layout and traffic.
         device: its place along the pipe axis.
     """
-    return _of_layers(case.ledgers[device], _own(case, device))
+    return _select_layers(case.ledgers[device], _device_layers(case, device))
 
 
-def moved_around(case: StepDescription, device: int) -> Ledger:
+def other_traffic(case: StepDescription, device: int) -> Ledger:
     """Return all else that a device moves in a step."""
-    ledger, own = case.ledgers[device], _own(case, device)
+    ledger, own = case.ledgers[device], _device_layers(case, device)
     rows = tuple(row for row in ledger.rows if row.layer not in own)
     return replace(ledger, rows=rows)
 
 
-def _own(case: StepDescription, device: int) -> set[str]:
+def _device_layers(case: StepDescription, device: int) -> set[str]:
     """Name the layers of a device's stages."""
-    return _layers_of(case, places_of(case.plan).stages_of(device))
+    return _layer_names(case, stage_placement(case.plan).stages_of(device))
 
 
-def _layers_of(case: StepDescription, stages: Iterable[int]) -> set[str]:
+def _layer_names(case: StepDescription, stages: Iterable[int]) -> set[str]:
     """Name the layers of stages; none where the network is not cut."""
     cut = stages if case.stages else ()
-    return {layer.name for stage in cut for layer in worked_in(case, stage)}
+    return {layer.name for stage in cut for layer in compute_layers(case, stage)}
 
 
-def _said(case: StepDescription, cluster: Cluster) -> Iterator[MicrobatchTime]:
+def _stage_comm_times(
+    case: StepDescription, cluster: Cluster
+) -> Iterator[MicrobatchTime]:
     """Yield what the layers of each stage say in one microbatch."""
-    places, taken = places_of(case.plan), turns(case.plan, case.microbatches)
+    places, taken = (
+        stage_placement(case.plan),
+        device_work_counts(case.plan, case.microbatches),
+    )
     for stage in range(max(1, len(case.stages))):
         device = places.of_stages[stage][0]
-        inside = _of_layers(case.ledgers[device], _layers_of(case, (stage,)))
-        whole = sum(priced(inside, cluster, case.plan.placed).values())
+        inside = _select_layers(case.ledgers[device], _layer_names(case, (stage,)))
+        whole = sum(traffic_seconds(inside, cluster, case.plan.placed).values())
         half = whole / taken[device].micro / 2
         yield MicrobatchTime(
             forward=half, backward=half, said_forward=half, said_backward=half
         )
 
 
-def _of_layers(ledger: Ledger, names: set[str]) -> Ledger:
+def _select_layers(ledger: Ledger, names: set[str]) -> Ledger:
     rows = tuple(row for row in ledger.rows if row.layer in names)
     return replace(ledger, rows=rows, syncs=())

@@ -19,17 +19,17 @@ from typing import Final
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import Plan
 from jaxdist.core.plan.placement import MeshPlacement
-from jaxdist.oracle.link_groups import group_of
+from jaxdist.oracle.link_groups import link_group
 from jaxdist.partition.ledger import Ledger
-from jaxdist.pipeline.stage_placement import places_of
+from jaxdist.pipeline.stage_placement import stage_placement
 
-_ON: Final = "activations"
-_BACK: Final = "gradients"
-_PIPE: Final = ("pipe",)
-_PERMUTED: Final = "collective-permute"
+_FORWARD_TERM: Final = "activations"
+_BACKWARD_TERM: Final = "gradients"
+_PIPE_AXES: Final = ("pipe",)
+_PERMUTE_KIND: Final = "collective-permute"
 
 
-def sending(ledger: Ledger, plan: Plan, device: int, cluster: Cluster) -> Ledger:
+def send_ledger(ledger: Ledger, plan: Plan, device: int, cluster: Cluster) -> Ledger:
     """Return a device's ledger without the bytes that it only receives.
 
     Args:
@@ -40,47 +40,47 @@ def sending(ledger: Ledger, plan: Plan, device: int, cluster: Cluster) -> Ledger
     """
     if plan.stages == 1:
         return ledger
-    places = places_of(plan)
-    if in_turn(cluster):
-        return _interleaved(ledger, len(places.hops()))
+    places = stage_placement(plan)
+    if permutes_are_serialized(cluster):
+        return _merge_hops(ledger, len(places.hops()))
     own = places.stages_of(device)
     silent = {
-        _ON: all(stage == places.stages - 1 for stage in own),
-        _BACK: all(stage == 0 for stage in own),
+        _FORWARD_TERM: all(stage == places.stages - 1 for stage in own),
+        _BACKWARD_TERM: all(stage == 0 for stage in own),
     }
     rows = tuple(
         replace(row, payload=0)
-        if row.axes == _PIPE and silent.get(row.what, False)
+        if row.axes == _PIPE_AXES and silent.get(row.what, False)
         else row
         for row in ledger.rows
     )
     return replace(ledger, rows=rows)
 
 
-def _interleaved(ledger: Ledger, hops: int) -> Ledger:
+def _merge_hops(ledger: Ledger, hops: int) -> Ledger:
     """Return a ledger with the bytes of so many hops each way that a beat waits for."""
     share = (hops + 1) / (2 * hops)
     rows = tuple(
         replace(row, payload=round(share * row.payload))
-        if row.axes == _PIPE and row.what in (_ON, _BACK)
+        if row.axes == _PIPE_AXES and row.what in (_FORWARD_TERM, _BACKWARD_TERM)
         else row
         for row in ledger.rows
     )
     return replace(ledger, rows=rows)
 
 
-def skew_of(cluster: Cluster, placed: MeshPlacement) -> float:
+def permute_skew(cluster: Cluster, placed: MeshPlacement) -> float:
     """Return the seconds that stages wait for the last of those that end together.
 
     Args:
         cluster: says what was measured of permutations.
         placed: says who passes on to whom.
     """
-    line = group_of(cluster, placed, _PIPE).line(_PERMUTED)
+    line = link_group(cluster, placed, _PIPE_AXES).line(_PERMUTE_KIND)
     return line.skew.value if line else 0.0
 
 
-def late_in(plan: Plan, cluster: Cluster) -> float:
+def superstep_skew(plan: Plan, cluster: Cluster) -> float:
     """Return the seconds that a beat of a plan waits for the last of its devices.
 
     Where stages have replicas, the device that is in all hops waits in each of them for
@@ -92,14 +92,14 @@ def late_in(plan: Plan, cluster: Cluster) -> float:
     """
     if plan.stages == 1:
         return 0.0
-    return len(places_of(plan).hops()) * skew_of(cluster, plan.placed)
+    return len(stage_placement(plan).hops()) * permute_skew(cluster, plan.placed)
 
 
-def in_turn(cluster: Cluster) -> bool:
+def permutes_are_serialized(cluster: Cluster) -> bool:
     """Tell whether permutations were measured, one way at a time.
 
     What goes both ways at once, as the steps of a ring do, takes longer than their
     prices say: two to four times between pairs of hosts with links of 200 Mbit.
     """
     lines = (line for level in cluster.levels for line in level.lines)
-    return any(line.kind == _PERMUTED for line in lines)
+    return any(line.kind == _PERMUTE_KIND for line in lines)

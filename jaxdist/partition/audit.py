@@ -32,7 +32,9 @@ class AuditRow:
     """Bytes that a device sends for them, at least."""
 
 
-def compare(moves: Sequence[CollectiveOp], ledger: Ledger) -> tuple[AuditRow, ...]:
+def compare_collectives(
+    moves: Sequence[CollectiveOp], ledger: Ledger
+) -> tuple[AuditRow, ...]:
     """Set the program's collectives beside the ledger's, by kind and axes."""
     found, wire, count = (
         Counter[TrafficKey](),
@@ -58,7 +60,7 @@ def compare(moves: Sequence[CollectiveOp], ledger: Ledger) -> tuple[AuditRow, ..
     )
 
 
-def differences(
+def find_differences(
     moves: Sequence[CollectiveOp], ledger: Ledger, work: Sequence[LayerFlops] = ()
 ) -> Iterator[AuditError]:
     """Yield what the program does and the plan does not, or the other way round.
@@ -72,31 +74,31 @@ def differences(
         A difference in collectives, with both sums and the layers that may cause it;
         a layer whose work is repeated, with both FLOPs.
     """
-    for row in compare(moves, ledger):
+    for row in compare_collectives(moves, ledger):
         if row.ledger != row.program:
-            yield AuditError(_moved(row, moves, ledger))
+            yield AuditError(_bytes_mismatch_message(row, moves, ledger))
     for move in moves:
         if not move.bounded:
-            yield AuditError(_endless(move))
+            yield AuditError(_unbounded_loop_message(move))
     for one in work:
         if one.repeated:
-            yield AuditError(_repeated(one))
+            yield AuditError(_replicated_compute_message(one))
 
 
-def check(
+def audit_collectives(
     moves: Sequence[CollectiveOp], ledger: Ledger, work: Sequence[LayerFlops] = ()
 ) -> tuple[AuditRow, ...]:
     """Compare, and stop at the first difference.
 
     Raises:
-        AuditError: the first of `differences`.
+        AuditError: the first of `find_differences`.
     """
-    for error in differences(moves, ledger, work):
+    for error in find_differences(moves, ledger, work):
         raise error
-    return compare(moves, ledger)
+    return compare_collectives(moves, ledger)
 
 
-def stop(error: AuditError) -> None:
+def raise_difference(error: AuditError) -> None:
     """Let no difference pass.
 
     Raises:
@@ -105,17 +107,19 @@ def stop(error: AuditError) -> None:
     raise error
 
 
-def let_pass(error: AuditError) -> None:
+def ignore_difference(error: AuditError) -> None:
     """Let a difference pass: the program keeps it, to be shown."""
 
 
-def _moved(row: AuditRow, moves: Sequence[CollectiveOp], ledger: Ledger) -> str:
+def _bytes_mismatch_message(
+    row: AuditRow, moves: Sequence[CollectiveOp], ledger: Ledger
+) -> str:
     """Say what differs and which layers' collectives they are."""
     axes = " x ".join(row.axes) or "unknown devices"
     layers = {r.layer for r in ledger.rows if (r.kind, r.axes) == (row.kind, row.axes)}
     names = [m.name for m in moves if (m.kind, m.axes) == (row.kind, row.axes)]
     strange = [n for n in names if not any(layer in n for layer in layers)] or names
-    return _message(
+    return _format_message(
         "the compiled step does not move what the plan says",
         "every collective in the program is in the plan's ledger",
         f"{row.kind} over {axes}: {row.program:,} B in the program, "
@@ -124,8 +128,8 @@ def _moved(row: AuditRow, moves: Sequence[CollectiveOp], ledger: Ledger) -> str:
     )
 
 
-def _endless(move: CollectiveOp) -> str:
-    return _message(
+def _unbounded_loop_message(move: CollectiveOp) -> str:
+    return _format_message(
         "the compiled step moves bytes in a loop of unknown length",
         "a loop with a collective in it runs a number of times that is in the program",
         f"{move.kind}, {move.payload:,} B a trip",
@@ -133,8 +137,8 @@ def _endless(move: CollectiveOp) -> str:
     )
 
 
-def _repeated(work: LayerFlops) -> str:
-    return _message(
+def _replicated_compute_message(work: LayerFlops) -> str:
+    return _format_message(
         "the step repeats work that the plan splits",
         "a layer does on a device what the plan leaves to it",
         f"{work.program:,} FLOPs a device in the step, {work.planned:,} in the ledger",
@@ -142,6 +146,6 @@ def _repeated(work: LayerFlops) -> str:
     )
 
 
-def _message(what: str, rule: str, values: str, where: str) -> str:
+def _format_message(what: str, rule: str, values: str, where: str) -> str:
     parts = (("rule", rule), ("values", values), ("where", where))
     return "\n".join((what, *(f"  {name:8} {text}" for name, text in parts)))

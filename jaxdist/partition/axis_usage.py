@@ -7,11 +7,11 @@ from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 
-ALWAYS: Final = ("data", "fsdp", "tensor")
+UNIVERSAL_AXES: Final = ("data", "fsdp", "tensor")
 """Axes that every network can use; whether its weights divide is for them to say."""
 
 
-def check(plan: Plan, image: Sequence[str | None]) -> None:
+def check_axis_usage(plan: Plan, image: Sequence[str | None]) -> None:
     """Refuse an axis larger than one that splits nothing.
 
     Args:
@@ -22,7 +22,11 @@ def check(plan: Plan, image: Sequence[str | None]) -> None:
         BadInput: naming the axis and what it would have done.
     """
     found = {"replica": plan.replicas > 1, "pipe": plan.stages > 1}
-    used = (*ALWAYS, *filter(None, image), *(a for a, use in found.items() if use))
+    used = (
+        *UNIVERSAL_AXES,
+        *filter(None, image),
+        *(a for a, use in found.items() if use),
+    )
     for axis, size in plan.mesh.items():
         if size > 1 and axis not in used and axis not in plan.idle:
             raise BadInput(

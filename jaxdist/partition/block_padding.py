@@ -19,7 +19,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from jaxdist.core.axes import spatial_axes_of
+from jaxdist.core.axes import spatial_axes
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers import bind
@@ -27,11 +27,11 @@ from jaxdist.layers.halo import Rows, Split
 from jaxdist.partition import spatial_layers
 from jaxdist.partition.cumulative_stride import (
     CallStrides,
-    has_rows,
+    is_spatial,
     is_windowed,
-    read_stops,
+    trace_strides,
 )
-from jaxdist.profile.layer_calls import LayerCall, read_calls
+from jaxdist.profile.layer_calls import LayerCall, trace_calls
 from jaxdist.profile.repeated_blocks import RepeatedBlocks
 from jaxdist.profile.trace_cache import TraceCache
 
@@ -91,11 +91,11 @@ def fit(
             of different sizes, branches of different strides meet, or the split cannot
             end where the plan says.
     """
-    until, gather = plan.spatial_until, spatial_layers.gather_of(plan)
+    until, gather = plan.spatial_until, spatial_layers.gather_layer_class(plan)
     readings, key = readings or TraceCache(), (until, gather, inputs)
     calls = readings.once(
         ("calls", *key),
-        lambda: read_calls(
+        lambda: trace_calls(
             graph,
             state,
             *inputs,
@@ -104,28 +104,30 @@ def fit(
             alike=None if until else alike,
         ),
     )
-    split, whole = spatial_layers.part(calls, until)
-    splits = dict.fromkeys((call.path for call in whole), spatial_layers.behind(plan))
-    rowed = [call for call in split if has_rows(call)]
-    axes = spatial_axes_of(len(rowed[0].shape)) if rowed else ()
+    split, whole = spatial_layers.split_at_gather(calls, until)
+    splits = dict.fromkeys(
+        (call.path for call in whole), spatial_layers.split_after_gather(plan)
+    )
+    rowed = [call for call in split if is_spatial(call)]
+    axes = spatial_axes(len(rowed[0].shape)) if rowed else ()
     counts = tuple(plan.mesh.size(axis) for axis in axes)
     if all(_is_even(call, counts) for call in rowed):
         return calls, BlockPadding(splits=splits)
-    splits |= {path: Split(rows=rows) for path, rows in _real_rows(rowed).items()}
+    splits |= {path: Split(rows=rows) for path, rows in _valid_rows(rowed).items()}
     real = inputs[0].shape[-1 - len(axes) : -1]
     stops = readings.once(
         ("stops", len(axes), *key),
-        lambda: read_stops(graph, state, inputs, split, splits, until),
+        lambda: trace_strides(graph, state, inputs, split, splits, until),
     )
     for dim, axis in enumerate(axes):
-        _check(stops, dim, real[dim], axis, counts[dim])
+        _check_block_rows(stops, dim, real[dim], axis, counts[dim])
     image = tuple(
-        _block(stops, dim, n) * n if n > 1 else real[dim]
+        _block_rows(stops, dim, n) * n if n > 1 else real[dim]
         for dim, n in enumerate(counts)
     )
     laid = list(calls)
     for stop in stops:
-        laid[stop.index] = _laid(stop, image, counts)
+        laid[stop.index] = _padded_call(stop, image, counts)
     return tuple(laid), BlockPadding(image=dict(zip(axes, image)), splits=splits)
 
 
@@ -137,7 +139,7 @@ def _is_even(call: LayerCall, counts: Sequence[int]) -> bool:
     return all(window.is_even(n) for window, n in zip(windows, counts))
 
 
-def _real_rows(calls: Sequence[LayerCall]) -> dict[str, Rows]:
+def _valid_rows(calls: Sequence[LayerCall]) -> dict[str, Rows]:
     """Return the rows of each layer's input, by path; each layer has but one."""
     rows: dict[str, Rows] = {}
     for call in calls:
@@ -146,39 +148,44 @@ def _real_rows(calls: Sequence[LayerCall]) -> dict[str, Rows]:
             raise BadInput(
                 f"{call.path} is called on images of different sizes",
                 rule="where rows do not divide, a layer's images have one size",
-                values=f"{_by(rows[call.path])} and {_by(here)}",
+                values=f"{_format_rows(rows[call.path])} and {_format_rows(here)}",
                 remedy="a layer for each size, or plan.mesh.data in place of the "
                 "spatial axes",
             )
     return rows
 
 
-def _check(
+def _check_block_rows(
     stops: Sequence[CallStrides], dim: int, rows: int, axis: str, devices: int
 ) -> None:
     """Refuse blocks so large that a device has no row of the image."""
-    if devices == _filled(stops, dim, rows, devices):
+    if devices == _nonempty_devices(stops, dim, rows, devices):
         return
-    works = max(n for n in range(1, devices) if n == _filled(stops, dim, rows, n))
+    works = max(
+        n for n in range(1, devices) if n == _nonempty_devices(stops, dim, rows, n)
+    )
     stop = max(stops, key=lambda s: s.behind[dim])
-    block = _block(stops, dim, devices)
+    block = _block_rows(stops, dim, devices)
     raise BadInput(
         f"{axis} is too fine for the image",
         rule="every device holds rows of the image, in blocks of whole strides "
         "of the whole network",
-        values=f"{rows} rows fill {_filled(stops, dim, rows, devices)} blocks of "
+        values=f"{rows} rows fill {_nonempty_devices(stops, dim, rows, devices)} "
+        "blocks of "
         f"{block}, the stride behind {stop.call.path} is {stop.behind[dim]}, "
         f"plan.mesh.{axis} = {devices}",
         remedy=f"plan.mesh.{axis}={works}",
     )
 
 
-def _filled(stops: Sequence[CallStrides], dim: int, rows: int, devices: int) -> int:
+def _nonempty_devices(
+    stops: Sequence[CallStrides], dim: int, rows: int, devices: int
+) -> int:
     """Count the devices that hold rows of the image."""
-    return 1 if devices == 1 else -(-rows // _block(stops, dim, devices))
+    return 1 if devices == 1 else -(-rows // _block_rows(stops, dim, devices))
 
 
-def _block(stops: Sequence[CallStrides], dim: int, devices: int) -> int:
+def _block_rows(stops: Sequence[CallStrides], dim: int, devices: int) -> int:
     """Return the least rows of a block of the image that do at every layer."""
     arrays = [array for stop in stops for array in stop.arrays]
     total = math.lcm(*(strides[dim] for _, strides in arrays))
@@ -186,7 +193,7 @@ def _block(stops: Sequence[CallStrides], dim: int, devices: int) -> int:
     return total * -(-least // (devices * total))
 
 
-def _laid(stop: CallStrides, image: Rows, counts: Sequence[int]) -> LayerCall:
+def _padded_call(stop: CallStrides, image: Rows, counts: Sequence[int]) -> LayerCall:
     """Return a call with the shapes its arrays have on the devices."""
 
     def lie(shape: Shape, strides: Rows) -> Shape:
@@ -201,5 +208,5 @@ def _laid(stop: CallStrides, image: Rows, counts: Sequence[int]) -> LayerCall:
     return replace(call, padded=lie(call.shape, stop.before), out_padded=behind)
 
 
-def _by(rows: Rows) -> str:
+def _format_rows(rows: Rows) -> str:
     return " x ".join(map(str, rows))

@@ -14,10 +14,10 @@ from flax import nnx
 
 from jaxdist.layers import Embed
 from jaxdist.layers.tensor_role import Roles
-from jaxdist.partition.weights import ShardableLayer, uneven
+from jaxdist.partition.weights import ShardableLayer, uneven_split_error
 
 
-def roles(
+def column_parallel_roles(
     weights: Sequence[ShardableLayer], network: nnx.Module, devices: int
 ) -> Roles:
     """Say what each layer does with the tensor axis.
@@ -27,18 +27,18 @@ def roles(
     """
     layers = [w for w in weights if not isinstance(w.layer, Embed)]
     for w in layers:
-        if not divides(w, devices):
-            works = max(n for n in range(1, devices) if all_divide(layers, n))
-            raise uneven(w, "filters", w.outputs, devices, works)
+        if not filters_divide(w, devices):
+            works = max(n for n in range(1, devices) if all_filters_divide(layers, n))
+            raise uneven_split_error(w, "filters", w.outputs, devices, works)
     return {w.path: "filter" for w in layers}
 
 
-def divides(weights: ShardableLayer, devices: int) -> bool:
+def filters_divide(weights: ShardableLayer, devices: int) -> bool:
     """Tell whether each device gets as many filters, of whole groups or of one."""
     whole = weights.groups % devices == 0 or devices % weights.groups == 0
     return weights.outputs % devices == 0 and whole
 
 
-def all_divide(layers: Sequence[ShardableLayer], devices: int) -> bool:
-    """Tell whether `divides` holds for every layer."""
-    return all(divides(w, devices) for w in layers)
+def all_filters_divide(layers: Sequence[ShardableLayer], devices: int) -> bool:
+    """Tell whether `filters_divide` holds for every layer."""
+    return all(filters_divide(w, devices) for w in layers)

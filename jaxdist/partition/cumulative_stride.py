@@ -16,7 +16,7 @@ from flax import nnx
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.core.axes import spatial_axes_of
+from jaxdist.core.axes import spatial_axes
 from jaxdist.core.errors import BadInput
 from jaxdist.layers import (
     BatchNorm,
@@ -29,7 +29,7 @@ from jaxdist.layers import (
 )
 from jaxdist.layers.halo import Rows, Split
 from jaxdist.layers.pool import Pool
-from jaxdist.profile.layer_calls import LayerCall, read_calls
+from jaxdist.profile.layer_calls import LayerCall, trace_calls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +59,13 @@ def is_windowed(call: LayerCall) -> bool:
     return isinstance(call.layer, Conv | Pool)
 
 
-def has_rows(call: LayerCall) -> bool:
+def is_spatial(call: LayerCall) -> bool:
     """Tell whether a layer depends on where the rows of its input are."""
     kinds = Conv | Pool | BatchNorm | Dropout | Gather | GlobalMean | GridMean
-    return isinstance(call.layer, kinds) and bool(spatial_axes_of(len(call.shape)))
+    return isinstance(call.layer, kinds) and bool(spatial_axes(len(call.shape)))
 
 
-def read_stops(
+def trace_strides(
     graph: nnx.GraphDef[nnx.Module],
     state: Sequence[Any],
     inputs: Sequence[jax.ShapeDtypeStruct],
@@ -86,19 +86,19 @@ def read_stops(
     Raises:
         BadInput: branches of different strides meet.
     """
-    dims = next(len(call.shape) - 2 for call in calls if has_rows(call))
+    dims = next(len(call.shape) - 2 for call in calls if is_spatial(call))
     images, *others = inputs
     real = images.shape[-1 - dims : -1]
-    block = tuple(_many_strides(calls, dim, n) for dim, n in enumerate(real))
+    block = tuple(_stride_multiple(calls, dim, n) for dim, n in enumerate(real))
     shape = (*images.shape[: -1 - dims], *block, images.shape[-1])
     try:
-        blocks = read_calls(
+        blocks = trace_calls(
             graph,
             state,
             jax.ShapeDtypeStruct(shape, images.dtype),
             *others,
             prepare=lambda network: bind(network, splits=splits, until=until),
-            within=_on_two(dims),
+            within=_on_two_devices(dims),
         )
     except TypeError as error:
         raise BadInput(
@@ -111,32 +111,34 @@ def read_stops(
         CallStrides(
             index=index,
             call=call,
-            before=_ratio(block, part.shape),
-            behind=_ratio(block, part.out_shape if is_windowed(call) else part.shape),
+            before=_stride_ratio(block, part.shape),
+            behind=_stride_ratio(
+                block, part.out_shape if is_windowed(call) else part.shape
+            ),
         )
         for index, (call, part) in enumerate(zip(calls, blocks))
-        if has_rows(call)
+        if is_spatial(call)
     )
 
 
-def _many_strides(calls: Sequence[LayerCall], dim: int, rows: int) -> int:
+def _stride_multiple(calls: Sequence[LayerCall], dim: int, rows: int) -> int:
     """Return a number of rows, twice the image's or more, that every stride divides."""
     strides = math.prod(
         call.layer.windows(call.shape[1:-1])[dim].stride
         for call in calls
-        if has_rows(call) and is_windowed(call)
+        if is_spatial(call) and is_windowed(call)
     )
     return strides * -(-2 * rows // strides)
 
 
-def _on_two(dims: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _on_two_devices(dims: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Run a function as on one of two devices along each of so many spatial dims."""
-    axes = spatial_axes_of(dims + 2)
+    axes = spatial_axes(dims + 2)
     mesh = AbstractMesh((2,) * dims, axes, axis_types=(AxisType.Auto,) * dims)
     return lambda run: jax.shard_map(
         run, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False
     )
 
 
-def _ratio(image: Rows, shape: Sequence[int]) -> Rows:
+def _stride_ratio(image: Rows, shape: Sequence[int]) -> Rows:
     return tuple(whole // rows for whole, rows in zip(image, shape[1:-1]))

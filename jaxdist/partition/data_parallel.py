@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES, part_of
-from jaxdist.core.dtypes import wide
+from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES, sub_axis_name
+from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers import BatchNorm
 from jaxdist.layers.tensor_role import Roles
 from jaxdist.partition.param_sharding import LeafSharding
-from jaxdist.partition.traffic import PlannedCollective, real_axes
-from jaxdist.profile.layer_calls import LayerCall, of_kind
+from jaxdist.partition.traffic import PlannedCollective, nontrivial_axes
+from jaxdist.profile.layer_calls import LayerCall, calls_of_type
 
 
-def check(plan: Plan, batch: int, microbatches: int = 1) -> None:
+def check_batch_size(plan: Plan, batch: int, microbatches: int = 1) -> None:
     """Refuse a global batch that does not divide over the mesh and its microbatches.
 
     Raises:
@@ -54,16 +54,16 @@ def check(plan: Plan, batch: int, microbatches: int = 1) -> None:
         )
 
 
-def check_groups(plan: Plan, calls: Sequence[LayerCall]) -> None:
+def check_norm_groups(plan: Plan, calls: Sequence[LayerCall]) -> None:
     """Refuse batch norms whose groups of replicas the mesh does not have.
 
     Raises:
         BadInput: with the nearest groups that it has.
     """
     shards = plan.mesh.batch_shards
-    sizes = [size for size in range(1, shards + 1) if _divides(plan, size)]
-    for call in of_kind(calls, BatchNorm):
-        group = _replicas(plan, call.layer)
+    sizes = [size for size in range(1, shards + 1) if _group_size_fits(plan, size)]
+    for call in calls_of_type(calls, BatchNorm):
+        group = _norm_group_size(plan, call.layer)
         if group not in sizes:
             raise BadInput(
                 "the replicas do not divide into groups for batch statistics",
@@ -75,29 +75,29 @@ def check_groups(plan: Plan, calls: Sequence[LayerCall]) -> None:
             )
 
 
-def neighbours(plan: Plan, replicas: int) -> tuple[str, ...]:
+def batch_group_axes(plan: Plan, replicas: int) -> tuple[str, ...]:
     """Name the innermost axes of the batch that so many replicas lie along.
 
     >>> from jaxdist.core.plan import MeshShape
-    >>> neighbours(Plan(mesh=MeshShape(data=4, fsdp=2)), 4)
+    >>> batch_group_axes(Plan(mesh=MeshShape(data=4, fsdp=2)), 4)
     ('data[2]', 'fsdp')
     """
     found: list[str] = []
-    for axis in reversed(real_axes(plan, BATCH_AXES)):
+    for axis in reversed(nontrivial_axes(plan, BATCH_AXES)):
         here = min(replicas, size := plan.mesh.size(axis))
         if here > 1:
-            found.insert(0, axis if here == size else part_of(axis, here))
+            found.insert(0, axis if here == size else sub_axis_name(axis, here))
         replicas //= here
     return tuple(found)
 
 
-def _divides(plan: Plan, replicas: int) -> bool:
+def _group_size_fits(plan: Plan, replicas: int) -> bool:
     inner = plan.mesh.fsdp
     whole = replicas % inner == 0 and plan.mesh.data % (replicas // inner) == 0
     return whole or inner % replicas == 0
 
 
-def _replicas(plan: Plan, norm: BatchNorm) -> int:
+def _norm_group_size(plan: Plan, norm: BatchNorm) -> int:
     everyone = norm.statistics == "global"
     return plan.mesh.batch_shards if everyone else norm.group
 
@@ -106,7 +106,7 @@ def _nearest(sizes: Sequence[int], wanted: int) -> int:
     return min(sizes, key=lambda size: abs(size - wanted))
 
 
-def gradients(
+def gradient_traffic(
     plan: Plan,
     leaves: Sequence[LeafSharding],
     exactly: Sequence[tuple[str, ...]],
@@ -137,12 +137,12 @@ def gradients(
         else:
             alone[over, size] += updates
     for (over, size), arrays in alone.items():
-        yield from _sum(over, arrays * size, arrays)
+        yield from _all_reduce_row(over, arrays * size, arrays)
     for vectors, payload in short.items():
-        yield from _sum(vectors[0], payload, times[vectors])
+        yield from _all_reduce_row(vectors[0], payload, times[vectors])
 
 
-def _sum(
+def _all_reduce_row(
     axes: tuple[str, ...], payload: int, arrays: int
 ) -> Iterator[PlannedCollective]:
     if axes:
@@ -156,18 +156,21 @@ def _sum(
         )
 
 
-def statistics(
+def batch_norm_traffic(
     plan: Plan, calls: Sequence[LayerCall], roles: Roles
 ) -> Iterator[PlannedCollective]:
     """Yield what batch norms sum, forward and backward."""
-    for call in of_kind(calls, BatchNorm):
-        norm, width = call.layer, call.shape[-1] * wide(call.dtype).itemsize
+    for call in calls_of_type(calls, BatchNorm):
+        norm, width = (
+            call.layer,
+            call.shape[-1] * accumulation_dtype(call.dtype).itemsize,
+        )
         width //= plan.mesh.tensor if roles.get(call.path) == "inner" else 1
-        batch_axes = neighbours(plan, _replicas(plan, norm))
-        parts = [((*batch_axes, *real_axes(plan, SPATIAL_AXES)), 4)]
+        batch_axes = batch_group_axes(plan, _norm_group_size(plan, norm))
+        parts = [((*batch_axes, *nontrivial_axes(plan, SPATIAL_AXES)), 4)]
         if norm.statistics == "replica":
             # One running average for all replicas, forward alone.
-            parts.append((real_axes(plan, BATCH_AXES), 2))
+            parts.append((nontrivial_axes(plan, BATCH_AXES), 2))
         for axes, arrays in parts:
             if axes:
                 yield PlannedCollective(

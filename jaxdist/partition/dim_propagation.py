@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-_EACH: Final = frozenset(
+_ELEMENTWISE_PRIMITIVES: Final = frozenset(
     [
         *(
             "abs",
@@ -78,7 +78,7 @@ class MixedDimError(Exception):
 DimRule = Callable[[Any, Sequence[DimState]], DimState]
 
 
-def follow(eqn: Any, ops: Sequence[DimState]) -> DimState:
+def propagate_dims(eqn: Any, ops: Sequence[DimState]) -> DimState:
     """Return what is known of the outputs of an operation.
 
     Args:
@@ -89,23 +89,23 @@ def follow(eqn: Any, ops: Sequence[DimState]) -> DimState:
         Mixed: it mixes places of a dim that is cut, or nobody knows that it does not.
     """
     name = eqn.primitive.name
-    if name in _EACH:
-        return _each(eqn, ops)
-    if name in _MOVES:
-        return _MOVES[name](eqn, ops)
+    if name in _ELEMENTWISE_PRIMITIVES:
+        return _elementwise(eqn, ops)
+    if name in _DIM_RULES:
+        return _DIM_RULES[name](eqn, ops)
     if any(op.split for op in ops):
-        raise _mixed(eqn)
+        raise _mixed_dim_error(eqn)
     return DimState()
 
 
-def _each(eqn: Any, ops: Sequence[DimState]) -> DimState:
+def _elementwise(eqn: Any, ops: Sequence[DimState]) -> DimState:
     """Numbers by themselves: what is not split must not change along split dims."""
     split = frozenset[int]().union(*(op.split for op in ops))
     arrays = [(op, v) for op, v in zip(ops, eqn.invars) if v.aval.shape]
     for op, var in arrays:
         wrong = split - op.split - op.same
         if any(var.aval.shape[dim] > 1 for dim in wrong):
-            raise _mixed(eqn)
+            raise _mixed_dim_error(eqn)
     same = [op.same for op, _ in arrays]
     whole = frozenset(range(len(eqn.outvars[0].aval.shape)))
     return DimState(split=split, same=whole.intersection(*same) - split)
@@ -117,7 +117,7 @@ def _broadcast(eqn: Any, ops: Sequence[DimState]) -> DimState:
     old = eqn.invars[0].aval.shape
     kept = {p: d for d, p in enumerate(places) if old[d] == shape[p]}
     if any(places[d] not in kept for d in ops[0].split):
-        raise _mixed(eqn)
+        raise _mixed_dim_error(eqn)
     split = frozenset(p for p, d in kept.items() if d in ops[0].split)
     held = frozenset(p for p, d in kept.items() if d in ops[0].same)
     return DimState(
@@ -128,9 +128,9 @@ def _broadcast(eqn: Any, ops: Sequence[DimState]) -> DimState:
 def _reduce(eqn: Any, ops: Sequence[DimState]) -> DimState:
     gone = eqn.params["axes"]
     if ops[0].split & set(gone):
-        raise _mixed(eqn)
+        raise _mixed_dim_error(eqn)
     left = [d for d in range(len(eqn.invars[0].aval.shape)) if d not in gone]
-    return _moved(ops[0], left)
+    return _reorder_dims(ops[0], left)
 
 
 def _reshape(eqn: Any, ops: Sequence[DimState]) -> DimState:
@@ -139,19 +139,19 @@ def _reshape(eqn: Any, ops: Sequence[DimState]) -> DimState:
     starts = {(math.prod(new[:d]), size): d for d, size in enumerate(new) if size > 1}
     found = [starts.get((math.prod(old[:d]), old[d])) for d in sorted(ops[0].split)]
     if None in found:
-        raise _mixed(eqn)
+        raise _mixed_dim_error(eqn)
     ones = frozenset(d for d, size in enumerate(new) if size == 1)
     return DimState(split=frozenset(d for d in found if d is not None), same=ones)
 
 
 def _transpose(eqn: Any, ops: Sequence[DimState]) -> DimState:
-    return _moved(ops[0], eqn.params["permutation"])
+    return _reorder_dims(ops[0], eqn.params["permutation"])
 
 
 def _concatenate(eqn: Any, ops: Sequence[DimState]) -> DimState:
     split = ops[0].split
     if any(op.split != split for op in ops) or eqn.params["dimension"] in split:
-        raise _mixed(eqn)
+        raise _mixed_dim_error(eqn)
     return DimState(split=split)
 
 
@@ -159,7 +159,7 @@ def _slice(eqn: Any, ops: Sequence[DimState]) -> DimState:
     """Split dims stay whole."""
     old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     if any(old[d] != new[d] for d in ops[0].split):
-        raise _mixed(eqn)
+        raise _mixed_dim_error(eqn)
     return ops[0]
 
 
@@ -168,7 +168,7 @@ def _dot(eqn: Any, ops: Sequence[DimState]) -> DimState:
     sums, shared = eqn.params["dimension_numbers"]
     for op, summed, both in zip(ops, sums, shared):
         if op.split & {*summed, *both}:
-            raise _mixed(eqn)
+            raise _mixed_dim_error(eqn)
     free = [
         (op, d)
         for op, var, summed, both in zip(ops, eqn.invars, sums, shared)
@@ -176,14 +176,14 @@ def _dot(eqn: Any, ops: Sequence[DimState]) -> DimState:
         if d not in {*summed, *both}
     ]
     if all(op.split for op in ops):
-        raise _mixed(eqn)
+        raise _mixed_dim_error(eqn)
     first = len(shared[0])
     return DimState(
         split=frozenset(first + i for i, (op, d) in enumerate(free) if d in op.split)
     )
 
 
-def _moved(op: DimState, order: Sequence[int]) -> DimState:
+def _reorder_dims(op: DimState, order: Sequence[int]) -> DimState:
     """Return what is known once the dims stand in this order, others gone."""
     return DimState(
         split=frozenset(i for i, d in enumerate(order) if d in op.split),
@@ -193,29 +193,29 @@ def _moved(op: DimState, order: Sequence[int]) -> DimState:
 
 def _pad(eqn: Any, ops: Sequence[DimState]) -> DimState:
     if any(any(eqn.params["padding_config"][d]) for d in ops[0].split):
-        raise _mixed(eqn)
+        raise _mixed_dim_error(eqn)
     return DimState(split=ops[0].split)
 
 
-def _parts(eqn: Any, ops: Sequence[DimState]) -> DimState:
+def _split(eqn: Any, ops: Sequence[DimState]) -> DimState:
     if eqn.params["axis"] in ops[0].split:
-        raise _mixed(eqn)
+        raise _mixed_dim_error(eqn)
     return ops[0]
 
 
 def _squeeze(eqn: Any, ops: Sequence[DimState]) -> DimState:
     gone = eqn.params["dimensions"]
     left = [d for d in range(len(eqn.invars[0].aval.shape)) if d not in gone]
-    return _moved(ops[0], left)
+    return _reorder_dims(ops[0], left)
 
 
-def _mixed(eqn: Any) -> MixedDimError:
+def _mixed_dim_error(eqn: Any) -> MixedDimError:
     where = str(eqn.source_info.name_stack) or "the network"
     shapes = ", ".join(str(list(v.aval.shape)) for v in eqn.invars)
     return MixedDimError(f"{eqn.primitive.name} on {shapes} in {where}")
 
 
-_MOVES: Final[Mapping[str, DimRule]] = MappingProxyType(
+_DIM_RULES: Final[Mapping[str, DimRule]] = MappingProxyType(
     {
         "broadcast_in_dim": _broadcast,
         "concatenate": _concatenate,
@@ -223,7 +223,7 @@ _MOVES: Final[Mapping[str, DimRule]] = MappingProxyType(
         "pad": _pad,
         "reshape": _reshape,
         "slice": _slice,
-        "split": _parts,
+        "split": _split,
         "squeeze": _squeeze,
         "transpose": _transpose,
         **dict.fromkeys(_REDUCTIONS, _reduce),

@@ -8,12 +8,12 @@ from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 from jax.sharding import NamedSharding
 
 from jaxdist.collectives.hlo_collectives import CollectiveOp, read_collectives
-from jaxdist.collectives.meter import TrafficReport, metered
+from jaxdist.collectives.meter import TrafficReport, build_traffic_report
 from jaxdist.collectives.stablehlo_collectives import read_stablehlo
 from jaxdist.core.errors import BadInput
 from jaxdist.partition.step_report import StepReport
-from jaxdist.profile.jaxpr_walk import walk
-from jaxdist.profile.trace import pruned
+from jaxdist.profile.jaxpr_walk import walk_jaxpr
+from jaxdist.profile.trace import prune_jaxpr
 
 
 def audit(step: Any, *args: Any) -> StepReport:
@@ -37,14 +37,14 @@ def audit(step: Any, *args: Any) -> StepReport:
     """
     traced, _, compiled = _compile(step, args)
     jaxpr = _jaxpr(traced)
-    mesh = _mesh(args, compiled, jaxpr)
+    mesh = _find_mesh(args, compiled, jaxpr)
     return StepReport(
         mesh=mesh,
         moves=read_collectives(compiled.as_text() or "", mesh),
-        inputs=_inputs(args),
+        inputs=_input_bytes(args),
         flops_device=int((compiled.cost_analysis() or {}).get("flops", 0)),
-        flops_written=None if jaxpr is None else _written(jaxpr),
-        memory_bytes=memory_of(compiled),
+        flops_written=None if jaxpr is None else _written_flops(jaxpr),
+        memory_bytes=compiled_memory_bytes(compiled),
     )
 
 
@@ -68,20 +68,22 @@ def bytes_of(step: Any, *args: Any) -> TrafficReport:
         BadInput: it is not jitted, or cannot be called on these arguments.
     """
     traced, lowered, compiled = _compile(step, args)
-    mesh = _mesh(args, compiled, _jaxpr(traced))
-    return metered(
+    mesh = _find_mesh(args, compiled, _jaxpr(traced))
+    return build_traffic_report(
         mesh,
         compiled=read_collectives(compiled.as_text() or "", mesh),
-        stablehlo=None if lowered is None else written(lowered, mesh),
+        stablehlo=None if lowered is None else stablehlo_collectives(lowered, mesh),
     )
 
 
-def written(lowered: Any, mesh: Mapping[str, int]) -> tuple[CollectiveOp, ...]:
+def stablehlo_collectives(
+    lowered: Any, mesh: Mapping[str, int]
+) -> tuple[CollectiveOp, ...]:
     """List the collectives of what `lower(...)` returned."""
     return read_stablehlo(lowered.compiler_ir("stablehlo"), mesh)
 
 
-def memory_of(compiled: Any) -> int:
+def compiled_memory_bytes(compiled: Any) -> int:
     """Sum the compiler's own account: what comes in, goes out and lives between."""
     sizes = compiled.memory_analysis()
     total = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
@@ -104,17 +106,17 @@ def _compile(step: Any, args: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     try:
         traced = step.trace(*args)
     except (TypeError, ValueError) as error:
-        raise _refused(args, error) from error
+        raise _call_error(args, error) from error
     lowered = traced.lower()
     return traced, lowered, lowered.compile()
 
 
 def _jaxpr(traced: Any) -> Jaxpr | None:
     traced = getattr(traced, "traced", traced)  # flax wraps what jax traced
-    return pruned(traced.jaxpr.jaxpr) if traced is not None else None
+    return prune_jaxpr(traced.jaxpr.jaxpr) if traced is not None else None
 
 
-def _refused(args: tuple[Any, ...], error: Exception) -> BadInput:
+def _call_error(args: tuple[Any, ...], error: Exception) -> BadInput:
     return BadInput(
         "the step cannot be called on these arguments",
         rule="the arguments are those of a call: arrays or jax.ShapeDtypeStruct",
@@ -123,12 +125,12 @@ def _refused(args: tuple[Any, ...], error: Exception) -> BadInput:
     )
 
 
-def _mesh(args: Any, compiled: Any, jaxpr: Jaxpr | None) -> dict[str, int]:
+def _find_mesh(args: Any, compiled: Any, jaxpr: Jaxpr | None) -> dict[str, int]:
     """Find the mesh: of the arguments, the compiled inputs, or a `shard_map`."""
     given = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)]
     placed = jax.tree.leaves(compiled.input_shardings)
     meshes = [s.mesh for s in (*given, *placed) if isinstance(s, NamedSharding)]
-    meshes += [eqn.params["mesh"] for eqn in _maps(jaxpr)] if jaxpr else []
+    meshes += [eqn.params["mesh"] for eqn in _iter_shard_maps(jaxpr)] if jaxpr else []
     if meshes:
         widest = max(meshes, key=lambda mesh: int(mesh.size))
         return dict(widest.shape)
@@ -136,21 +138,21 @@ def _mesh(args: Any, compiled: Any, jaxpr: Jaxpr | None) -> dict[str, int]:
     return {"devices": devices}
 
 
-def _maps(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+def _iter_shard_maps(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """Yield the uses of `shard_map` in a program."""
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "shard_map":
             yield eqn
         for inner in jaxprs_in_params(eqn.params):
-            yield from _maps(inner)
+            yield from _iter_shard_maps(inner)
 
 
-def _written(jaxpr: Jaxpr) -> int:
+def _written_flops(jaxpr: Jaxpr) -> int:
     """Count the work of a function as it is written, a loop's body once as XLA does."""
-    return sum(use.flops for use in walk(jaxpr, times=_devices))
+    return sum(use.flops for use in walk_jaxpr(jaxpr, times=_shard_map_devices))
 
 
-def _devices(eqn: JaxprEqn) -> int:
+def _shard_map_devices(eqn: JaxprEqn) -> int:
     """Return the devices that run the program inside a `shard_map` each."""
     if eqn.primitive.name != "shard_map":
         return 1
@@ -161,7 +163,7 @@ def _devices(eqn: JaxprEqn) -> int:
     return total
 
 
-def _inputs(args: tuple[Any, ...]) -> dict[str, int]:
+def _input_bytes(args: tuple[Any, ...]) -> dict[str, int]:
     """Return the bytes of each whole array among the arguments, by its path."""
     leaves = jax.tree.leaves_with_path(args)
     return {

@@ -26,16 +26,16 @@ from jaxdist.core.plan import Plan
 from jaxdist.layers import Conv
 from jaxdist.layers.tensor_role import Roles
 from jaxdist.layers.window import Window
-from jaxdist.partition.spatial_parallel import block_of, device_block
-from jaxdist.partition.tensor_parallel import own_channels
+from jaxdist.partition.spatial_parallel import block_shape, device_block
+from jaxdist.partition.tensor_parallel import localize_channels
 from jaxdist.profile.flops import valid_taps
-from jaxdist.profile.jaxpr_walk import walk
-from jaxdist.profile.layer_calls import LayerCall, of_kind
+from jaxdist.profile.jaxpr_walk import walk_jaxpr
+from jaxdist.profile.layer_calls import LayerCall, calls_of_type
 
-AGAIN: Final = "rematted_computation"
+REMAT_SCOPE: Final = "rematted_computation"
 """The scope of what a backward pass computes again on purpose."""
 
-_REPEATED: Final = 1.25
+_REDUNDANCY_THRESHOLD: Final = 1.25
 """More than the plan says by this much is a repeat: along an axis it is at least 2."""
 
 
@@ -53,10 +53,12 @@ class LayerFlops:
     @property
     def repeated(self) -> bool:
         """Whether the step does more than the plan accounts for."""
-        return self.program > _REPEATED * self.planned
+        return self.program > _REDUNDANCY_THRESHOLD * self.planned
 
 
-def plan_work(plan: Plan, calls: Sequence[LayerCall], roles: Roles) -> dict[str, int]:
+def predict_flops(
+    plan: Plan, calls: Sequence[LayerCall], roles: Roles
+) -> dict[str, int]:
     """Predict the FLOPs of convolutions, dense layers and likenesses to a table's rows.
 
     Forward and backward.
@@ -70,18 +72,20 @@ def plan_work(plan: Plan, calls: Sequence[LayerCall], roles: Roles) -> dict[str,
         FLOPs on one device, by the path of the layer.
     """
     total: Counter[str] = Counter()
-    for call in of_kind(calls, Conv):
-        own = own_channels(plan, roles, call)
-        total[call.path] += _convolution(plan, own, _inputs(plan, roles, call))
-    for call in of_kind(calls, nnx.Linear):
-        total[call.path] += _dense(plan, own_channels(plan, roles, call))
-    for call in of_kind(calls, nnx.Embed):
+    for call in calls_of_type(calls, Conv):
+        own = localize_channels(plan, roles, call)
+        total[call.path] += _conv_flops(plan, own, _filter_channels(plan, roles, call))
+    for call in calls_of_type(calls, nnx.Linear):
+        total[call.path] += _dense_flops(plan, localize_channels(plan, roles, call))
+    for call in calls_of_type(calls, nnx.Embed):
         if call.method == "attend":
-            total[call.path] += _likeness(plan, own_channels(plan, roles, call))
+            total[call.path] += _attend_flops(
+                plan, localize_channels(plan, roles, call)
+            )
     return dict(total)
 
 
-def read_work(jaxpr: Jaxpr, layers: Iterable[str]) -> Counter[str]:
+def sum_traced_flops(jaxpr: Jaxpr, layers: Iterable[str]) -> Counter[str]:
     """Sum the FLOPs a device of a traced step, by the innermost layer; "" without.
 
     Args:
@@ -89,8 +93,8 @@ def read_work(jaxpr: Jaxpr, layers: Iterable[str]) -> Counter[str]:
         layers: paths whose scopes are looked for.
     """
     known, total = set(layers), Counter[str]()
-    for use in walk(jaxpr):
-        if AGAIN in use.scopes:
+    for use in walk_jaxpr(jaxpr):
+        if REMAT_SCOPE in use.scopes:
             continue
         # Gradients of an array that several layers read are summed in one's scope.
         shared = use.eqn.primitive.name == "add_any"
@@ -99,7 +103,7 @@ def read_work(jaxpr: Jaxpr, layers: Iterable[str]) -> Counter[str]:
     return total
 
 
-def compare_work(planned: Mapping[str, int], jaxpr: Jaxpr) -> tuple[LayerFlops, ...]:
+def compare_flops(planned: Mapping[str, int], jaxpr: Jaxpr) -> tuple[LayerFlops, ...]:
     """Set the work of a traced step beside the plan's, layer by layer.
 
     Args:
@@ -107,7 +111,7 @@ def compare_work(planned: Mapping[str, int], jaxpr: Jaxpr) -> tuple[LayerFlops, 
             step is left out.
         jaxpr: the traced step.
     """
-    found = read_work(jaxpr, planned)
+    found = sum_traced_flops(jaxpr, planned)
     return tuple(
         LayerFlops(layer=layer, planned=flops, program=found[layer])
         for layer, flops in planned.items()
@@ -115,14 +119,14 @@ def compare_work(planned: Mapping[str, int], jaxpr: Jaxpr) -> tuple[LayerFlops, 
     )
 
 
-def _inputs(plan: Plan, roles: Roles, call: LayerCall) -> int:
+def _filter_channels(plan: Plan, roles: Roles, call: LayerCall) -> int:
     """Return the channels that one filter of a convolution reads on a device."""
     kernel: Any = call.layer.kernel
     split = plan.mesh.tensor if roles.get(call.path) in ("channel", "row") else 1
     return int(kernel.shape[-2]) // split
 
 
-def _convolution(plan: Plan, call: LayerCall, inputs: int) -> int:
+def _conv_flops(plan: Plan, call: LayerCall, inputs: int) -> int:
     """Count one use of a convolution, its bias included.
 
     Args:
@@ -133,29 +137,29 @@ def _convolution(plan: Plan, call: LayerCall, inputs: int) -> int:
     layer: Any = call.layer
     (samples, *_), windows = device_block(plan, call)
     features = call.out_shape[-1]
-    pairs = math.prod(map(_meetings, windows))
+    pairs = math.prod(map(_valid_products, windows))
     once = 2 * samples * features * inputs * pairs
     added = samples * features * math.prod(w.outputs for w in windows)
     has_bias = layer.bias is not None
     return (2 if call.first else 3) * once + 2 * has_bias * added
 
 
-def _dense(plan: Plan, call: LayerCall) -> int:
+def _dense_flops(plan: Plan, call: LayerCall) -> int:
     """Count one use of a dense layer, its bias included."""
     layer: Any = call.layer
-    *outer, features_in = block_of(plan, call.shape)
+    *outer, features_in = block_shape(plan, call.shape)
     outputs = math.prod(outer) * call.out_shape[-1]
     once = 2 * outputs * features_in
     return (2 if call.first else 3) * once + 2 * (layer.bias is not None) * outputs
 
 
-def _likeness(plan: Plan, call: LayerCall) -> int:
+def _attend_flops(plan: Plan, call: LayerCall) -> int:
     """Count one use of a table that is asked how like its rows vectors are."""
-    *outer, features = block_of(plan, call.shape)
+    *outer, features = block_shape(plan, call.shape)
     return 3 * 2 * math.prod(outer) * features * call.out_shape[-1]
 
 
-def _meetings(window: Window) -> int:
+def _valid_products(window: Window) -> int:
     """Count the pairs of output row and tap that meet a row along one dim."""
     taps = (window.extent - 1) // window.dilation + 1
     if window.axis is not None:

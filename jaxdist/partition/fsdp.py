@@ -25,22 +25,22 @@ from jaxdist.collectives.compress.method import (
     AllReduceAlgorithm,
     ReduceScatterAllReduce,
 )
-from jaxdist.collectives.registry import METHODS
-from jaxdist.core.dtypes import wide
+from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS
+from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.plan import Plan
 from jaxdist.partition.param_sharding import LeafSharding
 from jaxdist.partition.traffic import PlannedCollective
 
-AXIS = "fsdp"
+FSDP_AXIS = "fsdp"
 
 
-def parameters(
+def fsdp_traffic(
     plan: Plan,
     leaves: Sequence[LeafSharding],
     again: Sequence[bool],
     dtype: Any,
     times: int = 1,
-    scatter: AllReduceAlgorithm = METHODS["exact"],
+    scatter: AllReduceAlgorithm = ALL_REDUCE_ALGORITHMS["exact"],
     gather: Codec | None = None,
 ) -> Iterator[PlannedCollective]:
     """Yield what is gathered and scattered of parameters and gradients.
@@ -54,37 +54,43 @@ def parameters(
         scatter: how gradients of matrices are summed.
         gather: how matrices travel; none: as they are.
     """
-    sizes = {AXIS: plan.mesh.size(AXIS)}
+    sizes = {FSDP_AXIS: plan.mesh.size(FSDP_AXIS)}
     reads = times if plan.zero == 3 else 1
     twice = {leaf.name for leaf, read in zip(leaves, again, strict=True) if read}
-    for name, group in _together(leaves).items():
-        sent = _sent(group[0], dtype if plan.zero == 3 else None)
-        numbers = sum(_numbers(plan, leaf) for leaf in group)
-        part, matrix = numbers // sizes[AXIS], len(group[0].shape) > 1
+    for name, group in _message_groups(leaves).items():
+        sent = _transport_dtype(group[0], dtype if plan.zero == 3 else None)
+        numbers = sum(_gathered_elements(plan, leaf) for leaf in group)
+        part, matrix = numbers // sizes[FSDP_AXIS], len(group[0].shape) > 1
         times_read = (
             reads * (1 + any(x.name in twice for x in group)) if matrix else reads
         )
         message = part * sent.itemsize
         if matrix and gather is not None:
-            message = gather.message(part, wide(sent).itemsize)
+            message = gather.message(part, accumulation_dtype(sent).itemsize)
         yield PlannedCollective(
             what="parameters",
             kind="all-gather",
-            axes=(AXIS,),
-            payload=times_read * sizes[AXIS] * message,
+            axes=(FSDP_AXIS,),
+            payload=times_read * sizes[FSDP_AXIS] * message,
             layer=name,
             arrays=times_read,
         )
         way = (
             scatter if matrix and isinstance(scatter, ReduceScatterAllReduce) else None
         )
-        for kind, payload in _scattered(way, part, wide(sent).itemsize, sizes):
+        for kind, payload in _reduce_scatter_payloads(
+            way, part, accumulation_dtype(sent).itemsize, sizes
+        ):
             yield PlannedCollective(
-                what="gradients", kind=kind, axes=(AXIS,), payload=payload, layer=name
+                what="gradients",
+                kind=kind,
+                axes=(FSDP_AXIS,),
+                payload=payload,
+                layer=name,
             )
 
 
-def _scattered(
+def _reduce_scatter_payloads(
     way: ReduceScatterAllReduce | None,
     part: int,
     itemsize: int,
@@ -98,12 +104,12 @@ def _scattered(
         yield payload.kind, payload.size
 
 
-def _numbers(plan: Plan, leaf: LeafSharding) -> int:
+def _gathered_elements(plan: Plan, leaf: LeafSharding) -> int:
     """Count the numbers of a leaf when it is put together."""
     return math.prod(leaf.local(plan, shared=False))
 
 
-def _together(leaves: Sequence[LeafSharding]) -> dict[str, list[LeafSharding]]:
+def _message_groups(leaves: Sequence[LeafSharding]) -> dict[str, list[LeafSharding]]:
     """Group the shared leaves as they travel: alone, or as vectors of one dtype."""
     groups: dict[str, list[LeafSharding]] = defaultdict(list)
     for leaf in leaves:
@@ -113,6 +119,6 @@ def _together(leaves: Sequence[LeafSharding]) -> dict[str, list[LeafSharding]]:
     return groups
 
 
-def _sent(leaf: LeafSharding, dtype: Any) -> np.dtype[Any]:
+def _transport_dtype(leaf: LeafSharding, dtype: Any) -> np.dtype[Any]:
     """Return the dtype in which a leaf travels."""
     return np.dtype(dtype if dtype is not None and len(leaf.shape) > 1 else leaf.dtype)

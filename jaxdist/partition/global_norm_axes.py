@@ -7,15 +7,15 @@ length is asked for, over the axes that split the leaf.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from jaxdist.core.dtypes import wide
+from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.plan import Plan
 from jaxdist.partition.param_sharding import LeafSharding
-from jaxdist.partition.traffic import PlannedCollective, real_axes
+from jaxdist.partition.traffic import PlannedCollective, nontrivial_axes
 
 AxisTuple = tuple[str, ...]
 
 
-def axes_of(leaf: LeafSharding) -> AxisTuple:
+def split_axes(leaf: LeafSharding) -> AxisTuple:
     """Name the axes that split a leaf, in the order of its dims.
 
     Not the pipe axis: along it are different leaves.
@@ -23,7 +23,7 @@ def axes_of(leaf: LeafSharding) -> AxisTuple:
     return tuple(axis for axis in leaf.spec() if axis not in (None, "pipe"))
 
 
-def lengths(
+def norm_traffic(
     plan: Plan,
     leaves: Sequence[LeafSharding],
     asked: Sequence[Sequence[bool]],
@@ -41,11 +41,13 @@ def lengths(
     """
     sums: Counter[AxisTuple] = Counter()
     if plan.stages > 1:
-        sums["pipe",] = totals * max(wide(leaf.dtype).itemsize for leaf in leaves)
+        sums["pipe",] = totals * max(
+            accumulation_dtype(leaf.dtype).itemsize for leaf in leaves
+        )
     for wanted in asked:
         for leaf, want in zip(leaves, wanted, strict=True):
-            over = real_axes(plan, axes_of(leaf))
-            sums[over] += wide(leaf.dtype).itemsize * want
+            over = nontrivial_axes(plan, split_axes(leaf))
+            sums[over] += accumulation_dtype(leaf.dtype).itemsize * want
     for axes, payload in sums.items():
         if axes:
             yield PlannedCollective(

@@ -25,21 +25,25 @@ from jaxdist.collectives.compress.codec import Codec
 from jaxdist.collectives.compress.hierarchical import HierarchicalAllReduce
 from jaxdist.collectives.compress.method import AllReduceAlgorithm, Axes
 from jaxdist.collectives.compress.powersgd import PowerSGD
-from jaxdist.collectives.reduce import axes_without
-from jaxdist.collectives.registry import METHODS, narrow, set_up
+from jaxdist.collectives.reduce import replicated_axes
+from jaxdist.collectives.registry import (
+    ALL_REDUCE_ALGORITHMS,
+    make_algorithm,
+    make_stateless_compressor,
+)
 from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.core.plan import Plan
 from jaxdist.partition.param_sharding import LeafSharding
-from jaxdist.partition.powersgd_ranks import methods
+from jaxdist.partition.powersgd_ranks import leaf_algorithms
 from jaxdist.partition.traffic import PlannedCollective
 
-AXIS: Final = "data"
+DATA_AXIS: Final = "data"
 """Along which gradients are compressed."""
-PLAIN: Final = ("exact", "auto")
+UNCOMPRESSED: Final = ("exact", "auto")
 """Sums as the backend likes; auto is so until something was measured."""
 
 
-def check(plan: Plan) -> None:
+def check_reduction_config(plan: Plan) -> None:
     """Refuse settings out of range."""
     asked = plan.reduce
     legal = {
@@ -59,7 +63,7 @@ def check(plan: Plan) -> None:
             )
 
 
-def check_levels(plan: Plan, found: Sequence[Axes]) -> None:
+def check_hierarchical_axes(plan: Plan, found: Sequence[Axes]) -> None:
     """Refuse a hierarchical sum over axes that are one level."""
     for axes in found:
         if len(axes) < 2:
@@ -75,7 +79,7 @@ def check_levels(plan: Plan, found: Sequence[Axes]) -> None:
             )
 
 
-def check_shared(plan: Plan, leaves: Sequence[LeafSharding]) -> None:
+def check_fsdp_compression(plan: Plan, leaves: Sequence[LeafSharding]) -> None:
     """Refuse what would round the parameters themselves, or fill the memory again."""
     asked, fsdp = plan.reduce, plan.mesh.fsdp
     if asked.gather != "exact" and plan.zero != 3:
@@ -94,8 +98,8 @@ def check_shared(plan: Plan, leaves: Sequence[LeafSharding]) -> None:
                 JaxdistWarning,
                 stacklevel=3,
             )
-    lossy = asked.via not in PLAIN and not set_up(asked).lossless
-    if lossy and asked.feedback and fsdp > 1 and plan.mesh.size(AXIS) == 1:
+    lossy = asked.via not in UNCOMPRESSED and not make_algorithm(asked).lossless
+    if lossy and asked.feedback and fsdp > 1 and plan.mesh.size(DATA_AXIS) == 1:
         numbers = sum(math.prod(leaf.shape) for leaf in leaves)
         raise BadInput(
             f"{asked.via} along fsdp would keep what it does not send whole",
@@ -111,7 +115,7 @@ def check_shared(plan: Plan, leaves: Sequence[LeafSharding]) -> None:
         )
 
 
-BUCKETS: Final = "reduce_gradients/bucket"
+BUCKET_SCOPE: Final = "reduce_gradients/bucket"
 """How the scope of each bucket begins."""
 
 
@@ -153,19 +157,21 @@ class GradientReduction:
 
 def exact_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> GradientReduction:
     """Return the exact sum of every gradient."""
-    over = tuple(axes_without(plan.sum_axes, leaf.spec()) for leaf in leaves)
+    over = tuple(replicated_axes(plan.sum_axes, leaf.spec()) for leaf in leaves)
     asked = plan.reduce
     return GradientReduction(
         exactly=over,
         buckets=(),
-        scatter=narrow(asked.scatter, asked.block)[0],
-        gather=narrow(asked.gather, asked.block)[1],
+        scatter=make_stateless_compressor(asked.scatter, asked.block)[0],
+        gather=make_stateless_compressor(asked.gather, asked.block)[1],
     )
 
 
-def summed_exactly(reduction: GradientReduction) -> GradientReduction:
+def without_compression(reduction: GradientReduction) -> GradientReduction:
     """Return the same buckets, with everything sent."""
-    exact = [replace(b, method=METHODS["exact"]) for b in reduction.buckets]
+    exact = [
+        replace(b, method=ALL_REDUCE_ALGORITHMS["exact"]) for b in reduction.buckets
+    ]
     return replace(reduction, buckets=tuple(exact))
 
 
@@ -180,41 +186,42 @@ def plan_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> GradientReduct
         BadInput: settings out of range, or a way that this mesh does not have.
     """
     exact = exact_reduction(plan, leaves)
-    check(plan)
-    check_shared(plan, leaves)
-    if plan.reduce.via in PLAIN:
+    check_reduction_config(plan)
+    check_fsdp_compression(plan, leaves)
+    if plan.reduce.via in UNCOMPRESSED:
         return exact
-    if plan.mesh.size(AXIS) == 1:
+    if plan.mesh.size(DATA_AXIS) == 1:
         warnings.warn(
-            f"plan.reduce.via = {plan.reduce.via} does nothing: plan.mesh.{AXIS} = 1",
+            f"plan.reduce.via = {plan.reduce.via} does nothing: plan.mesh.{DATA_AXIS} "
+            "= 1",
             JaxdistWarning,
             stacklevel=2,
         )
         return exact
-    method = set_up(plan.reduce)
+    method = make_algorithm(plan.reduce)
     levels = isinstance(method, HierarchicalAllReduce)
-    own = methods(plan, leaves, method)
+    own = leaf_algorithms(plan, leaves, method)
     exactly, grouped = list(exact.exactly), defaultdict(list)
     for place in reversed(range(len(leaves))):
         over = exact.exactly[place]
-        if AXIS in over and is_sent(plan, leaves[place], own[place]):
-            axes = over if levels else (AXIS,)
-            grouped[axes, own[place], _split(leaves[place])].append(place)
-            exactly[place] = () if levels else axes_without(over, (AXIS,))
+        if DATA_AXIS in over and is_compressed(plan, leaves[place], own[place]):
+            axes = over if levels else (DATA_AXIS,)
+            grouped[axes, own[place], _split_axes(leaves[place])].append(place)
+            exactly[place] = () if levels else replicated_axes(over, (DATA_AXIS,))
     if levels:
-        check_levels(plan, [axes for axes, *_ in grouped])
+        check_hierarchical_axes(plan, [axes for axes, *_ in grouped])
     return replace(
         exact,
         exactly=tuple(exactly),
         buckets=tuple(
             GradientBucket(places=tuple(places), axes=axes, method=each)
             for (axes, each, _), together in grouped.items()
-            for places in _buckets(plan, leaves, together)
+            for places in _fill_buckets(plan, leaves, together)
         ),
     )
 
 
-def compressed(
+def bucket_traffic(
     plan: Plan, leaves: Sequence[LeafSharding], reduction: GradientReduction
 ) -> Iterator[PlannedCollective]:
     """Yield what the buckets move."""
@@ -229,20 +236,20 @@ def compressed(
                 kind=payload.kind,
                 axes=payload.axes,
                 payload=payload.size,
-                layer=f"{BUCKETS}{number}",
+                layer=f"{BUCKET_SCOPE}{number}",
                 arrays=payload.arrays,
                 packed=0 if place else numbers,
             )
 
 
-def compressor(plan: Plan) -> Callable[[LeafSharding], bool]:
+def compression_predicate(plan: Plan) -> Callable[[LeafSharding], bool]:
     """Return what tells whether a plan compresses a leaf's gradient along data."""
-    if plan.reduce.via in PLAIN or plan.mesh.size(AXIS) == 1:
+    if plan.reduce.via in UNCOMPRESSED or plan.mesh.size(DATA_AXIS) == 1:
         return lambda leaf: False
-    return partial(is_sent, plan, method=set_up(plan.reduce))
+    return partial(is_compressed, plan, method=make_algorithm(plan.reduce))
 
 
-def is_sent(plan: Plan, leaf: LeafSharding, method: AllReduceAlgorithm) -> bool:
+def is_compressed(plan: Plan, leaf: LeafSharding, method: AllReduceAlgorithm) -> bool:
     """Tell whether a gradient is compressed along data by a method."""
     if leaf.sent is not None:
         return leaf.sent
@@ -255,12 +262,12 @@ def is_sent(plan: Plan, leaf: LeafSharding, method: AllReduceAlgorithm) -> bool:
     return True
 
 
-def _split(leaf: LeafSharding) -> frozenset[str]:
+def _split_axes(leaf: LeafSharding) -> frozenset[str]:
     """Return the axes that split a leaf."""
     return frozenset(axis for axis in leaf.spec() if axis)
 
 
-def _buckets(
+def _fill_buckets(
     plan: Plan, leaves: Sequence[LeafSharding], places: Sequence[int]
 ) -> Iterator[tuple[int, ...]]:
     """Cut the places into buckets, each as soon as it is full."""

@@ -16,11 +16,11 @@ from jaxdist.partition import (
     spatial_parallel,
     tensor_parallel,
 )
-from jaxdist.partition.flops import plan_work
+from jaxdist.partition.flops import predict_flops
 from jaxdist.partition.gradient_buckets import (
-    BUCKETS,
+    BUCKET_SCOPE,
     GradientReduction,
-    compressed,
+    bucket_traffic,
     exact_reduction,
 )
 from jaxdist.partition.outer_sync import OuterSync
@@ -74,8 +74,8 @@ class Ledger:
         self, reduction: GradientReduction, leaves: Sequence[LeafSharding]
     ) -> "Ledger":
         """Return the ledger with other sums of the same buckets."""
-        others = [row for row in self.rows if not row.layer.startswith(BUCKETS)]
-        sums = compressed(self.plan, leaves, reduction)
+        others = [row for row in self.rows if not row.layer.startswith(BUCKET_SCOPE)]
+        sums = bucket_traffic(self.plan, leaves, reduction)
         return replace(self, rows=(*others, *(row for row in sums if row.payload)))
 
     def by_axes(self) -> dict[TrafficKey, int]:
@@ -92,10 +92,10 @@ class Ledger:
         """
         total: Counter[str] = Counter()
         for row in self.rows:
-            total[_term(row)] += self._sent(row)
+            total[_term_name(row)] += self._sent(row)
         joint: Counter[str] = Counter()
         for row in (row for sync in self.syncs for row in sync.rows):
-            joint[_term(row)] += self._sent(row)
+            joint[_term_name(row)] += self._sent(row)
         every = self.plan.outer.every
         total.update({term: round(sent / every) for term, sent in joint.items()})
         return dict(total.most_common())
@@ -104,11 +104,11 @@ class Ledger:
         return wire_bytes(row.kind, row.payload, self.plan.mesh.size(*row.axes))
 
 
-def _term(row: PlannedCollective) -> str:
+def _term_name(row: PlannedCollective) -> str:
     return f"{row.what}, {' x '.join(row.axes)}"
 
 
-def write_ledger(
+def build_ledger(
     plan: Plan,
     calls: Iterable[LayerCall],
     roles: Roles,
@@ -135,13 +135,13 @@ def write_ledger(
     sums = reduction or exact_reduction(plan, reads.leaves)
     ranges = [
         replace(each, calls=tuple(own(each.calls)))
-        for each in spatial_layers.ranges(plan, tuple(calls))
+        for each in spatial_layers.call_ranges(plan, tuple(calls))
     ]
-    layers = [row for each in ranges for row in _talk(each, roles)]
+    layers = [row for each in ranges for row in _layer_traffic(each, roles)]
     rows = (
-        *data_parallel.gradients(plan, reads.leaves, sums.exactly, updates),
-        *compressed(plan, reads.leaves, sums),
-        *fsdp.parameters(
+        *data_parallel.gradient_traffic(plan, reads.leaves, sums.exactly, updates),
+        *bucket_traffic(plan, reads.leaves, sums),
+        *fsdp.fsdp_traffic(
             plan,
             reads.leaves,
             reads.again,
@@ -150,15 +150,15 @@ def write_ledger(
             sums.scatter,
             sums.gather,
         ),
-        *global_norm_axes.lengths(
+        *global_norm_axes.norm_traffic(
             plan, reads.leaves, reads.lengths, reads.totals, updates
         ),
-        *(_repeated(row, times) for row in layers),
+        *(_scale_traffic(row, times) for row in layers),
     )
     work = {
         path: flops
         for each in ranges
-        for path, flops in plan_work(each.plan, each.calls, roles).items()
+        for path, flops in predict_flops(each.plan, each.calls, roles).items()
     }
     return Ledger(
         plan=plan,
@@ -168,16 +168,18 @@ def write_ledger(
     )
 
 
-def _repeated(row: PlannedCollective, times: int) -> PlannedCollective:
+def _scale_traffic(row: PlannedCollective, times: int) -> PlannedCollective:
     """Return what a layer moves in so many microbatches."""
     return replace(row, payload=times * row.payload, arrays=times * row.arrays)
 
 
-def _talk(part: spatial_layers.CallRange, roles: Roles) -> Iterator[PlannedCollective]:
+def _layer_traffic(
+    part: spatial_layers.CallRange, roles: Roles
+) -> Iterator[PlannedCollective]:
     """Yield what layers move for one batch or microbatch."""
     plan, calls = part.plan, part.calls
-    yield from data_parallel.statistics(part.norms, calls, roles)
-    yield from spatial_parallel.halos(plan, calls, roles)
-    yield from spatial_parallel.means(plan, calls)
-    yield from spatial_parallel.gathers(plan, calls, roles)
-    yield from tensor_parallel.outputs(plan, calls, roles)
+    yield from data_parallel.batch_norm_traffic(part.norms, calls, roles)
+    yield from spatial_parallel.halo_traffic(plan, calls, roles)
+    yield from spatial_parallel.mean_traffic(plan, calls)
+    yield from spatial_parallel.gather_traffic(plan, calls, roles)
+    yield from tensor_parallel.tensor_traffic(plan, calls, roles)

@@ -18,12 +18,12 @@ from jaxdist.core.block_protocol import ColumnRowPair, LogitsLayer, SingleLayerB
 from jaxdist.core.errors import BadInput
 from jaxdist.layers import Embed
 from jaxdist.layers.pool import Pool
-from jaxdist.layers.tensor_role import Role, Roles, use_of
+from jaxdist.layers.tensor_role import Role, Roles, role_key
 from jaxdist.partition import column_parallel
 from jaxdist.partition.weights import ShardableLayer
 
 
-def roles(
+def megatron_roles(
     weights: Sequence[ShardableLayer], network: nnx.Module, devices: int
 ) -> Roles:
     """Say what each layer does with the tensor axis.
@@ -32,65 +32,65 @@ def roles(
         BadInput: a pair whose features do not divide.
     """
     by_path = {w.path: w for w in weights}
-    answers = answers_of(network)
+    answers = logits_layer_path(network)
     given: dict[str, Role] = {}
-    for pair in pairs_of(network):
-        if fits(pair, by_path):
-            _check(pair, by_path, devices)
-            given |= _dealt(pair)
+    for pair in iter_column_row_pairs(network):
+        if can_split_pair(pair, by_path):
+            _check_pair_divides(pair, by_path, devices)
+            given |= _pair_roles(pair)
     for w in weights:
         if w.path in given:
             continue
         if isinstance(w.layer, Embed):
-            given |= _table(w, answers) if w.outputs % devices == 0 else {}
-        elif column_parallel.divides(w, devices):
+            given |= _embedding_roles(w, answers) if w.outputs % devices == 0 else {}
+        elif column_parallel.filters_divide(w, devices):
             given[w.path] = "logits" if w.path == answers else "filter"
     return given
 
 
-def answers_of(network: nnx.Module) -> str:
+def logits_layer_path(network: nnx.Module) -> str:
     """Name the use of a layer that makes a network's logits; empty: it says none."""
     found = getattr(network, "answers", None)
-    return use_of(found.layer, found.method) if isinstance(found, LogitsLayer) else ""
+    return role_key(found.layer, found.method) if isinstance(found, LogitsLayer) else ""
 
 
-def _table(table: ShardableLayer, answers: str) -> Roles:
+def _embedding_roles(table: ShardableLayer, answers: str) -> Roles:
     """Say what a table does that is split by rows, and with likenesses to them."""
-    attend = use_of(table.path, "attend")
+    attend = role_key(table.path, "attend")
     asked: Role = "logits" if attend == answers else "filter"
     return {table.path: "vocabulary", **({attend: asked} if table.attended else {})}
 
 
-def pairs_of(network: nnx.Module) -> Iterator[ColumnRowPair]:
+def iter_column_row_pairs(network: nnx.Module) -> Iterator[ColumnRowPair]:
     """Yield the pairs that modules declare, and those of units in chains."""
     for path, module in nnx.iter_modules(network):
         name = ".".join(map(str, path))
         for pair in getattr(module, "pairs", ()):
             yield pair.under(name)
         if hasattr(module, "chain"):
-            yield from (pair.under(name) for pair in _in_chain(module.chain()))
+            yield from (pair.under(name) for pair in _chain_pairs(module.chain()))
 
 
-def fits(pair: ColumnRowPair, weights: dict[str, ShardableLayer]) -> bool:
+def can_split_pair(pair: ColumnRowPair, weights: dict[str, ShardableLayer]) -> bool:
     """Tell whether a pair can be dealt out: one group, every layer called."""
     paths = (*pair.first, pair.last)
     return all(path in weights for path in paths) and weights[pair.last].groups == 1
 
 
-def _dealt(pair: ColumnRowPair) -> Roles:
+def _pair_roles(pair: ColumnRowPair) -> Roles:
     columns: dict[str, Role] = dict.fromkeys(pair.first, "column")
     inner: dict[str, Role] = dict.fromkeys(pair.inner, "inner")
     return {**columns, pair.last: "row", **inner}
 
 
-def _in_chain(blocks: Iterator[tuple[str, Any]]) -> Iterator[ColumnRowPair]:
+def _chain_pairs(blocks: Iterator[tuple[str, Any]]) -> Iterator[ColumnRowPair]:
     """Pair up the units of a chain that follow each other, each used once."""
     first: tuple[str, SingleLayerBlock] | None = None
     pools: list[str] = []
     for name, block in blocks:
         unit = getattr(block, "unit", None)
         if first is not None and isinstance(unit, SingleLayerBlock):
-            yield _joined(first, pools, (name, unit))
+            yield _make_pair(first, pools, (name, unit))
             first = None
         elif isinstance(unit, SingleLayerBlock):
             first, pools = (name, unit), []
@@ -100,7 +100,7 @@ def _in_chain(blocks: Iterator[tuple[str, Any]]) -> Iterator[ColumnRowPair]:
             first = None
 
 
-def _joined(
+def _make_pair(
     one: tuple[str, SingleLayerBlock],
     pools: list[str],
     two: tuple[str, SingleLayerBlock],
@@ -117,7 +117,7 @@ def _joined(
     )
 
 
-def _check(
+def _check_pair_divides(
     pair: ColumnRowPair, weights: dict[str, ShardableLayer], devices: int
 ) -> None:
     for path in pair.first:

@@ -22,13 +22,13 @@ from typing import Final
 import numpy as np
 
 from jaxdist.collectives.compress.method import AllReduceAlgorithm
-from jaxdist.collectives.registry import narrow
+from jaxdist.collectives.registry import make_stateless_compressor
 from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.core.plan import Plan
 from jaxdist.partition.param_sharding import LeafSharding
 from jaxdist.partition.traffic import PlannedCollective
 
-AXIS: Final = "replica"
+REPLICA_AXIS: Final = "replica"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,14 +78,16 @@ def plan_syncs(
                 stacklevel=2,
             )
         return ()
-    dealt = fragments(leaves, asked.fragments)
+    dealt = assign_fragments(leaves, asked.fragments)
     return tuple(
-        _sync(plan, leaves, stats if number == asked.fragments else (), places, number)
+        _make_sync(
+            plan, leaves, stats if number == asked.fragments else (), places, number
+        )
         for number, places in enumerate(dealt, start=1)
     )
 
 
-def fragments(
+def assign_fragments(
     leaves: Sequence[LeafSharding], count: int
 ) -> tuple[tuple[int, ...], ...]:
     """Deal the blocks out, so that each parameter is in one fragment.
@@ -108,18 +110,18 @@ def fragments(
         )
     held: list[list[int]] = [[] for _ in range(count)]
     sizes = [0] * count
-    for block in sorted(blocks.values(), key=lambda b: -_numbers(leaves, b)):
+    for block in sorted(blocks.values(), key=lambda b: -_count_elements(leaves, b)):
         least = sizes.index(min(sizes))
         held[least] += block
-        sizes[least] += _numbers(leaves, block)
+        sizes[least] += _count_elements(leaves, block)
     return tuple(tuple(sorted(places)) for places in held)
 
 
-def _numbers(leaves: Sequence[LeafSharding], places: Sequence[int]) -> int:
+def _count_elements(leaves: Sequence[LeafSharding], places: Sequence[int]) -> int:
     return sum(math.prod(leaves[place].shape) for place in places)
 
 
-def _sync(
+def _make_sync(
     plan: Plan,
     leaves: Sequence[LeafSharding],
     stats: Sequence[LeafSharding],
@@ -128,19 +130,19 @@ def _sync(
 ) -> OuterSync:
     """Describe the sync of fragment `number`, counted from 1."""
     asked = plan.outer
-    method, codec = narrow(asked.via, 256)
+    method, codec = make_stateless_compressor(asked.via, 256)
     packed = [p for p in places if codec and len(leaves[p].shape) > 1]
     exactly = [p for p in places if p not in packed]
     plain = [leaves[p].local(plan, shared=plan.zero == 3) for p in exactly]
     plain += [leaf.local(plan, shared=False) for leaf in stats]
     types = [leaves[p].dtype for p in exactly] + [leaf.dtype for leaf in stats]
     size = sum(math.prod(s) * np.dtype(t).itemsize for s, t in zip(plain, types))
-    rows = [_row("all-reduce", size)] if size else []
+    rows = [_traffic_row("all-reduce", size)] if size else []
     if packed:
         shapes = [leaves[p].local(plan, shared=plan.zero == 3) for p in packed]
-        sizes, dtype = {AXIS: plan.mesh.replica}, leaves[packed[0]].dtype
+        sizes, dtype = {REPLICA_AXIS: plan.mesh.replica}, leaves[packed[0]].dtype
         moved = method.payloads(shapes, dtype, sizes)
-        rows += [_row(payload.kind, payload.size) for payload in moved]
+        rows += [_traffic_row(payload.kind, payload.size) for payload in moved]
     return OuterSync(
         after=asked.every * number // asked.fragments,
         every=asked.every,
@@ -152,7 +154,11 @@ def _sync(
     )
 
 
-def _row(kind: str, payload: int) -> PlannedCollective:
+def _traffic_row(kind: str, payload: int) -> PlannedCollective:
     return PlannedCollective(
-        what="outer step", kind=kind, axes=(AXIS,), payload=payload, layer="outer_step"
+        what="outer step",
+        kind=kind,
+        axes=(REPLICA_AXIS,),
+        payload=payload,
+        layer="outer_step",
     )

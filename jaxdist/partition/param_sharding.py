@@ -13,18 +13,18 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from jaxdist.core.plan import Plan
-from jaxdist.layers.tensor_role import AXIS, Role, Roles
+from jaxdist.layers.tensor_role import TENSOR_AXIS, Role, Roles
 
-_FILTERS: Final = {"kernel": -1, "recurrent": -1, "bias": -1}
-_SLICED: Final[Mapping[Role, Mapping[str, int]]] = MappingProxyType(
+_OUTPUT_DIMS: Final = {"kernel": -1, "recurrent": -1, "bias": -1}
+_SPLIT_DIMS: Final[Mapping[Role, Mapping[str, int]]] = MappingProxyType(
     {
-        "filter": _FILTERS,
-        "column": _FILTERS,
+        "filter": _OUTPUT_DIMS,
+        "column": _OUTPUT_DIMS,
         "channel": {"kernel": -2},
         "row": {"kernel": -2},
         "inner": {"scale": 0, "bias": 0, "mean": 0, "var": 0},
         "vocabulary": {"embedding": 0},
-        "logits": _FILTERS,
+        "logits": _OUTPUT_DIMS,
         "scatter": {"kernel": -2},
         "lookup": {"embedding": 0},
         "own": {},
@@ -62,7 +62,7 @@ class LeafSharding:
         ('fsdp', 'tensor')
         """
         names: list[str | None] = [None] * len(self.shape)
-        dims = {AXIS: self.tensor, "fsdp": self.fsdp, "pipe": self.pipe}
+        dims = {TENSOR_AXIS: self.tensor, "fsdp": self.fsdp, "pipe": self.pipe}
         for axis, dim in dims.items():
             if dim is not None and (shared or axis != "fsdp"):
                 names[dim] = axis
@@ -76,7 +76,7 @@ class LeafSharding:
         )
 
 
-def leaves_of(
+def leaf_shardings(
     plan: Plan, roles: Roles, named: Mapping[str, Any]
 ) -> tuple[LeafSharding, ...]:
     """Say how each leaf lies.
@@ -86,27 +86,27 @@ def leaves_of(
         roles: what layers do with the tensor axis.
         named: arrays or shapes by path, `block1/conv2/kernel`.
     """
-    return tuple(_leaves(plan, roles, named))
+    return tuple(_iter_leaf_shardings(plan, roles, named))
 
 
-def _leaves(
+def _iter_leaf_shardings(
     plan: Plan, roles: Roles, named: Mapping[str, Any]
 ) -> Iterator[LeafSharding]:
     for name, x in named.items():
         *path, last = name.split("/")
         role = roles.get(".".join(path))
-        dim = _SLICED[role].get(last) if role else None
+        dim = _SPLIT_DIMS[role].get(last) if role else None
         tensor = None if dim is None else dim % len(x.shape)
         yield LeafSharding(
             name=name,
             shape=tuple(x.shape),
             dtype=x.dtype,
             tensor=tensor,
-            fsdp=_shared(plan, tuple(x.shape), tensor),
+            fsdp=_fsdp_dim(plan, tuple(x.shape), tensor),
         )
 
 
-def _shared(plan: Plan, shape: tuple[int, ...], taken: int | None) -> int | None:
+def _fsdp_dim(plan: Plan, shape: tuple[int, ...], taken: int | None) -> int | None:
     """Return the largest dim that fsdp divides, the first of equal ones."""
     shards = 1 if "fsdp" in plan.idle else plan.mesh.fsdp
     dims = [d for d, n in enumerate(shape) if d != taken and n % shards == 0 and n]

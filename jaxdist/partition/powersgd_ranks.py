@@ -10,7 +10,7 @@ from jaxdist.core.plan import Plan
 from jaxdist.partition.param_sharding import LeafSharding
 
 
-def methods(
+def leaf_algorithms(
     plan: Plan, leaves: Sequence[LeafSharding], method: AllReduceAlgorithm
 ) -> list[AllReduceAlgorithm]:
     """Return how each gradient is compressed, PowerSGD with a rank of its own.
@@ -18,7 +18,7 @@ def methods(
     Raises:
         BadInput: ranks of another method, no number, or a path that nothing has.
     """
-    ranks = dict(map(_rank_of, plan.reduce.ranks))
+    ranks = dict(map(_parse_rank, plan.reduce.ranks))
     if ranks and not isinstance(method, PowerSGD):
         raise BadInput(
             f"{plan.reduce.via} has no ranks",
@@ -50,7 +50,7 @@ def _with_rank(
     return replace(method, rank=ranks[max(found, key=len)])
 
 
-def _rank_of(word: str) -> tuple[str, int]:
+def _parse_rank(word: str) -> tuple[str, int]:
     path, _, rank = word.rpartition(":")
     if not (path and rank.isdigit() and int(rank)):
         raise BadInput(

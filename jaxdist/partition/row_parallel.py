@@ -13,10 +13,10 @@ from flax import nnx
 
 from jaxdist.layers import LSTM, Embed
 from jaxdist.layers.tensor_role import Roles
-from jaxdist.partition.weights import ShardableLayer, uneven
+from jaxdist.partition.weights import ShardableLayer, uneven_split_error
 
 
-def roles(
+def row_parallel_roles(
     weights: Sequence[ShardableLayer], network: nnx.Module, devices: int
 ) -> Roles:
     """Say what each layer does with the tensor axis.
@@ -27,15 +27,15 @@ def roles(
     whole = Embed | LSTM
     layers = [w for w in weights if not (w.first or isinstance(w.layer, whole))]
     for w in layers:
-        if _width(w) % devices:
-            works = max(n for n in range(1, devices) if _all(layers, n))
-            raise uneven(w, "channels", w.inputs, devices, works)
+        if _channels_per_group(w) % devices:
+            works = max(n for n in range(1, devices) if _all_channels_divide(layers, n))
+            raise uneven_split_error(w, "channels", w.inputs, devices, works)
     return {w.path: "channel" for w in layers}
 
 
-def _width(weights: ShardableLayer) -> int:
+def _channels_per_group(weights: ShardableLayer) -> int:
     return weights.inputs // weights.groups
 
 
-def _all(layers: Sequence[ShardableLayer], devices: int) -> bool:
-    return all(_width(w) % devices == 0 for w in layers)
+def _all_channels_divide(layers: Sequence[ShardableLayer], devices: int) -> bool:
+    return all(_channels_per_group(w) % devices == 0 for w in layers)

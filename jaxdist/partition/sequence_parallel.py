@@ -20,7 +20,7 @@ from jaxdist.partition import megatron_pairs
 from jaxdist.partition.weights import ShardableLayer
 
 
-def roles(
+def sequence_parallel_roles(
     weights: Sequence[ShardableLayer], network: nnx.Module, devices: int
 ) -> Roles:
     """Say what each layer does with the tensor axis.
@@ -36,8 +36,10 @@ def roles(
             values=f"{type(network).__name__} says of no layers that tokens are apart",
             remedy="plan.weights=pairs",
         )
-    _check(weights, stream, devices)
-    given: dict[str, Role] = dict(megatron_pairs.roles(weights, network, devices))
+    _check_tokens_divide(weights, stream, devices)
+    given: dict[str, Role] = dict(
+        megatron_pairs.megatron_roles(weights, network, devices)
+    )
     for path, role in tuple(given.items()):
         if role == "row":
             given[path] = "scatter"
@@ -48,7 +50,7 @@ def roles(
     return {**given, **along, **ends}
 
 
-def _check(
+def _check_tokens_divide(
     weights: Sequence[ShardableLayer], stream: ResidualStream, devices: int
 ) -> None:
     tokens = next((w.tokens for w in weights if w.path in stream.start), 0)

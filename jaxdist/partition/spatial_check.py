@@ -15,18 +15,18 @@ from typing import Any, Final
 import jax
 from flax import nnx
 
-from jaxdist.core.axes import spatial_axes_of
+from jaxdist.core.axes import spatial_axes
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers import GlobalMean, GridMean
-from jaxdist.layers.spatial_gather import put_gather
-from jaxdist.partition.dim_propagation import DimState, MixedDimError, follow
+from jaxdist.layers.spatial_gather import insert_gather
+from jaxdist.partition.dim_propagation import DimState, MixedDimError, propagate_dims
 
-_LAYER: Final = "jaxdist layer "
+_LAYER_PREFIX: Final = "jaxdist layer "
 """Begins the names of the programs that stand for our layers."""
-_GATHER: Final = f"{_LAYER}the gather"
+_GATHER_NAME: Final = f"{_LAYER_PREFIX}the gather"
 """Names the program of a gather."""
-_INNER: Final = MappingProxyType(
+_CALL_PRIMITIVES: Final = MappingProxyType(
     {
         "jit": "jaxpr",
         "pjit": "jaxpr",
@@ -37,18 +37,18 @@ _INNER: Final = MappingProxyType(
     }
 )
 """Operations that are a program of their own, called once, and its key."""
-_BARE: Final = (nnx.BatchNorm, nnx.Dropout)
+_BATCH_DEPENDENT_LAYERS: Final = (nnx.BatchNorm, nnx.Dropout)
 """Layers of flax that have another meaning on a part of a batch."""
 
 
-def check_layers(network: nnx.Module) -> None:
+def check_flax_layers(network: nnx.Module) -> None:
     """Refuse layers of flax that have another meaning on a part of a batch.
 
     Raises:
         BadInput: naming the layer and the one to take.
     """
     for path, layer in nnx.iter_modules(network):
-        if isinstance(layer, _BARE) and not _is_ours(layer):
+        if isinstance(layer, _BATCH_DEPENDENT_LAYERS) and not _is_jaxdist_layer(layer):
             kind = type(layer).__name__
             raise BadInput(
                 f"{'.'.join(map(str, path))} sees its own device alone",
@@ -58,7 +58,7 @@ def check_layers(network: nnx.Module) -> None:
             )
 
 
-def check_positions(
+def check_spatial_split(
     plan: Plan, network: nnx.Module, inputs: Sequence[jax.ShapeDtypeStruct]
 ) -> None:
     """Refuse a network that mixes positions of split images by itself.
@@ -71,14 +71,14 @@ def check_positions(
     Raises:
         BadInput: naming the operation, where it is, and what to do.
     """
-    axes = spatial_axes_of(len(inputs[0].shape))
+    axes = spatial_axes(len(inputs[0].shape))
     real = {d: a for d, a in enumerate(axes, start=1) if plan.mesh.size(a) > 1}
     if not real:
         return
-    program, layers = _traced(network, inputs, plan.spatial_until)
+    program, layers = _trace_network(network, inputs, plan.spatial_until)
     first = len(program.invars) - len(inputs)
     if plan.spatial_then == "samples":
-        _check_sides(program, [""] * first + ["before"] * len(inputs))
+        _check_exchange_bypass(program, [""] * first + ["before"] * len(inputs))
     known = [DimState() for _ in program.invars]
     known[first] = DimState(split=frozenset(real))
     try:
@@ -100,7 +100,7 @@ def check_positions(
         ) from found
 
 
-def _check_sides(jaxpr: Any, known: Sequence[str]) -> list[str]:
+def _check_exchange_bypass(jaxpr: Any, known: Sequence[str]) -> list[str]:
     """Refuse paths around an exchange: samples differ before it and behind.
 
     Args:
@@ -112,13 +112,16 @@ def _check_sides(jaxpr: Any, known: Sequence[str]) -> list[str]:
     """
     env = dict(zip(jaxpr.invars, known, strict=True))
     for eqn in jaxpr.eqns:
-        given = [_side(env, atom) for atom in eqn.invars]
-        label, key = str(eqn.params.get("name", "")), _INNER.get(eqn.primitive.name)
-        sides = {"behind"} if label == _GATHER else set(given) - {""}
+        given = [_atom_side(env, atom) for atom in eqn.invars]
+        label, key = (
+            str(eqn.params.get("name", "")),
+            _CALL_PRIMITIVES.get(eqn.primitive.name),
+        )
+        sides = {"behind"} if label == _GATHER_NAME else set(given) - {""}
         outs = [next(iter(sides), "")] * len(eqn.outvars)
-        if key and not label.startswith(_LAYER):
+        if key and not label.startswith(_LAYER_PREFIX):
             inner = eqn.params[key]
-            outs = _check_sides(getattr(inner, "jaxpr", inner), given)
+            outs = _check_exchange_bypass(getattr(inner, "jaxpr", inner), given)
         elif len(sides) > 1:
             raise BadInput(
                 "a path leads around the exchange of rows for samples",
@@ -128,10 +131,10 @@ def _check_sides(jaxpr: Any, known: Sequence[str]) -> list[str]:
                 remedy="plan.spatial_then=repeat",
             )
         env.update(zip(eqn.outvars, outs, strict=True))
-    return [_side(env, atom) for atom in jaxpr.outvars]
+    return [_atom_side(env, atom) for atom in jaxpr.outvars]
 
 
-def _side(env: Mapping[Any, str], atom: Any) -> str:
+def _atom_side(env: Mapping[Any, str], atom: Any) -> str:
     return "" if hasattr(atom, "val") else env.get(atom, "")
 
 
@@ -147,7 +150,7 @@ class _TracedLayers:
     @cached_property
     def whole(self) -> frozenset[str]:
         """Those behind a gather, which take their images to be whole."""
-        until = (*self.called, _GATHER).index(_GATHER)
+        until = (*self.called, _GATHER_NAME).index(_GATHER_NAME)
         return frozenset(self.called[until + 1 :])
 
 
@@ -164,34 +167,36 @@ class _DimPropagation:
         """Return what is known of a program's outputs."""
         env = dict(zip(jaxpr.invars, known, strict=True))
         for eqn in jaxpr.eqns:
-            for var, dims in zip(eqn.outvars, self._step(eqn, _look(env, eqn.invars))):
+            for var, dims in zip(
+                eqn.outvars, self._step(eqn, _lookup(env, eqn.invars))
+            ):
                 env[var] = dims
-        return _look(env, jaxpr.outvars)
+        return _lookup(env, jaxpr.outvars)
 
     def _step(self, eqn: Any, ops: Sequence[DimState]) -> Sequence[DimState]:
         label = str(eqn.params.get("name", ""))
-        if label.startswith(_LAYER):
+        if label.startswith(_LAYER_PREFIX):
             return [self._ours(label, ops)]
-        if key := _INNER.get(eqn.primitive.name):
+        if key := _CALL_PRIMITIVES.get(eqn.primitive.name):
             inner = eqn.params[key]
             return self.through(getattr(inner, "jaxpr", inner), ops)
-        return [follow(eqn, ops)] * len(eqn.outvars)
+        return [propagate_dims(eqn, ops)] * len(eqn.outvars)
 
     def _ours(self, label: str, ops: Sequence[DimState]) -> DimState:
-        found, name = {op.split for op in ops if op.split}, label[len(_LAYER) :]
+        found, name = {op.split for op in ops if op.split}, label[len(_LAYER_PREFIX) :]
         if found - {self.split}:
             raise MixedDimError(f"{name} is called on turned images")
         if found and label in self.layers.whole:
             raise MixedDimError(f"{name} reads images from before the gather")
-        if not found and label == _GATHER:
+        if not found and label == _GATHER_NAME:
             raise MixedDimError(
                 "images are whole already where they are to be gathered"
             )
-        ends = label in self.layers.means or label == _GATHER
+        ends = label in self.layers.means or label == _GATHER_NAME
         return DimState(split=self.split if found and not ends else frozenset())
 
 
-def _traced(
+def _trace_network(
     network: nnx.Module, inputs: Sequence[jax.ShapeDtypeStruct], until: str
 ) -> tuple[Any, _TracedLayers]:
     """Trace a network, each of our layers one named program."""
@@ -206,19 +211,19 @@ def _traced(
         # As in training: with the auxiliary heads that it has.
         model.set_attributes(type(model), deterministic=False, raise_if_not_found=False)
         for path, layer in list(nnx.iter_modules(model)):
-            if _is_ours(layer):
-                label = _LAYER + ".".join(map(str, path))
+            if _is_jaxdist_layer(layer):
+                label = _LAYER_PREFIX + ".".join(map(str, path))
                 means.update([label] * isinstance(layer, (GlobalMean, GridMean)))
-                _mark(layer, label, called)
+                _wrap_as_program(layer, label, called)
         if until:  # last: around its block, also where that is a layer
-            _mark(put_gather(model, until), _GATHER, called)
+            _wrap_as_program(insert_gather(model, until), _GATHER_NAME, called)
         return model(*arrays[len(leaves) :])
 
     program = jax.make_jaxpr(run)(*leaves, *inputs).jaxpr
     return program, _TracedLayers(called=tuple(called), means=frozenset(means))
 
 
-def _mark(layer: nnx.Module, label: str, called: list[str]) -> None:
+def _wrap_as_program(layer: nnx.Module, label: str, called: list[str]) -> None:
     """Make this one layer a program of this name; its class and siblings stay."""
     kind = type(layer)
 
@@ -235,12 +240,12 @@ def _mark(layer: nnx.Module, label: str, called: list[str]) -> None:
     object.__setattr__(layer, "__class__", own)
 
 
-def _is_ours(layer: Any) -> bool:
+def _is_jaxdist_layer(layer: Any) -> bool:
     return any(
         kind.__module__.startswith("jaxdist.layers") for kind in type(layer).mro()
     )
 
 
-def _look(env: Mapping[Any, DimState], atoms: Sequence[Any]) -> list[DimState]:
+def _lookup(env: Mapping[Any, DimState], atoms: Sequence[Any]) -> list[DimState]:
     """Return what is known of variables; a literal is one number."""
     return [DimState() if hasattr(a, "val") else env.get(a, DimState()) for a in atoms]

@@ -18,7 +18,9 @@ from jaxdist.profile.layer_calls import LayerCall
 LayerCalls = tuple[LayerCall, ...]
 
 
-def part(calls: Sequence[LayerCall], until: str) -> tuple[LayerCalls, LayerCalls]:
+def split_at_gather(
+    calls: Sequence[LayerCall], until: str
+) -> tuple[LayerCalls, LayerCalls]:
     """Part a network's calls where images are gathered.
 
     Args:
@@ -34,11 +36,15 @@ def part(calls: Sequence[LayerCall], until: str) -> tuple[LayerCalls, LayerCalls
     """
     ends = [i for i, call in enumerate(calls, 1) if isinstance(call.layer, Gather)]
     if len(ends) != bool(until):
-        raise _refused(until, "a block that is called once", f"{len(ends)} calls of it")
+        raise _spatial_end_error(
+            until, "a block that is called once", f"{len(ends)} calls of it"
+        )
     end = ends[0] if ends else len(calls)
     split, whole = tuple(calls[:end]), tuple(calls[end:])
     for path in {call.path for call in split} & {call.path for call in whole}:
-        raise _refused(until, "no layer on both sides of it", f"{path} is on both")
+        raise _spatial_end_error(
+            until, "no layer on both sides of it", f"{path} is on both"
+        )
     return split, whole
 
 
@@ -54,14 +60,14 @@ class CallRange:
     """Which devices share batch statistics."""
 
 
-def ranges(plan: Plan, calls: Sequence[LayerCall]) -> tuple[CallRange, CallRange]:
+def call_ranges(plan: Plan, calls: Sequence[LayerCall]) -> tuple[CallRange, CallRange]:
     """Return the calls on split images, and those behind the gather.
 
     Args:
         plan: the layout.
         calls: in order.
     """
-    split, whole = part(calls, plan.spatial_until)
+    split, whole = split_at_gather(calls, plan.spatial_until)
     sizes = dict(plan.mesh.items()) | dict.fromkeys(SPATIAL_AXES, 1)
     same = plan.on(MeshShape(**sizes))
     dealt = plan.on(
@@ -73,18 +79,18 @@ def ranges(plan: Plan, calls: Sequence[LayerCall]) -> tuple[CallRange, CallRange
     return before, CallRange(calls=whole, plan=same, norms=same)
 
 
-def gather_of(plan: Plan) -> type[Gather]:
+def gather_layer_class(plan: Plan) -> type[Gather]:
     """Return the layer that a plan puts where its split of images ends."""
     return Exchange if plan.spatial_then == "samples" else Gather
 
 
-def behind(plan: Plan) -> Split:
+def split_after_gather(plan: Plan) -> Split:
     """Return how the images of layers lie behind the gather."""
     dealt = plan.spatial_then == "samples"
     return Split(axes=(), samples=SPATIAL_AXES if dealt else ())
 
 
-def _refused(until: str, rule: str, values: str) -> BadInput:
+def _spatial_end_error(until: str, rule: str, values: str) -> BadInput:
     return BadInput(
         f"the split of images cannot end at {until}",
         rule=f"plan.spatial_until names {rule}",

@@ -24,21 +24,21 @@ from typing import Any
 
 import numpy as np
 
-from jaxdist.core.axes import spatial_axes_of
-from jaxdist.core.dtypes import wide
+from jaxdist.core.axes import spatial_axes
+from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.plan import Plan
 from jaxdist.layers import Conv, Exchange, Gather, GlobalMean, GridMean
-from jaxdist.layers.halo import PIPE, hops
+from jaxdist.layers.halo import PIPE_AXIS, halo_hops
 from jaxdist.layers.halo_conv import gradient_halo
 from jaxdist.layers.pool import Pool
 from jaxdist.layers.tensor_role import Roles
-from jaxdist.layers.window import Window, Windows, cut
-from jaxdist.partition.tensor_parallel import own_channels
-from jaxdist.partition.traffic import PlannedCollective, real_axes
-from jaxdist.profile.layer_calls import LayerCall, of_kind
+from jaxdist.layers.window import Window, Windows, block_windows
+from jaxdist.partition.tensor_parallel import localize_channels
+from jaxdist.partition.traffic import PlannedCollective, nontrivial_axes
+from jaxdist.profile.layer_calls import LayerCall, calls_of_type
 
 
-def halos(
+def halo_traffic(
     plan: Plan, calls: Sequence[LayerCall], roles: Roles
 ) -> Iterator[PlannedCollective]:
     """Yield the rows every convolution and pooling fetches from its neighbours.
@@ -47,14 +47,14 @@ def halos(
     merges equal operations, and that is counted on.
     """
     known: set[HaloFetch] = set()
-    for call in map(partial(own_channels, plan, roles), _windowed(calls)):
-        forward = [f for f in _forward(plan, call, roles) if f not in known]
+    for call in map(partial(localize_channels, plan, roles), _window_calls(calls)):
+        forward = [f for f in _forward_fetches(plan, call, roles) if f not in known]
         known.update(forward)
-        backward = _backward(plan, call, roles)
-        for axis in _split(plan, call.shape).values():
+        backward = _backward_fetches(plan, call, roles)
+        for axis in _split_dims(plan, call.shape).values():
             fetched = [f.numbers for f in (*forward, *backward) if f.axis == axis]
             # Among stages each edge is gathered by the whole axis: `layers.halo`.
-            staged = plan.mesh.size(PIPE) > 1
+            staged = plan.mesh.size(PIPE_AXIS) > 1
             yield PlannedCollective(
                 what="halo",
                 kind="all-gather" if staged else "collective-permute",
@@ -74,33 +74,40 @@ def device_block(plan: Plan, call: LayerCall) -> tuple[tuple[int, ...], Windows]
         plan: the layout.
         call: a use of a convolution or pooling, on the global batch.
     """
-    block, split = block_of(plan, call.laid), _split(plan, call.shape)
-    return block, cut(call.layer.windows(call.shape[1:-1]), split, block, call.path)
+    block, split = block_shape(plan, call.laid), _split_dims(plan, call.shape)
+    return block, block_windows(
+        call.layer.windows(call.shape[1:-1]), split, block, call.path
+    )
 
 
-def means(plan: Plan, calls: Sequence[LayerCall]) -> Iterator[PlannedCollective]:
+def mean_traffic(plan: Plan, calls: Sequence[LayerCall]) -> Iterator[PlannedCollective]:
     """Yield the sums of averages over positions, which end the split."""
-    for call in (*of_kind(calls, GlobalMean), *of_kind(calls, GridMean)):
-        if axes := real_axes(plan, spatial_axes_of(len(call.shape))):
+    for call in (*calls_of_type(calls, GlobalMean), *calls_of_type(calls, GridMean)):
+        if axes := nontrivial_axes(plan, spatial_axes(len(call.shape))):
             features = math.prod(call.out_shape) // plan.mesh.batch_shards
             yield PlannedCollective(
                 what="all-reduce",
                 kind="all-reduce",
                 axes=axes,
-                payload=2 * features * wide(call.dtype).itemsize,
+                payload=2 * features * accumulation_dtype(call.dtype).itemsize,
                 layer=call.path,
                 arrays=2,
             )
 
 
-def gathers(
+def gather_traffic(
     plan: Plan, calls: Sequence[LayerCall], roles: Roles
 ) -> Iterator[PlannedCollective]:
     """Yield what puts images together where the plan ends their split."""
-    for call in map(partial(own_channels, plan, roles), of_kind(calls, Gather)):
-        held, full = np.dtype(call.dtype).itemsize, wide(call.dtype).itemsize
-        shape = list(block_of(plan, call.laid))
-        for dim, axis in _split(plan, call.shape).items():
+    for call in map(
+        partial(localize_channels, plan, roles), calls_of_type(calls, Gather)
+    ):
+        held, full = (
+            np.dtype(call.dtype).itemsize,
+            accumulation_dtype(call.dtype).itemsize,
+        )
+        shape = list(block_shape(plan, call.laid))
+        for dim, axis in _split_dims(plan, call.shape).items():
             part, devices = math.prod(shape), plan.mesh.size(axis)
             shape[dim] = call.shape[dim]
             moved = {
@@ -133,7 +140,7 @@ class HaloFetch:
     """The array and its rows: equal where two exchanges get the same."""
 
 
-def _forward(plan: Plan, call: LayerCall, roles: Roles) -> list[HaloFetch]:
+def _forward_fetches(plan: Plan, call: LayerCall, roles: Roles) -> list[HaloFetch]:
     """List what a window fetches of its input."""
     block, windows = device_block(plan, call)
     filled = tuple(
@@ -141,25 +148,25 @@ def _forward(plan: Plan, call: LayerCall, roles: Roles) -> list[HaloFetch]:
         for dim, window in enumerate(call.layer.windows(call.shape[1:-1]), start=1)
         if window.overhang and call.laid[dim] > window.rows
     )
-    need = {dim: w.pads for dim, w in _cut(windows)}
+    need = {dim: w.pads for dim, w in _split_windows(windows)}
     groups = getattr(call.layer, "feature_group_count", 1)
-    slice_of = (roles.get(call.path), groups) if _cuts(call, roles) else None
+    slice_of = (roles.get(call.path), groups) if _slices_input(call, roles) else None
     array = (call.reads, np.dtype(call.dtype), slice_of, filled)
-    return list(_fetches(plan, block, windows, need, array, call.layer.fill))
+    return list(_iter_fetches(plan, block, windows, need, array, call.layer.fill))
 
 
-def _backward(plan: Plan, call: LayerCall, roles: Roles) -> list[HaloFetch]:
+def _backward_fetches(plan: Plan, call: LayerCall, roles: Roles) -> list[HaloFetch]:
     """List what is fetched for the gradient of the input."""
     if call.first:
         return []
     if isinstance(call.layer, Pool):  # the gradients of the halo's rows go back
-        return _forward(plan, call, roles)
-    (_, windows), out = device_block(plan, call), block_of(plan, call.out_laid)
-    need = {dim: gradient_halo(w) for dim, w in _cut(windows)}
-    return list(_fetches(plan, out, windows, need, (), 0.0))
+        return _forward_fetches(plan, call, roles)
+    (_, windows), out = device_block(plan, call), block_shape(plan, call.out_laid)
+    need = {dim: gradient_halo(w) for dim, w in _split_windows(windows)}
+    return list(_iter_fetches(plan, out, windows, need, (), 0.0))
 
 
-def _fetches(
+def _iter_fetches(
     plan: Plan,
     block: Sequence[int],
     windows: Windows,
@@ -173,7 +180,7 @@ def _fetches(
         axis = windows[dim - 1].axis or ""
         rest = math.prod(shape) // shape[dim]
         for side, rows in enumerate(sides):
-            for hop, take in hops(rows, shape[dim]):
+            for hop, take in halo_hops(rows, shape[dim]):
                 if hop < plan.mesh.size(axis):  # else from beyond the edge
                     what = (*array, dim, side, hop, take)
                     yield HaloFetch(axis=axis, numbers=rest * take, what=what)
@@ -181,28 +188,28 @@ def _fetches(
         array = (*array, dim, sides, fill if max(sides) > 0 else None)
 
 
-def _cut(windows: Sequence[Window]) -> list[tuple[int, Window]]:
+def _split_windows(windows: Sequence[Window]) -> list[tuple[int, Window]]:
     return [(dim, w) for dim, w in enumerate(windows, start=1) if w.axis]
 
 
-def _windowed(calls: Sequence[LayerCall]) -> list[LayerCall]:
-    return [*of_kind(calls, Conv), *of_kind(calls, Pool)]
+def _window_calls(calls: Sequence[LayerCall]) -> list[LayerCall]:
+    return [*calls_of_type(calls, Conv), *calls_of_type(calls, Pool)]
 
 
-def _split(plan: Plan, shape: Sequence[int]) -> dict[int, str]:
-    names = enumerate(spatial_axes_of(len(shape)), start=1)
+def _split_dims(plan: Plan, shape: Sequence[int]) -> dict[int, str]:
+    names = enumerate(spatial_axes(len(shape)), start=1)
     return {dim: axis for dim, axis in names if plan.mesh.size(axis) > 1}
 
 
-def block_of(plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
+def block_shape(plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
     """Shape of one device's block of a global array."""
     block = [shape[0] // plan.mesh.batch_shards, *shape[1:]]
-    for dim, axis in _split(plan, shape).items():
+    for dim, axis in _split_dims(plan, shape).items():
         block[dim] //= plan.mesh.size(axis)
     return tuple(block)
 
 
-def _cuts(call: LayerCall, roles: Roles) -> bool:
+def _slices_input(call: LayerCall, roles: Roles) -> bool:
     """Tell whether a convolution cuts its own channels out of what it reads."""
     role = roles.get(call.path)
     groups = getattr(call.layer, "feature_group_count", 1)

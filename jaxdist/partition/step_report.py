@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from jaxdist.collectives.hlo_collectives import CollectiveOp
-from jaxdist.core.text.formatting import count, percent, size
+from jaxdist.core.text.formatting import format_count, format_percent, format_size
 
-HINTS: Final = {
+GATHER_HINTS: Final = {
     "conv_general_dilated": "a grouped convolution whose batch is split: XLA gathers "
     "the batch and repeats the work; call it inside jax.shard_map over that axis",
     "dot_general": "a product over a dim that one side alone splits: split both alike; "
@@ -24,7 +24,7 @@ HINTS: Final = {
 }
 """What makes the compiler gather, by the operation that it gathers for."""
 
-_REPEATED: Final = 1.5
+_REDUNDANCY_THRESHOLD: Final = 1.5
 """More work than written by this much is a repeat; fusion repeats a little as well."""
 
 
@@ -87,9 +87,9 @@ class StepReport:
         """The collectives by line of Python, the largest first."""
         groups: dict[Any, list[CollectiveOp]] = defaultdict(list)
         for move in self.moves:
-            asked = move.source or operation_of(move)
-            groups[move.kind, move.axes, asked, operation_of(move)].append(move)
-        places = (_place(group) for group in groups.values())
+            asked = move.source or operation_name(move)
+            groups[move.kind, move.axes, asked, operation_name(move)].append(move)
+        places = (_make_site(group) for group in groups.values())
         return tuple(sorted(places, key=lambda place: -place.payload))
 
     @property
@@ -98,7 +98,7 @@ class StepReport:
         return tuple(
             move
             for move in self.moves
-            if move.kind == "all-gather" and not operation_of(move).startswith("all_")
+            if move.kind == "all-gather" and not operation_name(move).startswith("all_")
         )
 
     @property
@@ -120,18 +120,21 @@ class StepReport:
         }
 
     def _gathered(self, move: CollectiveOp) -> str:
-        each, operation = move.payload // move.trips, operation_of(move)
+        each, operation = move.payload // move.trips, operation_name(move)
         whole = [name for name, size in self.inputs.items() if size == each]
         what = f"the whole of {whole[0]}" if len(whole) == 1 else "a split array"
         axes = " x ".join(move.axes) or f"{move.group} devices"
-        hint = HINTS.get(operation, "jax.shard_map leaves the compiler nothing to add")
+        hint = GATHER_HINTS.get(
+            operation, "jax.shard_map leaves the compiler nothing to add"
+        )
         return (
-            f"unplanned all-gather over {axes}, {size(each)}: {what}, for {operation} "
-            f"at {short(move.source) or 'an unknown line'}; {hint}"
+            f"unplanned all-gather over {axes}, {format_size(each)}: {what}, for "
+            f"{operation} "
+            f"at {relative_source(move.source) or 'an unknown line'}; {hint}"
         )
 
     def _repeated(self) -> Iterator[str]:
-        if self.repeats and self.repeats > _REPEATED:
+        if self.repeats and self.repeats > _REDUNDANCY_THRESHOLD:
             yield (
                 f"replicated compute: {self.devices} devices together do "
                 f"{self.repeats:.1f} times the work of the function as it is written"
@@ -139,20 +142,22 @@ class StepReport:
 
     def __str__(self) -> str:
         """Lay it out as `jaxdist audit` prints it."""
-        return "\n".join((*self._facts(), "", *_table(self.places), *self._advice()))
+        return "\n".join(
+            (*self._facts(), "", *_format_table(self.places), *self._advice())
+        )
 
     def _facts(self) -> Iterator[str]:
         axes = " x ".join(f"{name} {n}" for name, n in self.mesh.items() if n > 1)
         yield f"  mesh     {axes or 'one device'}"
-        work = f"{size(self.flops_device, 'FLOP')} a device"
+        work = f"{format_size(self.flops_device, 'FLOP')} a device"
         if self.flops_written and self.repeats is not None:
-            share = percent(self.repeats / self.devices, 2)
-            written = size(self.flops_written, "FLOP")
+            share = format_percent(self.repeats / self.devices, 2)
+            written = format_size(self.flops_written, "FLOP")
             work += f", {share} of {written}: repeats {self.repeats:.2f}"
         yield f"  work     {work}"
-        yield f"  memory   {size(self.memory_bytes)} a device"
+        yield f"  memory   {format_size(self.memory_bytes)} a device"
         sent = sum(move.wire for move in self.moves)
-        yield f"  sends    {size(sent)} a device"
+        yield f"  sends    {format_size(sent)} a device"
 
     def _advice(self) -> Iterator[str]:
         if any(not move.bounded for move in self.moves):
@@ -161,24 +166,24 @@ class StepReport:
             yield f"\nfound: {finding}"
 
 
-def operation_of(move: CollectiveOp) -> str:
+def operation_name(move: CollectiveOp) -> str:
     """Return the primitive that a collective is made for.
 
     >>> from jaxdist.collectives.hlo_collectives import CollectiveOp
     >>> name = "jit(step)/transpose(jvp(conv1))/conv_general_dilated"
-    >>> operation_of(CollectiveOp(kind="", axes=(), group=2, payload=0, name=name))
+    >>> operation_name(CollectiveOp(kind="", axes=(), group=2, payload=0, name=name))
     'conv_general_dilated'
     """
     return move.name.rsplit("/", 1)[-1].strip("()")
 
 
-def short(source: str) -> str:
+def relative_source(source: str) -> str:
     """Write a path from the folder one is in, where it lies below that."""
     here = f"{Path.cwd()}/"
     return source.removeprefix(here)
 
 
-def _place(moves: list[CollectiveOp]) -> CollectiveSite:
+def _make_site(moves: list[CollectiveOp]) -> CollectiveSite:
     first, total = moves[0], Counter[str]()
     for move in moves:
         total.update(count=move.trips, payload=move.payload, wire=move.wire)
@@ -186,19 +191,23 @@ def _place(moves: list[CollectiveOp]) -> CollectiveSite:
         kind=first.kind,
         axes=first.axes,
         group=first.group,
-        source=first.source or operation_of(first),
-        operation=operation_of(first),
+        source=first.source or operation_name(first),
+        operation=operation_name(first),
         **total,
     )
 
 
-def _table(places: Iterable[CollectiveSite]) -> Iterator[str]:
+def _format_table(places: Iterable[CollectiveSite]) -> Iterator[str]:
     """Lay out a row a place, numbers to the right."""
     rows = [("collective", "axes", "count", "bytes", "sent", "at")]
     for place in places:
         axes = " x ".join(place.axes) or f"{place.group} devices"
-        sizes = count(place.count), size(place.payload), size(place.wire)
-        rows.append((place.kind, axes, *sizes, short(place.source)))
+        sizes = (
+            format_count(place.count),
+            format_size(place.payload),
+            format_size(place.wire),
+        )
+        rows.append((place.kind, axes, *sizes, relative_source(place.source)))
     wide = [max(len(row[column]) for row in rows) for column in range(6)]
     for row in rows:
         left = (f"{word:{n}}" for word, n in zip(row[:2], wide[:2]))

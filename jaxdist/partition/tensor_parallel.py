@@ -23,12 +23,12 @@ from typing import Final, Protocol
 import numpy as np
 from flax import nnx
 
-from jaxdist.core.axes import spatial_axes_of
-from jaxdist.core.dtypes import wide
+from jaxdist.core.axes import spatial_axes
+from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers import Gather
-from jaxdist.layers.tensor_role import AXIS, Role, Roles, use_of
+from jaxdist.layers.tensor_role import TENSOR_AXIS, Role, Roles, role_key
 from jaxdist.partition import (
     column_parallel,
     megatron_pairs,
@@ -36,10 +36,10 @@ from jaxdist.partition import (
     sequence_parallel,
 )
 from jaxdist.partition.traffic import PlannedCollective
-from jaxdist.partition.weights import ShardableLayer, weights_of
+from jaxdist.partition.weights import ShardableLayer, shardable_layers
 from jaxdist.profile.layer_calls import LayerCall
 
-_WORDS: Final = MappingProxyType(
+_TERM_NAMES: Final = MappingProxyType(
     {
         "filter": "filters",
         "channel": "channels",
@@ -63,27 +63,27 @@ class TensorStrategy(Protocol):
         """Return the roles, or raise `BadInput`."""
 
 
-STRATEGIES: Final[Mapping[str, TensorStrategy]] = MappingProxyType(
+TENSOR_STRATEGIES: Final[Mapping[str, TensorStrategy]] = MappingProxyType(
     {
-        "pairs": megatron_pairs.roles,
-        "filter": column_parallel.roles,
-        "channel": row_parallel.roles,
-        "sequence": sequence_parallel.roles,
+        "pairs": megatron_pairs.megatron_roles,
+        "filter": column_parallel.column_parallel_roles,
+        "channel": row_parallel.row_parallel_roles,
+        "sequence": sequence_parallel.sequence_parallel_roles,
     }
 )
 
 
-def assign(plan: Plan, calls: Sequence[LayerCall], network: nnx.Module) -> Roles:
+def assign_roles(plan: Plan, calls: Sequence[LayerCall], network: nnx.Module) -> Roles:
     """Say what each layer does with the tensor axis of a plan.
 
     Raises:
         BadInput: a layer that the plan's strategy cannot split, or nothing to split.
     """
     devices = plan.mesh.tensor
-    if devices == 1 or AXIS in plan.idle:
+    if devices == 1 or TENSOR_AXIS in plan.idle:
         return {}
-    weights = weights_of(calls)
-    given = STRATEGIES[plan.weights](weights, network, devices)
+    weights = shardable_layers(calls)
+    given = TENSOR_STRATEGIES[plan.weights](weights, network, devices)
     if not given:
         raise BadInput(
             "nothing is split along tensor",
@@ -92,10 +92,10 @@ def assign(plan: Plan, calls: Sequence[LayerCall], network: nnx.Module) -> Roles
             f"none of {len(weights)} layers of jaxdist.layers divides",
             remedy=f"plan.mesh.data={plan.mesh.data * devices} plan.mesh.tensor=1",
         )
-    return {**given, **dict.fromkeys(_inside(calls, given), "inner")}
+    return {**given, **dict.fromkeys(_inner_gathers(calls, given), "inner")}
 
 
-def _inside(calls: Sequence[LayerCall], roles: Roles) -> Iterator[str]:
+def _inner_gathers(calls: Sequence[LayerCall], roles: Roles) -> Iterator[str]:
     """Yield the gathers between the layers of a pair: images of a device's features."""
     last: Role | None = None
     for call in calls:
@@ -104,31 +104,31 @@ def _inside(calls: Sequence[LayerCall], roles: Roles) -> Iterator[str]:
         last = roles.get(call.path, last)
 
 
-def outputs(
+def tensor_traffic(
     plan: Plan, calls: Sequence[LayerCall], roles: Roles
 ) -> Iterator[PlannedCollective]:
     """Yield what layers gather and sum of their outputs, forward and backward."""
     for call in calls:
-        role = roles.get(use_of(call.path, call.method))
-        numbers, kept = _numbers(plan, call), np.dtype(call.dtype).itemsize
+        role = roles.get(role_key(call.path, call.method))
+        numbers, kept = _output_elements(plan, call), np.dtype(call.dtype).itemsize
         numbers //= call.out_shape[-1] if role == "logits" else 1
-        full = wide(call.dtype).itemsize
-        for kind, payload, arrays in _kinds(
+        full = accumulation_dtype(call.dtype).itemsize
+        for kind, payload, arrays in _role_collectives(
             role, numbers, kept, full, plan.mesh.tensor
         ):
             yield PlannedCollective(
-                what=_WORDS.get(role or "", ""),
+                what=_TERM_NAMES.get(role or "", ""),
                 kind=kind,
-                axes=(AXIS,),
+                axes=(TENSOR_AXIS,),
                 payload=payload,
                 layer=call.path,
                 arrays=arrays,
             )
 
 
-def own_channels(plan: Plan, roles: Roles, call: LayerCall) -> LayerCall:
+def localize_channels(plan: Plan, roles: Roles, call: LayerCall) -> LayerCall:
     """Return a call with the channels that one device reads and makes."""
-    role = roles.get(use_of(call.path, call.method))
+    role = roles.get(role_key(call.path, call.method))
     if role is None:
         return call
     groups, devices = getattr(call.layer, "feature_group_count", 1), plan.mesh.tensor
@@ -148,7 +148,7 @@ def own_channels(plan: Plan, roles: Roles, call: LayerCall) -> LayerCall:
     )
 
 
-def _kinds(
+def _role_collectives(
     role: Role | None, numbers: int, kept: int, full: int, devices: int
 ) -> tuple[tuple[str, int, int], ...]:
     """Return kind, bytes and arrays of what a role moves."""
@@ -164,7 +164,7 @@ def _kinds(
     return ()
 
 
-def _numbers(plan: Plan, call: LayerCall) -> int:
+def _output_elements(plan: Plan, call: LayerCall) -> int:
     """Count the numbers of a layer's whole output on one device."""
-    axes = spatial_axes_of(len(call.out_shape))
+    axes = spatial_axes(len(call.out_shape))
     return math.prod(call.out_laid) // plan.mesh.batch_shards // plan.mesh.size(*axes)

@@ -27,7 +27,7 @@ class PlannedCollective:
     """Numbers that a lossy way packs on a device before it moves them."""
 
 
-def real_axes(plan: Plan, axes: Iterable[str]) -> tuple[str, ...]:
+def nontrivial_axes(plan: Plan, axes: Iterable[str]) -> tuple[str, ...]:
     """Keep the axes larger than one, outermost first."""
     wanted = set(axes)
     return tuple(a for a in AXES if a in wanted and plan.mesh.size(a) > 1)

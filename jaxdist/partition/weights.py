@@ -31,43 +31,43 @@ class ShardableLayer:
     """Whether it reads the network's input."""
 
 
-def weights_of(calls: Sequence[LayerCall]) -> tuple[ShardableLayer, ...]:
+def shardable_layers(calls: Sequence[LayerCall]) -> tuple[ShardableLayer, ...]:
     """List the layers of a network that can be split, each once, in order."""
-    found = {call.path: _of(call) for call in calls if _splits(call)}
+    found = {call.path: _make_shardable(call) for call in calls if _is_shardable(call)}
     for call in calls:
         if call.method == "attend" and call.path in found:
             found[call.path] = replace(found[call.path], attended=True)
     return tuple(found.values())
 
 
-def _splits(call: LayerCall) -> bool:
+def _is_shardable(call: LayerCall) -> bool:
     """Tell whether a layer can be split; a table of positions alone cannot."""
     if isinstance(call.layer, Embed):
         return call.method == "__call__" and len(call.shape) > 1
     return isinstance(call.layer, Conv | Linear | LSTM)
 
 
-def _of(call: LayerCall) -> ShardableLayer:
+def _make_shardable(call: LayerCall) -> ShardableLayer:
     layer = call.layer
     table = isinstance(layer, Embed)
     return ShardableLayer(
         path=call.path,
         layer=layer,
         inputs=layer.features if table else layer.in_features,
-        outputs=_outputs(layer),
+        outputs=_out_features(layer),
         tokens=call.shape[-1] if table else 0,
         groups=getattr(layer, "feature_group_count", 1),
         first=call.first,
     )
 
 
-def _outputs(layer: Any) -> int:
+def _out_features(layer: Any) -> int:
     if isinstance(layer, Embed):
         return layer.num_embeddings
     return int(layer.hidden if isinstance(layer, LSTM) else layer.out_features)
 
 
-def uneven(
+def uneven_split_error(
     layer: ShardableLayer, what: str, count: int, devices: int, works: int
 ) -> BadInput:
     """Return the refusal of a layer whose filters or channels do not divide.

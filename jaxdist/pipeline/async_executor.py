@@ -18,14 +18,14 @@ import numpy as np
 from jax import lax
 
 from jaxdist.pipeline.async_schedule import AsyncSchedule
-from jaxdist.pipeline.device_cond import ScheduleRow, in_turn, once
+from jaxdist.pipeline.device_cond import ScheduleRow, device_cond, tie_to_iteration
 from jaxdist.pipeline.stage import Microbatch, Pipeline
 from jaxdist.pipeline.stage_parameters import SlotArrays, SlotLayout
-from jaxdist.pipeline.stage_placement import side_by_side
-from jaxdist.pipeline.sync_executor import AXIS, LoopCarry, ScheduleRunner
-from jaxdist.pipeline.weight_versions import VersionArrays, versions
+from jaxdist.pipeline.stage_placement import replicated_placement
+from jaxdist.pipeline.sync_executor import PIPE_AXIS, LoopCarry, ScheduleRunner
+from jaxdist.pipeline.weight_versions import VersionArrays, version_arrays
 
-UPDATE: Final = "stages.update"
+UPDATE_SCOPE: Final = "stages.update"
 """Scope of what moves weights, as a compiled program has it."""
 
 UpdateFn = Callable[[SlotArrays, Any, SlotArrays], tuple[SlotArrays, Any]]
@@ -59,7 +59,9 @@ class AsyncPipeline:
     @property
     def groups(self) -> list[list[int]]:
         """Devices along the pipe axis that have the same stage."""
-        return [list(group) for group in side_by_side(self.stream.replicas).groups]
+        return [
+            list(group) for group in replicated_placement(self.stream.replicas).groups
+        ]
 
     def sum_replicas(
         self, slots: SlotLayout, held: SlotArrays, row: ScheduleRow | None = None
@@ -71,13 +73,15 @@ class AsyncPipeline:
         Args:
             slots: how leaves lie.
             held: numbers in slots.
-            row: of the turn whose sum it is, where it is made `once`.
+            row: of the turn whose sum it is, where it is made `device_cond`.
         """
         devices = [d for group in self.groups if len(group) > 1 for d in group]
 
         def add(own: list[jax.Array]) -> list[jax.Array]:
-            mine = own if row is None else in_turn(row, own)
-            found: list[jax.Array] = lax.psum(mine, AXIS, axis_index_groups=self.groups)
+            mine = own if row is None else tie_to_iteration(row, own)
+            found: list[jax.Array] = lax.psum(
+                mine, PIPE_AXIS, axis_index_groups=self.groups
+            )
             return found
 
         return slots.of_fronts(held, slots.used(devices), add)
@@ -106,13 +110,13 @@ def run(
     """
     runner = _AsyncRunner(flow, params, opt, stats, parts)
     after = runner.run()
-    last = _own(runner.versions.last)
+    last = _local_value(runner.versions.last)
     new = jax.tree.map(lambda x: x[last], after.moving.weights)
     return (
         after.total,
-        _mean(flow, after.stats),
+        _replica_mean(flow, after.stats),
         new,
-        _together(flow, after.moving.opt),
+        _sync_counts(flow, after.moving.opt),
     )
 
 
@@ -129,7 +133,7 @@ class _AsyncRunner(ScheduleRunner):
     ) -> None:
         super().__init__(flow.pipe, params, stats, parts, graded=True)
         self.flow, self.opt = flow, opt
-        self.versions: VersionArrays = versions(flow.stream)
+        self.versions: VersionArrays = version_arrays(flow.stream)
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return all numbers of the tables by name."""
@@ -171,8 +175,8 @@ class _AsyncRunner(ScheduleRunner):
     def beat(self, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
         """Do a device's work, and move its weights where a round is done."""
         carry = super().beat(row, carry)
-        with jax.named_scope(UPDATE):
-            return once(row["update"] >= 0, self._update, row, carry)
+        with jax.named_scope(UPDATE_SCOPE):
+            return device_cond(row["update"] >= 0, self._update, row, carry)
 
     def settled(self, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
         """Return the carry with a round summed over replicas, where it is done.
@@ -184,8 +188,8 @@ class _AsyncRunner(ScheduleRunner):
         """
         if max(self.flow.stream.replicas) == 1:
             return carry
-        with jax.named_scope(UPDATE):
-            return once(row["update"] >= 0, self._sum_replicas, row, carry)
+        with jax.named_scope(UPDATE_SCOPE):
+            return device_cond(row["update"] >= 0, self._sum_replicas, row, carry)
 
     def _sum_replicas(self, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
         """Sum a round over replicas."""
@@ -196,7 +200,7 @@ class _AsyncRunner(ScheduleRunner):
         moving = carry.moving
         newest = jax.tree.map(lambda x: x[row["newest"]], moving.weights)
         # In turn: the mean would else be taken in every beat.
-        mean = self._of_the_round(in_turn(row, carry.grads))
+        mean = self._of_the_round(tie_to_iteration(row, carry.grads))
         new, opt = self.flow.move(mean, moving.opt, newest)
         ring = jax.tree.map(
             lambda x, y: x.at[row["update"]].set(y), moving.weights, new
@@ -209,29 +213,29 @@ class _AsyncRunner(ScheduleRunner):
         if max(stream.rounds) == 1:
             return grads
         sizes = zip(stream.rounds, stream.replicas, strict=True)
-        size = _own(np.array([n for n, count in sizes for _ in range(count)]))
+        size = _local_value(np.array([n for n, count in sizes for _ in range(count)]))
         mean: SlotArrays = jax.tree.map(lambda x: x / size.astype(x.dtype), grads)
         return mean
 
 
-def _own(numbers: np.ndarray) -> jax.Array:
+def _local_value(numbers: np.ndarray) -> jax.Array:
     """Return this device's of some numbers, one for each along the pipe axis."""
-    return jnp.asarray(numbers)[lax.axis_index(AXIS)]
+    return jnp.asarray(numbers)[lax.axis_index(PIPE_AXIS)]
 
 
-def _mean(flow: AsyncPipeline, stats: SlotArrays) -> SlotArrays:
+def _replica_mean(flow: AsyncPipeline, stats: SlotArrays) -> SlotArrays:
     """Return the mean of the statistics of replicas."""
     replicas = flow.stream.replicas
     if max(replicas) == 1:
         return stats
-    count = _own(np.repeat(replicas, replicas))
+    count = _local_value(np.repeat(replicas, replicas))
     with jax.named_scope("statistics_of_replicas"):
         total = flow.sum_replicas(flow.pipe.stats, stats)
         mean: SlotArrays = jax.tree.map(lambda x: x / count.astype(x.dtype), total)
         return mean
 
 
-def _together(flow: AsyncPipeline, opt: Any) -> Any:
+def _sync_counts(flow: AsyncPipeline, opt: Any) -> Any:
     """Return an optimizer's state whose counts are those of the busiest stage."""
     if len(set(flow.stream.rounds)) == 1:
         return opt
@@ -241,5 +245,5 @@ def _together(flow: AsyncPipeline, opt: Any) -> Any:
 
     with jax.named_scope("counts_of_updates"):
         return jax.tree.map(
-            lambda x: x if is_held(x) else lax.pmax(x, AXIS), opt, is_leaf=is_held
+            lambda x: x if is_held(x) else lax.pmax(x, PIPE_AXIS), opt, is_leaf=is_held
         )

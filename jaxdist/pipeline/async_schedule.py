@@ -94,8 +94,8 @@ class AsyncSchedule(PipelineSchedule):
 
     def in_flight(self, device: int) -> int:
         """Return how many inputs at most wait on a device for their backward."""
-        return schedule_base.most_held(
-            schedule_base.column(self.ticks, device), "backward"
+        return schedule_base.peak_live_inputs(
+            schedule_base.device_column(self.ticks, device), "backward"
         )
 
     def versions_held(self, stage: int) -> int:

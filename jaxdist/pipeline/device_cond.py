@@ -21,7 +21,7 @@ CondBody = Callable[[ScheduleRow, T], T]
 """What a device may do to what it carries."""
 
 
-def once(asked: jax.Array, body: CondBody[T], row: ScheduleRow, carry: T) -> T:
+def device_cond(asked: jax.Array, body: CondBody[T], row: ScheduleRow, carry: T) -> T:
     """Do something, or nothing, in place.
 
     The body is told the turn, which is 0 and added to its row, and what it reads shall
@@ -38,8 +38,8 @@ def once(asked: jax.Array, body: CondBody[T], row: ScheduleRow, carry: T) -> T:
     return lax.while_loop(lambda state: state[0] < turns, turn, first)[1]
 
 
-def in_turn(row: ScheduleRow, tree: Any) -> Any:
-    """Return the same arrays, as something that depends on the turn: see `once`."""
+def tie_to_iteration(row: ScheduleRow, tree: Any) -> Any:
+    """Return the same arrays, depending on the tick: see `device_cond`."""
     return jax.tree.map(
         lambda x: jnp.where(row["turn"] == 0, x, jnp.zeros_like(x)), tree
     )

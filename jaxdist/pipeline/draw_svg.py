@@ -8,14 +8,18 @@ from typing import Final
 from xml.etree import ElementTree as Xml
 
 from jaxdist.core.text.theme import FILLS, SURFACES, TEXT_ON, Colour
-from jaxdist.pipeline.draw_text import STEP, DrawableSchedule, label_size
+from jaxdist.pipeline.draw_text import (
+    TICK_LABEL_INTERVAL,
+    DrawableSchedule,
+    max_label_length,
+)
 from jaxdist.pipeline.work_item import WorkItem
 
-_ROW: Final = 24
-_GAP: Final = 4
-_TOP: Final = 40
-_LETTER: Final = 7
-_KEY: Final = 300
+_ROW_HEIGHT: Final = 24
+_ROW_GAP: Final = 4
+_TOP_MARGIN: Final = 40
+_CHAR_WIDTH: Final = 7
+_LEGEND_WIDTH: Final = 300
 """Pixels: of a row, between rows, above the first, of a letter, and of the key."""
 
 _COLOURS: Final = {
@@ -24,7 +28,7 @@ _COLOURS: Final = {
     **{name: TEXT_ON[name] for name in ("on-forward", "on-backward")},
 }
 
-_RULES: Final = """
+_CSS: Final = """
 .pipeline text { font: 10px system-ui, sans-serif; fill: var(--ink);
   font-variant-numeric: tabular-nums; }
 .pipeline .title { font-size: 14px; font-weight: 600; }
@@ -40,36 +44,36 @@ _RULES: Final = """
 """
 
 
-def picture(table: DrawableSchedule) -> str:
+def draw_svg(table: DrawableSchedule) -> str:
     """Return a table as an SVG document.
 
     Args:
         table: what to draw.
     """
     ticks, devices = len(table.ticks), len(table.ticks[0])
-    cell = 8 + _LETTER * label_size(table)
+    cell = 8 + _CHAR_WIDTH * max_label_length(table)
     lanes = [table.lane(device) for device in range(devices)]
     notes = [table.note(device) for device in range(devices)]
-    left = 16 + _LETTER * max(map(len, lanes))
-    wide = left + ticks * cell + 24 + _LETTER * max(map(len, notes))
-    width = max(wide, left + _KEY, 16 + 9 * len(table.title))
-    height = _TOP + devices * _ROW + 56
-    root = _page(table, width, height)
+    left = 16 + _CHAR_WIDTH * max(map(len, lanes))
+    wide = left + ticks * cell + 24 + _CHAR_WIDTH * max(map(len, notes))
+    width = max(wide, left + _LEGEND_WIDTH, 16 + 9 * len(table.title))
+    height = _TOP_MARGIN + devices * _ROW_HEIGHT + 56
+    root = _document(table, width, height)
     _text(root, table.title, 8, 22, "title")
     for device in range(devices):
-        y = _TOP + device * _ROW
+        y = _TOP_MARGIN + device * _ROW_HEIGHT
         _text(root, lanes[device], 8, y + 14, "lane")
         for tick, row in enumerate(table.ticks):
             _cell(root, table, row[device], left + tick * cell, y, cell, tick)
         _text(root, notes[device], left + ticks * cell + 8, y + 14, "lane muted")
-    below = _TOP + devices * _ROW + 12
-    for tick in range(0, ticks, STEP):
+    below = _TOP_MARGIN + devices * _ROW_HEIGHT + 12
+    for tick in range(0, ticks, TICK_LABEL_INTERVAL):
         _text(root, str(tick), left + tick * cell + 2, below, "muted")
-    _key(root, table, left, below + 16)
+    _legend(root, table, left, below + 16)
     return Xml.tostring(root, encoding="unicode") + "\n"
 
 
-def _page(table: DrawableSchedule, width: int, height: int) -> Xml.Element:
+def _document(table: DrawableSchedule, width: int, height: int) -> Xml.Element:
     """Return an empty picture with its words, styles and paper."""
     size = {"width": str(width), "height": str(height)}
     about = {"class": "pipeline", "role": "img", "viewBox": f"0 0 {width} {height}"}
@@ -98,7 +102,7 @@ def _style() -> str:
     dark = f".pipeline {{ {named('dark')} }}"
     return (
         f"\n.pipeline {{ {named('light')} }}\n"
-        f"@media screen and (prefers-color-scheme: dark) {{ {dark} }}{_RULES}"
+        f"@media screen and (prefers-color-scheme: dark) {{ {dark} }}{_CSS}"
     )
 
 
@@ -115,7 +119,7 @@ def _cell(
         "x": str(x + 1),
         "y": str(y),
         "width": str(width - 2),
-        "height": str(_ROW - _GAP),
+        "height": str(_ROW_HEIGHT - _ROW_GAP),
     }
     if work is None:
         Xml.SubElement(root, "rect", {**at, "fill": "url(#idle)"})
@@ -127,7 +131,7 @@ def _cell(
     _text(root, table.label(work), middle, y + 14, work.kind, anchor="middle")
 
 
-def _key(root: Xml.Element, table: DrawableSchedule, x: int, y: int) -> None:
+def _legend(root: Xml.Element, table: DrawableSchedule, x: int, y: int) -> None:
     """Say what the fills mean, of those that the picture has."""
     kinds = {work.kind for row in table.ticks for work in row if work}
     names = [kind for kind in ("forward", "backward", "weights") if kind in kinds]
@@ -136,7 +140,7 @@ def _key(root: Xml.Element, table: DrawableSchedule, x: int, y: int) -> None:
         at = {"x": str(x), "y": str(y), "width": "12", "height": "12"}
         Xml.SubElement(root, "rect", {**at, **look})
         _text(root, name, x + 18, y + 10, "lane")
-        x += 32 + _LETTER * len(name)
+        x += 32 + _CHAR_WIDTH * len(name)
 
 
 def _text(

@@ -36,12 +36,12 @@ class DrawableSchedule(Protocol):
         """Say what a device holds."""
 
 
-AROUND: Final[Mapping[WorkKind, tuple[str, str]]] = MappingProxyType(
+CELL_BRACKETS: Final[Mapping[WorkKind, tuple[str, str]]] = MappingProxyType(
     {"forward": (" ", " "), "backward": ("[", "]"), "weights": ("(", ")")}
 )
 """What stands on either side of a work's name."""
 
-STEP: Final = 4
+TICK_LABEL_INTERVAL: Final = 4
 """Ticks from one number below the drawing to the next."""
 
 _STYLES: Final[Mapping[WorkKind, str]] = MappingProxyType(
@@ -53,7 +53,7 @@ _STYLES: Final[Mapping[WorkKind, str]] = MappingProxyType(
 )
 
 
-def draw(
+def draw_text(
     table: DrawableSchedule, *, width: int, idle: str = "╱", more: str = "…"
 ) -> "Text":
     """Return a table as text for a rich console.
@@ -69,7 +69,7 @@ def draw(
     devices = range(len(table.ticks[0]))
     start = max(len(table.lane(device)) for device in devices) + 2
     end = max(len(table.note(device)) for device in devices) + 2 + len(more)
-    size = 2 + label_size(table)
+    size = 2 + max_label_length(table)
     rows = table.ticks[: max((width - start - end) // size, 1)]
     left = len(table.ticks) - len(rows)
     drawn = Text(no_wrap=True)
@@ -78,13 +78,16 @@ def draw(
         for row in rows:
             drawn.append(*_cell(table, row[device], size, idle))
         drawn.append(f"{more if left else ''}  {table.note(device)}".rstrip() + "\n")
-    numbers = (f" {t}".ljust(size * STEP) for t in range(0, len(rows), STEP))
+    numbers = (
+        f" {t}".ljust(size * TICK_LABEL_INTERVAL)
+        for t in range(0, len(rows), TICK_LABEL_INTERVAL)
+    )
     rest = f"  {left:,} more ticks" if left else ""
     drawn.append("tick".ljust(start) + "".join(numbers).rstrip() + rest)
     return drawn
 
 
-def label_size(table: DrawableSchedule) -> int:
+def max_label_length(table: DrawableSchedule) -> int:
     """Return the length of the longest name of a work."""
     return max(len(table.label(w)) for row in table.ticks for w in row if w)
 
@@ -95,6 +98,6 @@ def _cell(
     """Return a cell and its style."""
     if work is None:
         return idle * size, "bright_black"
-    left, right = AROUND[work.kind]
+    left, right = CELL_BRACKETS[work.kind]
     name = table.label(work).center(size - 2)
     return f"{left}{name}{right}", _STYLES[work.kind]

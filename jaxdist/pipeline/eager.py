@@ -23,7 +23,7 @@ from jaxdist.pipeline.work_item import (
 )
 
 
-def eager(devices: int, microbatches: int, chunks: int) -> Supersteps:
+def eager_1f1b(devices: int, microbatches: int, chunks: int) -> Supersteps:
     """Return who does what in which beat.
 
     Args:
@@ -32,25 +32,25 @@ def eager(devices: int, microbatches: int, chunks: int) -> Supersteps:
             of S.
         chunks: chunks of the network on each device, v.
 
-    >>> [len(beat) for beat in eager(devices=2, microbatches=3, chunks=1)]
+    >>> [len(beat) for beat in eager_1f1b(devices=2, microbatches=3, chunks=1)]
     [1, 2, 2, 2, 1]
     """
     last = devices * chunks - 1
     ahead: dict[int, list[WorkItem]] = {}
     back: dict[int, list[WorkItem]] = {}
     for micro in range(microbatches):
-        enters = _enters(micro, devices, chunks)
+        enters = _entry_superstep(micro, devices, chunks)
         for stage in range(last + 1):
             ahead.setdefault(enters + stage, []).append(forward(stage, micro))
             returns = enters + 2 * last - stage
             back.setdefault(returns, []).append(backward(stage, micro))
     return tuple(
-        _beat(devices, ahead.get(beat, []), back.get(beat, []))
+        _superstep(devices, ahead.get(beat, []), back.get(beat, []))
         for beat in range(max(back) + 1)
     )
 
 
-def _enters(micro: int, devices: int, chunks: int) -> int:
+def _entry_superstep(micro: int, devices: int, chunks: int) -> int:
     """Return the beat in which a microbatch is on the first stage.
 
     Microbatches go in groups of S: the first chunk of each device, then the second.
@@ -59,10 +59,10 @@ def _enters(micro: int, devices: int, chunks: int) -> int:
     return group * devices * chunks + place
 
 
-def _beat(devices: int, *kinds: list[WorkItem]) -> Superstep:
-    return tuple(_row(devices, works) for works in kinds if works)
+def _superstep(devices: int, *kinds: list[WorkItem]) -> Superstep:
+    return tuple(_tick_row(devices, works) for works in kinds if works)
 
 
-def _row(devices: int, works: list[WorkItem]) -> TickRow:
+def _tick_row(devices: int, works: list[WorkItem]) -> TickRow:
     found = {work.stage % devices: work for work in works}
     return tuple(found.get(device) for device in range(devices))

@@ -63,7 +63,7 @@ class FlatTreeSpec:
         for leaf, (dtype, at, _) in zip(
             jax.tree.leaves(tree), self._parts, strict=True
         ):
-            flat = numbers(leaf).reshape((1,) * len(row) + (-1,))
+            flat = raw_array(leaf).reshape((1,) * len(row) + (-1,))
             place = (*row, jnp.int32(at))
             vectors[dtype] = lax.dynamic_update_slice(vectors[dtype], flat, place)
         return vectors
@@ -88,10 +88,10 @@ class FlatTreeSpec:
             start[dtype] += math.prod(shape)
 
 
-def form_of(tree: Any) -> FlatTreeSpec:
+def flat_tree_spec(tree: Any) -> FlatTreeSpec:
     """Return the form of a tree of arrays or shapes."""
     leaves, structure = jax.tree.flatten(tree)
-    found = jax.eval_shape(lambda: [numbers(x) for x in map(_like, leaves)])
+    found = jax.eval_shape(lambda: [raw_array(x) for x in map(_empty_like, leaves)])
     return FlatTreeSpec(
         tree=structure,
         shapes=tuple(tuple(x.shape) for x in found),
@@ -100,7 +100,7 @@ def form_of(tree: Any) -> FlatTreeSpec:
     )
 
 
-def _like(x: Any) -> jax.Array:
+def _empty_like(x: Any) -> jax.Array:
     return jnp.empty(x.shape, x.dtype)
 
 
@@ -108,12 +108,12 @@ def _is_key(x: Any) -> bool:
     return bool(jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
 
 
-def numbers(leaf: jax.Array) -> jax.Array:
+def raw_array(leaf: jax.Array) -> jax.Array:
     """Return an array, of random keys their numbers."""
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
-def longest(forms: Iterable[FlatTreeSpec]) -> BufferLengths:
+def max_lengths(forms: Iterable[FlatTreeSpec]) -> BufferLengths:
     """Return the lengths of vectors that each of some forms fits in."""
     most: dict[str, int] = {}
     for form in forms:
@@ -122,17 +122,17 @@ def longest(forms: Iterable[FlatTreeSpec]) -> BufferLengths:
     return dict(sorted(most.items()))
 
 
-def zeros(lengths: BufferLengths, *front: int) -> FlatBuffers:
+def zero_buffers(lengths: BufferLengths, *front: int) -> FlatBuffers:
     """Return vectors of zeros, with so many rows in front."""
     return {dtype: jnp.zeros((*front, n), dtype) for dtype, n in lengths.items()}
 
 
-def size(lengths: BufferLengths) -> int:
+def buffer_bytes(lengths: BufferLengths) -> int:
     """Count the bytes of vectors of these lengths."""
     return sum(n * np.dtype(dtype).itemsize for dtype, n in lengths.items())
 
 
-def put(ring: FlatBuffers, row: jax.Array, vectors: FlatBuffers) -> FlatBuffers:
+def write_row(ring: FlatBuffers, row: jax.Array, vectors: FlatBuffers) -> FlatBuffers:
     """Write vectors into a row of a ring."""
     return {
         dtype: lax.dynamic_update_slice(x, vectors[dtype][None], (row, jnp.int32(0)))
@@ -140,7 +140,7 @@ def put(ring: FlatBuffers, row: jax.Array, vectors: FlatBuffers) -> FlatBuffers:
     }
 
 
-def drop(ring: FlatBuffers, row: jax.Array, after: Any) -> FlatBuffers:
+def overwrite_row(ring: FlatBuffers, row: jax.Array, after: Any) -> FlatBuffers:
     """Write over a row that has been read for the last time.
 
     Readers that change nothing may run before or after those that write, for all that

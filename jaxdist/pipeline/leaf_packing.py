@@ -14,12 +14,12 @@ from jaxdist.core.plan import Plan
 from jaxdist.partition.param_sharding import LeafSharding
 
 
-def numbers(plan: Plan, leaf: LeafSharding) -> int:
+def local_size(plan: Plan, leaf: LeafSharding) -> int:
     """Count the numbers of a leaf on one device."""
     return math.prod(leaf.local(plan))
 
 
-def split(x: Any, leaf: LeafSharding, plan: Plan) -> Any:
+def split_whole_leaf(x: Any, leaf: LeafSharding, plan: Plan) -> Any:
     """Part a whole leaf as it lies on devices, [fsdp, tensor, n]."""
     parts = x[None]
     for dim, size in ((leaf.tensor, plan.mesh.tensor), (leaf.fsdp, plan.mesh.fsdp)):
@@ -32,7 +32,7 @@ def split(x: Any, leaf: LeafSharding, plan: Plan) -> Any:
     return parts.reshape(*parts.shape[:2], -1)
 
 
-def joined(rows: Any, leaf: LeafSharding, plan: Plan) -> Any:
+def join_whole_leaf(rows: Any, leaf: LeafSharding, plan: Plan) -> Any:
     """Put a whole leaf together from the parts of devices, [fsdp, tensor, n]."""
     local = leaf.local(plan)
     x = rows[:, :, : math.prod(local)].reshape(*rows.shape[:2], *local)
@@ -46,13 +46,13 @@ def joined(rows: Any, leaf: LeafSharding, plan: Plan) -> Any:
     return x
 
 
-def parted(x: jax.Array, leaf: LeafSharding, plan: Plan) -> jax.Array:
+def split_local_leaf(x: jax.Array, leaf: LeafSharding, plan: Plan) -> jax.Array:
     """Part a device's gradient as fsdp shares it out, [fsdp, n]."""
     pieces = jnp.split(x, plan.mesh.fsdp, leaf.fsdp) if leaf.fsdp is not None else [x]
     return jnp.stack([piece.reshape(-1) for piece in pieces])
 
 
-def merged(rows: jax.Array, leaf: LeafSharding, plan: Plan) -> jax.Array:
+def join_local_leaf(rows: jax.Array, leaf: LeafSharding, plan: Plan) -> jax.Array:
     """Put a device's leaf together from what fsdp shares out, [fsdp, n]."""
     local = leaf.local(plan)
     pieces = [row[: math.prod(local)].reshape(local) for row in rows]

@@ -13,7 +13,7 @@ DependencyFn = Callable[[WorkItem], Sequence[WorkItem]]
 """What must have been done in an earlier tick."""
 
 
-def play(orders: Sequence[DeviceOrder], needs: DependencyFn) -> Ticks:
+def lockstep_ticks(orders: Sequence[DeviceOrder], needs: DependencyFn) -> Ticks:
     """Return the table of some orders, with forwards no earlier than they are needed.
 
     Args:
@@ -23,15 +23,15 @@ def play(orders: Sequence[DeviceOrder], needs: DependencyFn) -> Ticks:
     Raises:
         Failed: the orders wait for each other.
 
-    >>> from jaxdist.pipeline.work_item import backward, forward, needs
+    >>> from jaxdist.pipeline.work_item import backward, forward, dependencies
     >>> orders = (forward(0, 0), backward(0, 0)), (forward(1, 0), backward(1, 0))
-    >>> len(play(orders, lambda work: needs(work, stages=2)))
+    >>> len(lockstep_ticks(orders, lambda work: dependencies(work, stages=2)))
     4
     """
-    return _late(_early(orders, needs), needs)
+    return _delay_forwards(_earliest_ticks(orders, needs), needs)
 
 
-def _early(orders: Sequence[DeviceOrder], needs: DependencyFn) -> Ticks:
+def _earliest_ticks(orders: Sequence[DeviceOrder], needs: DependencyFn) -> Ticks:
     done: set[WorkItem] = set()
     at = [0] * len(orders)
     ticks: list[TickRow] = []
@@ -54,7 +54,7 @@ def _early(orders: Sequence[DeviceOrder], needs: DependencyFn) -> Ticks:
     return tuple(ticks)
 
 
-def _late(ticks: Ticks, needs: DependencyFn) -> Ticks:
+def _delay_forwards(ticks: Ticks, needs: DependencyFn) -> Ticks:
     """Move each forward to the last tick at which nobody has to wait for it.
 
     Orders and the number of ticks stay as they are. Messages wait no longer than they

@@ -55,25 +55,29 @@ class LoopCarry:
     """Weights that change meanwhile, and what changes them; None where none do."""
 
 
-def _arrive(hop: int, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
+def _receive_activation(hop: int, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
     """Keep what arrived from the stage before."""
-    kept = flat_messages.put(carry.inputs, row["comes"][hop], carry.up[hop])
+    kept = flat_messages.write_row(carry.inputs, row["comes"][hop], carry.up[hop])
     return replace(carry, inputs=kept)
 
 
-def _come_back(hop: int, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
+def _receive_cotangent(hop: int, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
     """Keep the gradient that arrived from the stage behind."""
-    kept = flat_messages.put(carry.gradients, row["returns"][hop], carry.down[hop])
+    kept = flat_messages.write_row(
+        carry.gradients, row["returns"][hop], carry.down[hop]
+    )
     return replace(carry, gradients=kept)
 
 
-def let_go(row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
+def release_residuals(row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
     """Give up what a backward pass has read: see `forms.drop`."""
-    kept = flat_messages.drop(carry.kept, row["kept"], (carry.grads, carry.down))
+    kept = flat_messages.overwrite_row(
+        carry.kept, row["kept"], (carry.grads, carry.down)
+    )
     return replace(carry, kept=kept)
 
 
-ARRIVALS: Final[Mapping[str, Callable[[int, ScheduleRow, LoopCarry], LoopCarry]]] = (
-    MappingProxyType({"comes": _arrive, "returns": _come_back})
+RECEIVERS: Final[Mapping[str, Callable[[int, ScheduleRow, LoopCarry], LoopCarry]]] = (
+    MappingProxyType({"comes": _receive_activation, "returns": _receive_cotangent})
 )
 """What keeps an arrival, by its row of the table."""

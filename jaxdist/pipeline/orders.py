@@ -6,7 +6,13 @@ all vS. All gradients are those of the weights that the step began with.
 
 from collections.abc import Iterator
 
-from jaxdist.pipeline.work_item import DeviceOrder, WorkItem, backward, forward, weights
+from jaxdist.pipeline.work_item import (
+    DeviceOrder,
+    WorkItem,
+    backward,
+    forward,
+    weight_gradient,
+)
 
 DeviceOrders = tuple[DeviceOrder, ...]
 """One a device."""
@@ -42,9 +48,12 @@ def interleaved(devices: int, microbatches: int, chunks: int) -> DeviceOrders:
 
     def order(d: int) -> DeviceOrder:
         stages = range(d, devices * chunks, devices)
-        ahead = [forward(*w) for w in _grouped(devices, microbatches, stages)]
-        back = [backward(*w) for w in _grouped(devices, microbatches, stages[::-1])]
-        return taking_turns(ahead, back, devices * chunks - 1 - d)
+        ahead = [forward(*w) for w in _microbatch_groups(devices, microbatches, stages)]
+        back = [
+            backward(*w)
+            for w in _microbatch_groups(devices, microbatches, stages[::-1])
+        ]
+        return warmup_then_1f1b(ahead, back, devices * chunks - 1 - d)
 
     return tuple(map(order, range(devices)))
 
@@ -61,24 +70,26 @@ def zero_bubble_h1(devices: int, microbatches: int) -> DeviceOrders:
         for work in one_f_one_b(devices, microbatches)[d]:
             yield work
             if work.kind == "backward" and work.micro >= d:
-                yield weights(d, todo)
+                yield weight_gradient(d, todo)
                 todo += 1
-        yield from (weights(d, m) for m in range(todo, microbatches))
+        yield from (weight_gradient(d, m) for m in range(todo, microbatches))
 
     return tuple(tuple(order(d)) for d in range(devices))
 
 
-def forwards(devices: int, microbatches: int, chunks: int) -> DeviceOrders:
+def forward_orders(devices: int, microbatches: int, chunks: int) -> DeviceOrders:
     """Forwards alone, groups of S microbatches chunk by chunk."""
 
     def order(d: int) -> DeviceOrder:
         stages = range(d, devices * chunks, devices)
-        return tuple(forward(*w) for w in _grouped(devices, microbatches, stages))
+        return tuple(
+            forward(*w) for w in _microbatch_groups(devices, microbatches, stages)
+        )
 
     return tuple(map(order, range(devices)))
 
 
-def taking_turns(
+def warmup_then_1f1b(
     ahead: list[WorkItem], back: list[WorkItem], warmup: int
 ) -> DeviceOrder:
     """Some forwards, then one forward and one backward in turn, then what is left."""
@@ -88,7 +99,7 @@ def taking_turns(
     return (*ahead[:warmup], *steady, *back[len(ahead) - warmup :])
 
 
-def _grouped(
+def _microbatch_groups(
     devices: int, microbatches: int, stages: range
 ) -> Iterator[tuple[int, int]]:
     """Yield (stage, microbatch): a group of S microbatches on each stage in turn."""

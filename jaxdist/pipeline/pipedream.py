@@ -16,26 +16,26 @@ from collections.abc import Callable, Sequence
 
 from jaxdist.core.errors import BadInput
 from jaxdist.pipeline.async_schedule import AsyncSchedule
-from jaxdist.pipeline.lockstep import play
-from jaxdist.pipeline.orders import taking_turns
+from jaxdist.pipeline.lockstep import lockstep_ticks
+from jaxdist.pipeline.orders import warmup_then_1f1b
 from jaxdist.pipeline.work_item import (
     DeviceOrder,
     Ticks,
     WorkItem,
     backward,
-    beat_by_beat,
+    dependencies,
+    exchange_every_tick,
     forward,
-    needs,
 )
 
 VersionFn = Callable[[int, int], int]
 """The version that a work of (stage, microbatch) takes."""
 
 
-def most_in_flight(replicas: Sequence[int], stage: int) -> int:
+def max_in_flight(replicas: Sequence[int], stage: int) -> int:
     """Return K_s, the microbatches that a device of a stage holds at most.
 
-    >>> [most_in_flight((2, 1, 1), stage) for stage in range(3)]
+    >>> [max_in_flight((2, 1, 1), stage) for stage in range(3)]
     [2, 2, 1]
     """
     return -(-sum(replicas[stage:]) // replicas[stage])
@@ -69,12 +69,16 @@ def pipedream(
     >>> made.forward_versions[0], made.applied[3][:3]
     ((0, 0, 0, 0, 1, 2, 3, 4), (4, 6, 8))
     """
-    _refuse_nobody(replicas)
-    _refuse_part(microbatches, math.lcm(*replicas), f"replicas={_joined(replicas)}")
-    _refuse_unstashed(stashing, vertical_sync)
-    ahead = _of_the_input(replicas) if vertical_sync else _newest(replicas)
+    _check_replicas(replicas)
+    _check_full_updates(
+        microbatches, math.lcm(*replicas), f"replicas={_replica_list(replicas)}"
+    )
+    _check_stashing(stashing, vertical_sync)
+    ahead = (
+        _vertical_sync_version(replicas) if vertical_sync else _newest_version(replicas)
+    )
     words = ("" if stashing else " without stashing", " in sync" * vertical_sync)
-    return _stream(
+    return _async_schedule(
         "pipedream" + "".join(words),
         replicas,
         microbatches,
@@ -103,15 +107,15 @@ def pipedream_2bw(stages: int, microbatches: int, group: int) -> AsyncSchedule:
     ((0, 0, 0, 0, 1, 1, 2, 2), [2, 2])
     """
     replicas = (1,) * stages
-    _refuse_nobody(replicas)
-    _refuse_small(group, stages)
-    _refuse_part(microbatches, group, f"group={group}")
+    _check_replicas(replicas)
+    _check_update_size(group, stages)
+    _check_full_updates(microbatches, group, f"group={group}")
 
     def version(stage: int, micro: int) -> int:
         return max(0, micro // group - 1)
 
     rounds = (group,) * stages
-    return _stream(
+    return _async_schedule(
         "pipedream-2bw",
         replicas,
         microbatches,
@@ -121,18 +125,18 @@ def pipedream_2bw(stages: int, microbatches: int, group: int) -> AsyncSchedule:
     )
 
 
-def _newest(replicas: Sequence[int]) -> VersionFn:
+def _newest_version(replicas: Sequence[int]) -> VersionFn:
     """Say what the stage has when a device is done with the microbatch K_s before."""
-    held = [most_in_flight(replicas, stage) for stage in range(len(replicas))]
+    held = [max_in_flight(replicas, stage) for stage in range(len(replicas))]
     return lambda stage, micro: max(0, micro // replicas[stage] - held[stage] + 1)
 
 
-def _of_the_input(replicas: Sequence[int]) -> VersionFn:
-    newest = _newest(replicas)
+def _vertical_sync_version(replicas: Sequence[int]) -> VersionFn:
+    newest = _newest_version(replicas)
     return lambda stage, micro: newest(0, micro) * replicas[0] // replicas[stage]
 
 
-def _stream(
+def _async_schedule(
     name: str,
     replicas: Sequence[int],
     microbatches: int,
@@ -152,7 +156,7 @@ def _stream(
         replicas=tuple(replicas),
         microbatches=microbatches,
         rounds=tuple(rounds),
-        beats=beat_by_beat(_ticks(replicas, microbatches)),
+        beats=exchange_every_tick(_ticks(replicas, microbatches)),
         forward_versions=table(ahead),
         backward_versions=table(back),
     )
@@ -163,39 +167,39 @@ def _ticks(replicas: Sequence[int], microbatches: int) -> Ticks:
 
     def order(stage: int, replica: int) -> DeviceOrder:
         mine = range(replica, microbatches, replicas[stage])
-        return taking_turns(
+        return warmup_then_1f1b(
             [forward(stage, micro) for micro in mine],
             [backward(stage, micro) for micro in mine],
-            warmup=most_in_flight(replicas, stage) - 1,
+            warmup=max_in_flight(replicas, stage) - 1,
         )
 
     def waits_for(work: WorkItem) -> tuple[WorkItem, ...]:
         size = replicas[work.stage]
-        late = most_in_flight(replicas, work.stage) if work.kind == "forward" else 1
+        late = max_in_flight(replicas, work.stage) if work.kind == "forward" else 1
         first = (work.micro // size - late) * size
         round_ = range(first, first + size) if first >= 0 else ()
         before = tuple(backward(work.stage, micro) for micro in round_)
-        return (*needs(work, len(replicas)), *before)
+        return (*dependencies(work, len(replicas)), *before)
 
     lanes = ((stage, r) for stage, count in enumerate(replicas) for r in range(count))
-    return play([order(*lane) for lane in lanes], waits_for)
+    return lockstep_ticks([order(*lane) for lane in lanes], waits_for)
 
 
-def _joined(replicas: Sequence[int]) -> str:
+def _replica_list(replicas: Sequence[int]) -> str:
     return ",".join(map(str, replicas))
 
 
-def _refuse_nobody(replicas: Sequence[int]) -> None:
+def _check_replicas(replicas: Sequence[int]) -> None:
     if not replicas or min(replicas) < 1:
         raise BadInput(
             "a pipeline with a stage that nobody works on",
             rule="there is at least one stage, and each has at least one device",
-            values=f"replicas={_joined(replicas)}",
-            remedy=f"replicas={_joined([max(1, r) for r in replicas] or [1])}",
+            values=f"replicas={_replica_list(replicas)}",
+            remedy=f"replicas={_replica_list([max(1, r) for r in replicas] or [1])}",
         )
 
 
-def _refuse_part(microbatches: int, size: int, given: str) -> None:
+def _check_full_updates(microbatches: int, size: int, given: str) -> None:
     rest = microbatches % size
     if microbatches < 1 or rest:
         below, above = microbatches - rest, microbatches - rest + size
@@ -209,7 +213,7 @@ def _refuse_part(microbatches: int, size: int, given: str) -> None:
         )
 
 
-def _refuse_unstashed(stashing: bool, vertical_sync: bool) -> None:
+def _check_stashing(stashing: bool, vertical_sync: bool) -> None:
     if vertical_sync and not stashing:
         raise BadInput(
             "vertical sync without stashing",
@@ -219,7 +223,7 @@ def _refuse_unstashed(stashing: bool, vertical_sync: bool) -> None:
         )
 
 
-def _refuse_small(group: int, stages: int) -> None:
+def _check_update_size(group: int, stages: int) -> None:
     if group < stages:
         raise BadInput(
             "too few microbatches in an update for two versions",

@@ -8,14 +8,23 @@ from typing import Final
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.pipeline.async_schedule import AsyncSchedule
-from jaxdist.pipeline.lockstep import play
+from jaxdist.pipeline.lockstep import lockstep_ticks
 from jaxdist.pipeline.pipedream import pipedream, pipedream_2bw
 from jaxdist.pipeline.schedule_base import PipelineSchedule
-from jaxdist.pipeline.stage_placement import places_of
-from jaxdist.pipeline.sync_schedule import SyncSchedule, forward_only, schedule
-from jaxdist.pipeline.work_item import Supersteps, beat_by_beat, forward, needs
+from jaxdist.pipeline.stage_placement import stage_placement
+from jaxdist.pipeline.sync_schedule import (
+    SyncSchedule,
+    forward_only,
+    make_sync_schedule,
+)
+from jaxdist.pipeline.work_item import (
+    Supersteps,
+    dependencies,
+    exchange_every_tick,
+    forward,
+)
 
-_WORDS: Final = (
+_PLAN_KEYS: Final = (
     ("microbatches=", "optim.accumulate="),
     ("replicas=", "plan.pipe.replicas="),
     ("stashing=", "plan.pipe.stashing="),
@@ -39,25 +48,27 @@ class DeviceWorkCounts:
     """Times that its weights move."""
 
 
-def table(plan: Plan, microbatches: int) -> SyncSchedule:
+def sync_plan_schedule(plan: Plan, microbatches: int) -> SyncSchedule:
     """Return who does what when in a step whose microbatches see the same weights.
 
     Raises:
         BadInput: a schedule that does not go with these numbers.
     """
     pipe = plan.pipe
-    with _in_words_of_a_plan():
-        return schedule(pipe.schedule, plan.mesh.pipe, microbatches, pipe.chunks)
+    with _plan_key_errors():
+        return make_sync_schedule(
+            pipe.schedule, plan.mesh.pipe, microbatches, pipe.chunks
+        )
 
 
-def stream(plan: Plan, microbatches: int) -> AsyncSchedule:
+def async_plan_schedule(plan: Plan, microbatches: int) -> AsyncSchedule:
     """Return who does what when in a step whose microbatches move the weights.
 
     Raises:
         BadInput: a schedule that does not go with these numbers.
     """
     pipe, stages = plan.pipe, plan.stages
-    with _in_words_of_a_plan():
+    with _plan_key_errors():
         if pipe.schedule == "pipedream-2bw":
             return pipedream_2bw(stages, microbatches, pipe.group or stages)
         return pipedream(
@@ -68,19 +79,19 @@ def stream(plan: Plan, microbatches: int) -> AsyncSchedule:
         )
 
 
-def timetable(plan: Plan, microbatches: int) -> PipelineSchedule:
+def plan_schedule(plan: Plan, microbatches: int) -> PipelineSchedule:
     """Return who does what when in a training step.
 
     Raises:
         BadInput: a schedule that does not go with these numbers.
     """
-    found = stream if plan.pipe.flows else table
+    found = async_plan_schedule if plan.pipe.flows else sync_plan_schedule
     return found(plan, microbatches)
 
 
-def evaluation(plan: Plan, microbatches: int) -> Supersteps:
+def evaluation_supersteps(plan: Plan, microbatches: int) -> Supersteps:
     """Return who does what when in an evaluation."""
-    places, stages = places_of(plan), plan.stages
+    places, stages = stage_placement(plan), plan.stages
     if not plan.pipe.replicas:
         return forward_only(plan.mesh.pipe, microbatches, plan.pipe.chunks).beats
     lists = tuple(
@@ -92,21 +103,24 @@ def evaluation(plan: Plan, microbatches: int) -> Supersteps:
         for device in range(places.devices)
         for stage in places.stages_of(device)
     )
-    return beat_by_beat(play(lists, lambda work: needs(work, stages)))
+    return exchange_every_tick(
+        lockstep_ticks(lists, lambda work: dependencies(work, stages))
+    )
 
 
-def turns(plan: Plan, microbatches: int) -> tuple[DeviceWorkCounts, ...]:
+def device_work_counts(plan: Plan, microbatches: int) -> tuple[DeviceWorkCounts, ...]:
     """Return how often each device along the pipe axis does what in a training step.
 
     >>> from jaxdist.core.plan.pipeline import PipelineConfig
     >>> from jaxdist.core.plan import MeshShape
     >>> pipe = PipelineConfig(schedule="pipedream", replicas=(2, 1))
-    >>> [t.micro for t in turns(Plan(mesh=MeshShape(pipe=3), pipe=pipe), 8)]
+    >>> plan = Plan(mesh=MeshShape(pipe=3), pipe=pipe)
+    >>> [t.micro for t in device_work_counts(plan, 8)]
     [4, 4, 8]
     """
-    places, rounds = places_of(plan), (microbatches,) * plan.stages
+    places, rounds = stage_placement(plan), (microbatches,) * plan.stages
     if plan.pipe.flows:
-        rounds = stream(plan, microbatches).rounds
+        rounds = async_plan_schedule(plan, microbatches).rounds
     return tuple(
         DeviceWorkCounts(
             micro=microbatches // places.replicas_of(device),
@@ -116,13 +130,13 @@ def turns(plan: Plan, microbatches: int) -> tuple[DeviceWorkCounts, ...]:
     )
 
 
-def updates(plan: Plan, microbatches: int) -> int:
+def updates_per_step(plan: Plan, microbatches: int) -> int:
     """Return how often weights move in a training step, those that move most often."""
-    return max(own.updates for own in turns(plan, microbatches))
+    return max(own.updates for own in device_work_counts(plan, microbatches))
 
 
 @contextmanager
-def _in_words_of_a_plan() -> Iterator[None]:
+def _plan_key_errors() -> Iterator[None]:
     """Say what tables refuse in the words of a plan's settings."""
     try:
         yield
@@ -130,12 +144,12 @@ def _in_words_of_a_plan() -> Iterator[None]:
         raise BadInput(
             error.what,
             rule=error.rule,
-            values=_reworded(error.values),
-            remedy=tuple(map(_reworded, error.remedy)),
+            values=_use_plan_keys(error.values),
+            remedy=tuple(map(_use_plan_keys, error.remedy)),
         ) from error
 
 
-def _reworded(text: str) -> str:
-    for word, setting in _WORDS:
+def _use_plan_keys(text: str) -> str:
+    for word, setting in _PLAN_KEYS:
         text = text.replace(word, setting)
     return text

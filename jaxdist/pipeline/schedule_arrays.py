@@ -15,9 +15,9 @@ import numpy as np
 from jaxdist.pipeline.stage_placement import PermutePairs, StagePlacement
 from jaxdist.pipeline.work_item import Supersteps, WorkItem
 
-KINDS: Final = ("forward", "backward")
+WORK_KINDS: Final = ("forward", "backward")
 """Kinds of work, as tables number them."""
-NOTHING: Final = -1
+NO_ENTRY: Final = -1
 """In a table: no row, no work."""
 
 LiveSpans = dict[tuple[int, int], tuple[int, int]]
@@ -25,7 +25,7 @@ LiveSpans = dict[tuple[int, int], tuple[int, int]]
 
 _COLUMNS: Final = ("stage", "micro")
 _RINGS: Final = ("input", "gradient", "kept")
-_ARRIVES: Final[Mapping[str, str]] = MappingProxyType(
+_ARRIVAL_COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
     {"input": "comes", "gradient": "returns"}
 )
 """The column that says where what a ring holds arrives."""
@@ -38,7 +38,7 @@ class ScheduleArrays:
     """
 
     stage: np.ndarray
-    """Stage that a work is done for; `NOTHING` where there is no work of the kind."""
+    """Stage that a work is done for; `NO_ENTRY` where there is no work of the kind."""
     micro: np.ndarray
     """Microbatch that it is done on."""
     comes: np.ndarray
@@ -62,48 +62,52 @@ class ScheduleArrays:
         return {name: x for name, x in values if isinstance(x, np.ndarray)}
 
 
-def own(row: Mapping[str, Any], kind: str) -> dict[str, Any]:
+def select_kind(row: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Return a device's numbers in a beat, of what is numbered by kind those of one."""
-    code = KINDS.index(kind)
+    code = WORK_KINDS.index(kind)
     each = _COLUMNS + _RINGS
     return {name: x[code] if name in each else x for name, x in row.items()}
 
 
-def tables(beats: Supersteps, places: StagePlacement) -> ScheduleArrays:
+def schedule_arrays(beats: Supersteps, places: StagePlacement) -> ScheduleArrays:
     """Write a schedule as numbers.
 
     Args:
         beats: what each device does between two exchanges.
         places: where stages are.
     """
-    spans = _spans(beats, places.stages)
+    spans = _live_spans(beats, places.stages)
     shape, hops = (len(beats), places.devices), places.hops()
-    found = {name: _nothing(*shape, len(KINDS)) for name in _COLUMNS + _RINGS}
-    for name in _ARRIVES.values():
-        found[name] = _nothing(*shape, len(hops))
-    for beat, device, one in _works(beats):
-        at = beat, device, KINDS.index(one.kind)
+    found = {name: _no_entries(*shape, len(WORK_KINDS)) for name in _COLUMNS + _RINGS}
+    for name in _ARRIVAL_COLUMNS.values():
+        found[name] = _no_entries(*shape, len(hops))
+    for beat, device, one in _iter_work(beats):
+        at = beat, device, WORK_KINDS.index(one.kind)
         found["stage"][at], found["micro"][at] = one.stage, one.micro
     sizes = []
     for name, span in spans.items():
-        rows, most = _rows(span, places)
+        rows, most = _assign_rows(span, places)
         sizes.append(most)
-        for beat, device, one in _works(beats):
+        for beat, device, one in _iter_work(beats):
             if name != "gradient" or one.kind != "forward":
-                at = beat, device, KINDS.index(one.kind)
-                found[name][at] = rows.get((one.stage, one.micro), NOTHING)
-        if name in _ARRIVES:
+                at = beat, device, WORK_KINDS.index(one.kind)
+                found[name][at] = rows.get((one.stage, one.micro), NO_ENTRY)
+        if name in _ARRIVAL_COLUMNS:
             for key, (start, _) in span.items():
-                place = start, places.device_of(*key), _hop(name, key, places, hops)
-                found[_ARRIVES[name]][place] = rows[key]
+                place = (
+                    start,
+                    places.device_of(*key),
+                    _permutation_index(name, key, places, hops),
+                )
+                found[_ARRIVAL_COLUMNS[name]][place] = rows[key]
     return ScheduleArrays(**found, rows=(sizes[0], sizes[1], sizes[2]), hops=hops)
 
 
-def _nothing(*shape: int) -> np.ndarray:
-    return np.full(shape, NOTHING, np.int32)
+def _no_entries(*shape: int) -> np.ndarray:
+    return np.full(shape, NO_ENTRY, np.int32)
 
 
-def _hop(
+def _permutation_index(
     name: str,
     key: tuple[int, int],
     places: StagePlacement,
@@ -116,16 +120,16 @@ def _hop(
     return next(n for n, hop in enumerate(hops) if pair in hop)
 
 
-def _spans(beats: Supersteps, stages: int) -> dict[str, LiveSpans]:
+def _live_spans(beats: Supersteps, stages: int) -> dict[str, LiveSpans]:
     """Return from when to when each array of each ring is held."""
-    backward = any(one.kind == "backward" for _, _, one in _works(beats))
+    backward = any(one.kind == "backward" for _, _, one in _iter_work(beats))
     spans: dict[str, LiveSpans] = {name: {} for name in _RINGS}
-    for beat, _, one in _works(beats):
-        _note(spans, beat, one, stages, backward)
+    for beat, _, one in _iter_work(beats):
+        _record_spans(spans, beat, one, stages, backward)
     return spans
 
 
-def _works(beats: Supersteps) -> Iterator[tuple[int, int, WorkItem]]:
+def _iter_work(beats: Supersteps) -> Iterator[tuple[int, int, WorkItem]]:
     """Yield every work with its beat and its device."""
     for beat, rows in enumerate(beats):
         for row in rows:
@@ -134,7 +138,7 @@ def _works(beats: Supersteps) -> Iterator[tuple[int, int, WorkItem]]:
                     yield beat, device, one
 
 
-def _note(
+def _record_spans(
     spans: dict[str, LiveSpans], beat: int, one: WorkItem, stages: int, backward: bool
 ) -> None:
     """Note from when to when a work's arrays are held."""
@@ -157,7 +161,7 @@ def _note(
         spans["gradient"][key] = (spans["gradient"][key][0], beat)
 
 
-def _rows(
+def _assign_rows(
     spans: LiveSpans, places: StagePlacement
 ) -> tuple[dict[tuple[int, int], int], int]:
     """Give each span the lowest row of its device that is free all along.

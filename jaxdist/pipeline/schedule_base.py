@@ -39,7 +39,7 @@ class PipelineSchedule:
     @property
     def idle(self) -> float:
         """Share of ticks, over all devices, without work: the bubble."""
-        return idle(self.ticks)
+        return bubble_fraction(self.ticks)
 
     @cached_property
     def tick_of(self) -> dict[WorkItem, int]:
@@ -47,7 +47,7 @@ class PipelineSchedule:
         return tick_of(self.ticks)
 
 
-def column(ticks: Ticks, device: int) -> tuple[WorkItem | None, ...]:
+def device_column(ticks: Ticks, device: int) -> tuple[WorkItem | None, ...]:
     """Return what one device does, tick by tick."""
     return tuple(row[device] for row in ticks)
 
@@ -57,13 +57,13 @@ def tick_of(ticks: Ticks) -> dict[WorkItem, int]:
     return {work: tick for tick, row in enumerate(ticks) for work in row if work}
 
 
-def idle(ticks: Ticks) -> float:
+def bubble_fraction(ticks: Ticks) -> float:
     """Return the share of ticks, over all devices, in which nobody works."""
     cells = [work for row in ticks for work in row]
     return cells.count(None) / len(cells)
 
 
-def most_held(works: Iterable[WorkItem | None], until: WorkKind) -> int:
+def peak_live_inputs(works: Iterable[WorkItem | None], until: WorkKind) -> int:
     """Return how many stage inputs a device holds at most.
 
     An input is held from the tick of its forward to that of its last use, inclusive.

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxdist.core.plan import Plan
 from jaxdist.partition.param_sharding import LeafSharding
-from jaxdist.pipeline.leaf_packing import numbers
+from jaxdist.pipeline.leaf_packing import local_size
 from jaxdist.pipeline.stage_parameters import ParamSlot, SlotLayout
 from jaxdist.pipeline.stage_placement import StagePlacement
 
@@ -18,7 +18,7 @@ _SlotKind = tuple[bool, str, bool, bool, bool]
 """Vector, dtype, split over tensor, shared out over fsdp, compressed."""
 
 
-def deal_slots(
+def assign_slots(
     plan: Plan,
     leaves: Sequence[LeafSharding],
     users: Sequence[frozenset[int]],
@@ -42,11 +42,11 @@ def deal_slots(
     shared = tuple(place for place, own in enumerate(owners) if len(own) != 1)
     for place, leaf in enumerate(leaves):
         for device in () if place in shared else devices[place]:
-            groups[_kind(leaf, sent(leaf))][device].append(place)
+            groups[_slot_kind(leaf, sent(leaf))][device].append(place)
     slots = [
         _slot(plan, leaves, kind, places)
         for kind, own in sorted(groups.items())
-        for places in _ranked(plan, leaves, own)
+        for places in _leaves_by_size(plan, leaves, own)
     ]
     ordered = sorted(slots, key=lambda slot: slot.vector)
     named = [
@@ -62,18 +62,18 @@ def deal_slots(
     )
 
 
-def _kind(leaf: LeafSharding, sent: bool) -> _SlotKind:
+def _slot_kind(leaf: LeafSharding, sent: bool) -> _SlotKind:
     """Return what leaves of one slot have in common."""
     vector = len(leaf.shape) < 2 or "bias" in leaf.name.split("/")
     split = leaf.tensor is not None, leaf.fsdp is not None
     return vector, np.dtype(leaf.dtype).name, *split, sent
 
 
-def _ranked(
+def _leaves_by_size(
     plan: Plan, leaves: Sequence[LeafSharding], own: Sequence[list[int]]
 ) -> list[tuple[int | None, ...]]:
     """Return the largest leaf of each device, the second largest of each, and so on."""
-    rows = [sorted(p, key=lambda i: -numbers(plan, leaves[i])) for p in own]
+    rows = [sorted(p, key=lambda i: -local_size(plan, leaves[i])) for p in own]
     return [
         tuple(row[k] if k < len(row) else None for row in rows)
         for k in range(max(map(len, rows)))
@@ -87,7 +87,7 @@ def _slot(
     places: tuple[int | None, ...],
 ) -> ParamSlot:
     vector, dtype, tensor, fsdp, sent = kind
-    most = max(numbers(plan, leaves[p]) for p in places if p is not None)
+    most = max(local_size(plan, leaves[p]) for p in places if p is not None)
     parts = plan.mesh.fsdp if fsdp else 1, plan.mesh.tensor if tensor else 1
     leaf = LeafSharding(
         name="vectors" if vector else "matrices",

@@ -61,7 +61,7 @@ class Pipeline:
     ) -> dict[int, jax.Array]:
         """Return a stage's parameters as they are used."""
         own = self.params.own(held, stage.device)
-        return {place: _used(own[place], self.dtype) for place in stage.params}
+        return {place: _cast_matrix(own[place], self.dtype) for place in stage.params}
 
     def own_stats(self, stage: PipelineStage, held: SlotArrays) -> dict[int, jax.Array]:
         """Return a stage's running statistics."""
@@ -79,9 +79,9 @@ class Pipeline:
         """
 
         def call(leaves: LeavesByIndex, slopes: list[jax.Array]) -> Any:
-            out, new = stage.call(leaves, stats, together(slopes, others), part)
+            out, new = stage.call(leaves, stats, combine_floats(slopes, others), part)
             last = stage is self.stages[-1]
-            return out if last else apart(out)[0], (out, new)
+            return out if last else partition_floats(out)[0], (out, new)
 
         return call
 
@@ -105,15 +105,15 @@ class StageTrace:
     @property
     def sloped(self) -> FlatTreeSpec:
         """What comes back as the gradient of what it is called on."""
-        return sloped(self.takes)
+        return cotangent_spec(self.takes)
 
 
-def sloped(form: FlatTreeSpec) -> FlatTreeSpec:
+def cotangent_spec(form: FlatTreeSpec) -> FlatTreeSpec:
     """Return the form of the gradient of a tree: that of its floats."""
-    return flat_messages.form_of(apart(form.shaped)[0])
+    return flat_messages.flat_tree_spec(partition_floats(form.shaped)[0])
 
 
-def traced(
+def trace_stages(
     pipe: Pipeline,
     params: SlotArrays,
     stats: SlotArrays,
@@ -131,35 +131,35 @@ def traced(
         graded: whether there are backward passes.
     """
     part = {key: x[0] for key, x in parts.items()}
-    takes = flat_messages.form_of(())
+    takes = flat_messages.flat_tree_spec(())
     for stage in pipe.stages:
         found: list[Any] = []
 
         def probe(
             given: Any, stage: PipelineStage = stage, found: list[Any] = found
         ) -> Any:
-            slopes, others = apart(given[0])
+            slopes, others = partition_floats(given[0])
             run = pipe.function(stage, others, pipe.own_stats(stage, stats), given[1])
             leaves = pipe.own_params(stage, params)
             if not graded:
                 return run(leaves, slopes)[1][0], ()
             _, back, (out, _) = jax.vjp(run, leaves, slopes, has_aux=True)
             found.append(back)
-            return out, residuals(back)
+            return out, vjp_residuals(back)
 
         out, kept = jax.eval_shape(probe, (takes.shaped, part))
-        gives = flat_messages.form_of(out)
+        gives = flat_messages.flat_tree_spec(out)
         yield StageTrace(
             stage=stage,
             takes=takes,
             gives=gives,
-            keeps=flat_messages.form_of(kept),
+            keeps=flat_messages.flat_tree_spec(kept),
             back=found[0] if found else None,
         )
         takes = gives
 
 
-def residuals(back: Any) -> Any:
+def vjp_residuals(back: Any) -> Any:
     """Return what a backward pass of `jax.vjp` keeps besides its function's arguments.
 
     Arguments are there anyway: parameters, and what arrived from the stage before.
@@ -167,30 +167,30 @@ def residuals(back: Any) -> Any:
     return back.opaque_residuals
 
 
-def filled(back: Any, kept: Any, *arguments: Any) -> Any:
+def bind_vjp_residuals(back: Any, kept: Any, *arguments: Any) -> Any:
     """Return a backward pass of other numbers.
 
     Args:
         back: of a trace.
-        kept: what `residuals` returned in the forward pass.
+        kept: what `vjp_residuals` returned in the forward pass.
         arguments: those of the forward pass.
     """
     found = copy.copy(back)
     found.opaque_residuals = kept
     found.args_res = [
-        _instead(old, jax.tree.leaves(new))
+        _replace_arrays(old, jax.tree.leaves(new))
         for old, new in zip(back.args_res, arguments, strict=True)
     ]
     return found
 
 
-def _instead(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+def _replace_arrays(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
     """Put arrays where a backward pass kept an argument; what it did not stays so."""
     kept = zip(old, new, strict=True)
     return [x if isinstance(was, jax.Array) else was for was, x in kept]
 
 
-def apart(carried: Any) -> tuple[list[Any], Any]:
+def partition_floats(carried: Any) -> tuple[list[Any], Any]:
     """Part the floats of a tree, which have gradients, from the rest."""
     leaves, tree = jax.tree.flatten(carried)
     smooth = [jnp.issubdtype(x.dtype, jnp.floating) for x in leaves]
@@ -199,12 +199,12 @@ def apart(carried: Any) -> tuple[list[Any], Any]:
     return slopes, (tree, rest)
 
 
-def together(slopes: list[Any], others: Any) -> Any:
-    """Put a tree together again that `apart` has parted."""
+def combine_floats(slopes: list[Any], others: Any) -> Any:
+    """Put a tree together again that `partition_floats` has parted."""
     tree, rest = others
     floats = iter(slopes)
     return jax.tree.unflatten(tree, [next(floats) if x is None else x for x in rest])
 
 
-def _used(x: jax.Array, dtype: Any) -> jax.Array:
+def _cast_matrix(x: jax.Array, dtype: Any) -> jax.Array:
     return x.astype(dtype) if dtype is not None and x.ndim > 1 else x

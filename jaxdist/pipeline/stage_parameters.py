@@ -22,7 +22,13 @@ from jax import lax
 
 from jaxdist.core.plan import Plan
 from jaxdist.partition.param_sharding import LeafSharding
-from jaxdist.pipeline.leaf_packing import joined, merged, numbers, parted, split
+from jaxdist.pipeline.leaf_packing import (
+    join_local_leaf,
+    join_whole_leaf,
+    local_size,
+    split_local_leaf,
+    split_whole_leaf,
+)
 
 
 @partial(
@@ -103,7 +109,9 @@ class SlotLayout:
         for slot, array in zip(self.slots, self._apart(held)[0], strict=True):
             for device, place in enumerate(slot.places):
                 if place is not None:
-                    found[place] = joined(array[device], self.leaves[place], self.plan)
+                    found[place] = join_whole_leaf(
+                        array[device], self.leaves[place], self.plan
+                    )
         return [found[place] for place in range(len(self.leaves))]
 
     def pack_rows(self, named: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -131,7 +139,7 @@ class SlotLayout:
                     leaf = self.leaves[place]
                     rows = named[slot.leaf.name][:, device]
                     found[leaf.name] = jax.vmap(
-                        lambda x, leaf=leaf: joined(x, leaf, self.plan)
+                        lambda x, leaf=leaf: join_whole_leaf(x, leaf, self.plan)
                     )(rows)
         names = (self.leaves[place].name for place in self.shared)
         return found | {name: named[name] for name in names if name in named}
@@ -146,7 +154,7 @@ class SlotLayout:
         found = ([slot.places[device] for device in own] for slot in self.slots)
         return tuple(
             max(
-                (numbers(self.plan, self.leaves[p]) for p in row if p is not None),
+                (local_size(self.plan, self.leaves[p]) for p in row if p is not None),
                 default=0,
             )
             for row in found
@@ -190,7 +198,9 @@ class SlotLayout:
         for slot, array in zip(self.slots, slots, strict=True):
             place = slot.places[device]
             if place is not None:
-                found[place] = merged(array[0, :, 0], self.leaves[place], self.plan)
+                found[place] = join_local_leaf(
+                    array[0, :, 0], self.leaves[place], self.plan
+                )
         return found
 
     def put(
@@ -201,7 +211,7 @@ class SlotLayout:
         for k, slot in enumerate(self.slots):
             place = slot.places[device]
             if place is not None and place in leaves:
-                new = parted(leaves[place], self.leaves[place], self.plan)
+                new = split_local_leaf(leaves[place], self.leaves[place], self.plan)
                 slots[k] = slots[k].at[0, :, 0, : new.shape[-1]].set(new)
         for k, place in enumerate(self.shared):
             shared[k] = leaves.get(place, shared[k])
@@ -221,14 +231,14 @@ class SlotLayout:
             device: along the pipe axis.
             grads: by place of the leaf.
             first: place of a slot's first number, 0, which the compiler does not know:
-                see `add_in_front`.
+                see `add_to_prefix`.
         """
         slots, shared = self._apart(held)
         for k, slot in enumerate(self.slots):
             place = slot.places[device]
             if place is not None and place in grads:
-                more = parted(grads[place], self.leaves[place], self.plan)
-                slots[k] = add_in_front(slots[k], more.astype(slots[k].dtype), first)
+                more = split_local_leaf(grads[place], self.leaves[place], self.plan)
+                slots[k] = add_to_prefix(slots[k], more.astype(slots[k].dtype), first)
         for k, place in enumerate(self.shared):
             if place in grads:
                 shared[k] = shared[k] + grads[place].astype(shared[k].dtype)
@@ -239,13 +249,13 @@ class SlotLayout:
         kinds = [
             [x for s, x in pairs if s.vector is vector] for vector in (False, True)
         ]
-        matrices, vectors = (dict(zip(map(_number, range(len(k))), k)) for k in kinds)
+        matrices, vectors = (dict(zip(map(_slot_key, range(len(k))), k)) for k in kinds)
         shared = {self.leaves[place].name: leaves[place] for place in self.shared}
         return SlotArrays(matrices=matrices, shared=shared, vectors=vectors)
 
     def _apart(self, held: SlotArrays) -> tuple[list[Any], list[Any]]:
         kinds = (held.matrices, held.vectors)
-        slots = [kind[_number(k)] for kind in kinds for k in range(len(kind))]
+        slots = [kind[_slot_key(k)] for kind in kinds for k in range(len(kind))]
         return slots, [held.shared[self.leaves[place].name] for place in self.shared]
 
     def _stacked(self, slot: ParamSlot, leaves: Mapping[int, Any]) -> Any:
@@ -265,11 +275,11 @@ class SlotLayout:
         shape = slot.leaf.shape[1:]
         if place is None:
             return jnp.zeros(shape, slot.leaf.dtype)
-        rows = split(leaves[place], self.leaves[place], self.plan)
+        rows = split_whole_leaf(leaves[place], self.leaves[place], self.plan)
         return jnp.pad(rows, ((0, 0), (0, 0), (0, shape[-1] - rows.shape[-1])))
 
 
-def add_in_front(slot: jax.Array, more: jax.Array, first: jax.Array) -> jax.Array:
+def add_to_prefix(slot: jax.Array, more: jax.Array, first: jax.Array) -> jax.Array:
     """Add to the front of a slot, and pass over no more of it.
 
     XLA's CPU backend passes over the whole slot where it knows the place, and loads
@@ -288,5 +298,5 @@ def add_in_front(slot: jax.Array, more: jax.Array, first: jax.Array) -> jax.Arra
     return lax.dynamic_update_slice(slot, before + more, at)
 
 
-def _number(k: int) -> str:
+def _slot_key(k: int) -> str:
     return f"{k:04}"

@@ -65,7 +65,7 @@ class StagePlacement:
         """
         found: list[list[tuple[int, int]]] = []
         for pair in sorted(set(self._pairs())):
-            free = (hop for hop in found if not _meets(pair, hop))
+            free = (hop for hop in found if not _conflicts(pair, hop))
             hop = next(free, None)
             if hop is None:
                 found.append(hop := [])
@@ -81,19 +81,19 @@ class StagePlacement:
         )
 
 
-def round_the_devices(stages: int, devices: int) -> StagePlacement:
+def round_robin_placement(stages: int, devices: int) -> StagePlacement:
     """Return the places of stages that have one device each.
 
-    >>> round_the_devices(4, 2).of_stages
+    >>> round_robin_placement(4, 2).of_stages
     ((0,), (1,), (0,), (1,))
     """
     return StagePlacement(of_stages=tuple((k % devices,) for k in range(stages)))
 
 
-def side_by_side(replicas: Sequence[int]) -> StagePlacement:
+def replicated_placement(replicas: Sequence[int]) -> StagePlacement:
     """Return the places of stages with so many devices each.
 
-    >>> side_by_side((2, 1)).of_stages
+    >>> replicated_placement((2, 1)).of_stages
     ((0, 1), (2,))
     """
     ends = itertools.accumulate(replicas)
@@ -105,13 +105,13 @@ def side_by_side(replicas: Sequence[int]) -> StagePlacement:
     )
 
 
-def places_of(plan: Plan) -> StagePlacement:
+def stage_placement(plan: Plan) -> StagePlacement:
     """Return where the stages of a plan are."""
     if plan.pipe.replicas:
-        return side_by_side(plan.pipe.replicas)
-    return round_the_devices(plan.stages, plan.mesh.pipe)
+        return replicated_placement(plan.pipe.replicas)
+    return round_robin_placement(plan.stages, plan.mesh.pipe)
 
 
-def _meets(pair: tuple[int, int], hop: Sequence[tuple[int, int]]) -> bool:
+def _conflicts(pair: tuple[int, int], hop: Sequence[tuple[int, int]]) -> bool:
     """Tell whether a device would send or receive twice."""
     return any(pair[0] == a or pair[1] == b for a, b in hop)

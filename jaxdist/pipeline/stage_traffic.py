@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import Final
 
 from jaxdist.collectives.hlo_collectives import CollectiveOp
-from jaxdist.core.axes import part_of
-from jaxdist.pipeline.async_executor import UPDATE
+from jaxdist.core.axes import sub_axis_name
+from jaxdist.pipeline.async_executor import UPDATE_SCOPE
 from jaxdist.pipeline.plan_schedule import DeviceWorkCounts
 from jaxdist.pipeline.stage_placement import StagePlacement
 
 _STAGE: Final = re.compile(r"stage(\d+)\.(?:forward|backward)")
 
 
-def own_moves(
+def device_collectives(
     moves: Iterable[CollectiveOp],
     places: StagePlacement,
     device: int,
@@ -40,22 +40,22 @@ def own_moves(
         found = _STAGE.search(loops)
         if move.uneven and replicas == 1:
             continue
-        seen = _among(replicas, move) if move.uneven else move
-        if UPDATE in loops:
-            yield _times(turns.updates, beats, seen)
+        seen = _within_replicas(replicas, move) if move.uneven else move
+        if UPDATE_SCOPE in loops:
+            yield _scale_trips(turns.updates, beats, seen)
         elif found is None:
             yield seen
         elif int(found[1]) in places.stages_of(device):
-            yield _times(turns.micro, beats, seen)
+            yield _scale_trips(turns.micro, beats, seen)
 
 
-def _among(replicas: int, move: CollectiveOp) -> CollectiveOp:
+def _within_replicas(replicas: int, move: CollectiveOp) -> CollectiveOp:
     """Return a sum among replicas of stages as a device sees it that is one of some."""
-    axes = (part_of("pipe", replicas),)
+    axes = (sub_axis_name("pipe", replicas),)
     return replace(move, axes=axes, group=replicas, uneven=False)
 
 
-def _times(turns: int, beats: int, move: CollectiveOp) -> CollectiveOp:
+def _scale_trips(turns: int, beats: int, move: CollectiveOp) -> CollectiveOp:
     """Return what is moved in so many turns of a stage, where each beat has one.
 
     Loops inside of a turn, over the steps of an LSTM, count as often as they go round.

@@ -14,7 +14,7 @@ from flax import nnx
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
-from jaxdist.pipeline.stage_placement import StagePlacement, places_of
+from jaxdist.pipeline.stage_placement import StagePlacement, stage_placement
 
 BlockNames = tuple[str, ...]
 
@@ -38,7 +38,9 @@ class Stages:
         return next(k for k, names in enumerate(self.blocks) if block in names)
 
 
-def cut(plan: Plan, network: Any, work: Callable[[], Mapping[str, int]]) -> Stages:
+def cut_network(
+    plan: Plan, network: Any, work: Callable[[], Mapping[str, int]]
+) -> Stages:
     """Cut a network into the stages of a plan.
 
     Args:
@@ -51,25 +53,25 @@ def cut(plan: Plan, network: Any, work: Callable[[], Mapping[str, int]]) -> Stag
         BadInput: the network is no chain, a cut is before no block of it, or there are
             more stages than blocks.
     """
-    _check_chain(plan, network)
+    _check_has_chain(plan, network)
     names = tuple(name for name, _ in network.chain())
-    _check_count(plan, names)
+    _check_stage_count(plan, names)
     if plan.pipe.cuts:
-        starts = [_place(cut, names) for cut in plan.pipe.cuts]
+        starts = [_cut_index(cut, names) for cut in plan.pipe.cuts]
         if sorted(starts) != starts:
-            raise _disordered(plan, names, starts)
+            raise _cut_order_error(plan, names, starts)
     else:
         flops = work()
-        starts = balanced([flops[name] for name in names], plan.stages)
+        starts = balanced_cuts([flops[name] for name in names], plan.stages)
     edges = [0, *starts, len(names)]
     parts = tuple(names[a:b] for a, b in itertools.pairwise(edges))
-    return Stages(blocks=parts, places=places_of(plan))
+    return Stages(blocks=parts, places=stage_placement(plan))
 
 
-def balanced(work: Sequence[int], parts: int) -> list[int]:
+def balanced_cuts(work: Sequence[int], parts: int) -> list[int]:
     """Return where parts begin, but the first, whose largest has the least work.
 
-    >>> balanced([4, 1, 1, 2, 6], 3)
+    >>> balanced_cuts([4, 1, 1, 2, 6], 3)
     [1, 4]
     """
     best = {0: (0, list[int]())}
@@ -85,7 +87,7 @@ def balanced(work: Sequence[int], parts: int) -> list[int]:
     return best[len(work)][1][1:]
 
 
-def variables_of(block: Any) -> set[int]:
+def variable_ids(block: Any) -> set[int]:
     """Return the ids of the variables that a block holds or shares with others."""
     nodes = (node for _, node in nnx.iter_graph(block))
     return {id(node) for node in nodes if isinstance(node, nnx.Variable)}
@@ -117,13 +119,13 @@ def run(model: Any, blocks: BlockNames, carried: Any) -> Any:
     return x, others
 
 
-def outputs(carried: Any) -> Any:
+def network_outputs(carried: Any) -> Any:
     """Return what a whole network returns, from what its last block left."""
     x, others = carried
     return (x, *others) if others else x
 
 
-def _place(cut: str, names: Sequence[str]) -> int:
+def _cut_index(cut: str, names: Sequence[str]) -> int:
     if cut in names[1:]:
         return names.index(cut)
     near = did_you_mean(cut, names[1:])
@@ -136,7 +138,7 @@ def _place(cut: str, names: Sequence[str]) -> int:
     )
 
 
-def _disordered(plan: Plan, names: BlockNames, starts: list[int]) -> BadInput:
+def _cut_order_error(plan: Plan, names: BlockNames, starts: list[int]) -> BadInput:
     return BadInput(
         "the cuts of the network are not in its order",
         rule="plan.pipe.cuts follows the order of the blocks",
@@ -145,7 +147,7 @@ def _disordered(plan: Plan, names: BlockNames, starts: list[int]) -> BadInput:
     )
 
 
-def _check_chain(plan: Plan, network: Any) -> None:
+def _check_has_chain(plan: Plan, network: Any) -> None:
     chain = network.chain() if hasattr(network, "chain") else ()
     if not chain or not all(isinstance(block, nnx.Module) for _, block in chain):
         raise BadInput(
@@ -157,7 +159,7 @@ def _check_chain(plan: Plan, network: Any) -> None:
         )
 
 
-def _check_count(plan: Plan, names: BlockNames) -> None:
+def _check_stage_count(plan: Plan, names: BlockNames) -> None:
     """Refuse more stages than blocks, and cuts into other numbers of stages."""
     if plan.stages > len(names):
         fits = max(n for n in range(1, len(names) + 1) if not plan.stages % n)

@@ -19,22 +19,22 @@ import numpy as np
 from jax import lax
 
 from jaxdist.pipeline import flat_messages
-from jaxdist.pipeline.device_cond import ScheduleRow, in_turn, once
+from jaxdist.pipeline.device_cond import ScheduleRow, device_cond, tie_to_iteration
 from jaxdist.pipeline.flat_messages import FlatBuffers
-from jaxdist.pipeline.loop_carry import ARRIVALS, LoopCarry, let_go
-from jaxdist.pipeline.schedule_arrays import NOTHING, own
+from jaxdist.pipeline.loop_carry import RECEIVERS, LoopCarry, release_residuals
+from jaxdist.pipeline.schedule_arrays import NO_ENTRY, select_kind
 from jaxdist.pipeline.stage import (
     Microbatch,
     Pipeline,
     StageTrace,
-    apart,
-    filled,
-    residuals,
-    traced,
+    bind_vjp_residuals,
+    partition_floats,
+    trace_stages,
+    vjp_residuals,
 )
 from jaxdist.pipeline.stage_parameters import SlotArrays
 
-AXIS = "pipe"
+PIPE_AXIS = "pipe"
 
 
 def run_forward(
@@ -88,11 +88,13 @@ class ScheduleRunner:
     ) -> None:
         self.pipe, self.params, self.parts = pipe, params, parts
         self.stats, self.graded = stats, graded
-        found = traced(pipe, params, stats, parts, graded=graded)
+        found = trace_stages(pipe, params, stats, parts, graded=graded)
         self.traces = tuple(found)
-        self.takes = flat_messages.longest(trace.takes for trace in self.traces[1:])
-        self.slopes = flat_messages.longest(trace.sloped for trace in self.traces[1:])
-        self.keeps = flat_messages.longest(trace.keeps for trace in self.traces)
+        self.takes = flat_messages.max_lengths(trace.takes for trace in self.traces[1:])
+        self.slopes = flat_messages.max_lengths(
+            trace.sloped for trace in self.traces[1:]
+        )
+        self.keeps = flat_messages.max_lengths(trace.keeps for trace in self.traces)
 
     def run(self) -> LoopCarry:
         """Do every beat."""
@@ -124,17 +126,17 @@ class ScheduleRunner:
             total=jax.tree.map(_zeros, self.traces[-1].gives.shaped),
             grads=jax.tree.map(jnp.zeros_like, self.params) if self.graded else None,
             stats=self.stats,
-            inputs=flat_messages.zeros(self.takes, inputs),
-            gradients=flat_messages.zeros(self.slopes, gradients),
-            kept=flat_messages.zeros(self.keeps, kept),
-            up=tuple(flat_messages.zeros(self.takes) for _ in hops),
-            down=tuple(flat_messages.zeros(self.slopes) for _ in hops),
+            inputs=flat_messages.zero_buffers(self.takes, inputs),
+            gradients=flat_messages.zero_buffers(self.slopes, gradients),
+            kept=flat_messages.zero_buffers(self.keeps, kept),
+            up=tuple(flat_messages.zero_buffers(self.takes) for _ in hops),
+            down=tuple(flat_messages.zero_buffers(self.slopes) for _ in hops),
         )
 
     def _turn(
         self, carry: LoopCarry, rows: Mapping[str, jax.Array]
     ) -> tuple[LoopCarry, None]:
-        me = lax.axis_index(AXIS)
+        me = lax.axis_index(PIPE_AXIS)
         row = {name: x[me] for name, x in rows.items()}
         return self._sent(self.beat(row, carry)), None
 
@@ -142,15 +144,15 @@ class ScheduleRunner:
         """Do what a device does in a beat."""
         for way in ("comes", "returns") if self.graded else ("comes",):
             for hop in range(len(self.pipe.tables.hops)):
-                arrives = partial(ARRIVALS[way], hop)
-                carry = once(row[way][hop] >= 0, arrives, row, carry)
+                arrives = partial(RECEIVERS[way], hop)
+                carry = device_cond(row[way][hop] >= 0, arrives, row, carry)
         carry = self._asked("forward", self._forward, row, carry)
         if not self.graded:
             return carry
         carry = self._asked("backward", self._backward, row, carry)
         carry = self.settled(row, carry)
-        mine = own(row, "backward")
-        return once(mine["stage"] != NOTHING, let_go, mine, carry)
+        mine = select_kind(row, "backward")
+        return device_cond(mine["stage"] != NO_ENTRY, release_residuals, mine, carry)
 
     def settled(self, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
         """Return the carry with its sums whole, before what made them is let go."""
@@ -164,12 +166,12 @@ class ScheduleRunner:
         carry: LoopCarry,
     ) -> LoopCarry:
         """Do the work of a kind of that stage, if any, whose turn it is."""
-        mine = own(row, kind)
+        mine = select_kind(row, kind)
         for trace in self.traces:
             number = trace.stage.number
             with jax.named_scope(f"stage{number}.{kind}"):
                 body = partial(work, trace)
-                carry = once(mine["stage"] == number, body, mine, carry)
+                carry = device_cond(mine["stage"] == number, body, mine, carry)
         return carry
 
     def _sent(self, carry: LoopCarry) -> LoopCarry:
@@ -178,9 +180,9 @@ class ScheduleRunner:
         downs = [[(b, a) for a, b in hop] for hop in ups]
         with jax.named_scope("between_stages"):
             with jax.named_scope("activations"):
-                up = tuple(_permuted(carry.up[0], hop) for hop in ups)
+                up = tuple(_ppermute(carry.up[0], hop) for hop in ups)
             with jax.named_scope("gradients"):
-                down = tuple(_permuted(carry.down[0], hop) for hop in downs)
+                down = tuple(_ppermute(carry.down[0], hop) for hop in downs)
         return replace(carry, up=up, down=down)
 
     def _forward(
@@ -190,7 +192,7 @@ class ScheduleRunner:
         run, leaves, slopes = self._ready(trace, row, carry)
         if self.graded:
             _, back, (out, stats) = jax.vjp(run, leaves, slopes, has_aux=True)
-            kept = trace.keeps.write(carry.kept, residuals(back), row["kept"])
+            kept = trace.keeps.write(carry.kept, vjp_residuals(back), row["kept"])
             carry = replace(carry, kept=kept)
             new = self.pipe.stats.put(carry.stats, stage.device, stats)
             carry = replace(carry, stats=new)
@@ -205,7 +207,7 @@ class ScheduleRunner:
     ) -> LoopCarry:
         _, leaves, slopes = self._ready(trace, row, carry)
         kept = trace.keeps.read(carry.kept, row["kept"])
-        back = filled(trace.back, kept, leaves, slopes)
+        back = bind_vjp_residuals(trace.back, kept, leaves, slopes)
         grads, down = back(self._slope(trace, row, carry))
         if trace.stage.number:
             made = trace.sloped.write(carry.down[0], down)
@@ -217,10 +219,10 @@ class ScheduleRunner:
     def _slope(self, trace: StageTrace, row: ScheduleRow, carry: LoopCarry) -> Any:
         """Return the gradient of what a stage returned, as its neighbour sent it."""
         if trace is self.traces[-1]:
-            return in_turn(row, jax.tree.map(_ones, trace.gives.shaped))
+            return tie_to_iteration(row, jax.tree.map(_ones, trace.gives.shaped))
         form = self.traces[trace.stage.number + 1].sloped
         came = form.read(carry.gradients, row["gradient"])
-        return in_turn(row, came)
+        return tie_to_iteration(row, came)
 
     def _ready(
         self, trace: StageTrace, row: ScheduleRow, carry: LoopCarry
@@ -229,15 +231,15 @@ class ScheduleRunner:
         stage, pipe = trace.stage, self.pipe
         part = {key: x[row["micro"]] for key, x in self.parts.items()}
         carried = trace.takes.read(carry.inputs, row["input"])
-        part, carried = in_turn(row, (part, carried))
-        slopes, others = apart(carried)
+        part, carried = tie_to_iteration(row, (part, carried))
+        slopes, others = partition_floats(carried)
         run = pipe.function(stage, others, pipe.own_stats(stage, carry.stats), part)
         return run, pipe.own_params(stage, self.weights(row, carry)), slopes
 
 
-def _permuted(vectors: FlatBuffers, pairs: Sequence[tuple[int, int]]) -> FlatBuffers:
+def _ppermute(vectors: FlatBuffers, pairs: Sequence[tuple[int, int]]) -> FlatBuffers:
     """Hand vectors to neighbours along the pipe axis."""
-    return {dtype: lax.ppermute(x, AXIS, pairs) for dtype, x in vectors.items()}
+    return {dtype: lax.ppermute(x, PIPE_AXIS, pairs) for dtype, x in vectors.items()}
 
 
 def _zeros(x: jax.ShapeDtypeStruct) -> jax.Array:

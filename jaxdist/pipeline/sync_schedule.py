@@ -13,16 +13,16 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.pipeline import orders, schedule_base
-from jaxdist.pipeline.eager import eager
-from jaxdist.pipeline.lockstep import play
+from jaxdist.pipeline.eager import eager_1f1b
+from jaxdist.pipeline.lockstep import lockstep_ticks
 from jaxdist.pipeline.orders import DeviceOrders
 from jaxdist.pipeline.schedule_base import PipelineSchedule
 from jaxdist.pipeline.work_item import (
     Supersteps,
     WorkItem,
     WorkKind,
-    beat_by_beat,
-    needs,
+    dependencies,
+    exchange_every_tick,
 )
 
 
@@ -85,40 +85,44 @@ class SyncSchedule(PipelineSchedule):
         return f"{flying} in flight{more}"
 
     def _most(self, device: int, until: WorkKind) -> int:
-        return schedule_base.most_held(schedule_base.column(self.ticks, device), until)
+        return schedule_base.peak_live_inputs(
+            schedule_base.device_column(self.ticks, device), until
+        )
 
 
-PLAIN: Final[Mapping[str, Callable[[int, int], DeviceOrders]]] = MappingProxyType(
-    {
-        "gpipe": orders.gpipe,
-        "1f1b": orders.one_f_one_b,
-        "zb-h1": orders.zero_bubble_h1,
-    }
+SINGLE_CHUNK_SCHEDULES: Final[Mapping[str, Callable[[int, int], DeviceOrders]]] = (
+    MappingProxyType(
+        {
+            "gpipe": orders.gpipe,
+            "1f1b": orders.one_f_one_b,
+            "zb-h1": orders.zero_bubble_h1,
+        }
+    )
 )
 """Schedules with one chunk a device."""
 
-FULL: Final = frozenset({"zb-h1"})
+FULL_PIPELINE_SCHEDULES: Final = frozenset({"zb-h1"})
 """Of these, those that need as many microbatches as devices."""
 
-CHUNKED: Final[Mapping[str, Callable[[int, int, int], DeviceOrders]]] = (
+INTERLEAVED_SCHEDULES: Final[Mapping[str, Callable[[int, int, int], DeviceOrders]]] = (
     MappingProxyType({"interleaved": orders.interleaved})
 )
 """Schedules with two chunks a device or more."""
 
-EAGER: Final = "eager-1f1b"
+EAGER_1F1B: Final = "eager-1f1b"
 """The schedule with any number of chunks a device."""
 
-SCHEDULES: Final = (*PLAIN, *CHUNKED, EAGER)
+SYNC_SCHEDULES: Final = (*SINGLE_CHUNK_SCHEDULES, *INTERLEAVED_SCHEDULES, EAGER_1F1B)
 """The names of all synchronous schedules."""
 
 
-def schedule(
+def make_sync_schedule(
     name: str, devices: int, microbatches: int, chunks: int = 1
 ) -> SyncSchedule:
     """Return the table of a schedule.
 
     Args:
-        name: one of `SCHEDULES`.
+        name: one of `SYNC_SCHEDULES`.
         devices: devices along the pipe, S.
         microbatches: microbatches of a step, M.
         chunks: chunks of the network on each device, v.
@@ -126,32 +130,38 @@ def schedule(
     Raises:
         BadInput: there is no such schedule, or not with these numbers.
 
-    >>> made = schedule("1f1b", devices=4, microbatches=8)
+    >>> made = make_sync_schedule("1f1b", devices=4, microbatches=8)
     >>> made.length, [made.in_flight(device) for device in range(4)]
     (22, [4, 3, 2, 1])
     """
-    return _made(name, devices, microbatches, chunks)
+    return _cached_schedule(name, devices, microbatches, chunks)
 
 
 @lru_cache(maxsize=8)
-def _made(name: str, devices: int, microbatches: int, chunks: int) -> SyncSchedule:
+def _cached_schedule(
+    name: str, devices: int, microbatches: int, chunks: int
+) -> SyncSchedule:
     """Make a table: every device of a step asks for the same."""
-    _refuse_none(devices, microbatches, chunks)
-    if name in PLAIN:
-        _refuse_chunks(name, chunks)
-        _refuse_few(name, devices, microbatches)
-        beats = _played(PLAIN[name](devices, microbatches), chunks)
-    elif name in CHUNKED:
-        _refuse_one_chunk(name, chunks)
-        _refuse_uneven(name, devices, microbatches)
-        beats = _played(CHUNKED[name](devices, microbatches, chunks), chunks)
-    elif name == EAGER:
+    _check_positive(devices, microbatches, chunks)
+    if name in SINGLE_CHUNK_SCHEDULES:
+        _check_single_chunk(name, chunks)
+        _check_enough_microbatches(name, devices, microbatches)
+        beats = _lockstep_supersteps(
+            SINGLE_CHUNK_SCHEDULES[name](devices, microbatches), chunks
+        )
+    elif name in INTERLEAVED_SCHEDULES:
+        _check_several_chunks(name, chunks)
+        _check_microbatch_multiple(name, devices, microbatches)
+        beats = _lockstep_supersteps(
+            INTERLEAVED_SCHEDULES[name](devices, microbatches, chunks), chunks
+        )
+    elif name == EAGER_1F1B:
         if chunks > 1:
-            _refuse_uneven(f"{name} with chunks", devices, microbatches)
-        beats = eager(devices, microbatches, chunks)
+            _check_microbatch_multiple(f"{name} with chunks", devices, microbatches)
+        beats = eager_1f1b(devices, microbatches, chunks)
     else:
-        raise _unknown(name)
-    return _table(name, beats, microbatches, chunks)
+        raise _unknown_schedule(name)
+    return _schedule_of(name, beats, microbatches, chunks)
 
 
 def forward_only(devices: int, microbatches: int, chunks: int = 1) -> SyncSchedule:
@@ -163,17 +173,21 @@ def forward_only(devices: int, microbatches: int, chunks: int = 1) -> SyncSchedu
     >>> forward_only(devices=4, microbatches=8).length
     11
     """
-    _refuse_none(devices, microbatches, chunks)
-    lists = orders.forwards(devices, microbatches, chunks)
-    return _table("forward", _played(lists, chunks), microbatches, chunks)
+    _check_positive(devices, microbatches, chunks)
+    lists = orders.forward_orders(devices, microbatches, chunks)
+    return _schedule_of(
+        "forward", _lockstep_supersteps(lists, chunks), microbatches, chunks
+    )
 
 
-def _played(lists: DeviceOrders, chunks: int) -> Supersteps:
+def _lockstep_supersteps(lists: DeviceOrders, chunks: int) -> Supersteps:
     stages = len(lists) * chunks
-    return beat_by_beat(play(lists, lambda work: needs(work, stages)))
+    return exchange_every_tick(
+        lockstep_ticks(lists, lambda work: dependencies(work, stages))
+    )
 
 
-def _table(
+def _schedule_of(
     name: str, beats: Supersteps, microbatches: int, chunks: int
 ) -> SyncSchedule:
     return SyncSchedule(
@@ -185,7 +199,7 @@ def _table(
     )
 
 
-def _refuse_none(devices: int, microbatches: int, chunks: int) -> None:
+def _check_positive(devices: int, microbatches: int, chunks: int) -> None:
     given = {"devices": devices, "microbatches": microbatches, "chunks": chunks}
     wrong = {key: value for key, value in given.items() if value < 1}
     if wrong:
@@ -197,7 +211,7 @@ def _refuse_none(devices: int, microbatches: int, chunks: int) -> None:
         )
 
 
-def _refuse_chunks(name: str, chunks: int) -> None:
+def _check_single_chunk(name: str, chunks: int) -> None:
     if chunks > 1:
         raise BadInput(
             f"the schedule {name} does not take chunks",
@@ -207,8 +221,8 @@ def _refuse_chunks(name: str, chunks: int) -> None:
         )
 
 
-def _refuse_few(name: str, devices: int, microbatches: int) -> None:
-    if name in FULL and microbatches < devices:
+def _check_enough_microbatches(name: str, devices: int, microbatches: int) -> None:
+    if name in FULL_PIPELINE_SCHEDULES and microbatches < devices:
         raise BadInput(
             f"too few microbatches for {name}",
             rule="microbatches is at least the number of devices: with fewer there are "
@@ -218,7 +232,7 @@ def _refuse_few(name: str, devices: int, microbatches: int) -> None:
         )
 
 
-def _refuse_one_chunk(name: str, chunks: int) -> None:
+def _check_several_chunks(name: str, chunks: int) -> None:
     if chunks == 1:
         raise BadInput(
             f"the schedule {name} has nothing to interleave",
@@ -228,7 +242,7 @@ def _refuse_one_chunk(name: str, chunks: int) -> None:
         )
 
 
-def _refuse_uneven(name: str, devices: int, microbatches: int) -> None:
+def _check_microbatch_multiple(name: str, devices: int, microbatches: int) -> None:
     if rest := microbatches % devices:
         below, above = microbatches - rest, microbatches - rest + devices
         near = [f"microbatches={n}" for n in (below, above) if n]
@@ -240,11 +254,11 @@ def _refuse_uneven(name: str, devices: int, microbatches: int) -> None:
         )
 
 
-def _unknown(name: str) -> BadInput:
-    near = did_you_mean(name, SCHEDULES)
+def _unknown_schedule(name: str) -> BadInput:
+    near = did_you_mean(name, SYNC_SCHEDULES)
     return BadInput(
         f"no schedule named {name}",
-        rule=f"one of {', '.join(SCHEDULES)}",
+        rule=f"one of {', '.join(SYNC_SCHEDULES)}",
         values=f"schedule={name}",
         remedy=f"did you mean {near}?" if near else "schedule=1f1b",
     )

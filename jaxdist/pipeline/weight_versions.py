@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxdist.pipeline.async_schedule import AsyncSchedule
-from jaxdist.pipeline.schedule_arrays import NOTHING
-from jaxdist.pipeline.stage_placement import side_by_side
+from jaxdist.pipeline.schedule_arrays import NO_ENTRY
+from jaxdist.pipeline.stage_placement import replicated_placement
 from jaxdist.pipeline.work_item import WorkItem
 
 
@@ -25,7 +25,7 @@ class VersionArrays:
     newest: np.ndarray
     """Row of the newest weights."""
     update: np.ndarray
-    """Row that new weights get at the tick's end; `NOTHING` where there are none."""
+    """Row that new weights get at the tick's end; `NO_ENTRY` where there are none."""
     begins: np.ndarray
     """1 where its work is the first backward pass of a round that it does; else 0."""
     last: np.ndarray
@@ -39,16 +39,16 @@ class VersionArrays:
         return {name: getattr(self, name) for name in names}
 
 
-def versions(stream: AsyncSchedule) -> VersionArrays:
+def version_arrays(stream: AsyncSchedule) -> VersionArrays:
     """Write down which weights a stream's devices read and write.
 
     >>> from jaxdist.pipeline.pipedream import pipedream
-    >>> versions(pipedream((1, 1, 1), 6)).rows
+    >>> version_arrays(pipedream((1, 1, 1), 6)).rows
     3
     """
-    places, rows = side_by_side(stream.replicas), _most(stream)
+    places, rows = replicated_placement(stream.replicas), _max_live_versions(stream)
     shape = stream.length, stream.devices
-    read, newest, update = (np.full(shape, NOTHING, np.int32) for _ in range(3))
+    read, newest, update = (np.full(shape, NO_ENTRY, np.int32) for _ in range(3))
     begins, last = np.zeros(shape, np.int32), np.zeros(stream.devices, np.int32)
     for device in range(stream.devices):
         (stage,) = places.stages_of(device)
@@ -75,7 +75,7 @@ def versions(stream: AsyncSchedule) -> VersionArrays:
     )
 
 
-def _most(stream: AsyncSchedule) -> int:
+def _max_live_versions(stream: AsyncSchedule) -> int:
     return max(stream.versions_held(stage) for stage in range(stream.stages))
 
 

@@ -12,7 +12,7 @@ class WorkItem:
 
     kind: WorkKind
     """`backward` is the gradient of the input, and that of the weights as well unless
-    the table has `weights` for it."""
+    the table has `weight_gradient` for it."""
     stage: int
     """Chunk of the network, in its order, from 0."""
     micro: int
@@ -35,7 +35,7 @@ Supersteps = tuple[Superstep, ...]
 """A table in its beats."""
 
 
-def beat_by_beat(ticks: Ticks) -> Supersteps:
+def exchange_every_tick(ticks: Ticks) -> Supersteps:
     """Return a table whose devices exchange what they made behind every tick."""
     return tuple((row,) for row in ticks)
 
@@ -50,19 +50,19 @@ def backward(stage: int, micro: int) -> WorkItem:
     return WorkItem(kind="backward", stage=stage, micro=micro)
 
 
-def weights(stage: int, micro: int) -> WorkItem:
+def weight_gradient(stage: int, micro: int) -> WorkItem:
     """Return the gradient of a stage's weights, where it has a tick of its own."""
     return WorkItem(kind="weights", stage=stage, micro=micro)
 
 
-def needs(work: WorkItem, stages: int) -> tuple[WorkItem, ...]:
+def dependencies(work: WorkItem, stages: int) -> tuple[WorkItem, ...]:
     """Return the work of earlier ticks that a work takes its inputs from.
 
     Args:
         work: the work that needs them.
         stages: number of stages of the network.
 
-    >>> [(w.kind, w.stage) for w in needs(backward(1, 0), 4)]
+    >>> [(w.kind, w.stage) for w in dependencies(backward(1, 0), 4)]
     [('forward', 1), ('backward', 2)]
     """
     stage, micro = work.stage, work.micro

@@ -6,20 +6,29 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.text.formatting import duration, size
-from jaxdist.oracle.collective_times import seconds, straight
-from jaxdist.oracle.compute_times import ComputeCostModel, stage_seconds, worked_in
-from jaxdist.oracle.link_groups import LinkGroup, group_of
-from jaxdist.oracle.overlap import CollectiveOverlap, hidings
-from jaxdist.oracle.predict import Prediction, moving, paced, packed
-from jaxdist.oracle.stage_transfers import late_in
+from jaxdist.core.text.formatting import format_duration, format_size
+from jaxdist.oracle.collective_times import alpha_beta_seconds, collective_seconds
+from jaxdist.oracle.compute_times import (
+    ComputeCostModel,
+    compute_layers,
+    stage_compute_times,
+)
+from jaxdist.oracle.link_groups import LinkGroup, link_group
+from jaxdist.oracle.overlap import CollectiveOverlap, collective_overlaps
+from jaxdist.oracle.predict import (
+    Prediction,
+    compression_seconds,
+    pipeline_time,
+    slowest_ledger,
+)
+from jaxdist.oracle.stage_transfers import superstep_skew
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
 from jaxdist.partition.traffic import PlannedCollective
-from jaxdist.pipeline.plan_schedule import timetable, turns
-from jaxdist.pipeline.stage_placement import places_of
+from jaxdist.pipeline.plan_schedule import device_work_counts, plan_schedule
+from jaxdist.pipeline.stage_placement import stage_placement
 
-_WHOLE: Final = 0.9995
+_FULL_SHARE: Final = 0.9995
 """Share of a kernel's seconds from which on it is said to be all of them."""
 
 
@@ -35,7 +44,7 @@ class ExplanationLine:
     """What comes of it: seconds, or bytes."""
 
 
-def seconds_of(
+def explain_seconds(
     case: StepDescription, cluster: Cluster, made: Prediction
 ) -> Iterator[ExplanationLine]:
     """Yield the terms of a step; the indented ones are parts of what follows them.
@@ -45,20 +54,20 @@ def seconds_of(
         cluster: the machines.
         made: what was predicted for it.
     """
-    yield from _blocks(case, cluster)
-    busiest = paced(case, cluster).device
-    yield from _ticks(case, cluster, made, busiest)
-    ledger = moving(case, cluster, busiest)
-    beside = hidings(case, cluster, ledger)
+    yield from _block_lines(case, cluster)
+    busiest = pipeline_time(case, cluster).device
+    yield from _compute_lines(case, cluster, made, busiest)
+    ledger = slowest_ledger(case, cluster, busiest)
+    beside = collective_overlaps(case, cluster, ledger)
     for term, took in made.terms_s.items():
         if ", " in term:
-            yield from _rows(ledger, term, cluster)
-            yield from (_hidden(one, term) for one in beside if term in one.moved)
+            yield from _collective_lines(ledger, term, cluster)
+            yield from (_overlap_line(one, term) for one in beside if term in one.moved)
             yield ExplanationLine(name=term, formula="all of these", value=took)
     if "packing" in made.terms_s:
-        yield _packing(case, cluster, made)
+        yield _compression_line(case, cluster, made)
     if "update" in made.terms_s:
-        yield _update(case, cluster, made)
+        yield _update_line(case, cluster, made)
     if "input" in made.terms_s:
         late = "samples / input rate of the hosts, less all of the above"
         yield ExplanationLine(name="input", formula=late, value=made.terms_s["input"])
@@ -67,10 +76,12 @@ def seconds_of(
 def bytes_of(made: Prediction) -> Iterator[ExplanationLine]:
     """Yield the terms of the memory of a device."""
     for term, held in made.memory.items():
-        yield ExplanationLine(name=term, formula=_KEPT.get(term, ""), value=held)
+        yield ExplanationLine(
+            name=term, formula=_MEMORY_FORMULAS.get(term, ""), value=held
+        )
 
 
-_KEPT = {
+_MEMORY_FORMULAS = {
     "parameters": "shapes of a device's shards",
     "statistics": "shapes of a device's shards",
     "optimizer": "shapes of a device's shards",
@@ -84,13 +95,13 @@ _KEPT = {
 }
 
 
-def _blocks(case: StepDescription, cluster: Cluster) -> Iterator[ExplanationLine]:
+def _block_lines(case: StepDescription, cluster: Cluster) -> Iterator[ExplanationLine]:
     """Yield what each block computes in one microbatch, on a device that has it."""
     device, dtype = cluster.device, case.dtype
     peak = device.peak(dtype).value
-    taken = turns(case.plan, case.microbatches)
+    taken = device_work_counts(case.plan, case.microbatches)
     for stage in range(max(1, len(case.stages))):
-        place = places_of(case.plan).of_stages[stage][0]
+        place = stage_placement(case.plan).of_stages[stage][0]
         worker = ComputeCostModel(
             case=case,
             device=device,
@@ -99,7 +110,7 @@ def _blocks(case: StepDescription, cluster: Cluster) -> Iterator[ExplanationLine
         )
         flops: defaultdict[str, float] = defaultdict(float)
         took: defaultdict[str, float] = defaultdict(float)
-        for layer in worked_in(case, stage):
+        for layer in compute_layers(case, stage):
             spent = worker.spent(layer)
             flops[layer.block] += worker.share(layer) * layer.flops
             took[layer.block] += spent.forward + spent.backward
@@ -114,29 +125,29 @@ def _blocks(case: StepDescription, cluster: Cluster) -> Iterator[ExplanationLine
             )
 
 
-def _ticks(
+def _compute_lines(
     case: StepDescription, cluster: Cluster, made: Prediction, busiest: int
 ) -> Iterator[ExplanationLine]:
     """Yield what the busiest device computes, and what it waits."""
     plan, late = case.plan, 1 + cluster.jitter.value
-    micro = turns(plan, case.microbatches)[busiest].micro
-    stages = stage_seconds(case, cluster.device)
-    own = places_of(plan).stages_of(busiest)
+    micro = device_work_counts(plan, case.microbatches)[busiest].micro
+    stages = stage_compute_times(case, cluster.device)
+    own = stage_placement(plan).stages_of(busiest)
     each = sum(stages[stage].forward + stages[stage].backward for stage in own)
     of = f"stage {', '.join(map(str, own))}" if len(stages) > 1 else "all blocks"
     took = made.terms_s["compute"]
     share = took / (micro * each * late)
-    rest = f" x {share:.3g} while others rest" if share < _WHOLE else ""
+    rest = f" x {share:.3g} while others rest" if share < _FULL_SHARE else ""
     yield ExplanationLine(
         name="compute",
-        formula=f"{micro} microbatches x {duration(each)} of {of} x {late:.3g} "
+        formula=f"{micro} microbatches x {format_duration(each)} of {of} x {late:.3g} "
         f"jitter{rest}",
         value=took,
     )
     if "bubble" in made.terms_s:
-        count = timetable(plan, case.microbatches).exchanges
-        skew = late_in(plan, cluster)
-        last = f" ({duration(skew)} more where several do)" if skew else ""
+        count = plan_schedule(plan, case.microbatches).exchanges
+        skew = superstep_skew(plan, cluster)
+        last = f" ({format_duration(skew)} more where several do)" if skew else ""
         yield ExplanationLine(
             name="bubble",
             formula=f"{count} beats of {plan.pipe.schedule}, each as long as who "
@@ -145,7 +156,9 @@ def _ticks(
         )
 
 
-def _rows(ledger: Ledger, term: str, cluster: Cluster) -> Iterator[ExplanationLine]:
+def _collective_lines(
+    ledger: Ledger, term: str, cluster: Cluster
+) -> Iterator[ExplanationLine]:
     """Yield the collectives of a term, by kind, with what a message and a byte take."""
     found: defaultdict[tuple[str, tuple[str, ...]], list[PlannedCollective]] = (
         defaultdict(list)
@@ -154,47 +167,53 @@ def _rows(ledger: Ledger, term: str, cluster: Cluster) -> Iterator[ExplanationLi
         if f"{row.what}, {' x '.join(row.axes)}" == term:
             found[row.kind, row.axes].append(row)
     for (kind, axes), rows in found.items():
-        group = group_of(cluster, ledger.plan.placed, axes)
-        took = sum(seconds(kind, row.payload, row.arrays, group) for row in rows)
-        formula = _priced(kind, rows, group, took)
+        group = link_group(cluster, ledger.plan.placed, axes)
+        took = sum(
+            collective_seconds(kind, row.payload, row.arrays, group) for row in rows
+        )
+        formula = _collective_formula(kind, rows, group, took)
         yield ExplanationLine(name=f"  {kind}", formula=formula, value=took)
 
 
-def _priced(
+def _collective_formula(
     kind: str, rows: Sequence[PlannedCollective], group: LinkGroup, took: float
 ) -> str:
     """Write the price of some collectives as start and bytes, and how far it bends."""
     arrays, payload = (sum(getattr(r, n) for r in rows) for n in ("arrays", "payload"))
-    start = straight(kind, 0, arrays, group)
-    whole = straight(kind, payload, arrays, group)
+    start = alpha_beta_seconds(kind, 0, arrays, group)
+    whole = alpha_beta_seconds(kind, payload, arrays, group)
     sent = (whole - start) * group.rate
     line = group.line(kind)
     bend = f", x {took / whole:.3g} for their sizes" if line and line.bend else ""
     return (
         f"{arrays} arrays: {round(start / group.alpha) if group.alpha else 0} messages "
-        f"x {duration(group.alpha)} + {size(round(sent))} sent of {size(payload)} / "
-        f"{size(round(group.rate))}/s over {group.level}, {group.size} devices{bend}"
+        f"x {format_duration(group.alpha)} + {format_size(round(sent))} sent of "
+        f"{format_size(payload)} / "
+        f"{format_size(round(group.rate))}/s over {group.level}, {group.size} "
+        f"devices{bend}"
     )
 
 
-def _hidden(one: CollectiveOverlap, term: str) -> ExplanationLine:
+def _overlap_line(one: CollectiveOverlap, term: str) -> ExplanationLine:
     """Write what of a term is hidden behind a pass: seconds that are taken off it."""
     whole, own = sum(one.moved.values()), one.moved[term]
     share = f" x {own / whole:.3g} of what moves" if len(one.moved) > 1 else ""
     return ExplanationLine(
         name=f"  behind the {one.behind} pass",
-        formula=f"less {one.overlap:.3g} overlap{share} x {duration(one.beside)} in "
-        f"which {duration(whole)} of collectives and {duration(one.computed)} of "
+        formula=f"less {one.overlap:.3g} overlap{share} x "
+        f"{format_duration(one.beside)} in "
+        f"which {format_duration(whole)} of collectives and "
+        f"{format_duration(one.computed)} of "
         "computing can go on at once, layer by layer",
         value=-one.by_term[term],
     )
 
 
-def _packing(
+def _compression_line(
     case: StepDescription, cluster: Cluster, made: Prediction
 ) -> ExplanationLine:
     known = cluster.device.packing
-    ledger = max(case.ledgers, key=lambda one: packed(one, cluster))
+    ledger = max(case.ledgers, key=lambda one: compression_seconds(one, cluster))
     count: Counter[str] = Counter()
     for row in ledger.rows:
         count[row.what] += row.packed if row.what in known else 0
@@ -207,7 +226,7 @@ def _packing(
     return ExplanationLine(name="packing", formula=" + ".join(each), value=took)
 
 
-def _update(
+def _update_line(
     case: StepDescription, cluster: Cluster, made: Prediction
 ) -> ExplanationLine:
     held = case.held.get("parameters", case.profile.parameter_bytes)
@@ -215,7 +234,7 @@ def _update(
     passes = made.terms_s["update"] * rate / held
     return ExplanationLine(
         name="update",
-        formula=f"{passes:.3g} passes x {size(held)} of parameters / "
-        f"{size(round(rate))}/s of memory",
+        formula=f"{passes:.3g} passes x {format_size(held)} of parameters / "
+        f"{format_size(round(rate))}/s of memory",
         value=made.terms_s["update"],
     )

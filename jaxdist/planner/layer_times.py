@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxdist.core.cluster.device import Device
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import LayerProfile, Profile
-from jaxdist.core.text.formatting import size
+from jaxdist.core.text.formatting import format_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,19 +20,19 @@ class LayerTimeModel:
     """Forward and backward pass of a layer on the batch of its profile."""
 
 
-def at_rate(rate: float) -> LayerTimeModel:
+def constant_rate_model(rate: float) -> LayerTimeModel:
     """Return a device that does all FLOPs at one rate.
 
     Args:
         rate: FLOP/s.
     """
     return LayerTimeModel(
-        origin=f"FLOPs at {size(rate, 'FLOP/s')}",
+        origin=f"FLOPs at {format_size(rate, 'FLOP/s')}",
         seconds=lambda row: (row.flops_forward / rate, row.flops_backward / rate),
     )
 
 
-def on_device(device: Device, profile: Profile) -> LayerTimeModel:
+def device_time_model(device: Device, profile: Profile) -> LayerTimeModel:
     """Return a device of a cluster, as the oracle predicts it.
 
     Args:
@@ -47,7 +47,7 @@ def on_device(device: Device, profile: Profile) -> LayerTimeModel:
 
     plan = Plan()
     ledger = Ledger(plan=plan, rows=())
-    dtype = _dtype(profile)
+    dtype = _profile_dtype(profile)
     case = StepDescription(profile=profile, plan=plan, ledgers=(ledger,), dtype=dtype)
     worker = ComputeCostModel(case=case, device=device, ledger=ledger, microbatches=1)
 
@@ -60,7 +60,7 @@ def on_device(device: Device, profile: Profile) -> LayerTimeModel:
     )
 
 
-def _dtype(profile: Profile) -> str:
+def _profile_dtype(profile: Profile) -> str:
     """Return the number format of the inputs; of tokens and the like float32."""
     named = (re.match(r"(b?float\d+)", text) for text in profile.inputs)
     return next((found[1] for found in named if found), "float32")

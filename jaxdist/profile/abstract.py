@@ -28,14 +28,14 @@ class _Streams(nnx.Rngs):
     default: Any
 
 
-def one_key() -> nnx.Rngs:
+def constant_rngs() -> nnx.Rngs:
     """Return streams that all give one key, for networks on shapes alone."""
     rngs = _Streams(0)
     rngs.default = ConstantKeyStream(0, tag="default")
     return rngs
 
 
-def abstract(
+def build_abstract_network(
     make: Callable[..., nnx.Module], precision: Precision = "float32"
 ) -> nnx.Module:
     """Build a network on shapes alone.
@@ -51,7 +51,7 @@ def abstract(
         return x.astype(full) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
     def build() -> nnx.Module:
-        network = make(dtype=narrow, rngs=one_key())
+        network = make(dtype=narrow, rngs=constant_rngs())
         nnx.update(network, jax.tree.map(cast, nnx.state(network)))
         return network
 

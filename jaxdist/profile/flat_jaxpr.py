@@ -15,10 +15,10 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 ArrayId = tuple[int, int]
 """An array: the number of the operation that makes it, and which of its results."""
 
-LOOPS: Final = ("scan", "while", "cond")
-_SAME: Final = ("name", "stop_gradient", "pvary", "sharding_constraint")
-_CALLS: Final = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-_NOT_CALLS: Final = (
+CONTROL_FLOW: Final = ("scan", "while", "cond")
+_IDENTITY_OPS: Final = ("name", "stop_gradient", "pvary", "sharding_constraint")
+_CALL_PARAMS: Final = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+_REDUCER_OPS: Final = (
     "reduce",
     "reduce_window",
     "scatter",
@@ -78,7 +78,7 @@ class FlatProgram:
         return len(self.ops) - 1
 
 
-def flattened(jaxpr: Jaxpr) -> FlatProgram:
+def flatten_jaxpr(jaxpr: Jaxpr) -> FlatProgram:
     """Flatten a traced program.
 
     Args:
@@ -116,15 +116,15 @@ class _Flattener:
     def _done(self, eqn: JaxprEqn, ins: list[ArrayId]) -> Sequence[ArrayId]:
         """Add an operation and return its results."""
         name, outs = eqn.primitive.name, [v.aval for v in eqn.outvars]
-        if name in _SAME or name == "optimization_barrier":
+        if name in _IDENTITY_OPS or name == "optimization_barrier":
             return ins
-        if name in LOOPS:
-            inner = tuple(flattened(_open(one)) for one in _bodies(eqn))
+        if name in CONTROL_FLOW:
+            inner = tuple(flatten_jaxpr(_unwrap_jaxpr(one)) for one in _bodies(eqn))
             return self._new(name, ins, outs, eqn.params, inner)
-        called = next((eqn.params[k] for k in _CALLS if k in eqn.params), None)
-        if called is None or name in _NOT_CALLS:
+        called = next((eqn.params[k] for k in _CALL_PARAMS if k in eqn.params), None)
+        if called is None or name in _REDUCER_OPS:
             return self._once(name, ins, outs, eqn.params)
-        body = _open(called)
+        body = _unwrap_jaxpr(called)
         env = {v: self._new("const", [], [v.aval])[0] for v in body.constvars}
         return self._inlined(body, env | dict(zip(body.invars, ins, strict=True)))
 
@@ -133,7 +133,9 @@ class _Flattener:
     ) -> list[ArrayId]:
         """Add an operation, or return the one that is the same."""
         settings = tuple(
-            (key, _named(params[key])) for key in sorted(params) if key != "sharding"
+            (key, _param_key(params[key]))
+            for key in sorted(params)
+            if key != "sharding"
         )
         same = name, tuple(ins), settings, tuple(map(str, outs))
         if same in self.known:
@@ -152,7 +154,7 @@ class _Flattener:
         params: Mapping[str, Any] | None = None,
         inner: tuple[FlatProgram, ...] = (),
     ) -> list[ArrayId]:
-        made = tuple(map(_array, outs))
+        made = tuple(map(_array_type, outs))
         op = FlatOp(name=name, ins=ins, outs=made, params=params or {}, inner=inner)
         self.ops.append(op)
         return [(len(self.ops) - 1, k) for k in range(len(made))]
@@ -164,18 +166,18 @@ def _bodies(eqn: JaxprEqn) -> list[Any]:
     return [eqn.params["jaxpr" if eqn.primitive.name == "scan" else "body_jaxpr"]]
 
 
-def _open(program: Any) -> Jaxpr:
+def _unwrap_jaxpr(program: Any) -> Jaxpr:
     found: Jaxpr = program.jaxpr if isinstance(program, ClosedJaxpr) else program
     return found
 
 
-def _named(setting: Any) -> Any:
+def _param_key(setting: Any) -> Any:
     """Return a setting in words, or, of one that has none, which object it is."""
     words = repr(setting)
     return id(setting) if "0x" in words or len(words) > 400 else words
 
 
-def _array(aval: Any) -> ArrayType:
+def _array_type(aval: Any) -> ArrayType:
     shape = tuple(aval.shape)
     size = 1
     for dim in shape:

@@ -65,7 +65,7 @@ def valid_taps(
 def _dot(eqn: JaxprEqn) -> int:
     (contracted, _), _ = eqn.params["dimension_numbers"]
     shape = _shape(eqn.invars[0])
-    return 2 * _out(eqn) * math.prod(shape[d] for d in contracted)
+    return 2 * _output_elements(eqn) * math.prod(shape[d] for d in contracted)
 
 
 def _conv(eqn: JaxprEqn) -> int:
@@ -88,43 +88,43 @@ def _conv(eqn: JaxprEqn) -> int:
     return 2 * samples * features_out * features_in * meetings
 
 
-def _each(eqn: JaxprEqn, cost: int = 1) -> int:
-    return cost * _out(eqn)
+def _elementwise(eqn: JaxprEqn, cost: int = 1) -> int:
+    return cost * _output_elements(eqn)
 
 
 def _cast(eqn: JaxprEqn) -> int:
     before: Any = eqn.invars[0].aval
     after: Any = eqn.outvars[0].aval
-    return 0 if before.dtype == after.dtype else _out(eqn)
+    return 0 if before.dtype == after.dtype else _output_elements(eqn)
 
 
 def _power(eqn: JaxprEqn) -> int:
     """Count repeated squaring, and a division where the exponent is negative."""
     n = abs(eqn.params["y"])
     squarings, factors = max(n.bit_length() - 1, 0), max(n.bit_count() - 1, 0)
-    return (squarings + factors + (eqn.params["y"] < 0)) * _out(eqn)
+    return (squarings + factors + (eqn.params["y"] < 0)) * _output_elements(eqn)
 
 
 def _reduce(eqn: JaxprEqn, cost: int = 1) -> int:
-    return cost * (_in(eqn) - _out(eqn))
+    return cost * (_input_elements(eqn) - _output_elements(eqn))
 
 
 def _window(eqn: JaxprEqn) -> int:
-    return _out(eqn) * (math.prod(eqn.params["window_dimensions"]) - 1)
+    return _output_elements(eqn) * (math.prod(eqn.params["window_dimensions"]) - 1)
 
 
-def _unpool(eqn: JaxprEqn) -> int:
+def _select_and_scatter(eqn: JaxprEqn) -> int:
     """Count the search for each window's maximum, and adding its gradient there."""
-    return _in(eqn) * math.prod(eqn.params["window_dimensions"])
+    return _input_elements(eqn) * math.prod(eqn.params["window_dimensions"])
 
 
-def _running(eqn: JaxprEqn) -> int:
+def _cumulative(eqn: JaxprEqn) -> int:
     """Count a running sum as XLA writes it: a window over the whole dim."""
-    return _out(eqn) * (_shape(eqn.outvars[0])[eqn.params["axis"]] - 1)
+    return _output_elements(eqn) * (_shape(eqn.outvars[0])[eqn.params["axis"]] - 1)
 
 
 def _sort(eqn: JaxprEqn) -> int:
-    return _out(eqn) * math.ceil(math.log2(max(_out(eqn), 1)))
+    return _output_elements(eqn) * math.ceil(math.log2(max(_output_elements(eqn), 1)))
 
 
 def _scatter(eqn: JaxprEqn) -> int:
@@ -135,15 +135,15 @@ def _shape(var: Any) -> tuple[int, ...]:
     return tuple(var.aval.shape)
 
 
-def _in(eqn: JaxprEqn) -> int:
+def _input_elements(eqn: JaxprEqn) -> int:
     return math.prod(_shape(eqn.invars[0]))
 
 
-def _out(eqn: JaxprEqn) -> int:
+def _output_elements(eqn: JaxprEqn) -> int:
     return math.prod(_shape(eqn.outvars[0]))
 
 
-_ONE: Final = frozenset(
+_ELEMENTWISE: Final = frozenset(
     (
         *("abs", "add", "add_any", "and", "ceil", "clamp", "clz", "div", "eq", "exp2"),
         *("floor", "ge", "gt", "is_finite", "le", "lt", "max", "min", "mul", "ne"),
@@ -156,7 +156,7 @@ _ONE: Final = frozenset(
 
 _REDUCTIONS: Final = ("sum", "max", "min", "prod", "and", "or", "xor")
 
-_SEVERAL: Final = {
+_ELEMENTWISE_COSTS: Final = {
     "asin": 5,
     "cosh": 3,
     "erf_inv": 37,
@@ -173,17 +173,22 @@ _SEVERAL: Final = {
 """Primitives that XLA spells out in several instructions; measured, jax 0.10."""
 
 _RULES: Final[dict[str, FlopRule]] = {
-    **dict.fromkeys(_ONE, _each),
-    **{name: partial(_each, cost=cost) for name, cost in _SEVERAL.items()},
+    **dict.fromkeys(_ELEMENTWISE, _elementwise),
+    **{
+        name: partial(_elementwise, cost=cost)
+        for name, cost in _ELEMENTWISE_COSTS.items()
+    },
     **{f"reduce_{name}": _reduce for name in _REDUCTIONS},
     **dict.fromkeys(("argmax", "argmin"), partial(_reduce, cost=9)),
     **{f"reduce_window{name}": _window for name in ("", "_sum", "_max", "_min")},
-    **{f"cum{name}": _running for name in ("sum", "prod", "max", "min", "logsumexp")},
+    **{
+        f"cum{name}": _cumulative for name in ("sum", "prod", "max", "min", "logsumexp")
+    },
     **{f"scatter-{name}": _scatter for name in ("add", "mul", "min", "max")},
     "conv_general_dilated": _conv,
     "convert_element_type": _cast,
     "dot_general": _dot,
     "integer_pow": _power,
-    "select_and_scatter_add": _unpool,
+    "select_and_scatter_add": _select_and_scatter,
     "sort": _sort,
 }

@@ -8,9 +8,9 @@ from typing import Any
 
 from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
-from jaxdist.core.array_tags import INNER, MADE
+from jaxdist.core.array_tags import INNER_ACTIVATION, LAYER_OUTPUT
 from jaxdist.profile.flops import count_flops, has_rule
-from jaxdist.profile.repeated_blocks import RepeatedBlocks, renamed
+from jaxdist.profile.repeated_blocks import RepeatedBlocks, replace_prefix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +32,12 @@ class ScopedOp:
     @property
     def made_bytes(self) -> int:
         """Bytes of the activation that a layer made here, over all trips; mostly 0."""
-        return self._named_bytes(MADE)
+        return self._named_bytes(LAYER_OUTPUT)
 
     @property
     def inner_bytes(self) -> int:
         """Bytes of an array inside of a layer that its backward pass reads."""
-        return self._named_bytes(INNER)
+        return self._named_bytes(INNER_ACTIVATION)
 
     def _named_bytes(self, name: str) -> int:
         if self.eqn.primitive.name != "name" or self.eqn.params["name"] != name:
@@ -51,7 +51,7 @@ def scan_length(eqn: JaxprEqn) -> int:
     return eqn.params["length"] if eqn.primitive.name == "scan" else 1
 
 
-def walk(
+def walk_jaxpr(
     jaxpr: Jaxpr,
     scopes: tuple[str, ...] = (),
     trips: int = 1,
@@ -70,7 +70,7 @@ def walk(
         times: how often the programs inside an operation run.
     """
     for eqn in jaxpr.eqns:
-        here = (*scopes, *_words(str(eqn.source_info.name_stack)))
+        here = (*scopes, *_split_scopes(str(eqn.source_info.name_stack)))
         inner = [] if has_rule(eqn) else list(jaxprs_in_params(eqn.params))
         if not inner:
             yield ScopedOp(eqn=eqn, scopes=here, trips=trips)
@@ -78,12 +78,12 @@ def walk(
         if eqn.primitive.name == "cond":
             inner = [max(inner, key=program_flops)]
         for one in inner:
-            yield from walk(one, here, trips * times(eqn), times)
+            yield from walk_jaxpr(one, here, trips * times(eqn), times)
 
 
 def program_flops(jaxpr: Jaxpr) -> int:
     """Sum the FLOPs of a program."""
-    return sum(use.flops for use in walk(jaxpr))
+    return sum(use.flops for use in walk_jaxpr(jaxpr))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ def sum_by_layer(
         alike: blocks that are not in the program since others are as they are.
     """
     found: dict[tuple[str, str], _LayerTotal] = {}
-    for use in walk(jaxpr):
+    for use in walk_jaxpr(jaxpr):
         block = next((s for s in use.scopes if s in blocks), "")
         owner = next((s for s in reversed(use.scopes) if s in layers), block)
         own = found.setdefault((block, owner), _LayerTotal(owner=owner))
@@ -138,7 +138,7 @@ def sum_by_layer(
     whole = alike or RepeatedBlocks()
     each = [(block, own) for (block, _), own in found.items()]
     for block, read, own in whole.spread(each):
-        owner = renamed(own.owner, read, block)
+        owner = replace_prefix(own.owner, read, block)
         sums.flops[owner] += own.flops
         sums.made_bytes[owner] += own.made_bytes
         sums.inner_bytes[owner] += own.inner_bytes
@@ -146,10 +146,10 @@ def sum_by_layer(
     return sums
 
 
-def _words(stack: str) -> list[str]:
+def _split_scopes(stack: str) -> list[str]:
     """Split a name stack into its scopes.
 
-    >>> _words("transpose(jvp(block1))/block1.conv1")
+    >>> _split_scopes("transpose(jvp(block1))/block1.conv1")
     ['transpose', 'jvp', 'block1', 'block1.conv1']
     """
     return [word for word in re.split(r"[/()]", stack) if word]

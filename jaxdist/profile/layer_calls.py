@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from jaxdist.profile.repeated_blocks import RepeatedBlocks, renamed
+from jaxdist.profile.repeated_blocks import RepeatedBlocks, replace_prefix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ NetworkHook = Callable[[nnx.Module], None]
 FunctionWrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def read_calls(
+def trace_calls(
     graph: nnx.GraphDef[nnx.Module],
     state: Sequence[Any],
     *inputs: jax.ShapeDtypeStruct,
@@ -87,17 +87,17 @@ def read_calls(
             type(network), deterministic=False, raise_if_not_found=False
         )
         prepare(network)
-        for path, layer in _leaves(network):
-            _record(layer, path, calls, read, lambda: blocks.append(here[0]))
+        for path, layer in _leaf_modules(network):
+            _record_calls(layer, path, calls, read, lambda: blocks.append(here[0]))
         return network(*arrays)
 
     jax.eval_shape(within(run), state, *inputs)
     if alike is None or not alike.models:
         return tuple(calls)
-    return tuple(_every(alike, blocks, calls))
+    return tuple(_expand_calls(alike, blocks, calls))
 
 
-def _every(
+def _expand_calls(
     alike: RepeatedBlocks, blocks: list[str], calls: list[LayerCall]
 ) -> Iterator[LayerCall]:
     """Yield the calls of all blocks, from those of the blocks that were read.
@@ -114,20 +114,20 @@ def _every(
             for call in each:
                 near = call.reads >= before
                 reads = made - start + call.reads if near else places[call.reads]
-                path = renamed(call.path, block, name)
+                path = replace_prefix(call.path, block, name)
                 yield replace(call, path=path, reads=reads)
             made += len(each)
         before = start
 
 
-def _leaves(network: nnx.Module) -> list[tuple[str, nnx.Module]]:
+def _leaf_modules(network: nnx.Module) -> list[tuple[str, nnx.Module]]:
     """List the modules that hold no other, by path."""
     every = [(path, layer) for path, layer in nnx.iter_modules(network) if path]
     holders = {path[:-1] for path, _ in every}
     return [(".".join(map(str, p)), m) for p, m in every if p not in holders]
 
 
-def _record(
+def _record_calls(
     layer: nnx.Module,
     path: str,
     calls: list[LayerCall],
@@ -164,6 +164,6 @@ def _record(
     object.__setattr__(layer, "__class__", own)
 
 
-def of_kind(calls: Sequence[LayerCall], kind: type) -> list[LayerCall]:
+def calls_of_type(calls: Sequence[LayerCall], kind: type) -> list[LayerCall]:
     """Keep the calls of one kind of layer."""
     return [call for call in calls if isinstance(call.layer, kind)]

@@ -10,14 +10,14 @@ from flax import nnx
 
 from jaxdist.core.profile import BlockProfile, LayerProfile, Profile
 from jaxdist.profile.jaxpr_walk import LayerTotals, sum_by_layer
-from jaxdist.profile.repeated_blocks import RepeatedBlocks, alike_of
-from jaxdist.profile.scopes import modules
-from jaxdist.profile.trace import NetworkHook, trace
+from jaxdist.profile.repeated_blocks import RepeatedBlocks, find_repeated_blocks
+from jaxdist.profile.scopes import modules_by_path
+from jaxdist.profile.trace import NetworkHook, trace_network
 
-NO_CHAIN: Final = "none: the network has no chain() of named blocks"
+NO_CHAIN_NOTE: Final = "none: the network has no chain() of named blocks"
 """What is said of a network that cannot be cut."""
 
-NO_MODULES: Final = "none: a block of chain() is no module of the network"
+NO_MODULES_NOTE: Final = "none: a block of chain() is no module of the network"
 """The same of a chain of plain functions."""
 
 
@@ -48,7 +48,7 @@ class NetworkStructure:
         return next(held, "")
 
 
-def read_profile(
+def profile_network(
     network: nnx.Module,
     inputs: Sequence[jax.ShapeDtypeStruct],
     *,
@@ -72,9 +72,11 @@ def read_profile(
     Raises:
         ValueError: a layer returns nothing, because its input is too small.
     """
-    same = alike_of(network, inputs, prepare) if alike is None else alike
-    anatomy = dissect(network)
-    traced = trace(same.short(network) if same.models else network, inputs, prepare)
+    same = find_repeated_blocks(network, inputs, prepare) if alike is None else alike
+    anatomy = inspect_network(network)
+    traced = trace_network(
+        same.short(network) if same.models else network, inputs, prepare
+    )
     for path, size in traced.returned.items():
         if not size:
             raise ValueError(f"{path} returns nothing: its input is too small")
@@ -88,14 +90,14 @@ def read_profile(
         inputs=tuple(f"{x.dtype}{list(x.shape)}".replace(" ", "") for x in inputs),
         batch=inputs[0].shape[0],
         layers=layers,
-        blocks=_blocks(anatomy, layers, _every(same, traced.returned)),
+        blocks=_blocks(anatomy, layers, _expand_returned(same, traced.returned)),
         note=anatomy.note,
     )
 
 
-def dissect(network: nnx.Module) -> NetworkStructure:
+def inspect_network(network: nnx.Module) -> NetworkStructure:
     """List a network's modules, blocks and arrays."""
-    found = modules(network)
+    found = modules_by_path(network)
     chain, note = _chain(network, found)
     params = list(_arrays(network, nnx.Param, found))
     return NetworkStructure(
@@ -104,9 +106,9 @@ def dissect(network: nnx.Module) -> NetworkStructure:
         chain=chain,
         note=note,
         weights={p: x.shape for p, x in sorted(params, key=lambda each: each[1].size)},
-        params=_sum((path, x.size) for path, x in params),
-        param_bytes=_sum((path, _bytes(x)) for path, x in params),
-        state_bytes=_sum(
+        params=_sum_by_path((path, x.size) for path, x in params),
+        param_bytes=_sum_by_path((path, _bytes(x)) for path, x in params),
+        state_bytes=_sum_by_path(
             (path, _bytes(x)) for path, x in _arrays(network, nnx.BatchStat, found)
         ),
     )
@@ -115,10 +117,10 @@ def dissect(network: nnx.Module) -> NetworkStructure:
 def _chain(network: Any, found: Mapping[str, nnx.Module]) -> tuple[dict[str, str], str]:
     """Find the blocks between which the network may be cut."""
     if not hasattr(network, "chain"):
-        return {}, NO_CHAIN
+        return {}, NO_CHAIN_NOTE
     paths = {id(module): path for path, module in found.items()}
     blocks = {name: paths.get(id(block), "") for name, block in network.chain()}
-    return (blocks, "") if all(blocks.values()) else ({}, NO_MODULES)
+    return (blocks, "") if all(blocks.values()) else ({}, NO_MODULES_NOTE)
 
 
 def _arrays(
@@ -152,15 +154,17 @@ def _layers(
         )
         for path in order
     )
-    return tuple(row for row in rows if _is_something(row))
+    return tuple(row for row in rows if _is_nonempty(row))
 
 
-def _is_something(row: LayerProfile) -> bool:
+def _is_nonempty(row: LayerProfile) -> bool:
     held = row.parameters or row.state_bytes
     return bool(held or row.flops or row.output_bytes)
 
 
-def _every(alike: RepeatedBlocks, returned: Mapping[str, int]) -> dict[str, int]:
+def _expand_returned(
+    alike: RepeatedBlocks, returned: Mapping[str, int]
+) -> dict[str, int]:
     """Return the bytes that blocks return, those of blocks that were not read too."""
     each = [(name, returned[name]) for name in alike.kept if name in returned]
     every = {name: size for name, _, size in alike.spread(each)}
@@ -175,7 +179,7 @@ def _blocks(
     """Sum the layers of each block; all but the last may be cut after."""
     names = tuple(anatomy.chain)
     return tuple(
-        _block(
+        _sum_block(
             BlockProfile(
                 name=name,
                 kind=anatomy.kinds[path],
@@ -189,7 +193,7 @@ def _blocks(
     )
 
 
-def _block(block: BlockProfile, layers: Sequence[LayerProfile]) -> BlockProfile:
+def _sum_block(block: BlockProfile, layers: Sequence[LayerProfile]) -> BlockProfile:
     """Fill a block with the sums of its layers."""
     sums = (
         "parameters",
@@ -203,7 +207,7 @@ def _block(block: BlockProfile, layers: Sequence[LayerProfile]) -> BlockProfile:
     return replace(block, **totals)
 
 
-def _sum(pairs: Iterable[tuple[str, int]]) -> Counter[str]:
+def _sum_by_path(pairs: Iterable[tuple[str, int]]) -> Counter[str]:
     total: Counter[str] = Counter()
     for path, number in pairs:
         total[path] += int(number)

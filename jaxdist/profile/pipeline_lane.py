@@ -8,12 +8,12 @@ from jaxdist.profile.instruction_term import InstructionLabel
 from jaxdist.profile.xplane import TraceSpan
 
 
-def length(run: Sequence[TraceSpan]) -> float:
+def run_duration_ns(run: Sequence[TraceSpan]) -> float:
     """Return the nanoseconds of a step."""
     return max(span.end for span in run) - min(span.start for span in run)
 
 
-def lane(
+def pipeline_lane(
     run: Sequence[TraceSpan], parts: Mapping[str, InstructionLabel]
 ) -> tuple[StageTiming, ...]:
     """Return the work for stages in a step, none where there are no stages.
@@ -24,7 +24,7 @@ def lane(
     """
     begin, times = min(span.start for span in run), Counter[tuple[str, int]]()
     cells = []
-    for work, start, end in _worked(run, parts):
+    for work, start, end in _work_intervals(run, parts):
         cells.append(
             StageTiming(
                 kind=work[0],
@@ -38,7 +38,7 @@ def lane(
     return tuple(cells)
 
 
-def _worked(
+def _work_intervals(
     run: Sequence[TraceSpan], parts: Mapping[str, InstructionLabel]
 ) -> Iterator[tuple[tuple[str, int], float, float]]:
     """Yield each work with its ends: between two of them something is handed on."""

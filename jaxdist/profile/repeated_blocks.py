@@ -18,7 +18,7 @@ from flax import nnx
 ValueT = TypeVar("ValueT")
 NameCallback = Callable[[str], None]
 
-_LEAST: Final = 4
+_MIN_RUN: Final = 4
 """Blocks of a run that is worth it: three are read in any case."""
 
 
@@ -137,17 +137,17 @@ class RepeatedBlocks:
                 yield from ((name, read, what) for what in each)
 
 
-def renamed(path: str, old: str, new: str, sep: str = ".") -> str:
+def replace_prefix(path: str, old: str, new: str, sep: str = ".") -> str:
     """Return a path inside a block as one inside another; others stay.
 
-    >>> renamed("b1.conv", "b1", "b2"), renamed("b10.conv", "b1", "b2")
+    >>> replace_prefix("b1.conv", "b1", "b2"), replace_prefix("b10.conv", "b1", "b2")
     ('b2.conv', 'b10.conv')
     """
     inside = path == old or path.startswith(old + sep)
     return new + path[len(old) :] if inside else path
 
 
-def alike_of(
+def find_repeated_blocks(
     network: nnx.Module,
     inputs: Sequence[jax.ShapeDtypeStruct],
     prepare: Callable[[nnx.Module], None] = lambda network: None,
@@ -159,10 +159,10 @@ def alike_of(
         inputs: shapes and dtypes of what it is called on, the batch first.
         prepare: called on the traced network before it runs.
     """
-    supposed = same_arrays(network)
+    supposed = find_equal_blocks(network)
     if not supposed.models:
         return supposed
-    shapes = _shapes(supposed, network, inputs, prepare)
+    shapes = _output_shapes(supposed, network, inputs, prepare)
     places = {name: place for place, name in enumerate(supposed.kept)}
 
     def keeps(model: str) -> bool:
@@ -177,7 +177,7 @@ def alike_of(
     return replace(supposed, models=sure)
 
 
-def same_arrays(network: nnx.Module) -> RepeatedBlocks:
+def find_equal_blocks(network: nnx.Module) -> RepeatedBlocks:
     """Find the blocks that have the same modules and arrays, whatever they are given.
 
     Args:
@@ -201,31 +201,33 @@ def _runs(network: Any) -> list[list[str]]:
         for name, block in chain
     ):
         return []
-    held = {name: _variables(block) for name, block in chain}
+    held = {name: _variable_ids(block) for name, block in chain}
     users: dict[int, int] = {}
     for ids in held.values():
         users |= {each: users.get(each, 0) + 1 for each in ids}
     keys = {
-        name: _form(block) if all(users[i] == 1 for i in held[name]) else name
+        name: _block_structure(block)
+        if all(users[i] == 1 for i in held[name])
+        else name
         for name, block in chain
     }
     runs = [list(own) for _, own in groupby(keys, key=lambda name: keys[name])]
-    return [run for run in runs if len(run) >= _LEAST]
+    return [run for run in runs if len(run) >= _MIN_RUN]
 
 
-def _variables(block: nnx.Module) -> set[int]:
+def _variable_ids(block: nnx.Module) -> set[int]:
     nodes = (node for _, node in nnx.iter_graph(block))
     return {id(node) for node in nodes if isinstance(node, nnx.Variable)}
 
 
-def _form(block: nnx.Module) -> Any:
+def _block_structure(block: nnx.Module) -> Any:
     """Return what two blocks that are the same have in common."""
     graph, state = nnx.split(block)
     leaves = jax.tree.leaves_with_path(state)
     return graph, tuple((path, x.shape, x.dtype) for path, x in leaves)
 
 
-def _shapes(
+def _output_shapes(
     supposed: RepeatedBlocks,
     network: nnx.Module,
     inputs: Sequence[jax.ShapeDtypeStruct],
@@ -240,7 +242,7 @@ def _shapes(
         traced.train()
         prepare(traced)
         for name in supposed.kept:
-            _noting(getattr(traced, name), name, found)
+            _record_output_shape(getattr(traced, name), name, found)
         traced(*arrays)
 
     try:
@@ -251,7 +253,7 @@ def _shapes(
     return found if tuple(found) == supposed.kept else {}
 
 
-def _noting(block: nnx.Module, name: str, found: dict[str, Any]) -> None:
+def _record_output_shape(block: nnx.Module, name: str, found: dict[str, Any]) -> None:
     """Make a block note the shapes that it returns."""
     kind: Any = type(block)
 

@@ -6,16 +6,16 @@ import jax
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from jaxdist.core.array_tags import MADE
+from jaxdist.core.array_tags import LAYER_OUTPUT
 
 
-def modules(network: nnx.Module) -> dict[str, nnx.Module]:
+def modules_by_path(network: nnx.Module) -> dict[str, nnx.Module]:
     """List the modules inside a network by path."""
     every = ((".".join(map(str, p)), m) for p, m in nnx.iter_modules(network) if p)
     return dict(every)
 
 
-def open_scopes(network: nnx.Module, returned: dict[str, int]) -> None:
+def add_layer_scopes(network: nnx.Module, returned: dict[str, int]) -> None:
     """Make every call of a module open a scope of its path, and name what it makes.
 
     Args:
@@ -23,12 +23,12 @@ def open_scopes(network: nnx.Module, returned: dict[str, int]) -> None:
         returned: is filled with the bytes each module returns, as it is called.
     """
     seen: list[Any] = []  # arrays, not their ids: an id may be used again
-    for path, module in modules(network).items():
+    for path, module in modules_by_path(network).items():
         if callable(module):
-            _scope(module, path, returned, seen)
+            _wrap_in_scope(module, path, returned, seen)
 
 
-def _scope(
+def _wrap_in_scope(
     module: nnx.Module, path: str, returned: dict[str, int], seen: list[Any]
 ) -> None:
     """Give this one module a class of its own: Python looks `__call__` up there."""
@@ -38,7 +38,7 @@ def _scope(
         seen.extend(jax.tree.leaves((args, kwargs)))
         with jax.named_scope(path):
             y = kind.__call__(self, *args, **kwargs)
-            y = jax.tree.map(lambda leaf: _named(leaf, seen), y)
+            y = jax.tree.map(lambda leaf: _tag_output(leaf, seen), y)
         arrays = [leaf for leaf in jax.tree.leaves(y) if isinstance(leaf, jax.Array)]
         returned[path] = sum(leaf.size * leaf.dtype.itemsize for leaf in arrays)
         return y
@@ -47,10 +47,10 @@ def _scope(
     object.__setattr__(module, "__class__", own)
 
 
-def _named(leaf: Any, seen: list[Any]) -> Any:
+def _tag_output(leaf: Any, seen: list[Any]) -> Any:
     """Name an array that is new: not an input, nor what a layer inside returned."""
     if not isinstance(leaf, jax.Array) or any(leaf is old for old in seen):
         return leaf
-    named = checkpoint_name(leaf, MADE)
+    named = checkpoint_name(leaf, LAYER_OUTPUT)
     seen.append(named)
     return named

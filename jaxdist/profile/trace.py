@@ -10,7 +10,7 @@ from flax import nnx
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jax.interpreters import partial_eval
 
-from jaxdist.profile.scopes import open_scopes
+from jaxdist.profile.scopes import add_layer_scopes
 
 NetworkHook = Callable[[nnx.Module], None]
 """Called on the traced network before it runs, to bind noise to it."""
@@ -28,7 +28,7 @@ class NetworkTrace:
     """Bytes that each module returns, by path."""
 
 
-def trace(
+def trace_network(
     network: nnx.Module, inputs: Sequence[jax.ShapeDtypeStruct], prepare: NetworkHook
 ) -> NetworkTrace:
     """Trace a network with a scope around every module.
@@ -42,12 +42,12 @@ def trace(
 
     def scoped(traced: nnx.Module) -> None:
         prepare(traced)
-        open_scopes(traced, returned)
+        add_layer_scopes(traced, returned)
 
     run, state = as_function(network, scoped)
     return NetworkTrace(
-        forward=live(run, *state, *inputs),
-        both=live(with_gradient(run), *state, *inputs),
+        forward=trace_pruned(run, *state, *inputs),
+        both=trace_pruned(with_gradient(run), *state, *inputs),
         returned=returned,
     )
 
@@ -87,34 +87,34 @@ def with_gradient(run: Callable[..., Any]) -> Callable[..., Any]:
     return both
 
 
-def live(function: Callable[..., Any], *shapes: Any) -> Jaxpr:
+def trace_pruned(function: Callable[..., Any], *shapes: Any) -> Jaxpr:
     """Trace a function and leave out what its results do not need, as jit does.
 
     Args:
         function: of arrays, or trees of them.
         shapes: shapes and dtypes of its arguments.
     """
-    return pruned(jax.make_jaxpr(function)(*shapes).jaxpr)
+    return prune_jaxpr(jax.make_jaxpr(function)(*shapes).jaxpr)
 
 
-def pruned(jaxpr: Jaxpr) -> Jaxpr:
+def prune_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
     """Leave out what a traced program's results do not need, inside loops as well.
 
     For reading: the programs inside may lack arguments that they are given.
     """
     found, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-    return found.replace(eqns=[_pruned_inside(eqn) for eqn in found.eqns])
+    return found.replace(eqns=[_prune_inner(eqn) for eqn in found.eqns])
 
 
-def _pruned_inside(eqn: JaxprEqn) -> JaxprEqn:
+def _prune_inner(eqn: JaxprEqn) -> JaxprEqn:
     """Prune the programs of an operation; jax prunes those of scans alone."""
     inner = {
-        name: value.replace(jaxpr=pruned(value.jaxpr))
+        name: value.replace(jaxpr=prune_jaxpr(value.jaxpr))
         for name, value in eqn.params.items()
         if isinstance(value, ClosedJaxpr)
     }
     inner |= {
-        name: pruned(value)
+        name: prune_jaxpr(value)
         for name, value in eqn.params.items()
         if isinstance(value, Jaxpr)
     }

@@ -13,14 +13,14 @@ from statistics import median
 from typing import Final
 
 from jaxdist.core.step_breakdown import (
-    BETWEEN,
+    BETWEEN_STEPS,
     COMPUTE,
     OTHER,
     DeviceBreakdown,
     LayerTime,
 )
 from jaxdist.profile.instruction_term import InstructionLabel
-from jaxdist.profile.pipeline_lane import lane, length
+from jaxdist.profile.pipeline_lane import pipeline_lane, run_duration_ns
 from jaxdist.profile.xplane import TraceSpan
 
 _NS: Final = 1e-9
@@ -36,7 +36,7 @@ class _MomentOwner:
     backward: bool = False
 
 
-def watched(
+def device_breakdowns(
     spans: Sequence[TraceSpan], parts: Mapping[str, InstructionLabel]
 ) -> tuple[DeviceBreakdown, ...]:
     """Deal out the time of the steps that were seen from beginning to end.
@@ -52,27 +52,27 @@ def watched(
     by_device: defaultdict[int, list[TraceSpan]] = defaultdict(list)
     for span in spans:
         by_device[span.device].append(span)
-    found = (_of_device(n, by_device[n], parts) for n in sorted(by_device))
+    found = (_device_breakdown(n, by_device[n], parts) for n in sorted(by_device))
     return tuple(one for one in found if one is not None)
 
 
-def _of_device(
+def _device_breakdown(
     number: int, spans: Sequence[TraceSpan], parts: Mapping[str, InstructionLabel]
 ) -> DeviceBreakdown | None:
-    runs = _whole(spans)
+    runs = _complete_runs(spans)
     if not runs:
         return None
     begin = (min(span.start for span in run) for run in runs[1:])
     end = (max(span.end for span in run) for run in runs)
     spent: defaultdict[_MomentOwner, float] = defaultdict(float)
     for run in runs:
-        for share, took in _dealt(run, parts):
+        for share, took in _attribute_moments(run, parts):
             spent[share] += took
     steps = len(runs)
     pauses = [max(0.0, later - sooner) for sooner, later in zip(end, begin)]
     if pauses:
         # An evaluation or a checkpoint makes one of them long: none of a step.
-        spent[_MomentOwner(3, BETWEEN)] = steps * median(pauses)
+        spent[_MomentOwner(3, BETWEEN_STEPS)] = steps * median(pauses)
     terms: defaultdict[str, float] = defaultdict(float)
     layers: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for share, took in spent.items():
@@ -84,11 +84,11 @@ def _of_device(
         steps=steps,
         terms_s=dict(sorted(terms.items(), key=lambda pair: -pair[1])),
         layers_s={n: LayerTime(forward=f, backward=b) for n, (f, b) in layers.items()},
-        lane=lane(sorted(runs, key=length)[steps // 2], parts),
+        lane=pipeline_lane(sorted(runs, key=run_duration_ns)[steps // 2], parts),
     )
 
 
-def _whole(spans: Sequence[TraceSpan]) -> list[list[TraceSpan]]:
+def _complete_runs(spans: Sequence[TraceSpan]) -> list[list[TraceSpan]]:
     """Return the runs that have as many operations as most, in their order."""
     runs: defaultdict[int, list[TraceSpan]] = defaultdict(list)
     for span in spans:
@@ -99,42 +99,42 @@ def _whole(spans: Sequence[TraceSpan]) -> list[list[TraceSpan]]:
     return sorted(whole, key=lambda found: min(span.start for span in found))
 
 
-def _dealt(
+def _attribute_moments(
     run: Sequence[TraceSpan], parts: Mapping[str, InstructionLabel]
 ) -> Iterator[tuple[_MomentOwner, float]]:
     """Yield each moment of a run and what it belongs to."""
     marks = sorted(
         (at, turn, share)
         for span in run
-        if (share := _share(span, parts)) is not None
+        if (share := _span_owner(span, parts)) is not None
         for at, turn in ((span.start, 1), (span.end, -1))
     )
     active: Counter[_MomentOwner] = Counter()
     for (at, turn, share), (later, _, _) in pairwise(marks):
         active[share] += turn
         if later > at:
-            yield from _split(active, later - at)
+            yield from _divide_moment(active, later - at)
 
 
-def _split(
+def _divide_moment(
     active: Mapping[_MomentOwner, int], took: float
 ) -> Iterator[tuple[_MomentOwner, float]]:
     """Yield the parts of a moment, alike where several have the same rank."""
-    there = [one for one, times in active.items() if times > 0] or [_NO]
+    there = [one for one, times in active.items() if times > 0] or [_UNKNOWN]
     best = min(one.rank for one in there)
     first = [one for one in there if one.rank == best]
     yield from ((one, took / len(first)) for one in first)
 
 
-_NO: Final = _MomentOwner(4, OTHER)
+_UNKNOWN: Final = _MomentOwner(4, OTHER)
 
 
-def _share(
+def _span_owner(
     span: TraceSpan, parts: Mapping[str, InstructionLabel]
 ) -> _MomentOwner | None:
     part = parts.get(span.op)
     if part is None:
-        return _NO
+        return _UNKNOWN
     if not part.waits:
         return _MomentOwner(0, part.term, part.layer, part.backward)
     return _MomentOwner(1, part.waits) if span.waits else _MomentOwner(2, part.term)

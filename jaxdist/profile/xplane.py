@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-WAITS: Final = re.compile(r"Wait: pending_threads")
+WAIT_EVENT: Final = re.compile(r"Wait: pending_threads")
 """What a collective of one process does until the last of its devices is there."""
 
 
@@ -42,15 +42,15 @@ def read_spans(path: Path, module: str) -> tuple[TraceSpan, ...]:
 
     planes = ProfileData.from_file(str(path)).planes
     lines = (line for plane in planes for line in plane.lines)
-    return tuple(span for line in lines for span in _of_line(line.events, module))
+    return tuple(span for line in lines for span in _thread_spans(line.events, module))
 
 
-def _of_line(events: Iterable[Any], module: str) -> Iterator[TraceSpan]:
+def _thread_spans(events: Iterable[Any], module: str) -> Iterator[TraceSpan]:
     """Yield what a thread did; a wait is of the operation that it lies in."""
     inside: TraceSpan | None = None
     for event in sorted(events, key=lambda e: (e.start_ns, -e.duration_ns)):
         start, end = event.start_ns, event.start_ns + event.duration_ns
-        if WAITS.match(event.name):
+        if WAIT_EVENT.match(event.name):
             if inside is not None and start < inside.end:
                 yield TraceSpan(
                     device=inside.device,

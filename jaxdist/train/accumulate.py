@@ -21,7 +21,7 @@ GradientFn = Callable[[Any, Batch], tuple[jax.Array, Any, Any]]
 """
 
 
-def accumulated(gradients: GradientFn, microbatches: int) -> GradientFn:
+def accumulate_gradients(gradients: GradientFn, microbatches: int) -> GradientFn:
     """Take gradients of a device's samples at once, or of parts of them in turn.
 
     Args:
@@ -40,7 +40,7 @@ def accumulated(gradients: GradientFn, microbatches: int) -> GradientFn:
             loss, stats, grads = gradients(stats, part)
             return (jax.tree.map(jnp.add, sums, (loss, grads)), stats), None
 
-        parts = {key: cut(x, microbatches) for key, x in batch.items()}
+        parts = {key: split_microbatches(x, microbatches) for key, x in batch.items()}
         first = {key: x[0] for key, x in parts.items()}
         loss, _, grads = jax.eval_shape(gradients, stats, first)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (loss, grads))
@@ -51,6 +51,6 @@ def accumulated(gradients: GradientFn, microbatches: int) -> GradientFn:
     return every
 
 
-def cut(x: jax.Array, parts: int) -> jax.Array:
+def split_microbatches(x: jax.Array, parts: int) -> jax.Array:
     """Cut samples [B, ...] into equal parts, [parts, B / parts, ...]."""
     return x.reshape(parts, x.shape[0] // parts, *x.shape[1:])

@@ -14,10 +14,10 @@ from jaxdist.train.callbacks import PausingCallback, TrainingCallback
 from jaxdist.train.metrics import Recorder
 from jaxdist.train.run_schedule import RunSchedule
 
-AHEAD: Final = 2
+MAX_IN_FLIGHT_STEPS: Final = 2
 """Steps handed to the devices before the loss of an earlier one is awaited."""
 
-_BLOCK: Final = 4096
+_RATE_BLOCK: Final = 4096
 """Learning rates read at once: a step's own would cost more than the step's line."""
 
 
@@ -46,10 +46,10 @@ class LossQueue:
         return all(loss.is_ready() for loss in pending)
 
     def started(self, step: int, loss: jax.Array) -> None:
-        """Note a step that was handed over; await the one `AHEAD` before it."""
+        """Note a dispatched step; await the one `MAX_IN_FLIGHT_STEPS` before it."""
         self._pending.append((step, loss))
         # The very first loss is awaited: it ends the wait that a person notices most.
-        if len(self._pending) > AHEAD or not self.first_step_s:
+        if len(self._pending) > MAX_IN_FLIGHT_STEPS or not self.first_step_s:
             self._finish()
 
     def drain(self) -> None:
@@ -74,7 +74,7 @@ class LossQueue:
 
     def _finish(self) -> None:
         step, loss = self._pending.popleft()
-        value, now = _mean(loss), time.perf_counter()
+        value, now = _mean_loss(loss), time.perf_counter()
         seconds, self._last = now - self._last, now
         if not self.first_step_s:
             self.first_step_s = time.time() - self.recorder.started
@@ -97,26 +97,26 @@ class LossQueue:
         self._skipped += 1
         self._in_a_row += 1
         if self._in_a_row > self.course.skips:
-            raise FatalError(_diverged(step, loss))
+            raise FatalError(_divergence_message(step, loss))
         self.recorder.skipped(step=step, epoch=self.course.epoch(step))
 
     def _rate(self, step: int) -> float:
         """Return the learning rate of a step, from 0."""
-        block, place = divmod(step, _BLOCK)
+        block, place = divmod(step, _RATE_BLOCK)
         if block != self._block:
-            steps = np.arange(block * _BLOCK, (block + 1) * _BLOCK)
+            steps = np.arange(block * _RATE_BLOCK, (block + 1) * _RATE_BLOCK)
             self._block, self._table = block, np.asarray(self._rates(steps))
         return float(self._table[place])
 
 
-def _mean(loss: jax.Array) -> float:
+def _mean_loss(loss: jax.Array) -> float:
     """Return a loss, or the mean of the losses of the replicas that this host has."""
     if not loss.ndim:
         return float(loss)
     return float(np.mean([np.asarray(part.data) for part in loss.addressable_shards]))
 
 
-def _diverged(step: int, loss: float) -> str:
+def _divergence_message(step: int, loss: float) -> str:
     return "\n".join(
         (
             f"the loss is {loss} at step {step}",

@@ -13,33 +13,33 @@ from jaxdist.layers import bind
 from jaxdist.partition import axis_usage, data_parallel, tensor_parallel
 from jaxdist.partition.block_padding import fit
 from jaxdist.partition.gradient_buckets import plan_reduction
-from jaxdist.partition.ledger import ParameterReads, write_ledger
+from jaxdist.partition.ledger import ParameterReads, build_ledger
 from jaxdist.partition.outer_sync import plan_syncs
-from jaxdist.partition.param_sharding import leaves_of
-from jaxdist.pipeline.plan_schedule import turns
-from jaxdist.profile.repeated_blocks import RepeatedBlocks, alike_of
+from jaxdist.partition.param_sharding import leaf_shardings
+from jaxdist.pipeline.plan_schedule import device_work_counts
+from jaxdist.profile.repeated_blocks import RepeatedBlocks, find_repeated_blocks
 from jaxdist.profile.trace_cache import TraceCache
-from jaxdist.profile.xla_cpu.backward_reads import read_again
+from jaxdist.profile.xla_cpu.backward_reads import backward_reads
 from jaxdist.train import diloco
 from jaxdist.train import remat as remake
 from jaxdist.train.layout import BatchShapes, Layout
-from jaxdist.train.norm_requests import asked_of
-from jaxdist.train.objective import Batch, cast
+from jaxdist.train.norm_requests import norm_requests
+from jaxdist.train.objective import Batch, cast_floats
 from jaxdist.train.pipeline import async_steps, sync_gradients
 from jaxdist.train.pipeline.stages import (
-    in_slots,
-    own_calls,
-    silent,
-    staged,
-    variable_at,
-    variables_by_block,
+    build_slot_layout,
+    constant_rng_binder,
+    cut_into_stages,
+    device_calls,
+    variable_by_name,
+    variable_ids_by_block,
 )
 from jaxdist.train.state import leaf_names, named_leaves
 from jaxdist.train.state_layout import LeafStateLayout, StateLayout
 from jaxdist.train.task import Task
 
 
-def lay_out(
+def build_layout(
     task: Task,
     plan: Plan,
     mesh: Mesh,
@@ -59,45 +59,50 @@ def lay_out(
         BadInput: naming the layer or the batch, the numbers and what works.
     """
     readings = readings or TraceCache()
-    inputs = cast(task.objective.arguments(shapes), task.dtype)
+    inputs = cast_floats(task.objective.arguments(shapes), task.dtype)
     image, _ = task.objective.inputs[0]
-    axis_usage.check(plan, task.objective.axes(image, inputs[0].ndim))
-    data_parallel.check(plan, inputs[0].shape[0], task.microbatches)
+    axis_usage.check_axis_usage(plan, task.objective.axes(image, inputs[0].ndim))
+    data_parallel.check_batch_size(plan, inputs[0].shape[0], task.microbatches)
     state = task.state
-    diloco.check(plan, state)
+    diloco.check_outer_loop(plan, state)
     count = task.microbatches * plan.replicas
-    inputs = jax.tree.map(lambda x: _part(x, count), inputs)
+    inputs = jax.tree.map(lambda x: _microbatch_shape(x, count), inputs)
     network = readings.once(
         "network", lambda: nnx.merge(task.graph, state.params, state.stats)
     )
-    alike = readings.once("alike", lambda: alike_of(network, inputs, silent(inputs)))
+    alike = readings.once(
+        "alike",
+        lambda: find_repeated_blocks(network, inputs, constant_rng_binder(inputs)),
+    )
     parts = state.params, state.stats
     calls, fitted = fit(
         plan, task.graph, parts, *inputs, readings=readings, alike=alike
     )
-    data_parallel.check_groups(plan, calls)
+    data_parallel.check_norm_groups(plan, calls)
     if plan.remat:
-        remake.check(plan, network)
+        remake.check_remat(plan, network)
     roles = readings.once(
         ("roles", plan.weights, plan.mesh.tensor, plan.idle, plan.spatial_until),
-        lambda: tensor_parallel.assign(plan, calls, network),
+        lambda: tensor_parallel.assign_roles(plan, calls, network),
     )
     own = [
-        leaves_of(plan, roles, readings.once(kind, partial(named_leaves, tree)))
+        leaf_shardings(plan, roles, readings.once(kind, partial(named_leaves, tree)))
         for kind, tree in (("params", state.params), ("stats", state.stats))
     ]
     hold: StateLayout = LeafStateLayout(params=own[0], stats=own[1])
     stages = None
     if plan.stages > 1:
-        stages = staged(plan, network, inputs, readings, alike)
-        hold = in_slots(plan, stages, network, state, (own[0], own[1]), readings)
-    reads = _reads(task, plan, hold, shapes, readings, alike)
+        stages = cut_into_stages(plan, network, inputs, readings, alike)
+        hold = build_slot_layout(
+            plan, stages, network, state, (own[0], own[1]), readings
+        )
+    reads = _parameter_reads(task, plan, hold, shapes, readings, alike)
     if stages is not None:
-        async_steps.check(plan, hold, reads)
+        async_steps.check_async_support(plan, hold, reads)
     reduction = plan_reduction(plan, reads.leaves)
     syncs = plan_syncs(plan, reads.leaves, hold.stats)
     write = partial(
-        write_ledger, plan, calls, roles, reads, reduction=reduction, syncs=syncs
+        build_ledger, plan, calls, roles, reads, reduction=reduction, syncs=syncs
     )
     layout = Layout(
         task=task,
@@ -113,21 +118,21 @@ def lay_out(
     )
     if stages is None:
         return replace(layout, ledgers=(write(times=task.microbatches),))
-    handed = tuple(sync_gradients.messages(layout, readings, alike))
+    handed = tuple(sync_gradients.stage_transfer_traffic(layout, readings, alike))
     return replace(
         layout,
         ledgers=tuple(
             write(
                 times=mine.micro,
                 updates=mine.updates,
-                own=partial(own_calls, stages, network, device=device),
-            ).beside((*handed, *async_steps.messages(layout, device)))
-            for device, mine in enumerate(turns(plan, task.microbatches))
+                own=partial(device_calls, stages, network, device=device),
+            ).beside((*handed, *async_steps.stage_reduction_traffic(layout, device)))
+            for device, mine in enumerate(device_work_counts(plan, task.microbatches))
         ),
     )
 
 
-def _reads(
+def _parameter_reads(
     task: Task,
     plan: Plan,
     hold: StateLayout,
@@ -138,8 +143,8 @@ def _reads(
     """Say how the parameters lie and which of them the backward pass reads."""
     abstract = hold.shapes(task.state)
     asked, totals = readings.once(
-        ("squares", *_form(abstract.params), *_form(abstract.opt)),
-        lambda: asked_of(task, abstract, alike),
+        ("squares", *_shape_key(abstract.params), *_shape_key(abstract.opt)),
+        lambda: norm_requests(task, abstract, alike),
     )
     if not isinstance(hold, LeafStateLayout):
         # Stages put their parameters together once, before the first microbatch.
@@ -149,7 +154,7 @@ def _reads(
         )
     return ParameterReads(
         leaves=hold.params,
-        again=_again(task, plan, hold, shapes, readings, alike),
+        again=_backward_reads(task, plan, hold, shapes, readings, alike),
         dtype=task.dtype,
         lengths=asked,
         totals=totals,
@@ -157,7 +162,7 @@ def _reads(
     )
 
 
-def _again(
+def _backward_reads(
     task: Task,
     plan: Plan,
     hold: LeafStateLayout,
@@ -173,7 +178,8 @@ def _again(
     def reading(remat: bool, until: str) -> tuple[bool, ...]:
         one = replace(plan, remat=remat, remat_until=until)
         return readings.once(
-            ("again", remat, until), lambda: _read_again(task, one, shapes, alike)
+            ("again", remat, until),
+            lambda: _trace_backward_reads(task, one, shapes, alike),
         )
 
     if not plan.remat_until:
@@ -181,55 +187,61 @@ def _again(
     # Of equal blocks few are read: the end is moved behind those that are not.
     near = alike.read_behind(plan.remat_until)
     first = readings.once(
-        ("remade", plan.remat_until), lambda: _used_first(task, plan, readings)
+        ("remade", plan.remat_until), lambda: _is_in_remat_blocks(task, plan, readings)
     )
     each = zip(first, reading(True, near), reading(False, ""), strict=True)
     return tuple(again if used else kept for used, again, kept in each)
 
 
-def _used_first(task: Task, plan: Plan, readings: TraceCache) -> tuple[bool, ...]:
+def _is_in_remat_blocks(
+    task: Task, plan: Plan, readings: TraceCache
+) -> tuple[bool, ...]:
     """Tell which parameters the blocks use that are computed again."""
     params, stats = task.state.params, task.state.stats
     network = readings.once("network", lambda: nnx.merge(task.graph, params, stats))
-    used = readings.once("variables", lambda: dict(variables_by_block(network)))
+    used = readings.once("variables", lambda: dict(variable_ids_by_block(network)))
     first = set[int]().union(*(used[name] for name in plan.remade((*used,))))
-    return tuple(id(variable_at(network, name)) in first for name in leaf_names(params))
+    return tuple(
+        id(variable_by_name(network, name)) in first for name in leaf_names(params)
+    )
 
 
-def _read_again(
+def _trace_backward_reads(
     task: Task, plan: Plan, shapes: BatchShapes, alike: RepeatedBlocks
 ) -> tuple[bool, ...]:
     network = nnx.merge(task.graph, task.state.params, task.state.stats)
     graph, short, *others = nnx.split(alike.short(network), nnx.Param, ...)
     values, tree = jax.tree.flatten(short)
-    values = [cast(x, task.dtype) if x.ndim > 1 else x for x in values]
+    values = [cast_floats(x, task.dtype) if x.ndim > 1 else x for x in values]
 
     def make(ids: Any, params: list[Any], stats: Any) -> Any:
         params = jax.tree.unflatten(tree, params)
         model = nnx.merge(graph, params, stats, copy=True)
         model.train()
         bind(model, jax.random.key(0), ids)
-        remake.mark_all(plan, model)
+        remake.tag_all_blocks(plan, model)
         return model
 
     def loss(params: list[Any], stats: Any, batch: Batch) -> Any:
-        given = cast(task.objective.arguments(batch), task.dtype)
+        given = cast_floats(task.objective.arguments(batch), task.dtype)
         own = partial(make, batch["id"])
-        outputs, _ = remake.called(plan, own, params, stats, given)
+        outputs, _ = remake.call_model(plan, own, params, stats, given)
         return task.objective.losses(outputs, batch).mean()
 
-    reads = read_again(remake.graded(plan, loss), values, others[0], dict(shapes))
+    reads = backward_reads(
+        remake.maybe_checkpoint(plan, loss), values, others[0], dict(shapes)
+    )
     again = [read and x.ndim > 1 for read, x in zip(reads, values, strict=True)]
     found = dict(zip(leaf_names(short), again, strict=True))
     return tuple(alike.whole(found, leaf_names(task.state.params)))
 
 
-def _form(tree: Any) -> tuple[Any, ...]:
+def _shape_key(tree: Any) -> tuple[Any, ...]:
     """Return a tree of shapes as a key."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, *((x.shape, x.dtype) for x in leaves)
 
 
-def _part(x: jax.ShapeDtypeStruct, parts: int) -> jax.ShapeDtypeStruct:
+def _microbatch_shape(x: jax.ShapeDtypeStruct, parts: int) -> jax.ShapeDtypeStruct:
     """Give the shape of one of equal parts of a batch."""
     return jax.ShapeDtypeStruct((x.shape[0] // parts, *x.shape[1:]), x.dtype)

@@ -23,12 +23,12 @@ import optax
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.primitives import reduce
+from jaxdist.collectives.primitives import all_reduce
 from jaxdist.collectives.reduce import all_reduce_leaves
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.core.plan.outer import OuterConfig
-from jaxdist.partition.outer_sync import AXIS, OuterSync
+from jaxdist.partition.outer_sync import REPLICA_AXIS, OuterSync
 from jaxdist.train.nonfinite import SkipState
 from jaxdist.train.state import TrainState
 
@@ -54,7 +54,7 @@ class ReplicaStates:
     """Velocity of the outer parameters, one for all replicas; None without momentum."""
 
 
-def check(plan: Plan, state: TrainState) -> None:
+def check_outer_loop(plan: Plan, state: TrainState) -> None:
     """Refuse what has no meaning where replicas do not talk in a step.
 
     Raises:
@@ -63,8 +63,8 @@ def check(plan: Plan, state: TrainState) -> None:
     if plan.replicas == 1:
         return
     refused = {
-        "optim.skip_nonfinite": (isinstance(state.opt, SkipState), _SKIPS),
-        "optim.ema": (state.average is not None, _AVERAGES),
+        "optim.skip_nonfinite": (isinstance(state.opt, SkipState), _SKIP_RULE),
+        "optim.ema": (state.average is not None, _EMA_RULE),
     }
     for key, (asked, rule) in refused.items():
         if asked:
@@ -77,11 +77,13 @@ def check(plan: Plan, state: TrainState) -> None:
             )
 
 
-_SKIPS = "a step is skipped on all devices alike, and replicas do not talk in a step"
-_AVERAGES = "what is evaluated are the outer parameters, an average already"
+_SKIP_RULE = (
+    "a step is skipped on all devices alike, and replicas do not talk in a step"
+)
+_EMA_RULE = "what is evaluated are the outer parameters, an average already"
 
 
-def spread(plan: Plan, state: TrainState) -> TrainState:
+def replicate_state(plan: Plan, state: TrainState) -> TrainState:
     """Give every replica its own copy of a state; one replica's is left as it is."""
     if plan.replicas == 1:
         return state
@@ -91,19 +93,19 @@ def spread(plan: Plan, state: TrainState) -> TrainState:
 
     own = jax.tree.map(each, (state.params, state.stats, state.opt, state.feedback))
     still = jax.tree.map(jnp.zeros_like, state.params)
-    return _with(state, own, still if plan.outer.momentum else None)
+    return _with_replicas(state, own, still if plan.outer.momentum else None)
 
 
-def spread_specs(plan: Plan, specs: TrainState) -> TrainState:
-    """Return the specs of what `spread` returns, from those of what it is given."""
+def replicate_specs(plan: Plan, specs: TrainState) -> TrainState:
+    """Return the specs of what `replicate_state` returns, from those of its input."""
     if plan.replicas == 1:
         return specs
     given = specs.params, specs.stats, specs.opt, specs.feedback
-    own = jax.tree.map(lambda spec: P(AXIS, *spec), given)
-    return _with(specs, own, specs.params if plan.outer.momentum else None)
+    own = jax.tree.map(lambda spec: P(REPLICA_AXIS, *spec), given)
+    return _with_replicas(specs, own, specs.params if plan.outer.momentum else None)
 
 
-def _with(state: TrainState, own: Sequence[Any], velocity: Any) -> TrainState:
+def _with_replicas(state: TrainState, own: Sequence[Any], velocity: Any) -> TrainState:
     params, stats, opt, feedback = own
     replicas = ReplicaStates(
         params=params, stats=stats, opt=opt, feedback=feedback, velocity=velocity
@@ -111,7 +113,7 @@ def _with(state: TrainState, own: Sequence[Any], velocity: Any) -> TrainState:
     return replace(state, opt=None, feedback=None, replicas=replicas)
 
 
-def alone(local: Callable[..., Any]) -> Callable[..., Any]:
+def per_replica_step(local: Callable[..., Any]) -> Callable[..., Any]:
     """Return the step of a device, done by each replica on its own state and samples.
 
     Args:
@@ -134,7 +136,9 @@ def alone(local: Callable[..., Any]) -> Callable[..., Any]:
         moved = jax.tree.map(
             lambda x: x[None], (after.params, after.stats, after.opt, after.feedback)
         )
-        return _with(replace(state, step=after.step), moved, held.velocity), loss[None]
+        return _with_replicas(
+            replace(state, step=after.step), moved, held.velocity
+        ), loss[None]
 
     return step
 
@@ -147,8 +151,8 @@ def outer_step(asked: OuterConfig, sync: OuterSync, state: TrainState) -> TrainS
     places = (*sync.exactly, *sync.packed)
     with jax.named_scope("outer_step"):
         apart = [outer[p] - own[p][0] for p in places]
-        found, stats = _averaged(sync, apart, held.stats, state.step)
-        steps, speeds = _followed(asked, found, [fast[p] for p in places if fast])
+        found, stats = _average_differences(sync, apart, held.stats, state.step)
+        steps, speeds = _momentum_steps(asked, found, [fast[p] for p in places if fast])
     for place, step in zip(places, steps, strict=True):
         outer[place] = outer[place] - asked.learning_rate * step
         own[place] = outer[place][None]
@@ -165,23 +169,23 @@ def outer_step(asked: OuterConfig, sync: OuterSync, state: TrainState) -> TrainS
     return replace(state, params=outers, stats=whole, replicas=replicas)
 
 
-def _averaged(
+def _average_differences(
     sync: OuterSync, apart: Sequence[jax.Array], stats: Any, step: jax.Array
 ) -> tuple[list[jax.Array], Any]:
     """Average differences, those that are packed last, and running statistics."""
-    replicas, plain = lax.axis_size(AXIS), len(sync.exactly)
+    replicas, plain = lax.axis_size(REPLICA_AXIS), len(sync.exactly)
     running, tree = jax.tree.flatten(stats)
     given = [*apart[:plain], *running * sync.statistics]
-    total = all_reduce_leaves(given, [(AXIS,)] * len(given))
+    total = all_reduce_leaves(given, [(REPLICA_AXIS,)] * len(given))
     if sync.packed:
-        sums = reduce(apart[plain:], AXIS, sync.method, step=step).total
+        sums = all_reduce(apart[plain:], REPLICA_AXIS, sync.method, step=step).total
         total[plain:plain] = sums
     mean = [x / replicas for x in total]
     running = mean[len(apart) :] if sync.statistics else running
     return mean[: len(apart)], jax.tree.unflatten(tree, running)
 
 
-def _followed(
+def _momentum_steps(
     asked: OuterConfig, found: list[jax.Array], speeds: list[jax.Array]
 ) -> tuple[list[jax.Array], list[jax.Array]]:
     """Return the steps along mean differences, before the rate, and new velocities."""

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 
-def begin(decay: float, params: Any, stats: Any) -> Any:
+def init_ema(decay: float, params: Any, stats: Any) -> Any:
     """Return the average before the first step, or None where none is kept."""
     if not decay:
         return None
@@ -22,11 +22,13 @@ def begin(decay: float, params: Any, stats: Any) -> Any:
     return jax.tree.map(jnp.copy, {"params": params, "stats": stats})
 
 
-def moved(average: Any, decay: float, step: jax.Array, params: Any, stats: Any) -> Any:
+def update_ema(
+    average: Any, decay: float, step: jax.Array, params: Any, stats: Any
+) -> Any:
     """Return the average after a step, or None where none is kept.
 
     Args:
-        average: what `begin` or this function returned.
+        average: what `init_ema` or this function returned.
         decay: share of the old average in the new, after many steps.
         step: steps done, int32 [].
         params: parameters after the step.

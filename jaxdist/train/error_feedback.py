@@ -27,11 +27,11 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.compress.method import Axes
-from jaxdist.collectives.primitives import reduce
+from jaxdist.collectives.primitives import all_reduce
 from jaxdist.core.plan import Plan
 from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.partition.gradient_buckets import (
-    BUCKETS,
+    BUCKET_SCOPE,
     GradientBucket,
     GradientReduction,
 )
@@ -57,7 +57,7 @@ class ErrorFeedback:
     """What the method remembers: [devices that split the parameter, ...]."""
 
 
-def begin(
+def error_feedback_shapes(
     plan: Plan, reduction: GradientReduction, leaves: Sequence[LeafSharding]
 ) -> tuple[ErrorFeedback, ErrorFeedback] | tuple[None, None]:
     """Return shapes and specs of what is kept; None where nothing is."""
@@ -66,10 +66,12 @@ def begin(
     kept, memory = {}, {}
     for bucket in reduction.buckets:
         held = [leaves[place] for place in bucket.places]
-        kept.update({leaf.name: _rows_of(plan, bucket.axes, leaf) for leaf in held})
-        memory.update(_memory(plan, bucket, held))
+        kept.update(
+            {leaf.name: _row_shape_and_spec(plan, bucket.axes, leaf) for leaf in held}
+        )
+        memory.update(_algorithm_state_shapes(plan, bucket, held))
     residual = kept if plan.reduce.feedback and not reduction.lossless else {}
-    moving = {leaf.name: _rows_of(plan, (), leaf) for leaf in leaves} | kept
+    moving = {leaf.name: _row_shape_and_spec(plan, (), leaf) for leaf in leaves} | kept
     velocity = moving if plan.reduce.momentum else {}
     shapes, specs = (
         ErrorFeedback(
@@ -82,7 +84,7 @@ def begin(
     return shapes, specs
 
 
-def summed(
+def all_reduce_compressed(
     asked: ReductionConfig,
     reduction: GradientReduction,
     names: Sequence[str],
@@ -109,30 +111,34 @@ def summed(
     after = ErrorFeedback(residual={}, velocity={}, memory={})
     short = [place for place in range(len(whole)) if place not in reduction.places]
     exactly = [names[place] for place in short]
-    ahead, fast = _moved(before, exactly, [whole[i] for i in short], asked.momentum)
-    after.velocity.update(_rows(before.velocity, exactly, fast))
+    ahead, fast = _apply_momentum(
+        before, exactly, [whole[i] for i in short], asked.momentum
+    )
+    after.velocity.update(_add_device_dim(before.velocity, exactly, fast))
     for place, total in zip(short, ahead, strict=True):
         whole[place] = total
     for number, bucket in enumerate(reduction.buckets):
-        with jax.named_scope(f"{BUCKETS}{number}"):
+        with jax.named_scope(f"{BUCKET_SCOPE}{number}"):
             held = [names[place] for place in bucket.places]
             own = [grads[place] for place in bucket.places]
-            ahead, fast = _moved(before, held, own, asked.momentum)
-            sums = _added(before, held, ahead)
+            ahead, fast = _apply_momentum(before, held, own, asked.momentum)
+            sums = _add_residual(before, held, ahead)
             memory = [before.memory[n][0] for n in held if n in before.memory]
-            found = reduce(sums, bucket.axes, bucket.method, memory, step)
+            found = all_reduce(sums, bucket.axes, bucket.method, memory, step)
         for place, total in zip(bucket.places, found.total, strict=True):
             whole[place] = total
         left = [x - sent for x, sent in zip(sums, found.sent, strict=True)]
-        still = fast if bucket.method.lossless else _masked(fast, found.sent)
-        after.residual.update(_rows(before.residual, held, left))
-        after.velocity.update(_rows(before.velocity, held, still))
+        still = (
+            fast if bucket.method.lossless else _mask_sent_momentum(fast, found.sent)
+        )
+        after.residual.update(_add_device_dim(before.residual, held, left))
+        after.velocity.update(_add_device_dim(before.velocity, held, still))
         kept = [n for n in held if n in before.memory]
-        after.memory.update(_rows(before.memory, kept, found.memory))
+        after.memory.update(_add_device_dim(before.memory, kept, found.memory))
     return whole, after
 
 
-def _moved(
+def _apply_momentum(
     before: ErrorFeedback,
     names: Sequence[str],
     grads: Sequence[jax.Array],
@@ -145,12 +151,14 @@ def _moved(
     return [g + momentum * v for g, v in zip(grads, fast)], fast
 
 
-def _masked(fast: Sequence[jax.Array], sent: Sequence[jax.Array]) -> list[jax.Array]:
+def _mask_sent_momentum(
+    fast: Sequence[jax.Array], sent: Sequence[jax.Array]
+) -> list[jax.Array]:
     """Stop what was sent: its momentum would move it in a direction that is old."""
     return [jnp.where(s == 0, v, 0) for s, v in zip(sent, fast, strict=True)]
 
 
-def _added(
+def _add_residual(
     before: ErrorFeedback, names: Sequence[str], arrays: Sequence[jax.Array]
 ) -> list[jax.Array]:
     """Add what was not sent before."""
@@ -159,14 +167,14 @@ def _added(
     return [before.residual[n][0] + x for n, x in zip(names, arrays)]
 
 
-def _rows(
+def _add_device_dim(
     like: Mapping[str, Any], names: Sequence[str], arrays: Sequence[jax.Array]
 ) -> dict[str, jax.Array]:
     """Give arrays the leading dim of this device, where they are kept."""
     return {n: x[None] for n, x in zip(names, arrays, strict=True) if n in like}
 
 
-def _rows_of(
+def _row_shape_and_spec(
     plan: Plan, axes: Axes, leaf: LeafSharding
 ) -> tuple[jax.ShapeDtypeStruct, P]:
     """Say how a parameter's rows lie, one for each device along the axes."""
@@ -174,7 +182,7 @@ def _rows_of(
     return jax.ShapeDtypeStruct(shape, leaf.dtype), P(axes or None, *leaf.spec())
 
 
-def _memory(
+def _algorithm_state_shapes(
     plan: Plan, bucket: GradientBucket, leaves: Sequence[LeafSharding]
 ) -> dict[str, tuple[jax.ShapeDtypeStruct, P]]:
     """Say what the method keeps of each parameter; most keep nothing."""

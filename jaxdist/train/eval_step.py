@@ -10,13 +10,13 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.train.layout import Layout
-from jaxdist.train.materialize_params import inputs_of, model_of, whole
+from jaxdist.train.materialize_params import gather_params, merge_model, model_inputs
 from jaxdist.train.objective import Batch
 from jaxdist.train.pipeline import sync_gradients
-from jaxdist.train.sample_exchange import scored
+from jaxdist.train.sample_exchange import select_local_samples
 
 
-def eval_step(layout: Layout) -> Callable[..., Any]:
+def make_eval_step(layout: Layout) -> Callable[..., Any]:
     """Build `score(params, stats, batch)`, sums over the batch.
 
     The batch has a `weight [B]` as well, 1 for a sample and 0 for padding, so every
@@ -26,7 +26,7 @@ def eval_step(layout: Layout) -> Callable[..., Any]:
         A function to `loss` (over samples), `correct` and `answers` (over what the
         objective asks for: labels or tokens) and `samples`.
     """
-    sums = _in_stages if layout.pipe is not None else _whole
+    sums = _pipelined_metrics if layout.pipe is not None else _unpipelined_metrics
     over = (*layout.plan.sample_axes, *["pipe"] * (layout.pipe is not None))
 
     def local(state: tuple[Any, Any], batch: Batch) -> Any:
@@ -38,25 +38,25 @@ def eval_step(layout: Layout) -> Callable[..., Any]:
     )
 
 
-def _whole(layout: Layout, params: Any, stats: Any, batch: Batch) -> Any:
+def _unpipelined_metrics(layout: Layout, params: Any, stats: Any, batch: Batch) -> Any:
     """Score a device's samples with a network that it has whole."""
     held, tree = jax.tree.flatten(params)
     # What is scored are the parameters, not what their messages say.
-    params = jax.tree.unflatten(tree, whole(layout, held, None))
-    model = model_of(layout.task, params, stats)
+    params = jax.tree.unflatten(tree, gather_params(layout, held, None))
+    model = merge_model(layout.task, params, stats)
     model.eval()
     layout.bind(model)
-    outputs = model(*inputs_of(layout.task, batch))
-    return _sums(layout, *scored(layout.plan, outputs, batch))
+    outputs = model(*model_inputs(layout.task, batch))
+    return _metric_sums(layout, *select_local_samples(layout.plan, outputs, batch))
 
 
-def _in_stages(layout: Layout, params: Any, stats: Any, batch: Batch) -> Any:
+def _pipelined_metrics(layout: Layout, params: Any, stats: Any, batch: Batch) -> Any:
     """Score a device's samples with a network in stages."""
-    last = functools.partial(_sums, layout)
-    return sync_gradients.score(layout, params, stats, batch, last)
+    last = functools.partial(_metric_sums, layout)
+    return sync_gradients.pipeline_eval(layout, params, stats, batch, last)
 
 
-def _sums(layout: Layout, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
+def _metric_sums(layout: Layout, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
     """Sum the scores of samples, those of padding left out."""
     objective, weight = layout.objective, batch["weight"]
     each, right = objective.losses(outputs, batch), objective.right(outputs, batch)

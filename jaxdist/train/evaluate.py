@@ -8,10 +8,10 @@ from typing import Any, Final
 import jax
 
 from jaxdist.train.layout import BatchShapes, Layout
-from jaxdist.train.program import compile_score
+from jaxdist.train.program import compile_eval_step
 from jaxdist.train.state import TrainState
 
-_AHEAD: Final = 2
+_MAX_IN_FLIGHT: Final = 2
 """Batches handed to the devices before the sums of an earlier one are awaited."""
 
 BatchContext = AbstractContextManager[Iterable[Mapping[str, jax.Array]]]
@@ -38,7 +38,7 @@ class Evaluator:
 
     def prepare(self) -> None:
         """Compile the program."""
-        self._score = compile_score(self.layout, self.shapes)
+        self._score = compile_eval_step(self.layout, self.shapes)
 
     def __call__(self, state: TrainState) -> dict[str, Any]:
         """Return mean loss, accuracy, correct, answers and samples of the held-out set.
@@ -53,7 +53,7 @@ class Evaluator:
             for batch in batches:
                 # Devices of one host share threads: a sum that waits for a device whose
                 # work is queued behind later batches would wait forever.
-                jax.block_until_ready(sums[-_AHEAD : -_AHEAD + 1])
+                jax.block_until_ready(sums[-_MAX_IN_FLIGHT : -_MAX_IN_FLIGHT + 1])
                 sums.append(self._score(*state.evaluated, batch))
                 if self.ends():
                     return {}

@@ -37,11 +37,11 @@ def generate(
     if not len(prompt) or not 0 <= temperature < math.inf:
         raise ValueError("a prompt has a token, and a temperature is at least 0")
     graph, state = nnx.split(network)
-    follow = jax.jit(partial(_follow, graph, temperature))
-    return _endless(follow, state, prompt, window, jax.random.key(seed))
+    follow = jax.jit(partial(_next_token, graph, temperature))
+    return _generate_tokens(follow, state, prompt, window, jax.random.key(seed))
 
 
-def _endless(
+def _generate_tokens(
     follow: Any, state: Any, prompt: Sequence[int], window: int, key: jax.Array
 ) -> Iterator[int]:
     last = list(prompt)[-window:]
@@ -54,7 +54,7 @@ def _endless(
         last, count = [*last, token][-window:], count + 1
 
 
-def _follow(
+def _next_token(
     graph: Any,
     temperature: float,
     state: Any,

@@ -123,9 +123,9 @@ class Layout:
         _, left = self._feedback
         held = [P(*x.spec(shared=self.joins)) for x in self.leaves]
         worked = [P(*leaf.spec()) for leaf in self.leaves]
-        params = _filled(state.params, held)
+        params = _unflatten_like(state.params, held)
         running = [P(*leaf.spec(shared=False)) for leaf in self.hold.stats]
-        stats = _filled(state.stats, running)
+        stats = _unflatten_like(state.stats, running)
         kept = state.average is not None
         specs = TrainState(
             step=P(),
@@ -136,18 +136,18 @@ class Layout:
                 self.task.optimizer,
                 lambda _, spec: spec,
                 state.opt,
-                _filled(state.params, worked),
+                _unflatten_like(state.params, worked),
                 transform_non_params=lambda _: P(),
             ),
             feedback=left,
         )
-        return diloco.spread_specs(self.plan, specs)
+        return diloco.replicate_specs(self.plan, specs)
 
     @cached_property
     def shaped(self) -> TrainState:
         """Shapes and dtypes of the state."""
         one = replace(self.held, feedback=self._feedback[0])
-        return one if self.plan.replicas == 1 else _spread(self.plan, one)
+        return one if self.plan.replicas == 1 else _replicated_shapes(self.plan, one)
 
     @cached_property
     def state(self) -> TrainState:
@@ -196,7 +196,7 @@ class Layout:
         shapes, _ = self._feedback
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         one = replace(self.hold.hold(self.task.init()), feedback=zeros)
-        return diloco.spread(self.plan, one)
+        return diloco.replicate_state(self.plan, one)
 
     def bind(
         self,
@@ -218,7 +218,7 @@ class Layout:
             self.roles,
             self.sizes.splits,
             self.plan.spatial_until,
-            spatial_layers.gather_of(self.plan),
+            spatial_layers.gather_layer_class(self.plan),
         )
 
     def batch(self, shapes: BatchShapes) -> dict[str, NamedSharding]:
@@ -258,18 +258,20 @@ class Layout:
     @cached_property
     def _feedback(self) -> tuple[Any, Any]:
         """Shapes and specs of what compressed gradients leave."""
-        return error_feedback.begin(self.plan, self.reduction, self.leaves)
+        return error_feedback.error_feedback_shapes(
+            self.plan, self.reduction, self.leaves
+        )
 
     def _batch_specs(self, batch: Mapping[str, Any]) -> dict[str, P]:
         return batch_specs(self.task.objective, batch, self.plan.batch_axes)
 
 
-def _spread(plan: Plan, state: TrainState) -> TrainState:
+def _replicated_shapes(plan: Plan, state: TrainState) -> TrainState:
     """Return the shapes of a state of which every replica has its own."""
-    spread: TrainState = jax.eval_shape(partial(diloco.spread, plan), state)
+    spread: TrainState = jax.eval_shape(partial(diloco.replicate_state, plan), state)
     return spread
 
 
-def _filled(tree: Any, leaves: list[Any]) -> Any:
+def _unflatten_like(tree: Any, leaves: list[Any]) -> Any:
     """Put other leaves into a tree, in its order."""
     return jax.tree.unflatten(jax.tree.structure(tree), leaves)

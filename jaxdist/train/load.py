@@ -31,8 +31,8 @@ def load(run: str | Path, checkpoint: int | None = None) -> tuple[Any, TrainStat
     Raises:
         BadInput: no run or checkpoint, or a damaged one.
     """
-    folder = _checkpoints(run)
-    notes = reader.read_notes(reader.folder_of(folder, checkpoint))
+    folder = _checkpoint_folder(run)
+    notes = reader.read_manifest(reader.checkpoint_folder(folder, checkpoint))
     recipe = ModelSpec(**notes.about["recipe"])
     params = {leaf.dtype for name, leaf in notes.leaves.items() if "params/" in name}
     task = Task(
@@ -41,14 +41,14 @@ def load(run: str | Path, checkpoint: int | None = None) -> tuple[Any, TrainStat
         average=float(any(name.startswith("average/") for name in notes.leaves)),
         param_dtype=params.pop(),
     )
-    abstract = replace(_on_one_device(task.state), opt=None)
+    abstract = replace(_single_device_state(task.state), opt=None)
     restored = Checkpoints(folder).restore(checkpoint, abstract)
     network = nnx.merge(task.graph, *restored.state.evaluated)
     network.eval()
     return network, restored.state
 
 
-def _checkpoints(run: str | Path) -> Path:
+def _checkpoint_folder(run: str | Path) -> Path:
     """Find the folder of checkpoints of a run given by path or by name."""
     for folder in (Path(run), Path("runs", run)):
         if (folder / "checkpoints").is_dir():
@@ -61,7 +61,7 @@ def _checkpoints(run: str | Path) -> Path:
     )
 
 
-def _on_one_device(state: TrainState) -> TrainState:
+def _single_device_state(state: TrainState) -> TrainState:
     place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), state

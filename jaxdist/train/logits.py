@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from jaxdist.core.dtypes import wide
-from jaxdist.layers.tensor_role import AXIS
+from jaxdist.core.dtypes import accumulation_dtype
+from jaxdist.layers.tensor_role import TENSOR_AXIS
 
 
 class VocabLogits(Protocol):
@@ -42,7 +42,7 @@ class UnsplitLogits:
     def cross_entropy(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
         """Return the cross entropy of each label, `[B, ...]`, nats."""
         return optax.softmax_cross_entropy_with_integer_labels(
-            logits.astype(wide(logits.dtype)), labels
+            logits.astype(accumulation_dtype(logits.dtype)), labels
         )
 
     def argmax(self, logits: jax.Array) -> jax.Array:
@@ -56,26 +56,31 @@ class VocabParallelLogits:
 
     def cross_entropy(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
         """Return the cross entropy of each label, `[B, ...]`, nats, on every device."""
-        logits, count = logits.astype(wide(logits.dtype)), logits.shape[-1]
+        logits, count = (
+            logits.astype(accumulation_dtype(logits.dtype)),
+            logits.shape[-1],
+        )
         # The maximum keeps the exponentials small; the loss does not depend on it.
-        largest = lax.pmax(lax.stop_gradient(logits.max(-1)), AXIS)
+        largest = lax.pmax(lax.stop_gradient(logits.max(-1)), TENSOR_AXIS)
         apart = logits - largest[..., None]
-        place = labels - _first(count, labels.dtype)
+        place = labels - _slice_start(count, labels.dtype)
         mine = (place >= 0) & (place < count)
         place = jnp.clip(place, 0, count - 1)
         chosen = jnp.take_along_axis(apart, place[..., None], -1)[..., 0]
         parts = jnp.exp(apart).sum(-1), jnp.where(mine, chosen, jnp.zeros_like(chosen))
-        total, found = lax.psum(jnp.stack(parts), AXIS)
+        total, found = lax.psum(jnp.stack(parts), TENSOR_AXIS)
         return jnp.log(total) - found
 
     def argmax(self, logits: jax.Array) -> jax.Array:
         """Return the first label of the largest logit, int `[B, ...]`."""
         best, place = logits.max(-1), logits.argmax(-1)
-        place = place + _first(logits.shape[-1], place.dtype)
+        place = place + _slice_start(logits.shape[-1], place.dtype)
         far = jnp.full_like(place, jnp.iinfo(place.dtype).max)
-        return lax.pmin(jnp.where(best == lax.pmax(best, AXIS), place, far), AXIS)
+        return lax.pmin(
+            jnp.where(best == lax.pmax(best, TENSOR_AXIS), place, far), TENSOR_AXIS
+        )
 
 
-def _first(count: int, dtype: jnp.dtype) -> jax.Array:
+def _slice_start(count: int, dtype: jnp.dtype) -> jax.Array:
     """Return the first label of this device's slice."""
-    return (lax.axis_index(AXIS) * count).astype(dtype)
+    return (lax.axis_index(TENSOR_AXIS) * count).astype(dtype)

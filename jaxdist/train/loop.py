@@ -16,7 +16,7 @@ from jaxdist.train.callbacks import (
     TrainingCallback,
 )
 from jaxdist.train.metrics import Recorder
-from jaxdist.train.nonfinite import skipped_steps
+from jaxdist.train.nonfinite import count_skipped_steps
 from jaxdist.train.program import Program
 from jaxdist.train.run_schedule import RunSchedule
 from jaxdist.train.state import TrainState
@@ -63,15 +63,15 @@ def fit(
         each step. rates: learning rates of an array of steps, from 0.
     """
     start = int(state.step)
-    ledger = LossQueue(course, recorder, watcher, rates, skipped_steps(state.opt))
+    ledger = LossQueue(course, recorder, watcher, rates, count_skipped_steps(state.opt))
     score: EvalMetrics = {}
     feed = iter(batches)
     if course.owed and start < course.steps:
-        score = _test(evaluate, state, course, recorder, watcher)
+        score = _run_evaluation(evaluate, state, course, recorder, watcher)
     for step in range(start + 1, course.steps + 1):
         if isinstance(watcher, PausingCallback) and watcher.due(step):
             ledger.pause(watcher)
-        batch = _next(feed, ledger, recorder, step)
+        batch = _next_batch(feed, ledger, recorder, step)
         if batch is None:
             break
         with recorder.phase("compute", step):
@@ -79,17 +79,17 @@ def fit(
             ledger.started(step, loss)
         if course.tests(step):
             ledger.drain()
-            score = _test(evaluate, state, course, recorder, watcher)
+            score = _run_evaluation(evaluate, state, course, recorder, watcher)
         if course.saves(step):
-            _save(saver, state, ledger, recorder)
+            _save_checkpoint(saver, state, ledger, recorder)
         ledger.restart_clock(course.tests(step) or course.saves(step))
     ended = int(state.step)
     # A run that was longer before is past the end of a shorter course.
     finished = ended >= course.steps
     if finished and not score:
-        score = _test(evaluate, state, course, recorder, watcher)
+        score = _run_evaluation(evaluate, state, course, recorder, watcher)
     elif ended > start and not course.saves(ended):
-        _save(saver, state, ledger, recorder)
+        _save_checkpoint(saver, state, ledger, recorder)
     return FitResult(
         state=state,
         score=score if finished or course.tests(ended) else {},
@@ -98,7 +98,7 @@ def fit(
     )
 
 
-def _save(
+def _save_checkpoint(
     saver: CheckpointerProtocol,
     state: TrainState,
     ledger: LossQueue,
@@ -109,7 +109,7 @@ def _save(
         saver.save(state)
 
 
-def _next(
+def _next_batch(
     feed: Iterator[Mapping[str, jax.Array]],
     ledger: LossQueue,
     recorder: Recorder,
@@ -123,7 +123,7 @@ def _next(
     return batch
 
 
-def _test(
+def _run_evaluation(
     evaluate: EvaluatorProtocol,
     state: TrainState,
     course: RunSchedule,

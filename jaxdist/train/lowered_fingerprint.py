@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from jaxdist.partition.flops import LayerFlops
-from jaxdist.train.checkpoint.manifest import describe
+from jaxdist.train.checkpoint.manifest import leaf_metadata
 from jaxdist.train.layout import Layout
 from jaxdist.train.state import named_leaves
 
@@ -23,7 +23,7 @@ _OPERATION: Final = re.compile(
 )
 
 
-def outline_of(
+def step_outline(
     layout: Layout, lowered: Any, work: Sequence[LayerFlops] = ()
 ) -> Mapping[str, str]:
     """Return names that tell a lowered step from another, as a person looks for them.
@@ -37,24 +37,24 @@ def outline_of(
     return {
         "parameters": f"{sum(x.size for x in leaves.values()):,}",
         "FLOPs a device": f"{sum(each.program for each in work):,}",
-        **{f"parameter {name}": describe(x).form() for name, x in leaves.items()},
+        **{f"parameter {name}": leaf_metadata(x).form() for name, x in leaves.items()},
         **dict.fromkeys(sorted(set(_OPERATION.findall(lowered.as_text()))), "is there"),
     }
 
 
-def detail_of(lowered: Any) -> Mapping[str, str]:
+def operation_counts(lowered: Any) -> Mapping[str, str]:
     """Return how often a lowered step does what, rare things first, and its digest."""
     text = lowered.as_text()
     found = Counter(_OPERATION.findall(text))
     times = sorted(found.items(), key=lambda item: (item[1], item[0]))
-    whole = f"{len(text):,} letters (hash {digest(text)})"
+    whole = f"{len(text):,} letters (hash {short_hash(text)})"
     return {**{name: f"{n} times" for name, n in times}, "lowered step": whole}
 
 
-def digest(text: str) -> str:
+def short_hash(text: str) -> str:
     """Return a short name of a text.
 
-    >>> digest("module"), digest("modules")
+    >>> short_hash("module"), short_hash("modules")
     ('120970d8', 'fbc6c1d4')
     """
     return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -12,11 +12,11 @@ from jaxdist.collectives.compress.codec import Codec
 from jaxdist.collectives.sharded_leaves import all_gather
 from jaxdist.partition import fsdp
 from jaxdist.train.layout import Layout
-from jaxdist.train.objective import Batch, cast
+from jaxdist.train.objective import Batch, cast_floats
 from jaxdist.train.task import Task
 
 
-def whole(
+def gather_params(
     layout: Layout,
     held: list[jax.Array],
     codec: Codec | None,
@@ -37,11 +37,11 @@ def whole(
     dims = layout.shared_dims
     if wanted is not None:
         dims = [d if want else None for d, want in zip(dims, wanted, strict=True)]
-    used = [cast(x, layout.task.dtype) if x.ndim > 1 else x for x in held]
-    return all_gather(used, dims, fsdp.AXIS, codec)
+    used = [cast_floats(x, layout.task.dtype) if x.ndim > 1 else x for x in held]
+    return all_gather(used, dims, fsdp.FSDP_AXIS, codec)
 
 
-def later(
+def prevent_cse(
     leaves: list[jax.Array], count: jax.Array, after: jax.Array
 ) -> list[jax.Array]:
     """Return the same numbers, such that the compiler reads them once more.
@@ -59,18 +59,20 @@ def later(
     return [jnp.where(count >= 0, x, jnp.zeros_like(x)) for x in leaves]
 
 
-def model_of(task: Task, params: Any, stats: Any) -> nnx.Module:
+def merge_model(task: Task, params: Any, stats: Any) -> nnx.Module:
     """Return a fresh network of a task with these parameters and statistics."""
     # copy: batch norm writes its running statistics, and must not reach outside.
     return nnx.merge(task.graph, params, stats, copy=True)
 
 
-def stats_of(model: nnx.Module) -> Any:
+def batch_stats(model: nnx.Module) -> Any:
     """Return the running statistics of a network."""
     return nnx.state(model, nnx.BatchStat)
 
 
-def inputs_of(task: Task, batch: Batch) -> tuple[jax.Array, ...]:
+def model_inputs(task: Task, batch: Batch) -> tuple[jax.Array, ...]:
     """Return what a task's network is called on, in the dtype of its activations."""
-    inputs: tuple[jax.Array, ...] = cast(task.objective.arguments(batch), task.dtype)
+    inputs: tuple[jax.Array, ...] = cast_floats(
+        task.objective.arguments(batch), task.dtype
+    )
     return inputs

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-LONG: Final = frozenset({"compile", "evaluation", "checkpoint"})
+LONG_PHASES: Final = frozenset({"compile", "evaluation", "checkpoint"})
 """Phases that are written when they start as well: a run may die inside."""
 
 
@@ -34,8 +34,8 @@ class Recorder:
     ) -> None:
         # Files are line buffered: a killed run leaves whole lines behind.
         self._path = metrics
-        self._metrics = _appended(metrics)
-        self._spans = _appended(spans)
+        self._metrics = _open_append(metrics)
+        self._spans = _open_append(spans)
         self.started, self._enters = started, enters
         self.starved = starved
         self.step_seconds: list[float] = []
@@ -45,9 +45,9 @@ class Recorder:
     def goes_on_from(self, step: int) -> None:
         """Drop the lines of steps after `step`: a resumed run does them again."""
         self._metrics.close()
-        kept = _keep_until(self._path, step)
+        kept = _truncate_after(self._path, step)
         self._tested = frozenset(r["step"] for r in kept if r["kind"] == "test")
-        self._metrics = _appended(self._path)
+        self._metrics = _open_append(self._path)
 
     def trained(
         self, *, step: int, epoch: int, loss: float, rate: float, seconds: float
@@ -99,7 +99,7 @@ class Recorder:
     def begun(self, name: str, step: int, start: float) -> None:
         """Note that a phase began at `start`, Unix seconds."""
         self._enters(name, step)
-        if name in LONG:
+        if name in LONG_PHASES:
             self._line(self._spans, name=name, start=start, step=step, begin=True)
 
     def ended(self, name: str, step: int, start: float, seconds: float) -> None:
@@ -139,11 +139,11 @@ class _Phase:
         self._recorder.ended(self._name, self._step, self._start, seconds)
 
 
-def _appended(path: Path) -> TextIO:
+def _open_append(path: Path) -> TextIO:
     return path.open("a", buffering=1, encoding="utf-8")
 
 
-def _keep_until(metrics: Path, step: int) -> list[dict[str, Any]]:
+def _truncate_after(metrics: Path, step: int) -> list[dict[str, Any]]:
     """Keep the whole lines of steps up to `step`; a kill may have torn the last."""
     rows = []
     for line in metrics.read_text(encoding="utf-8").splitlines():

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxdist.core.dtypes import wide
-from jaxdist.train.sharded_norms import StageSumFn, SumSquaresFn, own_squares
+from jaxdist.core.dtypes import accumulation_dtype
+from jaxdist.train.sharded_norms import StageSumFn, SumSquaresFn, local_sum_squares
 
 TreeT = TypeVar("TreeT")
 
@@ -46,15 +46,15 @@ def skip_nonfinite(
         state: SkipState,
         params: Any = None,
         *,
-        squares: SumSquaresFn = own_squares,
+        squares: SumSquaresFn = local_sum_squares,
         total: StageSumFn = optax.tree.sum,
         **others: Any,
     ) -> tuple[Any, SkipState]:
-        bad = total(squares(jax.tree.map(_not_finite, grads))) > 0
+        bad = total(squares(jax.tree.map(_nonfinite_mask, grads))) > 0
         more = {"squares": squares, "total": total, **others}
         moved = inner.update(grads, state.inner, params, **more)
         still = jax.tree.map(jnp.zeros_like, moved[0]), state.inner
-        updates, kept = _choose(bad, still, moved)
+        updates, kept = _select(bad, still, moved)
         skipped = bad.astype(jnp.int32)
         new = SkipState(
             consecutive=(state.consecutive + 1) * skipped,
@@ -66,7 +66,7 @@ def skip_nonfinite(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def unless_skipped(opt: Any, new: TreeT, old: TreeT) -> TreeT:
+def keep_old_if_skipped(opt: Any, new: TreeT, old: TreeT) -> TreeT:
     """Return `new`, or `old` where the last step was skipped.
 
     Args:
@@ -76,18 +76,18 @@ def unless_skipped(opt: Any, new: TreeT, old: TreeT) -> TreeT:
     """
     if not isinstance(opt, SkipState):
         return new
-    return _choose(opt.consecutive > 0, old, new)
+    return _select(opt.consecutive > 0, old, new)
 
 
-def skipped_steps(opt: Any) -> int:
+def count_skipped_steps(opt: Any) -> int:
     """Count the steps that were skipped since the very start."""
     return int(opt.total) if isinstance(opt, SkipState) else 0
 
 
-def _not_finite(x: jax.Array) -> jax.Array:
+def _nonfinite_mask(x: jax.Array) -> jax.Array:
     """Mark what is no number: the squares of the marks count them."""
-    return (~jnp.isfinite(x)).astype(wide(x.dtype))
+    return (~jnp.isfinite(x)).astype(accumulation_dtype(x.dtype))
 
 
-def _choose(first: jax.Array, one: TreeT, other: TreeT) -> TreeT:
+def _select(first: jax.Array, one: TreeT, other: TreeT) -> TreeT:
     return jax.tree.map(lambda a, b: jnp.where(first, a, b), one, other)

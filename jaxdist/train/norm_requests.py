@@ -12,7 +12,7 @@ import jax
 
 from jaxdist.pipeline.stage_parameters import SlotArrays
 from jaxdist.profile.repeated_blocks import RepeatedBlocks
-from jaxdist.train.sharded_norms import asked_squares
+from jaxdist.train.sharded_norms import trace_norm_requests
 from jaxdist.train.state import TrainState, leaf_names
 from jaxdist.train.task import Task
 
@@ -20,32 +20,40 @@ NormRequests = tuple[tuple[tuple[bool, ...], ...], int]
 """For each time whether it asks for each leaf's, and how often for a total."""
 
 
-def asked_of(task: Task, held: TrainState, alike: RepeatedBlocks) -> NormRequests:
-    """Tell which leaves' squares a task's optimizer asks for, as `asked_squares`.
+def norm_requests(task: Task, held: TrainState, alike: RepeatedBlocks) -> NormRequests:
+    """Tell which leaves' squares a task's optimizer asks for, as `trace_norm_requests`.
 
     Args:
         task: whose optimizer.
         held: shapes of what devices hold.
         alike: blocks of the network whose leaves need not be asked about.
     """
-    stands = _of_slots(held.params) if isinstance(held.params, SlotArrays) else {}
+    stands = (
+        _slot_representatives(held.params)
+        if isinstance(held.params, SlotArrays)
+        else {}
+    )
 
     def few(node: Any) -> Any:
-        return _few(node, stands) if isinstance(node, SlotArrays) else node
+        return (
+            _representative_slots(node, stands)
+            if isinstance(node, SlotArrays)
+            else node
+        )
 
     params, opt = jax.tree.map(
         few,
         alike.pruned((held.params, held.opt)),
         is_leaf=lambda node: isinstance(node, SlotArrays),
     )
-    asked, totals = asked_squares(task.optimizer, params, opt)
+    asked, totals = trace_norm_requests(task.optimizer, params, opt)
     read = leaf_names(params)
     names = [stands.get(name, name) for name in leaf_names(held.params)]
     whole = (alike.whole(dict(zip(read, one, strict=True)), names) for one in asked)
     return tuple(map(tuple, whole)), totals
 
 
-def _of_slots(held: SlotArrays) -> dict[str, str]:
+def _slot_representatives(held: SlotArrays) -> dict[str, str]:
     """Return the slot that stands for each: the first of its kind, by name."""
     first: dict[Any, str] = {}
     stands = {}
@@ -56,7 +64,7 @@ def _of_slots(held: SlotArrays) -> dict[str, str]:
     return stands
 
 
-def _few(held: SlotArrays, stands: Mapping[str, str]) -> SlotArrays:
+def _representative_slots(held: SlotArrays, stands: Mapping[str, str]) -> SlotArrays:
     """Return the slots that stand for others."""
     kept = set(stands.values())
 

@@ -12,10 +12,10 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from jaxdist.core.axes import spatial_axes_of
-from jaxdist.core.dtypes import wide
+from jaxdist.core.axes import spatial_axes
+from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
-from jaxdist.core.special_tokens import PADDING
+from jaxdist.core.special_tokens import PAD_ID
 from jaxdist.train.logits import UnsplitLogits, VocabLogits, VocabParallelLogits
 
 Batch = Mapping[str, jax.Array]
@@ -55,7 +55,7 @@ class Objective(ABC):
         Returns:
             An axis a dim, None where it stays whole, as do the dims behind the last.
         """
-        return spatial_axes_of(rank)
+        return spatial_axes(rank)
 
     def asked(self, right: jax.Array, batch: Batch) -> jax.Array:
         """Return which of the answers of `right` count, bool [B, ...]: here all."""
@@ -151,7 +151,7 @@ class Regression(Objective):
 
     def _errors(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return estimates less targets, [B, n], in float32 or wider."""
-        dtype = wide(outputs.dtype)
+        dtype = accumulation_dtype(outputs.dtype)
         return outputs.astype(dtype) - batch["target"].astype(dtype)
 
 
@@ -160,7 +160,7 @@ class Captioning(Objective):
     """A label a word of a caption: the next one, from logits [B, L, vocabulary].
 
     `words` are the caption with `BEGIN` before it, `target` the caption with `END`
-    behind it; both are filled up with `PADDING`, which nothing is asked for.
+    behind it; both are filled up with `PAD_ID`, which nothing is asked for.
     """
 
     inputs: BatchKeys = (("clip", "float32"), ("words", "int32"))
@@ -174,12 +174,12 @@ class Captioning(Objective):
 
     def axes(self, key: str, rank: int) -> tuple[str | None, ...]:
         """Name the axes: each frame of a clip [B, T, H, W, C] is split as an image."""
-        return (None, *spatial_axes_of(rank - 1)) if key == "clip" else ()
+        return (None, *spatial_axes(rank - 1)) if key == "clip" else ()
 
     def losses(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return the mean cross entropy over each caption's words, [B], nats."""
         each = self.logits.cross_entropy(outputs, batch["target"])
-        asked = _words(batch).astype(each.dtype)
+        asked = _is_word(batch).astype(each.dtype)
         return (each * asked).sum(-1) / jnp.maximum(asked.sum(-1), 1)
 
     def right(self, outputs: jax.Array, batch: Batch) -> jax.Array:
@@ -188,13 +188,13 @@ class Captioning(Objective):
 
     def asked(self, right: jax.Array, batch: Batch) -> jax.Array:
         """Return which targets are a word or the end, bool [B, L]."""
-        return _words(batch)
+        return _is_word(batch)
 
 
-def cast(arrays: Any, dtype: Any) -> Any:
+def cast_floats(arrays: Any, dtype: Any) -> Any:
     """Cast the floats among arrays or shapes; None leaves everything as it is.
 
-    >>> [x.dtype.name for x in cast((jnp.ones(2), jnp.arange(2)), "bfloat16")]
+    >>> [x.dtype.name for x in cast_floats((jnp.ones(2), jnp.arange(2)), "bfloat16")]
     ['bfloat16', 'int32']
     """
 
@@ -208,5 +208,5 @@ def cast(arrays: Any, dtype: Any) -> Any:
     return jax.tree.map(one, arrays)
 
 
-def _words(batch: Batch) -> jax.Array:
-    return batch["target"] != PADDING
+def _is_word(batch: Batch) -> jax.Array:
+    return batch["target"] != PAD_ID

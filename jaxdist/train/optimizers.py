@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     import optax
 
 
-PER_SAMPLES: Final = 256
+REFERENCE_BATCH: Final = 256
 """Samples that a rate is for before it is scaled (Goyal et al. 2017, section 2.1)."""
 
-_NOT_NEGATIVE: Final = (
+_NON_NEGATIVE_KEYS: Final = (
     *("lr", "weight_decay", "warmup_epochs"),
     *("clip", "skip_nonfinite"),
 )
@@ -62,7 +62,7 @@ class OptimConfig:
     """
 
     def __post_init__(self) -> None:
-        for key in _NOT_NEGATIVE:
+        for key in _NON_NEGATIVE_KEYS:
             check_range(f"optim.{key}", getattr(self, key), least=0)
         for key in ("momentum", "beta2", "ema"):
             check_range(f"optim.{key}", getattr(self, key), least=0, below=1)
@@ -91,7 +91,9 @@ class Warmup:
     """Steps of the warm-up."""
 
 
-def ramp(config: OptimConfig, steps: int, steps_per_epoch: float, batch: int) -> Warmup:
+def make_warmup(
+    config: OptimConfig, steps: int, steps_per_epoch: float, batch: int
+) -> Warmup:
     """Return how the rate of a run begins.
 
     With a scaled rate the warm-up starts from the unscaled one, as in Goyal et al.
@@ -103,14 +105,14 @@ def ramp(config: OptimConfig, steps: int, steps_per_epoch: float, batch: int) ->
         steps_per_epoch: global batches in one pass over the data.
         batch: samples in a global batch.
     """
-    times = batch / PER_SAMPLES
+    times = batch / REFERENCE_BATCH
     grown = {"none": 1.0, "linear": times, "root": times**0.5}
     peak = config.lr * grown[config.scaling]
     warmup = max(min(round(config.warmup_epochs * steps_per_epoch), steps - 1), 0)
     return Warmup(first=config.lr if peak > config.lr else 0.0, peak=peak, steps=warmup)
 
 
-def learning_rate(
+def make_learning_rate(
     config: OptimConfig, steps: int, steps_per_epoch: float, batch: int
 ) -> "optax.Schedule":
     """Return the rate as a function of the step: linear warm-up, then its decay.
@@ -123,7 +125,7 @@ def learning_rate(
     """
     import optax
 
-    start = ramp(config, steps, steps_per_epoch, batch)
+    start = make_warmup(config, steps, steps_per_epoch, batch)
     if not config.milestones:
         return optax.warmup_cosine_decay_schedule(
             start.first, start.peak, start.steps, steps
@@ -136,7 +138,7 @@ def learning_rate(
     return optax.join_schedules([warmup, stairs], [start.steps])
 
 
-def optimizer(
+def make_optimizer(
     config: OptimConfig, rate: "optax.Schedule"
 ) -> "optax.GradientTransformationExtraArgs":
     """Return what moves the parameters, on the gradient of the global loss.
@@ -149,7 +151,7 @@ def optimizer(
     from jaxdist.train.nonfinite import skip_nonfinite
     from jaxdist.train.sharded_norms import clip_by_global_norm
 
-    move = optax.with_extra_args_support(_KINDS[config.name](config, rate))
+    move = optax.with_extra_args_support(_OPTIMIZERS[config.name](config, rate))
     if config.clip:
         move = optax.chain(clip_by_global_norm(config.clip), move)
     return skip_nonfinite(move) if config.skip_nonfinite else move
@@ -162,7 +164,9 @@ def _sgd(config: OptimConfig, rate: "optax.Schedule") -> Any:
     sgd = optax.sgd(rate, momentum=config.momentum or None, nesterov=True)
     if not config.weight_decay:
         return sgd
-    return optax.chain(optax.add_decayed_weights(config.weight_decay, decays), sgd)
+    return optax.chain(
+        optax.add_decayed_weights(config.weight_decay, weight_decay_mask), sgd
+    )
 
 
 def _adamw(config: OptimConfig, rate: "optax.Schedule") -> Any:
@@ -174,7 +178,7 @@ def _adamw(config: OptimConfig, rate: "optax.Schedule") -> Any:
         b1=config.momentum,
         b2=config.beta2,
         weight_decay=config.weight_decay,
-        mask=decays,
+        mask=weight_decay_mask,
     )
 
 
@@ -188,8 +192,8 @@ def _lars(config: OptimConfig, rate: "optax.Schedule") -> Any:
     from jaxdist.train.sharded_norms import scale_by_trust_ratio
 
     return optax.chain(
-        optax.add_decayed_weights(config.weight_decay, decays),
-        scale_by_trust_ratio(coefficient=0.001, mask=decays),
+        optax.add_decayed_weights(config.weight_decay, weight_decay_mask),
+        scale_by_trust_ratio(coefficient=0.001, mask=weight_decay_mask),
         optax.scale_by_learning_rate(rate),
         optax.trace(config.momentum),
     )
@@ -203,13 +207,13 @@ def _lamb(config: OptimConfig, rate: "optax.Schedule") -> Any:
 
     return optax.chain(
         optax.scale_by_adam(config.momentum, config.beta2, eps=1e-6),
-        optax.add_decayed_weights(config.weight_decay, decays),
+        optax.add_decayed_weights(config.weight_decay, weight_decay_mask),
         scale_by_trust_ratio(),
         optax.scale_by_learning_rate(rate),
     )
 
 
-def decays(params: Any) -> Any:
+def weight_decay_mask(params: Any) -> Any:
     """Mark the leaves that decay: no vectors, and no biases of several gates.
 
     Where vectors of stages lie in arrays of more dims, those are `vectors`.
@@ -223,6 +227,6 @@ def decays(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(decayed, params)
 
 
-_KINDS: Final = MappingProxyType(
+_OPTIMIZERS: Final = MappingProxyType(
     {"sgd": _sgd, "adamw": _adamw, "lars": _lars, "lamb": _lamb}
 )

@@ -10,17 +10,17 @@ from jax.sharding import NamedSharding
 from jaxdist.collectives.hlo_collectives import CollectiveOp, read_collectives
 from jaxdist.partition import audit
 from jaxdist.partition.audit import AuditError
-from jaxdist.partition.external_step import memory_of
-from jaxdist.partition.flops import LayerFlops, compare_work
-from jaxdist.partition.gradient_buckets import GradientReduction, summed_exactly
+from jaxdist.partition.external_step import compiled_memory_bytes
+from jaxdist.partition.flops import LayerFlops, compare_flops
+from jaxdist.partition.gradient_buckets import GradientReduction, without_compression
 from jaxdist.partition.outer_sync import OuterSync
-from jaxdist.pipeline.plan_schedule import timetable, turns
-from jaxdist.pipeline.stage_traffic import own_moves
-from jaxdist.profile.trace import pruned
-from jaxdist.train.eval_step import eval_step
+from jaxdist.pipeline.plan_schedule import device_work_counts, plan_schedule
+from jaxdist.pipeline.stage_traffic import device_collectives
+from jaxdist.profile.trace import prune_jaxpr
+from jaxdist.train.eval_step import make_eval_step
 from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.state import TrainState
-from jaxdist.train.step import sync_step, train_step
+from jaxdist.train.step import make_outer_step, make_train_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Program:
 
 def compile_program(
     layout: Layout,
-    differs: Callable[[AuditError], None] = audit.stop,
+    differs: Callable[[AuditError], None] = audit.raise_difference,
     seen: Callable[[Any, Sequence[LayerFlops]], None] = lambda lowered, work: None,
 ) -> Program:
     """Compile a training step and hold it against the plan.
@@ -97,20 +97,23 @@ def compile_program(
     Raises:
         AuditError: the program moves or computes something that the plan does not.
     """
-    traced = trace_program(layout)
-    lowered, work = traced.lower(), _work(layout, pruned(traced.jaxpr.jaxpr))
+    traced = trace_train_step(layout)
+    lowered, work = (
+        traced.lower(),
+        _layer_flops(layout, prune_jaxpr(traced.jaxpr.jaxpr)),
+    )
     seen(lowered, work)
     compiled = lowered.compile()
     moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
-    joins = tuple(_join(layout, sync) for sync in layout.syncs)
-    warm, differ = _warm(layout)
+    joins = tuple(_compile_outer_step(layout, sync) for sync in layout.syncs)
+    warm, differ = _compile_warmup_step(layout)
     found = (
-        *_differences(layout, moves, work),
+        *_iter_differences(layout, moves, work),
         *differ,
         *(
             e
             for j in joins
-            for e in audit.differences(j.moves, layout.ledger.of_sync(j.sync))
+            for e in audit.find_differences(j.moves, layout.ledger.of_sync(j.sync))
         ),
     )
     for difference in found:
@@ -118,52 +121,58 @@ def compile_program(
     return Program(
         layout=layout,
         moves=moves,
-        audit=audit.compare(_busiest(layout, moves), layout.ledger),
+        audit=audit.compare_collectives(
+            _busiest_collectives(layout, moves), layout.ledger
+        ),
         work=work,
         differences=found,
         step=compiled,
         warm=warm,
         joins=joins,
         batch=layout.batch(layout.shapes),
-        memory_bytes=memory_of(compiled),
+        memory_bytes=compiled_memory_bytes(compiled),
     )
 
 
-def _differences(
+def _iter_differences(
     layout: Layout, moves: Sequence[CollectiveOp], work: Sequence[LayerFlops]
 ) -> Iterator[AuditError]:
     """Yield where a step differs from the plan, on any device along the pipe axis."""
     for device, ledger in enumerate(layout.ledgers):
-        yield from audit.differences(_own_moves(layout, moves, device), ledger, work)
+        yield from audit.find_differences(
+            _device_collectives(layout, moves, device), ledger, work
+        )
         work = ()
 
 
-def _busiest(layout: Layout, moves: Sequence[CollectiveOp]) -> Sequence[CollectiveOp]:
+def _busiest_collectives(
+    layout: Layout, moves: Sequence[CollectiveOp]
+) -> Sequence[CollectiveOp]:
     """Return what those devices move that move most."""
-    return _own_moves(layout, moves, layout.ledgers.index(layout.ledger))
+    return _device_collectives(layout, moves, layout.ledgers.index(layout.ledger))
 
 
-def _own_moves(
+def _device_collectives(
     layout: Layout, moves: Sequence[CollectiveOp], device: int
 ) -> Sequence[CollectiveOp]:
     if layout.pipe is None:
         return moves
     micro, places = layout.task.microbatches, layout.pipe.stages.places
-    own = turns(layout.plan, micro)[device]
-    beats = timetable(layout.plan, micro).exchanges
-    return tuple(own_moves(moves, places, device, own, beats))
+    own = device_work_counts(layout.plan, micro)[device]
+    beats = plan_schedule(layout.plan, micro).exchanges
+    return tuple(device_collectives(moves, places, device, own, beats))
 
 
-def _work(layout: Layout, step: Any) -> tuple[LayerFlops, ...]:
+def _layer_flops(layout: Layout, step: Any) -> tuple[LayerFlops, ...]:
     """Set the work of a traced step beside the plan's."""
     planned = {k: v for one in layout.ledgers for k, v in one.work.items()}
-    found = compare_work(planned, step)
+    found = compare_flops(planned, step)
     if layout.pipe is None:
         return found
     # The trace has a stage's work in every beat; a device does it for microbatches.
     micro = layout.task.microbatches
-    beats = timetable(layout.plan, micro).exchanges
-    mine = zip(layout.ledgers, turns(layout.plan, micro), strict=True)
+    beats = plan_schedule(layout.plan, micro).exchanges
+    mine = zip(layout.ledgers, device_work_counts(layout.plan, micro), strict=True)
     times = {layer: own.micro for ledger, own in mine for layer in ledger.work}
     return tuple(
         replace(w, program=w.program * times.get(w.layer, micro) // beats)
@@ -171,32 +180,32 @@ def _work(layout: Layout, step: Any) -> tuple[LayerFlops, ...]:
     )
 
 
-def trace_program(layout: Layout, reduction: GradientReduction | None = None) -> Any:
+def trace_train_step(layout: Layout, reduction: GradientReduction | None = None) -> Any:
     """Trace a training step on the shapes of its state and batch.
 
     Args:
         layout: the task, its plan and mesh.
         reduction: how gradients are summed; the plan's where not given.
     """
-    step = jax.jit(train_step(layout, reduction), donate_argnums=0)
-    batch = _placed(layout.padded(layout.shapes), layout.batch(layout.shapes))
+    step = jax.jit(make_train_step(layout, reduction), donate_argnums=0)
+    batch = _with_shardings(layout.padded(layout.shapes), layout.batch(layout.shapes))
     return step.trace(layout.state, batch)
 
 
-def trace_sync(layout: Layout, sync: OuterSync) -> Any:
+def trace_outer_step(layout: Layout, sync: OuterSync) -> Any:
     """Trace an outer step on the shapes of a layout's state."""
-    return jax.jit(sync_step(layout, sync), donate_argnums=0).trace(layout.state)
+    return jax.jit(make_outer_step(layout, sync), donate_argnums=0).trace(layout.state)
 
 
-def _join(layout: Layout, sync: OuterSync) -> CompiledOuterStep:
+def _compile_outer_step(layout: Layout, sync: OuterSync) -> CompiledOuterStep:
     """Compile an outer step and set it beside the plan."""
-    compiled = trace_sync(layout, sync).lower().compile()
+    compiled = trace_outer_step(layout, sync).lower().compile()
     moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
-    beside = audit.compare(moves, layout.ledger.of_sync(sync))
+    beside = audit.compare_collectives(moves, layout.ledger.of_sync(sync))
     return CompiledOuterStep(sync=sync, step=compiled, moves=moves, audit=beside)
 
 
-def _warm(layout: Layout) -> tuple[Any, tuple[AuditError, ...]]:
+def _compile_warmup_step(layout: Layout) -> tuple[Any, tuple[AuditError, ...]]:
     """Compile the step that sums exactly, where the plan begins with it.
 
     Returns:
@@ -204,18 +213,22 @@ def _warm(layout: Layout) -> tuple[Any, tuple[AuditError, ...]]:
     """
     if not (layout.plan.reduce.warm_up and layout.reduction.buckets):
         return None, ()
-    exact = summed_exactly(layout.reduction)
-    compiled = trace_program(layout, exact).lower().compile()
+    exact = without_compression(layout.reduction)
+    compiled = trace_train_step(layout, exact).lower().compile()
     moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
     ledger = layout.ledger.summed_by(exact, layout.leaves)
-    return compiled, tuple(audit.differences(moves, ledger))
+    return compiled, tuple(audit.find_differences(moves, ledger))
 
 
-def compile_score(layout: Layout, shapes: BatchShapes) -> Any:
+def compile_eval_step(layout: Layout, shapes: BatchShapes) -> Any:
     """Compile `score(params, stats, batch)` for batches of these shapes."""
     state = layout.state
-    batch = _placed(layout.padded(shapes), layout.batch(shapes))
-    return jax.jit(eval_step(layout)).lower(state.params, state.stats, batch).compile()
+    batch = _with_shardings(layout.padded(shapes), layout.batch(shapes))
+    return (
+        jax.jit(make_eval_step(layout))
+        .lower(state.params, state.stats, batch)
+        .compile()
+    )
 
 
 def initial_state(layout: Layout) -> TrainState:
@@ -224,7 +237,7 @@ def initial_state(layout: Layout) -> TrainState:
     return jax.jit(layout.first_state, out_shardings=places)()
 
 
-def _placed(
+def _with_shardings(
     shapes: BatchShapes, shardings: Mapping[str, NamedSharding]
 ) -> dict[str, jax.ShapeDtypeStruct]:
     return {

@@ -20,20 +20,20 @@ from jax.ad_checkpoint import checkpoint_name
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
-from jaxdist.pipeline.stages import BlockNames, outputs
+from jaxdist.pipeline.stages import BlockNames, network_outputs
 from jaxdist.pipeline.stages import run as run_blocks
-from jaxdist.train.materialize_params import stats_of
+from jaxdist.train.materialize_params import batch_stats
 
 ModelFactory = Callable[[Any, Any], Any]
 """From parameters and statistics to a fresh network that is ready to be called."""
 
-_BLOCK: Final = "between blocks"
+_BLOCK_OUTPUT: Final = "between blocks"
 _COLLECTIVES: Final = frozenset(
     ("psum", "pmax", "ppermute", "all_gather", "reduce_scatter", "all_to_all")
 )
 
 
-def check(plan: Plan, model: Any) -> None:
+def check_remat(plan: Plan, model: Any) -> None:
     """Refuse a network without named blocks, or without the one that a plan names.
 
     Args:
@@ -52,17 +52,17 @@ def check(plan: Plan, model: Any) -> None:
         )
     blocks, until = [name for name, _ in model.chain()], plan.remat_until
     if until and until not in blocks[1:]:
-        raise _no_end(until, blocks)
+        raise _remat_until_error(until, blocks)
 
 
-def called(
+def call_model(
     plan: Plan, make: ModelFactory, params: Any, stats: Any, inputs: tuple[Any, ...]
 ) -> tuple[Any, Any]:
-    """Call a network, inside of what `graded` returns.
+    """Call a network, inside of what `maybe_checkpoint` returns.
 
     Args:
         plan: says what is computed again.
-        make: the network, where all is computed again with `mark_all`.
+        make: the network, where all is computed again with `tag_all_blocks`.
         params: its parameters.
         stats: its running statistics.
         inputs: what it is called on.
@@ -72,30 +72,31 @@ def called(
     """
     model = make(params, stats)
     if not plan.remat_until:
-        return model(*inputs), stats_of(model)
+        return model(*inputs), batch_stats(model)
     blocks = tuple(name for name, _ in model.chain())
     carried = (inputs if len(inputs) > 1 else inputs[0]), ()
-    again = apart(plan, blocks)
-    carried, new = in_turn(make, blocks, again, (params, stats), carried)
-    return outputs(carried), new
+    again = partial_remat_blocks(plan, blocks)
+    carried, new = run_with_partial_remat(make, blocks, again, (params, stats), carried)
+    return network_outputs(carried), new
 
 
-def graded(plan: Plan, share: Callable[..., Any]) -> Callable[..., Any]:
+def maybe_checkpoint(plan: Plan, share: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of a network as gradients are taken of it.
 
     Args:
         plan: says what is computed again.
-        share: calls the network's blocks as `called` or `in_turn` do.
+        share: calls the network's blocks as `call_model` or `run_with_partial_remat`
+        do.
     """
-    return remade(share) if plan.remat and not plan.remat_until else share
+    return checkpoint_blocks(share) if plan.remat and not plan.remat_until else share
 
 
-def apart(plan: Plan, blocks: BlockNames) -> BlockNames:
+def partial_remat_blocks(plan: Plan, blocks: BlockNames) -> BlockNames:
     """Name the blocks that are computed again apart from those that are kept."""
     return plan.remade(blocks) if plan.remat_until else ()
 
 
-def in_turn(
+def run_with_partial_remat(
     make: ModelFactory,
     blocks: BlockNames,
     again: Container[str],
@@ -105,7 +106,7 @@ def in_turn(
     """Call blocks that follow each other, and keep the insides of the last alone.
 
     Args:
-        make: their network, where all is computed again with `mark_all`.
+        make: their network, where all is computed again with `tag_all_blocks`.
         blocks: names, in order.
         again: those to compute again; others come behind them.
         held: parameters of the network, and running statistics.
@@ -120,53 +121,53 @@ def in_turn(
     ) -> tuple[Any, Any]:
         model = make(params, stats)
         # What the last hands on is kept by the block that reads it.
-        mark(model, names[:-1] if names == first else ())
-        return run_blocks(model, names, carried), stats_of(model)
+        tag_block_outputs(model, names[:-1] if names == first else ())
+        return run_blocks(model, names, carried), batch_stats(model)
 
     params, stats = held
     first = tuple(name for name in blocks if name in again)
     if first:
-        carried, stats = remade(partial(run, first))(params, stats, carried)
+        carried, stats = checkpoint_blocks(partial(run, first))(params, stats, carried)
     if behind := blocks[len(first) :]:
         carried, stats = run(behind, params, stats, carried)
     return carried, stats
 
 
-def mark_all(plan: Plan, model: Any) -> None:
+def tag_all_blocks(plan: Plan, model: Any) -> None:
     """Name what each block returns where a plan computes all again; in place."""
     if plan.remat and not plan.remat_until:
-        mark(model, [name for name, _ in model.chain()])
+        tag_block_outputs(model, [name for name, _ in model.chain()])
 
 
-def mark(model: Any, blocks: Container[str]) -> None:
+def tag_block_outputs(model: Any, blocks: Container[str]) -> None:
     """Name what some blocks of a chain return; the network is changed in place."""
     for block in [block for name, block in model.chain() if name in blocks]:
         kind = type(block)
 
         def named(self: Any, *args: Any, _kind: Any = kind) -> Any:
             out = _kind.__call__(self, *args)
-            return jax.tree.map(lambda x: checkpoint_name(x, _BLOCK), out)
+            return jax.tree.map(lambda x: checkpoint_name(x, _BLOCK_OUTPUT), out)
 
         # Python looks `__call__` up on the class: the block gets a class of its own.
         own = type(kind.__name__, (kind,), {"__call__": named})
         object.__setattr__(block, "__class__", own)
 
 
-def remade(share: Callable[..., Any]) -> Callable[..., Any]:
+def checkpoint_blocks(share: Callable[..., Any]) -> Callable[..., Any]:
     """Let a function of marked networks keep only what lies between their blocks."""
-    kept: Callable[..., Any] = jax.checkpoint(share, policy=_is_kept)
+    kept: Callable[..., Any] = jax.checkpoint(share, policy=_is_saveable)
     return kept
 
 
-def _is_kept(primitive: Any, *_: Any, **params: Any) -> bool:
+def _is_saveable(primitive: Any, *_: Any, **params: Any) -> bool:
     if primitive.name == "name":
-        return bool(params["name"] == _BLOCK)
+        return bool(params["name"] == _BLOCK_OUTPUT)
     # A collective with a gradient of its own is in the trace under this name.
     own = primitive.name.startswith("custom_vjp_call")
     return own or primitive.name in _COLLECTIVES
 
 
-def _no_end(until: str, blocks: Sequence[str]) -> BadInput:
+def _remat_until_error(until: str, blocks: Sequence[str]) -> BadInput:
     near = did_you_mean(until, blocks[1:])
     meant = [f"did you mean plan.remat_until={near}?"] if near else []
     if until == blocks[0]:

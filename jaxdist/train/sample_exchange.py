@@ -10,11 +10,11 @@ import jax
 
 from jaxdist.core.axes import SPATIAL_AXES
 from jaxdist.core.plan import Plan
-from jaxdist.layers.halo import own_samples
+from jaxdist.layers.halo import local_samples
 from jaxdist.train.objective import Batch
 
 
-def scored(plan: Plan, outputs: Any, batch: Batch) -> tuple[Any, Batch]:
+def select_local_samples(plan: Plan, outputs: Any, batch: Batch) -> tuple[Any, Batch]:
     """Keep those of a device's own samples: what it scores, and against what.
 
     Args:
@@ -27,6 +27,6 @@ def scored(plan: Plan, outputs: Any, batch: Batch) -> tuple[Any, Batch]:
     samples = batch["id"].shape[0]
 
     def cut(x: jax.Array) -> jax.Array:
-        return own_samples(x, SPATIAL_AXES) if x.shape[0] == samples else x
+        return local_samples(x, SPATIAL_AXES) if x.shape[0] == samples else x
 
     return jax.tree.map(cut, outputs), jax.tree.map(cut, dict(batch))

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxdist.core.dtypes import wide
+from jaxdist.core.dtypes import accumulation_dtype
 
 SumSquaresFn = Callable[[Any], Any]
 """From a tree shaped as the parameters to one of sums of squares, float32 or wider."""
@@ -31,16 +31,18 @@ StageSumFn = Callable[[Any], jax.Array]
 """From such a tree of sums to the sum of all, also of those on other stages."""
 
 
-def own_squares(tree: Any) -> Any:
+def local_sum_squares(tree: Any) -> Any:
     """Sum the squares of each leaf as it lies here, in float32 or wider.
 
-    >>> own_squares({"kernel": jnp.full((2, 2), 3.0)})["kernel"].item()
+    >>> local_sum_squares({"kernel": jnp.full((2, 2), 3.0)})["kernel"].item()
     36.0
     """
-    return jax.tree.map(lambda x: jnp.square(x.astype(wide(x.dtype))).sum(), tree)
+    return jax.tree.map(
+        lambda x: jnp.square(x.astype(accumulation_dtype(x.dtype))).sum(), tree
+    )
 
 
-def asked_squares(
+def trace_norm_requests(
     optimizer: optax.GradientTransformation, params: Any, opt: Any
 ) -> tuple[tuple[tuple[bool, ...], ...], int]:
     """Tell which leaves' squares an optimizer asks for, each time that it does.
@@ -61,8 +63,8 @@ def asked_squares(
         return totals[-1]
 
     def note(tree: Any) -> Any:
-        found.append(tuple(not masked(leaf) for leaf in leaves_in(tree)))
-        return own_squares(tree)
+        found.append(tuple(not is_masked(leaf) for leaf in leaves_with_masked(tree)))
+        return local_sum_squares(tree)
 
     def update(params: Any, opt: Any) -> Any:
         move = optax.with_extra_args_support(optimizer)
@@ -73,17 +75,17 @@ def asked_squares(
     return tuple(found), len(totals)
 
 
-def leaves_in(tree: Any) -> list[Any]:
+def leaves_with_masked(tree: Any) -> list[Any]:
     """List the leaves of a tree in order, those that are masked too."""
-    return jax.tree.leaves(tree, is_leaf=masked)
+    return jax.tree.leaves(tree, is_leaf=is_masked)
 
 
-def masked(leaf: Any) -> bool:
+def is_masked(leaf: Any) -> bool:
     """Tell whether a leaf's length is not needed."""
     return isinstance(leaf, optax.MaskedNode)
 
 
-def _masked(tree: Any, chosen: Any) -> Any:
+def _mask_tree(tree: Any, chosen: Any) -> Any:
     return jax.tree.map(lambda x, c: x if c else optax.MaskedNode(), tree, chosen)
 
 
@@ -100,7 +102,7 @@ def clip_by_global_norm(longest: float) -> optax.GradientTransformationExtraArgs
         state: Any,
         params: Any = None,
         *,
-        squares: SumSquaresFn = own_squares,
+        squares: SumSquaresFn = local_sum_squares,
         total: StageSumFn = optax.tree.sum,
         **others: Any,
     ) -> tuple[Any, Any]:
@@ -135,7 +137,7 @@ def scale_by_trust_ratio(
         state: Any,
         params: Any = None,
         *,
-        squares: SumSquaresFn = own_squares,
+        squares: SumSquaresFn = local_sum_squares,
         **others: Any,
     ) -> tuple[Any, Any]:
         del others
@@ -149,7 +151,7 @@ def scale_by_trust_ratio(
             return u * jnp.where((ww == 0) | (uu == 0), 1, ratio).astype(u.dtype)
 
         chosen = mask(params) if mask else jax.tree.map(lambda _: True, params)
-        lengths = (squares(_masked(tree, chosen)) for tree in (params, updates))
+        lengths = (squares(_mask_tree(tree, chosen)) for tree in (params, updates))
         return jax.tree.map(scale, chosen, updates, *lengths), state
 
     return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)

@@ -58,7 +58,7 @@ def named_leaves(tree: Any) -> dict[str, Any]:
     {'stem/bias': 2.0, 'stem/kernel': 1.0, 'steps/0': 3}
     """
     paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_variable)
-    named = {_name(path): _value(leaf) for path, leaf in paths}
+    named = {_path_name(path): _variable_value(leaf) for path, leaf in paths}
     if len(named) != len(paths):
         raise ValueError("two leaves of the tree have the same name")
     return named
@@ -73,10 +73,10 @@ def leaf_names(tree: Any) -> tuple[str, ...]:
     return tuple(named_leaves(tree))
 
 
-def with_leaves(tree: TreeT, leaves: Mapping[str, Any]) -> TreeT:
+def replace_leaves(tree: TreeT, leaves: Mapping[str, Any]) -> TreeT:
     """Put other leaves into a tree, by name.
 
-    >>> with_leaves({"stem": {"kernel": 1.0}}, {"stem/kernel": 5.0})
+    >>> replace_leaves({"stem": {"kernel": 1.0}}, {"stem/kernel": 5.0})
     {'stem': {'kernel': 5.0}}
     """
     return jax.tree.unflatten(
@@ -88,9 +88,9 @@ def _is_variable(node: Any) -> bool:
     return isinstance(node, nnx.Variable)
 
 
-def _value(leaf: Any) -> Any:
+def _variable_value(leaf: Any) -> Any:
     return jax.tree.leaves(leaf)[0] if _is_variable(leaf) else leaf
 
 
-def _name(path: tuple[Any, ...]) -> str:
+def _path_name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")

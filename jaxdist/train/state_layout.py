@@ -109,7 +109,7 @@ class SlotStateLayout:
             return slots.pack(jax.tree.leaves(tree))
 
         left = self._left(state, self.param_slots.pack_rows)
-        return replace(self._changed(state, put, _is_tree), feedback=left)
+        return replace(self._changed(state, put, _is_nnx_state), feedback=left)
 
     def shapes(self, state: TrainState) -> TrainState:
         """Return the shapes of slots."""
@@ -118,7 +118,7 @@ class SlotStateLayout:
             return slots.shapes(jax.tree.leaves(tree))
 
         left = self._left(state, partial(jax.eval_shape, self.param_slots.pack_rows))
-        return replace(self._changed(state, shaped, _is_tree), feedback=left)
+        return replace(self._changed(state, shaped, _is_nnx_state), feedback=left)
 
     def store(self, state: TrainState) -> TrainState:
         """Take the leaves of a state out of slots."""
@@ -180,5 +180,5 @@ class SlotStateLayout:
         )
 
 
-def _is_tree(node: Any) -> bool:
+def _is_nnx_state(node: Any) -> bool:
     return isinstance(node, nnx.State)

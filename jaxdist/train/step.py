@@ -24,30 +24,35 @@ from jax.sharding import PartitionSpec as P
 from jaxdist.collectives.reduce import all_reduce_leaves
 from jaxdist.collectives.sharded_leaves import all_gather, local_shard, reduce_scatter
 from jaxdist.partition import fsdp
-from jaxdist.partition.global_norm_axes import axes_of
+from jaxdist.partition.global_norm_axes import split_axes
 from jaxdist.partition.gradient_buckets import GradientReduction
 from jaxdist.partition.outer_sync import OuterSync
 from jaxdist.pipeline.stage_parameters import SlotArrays
-from jaxdist.profile.xla_cpu.backward_reads import needed
+from jaxdist.profile.xla_cpu.backward_reads import saved_leaves
 from jaxdist.train import error_feedback
-from jaxdist.train.accumulate import GradientFn, accumulated
-from jaxdist.train.diloco import alone, outer_step
-from jaxdist.train.ema import moved
+from jaxdist.train.accumulate import GradientFn, accumulate_gradients
+from jaxdist.train.diloco import outer_step, per_replica_step
+from jaxdist.train.ema import update_ema
 from jaxdist.train.layout import Layout
-from jaxdist.train.materialize_params import inputs_of, later, model_of, whole
-from jaxdist.train.nonfinite import unless_skipped
+from jaxdist.train.materialize_params import (
+    gather_params,
+    merge_model,
+    model_inputs,
+    prevent_cse,
+)
+from jaxdist.train.nonfinite import keep_old_if_skipped
 from jaxdist.train.objective import Batch
 from jaxdist.train.pipeline import async_steps, sync_gradients
-from jaxdist.train.remat import called, graded, mark_all
-from jaxdist.train.sample_exchange import scored
-from jaxdist.train.sharded_norms import leaves_in, masked, own_squares
+from jaxdist.train.remat import call_model, maybe_checkpoint, tag_all_blocks
+from jaxdist.train.sample_exchange import select_local_samples
+from jaxdist.train.sharded_norms import is_masked, leaves_with_masked, local_sum_squares
 from jaxdist.train.state import TrainState
 
-UPDATE: Final = "update"
+UPDATE_SCOPE: Final = "update"
 """Scope of what moves the parameters, as a compiled program has it."""
 
 
-def train_step(
+def make_train_step(
     layout: Layout, reduction: GradientReduction | None = None
 ) -> Callable[..., Any]:
     """Build `step(state, batch) -> (state, loss)`, to be jitted with `state` donated.
@@ -64,15 +69,15 @@ def train_step(
     """
     specs, task = layout.specs, layout.task
     sums = reduction or layout.reduction
-    advance = _flowing if layout.plan.pipe.flows else _at_once
+    advance = _async_update if layout.plan.pipe.flows else _sync_update
 
     def local(state: TrainState, batch: Batch) -> tuple[TrainState, jax.Array]:
         loss, stats, params, opt, left = advance(layout, sums, state, batch)
         step = state.step + 1
-        average = moved(state.average, task.average, step, params, stats)
+        average = update_ema(state.average, task.average, step, params, stats)
         old = state.stats, state.average, state.feedback, jnp.full_like(loss, jnp.nan)
         found = stats, average, left, loss
-        stats, average, left, loss = unless_skipped(opt, found, old)
+        stats, average, left, loss = keep_old_if_skipped(opt, found, old)
         new = TrainState(
             step=step,
             params=params,
@@ -84,13 +89,13 @@ def train_step(
         return new, loss
 
     apart = layout.plan.replicas > 1
-    each, losses = (alone(local), P("replica")) if apart else (local, P())
+    each, losses = (per_replica_step(local), P("replica")) if apart else (local, P())
     return lambda state, batch: layout.map(each, specs, batch, (specs, losses))(
         state, batch
     )
 
 
-def sync_step(layout: Layout, sync: OuterSync) -> Callable[..., Any]:
+def make_outer_step(layout: Layout, sync: OuterSync) -> Callable[..., Any]:
     """Build `join(state) -> state`, an outer step, to be jitted with `state` donated.
 
     Args:
@@ -106,7 +111,7 @@ def sync_step(layout: Layout, sync: OuterSync) -> Callable[..., Any]:
     )
 
 
-def _at_once(
+def _sync_update(
     layout: Layout, sums: GradientReduction, state: TrainState, batch: Batch
 ) -> tuple[jax.Array, Any, Any, Any, Any]:
     """Move the parameters along the gradient of the whole batch.
@@ -115,26 +120,26 @@ def _at_once(
         The loss, new statistics, parameters and optimizer's state, and what
         compressing gradients left.
     """
-    gradients = _in_turn if layout.pipe is None else _in_stages
+    gradients = _accumulation_gradients if layout.pipe is None else _pipeline_gradients
     loss, stats, grads = gradients(layout, state)(state.stats, batch)
-    loss, grads, left = _reduced(layout, sums, state, loss, grads)
-    params, opt = _moved(layout, state.params, state.opt, grads)
+    loss, grads, left = _reduce_gradients(layout, sums, state, loss, grads)
+    params, opt = _apply_optimizer(layout, state.params, state.opt, grads)
     return loss, stats, params, opt, left
 
 
-def _flowing(
+def _async_update(
     layout: Layout, sums: GradientReduction, state: TrainState, batch: Batch
 ) -> tuple[jax.Array, Any, Any, Any, Any]:
     """Move the parameters of a stage along the gradient of each microbatch.
 
     Returns:
-        As `_at_once`; the loss is the mean of the microbatches'.
+        As `_sync_update`; the loss is the mean of the microbatches'.
     """
 
     def move(grads: SlotArrays, opt: Any, params: SlotArrays) -> tuple[SlotArrays, Any]:
         leaves, tree = jax.tree.flatten(grads)
         summed = all_reduce_leaves(leaves, sums.exactly)
-        new: tuple[SlotArrays, Any] = _moved(
+        new: tuple[SlotArrays, Any] = _apply_optimizer(
             layout, params, opt, jax.tree.unflatten(tree, summed)
         )
         return new
@@ -144,18 +149,18 @@ def _flowing(
     return loss, stats, params, opt, state.feedback
 
 
-def _in_turn(layout: Layout, state: TrainState) -> GradientFn:
+def _accumulation_gradients(layout: Layout, state: TrainState) -> GradientFn:
     """Return gradients of microbatches one after the other."""
-    own = functools.partial(_gradients, layout, state)
-    return accumulated(own, layout.task.microbatches)
+    own = functools.partial(_local_gradients, layout, state)
+    return accumulate_gradients(own, layout.task.microbatches)
 
 
-def _in_stages(layout: Layout, state: TrainState) -> GradientFn:
+def _pipeline_gradients(layout: Layout, state: TrainState) -> GradientFn:
     """Return gradients of microbatches that go through the stages of a pipeline."""
-    return functools.partial(sync_gradients.gradients, layout, state)
+    return functools.partial(sync_gradients.pipeline_gradients, layout, state)
 
 
-def _gradients(
+def _local_gradients(
     layout: Layout, state: TrainState, stats: Any, batch: Batch
 ) -> tuple[jax.Array, Any, list[jax.Array]]:
     """Return this device's share of the loss, new statistics, gradients of the share.
@@ -169,37 +174,40 @@ def _gradients(
     if layout.joins and task.microbatches > 1:
         # The compiler would put them together once, before the loop over microbatches,
         # and keep them; so they seem to depend on the samples of each.
-        held = later(held, batch["id"][0], batch["id"])
+        held = prevent_cse(held, batch["id"][0], batch["id"])
 
     def make(leaves: list[jax.Array], stats: Any) -> Any:
-        model = model_of(task, jax.tree.unflatten(tree, leaves), stats)
+        model = merge_model(task, jax.tree.unflatten(tree, leaves), stats)
         model.train()
         layout.bind(model, key, batch["id"])
-        mark_all(plan, model)
+        tag_all_blocks(plan, model)
         return model
 
     def share(leaves: list[jax.Array]) -> tuple[jax.Array, Any]:
-        outputs, new = called(plan, make, leaves, stats, inputs_of(task, batch))
-        outputs, own_batch = scored(plan, outputs, batch)
+        outputs, new = call_model(plan, make, leaves, stats, model_inputs(task, batch))
+        outputs, own_batch = select_local_samples(plan, outputs, batch)
         mean = layout.objective.losses(outputs, own_batch).mean()
         return mean / plan.mesh.size(*plan.sum_axes), new
 
     back: Any
     loss, back, new = jax.vjp(
-        graded(plan, share), whole(layout, held, codec), has_aux=True
+        maybe_checkpoint(plan, share), gather_params(layout, held, codec), has_aux=True
     )
     if layout.joins:
         wanted = [
-            need and x.ndim > 1 for need, x in zip(needed(back), held, strict=True)
+            need and x.ndim > 1
+            for need, x in zip(saved_leaves(back), held, strict=True)
         ]
-        again = whole(layout, later(held, state.step, loss), codec, wanted)
+        again = gather_params(
+            layout, prevent_cse(held, state.step, loss), codec, wanted
+        )
         kept = zip(again, back.args_res[0], wanted, strict=True)
         back.args_res[0] = [x if want else was for x, was, want in kept]
     (grads,) = back(jnp.ones_like(loss))
     return loss, new, grads
 
 
-def _reduced(
+def _reduce_gradients(
     layout: Layout,
     reduction: GradientReduction,
     state: TrainState,
@@ -215,49 +223,51 @@ def _reduced(
     params, names = layout.held.params, [leaf.name for leaf in layout.leaves]
     dealt, dims = grads, layout.shared_dims
     if layout.shares:
-        dealt = reduce_scatter(grads, dims, fsdp.AXIS, reduction.scatter)
+        dealt = reduce_scatter(grads, dims, fsdp.FSDP_AXIS, reduction.scatter)
     leaves = [
         x.astype(leaf.dtype) for x, leaf in zip(dealt, layout.leaves, strict=True)
     ]
     over = [plan.sum_axes, *reduction.exactly]
     loss, *leaves = all_reduce_leaves([loss, *leaves], over)
-    leaves, left = error_feedback.summed(
+    leaves, left = error_feedback.all_reduce_compressed(
         plan.reduce, reduction, names, leaves, state.feedback, state.step
     )
     return loss, jax.tree.unflatten(jax.tree.structure(params), leaves), left
 
 
-def _moved(layout: Layout, before: Any, opt: Any, grads: Any) -> tuple[Any, Any]:
+def _apply_optimizer(
+    layout: Layout, before: Any, opt: Any, grads: Any
+) -> tuple[Any, Any]:
     """Return the parameters moved along the gradients, and the optimizer's state."""
     held, tree = jax.tree.flatten(before)
     apart = layout.shares and not layout.joins
     if apart:
-        held = local_shard(held, layout.shared_dims, fsdp.AXIS)
+        held = local_shard(held, layout.shared_dims, fsdp.FSDP_AXIS)
     params = jax.tree.unflatten(tree, held)
     # optax counts steps in int32 and lets jax promote them, also where a user or a
     # test has asked for strict promotion.
     move = optax.with_extra_args_support(layout.task.optimizer)
-    squares = functools.partial(_squares, layout)
-    total = functools.partial(_total, layout)
-    with jax.numpy_dtype_promotion("standard"), jax.named_scope(UPDATE):
+    squares = functools.partial(_global_squares, layout)
+    total = functools.partial(_sum_over_stages, layout)
+    with jax.numpy_dtype_promotion("standard"), jax.named_scope(UPDATE_SCOPE):
         updates, opt = move.update(grads, opt, params, squares=squares, total=total)
         params = optax.apply_updates(params, updates)
     if apart:
-        leaves = all_gather(jax.tree.leaves(params), layout.shared_dims, fsdp.AXIS)
+        leaves = all_gather(jax.tree.leaves(params), layout.shared_dims, fsdp.FSDP_AXIS)
         params = jax.tree.unflatten(tree, leaves)
     return params, opt
 
 
-def _squares(layout: Layout, tree: Any) -> Any:
+def _global_squares(layout: Layout, tree: Any) -> Any:
     """Sum the squares of each leaf over the devices that split it."""
-    own, shape = jax.tree.flatten(own_squares(tree))
-    given = zip(layout.leaves, leaves_in(tree), strict=True)
-    over = [axes_of(leaf) for leaf, x in given if not masked(x)]
+    own, shape = jax.tree.flatten(local_sum_squares(tree))
+    given = zip(layout.leaves, leaves_with_masked(tree), strict=True)
+    over = [split_axes(leaf) for leaf, x in given if not is_masked(x)]
     with jax.named_scope("whole_lengths"):
         return jax.tree.unflatten(shape, all_reduce_leaves(own, over))
 
 
-def _total(layout: Layout, squares: Any) -> jax.Array:
+def _sum_over_stages(layout: Layout, squares: Any) -> jax.Array:
     """Sum over the leaves of all stages; those that all devices have count once."""
     pairs = list(zip(layout.leaves, jax.tree.leaves(squares), strict=True))
     total = optax.tree.sum([x for leaf, x in pairs if leaf.pipe is None])

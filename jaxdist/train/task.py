@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from jaxdist.profile.abstract import one_key
-from jaxdist.profile.repeated_blocks import same_arrays
+from jaxdist.profile.abstract import constant_rngs
+from jaxdist.profile.repeated_blocks import find_equal_blocks
 from jaxdist.train import ema as average
 from jaxdist.train.objective import Classification, Objective
 from jaxdist.train.state import TrainState
@@ -79,15 +79,17 @@ class Task:
         found: list[nnx.GraphDef[nnx.Module]] = []
 
         def make() -> tuple[Any, Any]:
-            graph, params, *rest = nnx.split(self._made(one_key()), nnx.Param, ...)
+            graph, params, *rest = nnx.split(
+                self._made(constant_rngs()), nnx.Param, ...
+            )
             found.append(graph)
             return params, rest[0]
 
         params, rest = jax.eval_shape(make)
         # What an optimizer keeps of blocks that have the same arrays is the same.
-        same = same_arrays(nnx.merge(found[0], params, rest))
+        same = find_equal_blocks(nnx.merge(found[0], params, rest))
         few = jax.eval_shape(self.optimizer.init, same.pruned(params))
-        kept = partial(average.begin, self.average)
+        kept = partial(average.init_ema, self.average)
         state = TrainState(
             step=jax.ShapeDtypeStruct((), jnp.int32),
             params=params,
@@ -105,7 +107,7 @@ class Task:
             params=params,
             stats=rest[0],
             opt=self.optimizer.init(params),
-            average=average.begin(self.average, params, rest[0]),
+            average=average.init_ema(self.average, params, rest[0]),
         )
 
     def _cast(self, x: jax.Array) -> jax.Array:

@@ -14,12 +14,12 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from jaxdist.core.plan import Plan
-from jaxdist.partition.flops import read_work
-from jaxdist.profile.scopes import modules, open_scopes
-from jaxdist.profile.trace import live
-from jaxdist.train.build_layout import lay_out
+from jaxdist.partition.flops import sum_traced_flops
+from jaxdist.profile.scopes import add_layer_scopes, modules_by_path
+from jaxdist.profile.trace import trace_pruned
+from jaxdist.train.build_layout import build_layout
 from jaxdist.train.layout import Layout
-from jaxdist.train.step import train_step
+from jaxdist.train.step import make_train_step
 from jaxdist.train.task import Task
 
 
@@ -47,16 +47,16 @@ class LayerWorkShare:
         return self.share * self.devices
 
 
-def read_shares(layout: Layout) -> tuple[LayerWorkShare, ...]:
+def layer_work_shares(layout: Layout) -> tuple[LayerWorkShare, ...]:
     """Return the share of every layer that does something, in the order of use.
 
     Args:
         layout: the task, its plan and mesh.
     """
     task = replace(layout.task, model=_ScopedModelFn(layout.task.model))
-    scoped, layers = replace(layout, task=task), _layers(task)
-    whole = _work(_on_one_device(scoped), layers)
-    device = _work(scoped, layers)
+    scoped, layers = replace(layout, task=task), _layer_paths(task)
+    whole = _layer_flops(_single_device_layout(scoped), layers)
+    device = _layer_flops(scoped, layers)
     return tuple(
         LayerWorkShare(
             layer=layer,
@@ -77,25 +77,25 @@ class _ScopedModelFn:
 
     def __call__(self, **how: Any) -> nnx.Module:
         network = self.make(**how)
-        open_scopes(network, {})
+        add_layer_scopes(network, {})
         return network
 
 
-def _layers(task: Task) -> tuple[str, ...]:
+def _layer_paths(task: Task) -> tuple[str, ...]:
     state = task.state
     network = nnx.merge(task.graph, state.params, state.stats)
-    return tuple(modules(network))
+    return tuple(modules_by_path(network))
 
 
-def _on_one_device(layout: Layout) -> Layout:
+def _single_device_layout(layout: Layout) -> Layout:
     """Return the layout of the same task on the first of its devices."""
     names, kinds = layout.mesh.axis_names, layout.mesh.axis_types
     first = np.reshape(layout.mesh.devices.ravel()[:1], (1,) * len(names))
     mesh = Mesh(first, names, axis_types=kinds)
-    return lay_out(layout.task, Plan(), mesh, layout.shapes)
+    return build_layout(layout.task, Plan(), mesh, layout.shapes)
 
 
-def _work(layout: Layout, layers: Sequence[str]) -> Counter[str]:
+def _layer_flops(layout: Layout, layers: Sequence[str]) -> Counter[str]:
     batch = layout.padded(layout.shapes)
-    step = live(train_step(layout), layout.state, batch)
-    return read_work(step, layers)
+    step = trace_pruned(make_train_step(layout), layout.state, batch)
+    return sum_traced_flops(step, layers)

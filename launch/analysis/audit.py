@@ -9,11 +9,11 @@ from jaxdist.collectives.hlo_collectives import CollectiveOp
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config.provenance import ResolvedConfig
 from jaxdist.launch.devices.prepare import PreparedDevices
-from jaxdist.launch.training.job.batch_spec import wanted
+from jaxdist.launch.training.job.batch_spec import feature_spec
 from jaxdist.launch.training.job.job import make_job
-from jaxdist.partition.audit import let_pass
+from jaxdist.partition.audit import ignore_difference
 from jaxdist.train.program import Program, compile_program
-from jaxdist.train.work_shares import LayerWorkShare, read_shares
+from jaxdist.train.work_shares import LayerWorkShare, layer_work_shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +101,10 @@ def audit(resolved: ResolvedConfig, prepared: PreparedDevices) -> StepAudit:
     """
     config = resolved.config
     jax.config.update("jax_enable_x64", config.precision == "float64")
-    train, _ = open_data(config.data, wanted(config))
+    train, _ = open_data(config.data, feature_spec(config))
     job = make_job(config, prepared.plan, train)
     return StepAudit(
         experiment=resolved.source,
-        program=compile_program(job.layout, differs=let_pass),
-        shares=read_shares(job.layout),
+        program=compile_program(job.layout, differs=ignore_difference),
+        shares=layer_work_shares(job.layout),
     )

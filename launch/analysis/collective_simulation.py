@@ -8,25 +8,30 @@ from dataclasses import dataclass
 from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.network.concurrent import (
-    PACES,
+    SYNC_MODES,
     CollectiveMessages,
-    halos,
-    of_list,
-    run_together,
+    halo_messages,
+    schedule_messages,
+    simulate_concurrent,
 )
-from jaxdist.network.contention_search import ContentionCandidate, mitigate
-from jaxdist.network.lower_bound import nic_bound
-from jaxdist.network.placement import placement
-from jaxdist.network.platforms.read import find
-from jaxdist.network.protocol_overheads import factors
+from jaxdist.network.contention_search import ContentionCandidate, minimize_contention
+from jaxdist.network.lower_bound import bandwidth_lower_bound
+from jaxdist.network.placement import parse_placement
+from jaxdist.network.platforms.read import find_topology
+from jaxdist.network.protocol_overheads import protocol_overheads
 from jaxdist.network.routes import IntArray
-from jaxdist.network.schedules_by_name import TWO_LEVEL, step_list
-from jaxdist.network.simulate import NetworkModel, SimulatedStep, placed, simulate
+from jaxdist.network.schedules_by_name import TWO_LEVEL_SCHEDULES, schedule_by_name
+from jaxdist.network.simulate import (
+    NetworkModel,
+    SimulatedStep,
+    rank_devices,
+    simulate_collective,
+)
 from jaxdist.network.sparse import SparseEncoding
-from jaxdist.network.sparse_runs import of_sparse_list, simulate_sparse
+from jaxdist.network.sparse_runs import simulate_sparse, sparse_schedule_messages
 
-_MOST_MIB = 1 << 30
-_SWAPS = 64
+_MAX_MIB = 1 << 30
+_MAX_SWAPS = 64
 """Exchanges that are tried where a simulation takes few messages."""
 
 
@@ -66,27 +71,29 @@ class SimulationReport:
     """The command behind `jaxdist simulate`, without what draws or prints."""
 
 
-def answer(args: Namespace) -> SimulationReport:
+def run_simulation(args: Namespace) -> SimulationReport:
     """Simulate what was asked for.
 
     Raises:
         BadInput: something of it cannot be.
     """
-    settings = dict(_setting(word) for word in args.settings)
-    size, ranks = _bytes(args.mib, "--mib"), _ranks(args.ranks)
-    found = find(args.topology, ranks, settings)
+    settings = dict(_parse_setting(word) for word in args.settings)
+    size, ranks = _parse_mib(args.mib, "--mib"), _check_ranks(args.ranks)
+    found = find_topology(args.topology, ranks, settings)
     rule = args.sharing or ("rtt" if args.factors == "smpi" else "maxmin")
-    network = NetworkModel(topology=found, factors=factors(args.factors), sharing=rule)
-    if args.pace not in PACES:
-        near = did_you_mean(args.pace, PACES)
+    network = NetworkModel(
+        topology=found, factors=protocol_overheads(args.factors), sharing=rule
+    )
+    if args.pace not in SYNC_MODES:
+        near = did_you_mean(args.pace, SYNC_MODES)
         raise BadInput(
             f"no pace named {args.pace}",
-            rule=f"--pace is one of {', '.join(PACES)}",
+            rule=f"--pace is one of {', '.join(SYNC_MODES)}",
             remedy=f"did you mean {near}?" if near else "--pace steps",
         )
-    group = _group(args.group, ranks)
-    steps = step_list(args.algorithm, group, _hosts(args, network, group))
-    devices = placed(ranks, found, placement(args.place, ranks, found))
+    group = _check_group(args.group, ranks)
+    steps = schedule_by_name(args.algorithm, group, _per_host(args, network, group))
+    devices = rank_devices(ranks, found, parse_placement(args.place, ranks, found))
     entries = None if args.density is None else SparseEncoding(density=args.density)
     seconds, phi, phases, each = _run(args, steps, size, network, devices, entries)
     return SimulationReport(
@@ -102,9 +109,9 @@ def answer(args: Namespace) -> SimulationReport:
         phi=phi,
         phases=phases,
         each=each,
-        tried=_tried(args, size, network),
-        bound=nic_bound(found, group, size),
-        words=_words(args),
+        tried=_contention_candidates(args, size, network),
+        bound=bandwidth_lower_bound(found, group, size),
+        words=_command(args),
     )
 
 
@@ -121,19 +128,19 @@ def _run(
 ) -> _RunResult:
     if args.group is None and args.halo_mib is None and args.pace == "steps":
         alone = (
-            simulate(steps, size, network, devices)
+            simulate_collective(steps, size, network, devices)
             if entries is None
             else simulate_sparse(steps, size, network, entries, devices)
         )
         return alone.seconds, alone.phi_max, alone.phases, ()
-    found = _several(args, steps, size, network, devices, entries)
-    outcome = run_together(found, network, args.pace)
+    found = _concurrent_messages(args, steps, size, network, devices, entries)
+    outcome = simulate_concurrent(found, network, args.pace)
     names = [one.name for one in found]
     each = tuple(zip(names, outcome.each)) if len(names) > 1 else ()
     return outcome.seconds, outcome.phi, (), each
 
 
-def _several(
+def _concurrent_messages(
     args: Namespace,
     steps: CollectiveSchedule,
     size: float,
@@ -145,17 +152,17 @@ def _several(
     topology = network.topology
     groups = devices.reshape(-1, steps.ranks)
     found = [
-        of_list(steps, size, group, topology.reducing)
+        schedule_messages(steps, size, group, topology.reducing)
         if entries is None
-        else of_sparse_list(steps, size, topology, entries, group)
+        else sparse_schedule_messages(steps, size, topology, entries, group)
         for group in groups
     ]
     if args.halo_mib is not None:
-        found.append(halos(devices, _bytes(args.halo_mib, "--halo-mib")))
+        found.append(halo_messages(devices, _parse_mib(args.halo_mib, "--halo-mib")))
     return found
 
 
-def _tried(
+def _contention_candidates(
     args: Namespace, size: float, network: NetworkModel
 ) -> tuple[ContentionCandidate, ...]:
     if not args.mitigate:
@@ -169,20 +176,20 @@ def _tried(
                 values=f"{name} {getattr(args, option)}",
                 remedy=f"--mitigate without {name}",
             )
-    swaps = _SWAPS if args.ranks <= 32 else 0
-    return tuple(mitigate(args.ranks, size, network, swaps))
+    swaps = _MAX_SWAPS if args.ranks <= 32 else 0
+    return tuple(minimize_contention(args.ranks, size, network, swaps))
 
 
-def _hosts(args: Namespace, network: NetworkModel, group: int) -> int | None:
+def _per_host(args: Namespace, network: NetworkModel, group: int) -> int | None:
     """Return the ranks of a host: as asked for, or those of the platform."""
     own = network.topology.per_host
-    two = args.algorithm.replace("-", "_") in TWO_LEVEL
+    two = args.algorithm.replace("-", "_") in TWO_LEVEL_SCHEDULES
     if args.per_host is None and two and own > 1 and group % own == 0:
         return own
     return int(args.per_host) if args.per_host is not None else None
 
 
-def _group(group: int | None, ranks: int) -> int:
+def _check_group(group: int | None, ranks: int) -> int:
     if group is None:
         return ranks
     if group < 1 or ranks % group:
@@ -208,7 +215,7 @@ def _title(args: Namespace, steps: CollectiveSchedule) -> str:
     return ", ".join(parts)
 
 
-def _words(args: Namespace) -> str:
+def _command(args: Namespace) -> str:
     """Write the command again, with what was left to defaults."""
     plain = {"factors": "ideal", "pace": "steps", "place": "in_order"}
     given = [
@@ -231,7 +238,7 @@ def _words(args: Namespace) -> str:
     return " ".join((args.collective, *args.settings, *options))
 
 
-def _setting(word: str) -> tuple[str, str]:
+def _parse_setting(word: str) -> tuple[str, str]:
     key, sign, value = word.partition("=")
     if not (key and sign and value):
         raise BadInput(
@@ -243,8 +250,8 @@ def _setting(word: str) -> tuple[str, str]:
     return key, value
 
 
-def _bytes(mib: float, option: str) -> float:
-    if not (math.isfinite(mib) and 0 < mib <= _MOST_MIB):
+def _parse_mib(mib: float, option: str) -> float:
+    if not (math.isfinite(mib) and 0 < mib <= _MAX_MIB):
         raise BadInput(
             f"no array has {mib:g} MiB",
             rule="a size is above 0 and at most 1 PiB",
@@ -254,7 +261,7 @@ def _bytes(mib: float, option: str) -> float:
     return mib * 2**20
 
 
-def _ranks(ranks: int) -> int:
+def _check_ranks(ranks: int) -> int:
     if ranks < 1:
         raise BadInput(
             "a sum needs a rank",

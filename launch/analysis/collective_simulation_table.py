@@ -5,25 +5,25 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from jaxdist.core.text.formatting import count, percent, size
+from jaxdist.core.text.formatting import format_count, format_percent, format_size
 from jaxdist.launch.analysis.collective_simulation import SimulationReport
 from jaxdist.network.simulate import SimulatedStep
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_ROWS = 24
-_BAR = 30
+_MAX_ROWS = 24
+_BAR_WIDTH = 30
 
 
-def tree(found: SimulationReport) -> dict[str, Any]:
+def simulation_tree(found: SimulationReport) -> dict[str, Any]:
     """Return an answer as one object; seconds and bytes are the units."""
     topology = found.network.topology
     more: dict[str, Any] = {}
     if found.each:
         more["collectives"] = [dict(zip(("name", "seconds"), e)) for e in found.each]
     if found.tried:
-        more["mitigated"] = _mitigated(found)
+        more["mitigated"] = _best_candidate(found)
     return {
         "algorithm": found.algorithm,
         "topology": topology.name,
@@ -44,28 +44,30 @@ def tree(found: SimulationReport) -> dict[str, Any]:
     }
 
 
-def print_answer(out: "Console", found: SimulationReport, *, plot: bool) -> None:
+def print_simulation(out: "Console", found: SimulationReport, *, plot: bool) -> None:
     """Print the finding, steps that are alike as one row, and what to try next."""
-    from jaxdist.launch.terminal.console import print_next
+    from jaxdist.launch.terminal.console import print_next_commands
 
     topology = found.network.topology
-    out.print(f"{found.title} on {topology.name}, {count(found.ranks)} ranks\n")
+    out.print(f"{found.title} on {topology.name}, {format_count(found.ranks)} ranks\n")
     for name, fact in _facts(found):
         out.print(f"  {name:8} {fact}", soft_wrap=True)
     out.print()
     if found.phases:
-        _print_phases(out, found, plot)
+        _print_steps(out, found, plot)
     if found.each:
-        _print_each(out, found)
+        _print_collectives(out, found)
     if found.tried:
-        _print_tried(out, found)
-    print_next(out, *_next(found))
+        _print_candidates(out, found)
+    print_next_commands(out, *_next_commands(found))
 
 
 def _facts(found: SimulationReport) -> Iterator[tuple[str, str]]:
     network, topology = found.network, found.network.topology
-    share = f": {percent(found.bound / found.seconds)} of it used" * bool(found.seconds)
-    yield "time", f"{1e3 * found.seconds:.6g} ms for {size(found.bytes)}"
+    share = f": {format_percent(found.bound / found.seconds)} of it used" * bool(
+        found.seconds
+    )
+    yield "time", f"{1e3 * found.seconds:.6g} ms for {format_size(found.bytes)}"
     if found.density is None:
         links = "by the links of devices alone"
         yield "bound", f"{1e3 * found.bound:.6g} ms {links}{share}"
@@ -73,60 +75,65 @@ def _facts(found: SimulationReport) -> Iterator[tuple[str, str]]:
     yield (
         "links",
         f"{network.factors.name}, shared by {network.sharing}; "
-        f"{count(topology.switches)} switches of up to {count(topology.ports)} ports",
+        f"{format_count(topology.switches)} switches of up to "
+        f"{format_count(topology.ports)} ports",
     )
 
 
-def _print_phases(out: "Console", found: SimulationReport, plot: bool) -> None:
-    from jaxdist.launch.terminal.console import marks, print_table, table
+def _print_steps(out: "Console", found: SimulationReport, plot: bool) -> None:
+    from jaxdist.launch.terminal.console import console_glyphs, make_table, print_table
 
     heads = ("steps", "ms each", "φ", "messages", "largest")
-    rows = table(*heads, *[""] * plot, right=heads[1:])
-    alike = list(_alike(found.phases))
+    rows = make_table(*heads, *[""] * plot, right=heads[1:])
+    alike = list(_equal_step_runs(found.phases))
     longest = max(((b - a + 1) * phase.seconds for a, b, phase in alike), default=0)
-    for first, last, phase in alike[:_ROWS]:
+    for first, last, phase in alike[:_MAX_ROWS]:
         whole = (last - first + 1) * phase.seconds
-        bar = marks(out).predicted * round(_BAR * whole / longest) if longest else ""
+        bar = (
+            console_glyphs(out).predicted * round(_BAR_WIDTH * whole / longest)
+            if longest
+            else ""
+        )
         rows.add_row(
             f"{first}" if first == last else f"{first}-{last}",
             f"{1e3 * phase.seconds:.4g}",
-            count(phase.phi),
-            count(phase.messages),
-            size(phase.bytes),
+            format_count(phase.phi),
+            format_count(phase.messages),
+            format_size(phase.bytes),
             *[bar] * plot,
         )
     print_table(out, rows)
-    if len(alike) > _ROWS:
-        out.print(f"  {len(alike) - _ROWS} more rows; all are in --json\n")
+    if len(alike) > _MAX_ROWS:
+        out.print(f"  {len(alike) - _MAX_ROWS} more rows; all are in --json\n")
 
 
-def _print_each(out: "Console", found: SimulationReport) -> None:
-    from jaxdist.launch.terminal.console import print_table, table
+def _print_collectives(out: "Console", found: SimulationReport) -> None:
+    from jaxdist.launch.terminal.console import make_table, print_table
 
-    rows = table("collective", "ms", right=("ms",))
-    for name, seconds in found.each[:_ROWS]:
+    rows = make_table("collective", "ms", right=("ms",))
+    for name, seconds in found.each[:_MAX_ROWS]:
         rows.add_row(name, f"{1e3 * seconds:.6g}")
     print_table(out, rows)
 
 
-def _print_tried(out: "Console", found: SimulationReport) -> None:
-    from jaxdist.launch.terminal.console import print_table, table
+def _print_candidates(out: "Console", found: SimulationReport) -> None:
+    from jaxdist.launch.terminal.console import make_table, print_table
 
     heads = ("ms", "φ", "of bound")
-    rows = table("list", "placement", *heads, right=heads)
+    rows = make_table("list", "placement", *heads, right=heads)
     for one in found.tried[:8]:
         took = one.simulation.seconds
         rows.add_row(
             one.algorithm.name + f", {one.per_host} a host" * bool(one.per_host),
             one.place,
             f"{1e3 * took:.6g}",
-            count(one.simulation.phi_max),
-            percent(took / found.bound) if found.bound else "-",
+            format_count(one.simulation.phi_max),
+            format_percent(took / found.bound) if found.bound else "-",
         )
     print_table(out, rows)
 
 
-def _mitigated(found: SimulationReport) -> dict[str, Any]:
+def _best_candidate(found: SimulationReport) -> dict[str, Any]:
     best = found.tried[0]
     return {
         "algorithm": best.algorithm.name,
@@ -139,7 +146,7 @@ def _mitigated(found: SimulationReport) -> dict[str, Any]:
     }
 
 
-def _alike(
+def _equal_step_runs(
     phases: tuple[SimulatedStep, ...],
 ) -> Iterator[tuple[int, int, SimulatedStep]]:
     """Yield runs of steps that are the same: first, last, and one of them."""
@@ -150,7 +157,7 @@ def _alike(
         at += many
 
 
-def _next(found: SimulationReport) -> tuple[str, ...]:
+def _next_commands(found: SimulationReport) -> tuple[str, ...]:
     words = found.words
     if found.tried:
         best = found.tried[0]

@@ -6,44 +6,51 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.text.formatting import percent
+from jaxdist.core.text.formatting import format_percent
 from jaxdist.pipeline.async_schedule import AsyncSchedule
 from jaxdist.pipeline.pipedream import pipedream, pipedream_2bw
-from jaxdist.pipeline.sync_schedule import CHUNKED, EAGER, PLAIN, SyncSchedule, schedule
+from jaxdist.pipeline.sync_schedule import (
+    EAGER_1F1B,
+    INTERLEAVED_SCHEDULES,
+    SINGLE_CHUNK_SCHEDULES,
+    SyncSchedule,
+    make_sync_schedule,
+)
 
-TAKES: Final = {
-    **dict.fromkeys(PLAIN, ("stages",)),
-    **dict.fromkeys((*CHUNKED, EAGER), ("stages", "chunks")),
+SCHEDULE_OPTIONS: Final = {
+    **dict.fromkeys(SINGLE_CHUNK_SCHEDULES, ("stages",)),
+    **dict.fromkeys((*INTERLEAVED_SCHEDULES, EAGER_1F1B), ("stages", "chunks")),
     "pipedream": ("stages", "replicas", "vertical_sync"),
     "pipedream-2bw": ("stages", "group"),
 }
 """What each schedule is made from, beside microbatches."""
 
-_STAGES: Final = 4
+_DEFAULT_STAGES: Final = 4
 
 
-def timeline_of(args: Namespace) -> SyncSchedule | AsyncSchedule:
+def schedule_from_options(args: Namespace) -> SyncSchedule | AsyncSchedule:
     """Return the table of a schedule.
 
     Args:
-        args: `schedule`, `microbatches`, and of `TAKES` what was given, else None.
+        args: `make_sync_schedule`, `microbatches`, and of `SCHEDULE_OPTIONS` what was
+        given, else None.
 
     Raises:
         BadInput: there is no such schedule, it does not take what was given, or not
             with these numbers.
     """
-    _refuse_others(args)
+    _check_options(args)
     try:
-        return _made(args)
+        return _make_schedule(args)
     except BadInput as error:
-        raise _in_options(error) from None
+        raise _use_option_names(error) from None
 
 
-def facts(table: SyncSchedule | AsyncSchedule) -> str:
+def schedule_summary(table: SyncSchedule | AsyncSchedule) -> str:
     """Say in a line what a table comes to."""
     most = [table.in_flight(device) for device in range(table.devices)]
     said = [
-        f"{table.length:,} ticks, {percent(table.idle)} of them idle",
+        f"{table.length:,} ticks, {format_percent(table.idle)} of them idle",
         f"in flight by device: {', '.join(map(str, most))}",
     ]
     if table.exchanges < table.length:
@@ -54,9 +61,9 @@ def facts(table: SyncSchedule | AsyncSchedule) -> str:
     return "; ".join(said)
 
 
-def tree(table: SyncSchedule | AsyncSchedule) -> dict[str, Any]:
+def schedule_tree(table: SyncSchedule | AsyncSchedule) -> dict[str, Any]:
     """Return a table as JSON has it."""
-    more = _stream_tree(table) if isinstance(table, AsyncSchedule) else _held(table)
+    more = _async_tree(table) if isinstance(table, AsyncSchedule) else _sync_tree(table)
     return {
         "schedule": table.name,
         "ticks": table.length,
@@ -69,12 +76,12 @@ def tree(table: SyncSchedule | AsyncSchedule) -> dict[str, Any]:
     }
 
 
-def _made(args: Namespace) -> SyncSchedule | AsyncSchedule:
-    stages = _STAGES if args.stages is None else args.stages
+def _make_schedule(args: Namespace) -> SyncSchedule | AsyncSchedule:
+    stages = _DEFAULT_STAGES if args.stages is None else args.stages
     match args.schedule:
         case "pipedream":
             replicas = args.replicas or (1,) * stages
-            _refuse_unequal(args.stages, replicas)
+            _check_replica_count(args.stages, replicas)
             return pipedream(
                 replicas, args.microbatches, vertical_sync=bool(args.vertical_sync)
             )
@@ -83,14 +90,14 @@ def _made(args: Namespace) -> SyncSchedule | AsyncSchedule:
             return pipedream_2bw(stages, args.microbatches, group)
         case name:
             chunks = 1 if args.chunks is None else args.chunks
-            return schedule(name, stages, args.microbatches, chunks)
+            return make_sync_schedule(name, stages, args.microbatches, chunks)
 
 
-def _held(table: SyncSchedule) -> dict[str, Any]:
+def _sync_tree(table: SyncSchedule) -> dict[str, Any]:
     return {"held": [table.held(device) for device in range(table.devices)]}
 
 
-def _stream_tree(table: AsyncSchedule) -> dict[str, Any]:
+def _async_tree(table: AsyncSchedule) -> dict[str, Any]:
     return {
         "versions_held": [table.versions_held(stage) for stage in range(table.stages)],
         "forward_versions": table.forward_versions,
@@ -99,21 +106,23 @@ def _stream_tree(table: AsyncSchedule) -> dict[str, Any]:
     }
 
 
-def _refuse_others(args: Namespace) -> None:
+def _check_options(args: Namespace) -> None:
     """Refuse a schedule that is not there, and what one does not take."""
     name = args.schedule
-    if name not in TAKES:
-        near = did_you_mean(name, TAKES)
+    if name not in SCHEDULE_OPTIONS:
+        near = did_you_mean(name, SCHEDULE_OPTIONS)
         raise BadInput(
             f"no schedule named {name}",
-            rule=f"one of {', '.join(TAKES)}",
+            rule=f"one of {', '.join(SCHEDULE_OPTIONS)}",
             values=f"--schedule {name}",
             remedy=f"did you mean {near}?" if near else "--schedule 1f1b",
         )
-    known = {option for options in TAKES.values() for option in options}
-    for option in sorted(known - {*TAKES[name]}):
+    known = {option for options in SCHEDULE_OPTIONS.values() for option in options}
+    for option in sorted(known - {*SCHEDULE_OPTIONS[name]}):
         if getattr(args, option) is not None:
-            able = [other for other, takes in TAKES.items() if option in takes]
+            able = [
+                other for other, takes in SCHEDULE_OPTIONS.items() if option in takes
+            ]
             raise BadInput(
                 f"the schedule {name} does not take --{option.replace('_', '-')}",
                 rule=f"it is for {', '.join(able)}",
@@ -122,7 +131,7 @@ def _refuse_others(args: Namespace) -> None:
             )
 
 
-def _refuse_unequal(stages: int | None, replicas: tuple[int, ...]) -> None:
+def _check_replica_count(stages: int | None, replicas: tuple[int, ...]) -> None:
     if stages not in (None, len(replicas)):
         raise BadInput(
             "replicas are not those of so many stages",
@@ -132,7 +141,7 @@ def _refuse_unequal(stages: int | None, replicas: tuple[int, ...]) -> None:
         )
 
 
-def _in_options(error: BadInput) -> BadInput:
+def _use_option_names(error: BadInput) -> BadInput:
     """Say what a schedule asks for in words that a command takes."""
 
     def typed(text: str) -> str:

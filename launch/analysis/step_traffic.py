@@ -10,17 +10,17 @@ from typing import Any
 import jax
 
 from jaxdist.collectives.hlo_collectives import read_collectives
-from jaxdist.collectives.meter import TrafficReport, metered
+from jaxdist.collectives.meter import TrafficReport, build_traffic_report
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config.provenance import ResolvedConfig
 from jaxdist.launch.devices.prepare import PreparedDevices
-from jaxdist.launch.training.job.batch_spec import wanted
+from jaxdist.launch.training.job.batch_spec import feature_spec
 from jaxdist.launch.training.job.job import make_job
-from jaxdist.partition.external_step import written
+from jaxdist.partition.external_step import stablehlo_collectives
 from jaxdist.partition.ledger import Ledger
 from jaxdist.partition.outer_sync import OuterSync
 from jaxdist.train.layout import Layout
-from jaxdist.train.program import trace_program, trace_sync
+from jaxdist.train.program import trace_outer_step, trace_train_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class OuterStepTraffic:
         }
 
 
-def layout_of(resolved: ResolvedConfig, prepared: PreparedDevices) -> Layout:
+def experiment_layout(resolved: ResolvedConfig, prepared: PreparedDevices) -> Layout:
     """Return what a configuration trains, laid out on devices.
 
     Raises:
@@ -54,11 +54,11 @@ def layout_of(resolved: ResolvedConfig, prepared: PreparedDevices) -> Layout:
     """
     config = resolved.config
     jax.config.update("jax_enable_x64", config.precision == "float64")
-    train, _ = open_data(config.data, wanted(config))
+    train, _ = open_data(config.data, feature_spec(config))
     return make_job(config, prepared.plan, train).layout
 
 
-def meter(layout: Layout) -> TrafficReport:
+def step_traffic(layout: Layout) -> TrafficReport:
     """Compile a training step and count the bytes that a device sends, three times.
 
     Nothing is trained or written.
@@ -66,23 +66,23 @@ def meter(layout: Layout) -> TrafficReport:
     Args:
         layout: the task, its plan and mesh.
     """
-    return _metered(layout, trace_program(layout), layout.ledger)
+    return _count_traffic(layout, trace_train_step(layout), layout.ledger)
 
 
-def meter_outer(layout: Layout) -> tuple[OuterStepTraffic, ...]:
+def outer_step_traffic(layout: Layout) -> tuple[OuterStepTraffic, ...]:
     """Count the bytes of the outer steps of a layout in the same way."""
     return tuple(
         OuterStepTraffic(
             sync=sync,
-            meter=_metered(
-                layout, trace_sync(layout, sync), layout.ledger.of_sync(sync)
+            meter=_count_traffic(
+                layout, trace_outer_step(layout, sync), layout.ledger.of_sync(sync)
             ),
         )
         for sync in layout.syncs
     )
 
 
-def mean_bytes(
+def mean_step_bytes(
     step: TrafficReport, outer: Sequence[OuterStepTraffic]
 ) -> Mapping[str, float]:
     """Return what a device sends by the step over a whole period, in each column."""
@@ -93,14 +93,14 @@ def mean_bytes(
     }
 
 
-def _metered(layout: Layout, traced: Any, ledger: Ledger) -> TrafficReport:
+def _count_traffic(layout: Layout, traced: Any, ledger: Ledger) -> TrafficReport:
     lowered = traced.lower()
     compiled, mesh = lowered.compile(), dict(layout.mesh.shape)
     planned = ledger.by_axes()
     size = layout.plan.mesh.size
-    return metered(
+    return build_traffic_report(
         mesh,
         compiled=read_collectives(compiled.as_text() or "", mesh),
-        stablehlo=written(lowered, mesh),
+        stablehlo=stablehlo_collectives(lowered, mesh),
         formula={(*key, size(*key[1])): payload for key, payload in planned.items()},
     )

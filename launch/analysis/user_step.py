@@ -7,10 +7,10 @@ from types import ModuleType
 from typing import Any
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.launch.devices.jax_environment import variables
+from jaxdist.launch.devices.jax_environment import jax_variables
 
 
-def script_step(word: str) -> tuple[Any, tuple[Any, ...]] | None:
+def load_user_step(word: str) -> tuple[Any, tuple[Any, ...]] | None:
     """Return the step of `my_script.py:step` and the arguments of a call.
 
     Args:
@@ -23,17 +23,17 @@ def script_step(word: str) -> tuple[Any, tuple[Any, ...]] | None:
     if not (path.endswith(".py") and name):
         return None
     # A script makes devices as it likes, so none are prepared for it.
-    os.environ.update(variables(os.environ, fake_devices=None))
-    from jaxdist.core.object_reference import load_file
+    os.environ.update(jax_variables(os.environ, fake_devices=None))
+    from jaxdist.core.object_reference import load_module
     from jaxdist.launch.config.registry import has_experiment
 
-    module = load_file(Path(path))
+    module = load_module(Path(path))
     if has_experiment(module, name):
         return None
-    return step_of(module, Path(path), name)
+    return user_step(module, Path(path), name)
 
 
-def refuse_keys(command: str, word: str, keys: Sequence[str]) -> None:
+def reject_overrides(command: str, word: str, keys: Sequence[str]) -> None:
     """Refuse settings of a script.
 
     Raises:
@@ -48,7 +48,7 @@ def refuse_keys(command: str, word: str, keys: Sequence[str]) -> None:
         )
 
 
-def step_of(module: ModuleType, path: Path, name: str) -> tuple[Any, tuple[Any, ...]]:
+def user_step(module: ModuleType, path: Path, name: str) -> tuple[Any, tuple[Any, ...]]:
     """Return a script's step and the arguments of a call.
 
     Args:

@@ -9,9 +9,9 @@ from typing import Any, Final
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.launch.testbed.hosts import EmulatedCluster
-from jaxdist.launch.testbed.iproute import check_machine
+from jaxdist.launch.testbed.iproute import check_netns_support
 
-_MOST: Final = 16
+_MAX_HOSTS: Final = 16
 _STEPS: Final = 3
 _TIMEOUT_S: Final = 600
 
@@ -29,7 +29,7 @@ class WireTraffic:
         return statistics.mean(self.sent)
 
 
-def check_wire(plan: Plan) -> None:
+def check_wire_traffic(plan: Plan) -> None:
     """Refuse what hosts in a box cannot count.
 
     Raises:
@@ -45,17 +45,18 @@ def check_wire(plan: Plan) -> None:
             f"plan.outer.every = {plan.outer.every}",
             remedy="jaxdist bytes without --wire",
         )
-    if not 2 <= devices <= _MOST:
+    if not 2 <= devices <= _MAX_HOSTS:
         raise BadInput(
             "there is nothing to count on links",
-            rule=f"a device is a host of its own, and there are 2 to {_MOST} hosts",
+            rule=f"a device is a host of its own, and there are 2 to {_MAX_HOSTS} "
+            "hosts",
             values=f"the plan has {devices} device{'s' * (devices != 1)}",
             remedy="plan.mesh.data=4",
         )
-    check_machine()
+    check_netns_support()
 
 
-def wire(words: Sequence[str], devices: int) -> WireTraffic:
+def measure_wire_traffic(words: Sequence[str], devices: int) -> WireTraffic:
     """Run a step of an experiment several times, one host a device, and count.
 
     The batch is zeros and the weights are thrown away: bytes depend on shapes alone.
@@ -74,23 +75,23 @@ def wire(words: Sequence[str], devices: int) -> WireTraffic:
     return WireTraffic(sent=tuple(int(each.out.splitlines()[-1]) for each in done))
 
 
-def _work(words: Sequence[str]) -> int:
+def _measure_host(words: Sequence[str]) -> int:
     """Be one host: return the bytes that it sends in a step."""
-    from jaxdist.launch.config.resolve import resolve
+    from jaxdist.launch.config.resolve import resolve_config
     from jaxdist.launch.devices.prepare import PreparedDevices
-    from jaxdist.launch.distributed.initialize import join
+    from jaxdist.launch.distributed.initialize import initialize
 
-    join()
+    initialize()
     import jax
 
-    from jaxdist.launch.analysis.step_traffic import layout_of
+    from jaxdist.launch.analysis.step_traffic import experiment_layout
     from jaxdist.launch.testbed.traffic_counter import TrafficCounter
     from jaxdist.train.program import compile_program, initial_state
 
-    config = (resolved := resolve(words[0], words[1:])).config
+    config = (resolved := resolve_config(words[0], words[1:])).config
     devices = jax.device_count()
     prepared = PreparedDevices(plan=config.plan, platform="cpu", devices=devices)
-    program = compile_program(layout_of(resolved, prepared))
+    program = compile_program(experiment_layout(resolved, prepared))
     state, batch = initial_state(program.layout), _zeros(program)
 
     def step() -> Any:
@@ -118,4 +119,4 @@ def _zeros(program: Any) -> Any:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{_work(sys.argv[1:])}\n")
+    sys.stdout.write(f"{_measure_host(sys.argv[1:])}\n")

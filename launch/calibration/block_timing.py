@@ -8,23 +8,23 @@ import jax
 import jax.numpy as jnp
 
 from jaxdist.calibrate.blocks import BlockCase
-from jaxdist.core.cluster.block_timings import signature
+from jaxdist.core.cluster.block_timings import block_signature
 from jaxdist.core.profile import Profile
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.training.job.abstract_model import bind_noise
-from jaxdist.launch.training.job.abstract_step import profiled, task_of
-from jaxdist.launch.training.job.job import network_of
-from jaxdist.pipeline.stages import outputs
+from jaxdist.launch.training.job.abstract_model import bind_dropout_rng
+from jaxdist.launch.training.job.abstract_step import abstract_task, profile_task
+from jaxdist.launch.training.job.job import task_network
+from jaxdist.pipeline.stages import network_outputs
 from jaxdist.pipeline.stages import run as run_blocks
 from jaxdist.train.layout import BatchShapes
-from jaxdist.train.materialize_params import inputs_of, model_of
-from jaxdist.train.pipeline.stages import variable_at, variables_by_block
-from jaxdist.train.pipeline.sync_gradients import filled
+from jaxdist.train.materialize_params import merge_model, model_inputs
+from jaxdist.train.pipeline.stages import variable_by_name, variable_ids_by_block
+from jaxdist.train.pipeline.sync_gradients import fill_with_zeros
 from jaxdist.train.state import leaf_names
 from jaxdist.train.task import Task
 
 
-def blocks_of(
+def network_block_cases(
     config: Experiment, parts: Sequence[int], most: float
 ) -> tuple[BlockCase, ...]:
     """List the blocks of an experiment's network, those of equal layers once.
@@ -40,20 +40,20 @@ def blocks_of(
     Raises:
         BadInput: data that the network cannot be trained on.
     """
-    task, shapes = task_of(config)
-    profile = profiled(task, shapes, config.model.name)
+    task, shapes = abstract_task(config)
+    profile = profile_task(task, shapes, config.model.name)
     if not profile.blocks:
         return ()
     found = {
         (subject.key, subject.samples): subject
         for part in parts
-        for subject in _blocks(task, _part(shapes, part), profile)
+        for subject in _iter_block_cases(task, _divide_batch(shapes, part), profile)
         if subject.flops <= most
     }
     return tuple(found.values())
 
 
-def _part(shapes: BatchShapes, part: int) -> BatchShapes:
+def _divide_batch(shapes: BatchShapes, part: int) -> BatchShapes:
     """Return the shapes of a part of a batch, of one sample at least."""
     return {
         key: jax.ShapeDtypeStruct((max(1, x.shape[0] // part), *x.shape[1:]), x.dtype)
@@ -61,10 +61,12 @@ def _part(shapes: BatchShapes, part: int) -> BatchShapes:
     }
 
 
-def _blocks(task: Task, shapes: BatchShapes, profile: Profile) -> Iterator[BlockCase]:
+def _iter_block_cases(
+    task: Task, shapes: BatchShapes, profile: Profile
+) -> Iterator[BlockCase]:
     """Yield the blocks of a network in order, each on what the one before hands on."""
-    owned = _owned(task)
-    given = jax.eval_shape(partial(inputs_of, task), dict(shapes))
+    owned = _block_param_indices(task)
+    given = jax.eval_shape(partial(model_inputs, task), dict(shapes))
     carried: Any = (given if len(given) > 1 else given[0]), ()
     for block in profile.blocks:
         last = block is profile.blocks[-1]
@@ -75,7 +77,7 @@ def _blocks(task: Task, shapes: BatchShapes, profile: Profile) -> Iterator[Block
         )
         samples = shapes["id"].shape[0]
         yield BlockCase(
-            key=signature(profile, block.name),
+            key=block_signature(profile, block.name),
             samples=samples,
             flops=block.flops_forward * samples / profile.batch,
             call=call,
@@ -103,7 +105,7 @@ class _BlockCall:
         self.slopes = tuple(x for x, has in both if has)
         self.rest = tuple(x for x, has in both if not has)
         params = jax.tree.leaves(task.state.params)
-        self.weights = tuple(_used(params[k], task.dtype) for k in places)
+        self.weights = tuple(_compute_shape(params[k], task.dtype) for k in places)
 
     def __call__(
         self, weights: Sequence[Any], slopes: Sequence[Any], rest: Sequence[Any]
@@ -111,31 +113,35 @@ class _BlockCall:
         """Return what the block hands on, the loss behind the last."""
         state, left = self.task.state, {True: iter(slopes), False: iter(rest)}
         own = dict(zip(self.places, weights, strict=True))
-        model: Any = model_of(
-            self.task, filled(state.params, own), filled(state.stats, {})
+        model: Any = merge_model(
+            self.task,
+            fill_with_zeros(state.params, own),
+            fill_with_zeros(state.stats, {}),
         )
         carried, scored = jax.tree.unflatten(
             self.tree, [next(left[has]) for has in self.has]
         )
         model.train()
-        bind_noise(model, len(jax.tree.leaves(carried)[0]))
+        bind_dropout_rng(model, len(jax.tree.leaves(carried)[0]))
         after = run_blocks(model, (self.name,), carried)
         if not scored:
             return after
-        return self.task.objective.losses(outputs(after), scored).mean()
+        return self.task.objective.losses(network_outputs(after), scored).mean()
 
 
-def _owned(task: Task) -> dict[str, list[int]]:
+def _block_param_indices(task: Task) -> dict[str, list[int]]:
     """Return the places of the parameters that each block uses, by its name."""
-    network = network_of(task)
-    leaves = [id(variable_at(network, name)) for name in leaf_names(task.state.params)]
+    network = task_network(task)
+    leaves = [
+        id(variable_by_name(network, name)) for name in leaf_names(task.state.params)
+    ]
     return {
         block: [place for place, leaf in enumerate(leaves) if leaf in used]
-        for block, used in variables_by_block(network)
+        for block, used in variable_ids_by_block(network)
     }
 
 
-def _used(x: Any, dtype: Any) -> jax.ShapeDtypeStruct:
+def _compute_shape(x: Any, dtype: Any) -> jax.ShapeDtypeStruct:
     """Return the shape of a parameter as it is used: matrices in the task's dtype."""
     own = dtype if dtype is not None and len(x.shape) > 1 else x.dtype
     return jax.ShapeDtypeStruct(x.shape, own)

@@ -6,13 +6,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxdist.calibrate.fit import MOST, ConstantsFit, choose, fit
-from jaxdist.calibrate.fitted_constants import FittedConstants, fitted, write_fitted
-from jaxdist.calibrate.formats.registry import FORMATS, format_of
+from jaxdist.calibrate.fit import MAX_CONSTANTS, ConstantsFit, fit, select_constants
+from jaxdist.calibrate.fitted_constants import (
+    FittedConstants,
+    make_fitted_constants,
+    write_constants,
+)
+from jaxdist.calibrate.formats.registry import FORMATS, detect_format
 from jaxdist.calibrate.measured_rows import FreeConstant, MeasuredRow
-from jaxdist.calibrate.row_filter import selection
-from jaxdist.core.text.formatting import percent
-from jaxdist.meshes.clusters.load import find
+from jaxdist.calibrate.row_filter import parse_row_filter
+from jaxdist.core.text.formatting import format_percent
+from jaxdist.meshes.clusters.load import load_cluster
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,27 +44,31 @@ class FitReport:
         }
 
 
-def fit_rows(args: Namespace) -> FitReport:
+def run_fit(args: Namespace) -> FitReport:
     """Fit, and write the constants.
 
     Raises:
         BadInput: something of it cannot be.
     """
-    form = format_of(args.measured, args.format, FORMATS)
+    form = detect_format(args.measured, args.format, FORMATS)
     names = args.constants.split(",") if args.constants else None
-    most = len(form.constants) if args.more else MOST
-    free = choose(form, names, most)
+    most = len(form.constants) if args.more else MAX_CONSTANTS
+    free = select_constants(form, names, most)
     cluster = args.cluster or form.cluster
-    rows = form.read(args.measured, find(cluster))
-    found = fit(form, selection(args.train).of(rows), free, noisy=args.noisy)
-    known = fitted(form, cluster, found, args.train, args.measured.name)
-    write_fitted(known, args.output)
+    rows = form.read(args.measured, load_cluster(cluster))
+    found = fit(form, parse_row_filter(args.train).of(rows), free, noisy=args.noisy)
+    known = make_fitted_constants(form, cluster, found, args.train, args.measured.name)
+    write_constants(known, args.output)
     return FitReport(known=known, found=found, rows=tuple(rows))
 
 
 def print_fit(out: "Console", made: FitReport, args: Namespace) -> None:
     """Print the constants with their bounds, and how well they fit."""
-    from jaxdist.launch.terminal.console import print_next, print_table, table
+    from jaxdist.launch.terminal.console import (
+        make_table,
+        print_next_commands,
+        print_table,
+    )
 
     found, known = made.found, made.known
     out.print(f"{args.measured.name}, fitted where {known.train}\n", soft_wrap=True)
@@ -68,7 +76,7 @@ def print_fit(out: "Console", made: FitReport, args: Namespace) -> None:
     facts = {
         "rows": f"{len(found.rows):,} fitted, {others:,} left to score",
         "cluster": known.cluster,
-        "error": f"{percent(found.mape)} mean, on the rows that were fitted",
+        "error": f"{format_percent(found.mape)} mean, on the rows that were fitted",
     }
     if found.noisy:
         facts["noisy"] = (
@@ -78,16 +86,16 @@ def print_fit(out: "Console", made: FitReport, args: Namespace) -> None:
         out.print(f"  {name:8} {fact}", soft_wrap=True)
     out.print()
     heads = ("value", "bounds")
-    rows = table("constant", *heads, "unit", "what it is", right=heads)
+    rows = make_table("constant", *heads, "unit", "what it is", right=heads)
     for one in found.free:
         value, bounds = found.values[one.name], f"{one.low:g} to {one.high:g}"
-        said = one.means + ", at its bound" * _at_bound(one, value)
+        said = one.means + ", at its bound" * _is_at_bound(one, value)
         rows.add_row(one.name, f"{value:.4g}", bounds, one.unit, said)
     print_table(out, rows)
     file, output = shlex.quote(str(args.measured)), shlex.quote(str(Path(args.output)))
-    print_next(out, f"jaxdist oracle score {file} --cluster {output}")
+    print_next_commands(out, f"jaxdist oracle score {file} --cluster {output}")
 
 
-def _at_bound(one: FreeConstant, value: float) -> bool:
+def _is_at_bound(one: FreeConstant, value: float) -> bool:
     near = 1e-3 * (one.high - one.low)
     return min(value - one.low, one.high - value) < near

@@ -6,15 +6,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxdist.calibrate.benchmark_outputs.host_span import spanned
-from jaxdist.calibrate.benchmark_outputs.level import LevelFit, fitted_level, with_level
-from jaxdist.calibrate.benchmark_outputs.read import read_outputs
+from jaxdist.calibrate.benchmark_outputs.host_span import find_spanned_level
+from jaxdist.calibrate.benchmark_outputs.level import LevelFit, fit_level, replace_level
+from jaxdist.calibrate.benchmark_outputs.read import read_benchmarks
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.level import Level
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.calibration.link_format import micro, rate, switched
-from jaxdist.launch.run_folder.folder import write_whole
-from jaxdist.meshes.clusters.load import find
+from jaxdist.launch.calibration.link_format import (
+    format_bandwidth,
+    format_microseconds,
+    format_switch,
+)
+from jaxdist.launch.run_folder.folder import write_atomic
+from jaxdist.meshes.clusters.load import load_cluster
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,12 +57,12 @@ class LevelImport:
             "programs": [table.program for table in fit.tables],
             "timings": [asdict(one) for table in fit.tables for one in table.timings],
             "switches": [asdict(one) for one in fit.switches],
-            "notes": notes(self),
+            "notes": import_remarks(self),
             "written": str(self.path),
         }
 
 
-def read_level(args: Namespace) -> LevelImport:
+def import_level(args: Namespace) -> LevelImport:
     """Read, fit, and write the cluster.
 
     Raises:
@@ -79,18 +83,18 @@ def read_level(args: Namespace) -> LevelImport:
             values=f"-o {args.output}",
             remedy=f"-o {args.output.name}",
         )
-    before = find(args.cluster)
-    tables = read_outputs(args.files, ranks=args.ranks, program=args.program)
-    place = spanned(before, tables[0].ranks, tables[0].hosts, args.level)
-    fit = fitted_level(tables, noisy=args.noisy)
-    after = with_level(before, place, fit)
-    write_whole(args.output, after.to_json())
+    before = load_cluster(args.cluster)
+    tables = read_benchmarks(args.files, ranks=args.ranks, program=args.program)
+    place = find_spanned_level(before, tables[0].ranks, tables[0].hosts, args.level)
+    fit = fit_level(tables, noisy=args.noisy)
+    after = replace_level(before, place, fit)
+    write_atomic(args.output, after.to_json())
     return LevelImport(
         fit=fit, before=before, after=after, place=place, path=args.output
     )
 
 
-def notes(made: LevelImport) -> list[str]:
+def import_remarks(made: LevelImport) -> list[str]:
     """Return what a person should know of the numbers."""
     fit, level, found = made.fit, made.level, []
     if not fit.tables[0].one_by_one:
@@ -115,32 +119,42 @@ def notes(made: LevelImport) -> list[str]:
     return found
 
 
-def print_read(out: "Console", made: LevelImport) -> None:
+def print_level_import(out: "Console", made: LevelImport) -> None:
     """Print the fit beside what the cluster had."""
-    from jaxdist.core.text.formatting import percent
-    from jaxdist.launch.terminal.console import print_next, print_table, table
+    from jaxdist.core.text.formatting import format_percent
+    from jaxdist.launch.terminal.console import (
+        make_table,
+        print_next_commands,
+        print_table,
+    )
 
     fit, level = made.fit, made.level
-    out.print(f"{_what(fit)}\n", soft_wrap=True)
+    out.print(f"{_describe_fit(fit)}\n", soft_wrap=True)
     was = made.before.levels[made.place]
     heads = ("measured", "before")
-    rows = table(f"level {level.name}", *heads, "origin before", right=heads)
-    alpha = (micro(level.alpha.value), micro(was.alpha.value))
-    rates = (rate(level.bandwidth.value), rate(was.bandwidth.value))
+    rows = make_table(f"level {level.name}", *heads, "origin before", right=heads)
+    alpha = (
+        format_microseconds(level.alpha.value),
+        format_microseconds(was.alpha.value),
+    )
+    rates = (
+        format_bandwidth(level.bandwidth.value),
+        format_bandwidth(was.bandwidth.value),
+    )
     rows.add_row("alpha, a message", *alpha, was.alpha.origin)
     rows.add_row("bandwidth, a unit", *rates, was.bandwidth.origin)
     print_table(out, rows)
-    out.print(f"  spread   {percent(fit.line.spread)} from the line, on average")
+    out.print(f"  spread   {format_percent(fit.line.spread)} from the line, on average")
     for one in fit.switches:
-        out.print(switched(one), soft_wrap=True)
-    for note in notes(made):
+        out.print(format_switch(one), soft_wrap=True)
+    for note in import_remarks(made):
         out.print(f"  note     {note}", soft_wrap=True)
     out.print(f"  written  {made.path}\n")
     file = shlex.quote(str(made.path))
-    print_next(out, f"jaxdist oracle predict resnet50 --cluster {file}")
+    print_next_commands(out, f"jaxdist oracle predict resnet50 --cluster {file}")
 
 
-def _what(fit: LevelFit) -> str:
+def _describe_fit(fit: LevelFit) -> str:
     """Say what was read."""
     programs = ", ".join(dict.fromkeys(one.program for one in fit.tables))
     sizes = sorted({size for one in fit.tables for size in one.sizes})

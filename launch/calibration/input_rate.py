@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from jaxdist.input.device_feed import Feed
     from jaxdist.launch.config import Experiment
 
-_FIRST: Final = 4
+_WARMUP_BATCHES: Final = 4
 """Batches that are not timed: threads begin, and some were made ahead."""
-_TIMED: Final = 32
+_TIMED_BATCHES: Final = 32
 
 
-def supplied(config: "Experiment", mesh: "Mesh") -> float | None:
+def measure_input_rate(config: "Experiment", mesh: "Mesh") -> float | None:
     """Time what a run reads, decodes, shuffles and puts on its devices.
 
     Every host makes its part of the batches ready, all at once and as fast as it can,
@@ -35,34 +35,38 @@ def supplied(config: "Experiment", mesh: "Mesh") -> float | None:
         Bytes a second of all hosts together; None, with a remark, where one of them
         cannot read the samples.
     """
-    from jaxdist.calibrate.synchronized_timing import slowest
+    from jaxdist.calibrate.synchronized_timing import max_over_processes
 
     with ExitStack() as stack:
         feed, why = None, "another host cannot read its samples"
         try:
-            feed = stack.enter_context(_feed(config, mesh))
+            feed = stack.enter_context(_open_feed(config, mesh))
         except BadInput as error:
             why = error.what
         # All of them measure, or none: they meet in what follows.
-        missing = slowest(mesh, np.array([float(feed is None)]))()[0]
+        missing = max_over_processes(mesh, np.array([float(feed is None)]))()[0]
         if feed is None or missing:
             warnings.warn(f"input not measured: {why}", JaxdistWarning, stacklevel=2)
             return None
-        took, size = _timed(feed)
-        return _TIMED * size / float(slowest(mesh, np.array([took]))()[0])
+        took, size = _time_batches(feed)
+        return (
+            _TIMED_BATCHES
+            * size
+            / float(max_over_processes(mesh, np.array([took]))()[0])
+        )
 
 
-def _timed(feed: "Feed") -> tuple[float, int]:
+def _time_batches(feed: "Feed") -> tuple[float, int]:
     """Return the seconds of some batches, and the bytes of one."""
-    for _ in range(_FIRST):
+    for _ in range(_WARMUP_BATCHES):
         batch = next(feed)
     start = time.perf_counter()
-    for _ in range(_TIMED):
+    for _ in range(_TIMED_BATCHES):
         batch = next(feed)
     return time.perf_counter() - start, sum(x.nbytes for x in batch.values())
 
 
-def _feed(config: "Experiment", mesh: "Mesh") -> "Feed":
+def _open_feed(config: "Experiment", mesh: "Mesh") -> "Feed":
     """Return the batches of a run, in a batch that divides over the devices.
 
     Raises:
@@ -73,18 +77,18 @@ def _feed(config: "Experiment", mesh: "Mesh") -> "Feed":
 
     from jaxdist.input.device_feed import train_feed
     from jaxdist.input.registry import open_data
-    from jaxdist.launch.training.job.batch_spec import wanted
-    from jaxdist.launch.training.job.job import make_order
+    from jaxdist.launch.training.job.batch_spec import feature_spec
+    from jaxdist.launch.training.job.job import make_sample_order
     from jaxdist.models.registry import objective_for
 
-    train, _ = open_data(config.data, wanted(config))
+    train, _ = open_data(config.data, feature_spec(config))
     batch = -(-config.data.batch // mesh.size) * mesh.size
     sized = replace(config, data=replace(config.data, batch=batch))
     dtypes = objective_for(config.model).dtypes
     along = NamedSharding(mesh, P("data"))
     return train_feed(
         train,
-        make_order(sized, len(train)),
+        make_sample_order(sized, len(train)),
         dict.fromkeys((*dtypes, "id"), along),
         dtypes=dtypes,
         shift=config.data.shift,

@@ -3,33 +3,35 @@
 from jaxdist.calibrate.algorithm_switch import AlgorithmSwitch
 
 
-def micro(seconds: float) -> str:
+def format_microseconds(seconds: float) -> str:
     """Write a short time.
 
-    >>> micro(2.15e-5)
+    >>> format_microseconds(2.15e-5)
     '21.5 us'
     """
     return f"{1e6 * seconds:,.3g} us"
 
 
-def rate(value: float) -> str:
+def format_bandwidth(value: float) -> str:
     """Write bytes a second.
 
-    >>> rate(25e6)
+    >>> format_bandwidth(25e6)
     '25.0 MB/s'
     """
-    from jaxdist.core.text.formatting import size
+    from jaxdist.core.text.formatting import format_size
 
-    return size(value, "B/s")
+    return format_size(value, "B/s")
 
 
-def switched(one: AlgorithmSwitch) -> str:
+def format_switch(one: AlgorithmSwitch) -> str:
     """Say between which sizes an algorithm changes, and what there is on each side."""
-    from jaxdist.core.text.formatting import percent
+    from jaxdist.core.text.formatting import format_percent
 
     return (
         f"  switch   {one.program} between {one.below:,} B and {one.above:,} B: "
-        f"{micro(one.small.alpha)} and {rate(one.small.bandwidth)} below, "
-        f"{micro(one.large.alpha)} and {rate(one.large.bandwidth)} above; "
-        f"{percent(one.spread)} from two lines"
+        f"{format_microseconds(one.small.alpha)} and "
+        f"{format_bandwidth(one.small.bandwidth)} below, "
+        f"{format_microseconds(one.large.alpha)} and "
+        f"{format_bandwidth(one.large.bandwidth)} above; "
+        f"{format_percent(one.spread)} from two lines"
     )

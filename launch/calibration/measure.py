@@ -12,15 +12,18 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.text import parsing
 from jaxdist.launch.calibration.measure_table import CalibrationReport
-from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.devices.jax_environment import fixed_fake_devices
+from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.devices.jax_environment import requested_virtual_devices
 from jaxdist.launch.devices.platform import find_platform
 from jaxdist.launch.devices.prepare import PreparedDevices, prepare_devices
-from jaxdist.launch.distributed.environment import was_placed
-from jaxdist.launch.distributed.initialize import WATCHED_S, join
+from jaxdist.launch.distributed.environment import is_multi_process
+from jaxdist.launch.distributed.initialize import (
+    WATCHED_HEARTBEAT_TIMEOUT_S,
+    initialize,
+)
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.run_folder.folder import write_whole
-from jaxdist.meshes.clusters.load import find
+from jaxdist.launch.run_folder.folder import write_atomic
+from jaxdist.meshes.clusters.load import load_cluster
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -30,8 +33,8 @@ if TYPE_CHECKING:
     from jaxdist.calibrate.measure_cluster import CalibrationResult
     from jaxdist.launch.config import Experiment
 
-_SMALLEST: Final = 1e6
-_MOST: Final = 2.0**32
+_MIN_MESSAGE_BYTES: Final = 1e6
+_MAX_MESSAGE_BYTES: Final = 2.0**32
 """Bytes of `--largest`."""
 
 
@@ -41,17 +44,19 @@ def calibrate(args: Namespace) -> CalibrationReport:
     Raises:
         BadInput: fewer devices than were asked for, or a machine that is too busy.
     """
-    config = resolve(args.words[0], args.words[1:]).config if args.words else None
-    cluster = None if args.cluster is None else _measured(args)
-    if was_placed(os.environ):
-        join(WATCHED_S)
+    config = (
+        resolve_config(args.words[0], args.words[1:]).config if args.words else None
+    )
+    cluster = None if args.cluster is None else _base_cluster(args)
+    if is_multi_process(os.environ):
+        initialize(WATCHED_HEARTBEAT_TIMEOUT_S)
     mine = process_group()
-    devices = _devices(args, cluster, mine.count)
-    largest = _largest(args, cluster, devices)
+    devices = _resolve_device_count(args, cluster, mine.count)
+    largest = _parse_max_bytes(args, cluster, devices)
     prepared = prepare_devices(Plan(mesh=MeshShape(data=devices)), explicit=True)
-    machine = _machine(args, prepared, config, cluster, largest)
+    machine = _measure(args, prepared, config, cluster, largest)
     if mine.leads:
-        write_whole(args.output, machine.cluster.to_json())
+        write_atomic(args.output, machine.cluster.to_json())
     return CalibrationReport(
         machine=machine,
         dtype=args.dtype,
@@ -61,13 +66,15 @@ def calibrate(args: Namespace) -> CalibrationReport:
     )
 
 
-def _devices(args: Namespace, cluster: Cluster | None, processes: int) -> int:
+def _resolve_device_count(
+    args: Namespace, cluster: Cluster | None, processes: int
+) -> int:
     """Return how many devices are measured: those of a cluster that is added to.
 
     Raises:
         BadInput: other ones were asked for, or they do not divide over the processes.
     """
-    there = _there(processes) if cluster is None else cluster.devices
+    there = _default_device_count(processes) if cluster is None else cluster.devices
     devices = there if args.devices is None else args.devices
     if cluster is not None and devices != there:
         raise BadInput(
@@ -86,7 +93,7 @@ def _devices(args: Namespace, cluster: Cluster | None, processes: int) -> int:
     return devices
 
 
-def _there(processes: int) -> int:
+def _default_device_count(processes: int) -> int:
     """Return how many devices are measured where nobody says it.
 
     One, alone; of several processes all that they have, since they take part anyway.
@@ -94,13 +101,15 @@ def _there(processes: int) -> int:
     if processes == 1:
         return 1
     if find_platform(os.environ).name == "cpu":
-        return processes * (fixed_fake_devices(os.environ) or 1)
+        return processes * (requested_virtual_devices(os.environ) or 1)
     import jax
 
     return jax.device_count()
 
 
-def _largest(args: Namespace, cluster: Cluster | None, devices: int) -> int | None:
+def _parse_max_bytes(
+    args: Namespace, cluster: Cluster | None, devices: int
+) -> int | None:
     """Return the bytes up to which collectives are timed; None where nobody says it.
 
     Raises:
@@ -120,10 +129,10 @@ def _largest(args: Namespace, cluster: Cluster | None, devices: int) -> int | No
             f"--largest {args.largest}",
         )
     try:
-        size = parsing.volume(args.largest, "--largest")
+        size = parsing.parse_bytes(args.largest, "--largest")
     except BadInput:
         size = 0.0
-    if not _SMALLEST <= size <= _MOST:
+    if not _MIN_MESSAGE_BYTES <= size <= _MAX_MESSAGE_BYTES:
         raise BadInput(
             f"--largest {args.largest} is no size of a sum that is worth timing",
             rule="a number and its unit, from 1 MB, below which bytes are lost among "
@@ -134,7 +143,7 @@ def _largest(args: Namespace, cluster: Cluster | None, devices: int) -> int | No
     return int(size)
 
 
-def _machine(
+def _measure(
     args: Namespace,
     prepared: PreparedDevices,
     config: "Experiment | None",
@@ -143,17 +152,17 @@ def _machine(
 ) -> "CalibrationResult":
     """Measure the machine, unless it is given, and the layers of an experiment."""
     # From here on jax is imported: it sees the devices that were just prepared.
-    from jaxdist.calibrate.measure_cluster import measured, with_layers
+    from jaxdist.calibrate.measure_cluster import add_network_timings, measure_cluster
     from jaxdist.meshes.build import build_mesh
 
     mesh, when = build_mesh(prepared.plan), date.today().isoformat()
     machine = None
     if cluster is None:
-        machine = measured(
+        machine = measure_cluster(
             mesh,
             name=args.output.stem,
             dtype=args.dtype,
-            memory=_memory(prepared, mesh.size),
+            memory=_device_memory_bytes(prepared, mesh.size),
             when=when,
             noisy=args.noisy,
             largest=largest,
@@ -161,11 +170,15 @@ def _machine(
         if config is None:
             return machine
         cluster = machine.cluster
-    layers = _layers(config, mesh.size) if config else ()
-    wholes = _blocks(config, mesh.size) if config else ()
-    found = with_layers(cluster, mesh, layers, wholes, dtype=args.dtype, when=when)
+    layers = _kernel_cases(config, mesh.size) if config else ()
+    wholes = _block_cases(config, mesh.size) if config else ()
+    found = add_network_timings(
+        cluster, mesh, layers, wholes, dtype=args.dtype, when=when
+    )
     if config is not None:
-        found = replace(found, cluster=_with_input(found.cluster, config, mesh, when))
+        found = replace(
+            found, cluster=_add_input_rate(found.cluster, config, mesh, when)
+        )
     if machine is None:
         return found
     return replace(
@@ -176,13 +189,13 @@ def _machine(
     )
 
 
-def _with_input(
+def _add_input_rate(
     cluster: Cluster, config: "Experiment", mesh: "Mesh", when: str
 ) -> Cluster:
     """Return the cluster with what its hosts make ready of an experiment's samples."""
-    from jaxdist.launch.calibration.input_rate import supplied
+    from jaxdist.launch.calibration.input_rate import measure_input_rate
 
-    rate = supplied(config, mesh)
+    rate = measure_input_rate(config, mesh)
     if rate is None:
         return cluster
     origin = f"measured: jaxdist calibrate {config.name}, {mesh.size} devices, {when}"
@@ -191,13 +204,13 @@ def _with_input(
     return replace(cluster, input_rate=SourcedNumber(rate / hosts, origin))
 
 
-def _measured(args: Namespace) -> Cluster:
+def _base_cluster(args: Namespace) -> Cluster:
     """Return the cluster that layers are added to.
 
     Raises:
         BadInput: nobody measured it here.
     """
-    cluster = find(args.cluster)
+    cluster = load_cluster(args.cluster)
     if not args.words or cluster.device.kernels is None:
         raise BadInput(
             "no cluster that layers can be added to",
@@ -209,24 +222,28 @@ def _measured(args: Namespace) -> Cluster:
     return cluster
 
 
-def _layers(config: "Experiment", devices: int) -> "tuple[KernelCase, ...]":
+def _kernel_cases(config: "Experiment", devices: int) -> "tuple[KernelCase, ...]":
     """Return the layers of an experiment at the sizes that plans would give them."""
-    from jaxdist.calibrate.measure_cluster import SOON
-    from jaxdist.calibrate.network_kernels import own
-    from jaxdist.launch.training.job.abstract_step import calls_of
+    from jaxdist.calibrate.measure_cluster import MAX_CPU_FLOPS
+    from jaxdist.calibrate.network_kernels import network_kernel_cases
+    from jaxdist.launch.training.job.abstract_step import list_layer_calls
 
-    return own(calls_of(config), sorted({1, devices, devices**2}), SOON)
+    return network_kernel_cases(
+        list_layer_calls(config), sorted({1, devices, devices**2}), MAX_CPU_FLOPS
+    )
 
 
-def _blocks(config: "Experiment", devices: int) -> "tuple[Block, ...]":
+def _block_cases(config: "Experiment", devices: int) -> "tuple[Block, ...]":
     """Return the blocks of an experiment on a device's samples, on few, and on one."""
-    from jaxdist.calibrate.measure_cluster import SOON
-    from jaxdist.launch.calibration.block_timing import blocks_of
+    from jaxdist.calibrate.measure_cluster import MAX_CPU_FLOPS
+    from jaxdist.launch.calibration.block_timing import network_block_cases
 
-    return blocks_of(config, sorted({devices, devices**2, config.data.batch}), SOON)
+    return network_block_cases(
+        config, sorted({devices, devices**2, config.data.batch}), MAX_CPU_FLOPS
+    )
 
 
-def _memory(prepared: PreparedDevices, devices: int) -> int:
+def _device_memory_bytes(prepared: PreparedDevices, devices: int) -> int:
     """Return the bytes of a device: of the accelerator, or its part of the host's."""
     import jax
     import psutil

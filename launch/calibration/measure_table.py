@@ -54,63 +54,78 @@ class CalibrationReport:
         }
 
 
-def _block_rows(blocks: "Sequence[BlockTiming]") -> "Table":
+def _block_table(blocks: "Sequence[BlockTiming]") -> "Table":
     """Return what blocks take, in the order of the network."""
-    from jaxdist.core.text.formatting import duration, size
-    from jaxdist.launch.terminal.console import table
+    from jaxdist.core.text.formatting import format_duration, format_size
+    from jaxdist.launch.terminal.console import make_table
 
     heads = ("samples", "forward", "backward", "kept ")
-    rows = table("block", *heads, right=heads)
+    rows = make_table("block", *heads, right=heads)
     for one in blocks:
-        took = duration(one.forward_s), duration(one.backward_s)
-        rows.add_row(one.key, f"{one.samples:,.0f}", *took, size(one.kept))
+        took = format_duration(one.forward_s), format_duration(one.backward_s)
+        rows.add_row(one.key, f"{one.samples:,.0f}", *took, format_size(one.kept))
     return rows
 
 
-def print_calibrated(out: "Console", made: CalibrationReport) -> None:
+def print_calibration(out: "Console", made: CalibrationReport) -> None:
     """Say what was measured, and where it is."""
-    from jaxdist.core.text.formatting import percent, size
-    from jaxdist.launch.terminal.console import print_next, print_table, table
+    from jaxdist.core.text.formatting import format_percent, format_size
+    from jaxdist.launch.terminal.console import (
+        make_table,
+        print_next_commands,
+        print_table,
+    )
 
     cluster = made.machine.cluster
     device = cluster.device
     out.print(f"{cluster.name}    {device.name}, all measured together\n")
     heads = ("FLOPs", "forward", "of peak", "backward", "of peak ")
-    rows = table("kernel", *heads, right=heads)
+    rows = make_table("kernel", *heads, right=heads)
     peak = device.peak(made.dtype).value
     for kernel in made.machine.kernels:
         flops = kernel.shape.flops
-        told = [kernel.shape.text, size(flops, "")]
+        told = [kernel.shape.text, format_size(flops, "")]
         for took, work in ((kernel.forward_s, 1), (kernel.backward_s, 2)):
-            told += [f"{1e6 * took:,.0f} us", percent(work * flops / took / peak, 0)]
+            told += [
+                f"{1e6 * took:,.0f} us",
+                format_percent(work * flops / took / peak, 0),
+            ]
         rows.add_row(*told)
     print_table(out, rows)
     if made.machine.blocks:
-        print_table(out, _block_rows(made.machine.blocks))
-    out.print(f"  computes {size(peak, 'FLOP/s')} in {made.dtype} at most")
-    out.print(f"  memory   {size(device.memory_bandwidth.value, 'B/s')} a device")
+        print_table(out, _block_table(made.machine.blocks))
+    out.print(f"  computes {format_size(peak, 'FLOP/s')} in {made.dtype} at most")
+    out.print(
+        f"  memory   {format_size(device.memory_bandwidth.value, 'B/s')} a device"
+    )
     if cluster.host_link is not None:
-        out.print(f"  copies   {size(cluster.host_link.value, 'B/s')} to a device")
+        out.print(
+            f"  copies   {format_size(cluster.host_link.value, 'B/s')} to a device"
+        )
     if cluster.input_rate is not None:
         host = " a host" * (len(cluster.levels) > 1)
-        rate = size(cluster.input_rate.value, "B/s")
+        rate = format_size(cluster.input_rate.value, "B/s")
         out.print(f"  input    {rate}{host} of {made.of}")
     out.print(f"  kernel   {1e6 * device.launch.value:.1f} us at least")
     if cluster.devices > 1:
         out.print(f"  company  {device.crowd.value:.2g} times as long as alone")
     levels = {level.name: level for level in cluster.levels}
     for sums in made.machine.sums:
-        _print_sums(out, sums, levels[sums.level], alone=len(levels) == 1)
+        _print_level(out, sums, levels[sums.level], alone=len(levels) == 1)
     out.print(f"  written  {made.path}\n")
-    print_next(out, f"jaxdist oracle predict {made.of} --cluster {made.path}")
+    print_next_commands(out, f"jaxdist oracle predict {made.of} --cluster {made.path}")
 
 
-def _print_sums(
+def _print_level(
     out: "Console", sums: "LevelAllReduce", level: "Level", *, alone: bool
 ) -> None:
     """Say what sums of a level take, and where their algorithm changes."""
-    from jaxdist.core.text.formatting import duration, percent, size
-    from jaxdist.launch.calibration.link_format import switched
+    from jaxdist.core.text.formatting import (
+        format_duration,
+        format_percent,
+        format_size,
+    )
+    from jaxdist.launch.calibration.link_format import format_switch
 
     first, last = sums.timings[0], sums.timings[-1]
     who = "a host" if sums.among.stride > 1 else "a device"
@@ -118,10 +133,10 @@ def _print_sums(
     out.print(
         f"  {'sums' if alone else level.name:8} {'' if alone else between}"
         f"{1e6 * level.alpha.value:,.0f} us a message, "
-        f"{size(level.bandwidth.value, 'B/s')} {who}; "
-        f"{percent(sums.line.spread)} from that on average, over "
-        f"{size(first.payload)} to {size(last.payload)}, the largest in "
-        f"{duration(last.seconds)}"
+        f"{format_size(level.bandwidth.value, 'B/s')} {who}; "
+        f"{format_percent(sums.line.spread)} from that on average, over "
+        f"{format_size(first.payload)} to {format_size(last.payload)}, the largest in "
+        f"{format_duration(last.seconds)}"
     )
     if sums.switch:
-        out.print(switched(sums.switch), soft_wrap=True)
+        out.print(format_switch(sums.switch), soft_wrap=True)

@@ -8,23 +8,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jaxdist.calibrate.fitted_constants import (
     FittedConstants,
-    is_fitted,
-    read_fitted,
-    unfitted,
+    initial_constants,
+    is_constants_file,
+    read_constants,
 )
-from jaxdist.calibrate.formats.registry import FORMATS, format_of
+from jaxdist.calibrate.formats.registry import FORMATS, detect_format
 from jaxdist.calibrate.measured_rows import MeasuredRow, RowFormat
-from jaxdist.calibrate.ranking import ranking
-from jaxdist.calibrate.row_filter import selection
-from jaxdist.calibrate.score import ErrorSummary, ScoredRow, ScoreReport, score
+from jaxdist.calibrate.ranking import score_rankings
+from jaxdist.calibrate.row_filter import parse_row_filter
+from jaxdist.calibrate.score import (
+    ErrorSummary,
+    ScoredRow,
+    ScoreReport,
+    score_predictions,
+)
 from jaxdist.core.errors import BadInput
-from jaxdist.core.text.formatting import percent
-from jaxdist.meshes.clusters.load import find
+from jaxdist.core.text.formatting import format_percent
+from jaxdist.meshes.clusters.load import load_cluster
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_WORST: Final = 5
+_NUM_WORST_ROWS: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,29 +45,29 @@ class ScoreAnalysis:
     """The row whose terms are asked for."""
 
 
-def score_rows(args: Namespace) -> ScoreAnalysis:
+def run_score(args: Namespace) -> ScoreAnalysis:
     """Score what was asked for.
 
     Raises:
         BadInput: something of it cannot be.
     """
-    form = format_of(args.measured, args.format, FORMATS)
-    known = _known(args.cluster, form)
-    rows = form.read(args.measured, find(known.cluster))
-    chosen = selection(args.rows).of(rows) if args.rows else rows
+    form = detect_format(args.measured, args.format, FORMATS)
+    known = _load_constants(args.cluster, form)
+    rows = form.read(args.measured, load_cluster(known.cluster))
+    chosen = parse_row_filter(args.rows).of(rows) if args.rows else rows
     return ScoreAnalysis(
-        score=score(chosen, known, chosen=bool(args.rows)),
+        score=score_predictions(chosen, known, chosen=bool(args.rows)),
         known=known,
         file=args.measured.name,
-        one=None if args.explain is None else _row(rows, args.explain),
+        one=None if args.explain is None else _select_row(rows, args.explain),
     )
 
 
-def tree(asked: ScoreAnalysis) -> dict[str, Any]:
+def score_to_dict(asked: ScoreAnalysis) -> dict[str, Any]:
     """Return a score as one object; errors are shares, times seconds."""
     found = asked.score
-    more = {} if asked.one is None else {"terms": terms(asked.one, asked.known)}
-    if ranks := ranking(found.rows):
+    more = {} if asked.one is None else {"terms": row_terms(asked.one, asked.known)}
+    if ranks := score_rankings(found.rows):
         more["ranking"] = {**asdict(ranks), "accuracy": ranks.accuracy}
     return {
         **asdict(found.total),
@@ -71,28 +76,28 @@ def tree(asked: ScoreAnalysis) -> dict[str, Any]:
         "baseline_hindsight": found.hindsight,
         "format": asked.known.format,
         "constants": asked.known.values,
-        "origin": _origin(asked.known),
+        "origin": _describe_constants(asked.known),
         **more,
-        "each": [_leaf(one) for one in found.rows],
+        "each": [_row_to_dict(one) for one in found.rows],
     }
 
 
 def print_score(out: "Console", asked: ScoreAnalysis) -> None:
     """Print errors by group, the worst rows, and terms where they are asked for."""
-    from jaxdist.launch.terminal.console import print_next
+    from jaxdist.launch.terminal.console import print_next_commands
 
     found = asked.score
     left = f", {found.left_out:,} fitted ones left out" * bool(found.left_out)
     out.print(f"{asked.file}: {len(found.rows):,} rows scored{left}\n", soft_wrap=True)
-    out.print(f"  accuracy {percent(found.total.mean_accuracy)} mean")
+    out.print(f"  accuracy {format_percent(found.total.mean_accuracy)} mean")
     if found.total.covered is not None:
-        held = percent(found.total.covered)
+        held = format_percent(found.total.covered)
         out.print(f"  interval of 90 % holds {held} of the rows")
-    if ranks := ranking(found.rows):
+    if ranks := score_rankings(found.rows):
         pairs = f"{ranks.pairs_right} of {ranks.pairs} pairs in order"
         wholly = f"{ranks.right} of {ranks.contests} rankings right"
-        out.print(f"  ranking {percent(ranks.accuracy)}: {pairs}, {wholly}")
-    out.print(f"  constants {_origin(asked.known)}", soft_wrap=True)
+        out.print(f"  ranking {format_percent(ranks.accuracy)}: {pairs}, {wholly}")
+    out.print(f"  constants {_describe_constants(asked.known)}", soft_wrap=True)
     which = "these rows, in its favour" if found.hindsight else "the rows fitted"
     out.print(f"  baseline one utilisation, fitted to {which}\n", soft_wrap=True)
     _print_groups(out, found)
@@ -101,12 +106,14 @@ def print_score(out: "Console", asked: ScoreAnalysis) -> None:
         _print_terms(out, asked.one, asked.known)
     if not asked.known.rows:
         file = asked.file
-        print_next(out, f"jaxdist calibrate fit {file} --train ... -o fitted.json")
+        print_next_commands(
+            out, f"jaxdist calibrate fit {file} --train ... -o fitted.json"
+        )
     elif asked.one is None:
-        print_next(out, "--explain N prints the terms of row N")
+        print_next_commands(out, "--explain N prints the terms of row N")
 
 
-def terms(row: MeasuredRow, known: FittedConstants) -> dict[str, float]:
+def row_terms(row: MeasuredRow, known: FittedConstants) -> dict[str, float]:
     """Return the prediction of a row by term, in its unit.
 
     Raises:
@@ -122,13 +129,13 @@ def terms(row: MeasuredRow, known: FittedConstants) -> dict[str, float]:
     return dict(row.explain(known.values))
 
 
-def _known(cluster: str | None, form: RowFormat) -> FittedConstants:
-    if cluster is not None and is_fitted(Path(cluster)):
-        return read_fitted(Path(cluster), form)
-    return unfitted(form, cluster or form.cluster)
+def _load_constants(cluster: str | None, form: RowFormat) -> FittedConstants:
+    if cluster is not None and is_constants_file(Path(cluster)):
+        return read_constants(Path(cluster), form)
+    return initial_constants(form, cluster or form.cluster)
 
 
-def _row(rows: Sequence[MeasuredRow], number: int) -> MeasuredRow:
+def _select_row(rows: Sequence[MeasuredRow], number: int) -> MeasuredRow:
     if not 0 <= number < len(rows):
         raise BadInput(
             f"no row {number}",
@@ -139,14 +146,14 @@ def _row(rows: Sequence[MeasuredRow], number: int) -> MeasuredRow:
     return rows[number]
 
 
-def _origin(known: FittedConstants) -> str:
+def _describe_constants(known: FittedConstants) -> str:
     if not known.rows:
         return f"not fitted; cluster {known.cluster}"
     values = ", ".join(f"{c['name']} {c['value']:.4g}" for c in known.constants)
     return f"{values}; fitted to {len(known.rows):,} rows of {known.source}"
 
 
-def _leaf(one: ScoredRow) -> dict[str, Any]:
+def _row_to_dict(one: ScoredRow) -> dict[str, Any]:
     row = one.row
     return {
         "label": row.label,
@@ -162,45 +169,45 @@ def _leaf(one: ScoredRow) -> dict[str, Any]:
 
 
 def _print_groups(out: "Console", found: ScoreReport) -> None:
-    from jaxdist.launch.terminal.console import print_table, table
+    from jaxdist.launch.terminal.console import make_table, print_table
 
     heads = ("rows", "MAPE", "median", "p95", "worst", "baseline's MAPE")
-    rows = table("group", *heads, right=heads)
+    rows = make_table("group", *heads, right=heads)
     groups = found.groups
     named = groups.items() if len(groups) > 1 else ()
     for name, one in (*named, ("all", found.total)):
-        rows.add_row(name, f"{one.rows:,}", *_shares(one))
+        rows.add_row(name, f"{one.rows:,}", *_error_columns(one))
     print_table(out, rows)
 
 
-def _shares(one: ErrorSummary) -> list[str]:
+def _error_columns(one: ErrorSummary) -> list[str]:
     shares = (one.mape, one.median, one.p95, one.worst, one.baseline_mape)
-    return [percent(share) for share in shares]
+    return [format_percent(share) for share in shares]
 
 
 def _print_worst(out: "Console", found: ScoreReport) -> None:
-    from jaxdist.launch.terminal.console import print_table, table
+    from jaxdist.launch.terminal.console import make_table, print_table
 
-    worst = sorted(found.rows, key=lambda one: -one.error)[:_WORST]
+    worst = sorted(found.rows, key=lambda one: -one.error)[:_NUM_WORST_ROWS]
     units = {one.row.unit for one in worst}
     unit = f", {units.pop()}" if len(units) == 1 else ""
     heads = f"predicted{unit}", f"measured{unit}", "accurate"
-    rows = table("worst rows", *heads, *["unit"] * (not unit), right=heads)
+    rows = make_table("worst rows", *heads, *["unit"] * (not unit), right=heads)
     for one in worst:
-        accurate = percent(max(1 - one.error, 0))
+        accurate = format_percent(max(1 - one.error, 0))
         numbers = f"{one.predicted:.4g}", f"{one.row.measured:.4g}"
         rows.add_row(one.row.label, *numbers, accurate, *[one.row.unit] * (not unit))
     print_table(out, rows)
 
 
 def _print_terms(out: "Console", row: MeasuredRow, known: FittedConstants) -> None:
-    from jaxdist.launch.terminal.console import print_table, table
+    from jaxdist.launch.terminal.console import make_table, print_table
 
     total = row.predict(known.values)
-    rows = table("term", row.unit, "share", right=(row.unit, "share"))
-    for name, value in terms(row, known).items():
-        rows.add_row(name, f"{value:.4g}", percent(value / total))
-    rows.add_row("predicted", f"{total:.4g}", percent(1.0))
+    rows = make_table("term", row.unit, "share", right=(row.unit, "share"))
+    for name, value in row_terms(row, known).items():
+        rows.add_row(name, f"{value:.4g}", format_percent(value / total))
+    rows.add_row("predicted", f"{total:.4g}", format_percent(1.0))
     rows.add_row("measured", f"{row.measured:.4g}", "")
     out.print(f"  {row.label}\n", soft_wrap=True)
     print_table(out, rows)

@@ -7,10 +7,15 @@ from jaxdist.launch.launchers.elastic.process_range import ProcessRange
 
 if TYPE_CHECKING:
     pass
-from jaxdist.launch.launchers.elastic.process_counts import FeasibleCounts, able
+from jaxdist.launch.launchers.elastic.process_counts import (
+    FeasibleCounts,
+    feasible_counts,
+)
 
 
-def able_of(program: Sequence[str], span: ProcessRange) -> FeasibleCounts:
+def feasible_counts_of_program(
+    program: Sequence[str], span: ProcessRange
+) -> FeasibleCounts:
     """Say with how many processes a program works.
 
     Args:
@@ -25,11 +30,11 @@ def able_of(program: Sequence[str], span: ProcessRange) -> FeasibleCounts:
         return FeasibleCounts(counts=tuple(range(span.least, span.most + 1)))
     from jaxdist.launch.cli.commands import train
     from jaxdist.launch.cli.parser import CommandParser
-    from jaxdist.launch.config.plan_file import plan_words
-    from jaxdist.launch.config.resolve import resolve
+    from jaxdist.launch.config.plan_file import load_plan_overrides
+    from jaxdist.launch.config.resolve import resolve_config
 
     parser = CommandParser("jaxdist train", train.summary)
     train.add_arguments(parser)
     args = parser.read(program[1:])
-    words = [*(plan_words(args.plan) if args.plan else ()), *args.overrides]
-    return able(resolve(args.experiment, words).config, span)
+    words = [*(load_plan_overrides(args.plan) if args.plan else ()), *args.overrides]
+    return feasible_counts(resolve_config(args.experiment, words).config, span)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jaxdist.launch.launchers.ssh import SshLaunch
 
 
-def refuse_back_after(given: float | None) -> None:
+def reject_rejoin_option(given: float | None) -> None:
     """Refuse when to take places back where none is left out.
 
     Raises:
@@ -37,36 +37,39 @@ def refuse_back_after(given: float | None) -> None:
 
 def start_local(args: Namespace, command: tuple[str, ...]) -> int:
     """Start processes on this machine."""
-    from jaxdist.launch.launchers.elastic.process_range import read_span
-    from jaxdist.launch.launchers.local import MOST, local
-    from jaxdist.launch.launchers.processes.restart import patience, run_supervised
+    from jaxdist.launch.launchers.elastic.process_range import parse_process_range
+    from jaxdist.launch.launchers.local import MAX_LOCAL_PROCESSES, local_launch
+    from jaxdist.launch.launchers.processes.restart import (
+        restart_policy,
+        run_with_restarts,
+    )
 
-    span = read_span(args.n, MOST)
+    span = parse_process_range(args.n, MAX_LOCAL_PROCESSES)
     if not span.is_fixed:
-        return _local_elastic(args, command, span)
-    refuse_back_after(args.back_after)
+        return _start_local_elastic(args, command, span)
+    reject_rejoin_option(args.back_after)
 
     def found() -> "LocalLaunch":
-        return local(
+        return local_launch(
             command,
             count=span.most,
             devices=args.devices_per_process,
             port=args.port,
         )
 
-    wanted = patience(args.restarts, args.grace)
+    wanted = restart_policy(args.restarts, args.grace)
     if args.shows:
-        return _shown(found().text())
+        return _print_text(found().text())
     # Each attempt finds itself a port.
-    return run_supervised(lambda _: found().tasks(os.environ), wanted)
+    return run_with_restarts(lambda _: found().tasks(os.environ), wanted)
 
 
-def _local_elastic(
+def _start_local_elastic(
     args: Namespace, command: tuple[str, ...], span: "ProcessRange"
 ) -> int:
-    from jaxdist.launch.cli.elastic_options import able_of
+    from jaxdist.launch.cli.elastic_options import feasible_counts_of_program
     from jaxdist.launch.launchers.elastic.host_pool import LocalPool
-    from jaxdist.launch.launchers.elastic.supervisor import run_asked
+    from jaxdist.launch.launchers.elastic.supervisor import run_elastic_from_args
 
     ground = LocalPool(
         command=command,
@@ -74,35 +77,38 @@ def _local_elastic(
         devices=args.devices_per_process,
         port=args.port,
     )
-    able = able_of(args.program, span)
+    able = feasible_counts_of_program(args.program, span)
     if args.shows:
-        return _shown(ground.processes(span.most).text())
-    return run_asked(ground, able, args)
+        return _print_text(ground.processes(span.most).text())
+    return run_elastic_from_args(ground, able, args)
 
 
 def start_mpi(args: Namespace, command: tuple[str, ...]) -> int:
     """Start processes under mpirun."""
-    from jaxdist.launch.launchers.elastic.process_range import fixed
-    from jaxdist.launch.launchers.mpi import mpi, run_mpi
+    from jaxdist.launch.launchers.elastic.process_range import parse_process_count
+    from jaxdist.launch.launchers.mpi import mpi_launch, run_mpi
 
-    found = mpi(
+    found = mpi_launch(
         command,
-        count=fixed(args.n, 100_000, "mpi"),
+        count=parse_process_count(args.n, 100_000, "mpi"),
         hosts=args.hosts,
         devices=args.devices_per_process,
         options=args.mpirun or (),
     )
     if args.shows:
-        return _shown(found.text(os.environ))
+        return _print_text(found.text(os.environ))
     return run_mpi(found, os.environ)
 
 
 def start_ssh(args: Namespace, command: tuple[str, ...]) -> int:
     """Start a process on each host."""
-    from jaxdist.launch.launchers.processes.restart import patience, run_supervised
-    from jaxdist.launch.launchers.ssh import check_hosts, ssh
+    from jaxdist.launch.launchers.processes.restart import (
+        restart_policy,
+        run_with_restarts,
+    )
+    from jaxdist.launch.launchers.ssh import check_hosts, ssh_launch
 
-    found = ssh(
+    found = ssh_launch(
         command,
         args.hosts,
         folder=Path.cwd(),
@@ -111,35 +117,38 @@ def start_ssh(args: Namespace, command: tuple[str, ...]) -> int:
         shell=args.ssh or "ssh",
     )
     if args.n is not None:
-        return _ssh_elastic(args, found)
-    refuse_back_after(args.back_after)
+        return _start_ssh_elastic(args, found)
+    reject_rejoin_option(args.back_after)
     if args.shows:
-        return _shown(found.text(os.environ))
-    wanted = patience(args.restarts, args.grace)
+        return _print_text(found.text(os.environ))
+    wanted = restart_policy(args.restarts, args.grace)
     check_hosts(found)
-    return run_supervised(lambda n: found.attempt(n).tasks(os.environ), wanted)
+    return run_with_restarts(lambda n: found.attempt(n).tasks(os.environ), wanted)
 
 
-def _ssh_elastic(args: Namespace, found: "SshLaunch") -> int:
-    from jaxdist.launch.cli.elastic_options import able_of
+def _start_ssh_elastic(args: Namespace, found: "SshLaunch") -> int:
+    from jaxdist.launch.cli.elastic_options import feasible_counts_of_program
     from jaxdist.launch.launchers.elastic.host_pool import SshPool
-    from jaxdist.launch.launchers.elastic.process_range import read_span
-    from jaxdist.launch.launchers.elastic.supervisor import run_asked
+    from jaxdist.launch.launchers.elastic.process_range import parse_process_range
+    from jaxdist.launch.launchers.elastic.supervisor import run_elastic_from_args
 
-    span = read_span(args.n, len(found.hosts))
-    able, found = able_of(args.program, span), replace(found, planned=span.most)
+    span = parse_process_range(args.n, len(found.hosts))
+    able, found = (
+        feasible_counts_of_program(args.program, span),
+        replace(found, planned=span.most),
+    )
     if args.shows:
         first = replace(found, hosts=found.hosts[: span.most])
-        return _shown(first.text(os.environ))
-    return run_asked(SshPool(found=found), able, args)
+        return _print_text(first.text(os.environ))
+    return run_elastic_from_args(SshPool(found=found), able, args)
 
 
 def start_slurm(args: Namespace, command: tuple[str, ...]) -> int:
     """Submit a job."""
-    from jaxdist.launch.launchers.slurm import slurm, submit
+    from jaxdist.launch.launchers.slurm import slurm_job, submit_slurm_job
 
     each = args.processes_per_node
-    job = slurm(
+    job = slurm_job(
         command,
         nodes=args.nodes,
         each=1 if each is None else each,
@@ -147,17 +156,22 @@ def start_slurm(args: Namespace, command: tuple[str, ...]) -> int:
         requeues=args.requeues,
         options=args.sbatch or (),
     )
-    return _shown(job.text() if args.shows else submit(job))
+    return _print_text(job.text() if args.shows else submit_slurm_job(job))
 
 
 def start_k8s(args: Namespace, command: tuple[str, ...]) -> int:
     """Submit a JobSet."""
-    from jaxdist.launch.launchers.kubernetes import GRACE_S, RESTARTS, JobSet, submit
-    from jaxdist.launch.launchers.processes.restart import patience
+    from jaxdist.launch.launchers.kubernetes import (
+        DEFAULT_JOBSET_RESTARTS,
+        TERMINATION_GRACE_S,
+        JobSet,
+        submit_jobset,
+    )
+    from jaxdist.launch.launchers.processes.restart import restart_policy
 
-    asked = patience(
-        RESTARTS if args.restarts is None else args.restarts,
-        GRACE_S if args.grace is None else args.grace,
+    asked = restart_policy(
+        DEFAULT_JOBSET_RESTARTS if args.restarts is None else args.restarts,
+        TERMINATION_GRACE_S if args.grace is None else args.grace,
     )
     job = JobSet(
         command=command,
@@ -171,9 +185,9 @@ def start_k8s(args: Namespace, command: tuple[str, ...]) -> int:
         grace_s=math.ceil(asked.saving_s),
         options=tuple(args.kubectl or ()),
     )
-    return _shown(job.text() if args.shows else submit(job))
+    return _print_text(job.text() if args.shows else submit_jobset(job))
 
 
-def _shown(text: str) -> int:
+def _print_text(text: str) -> int:
     sys.stdout.write(text)
     return 0

@@ -21,7 +21,7 @@ from jaxdist.core.errors import (
 )
 from jaxdist.launch.cli import commands
 from jaxdist.launch.cli.parser import CommandParser
-from jaxdist.launch.distributed.process_group import AGAIN, process_group
+from jaxdist.launch.distributed.process_group import EXIT_RESTART, process_group
 from jaxdist.launch.terminal.console import print_error
 
 EXIT_CODES: Final = "exit codes: 0 done, 1 failed, 2 bad input, 75 try again"
@@ -48,13 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     with warnings.catch_warnings():
-        warnings.showwarning = _remark
+        warnings.showwarning = _show_warning
         try:
-            code = _answer(words)
-            if code == AGAIN:  # a run that was asked to end ends in all processes
+            code = _dispatch(words)
+            if (
+                code == EXIT_RESTART
+            ):  # a run that was asked to end ends in all processes
                 return code
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            code = _tell(error)
+            code = _handle_error(error)
     return process_group().leave(code)
 
 
@@ -98,19 +100,19 @@ def help_text() -> str:
     )
 
 
-def _tell(error: BaseException) -> int:
+def _handle_error(error: BaseException) -> int:
     """Print what went wrong as far as there is something to say; return the code."""
     match error:
         case SystemExit():  # argparse, after --help
             code = int(error.code or 0)
         case DiskFullError() as full:
-            code = _once(1, lambda: print_error(full))
+            code = _print_once(1, lambda: print_error(full))
         case BadInput() as refusal:
-            code = _once(2, lambda: print_error(refusal))
+            code = _print_once(2, lambda: print_error(refusal))
         case FatalError():
-            code = _once(1, lambda: sys.stderr.write(f"error: {error}\n"))
+            code = _print_once(1, lambda: sys.stderr.write(f"error: {error}\n"))
         case RetryableError():
-            code = _once(75, lambda: sys.stderr.write(f"{error}\n"))
+            code = _print_once(75, lambda: sys.stderr.write(f"{error}\n"))
         case KeyboardInterrupt():
             sys.stderr.write("\nstopped from the keyboard\n")
             code = 130
@@ -119,14 +121,14 @@ def _tell(error: BaseException) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 1
         case OSError(errno=errno.ENOSPC | errno.EDQUOT) as met:
-            code = _once(1, lambda: print_error(_disk_full(met)))
+            code = _print_once(1, lambda: print_error(_disk_full_error(met)))
         case _:
             traceback.print_exception(error)
             code = 1
     return code
 
 
-def _once(code: int, say: Callable[[], object]) -> int:
+def _print_once(code: int, say: Callable[[], object]) -> int:
     """Say what several processes may have met alike, in one of them."""
     with process_group().speaking() as mine:
         if mine:
@@ -134,7 +136,7 @@ def _once(code: int, say: Callable[[], object]) -> int:
     return code
 
 
-def _remark(
+def _show_warning(
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -148,7 +150,7 @@ def _remark(
     (file or sys.stderr).write(f"warn: {message}\n" if own else said)
 
 
-def _disk_full(error: OSError) -> DiskFullError:
+def _disk_full_error(error: OSError) -> DiskFullError:
     return DiskFullError(
         "the disk is full",
         rule="a run has room for its files; what was written before stays good",
@@ -157,7 +159,7 @@ def _disk_full(error: OSError) -> DiskFullError:
     )
 
 
-def _answer(words: Sequence[str]) -> int:
+def _dispatch(words: Sequence[str]) -> int:
     if not words:
         sys.stderr.write(help_text() + "\n")
         return 2

@@ -59,14 +59,14 @@ class CommandParser(argparse.ArgumentParser):
         raise BadInput(message, remedy=help_line)
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json_option(parser: argparse.ArgumentParser) -> None:
     """Add `--json`: one object on standard output, seconds and bytes as units."""
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object, and nothing else"
     )
 
 
-def check_folder(path: Path) -> None:
+def check_output_folder(path: Path) -> None:
     """Refuse a file to be written whose folder is not there.
 
     Raises:
@@ -81,7 +81,7 @@ def check_folder(path: Path) -> None:
         )
 
 
-def add_what_if(parser: argparse.ArgumentParser) -> None:
+def add_what_if_option(parser: argparse.ArgumentParser) -> None:
     """Add numbers of the cluster to change: `args.what_if`."""
     parser.add_argument(
         "--what-if",
@@ -93,12 +93,12 @@ def add_what_if(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_program(parser: argparse.ArgumentParser) -> None:
+def add_program_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `-- PROGRAM ...`, words of a command of its own: `args.program`."""
     parser.set_defaults(program=())
 
 
-def add_patience(parser: argparse.ArgumentParser, where: str) -> None:
+def add_restart_options(parser: argparse.ArgumentParser, where: str) -> None:
     """Add how often processes are started again: `args.restarts`, `args.grace`."""
     parser.add_argument(
         "--restarts",
@@ -115,7 +115,7 @@ def add_patience(parser: argparse.ArgumentParser, where: str) -> None:
     )
 
 
-def add_back_after(parser: argparse.ArgumentParser, where: str) -> None:
+def add_rejoin_option(parser: argparse.ArgumentParser, where: str) -> None:
     """Add when a place that was lost is asked again: `args.back_after`."""
     parser.add_argument(
         "--back-after",
@@ -126,14 +126,14 @@ def add_back_after(parser: argparse.ArgumentParser, where: str) -> None:
     )
 
 
-def add_experiment(parser: argparse.ArgumentParser) -> None:
+def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
     """Add EXPERIMENT and its overrides: `args.experiment`, `args.overrides`."""
     _add_experiment(
         parser, "a name of `jaxdist experiments`, or a file my_experiment.py"
     )
 
 
-def add_step(parser: argparse.ArgumentParser) -> None:
+def add_experiment_or_step(parser: argparse.ArgumentParser) -> None:
     """Add the same, where a script and the name of its step will do as well."""
     _add_experiment(
         parser,
@@ -153,14 +153,14 @@ def _add_experiment(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
-def add_run(parser: argparse.ArgumentParser, name: str = "run") -> None:
+def add_run_argument(parser: argparse.ArgumentParser, name: str = "run") -> None:
     """Add RUN, a name or a path: `args.run`, to be found with `find_run`."""
     parser.add_argument(
         name, metavar=name.upper(), help="a run inside the folder of runs, or a path"
     )
 
 
-def add_folder(parser: argparse.ArgumentParser) -> None:
+def add_runs_folder_option(parser: argparse.ArgumentParser) -> None:
     """Add `--dir`, the folder of the runs that are given by name: `args.dir`."""
     parser.add_argument(
         "--dir",

@@ -4,13 +4,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from jaxdist.core.text.formatting import count, duration, percent
+from jaxdist.core.text.formatting import format_count, format_duration, format_percent
 from jaxdist.launch.run_folder.status import RunStatus
-from jaxdist.launch.terminal.console import console, print_next, print_table, table
-from jaxdist.launch.terminal.run_header import many
+from jaxdist.launch.terminal.console import (
+    console,
+    make_table,
+    print_next_commands,
+    print_table,
+)
+from jaxdist.launch.terminal.run_header import pluralize
 
-_UNDER_WAY: Final = ("going", "silent", "dead")
-_WORDS: Final = {
+_ACTIVE_STATES: Final = ("going", "silent", "dead")
+_STATE_HINTS: Final = {
     "dead": "its process 0 is gone without a word; the same command goes on with it",
     "silent": "no news of it, and process 0 is there or on another machine",
     "unknown": "it says nothing of itself",
@@ -18,61 +23,63 @@ _WORDS: Final = {
 """What is to be added to a state."""
 
 
-def tree(state: RunStatus) -> dict[str, Any]:
+def status_tree(state: RunStatus) -> dict[str, Any]:
     """Return a state as JSON has it."""
     return asdict(state) | {"hosts": list(state.hosts)}
 
 
-def ordered(states: Sequence[RunStatus]) -> list[RunStatus]:
+def sort_by_activity(states: Sequence[RunStatus]) -> list[RunStatus]:
     """Sort runs: those under way first, then by their last line."""
     late = float("inf")
     return sorted(
         states,
         key=lambda s: (
-            s.state not in _UNDER_WAY,
+            s.state not in _ACTIVE_STATES,
             late if s.line_s is None else s.line_s,
         ),
     )
 
 
-def print_runs(states: Sequence[RunStatus]) -> None:
+def print_run_table(states: Sequence[RunStatus]) -> None:
     """Print a table of runs."""
     out, right = console(), ("step", "restarts", "last line")
-    rows = table("run", "state", *right, "processes", right=right)
-    for state in ordered(states):
-        hosts = f"{state.count} on {many(len(state.hosts), 'host')}"
+    rows = make_table("run", "state", *right, "processes", right=right)
+    for state in sort_by_activity(states):
+        hosts = f"{state.count} on {pluralize(len(state.hosts), 'host')}"
         rows.add_row(
-            *(state.name, state.state, _steps(state), count(state.restarts)),
-            *(_ago(state), hosts if state.count else ""),
+            *(state.name, state.state, _step_text(state), format_count(state.restarts)),
+            *(_last_line_age(state), hosts if state.count else ""),
         )
     print_table(out, rows)
-    first = ordered(states)[0].folder
-    print_next(out, f"jaxdist launch status {first}")
+    first = sort_by_activity(states)[0].folder
+    print_next_commands(out, f"jaxdist launch status {first}")
 
 
-def print_run(state: RunStatus) -> None:
+def print_run_status(state: RunStatus) -> None:
     """Print one run, with where each process is, or was."""
     out = console()
     loss = "" if state.loss is None else f", loss {state.loss:.3f}"
-    out.print(f"{state.name}    {state.state}    step {_steps(state)}{loss}")
-    if state.state in _WORDS:
-        out.print(f"  {_WORDS[state.state]}")
-    again = many(state.restarts, "restart")
-    out.print(f"  {again}; last line {_ago(state)}\n")
+    out.print(f"{state.name}    {state.state}    step {_step_text(state)}{loss}")
+    if state.state in _STATE_HINTS:
+        out.print(f"  {_STATE_HINTS[state.state]}")
+    again = pluralize(state.restarts, "restart")
+    out.print(f"  {again}; last line {_last_line_age(state)}\n")
     if not state.processes:
         return
-    rows = table("rank", "host", "step", "phase", right=("rank", "step"))
+    rows = make_table("rank", "host", "step", "phase", right=("rank", "step"))
     for rank, at in sorted(state.processes.items()):
-        rows.add_row(str(rank), at.host, count(at.step), at.phase or "between phases")
+        rows.add_row(
+            str(rank), at.host, format_count(at.step), at.phase or "between phases"
+        )
     print_table(out, rows)
 
 
-def _steps(state: RunStatus) -> str:
+def _step_text(state: RunStatus) -> str:
     if not state.steps:
-        return count(state.step)
-    share = percent(state.step / state.steps, 0)
-    return f"{count(state.step)} of {count(state.steps)} ({share})"
+        return format_count(state.step)
+    share = format_percent(state.step / state.steps, 0)
+    return f"{format_count(state.step)} of {format_count(state.steps)} ({share})"
 
 
-def _ago(state: RunStatus) -> str:
-    return "none" if state.line_s is None else f"{duration(state.line_s)} ago"
+def _last_line_age(state: RunStatus) -> str:
+    return "none" if state.line_s is None else f"{format_duration(state.line_s)} ago"

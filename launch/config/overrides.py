@@ -6,8 +6,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxdist.core.errors import BadInput, did_you_mean, raise_all
 from jaxdist.launch.config.experiment import Experiment
-from jaxdist.launch.config.tree import kinds, nearest, values, with_values
-from jaxdist.launch.config.value_text import choices, read_value, say_kind, write_value
+from jaxdist.launch.config.tree import (
+    flatten_config,
+    key_types,
+    nearest_key,
+    replace_values,
+)
+from jaxdist.launch.config.value_text import (
+    describe_type,
+    format_value,
+    literal_choices,
+    parse_value,
+)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -15,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="DataclassInstance")
 
 
-def override(
+def apply_config_overrides(
     config: T, words: Sequence[str], *, source: str, listing: str = ""
 ) -> tuple[T, list[str]]:
     """Apply overrides to a tree; where a key comes twice the last one holds.
@@ -32,53 +42,59 @@ def override(
     Raises:
         BadInput: words that cannot be used, all of them together.
     """
-    known = kinds(type(config))
+    known = key_types(type(config))
     keys = f"list them with: {listing or f'jaxdist config {source}'}"
     changes: dict[str, Any] = {}
     errors: list[BadInput] = []
     for word in words:
         try:
-            key, text = _split(word, known, keys)
-            changes[key] = _read(key, text, known[key], values(config)[key])
+            key, text = _split_override(word, known, keys)
+            changes[key] = _parse_override(
+                key, text, known[key], flatten_config(config)[key]
+            )
         except BadInput as error:
             errors.append(error)
     raise_all(errors)
-    return with_values(config, changes), list(changes)
+    return replace_values(config, changes), list(changes)
 
 
-def check_words(words: Sequence[str], *, source: str) -> list[BadInput]:
+def override_errors(words: Sequence[str], *, source: str) -> list[BadInput]:
     """Return what is wrong with overrides while the experiment is not known."""
     try:
-        override(Experiment(name=source), words, source=source)
+        apply_config_overrides(Experiment(name=source), words, source=source)
     except BadInput as error:
         return [error]
     return []
 
 
-def typed(key: str, value: Any) -> str:
+def format_override(key: str, value: Any) -> str:
     """Write an override as it is typed into a shell.
 
-    >>> typed("run.name", "first try"), typed("data.batch", 60)
+    >>> format_override("run.name", "first try"), format_override("data.batch", 60)
     ("'run.name=first try'", 'data.batch=60')
     """
-    return shlex.quote(f"{key}={write_value(value)}")
+    return shlex.quote(f"{key}={format_value(value)}")
 
 
-def _split(word: str, known: Mapping[str, Any], listing: str) -> tuple[str, str]:
+def _split_override(
+    word: str, known: Mapping[str, Any], listing: str
+) -> tuple[str, str]:
     key, equals, text = word.partition("=")
     if not equals:
-        near = nearest(key, known)
+        near = nearest_key(key, known)
         raise BadInput(
             f"{word} changes nothing",
             rule="an override is key=value, without spaces",
             remedy=f"did you mean {near}=VALUE?" if near else listing,
         )
     if key not in known:
-        raise _no_key(key, text, known, listing)
+        raise _unknown_key_error(key, text, known, listing)
     return key, text
 
 
-def _no_key(key: str, text: str, known: Mapping[str, Any], listing: str) -> BadInput:
+def _unknown_key_error(
+    key: str, text: str, known: Mapping[str, Any], listing: str
+) -> BadInput:
     below = [name for name in known if name.startswith(key + ".")]
     if below:
         return BadInput(
@@ -87,31 +103,31 @@ def _no_key(key: str, text: str, known: Mapping[str, Any], listing: str) -> BadI
             values=f"its keys: {', '.join(name[len(key) + 1 :] for name in below)}",
             remedy=f"{below[0]}={text or 'VALUE'}",
         )
-    near = nearest(key, known)
+    near = nearest_key(key, known)
     meant = f"did you mean {near}? " if near else ""
     return BadInput(f"no key {key}", remedy=meant + listing)
 
 
-def _read(key: str, text: str, kind: Any, now: Any) -> Any:
+def _parse_override(key: str, text: str, kind: Any, now: Any) -> Any:
     try:
-        return read_value(text, kind)
+        return parse_value(text, kind)
     except ValueError as refused:
         raise BadInput(
             f"{key} cannot be {text or 'empty'}",
-            rule=f"{key} is {say_kind(kind)}",
+            rule=f"{key} is {describe_type(kind)}",
             values=f"{key} = {text} (command line)",
-            remedy=_instead(key, text, kind, now),
+            remedy=_suggest_override(key, text, kind, now),
         ) from refused
 
 
-def _instead(key: str, text: str, kind: Any, now: Any) -> str:
+def _suggest_override(key: str, text: str, kind: Any, now: Any) -> str:
     """Return an override that works in place of one that does not."""
-    near = did_you_mean(text, choices(kind))
+    near = did_you_mean(text, literal_choices(kind))
     if near:
         return f"did you mean {key}={near}?"
     if kind is int:
         try:
-            return typed(key, round(float(text)))
+            return format_override(key, round(float(text)))
         except (ValueError, OverflowError):
             pass
-    return typed(key, now)
+    return format_override(key, now)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jaxdist
 from jaxdist.core.errors import BadInput
-from jaxdist.core.plan import MADE_FOR, Plan
-from jaxdist.launch.config.tree import values
-from jaxdist.launch.config.value_text import write_value
+from jaxdist.core.plan import PLAN_TARGET_KEY, Plan
+from jaxdist.launch.config.tree import flatten_config
+from jaxdist.launch.config.value_text import format_value
 
 if TYPE_CHECKING:
     from jaxdist.core.cluster import Cluster
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from jaxdist.launch.config.provenance import ResolvedConfig
 
 
-_COUNTS: Final = ("model.", "data.batch", "data.context", "precision")
+_STEP_COST_KEYS: Final = ("model.", "data.batch", "data.context", "precision")
 """Beginnings of the keys that a step's time and memory follow from."""
-_SHOWN: Final = 4
+_MAX_SHOWN: Final = 4
 
 
-def written_for(plan: Plan, resolved: "ResolvedConfig", cluster: "Cluster") -> str:
+def plan_file_text(plan: Plan, resolved: "ResolvedConfig", cluster: "Cluster") -> str:
     """Return the text of a plan file that says what it is for.
 
     Args:
@@ -33,12 +33,15 @@ def written_for(plan: Plan, resolved: "ResolvedConfig", cluster: "Cluster") -> s
     about = {
         "version": jaxdist.__version__,
         "cluster": cluster.name,
-        "settings": _settings(resolved),
+        "settings": _target_settings(resolved),
     }
-    return json.dumps({**json.loads(plan.to_json()), MADE_FOR: about}, indent=2) + "\n"
+    return (
+        json.dumps({**json.loads(plan.to_json()), PLAN_TARGET_KEY: about}, indent=2)
+        + "\n"
+    )
 
 
-def written_for_profile(
+def profiled_plan_file_text(
     plan: Plan, profile: "Profile", path: str, cluster: "Cluster | None"
 ) -> str:
     """Return the text of a plan file that was made from a profile.
@@ -64,10 +67,13 @@ def written_for_profile(
         about["settings"]["precision"] = dtype
     if plan.stages > 1:
         about["microbatch"] = profile.batch
-    return json.dumps({**json.loads(plan.to_json()), MADE_FOR: about}, indent=2) + "\n"
+    return (
+        json.dumps({**json.loads(plan.to_json()), PLAN_TARGET_KEY: about}, indent=2)
+        + "\n"
+    )
 
 
-def check_made_for(
+def check_plan_target(
     path: str, resolved: "ResolvedConfig", cluster: "Cluster | None" = None
 ) -> None:
     """Refuse a plan file that was made for something else.
@@ -80,17 +86,17 @@ def check_made_for(
     Raises:
         BadInput: another version, cluster, or other settings; says which.
     """
-    about = json.loads(Path(path).read_text(encoding="utf-8")).get(MADE_FOR)
+    about = json.loads(Path(path).read_text(encoding="utf-8")).get(PLAN_TARGET_KEY)
     if not isinstance(about, dict):
         return
-    again = _again(about, resolved, path)
+    again = _replan_command(about, resolved, path)
     version = about.get("version")
     if version != jaxdist.__version__:
         raise BadInput(
             f"{path} was made by another version",
             rule="a plan is run by the version that predicted it",
             values=f"made by {version}, this is {jaxdist.__version__}",
-            remedy=(again, f"or without {MADE_FOR} in the file"),
+            remedy=(again, f"or without {PLAN_TARGET_KEY} in the file"),
         )
     made_on = about.get("cluster")
     if cluster is not None and made_on not in (None, cluster.name):
@@ -104,21 +110,25 @@ def check_made_for(
             ),
         )
     _check_microbatch(path, about, resolved.config, again)
-    then, now = about.get("settings") or {}, _settings(resolved)
+    then, now = about.get("settings") or {}, _target_settings(resolved)
     other = [key for key in now if key in then and then[key] != now[key]]
     if other:
         differ = [f"{key} = {now[key]}, the plan's {then[key]}" for key in other]
-        more = [f"and {len(other) - _SHOWN} others"] if len(other) > _SHOWN else []
-        typed = " ".join(f"{key}={then[key]}" for key in other[:_SHOWN])
+        more = (
+            [f"and {len(other) - _MAX_SHOWN} others"] if len(other) > _MAX_SHOWN else []
+        )
+        typed = " ".join(f"{key}={then[key]}" for key in other[:_MAX_SHOWN])
         raise BadInput(
             f"{path} was made for something else",
             rule="a plan is run with the network and the batch that it was made for",
-            values="; ".join([*differ[:_SHOWN], *more]),
+            values="; ".join([*differ[:_MAX_SHOWN], *more]),
             remedy=(again,) if more else (typed, again),
         )
 
 
-def _again(about: dict[str, Any], resolved: "ResolvedConfig", path: str) -> str:
+def _replan_command(
+    about: dict[str, Any], resolved: "ResolvedConfig", path: str
+) -> str:
     """Return the command that makes the plan for what it shall be used for."""
     if "profile" in about:
         workers = about.get("workers", resolved.config.plan.mesh.pipe)
@@ -148,12 +158,12 @@ def _check_microbatch(
     )
 
 
-def _settings(resolved: "ResolvedConfig") -> dict[str, Any]:
-    found = values(resolved.config).items()
-    return {k: write_value(x) for k, x in found if k.startswith(_COUNTS)}
+def _target_settings(resolved: "ResolvedConfig") -> dict[str, Any]:
+    found = flatten_config(resolved.config).items()
+    return {k: format_value(x) for k, x in found if k.startswith(_STEP_COST_KEYS)}
 
 
-def plan_words(path: str) -> tuple[str, ...]:
+def load_plan_overrides(path: str) -> tuple[str, ...]:
     """Return the overrides that a plan file stands for.
 
     Args:
@@ -180,15 +190,17 @@ def plan_words(path: str) -> tuple[str, ...]:
             values=str(error),
             remedy="--plan FILE, for example the plan.json of a run folder",
         ) from error
-    return words_of(plan)
+    return plan_to_overrides(plan)
 
 
-def words_of(plan: Plan) -> tuple[str, ...]:
+def plan_to_overrides(plan: Plan) -> tuple[str, ...]:
     """Return the overrides that a plan stands for.
 
     Microbatches that it decides are those of the optimizer as well.
     """
-    words = tuple(f"plan.{key}={write_value(x)}" for key, x in values(plan).items())
+    words = tuple(
+        f"plan.{key}={format_value(x)}" for key, x in flatten_config(plan).items()
+    )
     if plan.microbatches:
         return *words, f"optim.accumulate={plan.microbatches}"
     return words

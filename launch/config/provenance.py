@@ -5,12 +5,16 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from jaxdist.launch.config.experiment import Experiment
-from jaxdist.launch.config.tree import values
-from jaxdist.launch.config.value_text import write_value
+from jaxdist.launch.config.tree import flatten_config
+from jaxdist.launch.config.value_text import format_value
 
 SettingSource = Literal["default", "experiment", "command line"]
-ORIGINS: Final[tuple[SettingSource, ...]] = ("default", "experiment", "command line")
-_APART: Final = ("plan.reduce.", "plan.shuffle.", "plan.outer.")
+SETTING_SOURCE_NAMES: Final[tuple[SettingSource, ...]] = (
+    "default",
+    "experiment",
+    "command line",
+)
+_NON_LAYOUT_KEYS: Final = ("plan.reduce.", "plan.shuffle.", "plan.outer.")
 """Keys of a plan that say nothing of devices."""
 
 
@@ -27,7 +31,7 @@ class ResolvedConfig:
 
     def says(self, key: str) -> str:
         """Name a value and who set it, as errors do: `data.batch = 64 (experiment)`."""
-        value = write_value(values(self.config)[key])
+        value = format_value(flatten_config(self.config)[key])
         return f"{key} = {value} ({self.origins[key]})"
 
     def set_by(self, origin: SettingSource) -> tuple[str, ...]:
@@ -38,22 +42,24 @@ class ResolvedConfig:
     def plan_is_explicit(self) -> bool:
         """Whether the layout was asked for on the command line; then it never moves."""
         typed = self.set_by("command line")
-        layout = (key for key in typed if not key.startswith(_APART))
+        layout = (key for key in typed if not key.startswith(_NON_LAYOUT_KEYS))
         return any(key.startswith("plan.") for key in layout)
 
 
-def origins_of(config: Experiment, typed: Collection[str]) -> dict[str, SettingSource]:
+def setting_sources(
+    config: Experiment, typed: Collection[str]
+) -> dict[str, SettingSource]:
     """Tell for every key who set it.
 
     Args:
         config: the resolved tree.
         typed: keys that were given on the command line.
     """
-    default = values(Experiment(name=""))
+    default = flatten_config(Experiment(name=""))
 
     def origin(key: str, value: object) -> SettingSource:
         if key in typed:
             return "command line"
         return "default" if value == default[key] else "experiment"
 
-    return {key: origin(key, value) for key, value in values(config).items()}
+    return {key: origin(key, value) for key, value in flatten_config(config).items()}

@@ -8,20 +8,20 @@ a gradual warm-up over five epochs (2.2), and residual blocks begin as their sho
 from typing import Any, Final
 
 from jaxdist.launch.config.experiment import Experiment
-from jaxdist.models.registry import has_last_gamma
+from jaxdist.models.registry import ends_blocks_in_norm
 
 WARMUP_EPOCHS: Final = 5.0
 
 
-def changes(config: Experiment) -> dict[str, Any]:
+def recipe_overrides(config: Experiment) -> dict[str, Any]:
     """Return the keys that a configuration's recipe sets; none without a recipe.
 
-    >>> changes(Experiment(name="mine"))
+    >>> recipe_overrides(Experiment(name="mine"))
     {}
-    >>> list(changes(Experiment(name="mine", recipe="large_batch")))
+    >>> list(recipe_overrides(Experiment(name="mine", recipe="large_batch")))
     ['optim.scaling', 'optim.warmup_epochs', 'model.zero_gamma']
     """
     if config.recipe == "none":
         return {}
-    zero = {"model.zero_gamma": True} if has_last_gamma(config.model) else {}
+    zero = {"model.zero_gamma": True} if ends_blocks_in_norm(config.model) else {}
     return {"optim.scaling": "linear", "optim.warmup_epochs": WARMUP_EPOCHS, **zero}

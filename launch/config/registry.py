@@ -11,12 +11,12 @@ from types import ModuleType
 from typing import Any, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.object_reference import call, load_file
+from jaxdist.core.object_reference import call_user_function, load_module
 from jaxdist.launch.config.experiment import Experiment
 
 EXPERIMENTS: Final = "jaxdist.launch.experiments"
 """Package whose modules are the experiments; named, not imported: it lies above."""
-LISTING: Final = "list them with: jaxdist experiments"
+LIST_EXPERIMENTS_HINT: Final = "list them with: jaxdist experiments"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +55,12 @@ def load_experiment(name_or_path: str) -> Experiment:
     """
     path, _, wanted = name_or_path.partition(":")
     if path.endswith(".py") or "/" in path:
-        make = _choose(_functions(load_file(Path(path))), path, wanted)
+        make = _select_experiment(
+            _experiment_functions(load_module(Path(path))), path, wanted
+        )
     else:
-        make = _built_in(name_or_path)
-    config = call(name_or_path, make)
+        make = _builtin_experiment(name_or_path)
+    config = call_user_function(name_or_path, make)
     if not isinstance(config, Experiment):
         raise BadInput(
             f"{name_or_path} gives no experiment",
@@ -80,12 +82,14 @@ def _entry(name: str) -> ExperimentEntry:
     )
 
 
-def _built_in(name: str) -> Callable[[], Any]:
+def _builtin_experiment(name: str) -> Callable[[], Any]:
     known = experiment_names()
     if name not in known:
         near = did_you_mean(name, known)
         meant = f"did you mean {near}? " if near else ""
-        raise BadInput(f"no experiment named {name}", remedy=meant + LISTING)
+        raise BadInput(
+            f"no experiment named {name}", remedy=meant + LIST_EXPERIMENTS_HINT
+        )
     module = import_module(f"{EXPERIMENTS}.{name}")
     make: Callable[[], Any] = getattr(module, name)
     return make
@@ -93,10 +97,10 @@ def _built_in(name: str) -> Callable[[], Any]:
 
 def has_experiment(module: ModuleType, name: str) -> bool:
     """Tell whether a file's function says that it returns an experiment."""
-    return name in _functions(module)
+    return name in _experiment_functions(module)
 
 
-def _functions(module: ModuleType) -> dict[str, Callable[[], Any]]:
+def _experiment_functions(module: ModuleType) -> dict[str, Callable[[], Any]]:
     """Return the functions of a file that say they return an Experiment."""
     return {
         name: function
@@ -107,7 +111,7 @@ def _functions(module: ModuleType) -> dict[str, Callable[[], Any]]:
     }
 
 
-def _choose(
+def _select_experiment(
     found: dict[str, Callable[[], Any]], path: str, wanted: str
 ) -> Callable[[], Any]:
     names = ", ".join(found)

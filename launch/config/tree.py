@@ -12,28 +12,28 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="DataclassInstance")
 
 
-def kinds(owner: type) -> dict[str, Any]:
+def key_types(owner: type) -> dict[str, Any]:
     """Return the type of every key below a dataclass, in the order of the fields."""
     found: dict[str, Any] = {}
     for name, kind in get_type_hints(owner).items():
         if is_dataclass(kind) and isinstance(kind, type):
-            found |= {f"{name}.{key}": sub for key, sub in kinds(kind).items()}
+            found |= {f"{name}.{key}": sub for key, sub in key_types(kind).items()}
         else:
             found[name] = kind
     return found
 
 
-def values(config: object) -> dict[str, Any]:
+def flatten_config(config: object) -> dict[str, Any]:
     """Return the value of every key of a tree.
 
     >>> from jaxdist.core.plan import MeshShape, Plan
-    >>> values(Plan(mesh=MeshShape(data=4)))["mesh.data"]
+    >>> flatten_config(Plan(mesh=MeshShape(data=4)))["mesh.data"]
     4
     """
-    return dict(_walk(config, ""))
+    return dict(_iter_leaves(config, ""))
 
 
-def with_values(config: T, changes: Mapping[str, Any]) -> T:
+def replace_values(config: T, changes: Mapping[str, Any]) -> T:
     """Return the tree with some keys changed; each dataclass is rebuilt once.
 
     Raises:
@@ -48,7 +48,7 @@ def with_values(config: T, changes: Mapping[str, Any]) -> T:
     errors: list[BadInput] = []
     for head, part in below.items():
         try:
-            own[head] = with_values(getattr(config, head), part)
+            own[head] = replace_values(getattr(config, head), part)
         except BadInput as error:
             errors.append(error)
     try:
@@ -59,10 +59,11 @@ def with_values(config: T, changes: Mapping[str, Any]) -> T:
     return config
 
 
-def nearest(key: str, known: Iterable[str]) -> str | None:
+def nearest_key(key: str, known: Iterable[str]) -> str | None:
     """Return the key that was likely meant: the same last words, or a near spelling.
 
-    >>> nearest("optm.lr", ["optim.lr", "seed"]), nearest("lr", ["optim.lr", "seed"])
+    >>> keys = ["optim.lr", "seed"]
+    >>> nearest_key("optm.lr", keys), nearest_key("lr", keys)
     ('optim.lr', 'optim.lr')
     """
     known = list(known)
@@ -73,10 +74,10 @@ def nearest(key: str, known: Iterable[str]) -> str | None:
     return did_you_mean(key, known) or last.get(did_you_mean(key, last) or "")
 
 
-def _walk(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def _iter_leaves(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     for spot in fields(config):
         value = getattr(config, spot.name)
         if is_dataclass(value):
-            yield from _walk(value, f"{prefix}{spot.name}.")
+            yield from _iter_leaves(value, f"{prefix}{spot.name}.")
         else:
             yield prefix + spot.name, value

@@ -6,26 +6,26 @@ from jaxdist.launch.config.provenance import ResolvedConfig
 from jaxdist.models import registry as models
 
 
-def check(resolved: ResolvedConfig) -> None:
+def validate_config(resolved: ResolvedConfig) -> None:
     """Hold a configuration against the rules that bind several keys.
 
     Raises:
         BadInput: every rule that is broken, together.
     """
     errors = (
-        _known_model(resolved),
-        _known_data(resolved),
-        _batch_divides(resolved),
-        _one_momentum(resolved),
-        _stays_somewhere(resolved),
+        _check_model_name(resolved),
+        _check_dataset_name(resolved),
+        _check_batch_divides(resolved),
+        _check_single_momentum(resolved),
+        _check_sample_store(resolved),
     )
     raise_all([error for error in errors if error])
 
 
-def near_multiples(value: int, unit: int) -> tuple[int, ...]:
+def nearest_multiples(value: int, unit: int) -> tuple[int, ...]:
     """Return the multiples of `unit` beside a value, the nearest first.
 
-    >>> near_multiples(64, 5), near_multiples(3, 8)
+    >>> nearest_multiples(64, 5), nearest_multiples(3, 8)
     ((65, 60), (8,))
     """
     below = value // unit * unit
@@ -43,10 +43,10 @@ def smaller_divisors(value: int, limit: int) -> tuple[int, ...]:
     return tuple(fitting[:2])
 
 
-def _known_model(resolved: ResolvedConfig) -> BadInput | None:
+def _check_model_name(resolved: ResolvedConfig) -> BadInput | None:
     """Hold the name of the network against those that exist."""
-    name, names = resolved.config.model.name, models.names()
-    if name in names or models.is_own(resolved.config.model):
+    name, names = resolved.config.model.name, models.model_names()
+    if name in names or models.is_user_model(resolved.config.model):
         return None
     near = did_you_mean(name, names)
     return BadInput(
@@ -58,15 +58,15 @@ def _known_model(resolved: ResolvedConfig) -> BadInput | None:
     )
 
 
-def _known_data(resolved: ResolvedConfig) -> BadInput | None:
+def _check_dataset_name(resolved: ResolvedConfig) -> BadInput | None:
     """Hold the name of the data set against those that can be."""
     data = resolved.config.data
-    if datasets.known(data):
+    if datasets.is_known(data):
         return None
-    return datasets.no_data(data.name, resolved.says("data.name"))
+    return datasets.unknown_dataset_error(data.name, resolved.says("data.name"))
 
 
-def _one_momentum(resolved: ResolvedConfig) -> BadInput | None:
+def _check_single_momentum(resolved: ResolvedConfig) -> BadInput | None:
     """Refuse momentum before gradients are sent and again behind."""
     optim, asked = resolved.config.optim, resolved.config.plan.reduce
     if not (asked.momentum and optim.momentum):
@@ -81,7 +81,7 @@ def _one_momentum(resolved: ResolvedConfig) -> BadInput | None:
     )
 
 
-def _stays_somewhere(resolved: ResolvedConfig) -> BadInput | None:
+def _check_sample_store(resolved: ResolvedConfig) -> BadInput | None:
     """Refuse to keep samples that are drawn from everywhere in every epoch."""
     config = resolved.config
     if config.data.store == "none" or config.plan.shuffle.q is not None:
@@ -94,7 +94,7 @@ def _stays_somewhere(resolved: ResolvedConfig) -> BadInput | None:
     )
 
 
-def _batch_divides(resolved: ResolvedConfig) -> BadInput | None:
+def _check_batch_divides(resolved: ResolvedConfig) -> BadInput | None:
     batch, plan = resolved.config.data.batch, resolved.config.plan
     microbatches = resolved.config.optim.accumulate
     if batch % (plan.batch_shards * microbatches) == 0:
@@ -106,14 +106,14 @@ def _batch_divides(resolved: ResolvedConfig) -> BadInput | None:
         "the global batch does not divide over the mesh",
         rule=f"data.batch is a multiple of {' x '.join(parts)}",
         values=", ".join(resolved.says(key) for key in ("data.batch", *parts)),
-        remedy=_sizes_that_work(batch, resolved, axes),
+        remedy=_suggest_batch_sizes(batch, resolved, axes),
     )
 
 
-def _sizes_that_work(batch: int, resolved: ResolvedConfig, axes: list[str]) -> str:
+def _suggest_batch_sizes(batch: int, resolved: ResolvedConfig, axes: list[str]) -> str:
     """Name the nearest batches, and the next smaller meshes for this batch."""
     plan, microbatches = resolved.config.plan, resolved.config.optim.accumulate
-    sizes = near_multiples(batch, plan.batch_shards * microbatches)
+    sizes = nearest_multiples(batch, plan.batch_shards * microbatches)
     batches = " or ".join(f"data.batch={size}" for size in sizes)
     others = plan.mesh.size(*axes[1:]) * microbatches
     if batch % others:

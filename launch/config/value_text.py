@@ -5,7 +5,7 @@ import types
 from typing import Any, Literal, Union, get_args, get_origin
 
 
-def read_value(text: str, kind: Any) -> Any:
+def parse_value(text: str, kind: Any) -> Any:
     """Read a value of this type.
 
     Args:
@@ -16,15 +16,17 @@ def read_value(text: str, kind: Any) -> Any:
     Raises:
         ValueError: the text is no such value.
 
-    >>> read_value("-1e-3", float), read_value("3,4", tuple[int, ...])
+    >>> parse_value("-1e-3", float), parse_value("3,4", tuple[int, ...])
     (-0.001, (3, 4))
-    >>> read_value("a,b", str), read_value("", tuple[int, ...])
+    >>> parse_value("a,b", str), parse_value("", tuple[int, ...])
     ('a,b', ())
     """
     if kind is str:
         return text
     # None first: `none` of a field that may hold text is no text.
-    for part in sorted(_members(kind), key=lambda part: part is not types.NoneType):
+    for part in sorted(
+        _union_members(kind), key=lambda part: part is not types.NoneType
+    ):
         try:
             value = _read_one(text, part)
         except ValueError:
@@ -32,45 +34,45 @@ def read_value(text: str, kind: Any) -> Any:
         if isinstance(value, float) and not math.isfinite(value):
             break
         return value
-    raise ValueError(f"{text} is not {say_kind(kind)}")
+    raise ValueError(f"{text} is not {describe_type(kind)}")
 
 
-def write_value(value: Any) -> str:
-    """Write a value so that `read_value` reads it back.
+def format_value(value: Any) -> str:
+    """Write a value so that `parse_value` reads it back.
 
-    >>> write_value((3, 4)), write_value(None), write_value(0.05)
+    >>> format_value((3, 4)), format_value(None), format_value(0.05)
     ('3,4', 'None', '0.05')
     """
     if isinstance(value, tuple):
-        return ",".join(write_value(member) for member in value)
+        return ",".join(format_value(member) for member in value)
     return str(value)
 
 
-def choices(kind: Any) -> tuple[str, ...]:
+def literal_choices(kind: Any) -> tuple[str, ...]:
     """Return the words a `Literal` allows; empty for any other type."""
-    literal = [part for part in _members(kind) if get_origin(part) is Literal]
+    literal = [part for part in _union_members(kind) if get_origin(part) is Literal]
     return tuple(str(word) for part in literal for word in get_args(part))
 
 
-def say_kind(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """Say in words what a value of this type is.
 
-    >>> say_kind(float), say_kind(int | None), say_kind(tuple[str, ...])
+    >>> describe_type(float), describe_type(int | None), describe_type(tuple[str, ...])
     ('a number', 'a whole number or None', 'words with commas between')
-    >>> say_kind(Literal["global", "replica"]), say_kind(int | float)
+    >>> describe_type(Literal["global", "replica"]), describe_type(int | float)
     ('global or replica', 'a number')
     """
-    said = [_say_one(part) for part in _members(kind)]
+    said = [_describe_member(part) for part in _union_members(kind)]
     if "a number" in said and "a whole number" in said:
         said.remove("a whole number")
     return " or ".join(said)
 
 
-def _say_one(kind: Any) -> str:
+def _describe_member(kind: Any) -> str:
     if get_origin(kind) is Literal:
         *most, last = (str(word) for word in get_args(kind))
         return f"{', '.join(most)} or {last}" if most else last
-    if is_sequence(kind):
+    if is_sequence_type(kind):
         of = {int: "whole numbers", float: "numbers"}.get(get_args(kind)[0], "words")
         return f"{of} with commas between"
     plain = {
@@ -83,12 +85,12 @@ def _say_one(kind: Any) -> str:
     return plain.get(kind, getattr(kind, "__name__", str(kind)))
 
 
-def is_sequence(kind: Any) -> bool:
+def is_sequence_type(kind: Any) -> bool:
     """Tell whether commas separate members in the text of this type."""
-    return any(get_origin(part) in (tuple, list) for part in _members(kind))
+    return any(get_origin(part) in (tuple, list) for part in _union_members(kind))
 
 
-def _members(kind: Any) -> tuple[Any, ...]:
+def _union_members(kind: Any) -> tuple[Any, ...]:
     """Return the alternatives of a union, or the type alone."""
     is_union = get_origin(kind) in (Union, types.UnionType)
     return get_args(kind) if is_union else (kind,)
@@ -96,7 +98,7 @@ def _members(kind: Any) -> tuple[Any, ...]:
 
 def _read_one(text: str, kind: Any) -> Any:
     """Read a value of one type that is no union; `ValueError` says no more."""
-    if is_sequence(kind):
+    if is_sequence_type(kind):
         return _read_sequence(text, kind)
     spelled: dict[str, Any]
     if get_origin(kind) is Literal:
@@ -120,5 +122,5 @@ def _read_sequence(text: str, kind: Any) -> Any:
         kinds = (kinds[0],) * len(words)
     if len(words) != len(kinds):
         raise ValueError(text)
-    members = [read_value(word, kind) for word, kind in zip(words, kinds)]
+    members = [parse_value(word, kind) for word, kind in zip(words, kinds)]
     return get_origin(kind)(members)

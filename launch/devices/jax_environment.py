@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-_ALWAYS: Final = {
+_DEFAULT_VARS: Final = {
     # Every program is cached: on a laptop the many small ones take most of the time.
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
@@ -31,19 +31,19 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
     return Path(home, "jaxdist", "xla")
 
 
-def cache_is_on(environ: Mapping[str, str]) -> bool:
+def is_cache_enabled(environ: Mapping[str, str]) -> bool:
     """Tell whether the user left the compile cache on."""
     said = environ.get("JAX_ENABLE_COMPILATION_CACHE", "true").lower()
     return said not in ("false", "0", "no", "off", "f", "n")
 
 
-def fixed_fake_devices(environ: Mapping[str, str]) -> int | None:
+def requested_virtual_devices(environ: Mapping[str, str]) -> int | None:
     """Return the number of fake devices the user asked for, if any.
 
-    >>> fixed_fake_devices({"JAX_NUM_CPU_DEVICES": "4"})
+    >>> requested_virtual_devices({"JAX_NUM_CPU_DEVICES": "4"})
     4
     >>> flag = "--xla_force_host_platform_device_count=2"
-    >>> fixed_fake_devices({"XLA_FLAGS": flag}), fixed_fake_devices({})
+    >>> requested_virtual_devices({"XLA_FLAGS": flag}), requested_virtual_devices({})
     (2, None)
     """
     said = environ.get("JAX_NUM_CPU_DEVICES", "")
@@ -54,7 +54,7 @@ def fixed_fake_devices(environ: Mapping[str, str]) -> int | None:
     return int(found[1]) if found else None
 
 
-def variables(
+def jax_variables(
     environ: Mapping[str, str], *, fake_devices: int | None
 ) -> dict[str, str]:
     """Return the variables to add before jax is imported; what is set stays.
@@ -63,12 +63,12 @@ def variables(
         environ: the environment as it is.
         fake_devices: devices to make of the processor; None on an accelerator.
     """
-    wanted = dict(_ALWAYS)
-    if cache_is_on(environ):
+    wanted = dict(_DEFAULT_VARS)
+    if is_cache_enabled(environ):
         wanted["JAX_COMPILATION_CACHE_DIR"] = str(cache_folder(environ))
     if fake_devices is not None:
         wanted["JAX_PLATFORMS"] = "cpu"
-        if fixed_fake_devices(environ) is None:
+        if requested_virtual_devices(environ) is None:
             wanted["JAX_NUM_CPU_DEVICES"] = str(fake_devices)
         # XLA's pool has a thread a core, or so many. A large convolution is cut into
         # tasks of the pool, and the thread that does the last of them goes on with the
@@ -80,7 +80,7 @@ def variables(
     return {key: value for key, value in wanted.items() if not environ.get(key)}
 
 
-def put(names: Mapping[str, str]) -> bool:
+def set_jax_variables(names: Mapping[str, str]) -> bool:
     """Set variables of jax, also where a file of the user's own has imported it.
 
     Returns:
@@ -95,20 +95,20 @@ def put(names: Mapping[str, str]) -> bool:
     try:
         for name, text in names.items():
             if (key := name.lower()).startswith("jax_"):
-                jax.config.update(key, _typed(text, getattr(jax.config, key)))
+                jax.config.update(key, _parse_like(text, getattr(jax.config, key)))
     except RuntimeError:
         return False
     return True
 
 
-def _typed(text: str, like: Any) -> Any:
+def _parse_like(text: str, like: Any) -> Any:
     """Read a variable as the kind of value that jax has now."""
     if isinstance(like, bool):
         return text.lower() == "true"
     return type(like)(text) if isinstance(like, int | float) else text
 
 
-def without_cache(path: Path) -> dict[str, str]:
+def disable_cache_variables(path: Path) -> dict[str, str]:
     """Return what turns the cache off where its folder cannot be made; else nothing.
 
     jax itself would warn at every single program.

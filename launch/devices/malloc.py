@@ -11,14 +11,14 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-_SETTINGS: Final = ((-8, 1), (-4, 0), (-1, 2**31 - 1))
+_MALLOPT_SETTINGS: Final = ((-8, 1), (-4, 0), (-1, 2**31 - 1))
 """`mallopt` of M_ARENA_MAX, since other arenas than the first map what is large;
 M_MMAP_MAX, and M_TRIM_THRESHOLD in bytes."""
-_OWN: Final = ("MALLOC_", "GLIBC_TUNABLES")
+_USER_VAR_PREFIXES: Final = ("MALLOC_", "GLIBC_TUNABLES")
 """Beginnings of variables with which a user has set the allocator."""
 
 
-def keep_pages(environ: Mapping[str, str] = os.environ) -> bool:
+def retain_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
     """Have the allocator keep what is freed; call it before threads begin.
 
     Args:
@@ -27,7 +27,9 @@ def keep_pages(environ: Mapping[str, str] = os.environ) -> bool:
     Returns:
         Whether it keeps them: other C libraries are left alone.
     """
-    if sys.platform != "linux" or any(name.startswith(_OWN) for name in environ):
+    if sys.platform != "linux" or any(
+        name.startswith(_USER_VAR_PREFIXES) for name in environ
+    ):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and all(mallopt(*each) for each in _SETTINGS)
+    return mallopt is not None and all(mallopt(*each) for each in _MALLOPT_SETTINGS)

@@ -36,24 +36,25 @@ def find_platform(
     asked = environ.get("JAX_PLATFORMS", "").split(",")[0].strip().lower()
     if asked:
         return Platform(name={"cuda": "gpu", "rocm": "gpu"}.get(asked, asked))
-    here = accelerators(environ, dev)
+    here = visible_accelerators(environ, dev)
     able = (plugins or installed_plugins)() if here else frozenset()
     for kind in here:
         if kind in able:
             return Platform(name=kind)
     unused = [
-        f"a {kind} is here and jax cannot use it: {_INSTALL[kind]}" for kind in here
+        f"a {kind} is here and jax cannot use it: {_INSTALL_COMMANDS[kind]}"
+        for kind in here
     ]
     return Platform(name="cpu", unused="; ".join(unused))
 
 
-_INSTALL: Final = {
+_INSTALL_COMMANDS: Final = {
     "gpu": "pip install 'jaxdist[cuda13]' (or cuda12, for drivers before 580)",
     "tpu": "pip install 'jaxdist[tpu]'",
 }
 
 
-def accelerators(
+def visible_accelerators(
     environ: Mapping[str, str], dev: Path = Path("/dev")
 ) -> tuple[str, ...]:
     """Return the kinds of accelerator that have a device file here and are visible."""
@@ -90,7 +91,7 @@ def _any(paths: Iterable[Path]) -> bool:
     return any(True for _ in paths)
 
 
-def own_cores() -> int:
+def available_cores() -> int:
     """Return the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # Linux: a container may have fewer
         return len(os.sched_getaffinity(0))

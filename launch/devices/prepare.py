@@ -8,25 +8,27 @@ from typing import Final
 from jaxdist.core.axes import AXES
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan_resize import with_fewer
+from jaxdist.core.plan_resize import resize_plan
 from jaxdist.launch.devices.jax_environment import (
     cache_folder,
-    cache_is_on,
-    fixed_fake_devices,
-    put,
-    variables,
-    without_cache,
+    disable_cache_variables,
+    is_cache_enabled,
+    jax_variables,
+    requested_virtual_devices,
+    set_jax_variables,
 )
-from jaxdist.launch.devices.malloc import keep_pages
+from jaxdist.launch.devices.malloc import retain_freed_memory
 from jaxdist.launch.devices.platform import find_platform
-from jaxdist.launch.distributed.environment import planned
+from jaxdist.launch.distributed.environment import planned_process_count
 from jaxdist.launch.distributed.process_group import process_group
 
-FAKE_LIMIT: Final = 64
+MAX_VIRTUAL_DEVICES: Final = 64
 """Fake devices that are made without being asked for by number."""
 
-_LATE: Final = "jax computed before its devices were made: do so inside functions only"
-_KEEP_FIRST: Final = ("data", "fsdp", "tensor", "pipe", *AXES)
+_LATE_WARNING: Final = (
+    "jax computed before its devices were made: do so inside functions only"
+)
+_SHRINK_ORDER: Final = ("data", "fsdp", "tensor", "pipe", *AXES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,40 +71,42 @@ def prepare_devices(
     platform = find_platform(os.environ)
     notes = [platform.unused] if platform.unused else []
     processes = process_group().count
-    plan, note = _at_hand(plan, processes, written or planned(os.environ, processes))
+    plan, note = _resize_to_processes(
+        plan, processes, written or planned_process_count(os.environ, processes)
+    )
     notes += [note] if note else []
-    wanted = -(-min(plan.mesh.devices, FAKE_LIMIT) // processes)
+    wanted = -(-min(plan.mesh.devices, MAX_VIRTUAL_DEVICES) // processes)
     fake = wanted if platform.name == "cpu" else None
     if platform.name == "cpu":
-        keep_pages()
-    early = put(variables(os.environ, fake_devices=fake))
-    notes += [] if early else [_LATE]
-    if cache_is_on(os.environ):
-        off = without_cache(cache_folder(os.environ))
+        retain_freed_memory()
+    early = set_jax_variables(jax_variables(os.environ, fake_devices=fake))
+    notes += [] if early else [_LATE_WARNING]
+    if is_cache_enabled(os.environ):
+        off = disable_cache_variables(cache_folder(os.environ))
         notes += [f"compile cache off: {cache_folder(os.environ)} not writable"] * bool(
             off
         )
-        put(off)
-    name, devices = _count(platform.name)
-    fitted, note = settle(plan, devices, platform=name, explicit=explicit)
+        set_jax_variables(off)
+    name, devices = _count_devices(platform.name)
+    fitted, note = fit_plan(plan, devices, platform=name, explicit=explicit)
     notes += [note] if note else []
     if processes > 1:
-        check_shares(fitted, devices, processes)
+        check_even_split(fitted, devices, processes)
     return PreparedDevices(
         plan=fitted, platform=name, devices=devices, notes=tuple(notes)
     )
 
 
-def _at_hand(plan: Plan, processes: int, written: int) -> tuple[Plan, str]:
+def _resize_to_processes(plan: Plan, processes: int, written: int) -> tuple[Plan, str]:
     """Return the plan for the processes that are there, and what to say about it."""
     if written == processes:
         return plan, ""
-    small = with_fewer(plan, processes, written)
+    small = resize_plan(plan, processes, written)
     here = f"{processes} of {written} processes are here"
     return small, f"plan {plan.title} becomes {small.title}: {here}"
 
 
-def settle(
+def fit_plan(
     plan: Plan, devices: int, *, platform: str, explicit: bool
 ) -> tuple[Plan, str]:
     """Return the plan to run on this many devices, and what to say about it.
@@ -112,14 +116,14 @@ def settle(
     """
     if plan.mesh.devices <= devices:
         return plan, ""
-    small = shrink(plan, devices)
+    small = shrink_plan(plan, devices)
     if explicit:
         raise _too_large(plan, small, devices, platform)
     counted = f"{devices} device{'s are' if devices > 1 else ' is'} here ({platform})"
     return small, f"plan {plan.title} becomes {small.title}: {counted}"
 
 
-def check_shares(plan: Plan, devices: int, processes: int) -> None:
+def check_even_split(plan: Plan, devices: int, processes: int) -> None:
     """Refuse a plan that leaves devices of several processes idle.
 
     Args:
@@ -145,26 +149,26 @@ def check_shares(plan: Plan, devices: int, processes: int) -> None:
     )
 
 
-def shrink(plan: Plan, devices: int) -> Plan:
+def shrink_plan(plan: Plan, devices: int) -> Plan:
     """Return the plan on at most this many devices: `data` keeps as much as it can.
 
     Each axis takes a divisor of its old size, so a batch that divided still does.
 
-    >>> shrink(Plan(mesh=MeshShape(data=4, spatial_h=2)), 4).title
+    >>> shrink_plan(Plan(mesh=MeshShape(data=4, spatial_h=2)), 4).title
     'data 4'
     """
     sizes = dict(plan.mesh.items())
     left = devices
-    for axis in dict.fromkeys(_KEEP_FIRST):
+    for axis in dict.fromkeys(_SHRINK_ORDER):
         old = sizes[axis]
         sizes[axis] = max(n for n in range(1, old + 1) if old % n == 0 and n <= left)
         left //= sizes[axis]
     return plan.on(MeshShape(**sizes))
 
 
-def _count(platform: str) -> tuple[str, int]:
+def _count_devices(platform: str) -> tuple[str, int]:
     """Return the platform that is really used, and its number of devices."""
-    fixed = fixed_fake_devices(os.environ)
+    fixed = requested_virtual_devices(os.environ)
     if platform == "cpu" and "jax" not in sys.modules and fixed:
         return platform, fixed
     import jax

@@ -5,7 +5,7 @@ from threading import Event, Thread
 from types import TracebackType
 from typing import Self
 
-_PATIENCE_S = 1.0
+_JOIN_TIMEOUT_S = 1.0
 """Seconds in which a thread ends that looks whether it should."""
 
 
@@ -27,7 +27,7 @@ class BackgroundThread(ABC):
         trace: TracebackType | None,
     ) -> None:
         self.over.set()
-        self._thread.join(_PATIENCE_S)
+        self._thread.join(_JOIN_TIMEOUT_S)
 
     @abstractmethod
     def goes_on(self) -> None:

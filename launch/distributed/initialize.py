@@ -1,6 +1,7 @@
 """Joined processes: what makes several processes one jax program on the processor.
 
-Whoever starts them gives each the environment of its rank; each calls `join()` first.
+Whoever starts them gives each the environment of its rank; each calls `initialize()`
+first.
 """
 
 import os
@@ -9,14 +10,18 @@ import time
 from typing import Final
 
 from jaxdist.core.errors import RetryableError
-from jaxdist.launch.distributed.environment import CLUSTER, START, place
+from jaxdist.launch.distributed.environment import (
+    CLUSTER_DETECTION_VAR,
+    START_TIMEOUT_VAR,
+    rank_assignment,
+)
 from jaxdist.launch.distributed.process_group import process_group
 
-_EACH_S: Final = 5.0
-_PAUSE_S: Final = 0.1
+_ATTEMPT_TIMEOUT_S: Final = 5.0
+_RETRY_S: Final = 0.1
 
 
-def wait_until_reached(rank: int, coordinator: str, seconds: float) -> None:
+def wait_for_coordinator(rank: int, coordinator: str, seconds: float) -> None:
     """Wait until process 0 listens.
 
     Args:
@@ -30,20 +35,22 @@ def wait_until_reached(rank: int, coordinator: str, seconds: float) -> None:
     host, _, port = coordinator.rpartition(":")
     end = time.monotonic() + seconds
     while True:
-        left = max(end - time.monotonic(), _PAUSE_S)
+        left = max(end - time.monotonic(), _RETRY_S)
         try:
             where = host.strip("[]"), int(port)
-            with socket.create_connection(where, timeout=min(left, _EACH_S)):
+            with socket.create_connection(where, timeout=min(left, _ATTEMPT_TIMEOUT_S)):
                 return
         except OSError as error:
             if time.monotonic() >= end:
                 raise RetryableError(
-                    _unreached(rank, coordinator, seconds, error)
+                    _unreachable_message(rank, coordinator, seconds, error)
                 ) from error
-        time.sleep(_PAUSE_S)
+        time.sleep(_RETRY_S)
 
 
-def _unreached(rank: int, coordinator: str, seconds: float, error: OSError) -> str:
+def _unreachable_message(
+    rank: int, coordinator: str, seconds: float, error: OSError
+) -> str:
     return "\n".join(
         (
             f"process {rank} does not reach process 0",
@@ -54,16 +61,16 @@ def _unreached(rank: int, coordinator: str, seconds: float, error: OSError) -> s
     )
 
 
-_START_S: Final = 60
-_REACHED_S: Final = _START_S - 5
+_START_TIMEOUT_S: Final = 60
+_CONNECT_TIMEOUT_S: Final = _START_TIMEOUT_S - 5
 """Seconds until process 0 must listen: before it has given up waiting for the rest."""
-_SILENCE_S: Final = 30
+_HEARTBEAT_TIMEOUT_S: Final = 30
 """Seconds without a word after which jax ends all other processes."""
-WATCHED_S: Final = 600
+WATCHED_HEARTBEAT_TIMEOUT_S: Final = 600
 """The same where the processes watch each other, and say what they see."""
 
 
-def join(silence_s: int = _SILENCE_S) -> int:
+def initialize(silence_s: int = _HEARTBEAT_TIMEOUT_S) -> int:
     """Join the other processes, and return the rank of this one.
 
     Call it before anything computes: jax then sees one device of each process.
@@ -75,18 +82,18 @@ def join(silence_s: int = _SILENCE_S) -> int:
         BadInput: nobody started this process as one of several.
         TryAgain: process 0 is not reached.
     """
-    if method := os.environ.get(CLUSTER):
-        _initialize(silence_s, method=method)
+    if method := os.environ.get(CLUSTER_DETECTION_VAR):
+        _initialize_jax(silence_s, method=method)
         return process_group().rank
-    rank, count, coordinator = place()
+    rank, count, coordinator = rank_assignment()
     if rank:
-        wait_until_reached(rank, coordinator, _REACHED_S)
+        wait_for_coordinator(rank, coordinator, _CONNECT_TIMEOUT_S)
     if count > 1:
-        _initialize(silence_s, coordinator, count, rank)
+        _initialize_jax(silence_s, coordinator, count, rank)
     return rank
 
 
-def _initialize(
+def _initialize_jax(
     silence_s: int,
     coordinator: str | None = None,
     count: int | None = None,
@@ -104,6 +111,6 @@ def _initialize(
         rank,
         # Who was told its place asks no scheduler, which might give it fewer devices.
         cluster_detection_method=method or "deactivate",
-        initialization_timeout=int(os.environ.get(START, _START_S)),
+        initialization_timeout=int(os.environ.get(START_TIMEOUT_VAR, _START_TIMEOUT_S)),
         heartbeat_timeout_seconds=silence_s,
     )

@@ -10,25 +10,29 @@ from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Final
 
-from jaxdist.launch.distributed.environment import is_launched, place, was_planned
+from jaxdist.launch.distributed.environment import (
+    has_launcher,
+    is_elastic,
+    rank_assignment,
+)
 
-_TRAINS: Final = "\x1etrains"
-_ADAPTS: Final = "\x1eadapts"
+_TRAINING_MESSAGE: Final = "\x1etrains"
+_REPLAN_MESSAGE: Final = "\x1eadapts"
 
 
-def tell_launcher() -> None:
+def announce_training() -> None:
     """Say that there is something to save from now on, where a launcher listens."""
-    if was_planned(os.environ) and place()[0] == 0:
-        _tell(_TRAINS)
+    if is_elastic(os.environ) and rank_assignment()[0] == 0:
+        _send(_TRAINING_MESSAGE)
 
 
-def tell_adapts() -> None:
+def announce_replan() -> None:
     """Say that all end to go on under another plan, where a launcher listens."""
-    if is_launched(os.environ):
-        _tell(_ADAPTS)
+    if has_launcher(os.environ):
+        _send(_REPLAN_MESSAGE)
 
 
-def _tell(mark: str) -> None:
+def _send(mark: str) -> None:
     sys.stderr.write(f"{mark}\n")
     sys.stderr.flush()
 
@@ -45,34 +49,35 @@ class LauncherMessages:
 
     def __call__(self, rank: int, line: str, error: bool) -> None:
         """Show a line, or note what it says."""
-        if line == _TRAINS:
+        if line == _TRAINING_MESSAGE:
             self.trains.set()
-        elif line == _ADAPTS:
+        elif line == _REPLAN_MESSAGE:
             self.adapts.set()
         else:
             self._show(rank, line, error)
 
 
-_BEGIN: Final = "stuck: "
-_SILENT: Final = "says nothing any more"
+_STUCK_PREFIX: Final = "stuck: "
+_NO_HEARTBEAT: Final = "says nothing any more"
 
 
-def accused(lines: Sequence[str]) -> tuple[int, ...]:
+def stuck_ranks(lines: Sequence[str]) -> tuple[int, ...]:
     """Return the ranks that are stuck, or say nothing any more.
 
     Args:
         lines: what a process wrote last; the newest verdict counts.
 
-    >>> accused(["stuck: rank 2 in step 8, input, at a.py:3 (f); rank 0 waits in ..."])
+    >>> line = "stuck: rank 2 in step 8, input, at a.py:3 (f); rank 0 waits in ..."
+    >>> stuck_ranks([line])
     (2,)
-    >>> accused(["nothing of that kind"])
+    >>> stuck_ranks(["nothing of that kind"])
     ()
     """
-    said = [line for line in lines if line.startswith(_BEGIN)]
+    said = [line for line in lines if line.startswith(_STUCK_PREFIX)]
     found: list[int] = []
-    for part in said[-1].removeprefix(_BEGIN).split("; ") if said else ():
+    for part in said[-1].removeprefix(_STUCK_PREFIX).split("; ") if said else ():
         rank = re.match(r"rank (\d+)(?! waits)", part)
         found += [int(rank[1])] if rank else []
-        if _SILENT in part:
+        if _NO_HEARTBEAT in part:
             break  # what follows is who says it
     return tuple(found)

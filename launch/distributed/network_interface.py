@@ -8,11 +8,11 @@ from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.launch.distributed.process_group import ProcessGroup, coordinator_host
 
 _WAIT_MS: Final = 60_000
-_ANY_PORT: Final = 9
+_DISCARD_PORT: Final = 9
 """Nothing is sent there: the system only says which way it would go."""
 
 
-def between_hosts(mine: ProcessGroup, interface: str = "") -> str:
+def peer_facing_address(mine: ProcessGroup, interface: str = "") -> str:
     """Return the address under which the other processes reach this one.
 
     Every process of the run calls it once.
@@ -26,30 +26,30 @@ def between_hosts(mine: ProcessGroup, interface: str = "") -> str:
         BadInput: there is no such interface, or it has no address.
     """
     if interface:
-        return address_of(interface)
+        return interface_address(interface)
     if mine.store is None:
         return "127.0.0.1"
-    first = way_to(coordinator_host())
+    first = source_address(coordinator_host())
     mine.store.key_value_set(f"jaxdist/address/{mine.rank}", first)
     told = [
         mine.store.blocking_key_value_get(f"jaxdist/address/{rank}", _WAIT_MS)
         for rank in range(mine.count)
     ]
-    return settle(first, told)
+    return common_address(first, told)
 
 
-def settle(first: str, told: list[str]) -> str:
+def common_address(first: str, told: list[str]) -> str:
     """Return an address that all of several processes reach, where there is one.
 
     Args:
         first: of this machine, on the way to process 0.
         told: the same of every process.
 
-    >>> settle("127.0.0.1", ["127.0.0.1", "127.0.0.1"])
+    >>> common_address("127.0.0.1", ["127.0.0.1", "127.0.0.1"])
     '127.0.0.1'
     """
     far = [address for address in told if not is_loopback(address)]
-    return way_to(far[0]) if far and is_loopback(first) else first
+    return source_address(far[0]) if far and is_loopback(first) else first
 
 
 def is_loopback(address: str) -> bool:
@@ -57,21 +57,21 @@ def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
-def way_to(host: str) -> str:
+def source_address(host: str) -> str:
     """Return the address of this machine on the way to another.
 
-    >>> way_to("127.0.0.1")
+    >>> source_address("127.0.0.1")
     '127.0.0.1'
     """
     family, kind, *_, there = socket.getaddrinfo(
-        host, _ANY_PORT, type=socket.SOCK_DGRAM
+        host, _DISCARD_PORT, type=socket.SOCK_DGRAM
     )[0]
     with socket.socket(family, kind) as asked:
         asked.connect(there)
         return str(asked.getsockname()[0])
 
 
-def address_of(interface: str) -> str:
+def interface_address(interface: str) -> str:
     """Return the first address of an interface, IPv4 before IPv6.
 
     Raises:

@@ -18,13 +18,13 @@ from threading import Lock, Thread
 from types import FrameType, TracebackType
 from typing import Final, Self, TypeVar
 
-from jaxdist.launch.distributed.launcher_messages import tell_launcher
-from jaxdist.launch.distributed.process_group import AGAIN, ProcessGroup
+from jaxdist.launch.distributed.launcher_messages import announce_training
+from jaxdist.launch.distributed.process_group import EXIT_RESTART, ProcessGroup
 
-_ASKED: Final = "jaxdist/asked-to-end"
-_REACHED: Final = "jaxdist/reached"
-_LONG_MS: Final = 365 * 24 * 60 * 60 * 1000
-_ANSWERS_MS: Final = 60_000
+_STOP_KEY: Final = "jaxdist/asked-to-end"
+_REACHED_KEY: Final = "jaxdist/reached"
+_FOREVER_MS: Final = 365 * 24 * 60 * 60 * 1000
+_BARRIER_TIMEOUT_MS: Final = 60_000
 T = TypeVar("T")
 
 
@@ -41,13 +41,13 @@ class PreemptionHandler:
     def __init__(self, mine: ProcessGroup) -> None:
         self._mine, self._lock = mine, Lock()
         self._polls, self._last = 0, sys.maxsize
-        self._asked = f"{_ASKED}/{mine.rank}"
+        self._asked = f"{_STOP_KEY}/{mine.rank}"
 
     def __enter__(self) -> Self:
         """Take the signal, and listen for what others have heard."""
         self._read, write = os.pipe()
         os.set_blocking(write, False)
-        self._before = signal.signal(signal.SIGTERM, _noted)
+        self._before = signal.signal(signal.SIGTERM, _ignore_signal)
         # What libraries wait for in their own threads is not cut short.
         signal.siginterrupt(signal.SIGTERM, False)
         self._woken = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -83,7 +83,7 @@ class PreemptionHandler:
             self._polls += 1
             begins, ends = self._polls == 1, self._polls >= self._last
         if begins:
-            tell_launcher()
+            announce_training()
         return ends
 
     def _hear_signals(self) -> None:
@@ -104,7 +104,7 @@ class PreemptionHandler:
         else:
             with suppress(RuntimeError):  # process 0 is gone: there is no run to end
                 for rank in range(self._mine.count):
-                    self._tell(f"{_ASKED}/{rank}", "end")
+                    self._tell(f"{_STOP_KEY}/{rank}", "end")
 
     def _leave(self) -> None:
         with self._mine.speaking() as mine:
@@ -113,31 +113,31 @@ class PreemptionHandler:
                     "asked to end before the first step: nothing to save\n"
                 )
         sys.stderr.flush()
-        os._exit(AGAIN)
+        os._exit(EXIT_RESTART)
 
     def _hear_company(self) -> None:
         """Wait until somebody was asked to end, and agree where."""
         store = self._mine.store
         # What fails here fails for the run as a whole, which its launcher ends.
         with suppress(RuntimeError):
-            if store.blocking_key_value_get(self._asked, _LONG_MS) != "end":
+            if store.blocking_key_value_get(self._asked, _FOREVER_MS) != "end":
                 return
             with self._lock:
-                self._tell(f"{_REACHED}/{self._mine.rank}", str(self._polls))
-                store.wait_at_barrier(_REACHED, _ANSWERS_MS)
-                reached = store.key_value_dir_get(_REACHED)
+                self._tell(f"{_REACHED_KEY}/{self._mine.rank}", str(self._polls))
+                store.wait_at_barrier(_REACHED_KEY, _BARRIER_TIMEOUT_MS)
+                reached = store.key_value_dir_get(_REACHED_KEY)
                 self._last = 1 + max(int(polls) for _, polls in reached)
 
     def _tell(self, key: str, text: str) -> None:
         self._mine.store.key_value_set(key, text, allow_overwrite=True)
 
 
-def never() -> bool:
+def never_stop() -> bool:
     """Poll nobody: go on."""
     return False
 
 
-def until(batches: Iterable[T], ends: Callable[[], bool]) -> Iterator[T]:
+def batches_until(batches: Iterable[T], ends: Callable[[], bool]) -> Iterator[T]:
     """Hand batches on, polling before each, until a poll is true."""
     for batch in batches:
         if ends():
@@ -145,5 +145,5 @@ def until(batches: Iterable[T], ends: Callable[[], bool]) -> Iterator[T]:
         yield batch
 
 
-def _noted(number: int, frame: FrameType | None) -> None:
+def _ignore_signal(number: int, frame: FrameType | None) -> None:
     """Do nothing: a handler in Python runs late, the thread does not."""

@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-_WAIT_MS: Final = 24 * 60 * 60 * 1000
+_BARRIER_TIMEOUT_MS: Final = 24 * 60 * 60 * 1000
 """A data set may be prepared meanwhile; who watches over processes ends a dead one."""
-_SPOKEN_MS: Final = 10_000
-AGAIN: Final = 75
+_PRINT_TIMEOUT_MS: Final = 10_000
+EXIT_RESTART: Final = 75
 """Exit code of a process that has ended in good order and is to be started again."""
 _SPEAKER, _SPOKEN = "jaxdist/speaker", "jaxdist/spoken"
 
@@ -50,11 +50,11 @@ class ProcessGroup:
             return
         done = f"jaxdist/{what}"
         if not self.leads:
-            self.store.blocking_key_value_get(done, _WAIT_MS)
+            self.store.blocking_key_value_get(done, _BARRIER_TIMEOUT_MS)
         yield
         if self.leads:
             self.store.key_value_set(done, "done")
-        self.store.wait_at_barrier(done, _WAIT_MS)
+        self.store.wait_at_barrier(done, _BARRIER_TIMEOUT_MS)
 
     def told(self, what: str, said: bool) -> bool:
         """Return what process 0 says, in all processes.
@@ -68,7 +68,7 @@ class ProcessGroup:
         key = f"jaxdist/told/{what}"
         if self.leads:
             self.store.key_value_set(key, str(int(said)))
-        return self.store.blocking_key_value_get(key, _WAIT_MS) == "1"
+        return self.store.blocking_key_value_get(key, _BARRIER_TIMEOUT_MS) == "1"
 
     @contextmanager
     def speaking(self) -> Iterator[bool]:
@@ -85,7 +85,7 @@ class ProcessGroup:
             if first:
                 self.store.key_value_set(_SPOKEN, "spoken")
             else:
-                self.store.blocking_key_value_get(_SPOKEN, _SPOKEN_MS)
+                self.store.blocking_key_value_get(_SPOKEN, _PRINT_TIMEOUT_MS)
 
     def leave(self, code: int) -> int:
         """Return the exit code of this process, or, having failed among others, end it.
@@ -110,7 +110,7 @@ class ProcessGroup:
 
 def process_group() -> ProcessGroup:
     """Return the process group of this process: itself alone where it joined none."""
-    state = _joined()
+    state = _jax_distributed_state()
     if state is None or state.client is None:
         return ProcessGroup()
     return ProcessGroup(
@@ -120,10 +120,10 @@ def process_group() -> ProcessGroup:
 
 def coordinator_host() -> str:
     """Return the host at which process 0 of this process group listens."""
-    address = str(_joined().coordinator_address)
+    address = str(_jax_distributed_state().coordinator_address)
     return address.rpartition(":")[0].strip("[]")
 
 
-def _joined() -> Any:
+def _jax_distributed_state() -> Any:
     """Return what jax knows of the processes that joined; None without jax."""
     return getattr(sys.modules.get("jax._src.distributed"), "global_state", None)

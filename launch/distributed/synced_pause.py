@@ -14,9 +14,9 @@ from typing import Final, Self
 
 from jaxdist.launch.distributed.process_group import ProcessGroup
 
-_KEY: Final = "jaxdist/agreed"
-_LONG_MS: Final = 365 * 24 * 60 * 60 * 1000
-_ANSWERS_MS: Final = 60_000
+_PAUSE_KEY: Final = "jaxdist/agreed"
+_FOREVER_MS: Final = 365 * 24 * 60 * 60 * 1000
+_BARRIER_TIMEOUT_MS: Final = 60_000
 
 
 class SyncedPause:
@@ -73,17 +73,17 @@ class SyncedPause:
         store, rank = self._mine.store, self._mine.rank
         with suppress(RuntimeError):
             while not self._over:
-                key = f"{_KEY}/{self._asked}"
-                said = store.blocking_key_value_get(f"{key}/{rank}", _LONG_MS)
+                key = f"{_PAUSE_KEY}/{self._asked}"
+                said = store.blocking_key_value_get(f"{key}/{rank}", _FOREVER_MS)
                 if said != "pause":
                     return
                 with self._lock:
                     store.key_value_set(f"{key}/reached/{rank}", str(self._step))
-                    store.wait_at_barrier(f"{key}/reached", _ANSWERS_MS)
+                    store.wait_at_barrier(f"{key}/reached", _BARRIER_TIMEOUT_MS)
                     reached = store.key_value_dir_get(f"{key}/reached")
                     self._at = 1 + max(int(step) for _, step in reached)
                     self._asked += 1
 
     def _tell(self, rank: int, text: str) -> None:
-        key = f"{_KEY}/{self._asked}/{rank}"
+        key = f"{_PAUSE_KEY}/{self._asked}/{rank}"
         self._mine.store.key_value_set(key, text, allow_overwrite=True)

@@ -10,25 +10,29 @@ from typing import Final, Literal
 
 from jaxdist.core.plan import Plan
 from jaxdist.core.text import formatting
-from jaxdist.launch.devices.jax_environment import cache_folder, cache_is_on
+from jaxdist.launch.devices.jax_environment import cache_folder, is_cache_enabled
 from jaxdist.launch.devices.platform import find_platform
-from jaxdist.launch.doctor.device_probe import DeviceProbe, expected_devices, probe
-from jaxdist.launch.doctor.package_versions import (
-    in_range,
-    installed,
-    package_of,
-    requirements,
+from jaxdist.launch.doctor.device_probe import (
+    DeviceProbe,
+    expected_devices,
+    probe_devices,
 )
-from jaxdist.launch.run_folder.folder import is_writable, nearest_existing
-from jaxdist.launch.run_folder.lockfile import PACKAGES
+from jaxdist.launch.doctor.package_versions import (
+    declared_requirements,
+    in_range,
+    installed_versions,
+    package_name,
+)
+from jaxdist.launch.run_folder.folder import is_writable, nearest_existing_folder
+from jaxdist.launch.run_folder.lockfile import TRACKED_PACKAGES
 
 CheckStatus = Literal["ok", "warn", "failed"]
 
-LEAST_MEMORY: Final = 2e9
+MIN_FREE_MEMORY: Final = 2e9
 """Bytes of free host memory below which a run is likely to be killed."""
-LEAST_DISK: Final = 2e9
+MIN_FREE_DISK: Final = 2e9
 """Bytes of free disk below which a run is likely to stop at a checkpoint."""
-OLDEST_PYTHON: Final = (3, 11)
+MIN_PYTHON: Final = (3, 11)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +49,7 @@ class DoctorCheck:
     """What to type; empty where all is well."""
 
 
-def examine(plan: Plan, folder: Path) -> tuple[DoctorCheck, ...]:
+def run_checks(plan: Plan, folder: Path) -> tuple[DoctorCheck, ...]:
     """Look at this machine.
 
     Args:
@@ -53,15 +57,15 @@ def examine(plan: Plan, folder: Path) -> tuple[DoctorCheck, ...]:
             devices are expected.
         folder: folder of the runs.
     """
-    seen = probe(plan, os.environ)
+    seen = probe_devices(plan, os.environ)
     return (
         check_python(sys.version_info[:3]),
-        check_packages(requirements(), installed()),
+        check_packages(declared_requirements(), installed_versions()),
         check_devices(
             seen, expected_devices(plan, os.environ), find_platform(os.environ).unused
         ),
         check_memory(*_host_memory()),
-        check_disk(folder, shutil.disk_usage(nearest_existing(folder)).free),
+        check_disk(folder, shutil.disk_usage(nearest_existing_folder(folder)).free),
         check_folder("run folder", folder, "run.dir=FOLDER, a folder of yours"),
         _check_cache(),
     )
@@ -70,8 +74,8 @@ def examine(plan: Plan, folder: Path) -> tuple[DoctorCheck, ...]:
 def check_python(version: Sequence[int]) -> DoctorCheck:
     """Hold the version of Python against the oldest that works."""
     said = ".".join(map(str, version))
-    oldest = ".".join(map(str, OLDEST_PYTHON))
-    if tuple(version[:2]) >= OLDEST_PYTHON:
+    oldest = ".".join(map(str, MIN_PYTHON))
+    if tuple(version[:2]) >= MIN_PYTHON:
         return DoctorCheck(
             name="Python", state="ok", text=f"{said} ({oldest} or newer)"
         )
@@ -98,14 +102,14 @@ def check_packages(
         if package not in found or not in_range(found[package], wanted)
     ]
     if wrong:
-        names = [f"{p} {found.get(p, 'missing')}" for p in map(package_of, wrong)]
+        names = [f"{p} {found.get(p, 'missing')}" for p in map(package_name, wrong)]
         return DoctorCheck(
             name="packages",
             state="failed",
             text=", ".join(names),
             remedy=f"pip install {' '.join(repr(word) for word in wrong)}",
         )
-    shown = [f"{p} {found[p]}" for p in PACKAGES[:6] if p in found]
+    shown = [f"{p} {found[p]}" for p in TRACKED_PACKAGES[:6] if p in found]
     return DoctorCheck(name="packages", state="ok", text=", ".join(shown))
 
 
@@ -120,7 +124,7 @@ def check_devices(
         return DoctorCheck(name="devices", state="failed", text=text, remedy=fix)
     if count and seen.devices != count:
         text = f"{seen.devices} of {count} expected ({seen.platform}; {source})"
-        fix = _more_devices(source)
+        fix = _device_remedy(source)
         return DoctorCheck(name="devices", state="failed", text=text, remedy=fix)
     text = f"{seen.devices} of {count or seen.devices} expected ({source})"
     if unused:
@@ -133,26 +137,26 @@ def check_devices(
 
 def check_memory(free: float, total: float) -> DoctorCheck:
     """Tell whether the host has room for a run."""
-    text = f"{formatting.size(free)} of {formatting.size(total)} free"
-    if free >= LEAST_MEMORY:
+    text = f"{formatting.format_size(free)} of {formatting.format_size(total)} free"
+    if free >= MIN_FREE_MEMORY:
         return DoctorCheck(name="memory", state="ok", text=text)
     return DoctorCheck(
         name="memory",
         state="warn",
-        text=f"{text}; a run wants {formatting.size(LEAST_MEMORY)}",
+        text=f"{text}; a run wants {formatting.format_size(MIN_FREE_MEMORY)}",
         remedy="end other programs, or run with data.batch and plan.mesh smaller",
     )
 
 
 def check_disk(folder: Path, free: float) -> DoctorCheck:
     """Tell whether the disk of the runs has room for checkpoints."""
-    text = f"{folder}/: {formatting.size(free)} free"
-    if free >= LEAST_DISK:
+    text = f"{folder}/: {formatting.format_size(free)} free"
+    if free >= MIN_FREE_DISK:
         return DoctorCheck(name="disk", state="ok", text=text)
     return DoctorCheck(
         name="disk",
         state="warn",
-        text=f"{text}; a run wants {formatting.size(LEAST_DISK)}",
+        text=f"{text}; a run wants {formatting.format_size(MIN_FREE_DISK)}",
         remedy="run.dir=FOLDER on a disk with room, or checkpoint.keep=1",
     )
 
@@ -162,7 +166,7 @@ def check_folder(name: str, folder: Path, remedy: str) -> DoctorCheck:
     if is_writable(folder):
         made = "" if folder.is_dir() else ", will be made"
         return DoctorCheck(name=name, state="ok", text=f"{folder}: writable{made}")
-    place = nearest_existing(folder)
+    place = nearest_existing_folder(folder)
     mode = f"mode {place.stat().st_mode & 0o777:o}" if place.is_dir() else "a file"
     text = f"{folder}: not writable ({place}: {mode})"
     return DoctorCheck(name=name, state="failed", text=text, remedy=remedy)
@@ -170,14 +174,14 @@ def check_folder(name: str, folder: Path, remedy: str) -> DoctorCheck:
 
 def _check_cache() -> DoctorCheck:
     folder = cache_folder(os.environ)
-    if not cache_is_on(os.environ):
+    if not is_cache_enabled(os.environ):
         text = "off (JAX_ENABLE_COMPILATION_CACHE)"
         return DoctorCheck(name="compile cache", state="ok", text=text)
     fix = f"sudo chown -R $USER {folder.parent}, or JAX_COMPILATION_CACHE_DIR=FOLDER"
     return check_folder("compile cache", folder, fix)
 
 
-def _more_devices(source: str) -> str:
+def _device_remedy(source: str) -> str:
     if source.startswith("SLURM"):
         return "give every task its devices: srun --gpus-per-task=N, one task a node"
     if source == "cpu, fake":

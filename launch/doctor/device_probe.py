@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.core.plan import Plan
-from jaxdist.launch.devices.jax_environment import fixed_fake_devices, variables
+from jaxdist.launch.devices.jax_environment import (
+    jax_variables,
+    requested_virtual_devices,
+)
 from jaxdist.launch.devices.platform import find_platform, gpu_files
 
-SECONDS: Final = 120
+PROBE_TIMEOUT_S: Final = 120
 """How long jax may take to start; a hung driver takes for ever."""
 
 
@@ -35,34 +38,38 @@ def expected_devices(plan: Plan, environ: Mapping[str, str]) -> tuple[int, str]:
     """
     platform = find_platform(environ).name
     if platform == "cpu":
-        return fixed_fake_devices(environ) or plan.mesh.devices, "cpu, fake"
+        return requested_virtual_devices(environ) or plan.mesh.devices, "cpu, fake"
     for variable in ("SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
         said = environ.get(variable, "")
         if said:
-            count = int(said) if said.isdigit() and "ON" in variable else _listed(said)
+            count = (
+                int(said)
+                if said.isdigit() and "ON" in variable
+                else _count_device_ids(said)
+            )
             return count, variable
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if platform == "gpu" and visible is not None:
-        return _listed(visible), "CUDA_VISIBLE_DEVICES"
+        return _count_device_ids(visible), "CUDA_VISIBLE_DEVICES"
     files = len(gpu_files()) if platform == "gpu" else 0
     return files, "device files" if files else platform
 
 
-def probe(plan: Plan, environ: Mapping[str, str]) -> DeviceProbe:
+def probe_devices(plan: Plan, environ: Mapping[str, str]) -> DeviceProbe:
     """Ask jax for its devices in a process of its own, as a run would start it."""
     fake = plan.mesh.devices if find_platform(environ).name == "cpu" else None
-    added = variables(environ, fake_devices=fake)
+    added = jax_variables(environ, fake_devices=fake)
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE],
+            [sys.executable, "-c", _PROBE_SCRIPT],
             env={**environ, **added},
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=PROBE_TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return DeviceProbe(error=f"no answer for {SECONDS} s")
+        return DeviceProbe(error=f"no answer for {PROBE_TIMEOUT_S} s")
     if done.returncode:
         return DeviceProbe(
             error=(done.stderr.strip().splitlines() or ["no message"])[-1]
@@ -70,13 +77,13 @@ def probe(plan: Plan, environ: Mapping[str, str]) -> DeviceProbe:
     return DeviceProbe(**json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-_PROBE = """
+_PROBE_SCRIPT = """
 import json, jax
 print(json.dumps({"platform": jax.default_backend(), "devices": jax.device_count()}))
 """
 
 
-def _listed(words: str) -> int:
+def _count_device_ids(words: str) -> int:
     """Count `0,1,2` or `0-3`."""
     total = 0
     for part in filter(None, words.split(",")):

@@ -3,23 +3,23 @@
 import re
 from importlib import metadata
 
-from jaxdist.launch.run_folder.lockfile import PACKAGES
+from jaxdist.launch.run_folder.lockfile import TRACKED_PACKAGES
 
 
-def requirements() -> dict[str, str]:
+def declared_requirements() -> dict[str, str]:
     """Return what jaxdist declares; no ranges where it runs from a bare checkout."""
     try:
         lines = metadata.requires("jaxdist") or []
     except metadata.PackageNotFoundError:
-        return dict.fromkeys(PACKAGES, "")
+        return dict.fromkeys(TRACKED_PACKAGES, "")
     plain = [line.split(";")[0] for line in lines if "extra ==" not in line]
-    return {package_of(line): line[len(package_of(line)) :] for line in plain}
+    return {package_name(line): line[len(package_name(line)) :] for line in plain}
 
 
-def installed() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
     """Return the version of every package that is declared and found."""
     found = {}
-    for package in dict.fromkeys([*PACKAGES, *requirements()]):
+    for package in dict.fromkeys([*TRACKED_PACKAGES, *declared_requirements()]):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -36,25 +36,25 @@ def in_range(version: str, wanted: str) -> bool:
     (True, True)
     """
     bounds = re.findall(r"(>=|<|==)\s*([\d.]+)", wanted)
-    have = _numbers(version)
+    have = _release_numbers(version)
     holds = {
         ">=": lambda bound: have >= bound,
         "<": lambda bound: have < bound,
         "==": lambda bound: have[: len(bound)] == bound,
     }
-    return all(holds[sign](_numbers(bound)) for sign, bound in bounds)
+    return all(holds[sign](_release_numbers(bound)) for sign, bound in bounds)
 
 
-def package_of(requirement: str) -> str:
+def package_name(requirement: str) -> str:
     """Return the name that a requirement starts with.
 
-    >>> package_of("jax>=0.10,<0.12"), package_of("orbax-checkpoint>=0.12")
+    >>> package_name("jax>=0.10,<0.12"), package_name("orbax-checkpoint>=0.12")
     ('jax', 'orbax-checkpoint')
     """
     return re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _release_numbers(version: str) -> tuple[int, ...]:
     """Return the release as numbers, `2.0.0` as `2`."""
     found = re.match(r"\d+(\.\d+)*", version)
     release = [int(part) for part in found[0].split(".")] if found else []

@@ -19,26 +19,30 @@ from typing import Any, Final
 import yaml
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.distributed.environment import RANK, START, place_words
-from jaxdist.launch.launchers.program import check_number, command_of
+from jaxdist.launch.distributed.environment import (
+    RANK_VAR,
+    START_TIMEOUT_VAR,
+    rank_variables,
+)
+from jaxdist.launch.launchers.program import check_option_range, program_command
 
-JOB: Final = "hosts"
+JOB_NAME: Final = "hosts"
 """Name of the one job of the set."""
-PORT: Final = 29500
+COORDINATOR_PORT: Final = 29500
 """Where process 0 listens; every pod has an address, and all ports of it."""
-FOLDER: Final = "/work"
+MOUNT_PATH: Final = "/work"
 """Where pods have the volume, and where their command is run."""
-START_S: Final = 1800
+START_TIMEOUT_S: Final = 1800
 """Seconds in which all pods have a node and their image."""
-GRACE_S: Final = 120
+TERMINATION_GRACE_S: Final = 120
 """Seconds that a pod has to save, once it is asked to end."""
-RESTARTS: Final = 3
+DEFAULT_JOBSET_RESTARTS: Final = 3
 """How often a set is started again."""
-_MOST: Final = 100_000
-_MOST_GPUS: Final = 64
-_REFUSED: Final = 2
-_INDEX: Final = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-_NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+_MAX_NODES: Final = 100_000
+_MAX_GPUS: Final = 64
+_EXIT_BAD_INPUT: Final = 2
+_INDEX_FIELD: Final = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+_NAME_PATTERN: Final = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 """Pods have longer names, of at most 63 letters."""
 
 
@@ -60,33 +64,33 @@ class JobSet:
     """Of each pod: all that its node has."""
     devices: int | None = None
     """Fake devices of each; None leaves that to the command."""
-    restarts: int = RESTARTS
+    restarts: int = DEFAULT_JOBSET_RESTARTS
     """How often the set is started again."""
-    grace_s: int = GRACE_S
+    grace_s: int = TERMINATION_GRACE_S
     """Seconds that pods have to save."""
     options: tuple[str, ...] = ()
     """More options of kubectl."""
 
     def __post_init__(self) -> None:
-        check_number("--nodes", self.nodes, _MOST)
+        check_option_range("--nodes", self.nodes, _MAX_NODES)
         if self.gpus:
-            check_number("--gpus-per-node", self.gpus, _MOST_GPUS)
+            check_option_range("--gpus-per-node", self.gpus, _MAX_GPUS)
         if self.devices is not None:
-            check_number("--devices-per-process", self.devices, _MOST_GPUS)
+            check_option_range("--devices-per-process", self.devices, _MAX_GPUS)
         for option, text in (("--name", self.name), ("--volume", self.volume)):
-            if not _NAME.fullmatch(text):
+            if not _NAME_PATTERN.fullmatch(text):
                 raise BadInput(
                     f"{text!r} is no name in a cluster",
                     rule=f"{option} is 1 to 40 small letters, digits and -, and begins "
                     "with a letter",
                     values=f"{option} {text}",
-                    remedy=f"{option} {_near(text)}",
+                    remedy=f"{option} {_suggest_name(text)}",
                 )
 
     @property
     def coordinator(self) -> str:
         """Where process 0 listens, by its name in the cluster's DNS."""
-        return f"{self.name}-{JOB}-0-0.{self.name}:{PORT}"
+        return f"{self.name}-{JOB_NAME}-0-0.{self.name}:{COORDINATOR_PORT}"
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -102,10 +106,10 @@ class JobSet:
             "spec": {
                 "failurePolicy": {
                     "maxRestarts": self.restarts,
-                    "rules": [_REFUSAL_ENDS],
+                    "rules": [_FAIL_JOBSET_RULE],
                 },
                 "replicatedJobs": [
-                    {"name": JOB, "replicas": 1, "template": {"spec": self._job()}}
+                    {"name": JOB_NAME, "replicas": 1, "template": {"spec": self._job()}}
                 ],
             },
         }
@@ -120,7 +124,7 @@ class JobSet:
             "completions": self.nodes,
             "parallelism": self.nodes,
             "backoffLimit": 0,
-            "podFailurePolicy": {"rules": [_REFUSAL_FAILS]},
+            "podFailurePolicy": {"rules": [_FAIL_JOB_RULE]},
             "template": {"spec": self._pod()},
         }
 
@@ -142,33 +146,33 @@ class JobSet:
             "name": "process",
             "image": self.image,
             "command": list(self.command),
-            "workingDir": FOLDER,
+            "workingDir": MOUNT_PATH,
             "env": self._variables(),
             **({"resources": gpus} if self.gpus else {}),
             "volumeMounts": [
-                {"name": "work", "mountPath": FOLDER},
+                {"name": "work", "mountPath": MOUNT_PATH},
                 {"name": "memory", "mountPath": "/dev/shm"},
             ],
         }
 
     def _variables(self) -> list[dict[str, Any]]:
-        place = place_words(
+        place = rank_variables(
             rank=0, count=self.nodes, coordinator=self.coordinator, devices=self.devices
         )
-        index = {"valueFrom": {"fieldRef": {"fieldPath": _INDEX}}}
+        index = {"valueFrom": {"fieldRef": {"fieldPath": _INDEX_FIELD}}}
         return [
-            {"name": name, **(index if name == RANK else {"value": text})}
-            for name, text in {**place, START: str(START_S)}.items()
+            {"name": name, **(index if name == RANK_VAR else {"value": text})}
+            for name, text in {**place, START_TIMEOUT_VAR: str(START_TIMEOUT_S)}.items()
         ]
 
 
-_REFUSAL_FAILS: Final = {
+_FAIL_JOB_RULE: Final = {
     "action": "FailJob",
-    "onExitCodes": {"operator": "In", "values": [_REFUSED]},
+    "onExitCodes": {"operator": "In", "values": [_EXIT_BAD_INPUT]},
 }
 """What is refused fails the job with a reason of its own; the rest, 75 as well, with
 that of a pod too many."""
-_REFUSAL_ENDS: Final = {
+_FAIL_JOBSET_RULE: Final = {
     "name": "refused",
     "action": "FailJobSet",
     "onJobFailureReasons": ["PodFailurePolicy"],
@@ -176,17 +180,17 @@ _REFUSAL_ENDS: Final = {
 """By that reason the set ends: what was refused would be refused again."""
 
 
-def _near(text: str) -> str:
+def _suggest_name(text: str) -> str:
     """Return a name like this one.
 
-    >>> _near("My_run"), _near("7")
+    >>> _suggest_name("My_run"), _suggest_name("7")
     ('my-run', 'run-7')
     """
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower())[:36].strip("-")
     return plain if plain[:1].isalpha() else f"run-{plain or 1}"
 
 
-def in_image(program: Sequence[str], commands: Sequence[str]) -> tuple[str, ...]:
+def image_command(program: Sequence[str], commands: Sequence[str]) -> tuple[str, ...]:
     """Return the words that start a program in an image, where nobody can look.
 
     Args:
@@ -198,11 +202,11 @@ def in_image(program: Sequence[str], commands: Sequence[str]) -> tuple[str, ...]
     """
     if program and program[0] not in commands:
         return tuple(program)
-    _, *words = command_of(program, commands)
+    _, *words = program_command(program, commands)
     return ("python", *words)
 
 
-def submit(job: JobSet) -> str:
+def submit_jobset(job: JobSet) -> str:
     """Submit a set, and return what kubectl says.
 
     Raises:

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.distributed.environment import ON_PROCESSOR, direct, place_words
+from jaxdist.launch.distributed.environment import (
+    CPU_BACKEND_VARS,
+    rank_variables,
+    without_proxies,
+)
 from jaxdist.launch.launchers.processes.group import ProcessSpec
 from jaxdist.launch.launchers.processes.loopback import free_port
-from jaxdist.launch.launchers.program import check_number
+from jaxdist.launch.launchers.program import check_option_range
 
-MOST: Final = 64
+MAX_LOCAL_PROCESSES: Final = 64
 """Processes that one machine is asked for."""
 
 
@@ -33,20 +37,21 @@ class LocalLaunch:
 
     def words(self, rank: int) -> dict[str, str]:
         """Return the variables that a process has beyond this one's."""
-        mine = place_words(
+        mine = rank_variables(
             rank=rank,
             count=self.count,
             coordinator=self.coordinator,
             devices=self.devices,
             planned=self.planned,
         )
-        return {**ON_PROCESSOR, **mine}
+        return {**CPU_BACKEND_VARS, **mine}
 
     def tasks(self, environ: Mapping[str, str]) -> list[ProcessSpec]:
         """Return what is started, by rank."""
         return [
             ProcessSpec(
-                command=self.command, env={**direct(environ), **self.words(rank)}
+                command=self.command,
+                env={**without_proxies(environ), **self.words(rank)},
             )
             for rank in range(self.count)
         ]
@@ -60,7 +65,7 @@ class LocalLaunch:
         return "".join(f"{shlex.join(row)}\n" for row in rows)
 
 
-def local(
+def local_launch(
     command: Sequence[str],
     *,
     count: int,
@@ -80,11 +85,11 @@ def local(
     Raises:
         BadInput: numbers that cannot be, or a port that is taken.
     """
-    check_number("-n", count, MOST)
+    check_option_range("-n", count, MAX_LOCAL_PROCESSES)
     if devices is not None:
-        check_number("--devices-per-process", devices, MOST)
+        check_option_range("--devices-per-process", devices, MAX_LOCAL_PROCESSES)
     if port is not None:
-        check_port(port)
+        check_port_free(port)
     return LocalLaunch(
         command=tuple(command),
         count=count,
@@ -94,7 +99,7 @@ def local(
     )
 
 
-def check_port(port: int) -> None:
+def check_port_free(port: int) -> None:
     """Refuse a port that process 0 could not listen at.
 
     Raises:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.launchers.processes.group import ProcessSpec
-from jaxdist.launch.launchers.processes.output import stopped_by_signals
-from jaxdist.launch.launchers.processes.stream import run_streamed
-from jaxdist.launch.launchers.program import check_number
-from jaxdist.launch.launchers.ssh import HANDED_ON, read_hosts
+from jaxdist.launch.launchers.processes.output import exit_on_signals
+from jaxdist.launch.launchers.processes.stream import run_and_stream
+from jaxdist.launch.launchers.program import check_option_range
+from jaxdist.launch.launchers.ssh import FORWARDED_VARS, parse_hosts
 
-_MOST = 100_000
+_MAX_PROCESSES = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class MpiLaunch:
         Each may use all cores: jax has many threads. It asks Open MPI which process it
         is and where process 0 listens.
         """
-        given = {name: environ[name] for name in HANDED_ON if name in environ}
+        given = {name: environ[name] for name in FORWARDED_VARS if name in environ}
         mine = {"JAXDIST_CLUSTER": "ompi", "PYTHONUNBUFFERED": "1", **given}
         if self.devices is not None:
             mine["JAX_NUM_CPU_DEVICES"] = str(self.devices)
@@ -51,7 +51,7 @@ class MpiLaunch:
         return f"{shlex.join(self.words(environ))}\n"
 
 
-def mpi(
+def mpi_launch(
     command: Sequence[str],
     *,
     count: int,
@@ -71,13 +71,13 @@ def mpi(
     Raises:
         BadInput: numbers or hosts that cannot be.
     """
-    check_number("-n", count, _MOST)
+    check_option_range("-n", count, _MAX_PROCESSES)
     if devices is not None:
-        check_number("--devices-per-process", devices, 1024)
+        check_option_range("--devices-per-process", devices, 1024)
     return MpiLaunch(
         command=tuple(command),
         count=count,
-        hosts=() if hosts is None else read_hosts(hosts),
+        hosts=() if hosts is None else parse_hosts(hosts),
         devices=devices,
         options=tuple(options),
     )
@@ -100,12 +100,12 @@ def run_mpi(found: MpiLaunch, environ: Mapping[str, str]) -> int:
             values="mpirun is not on PATH",
             remedy="apt-get install openmpi-bin, or jaxdist launch ssh",
         )
-    with stopped_by_signals():
-        failure = run_streamed([ProcessSpec(command=words, env=environ)], _show)
+    with exit_on_signals():
+        failure = run_and_stream([ProcessSpec(command=words, env=environ)], _print_line)
     return 0 if failure is None else failure.exit_code
 
 
-def _show(rank: int, line: str, error: bool) -> None:
+def _print_line(rank: int, line: str, error: bool) -> None:
     out = sys.stderr if error else sys.stdout
     out.write(f"{line}\n")
     out.flush()

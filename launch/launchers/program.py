@@ -8,7 +8,7 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
 
-TOGETHER: Final = ("train", "calibrate")
+MULTI_PROCESS_COMMANDS: Final = ("train", "calibrate")
 """Commands that several processes do together."""
 
 
@@ -17,7 +17,7 @@ def our_command(words: Sequence[str]) -> tuple[str, ...]:
     return (sys.executable, "-m", "jaxdist.launch", *words)
 
 
-def command_of(program: Sequence[str], commands: Sequence[str]) -> tuple[str, ...]:
+def program_command(program: Sequence[str], commands: Sequence[str]) -> tuple[str, ...]:
     """Return the words that start a program, found before anything is started.
 
     Args:
@@ -35,16 +35,16 @@ def command_of(program: Sequence[str], commands: Sequence[str]) -> tuple[str, ..
             remedy="jaxdist launch local -n 4 -- train digits",
         )
     name = program[0]
-    if name in TOGETHER:
+    if name in MULTI_PROCESS_COMMANDS:
         return our_command(program)
     if name in commands:
         raise BadInput(
             f"jaxdist {name} is the work of one process",
-            rule=f"several processes do {' or '.join(TOGETHER)} together",
+            rule=f"several processes do {' or '.join(MULTI_PROCESS_COMMANDS)} together",
             remedy=f"jaxdist {shlex.join(program)}",
         )
     if shutil.which(name) is None:
-        near = did_you_mean(name, [*TOGETHER, "python"])
+        near = did_you_mean(name, [*MULTI_PROCESS_COMMANDS, "python"])
         raise BadInput(
             f"no program {name}",
             rule="behind -- stands train, or a program that is on PATH",
@@ -53,7 +53,7 @@ def command_of(program: Sequence[str], commands: Sequence[str]) -> tuple[str, ..
     return tuple(program)
 
 
-def check_number(option: str, number: int, most: int) -> None:
+def check_option_range(option: str, number: int, most: int) -> None:
     """Refuse a number of processes, devices or hosts.
 
     Raises:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.launchers.processes.restart import MOST
-from jaxdist.launch.launchers.program import check_number
+from jaxdist.launch.launchers.processes.restart import MAX_RESTARTS
+from jaxdist.launch.launchers.program import check_option_range
 
-SCRIPT: Final = Path(__file__).parent / "scripts" / "slurm.sh"
+SBATCH_SCRIPT: Final = Path(__file__).parent / "scripts" / "slurm.sh"
 """What runs on the first node of the job; readable, and of use by hand."""
-_MOST_NODES: Final = 100_000
-_MOST_TASKS: Final = 1024
+_MAX_NODES: Final = 100_000
+_MAX_PROCESSES_PER_NODE: Final = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class SlurmJob:
     def words(self) -> tuple[str, ...]:
         """The command line that submits it."""
         size = f"--nodes={self.nodes}", f"--ntasks-per-node={self.each}"
-        return "sbatch", *size, *self.options, str(SCRIPT), *self.command
+        return "sbatch", *size, *self.options, str(SBATCH_SCRIPT), *self.command
 
     @property
     def variables(self) -> dict[str, str]:
@@ -51,10 +51,10 @@ class SlurmJob:
     def text(self) -> str:
         """Return the command line for a shell, and the script that it submits."""
         before = [f"{name}={text}" for name, text in self.variables.items()]
-        return f"{shlex.join([*before, *self.words])}\n\n{SCRIPT.read_text()}"
+        return f"{shlex.join([*before, *self.words])}\n\n{SBATCH_SCRIPT.read_text()}"
 
 
-def slurm(
+def slurm_job(
     command: Sequence[str],
     *,
     nodes: int,
@@ -77,12 +77,12 @@ def slurm(
     Raises:
         BadInput: numbers that cannot be.
     """
-    check_number("--nodes", nodes, _MOST_NODES)
-    check_number("--processes-per-node", each, _MOST_TASKS)
+    check_option_range("--nodes", nodes, _MAX_NODES)
+    check_option_range("--processes-per-node", each, _MAX_PROCESSES_PER_NODE)
     if devices is not None:
-        check_number("--devices-per-process", devices, _MOST_TASKS)
+        check_option_range("--devices-per-process", devices, _MAX_PROCESSES_PER_NODE)
     if requeues is not None:
-        check_number("--requeues", requeues, MOST)
+        check_option_range("--requeues", requeues, MAX_RESTARTS)
     return SlurmJob(
         command=tuple(command),
         nodes=nodes,
@@ -93,7 +93,7 @@ def slurm(
     )
 
 
-def submit(job: SlurmJob) -> str:
+def submit_slurm_job(job: SlurmJob) -> str:
     """Submit a job, and return what sbatch says.
 
     Raises:

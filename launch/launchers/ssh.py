@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.distributed.environment import place_words
+from jaxdist.launch.distributed.environment import rank_variables
 from jaxdist.launch.launchers.processes.group import ProcessSpec
-from jaxdist.launch.launchers.program import check_number
+from jaxdist.launch.launchers.program import check_option_range
 
-PORT: Final = 29500
+COORDINATOR_PORT: Final = 29500
 """Where process 0 listens, unless another port is named."""
-_QUIET: Final = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
-_LISTEN: Final = "import socket; socket.create_server(('', {}))"
-HANDED_ON: Final = ("PYTHONPATH", "VIRTUAL_ENV")
+_SSH_OPTIONS: Final = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+_LISTEN_CODE: Final = "import socket; socket.create_server(('', {}))"
+FORWARDED_VARS: Final = ("PYTHONPATH", "VIRTUAL_ENV")
 """Variables of this process that the others need to find the same packages."""
 
 
@@ -34,7 +34,7 @@ class SshLaunch:
     """Words of the command line of each."""
     folder: Path
     """Where it runs, which is there on each host."""
-    port: int = PORT
+    port: int = COORDINATOR_PORT
     """Where process 0 listens."""
     devices: int | None = None
     """Fake devices of each; None leaves that to the command."""
@@ -49,14 +49,14 @@ class SshLaunch:
 
     def words(self, rank: int, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the command line that starts a process from here."""
-        place = place_words(
+        place = rank_variables(
             rank=rank,
             count=len(self.hosts),
-            coordinator=f"{name_of(self.hosts[0])}:{self.port}",
+            coordinator=f"{host_name(self.hosts[0])}:{self.port}",
             devices=self.devices,
             planned=self.planned,
         )
-        given = {name: environ[name] for name in HANDED_ON if name in environ}
+        given = {name: environ[name] for name in FORWARDED_VARS if name in environ}
         variables = [f"{name}={text}" for name, text in {**given, **place}.items()]
         held = sys.executable, "-m", "jaxdist.launch.launchers.ssh_guard", *self.command
         return self.remote(rank, shlex.join(["exec", "env", *variables, *held]))
@@ -76,10 +76,10 @@ class SshLaunch:
     def remote(self, rank: int, command: str) -> tuple[str, ...]:
         """Return the words that run a command line on a host, in the folder."""
         line = f"cd {shlex.quote(str(self.folder))} && {command}"
-        return *self.shell, *_QUIET, self.hosts[rank], line
+        return *self.shell, *_SSH_OPTIONS, self.hosts[rank], line
 
 
-def ssh(
+def ssh_launch(
     command: Sequence[str],
     hosts: str,
     *,
@@ -101,23 +101,23 @@ def ssh(
     Raises:
         BadInput: no hosts, hosts named twice, or numbers that cannot be.
     """
-    check_number("--port", PORT if port is None else port, 65_535)
+    check_option_range("--port", COORDINATOR_PORT if port is None else port, 65_535)
     if devices is not None:
-        check_number("--devices-per-process", devices, 1024)
+        check_option_range("--devices-per-process", devices, 1024)
     return SshLaunch(
-        hosts=read_hosts(hosts),
+        hosts=parse_hosts(hosts),
         command=tuple(command),
         folder=folder,
-        port=PORT if port is None else port,
+        port=COORDINATOR_PORT if port is None else port,
         devices=devices,
         shell=tuple(shlex.split(shell)),
     )
 
 
-def read_hosts(given: str) -> tuple[str, ...]:
+def parse_hosts(given: str) -> tuple[str, ...]:
     """Read hosts of a list or of a file, where `#` begins a remark.
 
-    >>> read_hosts("node1, me@node2")
+    >>> parse_hosts("node1, me@node2")
     ('node1', 'me@node2')
 
     Raises:
@@ -133,7 +133,7 @@ def read_hosts(given: str) -> tuple[str, ...]:
     path = Path(given)
     lines = path.read_text().splitlines() if path.is_file() else given.split(",")
     hosts = tuple(filter(None, (line.partition("#")[0].strip() for line in lines)))
-    names = [name_of(host) for host in hosts]
+    names = [host_name(host) for host in hosts]
     twice = sorted({name for name in names if names.count(name) > 1})
     wrong = [host for host in hosts if host.startswith("-") or len(host.split()) > 1]
     if not hosts or twice or wrong:
@@ -152,10 +152,10 @@ def read_hosts(given: str) -> tuple[str, ...]:
     return hosts
 
 
-def name_of(host: str) -> str:
+def host_name(host: str) -> str:
     """Return a host without its user: what others call it.
 
-    >>> name_of("me@node2")
+    >>> host_name("me@node2")
     'node2'
     """
     return host.rpartition("@")[2]
@@ -167,9 +167,11 @@ def check_hosts(found: SshLaunch) -> None:
     Raises:
         BadInput: naming each host where that failed, and what ssh says.
     """
-    check_ssh(found)
+    check_ssh_installed(found)
     with ThreadPoolExecutor(len(found.hosts)) as pool:
-        said = list(pool.map(lambda rank: _tried(found, rank), range(len(found.hosts))))
+        said = list(
+            pool.map(lambda rank: _launch_error(found, rank), range(len(found.hosts)))
+        )
     failed = [f"{host}: {why}" for host, why in zip(found.hosts, said) if why]
     if failed:
         raise BadInput(
@@ -181,7 +183,7 @@ def check_hosts(found: SshLaunch) -> None:
         )
 
 
-def check_ssh(found: SshLaunch) -> None:
+def check_ssh_installed(found: SshLaunch) -> None:
     """Refuse a machine without ssh.
 
     Raises:
@@ -196,12 +198,14 @@ def check_ssh(found: SshLaunch) -> None:
         )
 
 
-def _tried(found: SshLaunch, rank: int) -> str:
+def _launch_error(found: SshLaunch, rank: int) -> str:
     """Return why a host cannot take its process; nothing where it can."""
-    return why_not(found, rank, _LISTEN.format(found.port) if rank == 0 else "")
+    return remote_python_error(
+        found, rank, _LISTEN_CODE.format(found.port) if rank == 0 else ""
+    )
 
 
-def why_not(found: SshLaunch, rank: int, code: str = "") -> str:
+def remote_python_error(found: SshLaunch, rank: int, code: str = "") -> str:
     """Return why a host cannot run a line of Python in the folder; nothing: it can."""
     words = found.remote(rank, shlex.join(["exec", sys.executable, "-S", "-c", code]))
     done = subprocess.run(

@@ -13,36 +13,40 @@ from collections.abc import Sequence
 from contextlib import suppress
 from threading import Thread
 
-from jaxdist.launch.launchers.processes.group import ProcessSpec, end_group, start
-from jaxdist.launch.launchers.processes.stream import GRACE_S
+from jaxdist.launch.launchers.processes.group import (
+    ProcessSpec,
+    signal_group,
+    start_process,
+)
+from jaxdist.launch.launchers.processes.stream import FAILURE_GRACE_S
 
 
-def hold(command: Sequence[str]) -> int:
+def run_until_stdin_closes(command: Sequence[str]) -> int:
     """Run a command until it ends, or until standard input does.
 
     Returns:
         Its exit code; 128 and the signal where one ended it.
     """
     task = ProcessSpec(command=tuple(command), env=dict(os.environ))
-    child = start(task, None, None)
-    Thread(target=_watch, args=(child,), daemon=True).start()
+    child = start_process(task, None, None)
+    Thread(target=_terminate_on_stdin_eof, args=(child,), daemon=True).start()
     code = child.wait()
-    end_group(child, signal.SIGKILL)
+    signal_group(child, signal.SIGKILL)
     return code if code >= 0 else 128 - code
 
 
-def _watch(child: subprocess.Popen[bytes]) -> None:
+def _terminate_on_stdin_eof(child: subprocess.Popen[bytes]) -> None:
     said = b""
     while read := os.read(0, 1 << 16):
         said = read
-    end_group(child, signal.SIGTERM)
-    grace = GRACE_S
+    signal_group(child, signal.SIGTERM)
+    grace = FAILURE_GRACE_S
     with suppress(ValueError):
         grace = float(said)
     with suppress(subprocess.TimeoutExpired):
         child.wait(grace)
-    end_group(child, signal.SIGKILL)
+    signal_group(child, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    sys.exit(hold(sys.argv[1:]))
+    sys.exit(run_until_stdin_closes(sys.argv[1:]))

@@ -15,9 +15,9 @@ from jaxdist.launch.run_folder.folder import (
     RunFolder,
     find_run,
     is_writable,
-    write_whole,
+    write_atomic,
 )
-from jaxdist.launch.run_folder.lockfile import read_lock
+from jaxdist.launch.run_folder.lockfile import read_config_lock
 
 if TYPE_CHECKING:
     from jaxdist.core.cluster import Cluster
@@ -38,19 +38,19 @@ class ComparisonReport:
         """Return them as one object, seconds and bytes."""
         return {
             "cluster": self.cluster.name,
-            "runs": [_tree(one) for one in self.seen],
+            "runs": [_comparison_tree(one) for one in self.seen],
         }
 
 
-def _tree(one: "RunComparison") -> dict[str, Any]:
+def _comparison_tree(one: "RunComparison") -> dict[str, Any]:
     return {
         "run": one.run,
         "plan": one.prediction.plan,
-        "step": _numbers(one.step),
+        "step": _term_tree(one.step),
         "interval_s": list(one.prediction.interval_s),
         "inside_interval": one.inside,
-        "terms": [_numbers(term) for term in one.terms],
-        "layers": [_numbers(layer) for layer in one.layers],
+        "terms": [_term_tree(term) for term in one.terms],
+        "layers": [_term_tree(layer) for layer in one.layers],
         "memory_by_term": one.prediction.memory,
         "likely_cause": one.cause,
         "misses": [
@@ -62,8 +62,8 @@ def _tree(one: "RunComparison") -> dict[str, Any]:
             }
             for miss in one.misses
         ],
-        "watched": None if one.measured is None else _watched(one.measured),
-        "pipeline": _pipeline(one),
+        "watched": None if one.measured is None else _breakdown_tree(one.measured),
+        "pipeline": _pipeline_tree(one),
         "links": {
             axes: {
                 "devices": group.size,
@@ -76,7 +76,7 @@ def _tree(one: "RunComparison") -> dict[str, Any]:
     }
 
 
-def _pipeline(one: "RunComparison") -> dict[str, Any] | None:
+def _pipeline_tree(one: "RunComparison") -> dict[str, Any] | None:
     """Return the work of stages in time, by place along the pipe axis."""
     if not one.planned:
         return None
@@ -93,11 +93,11 @@ def _pipeline(one: "RunComparison") -> dict[str, Any] | None:
     }
 
 
-def _numbers(term: "TermComparison") -> dict[str, Any]:
+def _term_tree(term: "TermComparison") -> dict[str, Any]:
     return asdict(term) | {"accurate": term.accurate}
 
 
-def _watched(measured: "StepBreakdown") -> dict[str, Any]:
+def _breakdown_tree(measured: "StepBreakdown") -> dict[str, Any]:
     found = asdict(measured)
     for device, one in zip(found["devices"], measured.devices, strict=True):
         del device["layers_s"], device["lane"]
@@ -112,12 +112,16 @@ def compare_runs(args: Namespace) -> ComparisonReport:
         BadInput: no such run or cluster, or a run that has not ended.
     """
     from jaxdist.launch.training.job.abstract_step import StepDescriber
-    from jaxdist.meshes.clusters.load import find
-    from jaxdist.oracle.collective_links import links_of
-    from jaxdist.oracle.compare import check_unseen, compare, recalibrated
-    from jaxdist.oracle.compute_times import layer_seconds
-    from jaxdist.oracle.pipeline_timeline import planned_lanes
-    from jaxdist.oracle.predict import check_devices, predict
+    from jaxdist.meshes.clusters.load import load_cluster
+    from jaxdist.oracle.collective_links import collective_link_groups
+    from jaxdist.oracle.compare import (
+        check_held_out,
+        compare_prediction,
+        recalibrate_cluster,
+    )
+    from jaxdist.oracle.compute_times import step_layer_times
+    from jaxdist.oracle.pipeline_timeline import predict_timeline
+    from jaxdist.oracle.predict import check_device_count, predict
 
     if args.cluster is None:
         raise BadInput(
@@ -126,50 +130,50 @@ def compare_runs(args: Namespace) -> ComparisonReport:
             values="no --cluster",
             remedy=("--cluster testbed", "jaxdist calibrate measures yours"),
         )
-    cluster = find(args.cluster)
+    cluster = load_cluster(args.cluster)
     folders, seen = [], []
     for name in args.runs:
         folder = find_run(name, folder=args.dir)
-        run, plan = _record(folder), _plan(folder)
-        check_unseen(run, cluster)
-        check_devices(plan, cluster)
-        case = StepDescriber(read_lock(folder).resolved.config).traced(plan)
+        run, plan = _read_summary(folder), _read_plan(folder)
+        check_held_out(run, cluster)
+        check_device_count(plan, cluster)
+        case = StepDescriber(read_config_lock(folder).resolved.config).traced(plan)
         seen.append(
-            compare(
+            compare_prediction(
                 run,
                 predict(case, cluster),
-                _measured(folder),
-                layer_seconds(case, cluster),
-                planned_lanes(case, cluster),
-                links_of(case, cluster),
+                _read_breakdown(folder),
+                step_layer_times(case, cluster),
+                predict_timeline(case, cluster),
+                collective_link_groups(case, cluster),
                 shlex.join((name, "--cluster", args.cluster)),
             )
         )
         folders.append(folder)
     if args.recalibrate:
-        better = recalibrated(cluster, seen)
-        write_whole(Path(args.recalibrate), better.to_json())
+        better = recalibrate_cluster(cluster, seen)
+        write_atomic(Path(args.recalibrate), better.to_json())
     for folder, one in zip(folders, seen, strict=True):
-        _keep(folder, {"cluster": cluster.name, **_tree(one)})
+        _save_comparison(folder, {"cluster": cluster.name, **_comparison_tree(one)})
     return ComparisonReport(cluster=cluster, seen=tuple(seen))
 
 
-def _keep(folder: RunFolder, found: dict[str, Any]) -> None:
+def _save_comparison(folder: RunFolder, found: dict[str, Any]) -> None:
     """Write a comparison into the run's folder and its report, where that may be."""
     from jaxdist.launch.report import write_report
 
     if is_writable(folder.path):
-        write_whole(folder.compared, json.dumps(found, indent=2) + "\n")
+        write_atomic(folder.compared, json.dumps(found, indent=2) + "\n")
         write_report(folder.path)
 
 
-def _measured(folder: RunFolder) -> StepBreakdown | None:
+def _read_breakdown(folder: RunFolder) -> StepBreakdown | None:
     if not folder.measured.is_file():
         return None
     return StepBreakdown.from_json(folder.measured.read_text(encoding="utf-8"))
 
 
-def _record(folder: RunFolder) -> Run:
+def _read_summary(folder: RunFolder) -> Run:
     if not folder.summary.is_file():
         raise BadInput(
             f"{folder.path} has no record",
@@ -188,5 +192,5 @@ def _record(folder: RunFolder) -> Run:
     return run
 
 
-def _plan(folder: RunFolder) -> Plan:
+def _read_plan(folder: RunFolder) -> Plan:
     return Plan.from_json(folder.plan.read_text(encoding="utf-8"))

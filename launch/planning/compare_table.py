@@ -4,11 +4,11 @@ import shlex
 from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
-from jaxdist.core.text.formatting import duration, percent, size
+from jaxdist.core.text.formatting import format_duration, format_percent, format_size
 from jaxdist.launch.run_folder.folder import find_run, run_names
-from jaxdist.launch.terminal.console import print_next, print_table, table
-from jaxdist.launch.terminal.run_header import many
-from jaxdist.launch.terminal.run_summary import bar
+from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
+from jaxdist.launch.terminal.run_header import pluralize
+from jaxdist.launch.terminal.run_summary import text_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,28 +20,30 @@ if TYPE_CHECKING:
     from jaxdist.oracle.compare import RunComparison
     from jaxdist.oracle.predicted_term import TermComparison
 
-_BAR: Final = 20
-_WORST: Final = 6
+_BAR_WIDTH: Final = 20
+_MAX_LAYERS: Final = 6
 """Layers that are shown where not all are asked for."""
 _HEADS: Final = ("predicted", "measured", "differ", "accurate")
 
 
-def print_compared(out: "Console", found: "ComparisonReport", args: Namespace) -> None:
+def print_comparison(
+    out: "Console", found: "ComparisonReport", args: Namespace
+) -> None:
     """Print each run: its step, term by term, by layer, and what missed most."""
     for one in found.seen:
         _print_run(out, one, found.cluster.name, every=args.layers)
     same = f"jaxdist compare {shlex.join((*args.runs, '--cluster', args.cluster))}"
     if args.recalibrate:
-        fitted = many(len(found.seen), "run")
+        fitted = pluralize(len(found.seen), "run")
         out.print(f"  written  {args.recalibrate}, fitted to {fitted}")
         seen = {find_run(name, folder=args.dir).name for name in args.runs}
         others = [name for name in run_names(args.dir) if name not in seen]
         # What it was fitted to proves nothing, and is refused.
         if others:
             better = others[0], "--cluster", str(args.recalibrate)
-            print_next(out, f"jaxdist compare {shlex.join(better)}")
+            print_next_commands(out, f"jaxdist compare {shlex.join(better)}")
         return
-    print_next(out, f"{same} --layers", f"{same} --recalibrate better.json")
+    print_next_commands(out, f"{same} --layers", f"{same} --recalibrate better.json")
 
 
 def _print_run(
@@ -54,84 +56,87 @@ def _print_run(
     out.print(
         f"  the step took {1e3 * step.measured:,.1f} ms, predicted "
         f"{1e3 * step.predicted:,.1f} ± {1e3 * step.predicted * unsure:,.1f} ms: "
-        f"{percent(step.accurate or 0.0)} accurate, {where} the interval"
+        f"{format_percent(step.accurate or 0.0)} accurate, {where} the interval"
     )
-    out.print(f"  {watched_line(one.measured)}\n", soft_wrap=True)
+    out.print(f"  {breakdown_line(one.measured)}\n", soft_wrap=True)
     ascii_only = out.options.ascii_only
-    rows = table("ms a step", *_HEADS, "", right=_HEADS)
+    rows = make_table("ms a step", *_HEADS, "", right=_HEADS)
     longest = max(max(t.predicted, t.measured or 0.0) for t in one.terms[:-1])
     for term in one.terms[:-1]:
-        rows.add_row(*_row(term), _bars(term, longest, ascii_only))
-    rows.add_row(*_row(step), "")
-    rows.add_row(*_row(one.terms[-1]), "")
+        rows.add_row(*_term_cells(term), _bar_pair(term, longest, ascii_only))
+    rows.add_row(*_term_cells(step), "")
+    rows.add_row(*_term_cells(one.terms[-1]), "")
     print_table(out, rows)
     _print_layers(out, one.layers, every=every)
-    _print_misses(out, one)
+    _print_mispredictions(out, one)
 
 
-def watched_line(measured: "StepBreakdown | None") -> str:
+def breakdown_line(measured: "StepBreakdown | None") -> str:
     """Say where the measured terms are from, or how to have them."""
     if measured is None:
         return (
             "terms were not watched: jaxdist train --profile steps=10:19 measures them"
         )
     one = measured.busiest
-    of = many(measured.processes, "process")
+    of = pluralize(measured.processes, "process")
     whose = f", of process 0 of {of}" if measured.processes > 1 else ""
     return (
-        f"terms are shares of {many(one.steps, 'profiled step')} of "
-        f"{duration(one.step_s)} on device {one.device}{whose}, which computed longest"
+        f"terms are shares of {pluralize(one.steps, 'profiled step')} of "
+        f"{format_duration(one.step_s)} on device {one.device}{whose}, which computed "
+        "longest"
     )
 
 
-def _row(term: "TermComparison") -> tuple[str, str, str, str, str]:
+def _term_cells(term: "TermComparison") -> tuple[str, str, str, str, str]:
     def said(value: float | None) -> str:
         if value is None:
             return ""
-        return size(value) if term.unit == "B" else f"{1e3 * value:,.2f}"
+        return format_size(value) if term.unit == "B" else f"{1e3 * value:,.2f}"
 
-    accurate = "" if term.accurate is None else percent(term.accurate)
-    off = "" if term.measured is None else _signed(term)
+    accurate = "" if term.accurate is None else format_percent(term.accurate)
+    off = "" if term.measured is None else _signed_difference(term)
     return term.name, said(term.predicted), said(term.measured), off, accurate
 
 
-def _signed(term: "TermComparison") -> str:
+def _signed_difference(term: "TermComparison") -> str:
     off = (term.measured or 0.0) - term.predicted
-    said = size(abs(off)) if term.unit == "B" else f"{1e3 * abs(off):,.2f}"
+    said = format_size(abs(off)) if term.unit == "B" else f"{1e3 * abs(off):,.2f}"
     return f"{'-' if off < 0 else '+'}{said}"
 
 
-def _bars(term: "TermComparison", longest: float, ascii_only: bool) -> str:
+def _bar_pair(term: "TermComparison", longest: float, ascii_only: bool) -> str:
     """Draw the prediction above what was measured."""
-    cells = round(_BAR * term.predicted / longest) if longest else 0
+    cells = round(_BAR_WIDTH * term.predicted / longest) if longest else 0
     lines = [("-" if ascii_only else "░") * cells]
     if term.measured is not None and longest:
-        lines.append(bar(term.measured / longest, _BAR, ascii_only))
+        lines.append(text_bar(term.measured / longest, _BAR_WIDTH, ascii_only))
     return "\n".join(lines)
 
 
 def _print_layers(
     out: "Console", layers: "Sequence[TermComparison]", *, every: bool
 ) -> None:
-    shown = layers if every else layers[:_WORST]
+    shown = layers if every else layers[:_MAX_LAYERS]
     if not shown:
         return
-    rows = table("computing, ms a step", *_HEADS, right=_HEADS)
+    rows = make_table("computing, ms a step", *_HEADS, right=_HEADS)
     for layer in shown:
-        name, *rest = _row(layer)
+        name, *rest = _term_cells(layer)
         rows.add_row(name or "no layer", *rest)
     print_table(out, rows)
     if len(shown) < len(layers):
         out.print(f"  the {len(shown)} of {len(layers)} layers that miss most\n")
 
 
-def _print_misses(out: "Console", one: "RunComparison") -> None:
+def _print_mispredictions(out: "Console", one: "RunComparison") -> None:
     if not one.misses:
         if not one.inside:
             out.print(f"  likely cause   {one.cause}\n", soft_wrap=True)
         return
     for number, miss in enumerate(one.misses, start=1):
-        out.print(f"  miss {number}  {miss.term.name} {_signed(miss.term)} ms")
+        out.print(
+            f"  miss {number}  {miss.term.name} {_signed_difference(miss.term)} ms"
+        )
         out.print(f"          likely cause: {miss.cause}", soft_wrap=True)
         out.print(f"          remedy: {miss.remedy}", soft_wrap=True)
     out.print()

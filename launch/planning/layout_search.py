@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.text.parsing import volume
-from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.planning.search_space import LayoutQuery, lossy
+from jaxdist.core.text.parsing import parse_bytes
+from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.planning.search_space import LayoutQuery, parse_compressors
 
 if TYPE_CHECKING:
     from jaxdist.core.cluster import Cluster
@@ -40,7 +40,7 @@ class LayoutSearchResult:
     """The network, described."""
 
 
-def rank_layouts(args: Namespace) -> LayoutSearchResult:
+def search_layouts(args: Namespace) -> LayoutSearchResult:
     """Search.
 
     Raises:
@@ -50,30 +50,31 @@ def rank_layouts(args: Namespace) -> LayoutSearchResult:
         raise BadInput(
             "nothing says on which machine, or on how many devices",
             rule="a plan is for some devices of a cluster",
-            values=f"--cluster {args.cluster}, --devices {_said(args.devices)}",
+            values=f"--cluster {args.cluster}, --devices "
+            f"{_format_counts(args.devices)}",
             remedy="--cluster abci --devices 64",
         )
-    resolved = resolve(args.what, args.overrides)
+    resolved = resolve_config(args.what, args.overrides)
 
     from jaxdist.launch.training.job.abstract_step import StepDescriber
-    from jaxdist.meshes.clusters.load import find
-    from jaxdist.meshes.clusters.what_if import changed
+    from jaxdist.meshes.clusters.load import load_cluster
+    from jaxdist.meshes.clusters.what_if import apply_overrides
     from jaxdist.planner.layouts.objective import PlanObjective
 
-    cluster = changed(find(args.cluster), args.what_if)
+    cluster = apply_overrides(load_cluster(args.cluster), args.what_if)
     objective = PlanObjective(
         by=args.objective or "step",
-        samples=None if args.samples is None else _samples(args.samples),
+        samples=None if args.samples is None else _parse_samples(args.samples),
         price=cluster.price,
     )
-    _check(args, cluster)
+    _check_options(args, cluster)
     begun = time.perf_counter()
     subject = StepDescriber(resolved.config)
     counts = tuple(dict.fromkeys(args.devices))
-    found = _merged(
+    found = _rank_all_counts(
         counts,
         objective,
-        lambda count: _ranking(
+        lambda count: _rank_one_count(
             LayoutQuery(
                 resolved=resolved, subject=subject, cluster=cluster, devices=count
             ),
@@ -98,21 +99,21 @@ def rank_layouts(args: Namespace) -> LayoutSearchResult:
     )
 
 
-def _ranking(question: LayoutQuery, args: Namespace) -> "PlanRanking":
+def _rank_one_count(question: LayoutQuery, args: Namespace) -> "PlanRanking":
     """Rank the layouts of one number of devices."""
-    from jaxdist.planner.layouts.ranking import rank
+    from jaxdist.planner.layouts.ranking import rank_plans
 
     subject = question.subject
-    return rank(
-        question.coarse(lossy(args.lossy)),
+    return rank_plans(
+        question.coarse(parse_compressors(args.lossy)),
         question.known(),
         subject.case,
-        room=volume(args.memory, "--memory") if args.memory else None,
+        room=parse_bytes(args.memory, "--memory") if args.memory else None,
         trace=subject.traced,
     )
 
 
-def _merged(
+def _rank_all_counts(
     counts: tuple[int, ...],
     objective: "PlanObjective",
     rank: "Callable[[int], PlanRanking]",
@@ -123,7 +124,7 @@ def _merged(
         NoLayout: none of the numbers has one that can be run: what the first lacks.
     """
     from jaxdist.planner.layouts.evaluated_plans import NoLayoutError
-    from jaxdist.planner.layouts.merge_rankings import merged
+    from jaxdist.planner.layouts.merge_rankings import merge_rankings
 
     found: dict[int, PlanRanking] = {}
     refused: dict[int, NoLayoutError] = {}
@@ -135,10 +136,10 @@ def _merged(
     if not found:
         raise refused[counts[0]]
     why = {count: error.values for count, error in refused.items()}
-    return merged(found, why, objective)
+    return merge_rankings(found, why, objective)
 
 
-def _samples(text: str) -> float:
+def _parse_samples(text: str) -> float:
     """Read a number of samples.
 
     Raises:
@@ -155,11 +156,11 @@ def _samples(text: str) -> float:
         ) from None
 
 
-def _said(counts: tuple[int, ...] | None) -> str:
+def _format_counts(counts: tuple[int, ...] | None) -> str:
     return "None" if counts is None else ",".join(map(str, counts))
 
 
-def _check(args: Namespace, cluster: "Cluster") -> None:
+def _check_options(args: Namespace, cluster: "Cluster") -> None:
     """Refuse numbers that leave nothing to search."""
     for count in args.devices:
         cluster.level_of(max(1, count))
@@ -167,7 +168,7 @@ def _check(args: Namespace, cluster: "Cluster") -> None:
             raise BadInput(
                 "there are no devices",
                 rule="a plan is for at least one device",
-                values=f"--devices {_said(args.devices)}",
+                values=f"--devices {_format_counts(args.devices)}",
                 remedy="--devices 8",
             )
     if args.explain is not None and args.explain < 1:

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from jaxdist.oracle.predict import Prediction
     from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan as Placed
 
-_MOVED_NOT: Final = ("compute", "bubble", "update", "input")
-_MANY: Final = 1_000_000
+_NON_COMM_TERMS: Final = ("compute", "bubble", "update", "input")
+_DEFAULT_SAMPLES: Final = 1_000_000
 """Samples whose cost is shown where nobody said how many there are."""
 
 
-def tree(
+def layout_tree(
     found: LayoutSearchResult, top: int, explain: int | None = None
 ) -> dict[str, Any]:
     """Return a ranking as one object, seconds and bytes.
@@ -29,14 +29,14 @@ def tree(
         top: plans that are in it.
         explain: place of the plan whose arithmetic is, from 1.
     """
-    made = {"explained": _explained(found, explain)} if explain else {}
+    made = {"explained": _explanation_tree(found, explain)} if explain else {}
     one, *others = found.devices
     return made | {
         "experiment": found.resolved.source,
         "cluster": found.cluster.name,
         "devices": [one, *others] if others else one,
-        **_asked(found),
-        "plans": [_plan(found, each) for each in found.ranking.plans[:top]],
+        **_objective_tree(found),
+        "plans": [_plan_tree(found, each) for each in found.ranking.plans[:top]],
         "lost": [
             {
                 "layout": lost.title,
@@ -52,7 +52,7 @@ def tree(
     }
 
 
-def _asked(found: LayoutSearchResult) -> dict[str, Any]:
+def _objective_tree(found: LayoutSearchResult) -> dict[str, Any]:
     """Return the objective, where there is more to it than the step."""
     asked = found.objective
     if not asked.is_asked:
@@ -61,7 +61,7 @@ def _asked(found: LayoutSearchResult) -> dict[str, Any]:
     return {"objective": asked.by, "samples": asked.samples, "price": price}
 
 
-def _plan(found: LayoutSearchResult, one: "Placed") -> dict[str, Any]:
+def _plan_tree(found: LayoutSearchResult, one: "Placed") -> dict[str, Any]:
     """Return a plan with what it takes, and what of that was asked for."""
     asked, tree = found.objective, one.prediction.tree()
     tree |= {
@@ -77,8 +77,12 @@ def _plan(found: LayoutSearchResult, one: "Placed") -> dict[str, Any]:
 
 def print_layouts(out: "Console", found: LayoutSearchResult, args: Namespace) -> None:
     """Print the best layouts by term, then why well-known ones are not among them."""
-    from jaxdist.core.text.formatting import duration, size
-    from jaxdist.launch.terminal.console import print_next, print_table, table
+    from jaxdist.core.text.formatting import format_duration, format_size
+    from jaxdist.launch.terminal.console import (
+        make_table,
+        print_next_commands,
+        print_table,
+    )
 
     ranking, best = found.ranking, found.ranking.plans[0].prediction
     counts = ", ".join(f"{count:,}" for count in found.devices)
@@ -88,21 +92,21 @@ def print_layouts(out: "Console", found: LayoutSearchResult, args: Namespace) ->
     )
     out.print(
         f"  {ranking.counted:,} plans ordered, {ranking.described} described, in "
-        f"{duration(found.seconds)}"
+        f"{format_duration(found.seconds)}"
     )
-    for line in _ordered_by(found):
+    for line in _objective_lines(found):
         out.print(f"  {line}")
     out.print()
-    more = tuple(head for head, _ in _beside(found, ranking.plans[0]))
+    more = tuple(head for head, _ in _extra_columns(found, ranking.plans[0]))
     heads = (*more, "step, ms", "compute", "comm", "bubble", "update", "memory")
-    rows = table("", "plan", *heads, right=heads)
+    rows = make_table("", "plan", *heads, right=heads)
     for place, one in enumerate(ranking.plans[: args.top], 1):
         made = one.prediction
-        beside = (number for _, number in _beside(found, one))
-        numbers = (*beside, *_numbers(made), size(made.memory_bytes))
+        beside = (number for _, number in _extra_columns(found, one))
+        numbers = (*beside, *_term_cells(made), format_size(made.memory_bytes))
         rows.add_row(f"{place}", one.plan.label, *numbers)
     print_table(out, rows)
-    near = _near(found)
+    near = _count_indistinguishable(found)
     if near > 1:
         out.print(
             f"  the intervals of {near - 1} others overlap with that of the first: "
@@ -110,19 +114,21 @@ def print_layouts(out: "Console", found: LayoutSearchResult, args: Namespace) ->
         )
     if ranking.lost:
         out.print("\n  Why the others lost")
-        lost = table("layout", "step, ms", "why", right=("step, ms",))
+        lost = make_table("layout", "step, ms", "why", right=("step, ms",))
         for _, each in ranking.lost:
             took = "no" if each.step_s is None else f"{1e3 * each.step_s:,.1f}"
             lost.add_row(each.title, took, each.why)
         print_table(out, lost)
     if args.explain:
-        _print_explained(out, found, args.explain)
+        _print_explanation(out, found, args.explain)
     words = " ".join((args.what, *args.overrides, f"--cluster {args.cluster}"))
-    bound = "".join(f" {option}" for option in _bounds(args))
-    print_next(out, f"jaxdist plan {words} {_options(found)}{bound} -o plan.json")
+    bound = "".join(f" {option}" for option in _search_options(args))
+    print_next_commands(
+        out, f"jaxdist plan {words} {_device_options(found)}{bound} -o plan.json"
+    )
 
 
-def _bounds(args: Namespace) -> "Iterator[str]":
+def _search_options(args: Namespace) -> "Iterator[str]":
     """Yield what else was typed that decides which plan is the first."""
     yield from (f"--what-if {change}" for change in args.what_if or ())
     if args.memory:
@@ -131,7 +137,7 @@ def _bounds(args: Namespace) -> "Iterator[str]":
         yield f"--lossy {args.lossy}"
 
 
-def _options(found: LayoutSearchResult) -> str:
+def _device_options(found: LayoutSearchResult) -> str:
     """Write the numbers of devices and the objective as they are typed."""
     words = ["--devices", ",".join(map(str, found.devices))]
     asked = found.objective
@@ -142,7 +148,7 @@ def _options(found: LayoutSearchResult) -> str:
     return shlex.join(words)
 
 
-def _ordered_by(found: LayoutSearchResult) -> Iterator[str]:
+def _objective_lines(found: LayoutSearchResult) -> Iterator[str]:
     """Say what plans are ordered by, where that is not their step."""
     asked = found.objective
     goal = "" if asked.samples is None else f"{asked.samples:,.0f} samples"
@@ -158,39 +164,41 @@ def _ordered_by(found: LayoutSearchResult) -> Iterator[str]:
     yield f"ordered by cost of {goal or 'a million samples'}, {said}"
 
 
-def _beside(found: LayoutSearchResult, one: "Placed") -> Iterator[tuple[str, str]]:
+def _extra_columns(
+    found: LayoutSearchResult, one: "Placed"
+) -> Iterator[tuple[str, str]]:
     """Yield the heads and the numbers of columns that were asked for."""
     asked = found.objective
     if len(found.devices) > 1:
         yield "devices", f"{one.plan.mesh.devices:,}"
     if asked.by == "cost":
-        many = 1 if asked.samples is not None else _MANY
+        many = 1 if asked.samples is not None else _DEFAULT_SAMPLES
         head = "device-h" if asked.price is None else "cost"
-        yield head, _figure(many * asked.cost(one))
+        yield head, _three_digits(many * asked.cost(one))
     budget = asked.budget_s(one)
     if budget is not None:
-        yield "hours", _figure(budget / 3600)
+        yield "hours", _three_digits(budget / 3600)
 
 
-def _figure(value: float) -> str:
+def _three_digits(value: float) -> str:
     """Write a number with three digits, or all in front of the point.
 
-    >>> _figure(0.01299), _figure(3.0), _figure(99.97), _figure(123456.7)
+    >>> tuple(_three_digits(number) for number in (0.01299, 3.0, 99.97, 123456.7))
     ('0.0130', '3.00', '100', '123,457')
     """
     return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
 
 
-def _near(found: LayoutSearchResult) -> int:
+def _count_indistinguishable(found: LayoutSearchResult) -> int:
     """Count the plans that may be as good as the first one, itself included."""
     plans, of = found.ranking.plans, found.objective.of
     most = of(plans[0]) * (1 + plans[0].prediction.unsure)
     return sum(of(one) * (1 - one.prediction.unsure) < most for one in plans)
 
 
-def _numbers(made: "Prediction") -> tuple[str, ...]:
+def _term_cells(made: "Prediction") -> tuple[str, ...]:
     terms = made.terms_s
-    comm = sum(took for term, took in terms.items() if term not in _MOVED_NOT)
+    comm = sum(took for term, took in terms.items() if term not in _NON_COMM_TERMS)
     parts = (
         terms.get("compute", 0),
         comm,
@@ -201,15 +209,15 @@ def _numbers(made: "Prediction") -> tuple[str, ...]:
     return step, *(f"{1e3 * part:,.1f}" for part in parts)
 
 
-def _print_explained(out: "Console", found: LayoutSearchResult, place: int) -> None:
+def _print_explanation(out: "Console", found: LayoutSearchResult, place: int) -> None:
     """Print the arithmetic of one of the plans."""
-    from jaxdist.core.text.formatting import duration, size
-    from jaxdist.launch.terminal.console import print_table, table
+    from jaxdist.core.text.formatting import format_duration, format_size
+    from jaxdist.launch.terminal.console import make_table, print_table
 
-    made = _explained(found, place)
+    made = _explanation_tree(found, place)
     out.print(f"\n  {found.ranking.plans[place - 1].plan.label}: how it is reckoned")
-    for column, show in (("seconds", duration), ("bytes", size)):
-        rows = table("term", "arithmetic", column, right=(column,))
+    for column, show in (("seconds", format_duration), ("bytes", format_size)):
+        rows = make_table("term", "arithmetic", column, right=(column,))
         for term in made[column]:
             value = term["value"]
             shown = f"- {show(-value)}" if value < 0 else show(value)
@@ -217,14 +225,14 @@ def _print_explained(out: "Console", found: LayoutSearchResult, place: int) -> N
         print_table(out, rows)
 
 
-def _explained(found: LayoutSearchResult, place: int) -> dict[str, Any]:
+def _explanation_tree(found: LayoutSearchResult, place: int) -> dict[str, Any]:
     """Return the terms of the plan at a place, from 1."""
-    from jaxdist.planner.explain import bytes_of, seconds_of
+    from jaxdist.planner.explain import bytes_of, explain_seconds
 
     one = found.ranking.plans[place - 1]
     case = found.subject.case(one.plan)
     terms = {
-        "seconds": seconds_of(case, found.cluster, one.prediction),
+        "seconds": explain_seconds(case, found.cluster, one.prediction),
         "bytes": bytes_of(one.prediction),
     }
     return {

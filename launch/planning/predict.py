@@ -3,8 +3,8 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from jaxdist.launch.config.plan_file import check_made_for, plan_words
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.plan_file import check_plan_target, load_plan_overrides
+from jaxdist.launch.config.resolve import resolve_config
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
     from jaxdist.oracle.predict import Prediction
 
 
-def predicted(args: Namespace) -> "tuple[ResolvedConfig, Prediction]":
+def predict_experiment(args: Namespace) -> "tuple[ResolvedConfig, Prediction]":
     """Predict what was asked for.
 
     Raises:
         BadInput: no such experiment, plan or cluster, or they do not go together.
     """
-    words = [*(plan_words(args.plan) if args.plan else ()), *args.overrides]
-    resolved = resolve(args.subject, words)
+    words = [*(load_plan_overrides(args.plan) if args.plan else ()), *args.overrides]
+    resolved = resolve_config(args.subject, words)
     if args.plan:
-        check_made_for(args.plan, resolved)
+        check_plan_target(args.plan, resolved)
 
     from jaxdist.launch.training.job.abstract_step import StepDescriber
-    from jaxdist.meshes.clusters.load import find
-    from jaxdist.meshes.clusters.what_if import changed
-    from jaxdist.oracle.memory import is_told_by_trace
-    from jaxdist.oracle.predict import check_devices, predict
+    from jaxdist.meshes.clusters.load import load_cluster
+    from jaxdist.meshes.clusters.what_if import apply_overrides
+    from jaxdist.oracle.memory import trace_predicts_memory
+    from jaxdist.oracle.predict import check_device_count, predict
 
-    cluster = changed(find(args.cluster), args.what_if)
-    check_devices(resolved.config.plan, cluster)
+    cluster = apply_overrides(load_cluster(args.cluster), args.what_if)
+    check_device_count(resolved.config.plan, cluster)
     subject, plan = StepDescriber(resolved.config), resolved.config.plan
-    traced = is_told_by_trace(plan, cluster.device)
+    traced = trace_predicts_memory(plan, cluster.device)
     case = subject.traced(plan) if traced else subject.case(plan)
     return resolved, predict(case, cluster)
 
@@ -42,8 +42,16 @@ def print_prediction(
     out: "Console", resolved: "ResolvedConfig", found: "Prediction", words: str
 ) -> None:
     """Print seconds by term, then bytes by term, then what they rest on."""
-    from jaxdist.core.text.formatting import duration, percent, size
-    from jaxdist.launch.terminal.console import print_next, print_table, table
+    from jaxdist.core.text.formatting import (
+        format_duration,
+        format_percent,
+        format_size,
+    )
+    from jaxdist.launch.terminal.console import (
+        make_table,
+        print_next_commands,
+        print_table,
+    )
 
     devices = resolved.config.plan.mesh.devices
     out.print(
@@ -51,27 +59,29 @@ def print_prediction(
         f"global batch {found.batch:,}"
     )
     out.print(
-        f"  step     {duration(found.step_s)} ± {percent(found.unsure, 0)}, "
+        f"  step     {format_duration(found.step_s)} ± "
+        f"{format_percent(found.unsure, 0)}, "
         f"{found.batch / found.step_s:,.0f} samples/s"
     )
     fits = "fits" if found.fits else "does not fit"
     out.print(
-        f"  memory   {size(found.memory_bytes)} of {size(found.room)} a device: {fits}"
+        f"  memory   {format_size(found.memory_bytes)} of {format_size(found.room)} a "
+        f"device: {fits}"
     )
     out.print()
     behind = found.hidden_s
     heads = ("ms a step", "share", *["hidden behind computing, ms"] * bool(behind))
-    seconds = table("term", *heads, right=heads)
+    seconds = make_table("term", *heads, right=heads)
     for term, took in sorted(found.terms_s.items(), key=lambda pair: -pair[1]):
         beside = [f"{1e3 * behind[term]:,.3f}" if term in behind else ""]
-        share = percent(took / found.step_s)
+        share = format_percent(took / found.step_s)
         seconds.add_row(term, f"{1e3 * took:,.3f}", share, *beside * bool(behind))
     print_table(out, seconds)
-    kept = table("kept on a device", "bytes", right=("bytes",))
+    kept = make_table("kept on a device", "bytes", right=("bytes",))
     for term, held in sorted(found.memory.items(), key=lambda pair: -pair[1]):
-        kept.add_row(term, size(held))
+        kept.add_row(term, format_size(held))
     print_table(out, kept)
     guessed = [p for p, origin in found.origins.items() if origin.startswith("assumed")]
     if guessed:
         out.print(f"  assumed  {', '.join(guessed)}\n", soft_wrap=True)
-    print_next(out, f"jaxdist oracle predict {words} --json")
+    print_next_commands(out, f"jaxdist oracle predict {words} --json")

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, get_args
 
 from jaxdist.core.axes import AXES as EVERY
-from jaxdist.core.errors import BadInput, did_you_mean, not_one_of
+from jaxdist.core.errors import BadInput, did_you_mean, unknown_name_error
 from jaxdist.core.plan import AfterSpatial, Plan, TensorSplit
 from jaxdist.core.plan.reduction import AlgorithmName
 
@@ -17,36 +17,36 @@ if TYPE_CHECKING:
     from jaxdist.planner.layouts.cost_estimate import CostEstimate
     from jaxdist.planner.layouts.space import PlanChoices
 
-LOSSY: Final[tuple[AlgorithmName, ...]] = (
+LOSSY_COMPRESSORS: Final[tuple[AlgorithmName, ...]] = (
     *("bf16", "fp8", "int8", "int4", "sign"),
     *("random_k", "top_k", "sparse", "aligned", "power"),
 )
 """Ways of summing that lose something in a step."""
 
-_MOST: Final = 256
+_MAX_MICROBATCHES: Final = 256
 """Microbatches that are tried at most."""
 
 
-def lossy(words: str | None) -> tuple[AlgorithmName, ...]:
+def parse_compressors(words: str | None) -> tuple[AlgorithmName, ...]:
     """Read the ways that `--lossy` names.
 
     Raises:
         BadInput: there is no such way, or it loses nothing.
     """
     if words == "all":
-        return LOSSY
+        return LOSSY_COMPRESSORS
     asked = tuple(word for word in (words or "").split(",") if word)
     for word in asked:
-        if word not in LOSSY:
-            near = did_you_mean(word, LOSSY)
+        if word not in LOSSY_COMPRESSORS:
+            near = did_you_mean(word, LOSSY_COMPRESSORS)
             known = word in get_args(AlgorithmName)
             raise BadInput(
                 f"{word} loses nothing" if known else f"no way of summing {word}",
-                rule=f"--lossy takes all, or some of {', '.join(LOSSY)}",
+                rule=f"--lossy takes all, or some of {', '.join(LOSSY_COMPRESSORS)}",
                 values=f"--lossy {words}",
                 remedy=f"did you mean {near}?" if near else "--lossy int8",
             )
-    return tuple(way for way in LOSSY if way in asked)
+    return tuple(way for way in LOSSY_COMPRESSORS if way in asked)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class LayoutQuery:
         known = [block.name for block in self.subject.profile.blocks[1:]]
         if plan.spatial_until and plan.spatial_until not in known:
             what, otherwise = "block behind the first", "plan.spatial_until="
-            raise not_one_of(what, plan.spatial_until, known, otherwise)
+            raise unknown_name_error(what, plan.spatial_until, known, otherwise)
         return plan
 
     def _is_typed(self, key: str) -> bool:
@@ -118,19 +118,19 @@ class LayoutQuery:
         Raises:
             BadInput: the network has no blocks to compute again as was typed.
         """
-        from jaxdist.launch.training.job.job import network_of
+        from jaxdist.launch.training.job.job import task_network
         from jaxdist.planner.layouts.block_costs import BlockCosts
         from jaxdist.planner.layouts.cost_estimate import CostEstimate
-        from jaxdist.planner.layouts.space import space_of
-        from jaxdist.planner.layouts.traffic_probes import sample
+        from jaxdist.planner.layouts.space import plan_space
+        from jaxdist.planner.layouts.traffic_probes import probe_traffic
         from jaxdist.train import remat
 
         if self.base.remat:
-            remat.check(self.base, network_of(self.subject.task))
+            remat.check_remat(self.base, task_network(self.subject.task))
         subject, profile = self.subject, self.subject.profile
         device = self.cluster.device
         axes = tuple(axis for axis in self._axes if axis not in self.pinned)
-        samples = sample(
+        samples = probe_traffic(
             self.base,
             self.devices,
             (*axes, *self.pinned),
@@ -145,7 +145,7 @@ class LayoutQuery:
             divided=samples.divided,
         )
         choices = self._choices(tuple(a for a in axes if a in samples.axes), lossy)
-        space = space_of(
+        space = plan_space(
             self.base,
             self.devices,
             choices,
@@ -163,22 +163,25 @@ class LayoutQuery:
 
     def known(self) -> list[Plan]:
         """Return the layouts that everybody asks about, with as many microbatches."""
-        from jaxdist.planner.layouts.meshes import alone, in_hosts
+        from jaxdist.planner.layouts.meshes import (
+            multi_host_layouts,
+            single_axis_layouts,
+        )
 
         micro, host = self.subject.task.microbatches, self.cluster.levels[0].size
         axes = () if self.pinned else tuple(a for a in self._axes if a != "spatial_w")
         plans = (
-            *alone(self.base, self.devices, axes),
-            *in_hosts(self.base, self.devices, host, axes),
+            *single_axis_layouts(self.base, self.devices, axes),
+            *multi_host_layouts(self.base, self.devices, host, axes),
         )
         return [replace(plan, microbatches=micro) for plan in plans]
 
     @property
     def _axes(self) -> tuple[str, ...]:
-        from jaxdist.planner.layouts.meshes import AXES
+        from jaxdist.planner.layouts.meshes import SEARCH_AXES
 
         images = "image" in self.subject.shapes
-        return tuple(a for a in AXES if images or not a.startswith("spatial"))
+        return tuple(a for a in SEARCH_AXES if images or not a.startswith("spatial"))
 
     @property
     def _ends(self) -> tuple[AfterSpatial, ...]:
@@ -193,11 +196,13 @@ class LayoutQuery:
     def _choices(
         self, axes: tuple[str, ...], lossy: tuple[AlgorithmName, ...]
     ) -> "PlanChoices":
-        from jaxdist.planner.layouts.space import ORDERS, PlanChoices
+        from jaxdist.planner.layouts.space import SCHEDULE_CHOICES, PlanChoices
 
         typed, plan = self.resolved.set_by("command line"), self.base
         pipe, batch = plan.pipe, self.subject.profile.batch
-        parts = [n for n in range(1, min(batch, _MOST) + 1) if batch % n == 0]
+        parts = [
+            n for n in range(1, min(batch, _MAX_MICROBATCHES) + 1) if batch % n == 0
+        ]
         given = {"optim.accumulate", "plan.microbatches"} & {*typed}
         own = {"plan.pipe.schedule", "plan.pipe.chunks", "plan.pipe.cuts"} & {*typed}
         again = {"plan.remat", "plan.remat_until"} & {*typed}
@@ -205,7 +210,7 @@ class LayoutQuery:
         return PlanChoices(
             axes=axes,
             microbatches=(self.subject.task.microbatches,) if given else (*parts,),
-            orders=((pipe.schedule, pipe.chunks),) if own else ORDERS,
+            orders=((pipe.schedule, pipe.chunks),) if own else SCHEDULE_CHOICES,
             remat=(plan.remat,) if again else (False, True),
             zeros=(plan.zero,) if "plan.zero" in typed else (1, 3),
             weights=(plan.weights,)

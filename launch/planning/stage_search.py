@@ -12,19 +12,27 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import Profile
-from jaxdist.core.text.parsing import bandwidth, volume, work_rate
-from jaxdist.meshes.clusters.load import find
-from jaxdist.planner.layer_times import LayerTimeModel, at_rate, on_device
-from jaxdist.planner.stages.cost_conventions import FORMS, CostConvention
+from jaxdist.core.text.parsing import parse_bandwidth, parse_bytes, parse_flop_rate
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.planner.layer_times import (
+    LayerTimeModel,
+    constant_rate_model,
+    device_time_model,
+)
+from jaxdist.planner.stages.cost_conventions import COST_CONVENTIONS, CostConvention
 from jaxdist.planner.stages.graph import LayerGraph
-from jaxdist.planner.stages.graph_from_profile import of_profile, read_profile
-from jaxdist.planner.stages.link_hierarchy import LinkLevel, tiers, tiers_of
-from jaxdist.planner.stages.memory import MODELS, MemoryBudget
-from jaxdist.planner.stages.partitioner import partition
-from jaxdist.planner.stages.pipedream_file import read_pipedream
-from jaxdist.planner.stages.stage_plan import StagePlan, StageQuery, plan_of
+from jaxdist.planner.stages.graph_from_profile import graph_from_profile, parse_profile
+from jaxdist.planner.stages.link_hierarchy import (
+    LinkLevel,
+    cluster_link_levels,
+    parse_link_levels,
+)
+from jaxdist.planner.stages.memory import MEMORY_MODELS, MemoryBudget
+from jaxdist.planner.stages.partitioner import partition_graph
+from jaxdist.planner.stages.pipedream_file import parse_pipedream_profile
+from jaxdist.planner.stages.stage_plan import StagePlan, StageQuery, stages_to_plan
 
-_CUTS: Final = ("order", "any")
+_CUT_MODES: Final = ("order", "any")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,24 +53,28 @@ class StageSearchResult:
     @property
     def plan(self) -> Plan | None:
         """What `jaxdist train` runs, where the network is ours."""
-        return plan_of(self.answer) if self.profile else None
+        return stages_to_plan(self.answer) if self.profile else None
 
 
-def find_stages(args: Namespace) -> StageSearchResult:
+def search_stages(args: Namespace) -> StageSearchResult:
     """Read what was asked for, and search.
 
     Raises:
         BadInput: something of it cannot be.
     """
-    cluster = _cluster(args)
-    graph, profile = _source(args, cluster)
+    cluster = _load_cluster(args)
+    graph, profile = _read_graph(args, cluster)
     asked = StageQuery(
         graph=graph,
-        tiers=tiers_of(cluster, args.workers) if cluster else _tiers(args),
-        form=_form(args),
-        memory=_memory(args, cluster),
+        tiers=cluster_link_levels(cluster, args.workers)
+        if cluster
+        else _link_levels(args),
+        form=_cost_convention(args),
+        memory=_memory_budget(args, cluster),
         straight=args.straight,
-        cuts="any" if _one_of("--cuts", args.cuts, _CUTS) == "any" else "order",
+        cuts="any"
+        if _check_choice("--cuts", args.cuts, _CUT_MODES) == "any"
+        else "order",
     )
     if args.output and profile is None:
         raise BadInput(
@@ -75,17 +87,17 @@ def find_stages(args: Namespace) -> StageSearchResult:
             ),
         )
     begun = time.perf_counter()
-    found = partition(asked)
+    found = partition_graph(asked)
     return StageSearchResult(
         answer=found,
         profile=profile,
-        origins=_origins(args, cluster, graph),
+        origins=_provenance(args, cluster, graph),
         seconds=time.perf_counter() - begun,
         cluster=cluster,
     )
 
 
-def _source(
+def _read_graph(
     args: Namespace, cluster: Cluster | None
 ) -> tuple[LayerGraph, Profile | None]:
     """Read a profile of either kind; the second is None for PipeDream's.
@@ -102,11 +114,13 @@ def _source(
                 "jaxdist profile vgg16 -o vgg16.json; --profile vgg16.json",
             ),
         )
-    text, rate = _text(Path(args.profile)), args.flops_rate
+    text, rate = _read_text(Path(args.profile)), args.flops_rate
     name = Path(args.profile).name
     if text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
-        profile = read_profile(text, name)
-        return of_profile(profile, name, _speed(rate, cluster, profile)), profile
+        profile = parse_profile(text, name)
+        return graph_from_profile(
+            profile, name, _layer_time_model(rate, cluster, profile)
+        ), profile
     if rate is not None:
         raise BadInput(
             "PipeDream's profiles have seconds, and no FLOPs",
@@ -114,18 +128,18 @@ def _source(
             values=f"--flops-rate {rate}, --profile {args.profile}",
             remedy="no --flops-rate",
         )
-    return read_pipedream(text, name), None
+    return parse_pipedream_profile(text, name), None
 
 
-def _speed(
+def _layer_time_model(
     rate: str | None, cluster: Cluster | None, profile: Profile
 ) -> LayerTimeModel | None:
     if rate is not None:
-        return at_rate(work_rate(rate, "--flops-rate"))
-    return on_device(cluster.device, profile) if cluster else None
+        return constant_rate_model(parse_flop_rate(rate, "--flops-rate"))
+    return device_time_model(cluster.device, profile) if cluster else None
 
 
-def _cluster(args: Namespace) -> Cluster | None:
+def _load_cluster(args: Namespace) -> Cluster | None:
     """Return the cluster, if there is one that says all of links and devices."""
     if args.cluster is None:
         return None
@@ -139,10 +153,10 @@ def _cluster(args: Namespace) -> Cluster | None:
                 values=f"--cluster {args.cluster} {option} {value}",
                 remedy=(f"no {option}", "no --cluster"),
             )
-    return find(args.cluster)
+    return load_cluster(args.cluster)
 
 
-def _origins(
+def _provenance(
     args: Namespace, cluster: Cluster | None, graph: LayerGraph
 ) -> dict[str, str]:
     """Say where times, links and memory are from."""
@@ -156,7 +170,7 @@ def _origins(
     return found
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -178,19 +192,21 @@ def _text(path: Path) -> str:
         ) from error
 
 
-def _tiers(args: Namespace) -> tuple[LinkLevel, ...]:
+def _link_levels(args: Namespace) -> tuple[LinkLevel, ...]:
     if args.bandwidth is None:
         raise BadInput(
             "no bandwidth between devices",
             rule="stages are planned for links of a bandwidth",
             remedy=("--bandwidth 10gbit", "--cluster NAME, as in docs/clusters.md"),
         )
-    rates = [bandwidth(word, "--bandwidth") for word in args.bandwidth.split(",")]
-    return tiers(args.workers, args.levels or (), rates)
+    rates = [parse_bandwidth(word, "--bandwidth") for word in args.bandwidth.split(",")]
+    return parse_link_levels(args.workers, args.levels or (), rates)
 
 
-def _form(args: Namespace) -> CostConvention:
-    named = FORMS[_one_of("--form", args.form or "max", tuple(FORMS))]
+def _cost_convention(args: Namespace) -> CostConvention:
+    named = COST_CONVENTIONS[
+        _check_choice("--form", args.form or "max", tuple(COST_CONVENTIONS))
+    ]
     if args.overlap is None:
         return named
     if args.form is None:
@@ -203,8 +219,10 @@ def _form(args: Namespace) -> CostConvention:
     )
 
 
-def _memory(args: Namespace, cluster: Cluster | None) -> MemoryBudget:
-    model = _one_of("--memory-model", args.memory_model or MODELS[0], MODELS)
+def _memory_budget(args: Namespace, cluster: Cluster | None) -> MemoryBudget:
+    model = _check_choice(
+        "--memory-model", args.memory_model or MEMORY_MODELS[0], MEMORY_MODELS
+    )
     if args.memory is None and cluster is None and args.memory_model:
         raise BadInput(
             "no memory to count against",
@@ -214,13 +232,13 @@ def _memory(args: Namespace, cluster: Cluster | None) -> MemoryBudget:
         )
     limit = cluster.device.memory.value if cluster else math.inf
     if args.memory is not None:
-        limit = volume(args.memory, "--memory")
+        limit = parse_bytes(args.memory, "--memory")
     return MemoryBudget(
         limit=limit, model="upstream" if model == "upstream" else "in-flight"
     )
 
 
-def _one_of(option: str, word: str, known: Sequence[str]) -> str:
+def _check_choice(option: str, word: str, known: Sequence[str]) -> str:
     if word in known:
         return word
     near = did_you_mean(word, known)

@@ -7,23 +7,23 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from jaxdist.core.text.formatting import count, duration, size
+from jaxdist.core.text.formatting import format_count, format_duration, format_size
 from jaxdist.launch.planning.stage_search import StageSearchResult
 from jaxdist.planner.stages.stage_plan import (
     StageAllocation,
     StagePlan,
-    microbatches_of,
+    default_microbatches,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_BAR: Final = 6
-_SCALES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+_BAR_WIDTH: Final = 6
+_TIME_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
-def tree(found: StageSearchResult) -> dict[str, Any]:
+def stage_tree(found: StageSearchResult) -> dict[str, Any]:
     """Return the answer as one object; seconds and bytes are the units."""
     answer, asked = found.answer, found.answer.question
     limit = asked.memory.limit
@@ -59,106 +59,115 @@ def tree(found: StageSearchResult) -> dict[str, Any]:
 
 def print_stages(out: "Console", found: StageSearchResult, args: Namespace) -> None:
     """Print the finding, a row a stage, and what to try next."""
-    from jaxdist.launch.terminal.console import marks, print_next, print_table
+    from jaxdist.launch.terminal.console import (
+        console_glyphs,
+        print_next_commands,
+        print_table,
+    )
 
     answer, asked = found.answer, found.answer.question
-    out.print(f"{_title(found)}\n", soft_wrap=True)
-    for name, fact in _facts(found):
+    out.print(f"{_title_line(found)}\n", soft_wrap=True)
+    for name, fact in _fact_lines(found):
         out.print(f"  {name:8} {fact}", soft_wrap=True)
     out.print()
-    signs = marks(out)
-    print_table(out, _table(answer, signs.this, signs.predicted))
+    signs = console_glyphs(out)
+    print_table(out, _stage_table(answer, signs.this, signs.predicted))
     over = [s for s in answer.stages if s.memory > asked.memory.limit]
     if over:
         most = max(stage.memory for stage in over) - asked.memory.limit
         out.print(
-            f"  stages that hold more than {size(asked.memory.limit)} while they run, "
-            f"by up to {size(most)}: {len(over)} (--memory-model in-flight refuses)\n",
+            f"  stages that hold more than {format_size(asked.memory.limit)} while "
+            "they run, "
+            f"by up to {format_size(most)}: {len(over)} (--memory-model in-flight "
+            "refuses)\n",
             soft_wrap=True,
         )
-    print_next(out, *_next(found, args))
+    print_next_commands(out, *_next_commands(found, args))
 
 
-def _title(found: StageSearchResult) -> str:
+def _title_line(found: StageSearchResult) -> str:
     asked = found.answer.question
     levels = " x ".join(str(tier.size) for tier in asked.tiers)
-    rates = ", ".join(size(8 * tier.bandwidth, "bit/s") for tier in asked.tiers)
-    devices = f"{count(asked.devices)} device{'s' * (asked.devices > 1)}"
+    rates = ", ".join(format_size(8 * tier.bandwidth, "bit/s") for tier in asked.tiers)
+    devices = f"{format_count(asked.devices)} device{'s' * (asked.devices > 1)}"
     grouped = f" ({levels}, innermost first)" * (len(asked.tiers) > 1)
     name = found.profile.model if found.profile else asked.graph.source
     return f"{name} on {devices}{grouped}, {rates}: stages {found.answer.config}"
 
 
-def _facts(found: StageSearchResult) -> Iterator[tuple[str, str]]:
+def _fact_lines(found: StageSearchResult) -> Iterator[tuple[str, str]]:
     answer, asked = found.answer, found.answer.question
     one = answer.seconds_of_one / answer.seconds
     all_ = answer.seconds_of_data_parallel / answer.seconds
     yield (
         "time",
-        f"{duration(answer.seconds)} a minibatch, {one:.2f} times one device, "
+        f"{format_duration(answer.seconds)} a minibatch, {one:.2f} times one device, "
         f"{all_:.2f} times data parallel; predicted, overlap {asked.form.overlap:g}",
     )
     if answer.fewer:
         devices, seconds = answer.fewer
-        many = f"{count(devices)} devices are" if devices > 1 else "one device is"
-        yield "fewer", f"{many} faster: {duration(seconds)}"
+        many = (
+            f"{format_count(devices)} devices are" if devices > 1 else "one device is"
+        )
+        yield "fewer", f"{many} faster: {format_duration(seconds)}"
     part = answer.bytes_over_data_parallel
     beside = f", {part:.3f} of data parallel's" if part is not None else ""
-    yield "bytes", f"{size(answer.bytes)} a minibatch, all devices{beside}"
+    yield "bytes", f"{format_size(answer.bytes)} a minibatch, all devices{beside}"
     yield (
         "flight",
         f"{answer.stages[0].in_flight} minibatches at most at the first stage (NOAM)",
     )
     yield (
         "search",
-        f"{duration(found.seconds)}, {count(len(asked.graph.nodes))} nodes, "
-        f"{count(answer.places)} places to cut",
+        f"{format_duration(found.seconds)}, {format_count(len(asked.graph.nodes))} "
+        "nodes, "
+        f"{format_count(answer.places)} places to cut",
     )
     said = (f"{name} {origin}" for name, origin in found.origins.items())
     yield "from", "; ".join(said)
 
 
-def _table(answer: StagePlan, this: str, bar: str) -> "Table":
-    from jaxdist.launch.terminal.console import table
+def _stage_table(answer: StagePlan, this: str, bar: str) -> "Table":
+    from jaxdist.launch.terminal.console import make_table
     from jaxdist.launch.terminal.number_column import NumberColumn
 
-    step, unit = _scale([stage.compute for stage in answer.stages])
+    step, unit = _time_unit([stage.compute for stage in answer.stages])
     held = NumberColumn(round(max(stage.memory for stage in answer.stages)), "B")
     times = f"time, {unit}", "compute", "cut"
     heads = ("devices", *times, "in flight", f"memory, {held.unit}")
-    rows = table("stage", "nodes", *heads, "", right=("stage", *heads))
+    rows = make_table("stage", "nodes", *heads, "", right=("stage", *heads))
     for number, stage in enumerate(answer.stages):
         slow = max(stage.seconds, stage.cut) >= answer.seconds * (1 - 1e-9)
         rows.add_row(
             f"{this} {number}" if slow else str(number),
-            _nodes(stage),
+            _node_range(stage),
             str(stage.replicas),
             f"{stage.seconds / step:,.1f}",
             f"{stage.compute / step:,.1f}",
             f"{stage.cut / step:,.1f}" if number else "",
             str(stage.in_flight),
             held.say(round(stage.memory)),
-            bar * math.ceil(_BAR * stage.seconds / answer.seconds - 1e-9),
+            bar * math.ceil(_BAR_WIDTH * stage.seconds / answer.seconds - 1e-9),
         )
     return rows
 
 
-def _scale(times: list[float]) -> tuple[float, str]:
+def _time_unit(times: list[float]) -> tuple[float, str]:
     """Return the unit in which the largest time has digits before the point."""
     largest = max(times)
-    return next((s for s in _SCALES if largest >= 10 * s[0]), _SCALES[-1])
+    return next((s for s in _TIME_UNITS if largest >= 10 * s[0]), _TIME_UNITS[-1])
 
 
-def _nodes(stage: StageAllocation) -> str:
+def _node_range(stage: StageAllocation) -> str:
     first, last, many = stage.nodes[0], stage.nodes[-1], len(stage.nodes)
     return first if many == 1 else f"{first} to {last}"
 
 
-def _next(found: StageSearchResult, args: Namespace) -> Iterator[str]:
+def _next_commands(found: StageSearchResult, args: Namespace) -> Iterator[str]:
     """Yield the training of what was written, another overlap, or wider cuts."""
     if args.output and found.profile:
-        yield f"jaxdist train EXPERIMENT --plan {args.output}{_batch(found)}"
-    same = f"jaxdist plan stages {_words(args)}"
+        yield f"jaxdist train EXPERIMENT --plan {args.output}{_batch_overrides(found)}"
+    same = f"jaxdist plan stages {_option_text(args)}"
     if not found.answer.question.graph.is_chain and args.cuts == "order":
         yield f"{same} --cuts any"
     if args.overlap is None and args.form is None:
@@ -167,17 +176,17 @@ def _next(found: StageSearchResult, args: Namespace) -> Iterator[str]:
         yield f"{same} -o plan.json"
 
 
-def _batch(found: StageSearchResult) -> str:
+def _batch_overrides(found: StageSearchResult) -> str:
     """Say the batch of a step whose microbatches are the minibatches of the profile."""
     assert found.profile
     one, answer = found.profile.batch, found.answer
     if len(answer.stages) == 1:
         return f" data.batch={one * answer.replicas[0]}"
-    micro = microbatches_of(answer)
+    micro = default_microbatches(answer)
     return f" optim.accumulate={micro} data.batch={one * micro}"
 
 
-def _words(args: Namespace) -> str:
+def _option_text(args: Namespace) -> str:
     given = [
         ("profile", args.profile),
         ("workers", args.workers),

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from jaxdist.launch.report.page import render
-from jaxdist.launch.report.run_record import read_record
+from jaxdist.launch.report.page import render_report
+from jaxdist.launch.report.run_record import read_run_data
 
 
 def write_report(folder: Path) -> Path:
@@ -19,7 +19,7 @@ def write_report(folder: Path) -> Path:
     Raises:
         BadInput: the folder does not exist.
     """
-    page = render(read_record(folder))
+    page = render_report(read_run_data(folder))
     report, part = folder / "report.html", folder / "report.html.part"
     part.write_text(page, encoding="utf-8")
     os.replace(part, report)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from jaxdist.launch.report.svg import percent, picture, tag, tick_text
+from jaxdist.launch.report.svg import format_tick, labelled_svg, percent_length, tag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class BarSegment:
     """Whether it was predicted."""
 
 
-def stack(title: str, segments: Sequence[BarSegment]) -> Markup:
+def stacked_bar(title: str, segments: Sequence[BarSegment]) -> Markup:
     """Draw parts of a whole as one measured bar over the full width."""
     whole = sum(s.size for s in segments) or 1.0
     marks, x = [], 0.0
@@ -37,9 +37,9 @@ def stack(title: str, segments: Sequence[BarSegment]) -> Markup:
         share = segment.size / whole
         marks.append(_rect(segment, x, share, y=1, height=28))
         if share > 0.016 * (len(segment.label) + 2):
-            marks.append(_inside(segment, x + share / 2))
+            marks.append(_inner_label(segment, x + share / 2))
         x += share
-    return picture(title, *marks, height=30)
+    return labelled_svg(title, *marks, height=30)
 
 
 def bar_row(mark: BarSegment, scale: float, axis: Sequence[float]) -> Markup:
@@ -51,10 +51,10 @@ def bar_row(mark: BarSegment, scale: float, axis: Sequence[float]) -> Markup:
         axis: ticks of the axis.
     """
     share = mark.size / scale / axis[-1]
-    value = tag("text", mark.label, class_="val", x=percent(share), dx=7, y=17.5)
+    value = tag("text", mark.label, class_="val", x=percent_length(share), dx=7, y=17.5)
     bar = _rect(mark, 0, share, y=5, height=16)
-    parts = (*_upright(axis, 26), bar, value)
-    return picture(f"{mark.title}: {mark.label}", *parts, height=26)
+    parts = (*_grid_lines(axis, 26), bar, value)
+    return labelled_svg(f"{mark.title}: {mark.label}", *parts, height=26)
 
 
 def bar_axis(axis: Sequence[float]) -> Markup:
@@ -62,9 +62,9 @@ def bar_axis(axis: Sequence[float]) -> Markup:
     texts = [
         tag(
             "text",
-            tick_text(tick),
+            format_tick(tick),
             class_="tick",
-            x=percent(tick / axis[-1]),
+            x=percent_length(tick / axis[-1]),
             y=14,
             text_anchor="middle" if tick else "start",
         )
@@ -79,29 +79,29 @@ def _rect(
     return tag(
         "rect",
         tag("title", segment.title),
-        class_=f"{_tone(segment)} t-{segment.fill}",
-        x=percent(x),
+        class_=f"{_tone_class(segment)} t-{segment.fill}",
+        x=percent_length(x),
         y=y,
-        width=percent(width),
+        width=percent_length(width),
         height=height,
     )
 
 
-def _tone(segment: BarSegment) -> str:
+def _tone_class(segment: BarSegment) -> str:
     return "p" if segment.hollow else "m half" if segment.half else "m"
 
 
-def _inside(segment: BarSegment, x: float) -> Markup:
+def _inner_label(segment: BarSegment, x: float) -> Markup:
     return tag(
         "text",
         segment.label,
         class_=f"in in-{segment.fill}",
-        x=percent(x),
+        x=percent_length(x),
         y=19.5,
         text_anchor="middle",
     )
 
 
-def _upright(axis: Sequence[float], height: int) -> list[Markup]:
-    places = (percent(tick / axis[-1]) for tick in axis)
+def _grid_lines(axis: Sequence[float], height: int) -> list[Markup]:
+    places = (percent_length(tick / axis[-1]) for tick in axis)
     return [tag("line", class_="grid", x1=x, x2=x, y1=0, y2=height) for x in places]

@@ -32,23 +32,23 @@ class PlanChange:
     """What was decided, for a person."""
 
 
-def read_changes(rows: Iterable[JsonRow]) -> tuple[PlanChange, ...]:
+def read_plan_changes(rows: Iterable[JsonRow]) -> tuple[PlanChange, ...]:
     """Join the lines of `drift.jsonl`: a drift, its reason, and the plan for it."""
     found: list[JsonRow] = []
     for row in rows:
         kind = row.get("kind")
-        begins = kind == "drift" or (kind == "reason" and _is_closed(found))
+        begins = kind == "drift" or (kind == "reason" and _is_complete(found))
         if begins or not found:
             found.append({})
-        found[-1] |= _told(row)
+        found[-1] |= _parse_row(row)
     return tuple(PlanChange(**one) for one in found if {"step", "time"} <= one.keys())
 
 
-def _is_closed(found: Sequence[JsonRow]) -> bool:
+def _is_complete(found: Sequence[JsonRow]) -> bool:
     return not found or "old" in found[-1] or bool(found[-1].get("why"))
 
 
-def _told(row: JsonRow) -> dict[str, Any]:
+def _parse_row(row: JsonRow) -> dict[str, Any]:
     """Return what a line says of a change."""
     told = {key: row[key] for key in ("step", "time") if key in row}
     match row.get("kind"):

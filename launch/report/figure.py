@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from jaxdist.launch.report.line_chart import Curve, plot
+from jaxdist.launch.report.line_chart import Curve, draw_line_chart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class Figure:
     """Title of the horizontal axis."""
 
 
-def figure(
+def make_figure(
     name: str,
     unit: str,
     curves: Sequence[Curve],
@@ -44,10 +44,10 @@ def figure(
         up: ticks of the vertical axis; first and last are its ends.
         below: title of the horizontal axis.
         right: end of the horizontal axis; None: its last tick.
-        marks: as of `plot`.
+        marks: as of `draw_line_chart`.
         rises: write the labels below the ends of the curves.
     """
-    drawn = plot(
+    drawn = draw_line_chart(
         f"{name}: {'; '.join(curve.label for curve in curves)}",
         curves,
         right=across[-1] if right is None else right,

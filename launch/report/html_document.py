@@ -13,10 +13,12 @@ from markupsafe import Markup, escape
 
 from jaxdist.core.text.theme import FILLS, SURFACES, TEXT_ON
 
-_UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|h|min|m?s|[kMGT]?B|samples/s|UTC)(?!\w))")
+_UNIT_PATTERN: Final = re.compile(
+    r"(?<=\d) (?=(?:%|h|min|m?s|[kMGT]?B|samples/s|UTC)(?!\w))"
+)
 
 
-def fill(template: str, shown: Mapping[str, Any]) -> str:
+def render_template(template: str, shown: Mapping[str, Any]) -> str:
     """Write a page in the one style, with the one script.
 
     Args:
@@ -24,43 +26,47 @@ def fill(template: str, shown: Mapping[str, Any]) -> str:
             may include the templates of this package.
         shown: everything else that it names.
     """
-    style, script = _palette() + part("style.css"), part("sort.js")
-    return _compiled(template).render(
+    style, script = (
+        _palette_css() + read_resource("style.css"),
+        read_resource("sort.js"),
+    )
+    return _compile_template(template).render(
         style=Markup(style),
         script=Markup(script),
-        policy=_policy(style, script),
+        policy=_content_security_policy(style, script),
         **shown,
     )
 
 
 @cache
-def _compiled(template: str) -> Template:
+def _compile_template(template: str) -> Template:
     environment = Environment(
-        loader=FunctionLoader(part),
+        loader=FunctionLoader(read_resource),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["tight"] = tight
+    environment.filters["tight"] = nonbreaking_units
     return environment.from_string(template)
 
 
-def part(name: str, package: str = __package__) -> str:
+def read_resource(name: str, package: str = __package__) -> str:
     """Read a file that lies beside the modules of a package."""
     return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
-def tight(text: str | Markup) -> Markup:
+def nonbreaking_units(text: str | Markup) -> Markup:
     """Keep numbers and their units on one line.
 
-    >>> tight("median 36.4 ms, < 5 %") == "median 36.4&nbsp;ms, &lt; 5&nbsp;%"
+    >>> text = nonbreaking_units("median 36.4 ms, < 5 %")
+    >>> text == "median 36.4&nbsp;ms, &lt; 5&nbsp;%"
     True
     """
-    return Markup(_UNIT.sub("&nbsp;", str(escape(text))))
+    return Markup(_UNIT_PATTERN.sub("&nbsp;", str(escape(text))))
 
 
-def _palette() -> str:
+def _palette_css() -> str:
     """Write the palette as CSS variables; paper is always light."""
     colours = FILLS | SURFACES | TEXT_ON
     light = "".join(f"--{name}: {c.light}; " for name, c in colours.items())
@@ -69,14 +75,14 @@ def _palette() -> str:
     return f":root {{ {light}}}\n{when} {{ :root {{ {dark}}} }}\n"
 
 
-def _policy(style: str, script: str) -> str:
+def _content_security_policy(style: str, script: str) -> str:
     """Allow this style and this script and nothing else: the page asks for nothing."""
     return (
-        f"default-src 'none'; style-src '{_digest(style)}'; "
-        f"script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src '{_csp_hash(style)}'; "
+        f"script-src '{_csp_hash(script)}'; base-uri 'none'; form-action 'none'"
     )
 
 
-def _digest(text: str) -> str:
+def _csp_hash(text: str) -> str:
     sha = hashlib.sha256(text.encode()).digest()
     return f"sha256-{base64.b64encode(sha).decode()}"

@@ -6,10 +6,16 @@ from typing import Final
 
 from markupsafe import Markup
 
-from jaxdist.launch.report.svg import join, percent, picture, tag, tick_text
+from jaxdist.launch.report.svg import (
+    format_tick,
+    join,
+    labelled_svg,
+    percent_length,
+    tag,
+)
 
 PLOT_HEIGHT: Final = 200
-_DOTS: Final = 40
+_MAX_DOTS: Final = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +32,7 @@ class Curve:
     """Where the label stands instead, if not at the end."""
 
 
-def plot(
+def draw_line_chart(
     title: str,
     curves: Sequence[Curve],
     *,
@@ -59,9 +65,9 @@ def plot(
         overflow="visible",
     )
     dots = [_dots(curve, box) for curve in curves]
-    parts = [*_frame(box, across, up), *_resumed(box, marks), inner, *dots]
+    parts = [*_frame(box, across, up), *_resume_lines(box, marks), inner, *dots]
     parts += _labels(curves, box, below=below)
-    return picture(title, *parts, height=PLOT_HEIGHT)
+    return labelled_svg(title, *parts, height=PLOT_HEIGHT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +91,18 @@ def _frame(
 ) -> list[Markup]:
     parts = []
     for tick in up:
-        y = percent(box.y(tick))
+        y = percent_length(box.y(tick))
         parts.append(tag("line", class_="grid", x1=0, x2="100%", y1=y, y2=y))
-        text = tick_text(tick)
+        text = format_tick(tick)
         at = {"x": -8, "y": y, "dy": 4, "text_anchor": "end"}
         parts.append(tag("text", text, class_="tick", **at))
     for tick in across:
-        at = {"x": percent(box.x(tick)), "y": PLOT_HEIGHT + 17, "text_anchor": "middle"}
-        parts.append(tag("text", tick_text(tick), class_="tick", **at))
+        at = {
+            "x": percent_length(box.x(tick)),
+            "y": PLOT_HEIGHT + 17,
+            "text_anchor": "middle",
+        }
+        parts.append(tag("text", format_tick(tick), class_="tick", **at))
     base = {"x1": 0, "x2": "100%", "y1": PLOT_HEIGHT, "y2": PLOT_HEIGHT}
     return [*parts, tag("line", class_="ax", **base)]
 
@@ -106,9 +116,11 @@ def _path(curve: Curve, box: _AxisRanges) -> Markup:
 
 def _dots(curve: Curve, box: _AxisRanges) -> Markup:
     """Mark the points of a curve that has few; a single point has no line at all."""
-    if len(curve.points) > _DOTS:
+    if len(curve.points) > _MAX_DOTS:
         return Markup("")
-    places = [(percent(box.x(x)), percent(box.y(y))) for x, y in curve.points]
+    places = [
+        (percent_length(box.x(x)), percent_length(box.y(y))) for x, y in curve.points
+    ]
     return join(
         [
             tag("circle", class_=f"t-{curve.stroke}", cx=x, cy=y, r=2.5)
@@ -117,10 +129,10 @@ def _dots(curve: Curve, box: _AxisRanges) -> Markup:
     )
 
 
-def _resumed(box: _AxisRanges, marks: Sequence[float]) -> list[Markup]:
+def _resume_lines(box: _AxisRanges, marks: Sequence[float]) -> list[Markup]:
     parts = []
     for number, mark in enumerate(marks, start=1):
-        x = percent(box.x(mark))
+        x = percent_length(box.x(mark))
         parts.append(tag("line", class_="rst", x1=x, x2=x, y1=0, y2="100%"))
         if len(marks) <= 3:
             text = f"resume {number}"
@@ -152,5 +164,10 @@ def _label(curve: Curve, x: float, y: float, dy: int) -> Markup:
     """Write a name at a point, towards the side that has more room."""
     sample = tag("tspan", "\u2501 ", class_=f"t-{curve.stroke}")
     anchor = "start" if x < 0.5 else "end"
-    at = {"x": percent(x), "y": percent(y), "dy": dy, "text_anchor": anchor}
+    at = {
+        "x": percent_length(x),
+        "y": percent_length(y),
+        "dy": dy,
+        "text_anchor": anchor,
+    }
     return tag("text", sample, curve.label, class_="dl", **at)

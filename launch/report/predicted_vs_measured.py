@@ -6,16 +6,16 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from jaxdist.core.text.formatting import duration, percent, size
-from jaxdist.core.text.theme import fill_of_collective
+from jaxdist.core.text.formatting import format_duration, format_percent, format_size
+from jaxdist.core.text.theme import collective_fill
 from jaxdist.launch.report.bar_chart import BarSegment, bar_axis, bar_row
 from jaxdist.launch.report.run_record import RunData
-from jaxdist.launch.report.svg import percent as length
-from jaxdist.launch.report.svg import picture, tag, tick_text, ticks
-from jaxdist.launch.report.time_and_bytes import SIZES, BarChart, BarRow
-from jaxdist.launch.terminal.run_header import many
+from jaxdist.launch.report.svg import format_tick, labelled_svg, tag, ticks
+from jaxdist.launch.report.svg import percent_length as length
+from jaxdist.launch.report.time_and_bytes import BYTE_UNITS, BarChart, BarRow
+from jaxdist.launch.terminal.run_header import pluralize
 
-_FILLS: Final = {
+_TERM_FILLS: Final = {
     "compute": "backward",
     "packing": "update",
     "update": "update",
@@ -24,7 +24,7 @@ _FILLS: Final = {
     "other": "wait",
     "input": "input",
 }
-_WORST: Final = 8
+_MAX_LAYERS: Final = 8
 """Layers that are shown."""
 TermRow = Mapping[str, Any]
 """A term, as `compared.json` has it."""
@@ -67,40 +67,42 @@ class PredictionSection:
     how: str
 
 
-def beside(record: RunData) -> PredictionSection | None:
+def prediction_section(record: RunData) -> PredictionSection | None:
     """Return what is shown of a run that was compared; None of another."""
     found = record.compared
     if found is None:
         return None
     terms = [term for term in found["terms"] if term["unit"] == "s"]
-    worst = found["layers"][:_WORST]
+    worst = found["layers"][:_MAX_LAYERS]
     missed = [miss["term"] for miss in found["misses"]]
     axis, layer_axis = _axis(terms), _axis(worst)
     return PredictionSection(
         terms=[
-            _line(term, _fill(term["name"]), axis, miss=term["name"] in missed)
+            _prediction_row(
+                term, _fill(term["name"]), axis, miss=term["name"] in missed
+            )
             for term in terms
         ],
-        step=_line(found["step"], "backward", None),
-        axis=_head(axis),
+        step=_prediction_row(found["step"], "backward", None),
+        axis=_axis_title(axis),
         misses=[
             MispredictionCard(
                 name=miss["term"],
-                off=f"{_signed(1e3 * miss['seconds'])} ms",
+                off=f"{_signed_ms(1e3 * miss['seconds'])} ms",
                 cause=miss["likely_cause"],
                 remedy=miss["remedy"],
             )
             for miss in found["misses"]
         ],
-        layers=[_line(layer, "backward", layer_axis) for layer in worst],
-        layer_axis=_head(layer_axis),
-        memory=_memory(found, record.run.memory_bytes),
-        how=_how(found),
+        layers=[_prediction_row(layer, "backward", layer_axis) for layer in worst],
+        layer_axis=_axis_title(layer_axis),
+        memory=_memory_chart(found, record.run.memory_bytes),
+        how=_method_note(found),
     )
 
 
 def _fill(name: str) -> str:
-    return _FILLS.get(name) or fill_of_collective(name)
+    return _TERM_FILLS.get(name) or collective_fill(name)
 
 
 def _axis(terms: Sequence[TermRow]) -> list[float]:
@@ -108,11 +110,11 @@ def _axis(terms: Sequence[TermRow]) -> list[float]:
     return ticks(0.0, 1e3 * longest) if longest else [0.0, 1.0]
 
 
-def _head(axis: Sequence[float]) -> str:
-    return f"0 to {tick_text(axis[-1])} ms a step"
+def _axis_title(axis: Sequence[float]) -> str:
+    return f"0 to {format_tick(axis[-1])} ms a step"
 
 
-def _line(
+def _prediction_row(
     term: TermRow, fill: str, axis: Sequence[float] | None, *, miss: bool = False
 ) -> PredictionRow:
     said, seen = 1e3 * term["predicted"], term["measured"]
@@ -120,21 +122,21 @@ def _line(
     name = term["name"] or "no layer"
     return PredictionRow(
         name=name,
-        predicted=_ms(said),
-        measured="not watched" if took is None else _ms(took),
-        off="" if took is None else _signed(took - said),
-        accurate="" if term["accurate"] is None else percent(term["accurate"]),
-        svg=None if axis is None else _pair(name, fill, said, took, axis[-1]),
+        predicted=_format_ms(said),
+        measured="not watched" if took is None else _format_ms(took),
+        off="" if took is None else _signed_ms(took - said),
+        accurate="" if term["accurate"] is None else format_percent(term["accurate"]),
+        svg=None if axis is None else _bar_pair(name, fill, said, took, axis[-1]),
         miss=miss,
     )
 
 
-def _pair(
+def _bar_pair(
     name: str, fill: str, said: float, took: float | None, whole: float
 ) -> Markup:
     """Draw a hollow bar above a filled one, from zero."""
-    title = f"{name}: predicted {_ms(said)} ms, "
-    title += "not watched" if took is None else f"measured {_ms(took)} ms"
+    title = f"{name}: predicted {_format_ms(said)} ms, "
+    title += "not watched" if took is None else f"measured {_format_ms(took)} ms"
     parts = [
         tag("line", class_="ax", x1=0, x2=0, y1=0, y2=30),
         tag(
@@ -150,10 +152,10 @@ def _pair(
         width = length(took / whole)
         bar = tag("rect", class_=f"m t-{fill}", x=0, y=16, width=width, height=10)
         parts.append(bar)
-    return picture(title, *parts, height=30)
+    return labelled_svg(title, *parts, height=30)
 
 
-def _memory(found: TermRow, compiled: int) -> BarChart | None:
+def _memory_chart(found: TermRow, compiled: int) -> BarChart | None:
     """Draw predicted bytes by term, and below them what the compiler laid out."""
     said = sorted(found["memory_by_term"].items(), key=lambda pair: -pair[1])
     whole = sum(held for _, held in said)
@@ -162,7 +164,7 @@ def _memory(found: TermRow, compiled: int) -> BarChart | None:
     longest = max(held for _, held, _ in rows)
     if not longest:
         return None
-    scale, unit = next(u for u in SIZES if longest >= u[0])
+    scale, unit = next(u for u in BYTE_UNITS if longest >= u[0])
     axis = ticks(0.0, longest / scale)
     return BarChart(
         rows=[
@@ -173,7 +175,7 @@ def _memory(found: TermRow, compiled: int) -> BarChart | None:
                         fill="forward",
                         size=held,
                         title=name,
-                        label=size(held),
+                        label=format_size(held),
                         hollow=hollow,
                     ),
                     scale,
@@ -188,7 +190,7 @@ def _memory(found: TermRow, compiled: int) -> BarChart | None:
     )
 
 
-def _how(found: TermRow) -> str:
+def _method_note(found: TermRow) -> str:
     step = "Measured step: the median of the run."
     watched = found["watched"]
     if watched is None:
@@ -198,16 +200,17 @@ def _how(found: TermRow) -> str:
         )
     one = max(watched["devices"], key=lambda d: d["terms_s"].get("compute", 0.0))
     return (
-        f"{step} Terms: shares of {many(one['steps'], 'profiled step')} of "
-        f"{duration(one['step_s'])} on device {one['device']}, which computed longest; "
+        f"{step} Terms: shares of {pluralize(one['steps'], 'profiled step')} of "
+        f"{format_duration(one['step_s'])} on device {one['device']}, which computed "
+        "longest; "
         "what is moved beside computing takes no time. Accuracy is "
         "1 - |predicted - measured| / measured."
     )
 
 
-def _ms(value: float) -> str:
+def _format_ms(value: float) -> str:
     return f"{value:,.2f}" if value < 100 else f"{value:,.1f}"
 
 
-def _signed(value: float) -> str:
-    return f"{'-' if value < 0 else '+'}{_ms(abs(value))}"
+def _signed_ms(value: float) -> str:
+    return f"{'-' if value < 0 else '+'}{_format_ms(abs(value))}"

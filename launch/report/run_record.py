@@ -13,10 +13,15 @@ from typing import Any
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.core.run_record import Run
-from jaxdist.launch.report.drift_log import PlanChange, read_changes
-from jaxdist.launch.run_folder.goodput import Goodput, RunAttempt, goodput, sittings
-from jaxdist.launch.run_folder.jsonl import JsonRow, read_lines, read_object
-from jaxdist.launch.run_folder.perfetto_trace import finished
+from jaxdist.launch.report.drift_log import PlanChange, read_plan_changes
+from jaxdist.launch.run_folder.goodput import (
+    Goodput,
+    RunAttempt,
+    compute_goodput,
+    list_attempts,
+)
+from jaxdist.launch.run_folder.jsonl import JsonRow, read_json_object, read_jsonl
+from jaxdist.launch.run_folder.perfetto_trace import complete_spans
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +70,7 @@ class RunData:
         return self.values.get(key, {}).get("value", default)
 
 
-def read_record(folder: Path) -> RunData:
+def read_run_data(folder: Path) -> RunData:
     """Read a run folder; a file that is missing or cut off leaves its part empty.
 
     Raises:
@@ -77,20 +82,22 @@ def read_record(folder: Path) -> RunData:
             rule="a report is made from the files of a run folder",
             remedy="jaxdist train digits",
         )
-    metrics = read_lines(folder / "metrics.jsonl")
-    spans = read_lines(folder / "spans.jsonl")
-    lock = read_object(folder / "config.lock.json") or {}
-    summary = read_object(folder / "summary.json")
+    metrics = read_jsonl(folder / "metrics.jsonl")
+    spans = read_jsonl(folder / "spans.jsonl")
+    lock = read_json_object(folder / "config.lock.json") or {}
+    summary = read_json_object(folder / "summary.json")
     rows = [row for row in metrics.rows if isinstance(row.get("step"), int)]
     steps = [row for row in rows if row.get("kind") == "train"]
-    train = _newest(steps)
-    tests = _newest([row for row in rows if row.get("kind") == "test"])
-    ended = tuple(finished(spans.rows))
-    values = _values(lock)
-    plan = _plan(read_object(folder / "plan.json"), (summary or {}).get("plan"))
-    seen = {} if summary else _estimate(train, tests, ended, values)
+    train = _latest_by_step(steps)
+    tests = _latest_by_step([row for row in rows if row.get("kind") == "test"])
+    ended = tuple(complete_spans(spans.rows))
+    values = _config_values(lock)
+    plan = _read_plan(
+        read_json_object(folder / "plan.json"), (summary or {}).get("plan")
+    )
+    seen = {} if summary else _estimate_summary(train, tests, ended, values)
     seen |= {"devices": plan.mesh.devices} if plan else {}
-    run = _run(folder, lock, seen | (summary or {}))
+    run = _make_run(folder, lock, seen | (summary or {}))
     return RunData(
         folder=folder,
         run=run,
@@ -98,34 +105,34 @@ def read_record(folder: Path) -> RunData:
         plan=plan,
         train=train,
         tests=tests,
-        resumes=_resumes(steps),
+        resumes=_find_resumes(steps),
         spans=ended,
         values=values,
         packages={k: str(v) for k, v in (lock.get("packages") or {}).items()},
-        command=_command(lock, values),
+        command=_start_command(lock, values),
         unreadable=metrics.unreadable + spans.unreadable,
-        compared=_compared(read_object(folder / "compared.json"), run),
-        goodput=goodput(spans.rows),
-        sittings=sittings(spans.rows),
-        changes=read_changes(read_lines(folder / "drift.jsonl").rows),
-        mixed=read_object(folder / "shuffle.json"),
-        study=_study(folder, run),
+        compared=_current_comparison(read_json_object(folder / "compared.json"), run),
+        goodput=compute_goodput(spans.rows),
+        sittings=list_attempts(spans.rows),
+        changes=read_plan_changes(read_jsonl(folder / "drift.jsonl").rows),
+        mixed=read_json_object(folder / "shuffle.json"),
+        study=_latest_scaling_study(folder, run),
     )
 
 
-def _compared(found: JsonRow | None, run: Run) -> JsonRow | None:
+def _current_comparison(found: JsonRow | None, run: Run) -> JsonRow | None:
     """Leave out a comparison from before the run went on."""
     if not found or (found.get("step") or {}).get("measured") != run.step_s:
         return None
     return found
 
 
-def _study(folder: Path, run: Run) -> JsonRow | None:
+def _latest_scaling_study(folder: Path, run: Run) -> JsonRow | None:
     """Find the newest study of the same experiment, in the folder of the runs."""
     around = folder.resolve().parent
     files = [around / "scale.json", *around.glob("*/scale.json")]
     found = [(file.stat().st_mtime, file) for file in files if file.is_file()]
-    read = ((file, read_object(file)) for _, file in sorted(found, reverse=True))
+    read = ((file, read_json_object(file)) for _, file in sorted(found, reverse=True))
     of_ours = (
         (f, row) for f, row in read if row and row.get("experiment") == run.experiment
     )
@@ -133,7 +140,7 @@ def _study(folder: Path, run: Run) -> JsonRow | None:
     return newest and newest[1] | {"folder": newest[0].parent.name}
 
 
-def _run(folder: Path, lock: JsonRow, found: JsonRow) -> Run:
+def _make_run(folder: Path, lock: JsonRow, found: JsonRow) -> Run:
     known = {f.name for f in fields(Run)}
     named = {
         "name": folder.resolve().name,
@@ -143,14 +150,14 @@ def _run(folder: Path, lock: JsonRow, found: JsonRow) -> Run:
     return Run(**named | {k: v for k, v in found.items() if k in known})
 
 
-def _plan(*trees: JsonRow | None) -> Plan | None:
+def _read_plan(*trees: JsonRow | None) -> Plan | None:
     for tree in filter(None, trees):
         with suppress(BadInput, TypeError):
             return Plan.from_json(json.dumps(tree))
     return None
 
 
-def _estimate(
+def _estimate_summary(
     train: Sequence[JsonRow],
     tests: Sequence[JsonRow],
     spans: Sequence[JsonRow],
@@ -167,7 +174,10 @@ def _estimate(
         middle = median(times)
         batch = values.get("data.batch", {}).get("value") or 0
         found |= {"step_s": middle, "samples_per_s": batch / middle}
-        found |= {"step_s_p5": _at(times, 0.05), "step_s_p95": _at(times, 0.95)}
+        found |= {
+            "step_s_p5": _percentile(times, 0.05),
+            "step_s_p95": _percentile(times, 0.95),
+        }
     if tests:
         last = tests[-1]
         found |= {key: last.get(key) for key in ("accuracy", "loss")}
@@ -176,16 +186,16 @@ def _estimate(
     return found
 
 
-def _at(ordered: Sequence[float], share: float) -> float:
+def _percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[round(share * (len(ordered) - 1))]
 
 
-def _newest(rows: list[JsonRow]) -> tuple[JsonRow, ...]:
+def _latest_by_step(rows: list[JsonRow]) -> tuple[JsonRow, ...]:
     by_step = {row["step"]: row for row in rows}
     return tuple(by_step[step] for step in sorted(by_step))
 
 
-def _resumes(steps: list[JsonRow]) -> tuple[JsonRow, ...]:
+def _find_resumes(steps: list[JsonRow]) -> tuple[JsonRow, ...]:
     """Find where step numbers start again: what follows was done a second time."""
     return tuple(
         {
@@ -198,7 +208,7 @@ def _resumes(steps: list[JsonRow]) -> tuple[JsonRow, ...]:
     )
 
 
-def _values(lock: JsonRow) -> Mapping[str, Mapping[str, Any]]:
+def _config_values(lock: JsonRow) -> Mapping[str, Mapping[str, Any]]:
     """Bring the values of a lock file to one form: key to `value` and `by`."""
     found = {}
     for key, entry in (lock.get("values") or {}).items():
@@ -208,7 +218,7 @@ def _values(lock: JsonRow) -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-def _command(lock: JsonRow, values: Mapping[str, Mapping[str, Any]]) -> str:
+def _start_command(lock: JsonRow, values: Mapping[str, Mapping[str, Any]]) -> str:
     """Give the command as typed, or one that sets the same values."""
     command = lock.get("command")
     if command:

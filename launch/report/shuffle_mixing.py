@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from jaxdist.core.text.formatting import count, percent
-from jaxdist.launch.report.figure import Figure, figure
+from jaxdist.core.text.formatting import format_count, format_percent
+from jaxdist.launch.report.figure import Figure, make_figure
 from jaxdist.launch.report.line_chart import Curve
 from jaxdist.launch.report.run_record import RunData
 from jaxdist.launch.report.svg import ticks
@@ -20,7 +20,7 @@ class MixingSection:
     how: str
 
 
-def sentence(record: RunData) -> Markup:
+def mixing_caption(record: RunData) -> Markup:
     """Say what was exchanged and what it came to, or that all were drawn from all."""
     found = record.mixed
     if found is None:
@@ -35,16 +35,16 @@ def sentence(record: RunData) -> Markup:
         "first one in epoch {}, {} forecast."
     )
     told = Markup(text).format(
-        count(found["exchanged"]),
-        count(found["slots"]),
-        percent(last["home"]),
-        count(last["epoch"] + 1),
-        percent(last["home_forecast"]),
+        format_count(found["exchanged"]),
+        format_count(found["slots"]),
+        format_percent(last["home"]),
+        format_count(last["epoch"] + 1),
+        format_percent(last["home_forecast"]),
     )
-    return told + _classes(record)
+    return told + _class_distance_text(record)
 
 
-def _classes(record: RunData) -> Markup:
+def _class_distance_text(record: RunData) -> Markup:
     found = record.mixed or {}
     first, last = found["measured"][0], found["measured"][-1]
     if last["distance"] is None:
@@ -54,25 +54,30 @@ def _classes(record: RunData) -> Markup:
     return Markup(text).format(last["distance"], first["distance"], found["floor"])
 
 
-def mixing(record: RunData) -> MixingSection | None:
+def mixing_section(record: RunData) -> MixingSection | None:
     """Return the curves of a run that exchanged samples; None of any other."""
     found = record.mixed
     if found is None or len(found["measured"]) < 2:
         return None
-    drawn = [_curves(found, "home", "Samples at home", "share of samples, %", 100.0)]
+    drawn = [
+        _forecast_figure(found, "home", "Samples at home", "share of samples, %", 100.0)
+    ]
     if found["measured"][-1]["distance"] is not None:
         unit = "distance of a partition's classes, 0 is best"
-        drawn.append(_curves(found, "distance", "Class distance", unit, 1.0))
+        drawn.append(_forecast_figure(found, "distance", "Class distance", unit, 1.0))
     how = (
         "Both follow from the order of the samples alone, which is a function of the "
-        f"seed; {count(found['partitions'])} partitions. Distance: half the sum of "
+        f"seed; {format_count(found['partitions'])} partitions. Distance: half the "
+        "sum of "
         "differences between the parts of each class in a partition and overall, the "
         "mean over partitions."
     )
     return MixingSection(figures=drawn, how=how)
 
 
-def _curves(found: JsonRow, key: str, name: str, unit: str, scale: float) -> Figure:
+def _forecast_figure(
+    found: JsonRow, key: str, name: str, unit: str, scale: float
+) -> Figure:
     rows = found["measured"]
     said, seen = (
         [(float(row["epoch"]), scale * row[k]) for row in rows]
@@ -91,4 +96,6 @@ def _curves(found: JsonRow, key: str, name: str, unit: str, scale: float) -> Fig
     across = [tick for tick in ticks(0.0, right) if tick <= right and tick % 1 == 0]
     up = ticks(0.0, max(y for _, y in (*said, *seen)))
     below = "epochs before"
-    return figure(name, unit, curves, right=right, across=across, up=up, below=below)
+    return make_figure(
+        name, unit, curves, right=right, across=across, up=up, below=below
+    )

@@ -30,16 +30,16 @@ def join(parts: Sequence[Markup | str]) -> Markup:
     return Markup("").join(parts)
 
 
-def percent(share: float) -> str:
+def percent_length(share: float) -> str:
     """Write a share of one as a length.
 
-    >>> percent(0.125)
+    >>> percent_length(0.125)
     '12.5%'
     """
     return f"{round(100 * share, 3):g}%"
 
 
-def picture(title: str, *inside: Markup, height: int, desc: str = "") -> Markup:
+def labelled_svg(title: str, *inside: Markup, height: int, desc: str = "") -> Markup:
     """Write a drawing that says in words what it shows."""
     told = (tag("title", title), *((tag("desc", desc),) if desc else ()))
     return tag(
@@ -72,6 +72,6 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     return [round(n * step, 12) for n in range(first, last + 1)]
 
 
-def tick_text(value: float) -> str:
+def format_tick(value: float) -> str:
     """Write a bare tick number."""
     return f"{value:,.0f}" if value == round(value) else f"{value:g}"

@@ -7,14 +7,14 @@ from typing import Final
 from markupsafe import Markup
 
 from jaxdist.core.run_record import PHASES, Run
-from jaxdist.core.text.formatting import duration, percent
-from jaxdist.core.text.theme import FILL_OF_PHASE
-from jaxdist.launch.report.bar_chart import BarSegment, bar_axis, bar_row, stack
+from jaxdist.core.text.formatting import format_duration, format_percent
+from jaxdist.core.text.theme import PHASE_FILLS
+from jaxdist.launch.report.bar_chart import BarSegment, bar_axis, bar_row, stacked_bar
 from jaxdist.launch.report.svg import ticks
 from jaxdist.launch.terminal.run_summary import phases_by_size
 
-TIMES: Final = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
-SIZES: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+TIME_UNITS: Final = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
+BYTE_UNITS: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class BarChart:
     unit: str
 
 
-def wall_time(run: Run) -> Markup | None:
+def wall_time_bar(run: Run) -> Markup | None:
     """Draw the wall time as one bar, in the order of the phases."""
     phases = [(n, run.phases_s[n]) for n in PHASES if run.phases_s.get(n, 0.0) > 0]
     if not phases:
@@ -43,31 +43,32 @@ def wall_time(run: Run) -> Markup | None:
     whole = sum(seconds for _, seconds in phases)
     parts = [
         BarSegment(
-            fill=FILL_OF_PHASE[name],
+            fill=PHASE_FILLS[name],
             size=seconds,
-            title=f"{name} {duration(seconds)}, {percent(seconds / whole)}",
+            title=f"{name} {format_duration(seconds)}, "
+            f"{format_percent(seconds / whole)}",
             label=name,
         )
         for name, seconds in phases
     ]
-    return stack(f"Wall time: {'; '.join(part.title for part in parts)}", parts)
+    return stacked_bar(f"Wall time: {'; '.join(part.title for part in parts)}", parts)
 
 
-def time_by_phase(run: Run) -> BarChart | None:
+def phase_chart(run: Run) -> BarChart | None:
     """Draw a bar for each phase."""
     marks = [
         BarSegment(
-            fill=FILL_OF_PHASE.get(name, "wait"),
+            fill=PHASE_FILLS.get(name, "wait"),
             size=seconds,
             title=name,
-            label=duration(seconds),
+            label=format_duration(seconds),
         )
         for name, seconds in phases_by_size(run)
     ]
-    return bars_of(marks, TIMES, "wall time")
+    return make_bar_chart(marks, TIME_UNITS, "wall time")
 
 
-def bars_of(
+def make_bar_chart(
     marks: Sequence[BarSegment],
     units: Sequence[tuple[float, str]],
     quantity: str,
@@ -91,13 +92,13 @@ def bars_of(
         BarRow(
             name=mark.title,
             svg=bar_row(mark, scale, axis),
-            share=_share(mark.size / whole),
+            share=_format_share(mark.size / whole),
         )
         for mark in marks
     ]
     return BarChart(rows=rows, axis=bar_axis(axis), unit=f"{quantity}, {unit}")
 
 
-def _share(share: float) -> str:
+def _format_share(share: float) -> str:
     """Write a share; one below the last digit is not shown as zero."""
-    return percent(share) if share >= 0.0005 else "< 0.1 %"
+    return format_percent(share) if share >= 0.0005 else "< 0.1 %"

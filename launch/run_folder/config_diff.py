@@ -6,13 +6,13 @@ from typing import Any, Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.config.overrides import typed
-from jaxdist.launch.config.tree import values
-from jaxdist.launch.config.value_text import write_value
+from jaxdist.launch.config.overrides import format_override
+from jaxdist.launch.config.tree import flatten_config
+from jaxdist.launch.config.value_text import format_value
 from jaxdist.launch.run_folder.lockfile import ConfigLock, SampleFingerprints
-from jaxdist.pipeline.plan_schedule import updates
+from jaxdist.pipeline.plan_schedule import updates_per_step
 
-FIXED: Final = (
+RESUME_FIXED_KEYS: Final = (
     "name",
     "seed",
     "precision",
@@ -38,12 +38,12 @@ class ConfigChange:
     @property
     def text(self) -> str:
         """The change in words: `epochs 30, now 40`."""
-        return f"{self.key} {write_value(self.old)}, now {write_value(self.new)}"
+        return f"{self.key} {format_value(self.old)}, now {format_value(self.new)}"
 
 
 def changed_keys(old: Experiment, new: Experiment) -> tuple[ConfigChange, ...]:
     """Return the keys whose values differ, in the order of the tree."""
-    return _differences(values(old), values(new))
+    return _differences(flatten_config(old), flatten_config(new))
 
 
 def changed_packages(old: ConfigLock, new: ConfigLock) -> tuple[ConfigChange, ...]:
@@ -59,7 +59,7 @@ def check_resume(old: Experiment, new: Experiment) -> tuple[ConfigChange, ...]:
             weights that would move more often, or less, in a step.
     """
     changes = changed_keys(old, new)
-    _check_updates(old, new)
+    _check_updates_per_step(old, new)
     barred = [change for change in changes if _is_fixed(change.key)]
     if not barred:
         return changes
@@ -69,13 +69,13 @@ def check_resume(old: Experiment, new: Experiment) -> tuple[ConfigChange, ...]:
         "how its devices sum",
         values="; ".join(change.text for change in barred),
         remedy=[
-            " ".join(typed(change.key, change.old) for change in barred),
-            f"or start another run: {typed('run.name', f'{new.run.name}-2')}",
+            " ".join(format_override(change.key, change.old) for change in barred),
+            f"or start another run: {format_override('run.name', f'{new.run.name}-2')}",
         ],
     )
 
 
-def check_samples(old: SampleFingerprints, new: SampleFingerprints) -> None:
+def check_same_samples(old: SampleFingerprints, new: SampleFingerprints) -> None:
     """Refuse to go on with other samples than a run was started with.
 
     Args:
@@ -98,9 +98,11 @@ def check_samples(old: SampleFingerprints, new: SampleFingerprints) -> None:
         )
 
 
-def _check_updates(old: Experiment, new: Experiment) -> None:
+def _check_updates_per_step(old: Experiment, new: Experiment) -> None:
     """Refuse another number of updates a step: the optimizer's state counts them."""
-    was, now = (updates(each.plan, each.optim.accumulate) for each in (old, new))
+    was, now = (
+        updates_per_step(each.plan, each.optim.accumulate) for each in (old, new)
+    )
     if was != now:
         raise BadInput(
             "the run was started with another number of updates a step",
@@ -112,13 +114,16 @@ def _check_updates(old: Experiment, new: Experiment) -> None:
             remedy=(
                 f"plan.pipe.schedule={old.plan.pipe.schedule} "
                 f"optim.accumulate={old.optim.accumulate}",
-                f"or start another run: {typed('run.name', f'{new.run.name}-2')}",
+                "or start another run: "
+                f"{format_override('run.name', f'{new.run.name}-2')}",
             ),
         )
 
 
 def _is_fixed(key: str) -> bool:
-    return any(key == fixed or key.startswith(fixed) for fixed in FIXED if fixed)
+    return any(
+        key == fixed or key.startswith(fixed) for fixed in RESUME_FIXED_KEYS if fixed
+    )
 
 
 def _differences(

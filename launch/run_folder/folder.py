@@ -114,7 +114,7 @@ class RunFolder:
         return self.lock.is_file()
 
 
-def folder_of(config: "Experiment") -> RunFolder:
+def run_folder(config: "Experiment") -> RunFolder:
     """Return the folder that a configuration's run has."""
     return RunFolder(Path(config.run.dir) / (config.run.name or config.name))
 
@@ -160,16 +160,16 @@ def check_writable(path: Path, *, key: str = "run.dir") -> None:
         BadInput: it cannot; names the folder that stands in the way.
     """
     if not is_writable(path):
-        raise unwritable(path, nearest_existing(path), key)
+        raise not_writable_error(path, nearest_existing_folder(path), key)
 
 
 def is_writable(path: Path) -> bool:
     """Tell whether a folder can be written, or made where it is not there yet."""
-    place = nearest_existing(path)
+    place = nearest_existing_folder(path)
     return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
 
 
-def unwritable(path: Path, place: Path, key: str = "run.dir") -> BadInput:
+def not_writable_error(path: Path, place: Path, key: str = "run.dir") -> BadInput:
     """Say that a folder cannot be written, and what stands in the way."""
     return BadInput(
         f"{path} cannot be written",
@@ -179,13 +179,13 @@ def unwritable(path: Path, place: Path, key: str = "run.dir") -> BadInput:
     )
 
 
-def nearest_existing(path: Path) -> Path:
+def nearest_existing_folder(path: Path) -> Path:
     """Return the path, or the nearest folder above it that exists."""
     path = path.absolute()
     return next(place for place in (path, *path.parents) if place.exists())
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old text or the new one, never a part."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8")

@@ -11,13 +11,13 @@ from jaxdist.core.errors import BadInput
 from jaxdist.launch.run_folder.folder import (
     RunFolder,
     check_writable,
-    nearest_existing,
-    unwritable,
+    nearest_existing_folder,
+    not_writable_error,
 )
 
 
 @contextmanager
-def claimed(folder: RunFolder) -> Iterator[RunFolder]:
+def folder_lock(folder: RunFolder) -> Iterator[RunFolder]:
     """Make a run folder and hold it for this process.
 
     The operating system holds the lock, so it ends with the process, however that
@@ -30,9 +30,9 @@ def claimed(folder: RunFolder) -> Iterator[RunFolder]:
     check_writable(folder.path)
     file = _open(folder)
     try:
-        _lock(file, folder)
+        _acquire(file, folder)
         os.ftruncate(file, 0)
-        os.pwrite(file, _signature(), 0)
+        os.pwrite(file, _lock_owner(), 0)
         try:
             yield folder
         finally:
@@ -42,19 +42,19 @@ def claimed(folder: RunFolder) -> Iterator[RunFolder]:
 
 
 def _open(folder: RunFolder) -> int:
-    place = nearest_existing(folder.path)
+    place = nearest_existing_folder(folder.path)
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
         return os.open(folder.claim, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as refused:
-        raise unwritable(folder.path, place) from refused
+        raise not_writable_error(folder.path, place) from refused
 
 
-def _signature() -> bytes:
+def _lock_owner() -> bytes:
     return json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode()
 
 
-def _lock(file: int, folder: RunFolder) -> None:
+def _acquire(file: int, folder: RunFolder) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as busy:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from jaxdist.core.text.formatting import duration, percent
+from jaxdist.core.text.formatting import format_duration, format_percent
 
 SpanRow = Mapping[str, Any]
 
@@ -39,7 +39,8 @@ class Goodput:
         ordered = sorted(self.parts_s.items(), key=lambda part: -part[1])
         parts = ", ".join(f"{name} {s:,.1f} s" for name, s in ordered if s >= 0.05)
         return (
-            f"goodput   {percent(self.share)} of {duration(self.wall_s)} in "
+            f"goodput   {format_percent(self.share)} of "
+            f"{format_duration(self.wall_s)} in "
             f"{self.sittings} sittings: {parts}"
         )
 
@@ -60,58 +61,58 @@ class RunAttempt:
     """Of its steps, those that a later sitting made again."""
 
 
-def goodput(spans: Sequence[SpanRow]) -> Goodput:
+def compute_goodput(spans: Sequence[SpanRow]) -> Goodput:
     """Add up the phases of a run.
 
     Args:
         spans: rows of `spans.jsonl`, in their order.
     """
-    sittings = _ended(spans)
+    sittings = _completed_spans(spans)
     if not sittings:
         return Goodput(sittings=0, wall_s=0.0)
-    last = _made_last(sittings)
+    last = _last_attempt_by_step(sittings)
     parts: dict[str, float] = defaultdict(float)
     for number, one in enumerate(sittings):
         for row in one:
             again = row["name"] == "compute" and last[row["step"]] > number
             parts["lost" if again else row["name"]] += row["seconds"]
     for before, after in pairwise(sittings):
-        parts["restart"] += max(0.0, after[0]["start"] - _end(before))
-    wall = _end(sittings[-1]) - sittings[0][0]["start"]
+        parts["restart"] += max(0.0, after[0]["start"] - _end_time(before))
+    wall = _end_time(sittings[-1]) - sittings[0][0]["start"]
     return Goodput(sittings=len(sittings), wall_s=wall, parts_s=dict(parts))
 
 
-def sittings(spans: Sequence[SpanRow]) -> tuple[RunAttempt, ...]:
+def list_attempts(spans: Sequence[SpanRow]) -> tuple[RunAttempt, ...]:
     """Return the sittings of a run, in their order.
 
     Args:
         spans: rows of `spans.jsonl`, in their order.
     """
-    found = _ended(spans)
-    last = _made_last(found)
-    return tuple(_sitting(one, number, last) for number, one in enumerate(found))
+    found = _completed_spans(spans)
+    last = _last_attempt_by_step(found)
+    return tuple(_attempt(one, number, last) for number, one in enumerate(found))
 
 
-def _sitting(
+def _attempt(
     rows: Sequence[SpanRow], number: int, last: Mapping[int, int]
 ) -> RunAttempt:
     steps = [row["step"] for row in rows if row["name"] == "compute"]
     return RunAttempt(
         start=rows[0]["start"],
-        end=_end(rows),
+        end=_end_time(rows),
         first=min(steps, default=None),
         last=max(steps, default=None),
         lost=sum(last[step] > number for step in steps),
     )
 
 
-def _ended(spans: Sequence[SpanRow]) -> list[list[SpanRow]]:
+def _completed_spans(spans: Sequence[SpanRow]) -> list[list[SpanRow]]:
     """Return the phases that ended, by sitting."""
-    found = ([row for row in one if "seconds" in row] for one in _sittings(spans))
+    found = ([row for row in one if "seconds" in row] for one in _split_attempts(spans))
     return [one for one in found if one]
 
 
-def _made_last(sittings: Sequence[Sequence[SpanRow]]) -> dict[int, int]:
+def _last_attempt_by_step(sittings: Sequence[Sequence[SpanRow]]) -> dict[int, int]:
     """Return the number of the sitting that made a step last, by step."""
     return {
         row["step"]: number
@@ -121,7 +122,7 @@ def _made_last(sittings: Sequence[Sequence[SpanRow]]) -> dict[int, int]:
     }
 
 
-def _sittings(spans: Sequence[SpanRow]) -> Iterator[list[SpanRow]]:
+def _split_attempts(spans: Sequence[SpanRow]) -> Iterator[list[SpanRow]]:
     """Cut the rows where a sitting begins: it compiles before its first step."""
     sitting: list[SpanRow] = []
     for row in spans:
@@ -133,5 +134,5 @@ def _sittings(spans: Sequence[SpanRow]) -> Iterator[list[SpanRow]]:
     yield sitting
 
 
-def _end(sitting: Sequence[SpanRow]) -> float:
+def _end_time(sitting: Sequence[SpanRow]) -> float:
     return max(row["start"] + row["seconds"] for row in sitting)

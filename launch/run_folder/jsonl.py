@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 JsonRow = dict[str, Any]
-_END: Final = 16_384
+_TAIL_BYTES: Final = 16_384
 """Bytes of a file's end in which a last line is looked for."""
 
 
@@ -24,7 +24,7 @@ class JsonLines:
     """Lines left out: cut off by the end of a process."""
 
 
-def read_lines(path: Path) -> JsonLines:
+def read_jsonl(path: Path) -> JsonLines:
     """Read a file of JSON objects, one a line.
 
     Args:
@@ -39,7 +39,7 @@ def read_lines(path: Path) -> JsonLines:
     return JsonLines(rows=rows, unreadable=len(found) - len(rows))
 
 
-def read_object(path: Path) -> JsonRow | None:
+def read_json_object(path: Path) -> JsonRow | None:
     """Read a file that holds one JSON object; None where it is missing or cut off."""
     try:
         return _parse(path.read_text(encoding="utf-8", errors="replace"))
@@ -47,7 +47,7 @@ def read_object(path: Path) -> JsonRow | None:
         return None
 
 
-def last_row(path: Path, kind: str) -> JsonRow | None:
+def read_last_row(path: Path, kind: str) -> JsonRow | None:
     """Return the last whole object of a kind, from the end of a file that may be long.
 
     Args:
@@ -56,7 +56,7 @@ def last_row(path: Path, kind: str) -> JsonRow | None:
     """
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _END))
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
             lines = file.read().decode(errors="replace").split("\n")
     except FileNotFoundError:
         return None

@@ -12,17 +12,22 @@ import jaxdist
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.config.provenance import ResolvedConfig
-from jaxdist.launch.config.tree import kinds, nearest, values, with_values
-from jaxdist.launch.config.value_text import is_sequence
-from jaxdist.launch.run_folder.folder import RunFolder, write_whole
+from jaxdist.launch.config.tree import (
+    flatten_config,
+    key_types,
+    nearest_key,
+    replace_values,
+)
+from jaxdist.launch.config.value_text import is_sequence_type
+from jaxdist.launch.run_folder.folder import RunFolder, write_atomic
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
 
 SampleFingerprints = Mapping[str, str]
 """Parts of a data set, `train` and `test`, each with its count and its fingerprint."""
-_UNKNOWN: Final[SampleFingerprints] = MappingProxyType({})
-PACKAGES: Final = (
+_NO_FINGERPRINTS: Final[SampleFingerprints] = MappingProxyType({})
+TRACKED_PACKAGES: Final = (
     "jax",
     "jaxlib",
     "flax",
@@ -44,14 +49,14 @@ class ConfigLock:
     """The configuration, with the origin of every value."""
     packages: Mapping[str, str]
     """Version of every package that matters."""
-    data: SampleFingerprints = field(default_factory=lambda: _UNKNOWN)
-    """The samples, part by part, as `samples_of` names them; empty: not written."""
+    data: SampleFingerprints = field(default_factory=lambda: _NO_FINGERPRINTS)
+    """The samples by part, as `fingerprint_samples` names them; empty: not written."""
 
 
 def installed_versions() -> dict[str, str]:
     """Return the versions of jaxdist and of the packages that matter to a run."""
     found = {"jaxdist": jaxdist.__version__}
-    for package in PACKAGES:
+    for package in TRACKED_PACKAGES:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -59,7 +64,7 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def samples_of(train: "Source", test: "Source") -> SampleFingerprints:
+def fingerprint_samples(train: "Source", test: "Source") -> SampleFingerprints:
     """Name the samples of a run: another content or order is another name."""
 
     def named(source: "Source") -> str:
@@ -70,21 +75,23 @@ def samples_of(train: "Source", test: "Source") -> SampleFingerprints:
     return {"train": named(train), "test": named(test)}
 
 
-def write_lock(
-    folder: RunFolder, resolved: ResolvedConfig, data: SampleFingerprints = _UNKNOWN
+def write_config_lock(
+    folder: RunFolder,
+    resolved: ResolvedConfig,
+    data: SampleFingerprints = _NO_FINGERPRINTS,
 ) -> None:
     """Write the lock file of a run, with the versions that are installed now."""
-    write_whole(folder.lock, to_json(resolved, installed_versions(), data))
+    write_atomic(folder.lock, lock_to_json(resolved, installed_versions(), data))
 
 
-def read_lock(folder: RunFolder) -> ConfigLock:
+def read_config_lock(folder: RunFolder) -> ConfigLock:
     """Read the configuration of a run back.
 
     Raises:
         BadInput: the file is damaged, or has a key that this version does not know.
     """
     try:
-        return from_json(folder.lock.read_text(encoding="utf-8"))
+        return lock_from_json(folder.lock.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise BadInput(
             f"{folder.lock} is damaged",
@@ -94,17 +101,17 @@ def read_lock(folder: RunFolder) -> ConfigLock:
         ) from error
 
 
-def to_json(
+def lock_to_json(
     resolved: ResolvedConfig,
     packages: Mapping[str, str],
-    data: SampleFingerprints = _UNKNOWN,
+    data: SampleFingerprints = _NO_FINGERPRINTS,
 ) -> str:
-    """Write a lock as text; `from_json` reads the same value back."""
+    """Write a lock as text; `lock_from_json` reads the same value back."""
     tree = {
         "experiment": resolved.source,
         "values": {
             key: {"value": value, "by": resolved.origins[key]}
-            for key, value in values(resolved.config).items()
+            for key, value in flatten_config(resolved.config).items()
         },
         "packages": dict(packages),
         "data": dict(data),
@@ -112,34 +119,35 @@ def to_json(
     return json.dumps(tree, indent=2) + "\n"
 
 
-def from_json(text: str) -> ConfigLock:
-    """Read a lock that `to_json` wrote; keys that are newer than it get their default.
+def lock_from_json(text: str) -> ConfigLock:
+    """Read a lock that `lock_to_json` wrote; keys that are newer than it get their
+    default.
 
     Raises:
         BadInput: a key that this version does not have.
     """
     tree = json.loads(text)
-    known = kinds(Experiment)
+    known = key_types(Experiment)
     for key in tree["values"]:
         if key not in known:
-            raise _no_key(key, tree["packages"].get("jaxdist", "unknown"))
+            raise _unknown_key_error(key, tree["packages"].get("jaxdist", "unknown"))
     found = {
-        key: tuple(row["value"]) if is_sequence(known[key]) else row["value"]
+        key: tuple(row["value"]) if is_sequence_type(known[key]) else row["value"]
         for key, row in tree["values"].items()
     }
     blank = Experiment(name=str(found["name"]))
-    origins: dict[str, Any] = dict.fromkeys(values(blank), "default")
+    origins: dict[str, Any] = dict.fromkeys(flatten_config(blank), "default")
     origins |= {key: row["by"] for key, row in tree["values"].items()}
     resolved = ResolvedConfig(
-        source=tree["experiment"], config=with_values(blank, found), origins=origins
+        source=tree["experiment"], config=replace_values(blank, found), origins=origins
     )
     return ConfigLock(
         resolved=resolved, packages=tree["packages"], data=tree.get("data", {})
     )
 
 
-def _no_key(key: str, version: str) -> BadInput:
-    near = nearest(key, kinds(Experiment))
+def _unknown_key_error(key: str, version: str) -> BadInput:
+    near = nearest_key(key, key_types(Experiment))
     return BadInput(
         f"the lock file has an unknown key {key}",
         rule="this version knows every key of the run",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxdist.core.run_record import PHASES
-from jaxdist.launch.run_folder.jsonl import JsonRow, read_lines
+from jaxdist.launch.run_folder.jsonl import JsonRow, read_jsonl
 
 TraceEvent = dict[str, Any]
 
@@ -26,23 +26,26 @@ def chrome_trace(spans: Iterable[Mapping[str, Any]], name: str = "run") -> Trace
     >>> [(e["ts"], e["dur"]) for e in trace["traceEvents"] if e["ph"] == "X"]
     [(0, 500000)]
     """
-    whole = finished(spans)
+    whole = complete_spans(spans)
     tracks = _tracks(span["name"] for span in whole)
     origin = min((span["start"] for span in whole), default=0.0)
-    events = [_slice(span, origin, tracks) for span in whole]
+    events = [_slice_event(span, origin, tracks) for span in whole]
     events.sort(key=lambda event: event["ts"])
-    return {"traceEvents": _labels(name, tracks) + events, "displayTimeUnit": "ms"}
+    return {
+        "traceEvents": _metadata_events(name, tracks) + events,
+        "displayTimeUnit": "ms",
+    }
 
 
 def write_trace(folder: Path, to: Path) -> Path:
     """Write the trace of a run folder to a file and return its path."""
-    spans = read_lines(folder / "spans.jsonl").rows
+    spans = read_jsonl(folder / "spans.jsonl").rows
     text = json.dumps(chrome_trace(spans, folder.resolve().name))
     to.write_text(text + "\n", encoding="utf-8")
     return to
 
 
-def finished(spans: Iterable[Mapping[str, Any]]) -> list[JsonRow]:
+def complete_spans(spans: Iterable[Mapping[str, Any]]) -> list[JsonRow]:
     """Give every span an end: an announced one without an end lasts to the last moment.
 
     Returns:
@@ -50,18 +53,18 @@ def finished(spans: Iterable[Mapping[str, Any]]) -> list[JsonRow]:
         `unfinished` set.
     """
     rows = [dict(s) for s in spans if "name" in s and "start" in s]
-    ended = {_key(row) for row in rows if not row.get("begin")}
+    ended = {_span_key(row) for row in rows if not row.get("begin")}
     last = max((row["start"] + row.get("seconds", 0.0) for row in rows), default=0.0)
     return [
         row | {"seconds": last - row["start"], "unfinished": True}
         if row.get("begin")
         else row | {"seconds": row.get("seconds", 0.0)}
         for row in rows
-        if not (row.get("begin") and _key(row) in ended)
+        if not (row.get("begin") and _span_key(row) in ended)
     ]
 
 
-def _key(row: Mapping[str, Any]) -> tuple[str, float]:
+def _span_key(row: Mapping[str, Any]) -> tuple[str, float]:
     return row["name"], row["start"]
 
 
@@ -71,7 +74,7 @@ def _tracks(names: Iterable[str]) -> Sequence[str]:
     return [n for n in PHASES if n in used] + [n for n in used if n not in PHASES]
 
 
-def _slice(span: JsonRow, origin: float, tracks: Sequence[str]) -> TraceEvent:
+def _slice_event(span: JsonRow, origin: float, tracks: Sequence[str]) -> TraceEvent:
     args = {key: span[key] for key in ("step", "unfinished") if key in span}
     return {
         "ph": "X",
@@ -84,7 +87,7 @@ def _slice(span: JsonRow, origin: float, tracks: Sequence[str]) -> TraceEvent:
     }
 
 
-def _labels(name: str, tracks: Sequence[str]) -> list[TraceEvent]:
+def _metadata_events(name: str, tracks: Sequence[str]) -> list[TraceEvent]:
     """Name the process and its tracks, and keep the tracks in order."""
     process = {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": name}}
     events: list[TraceEvent] = [process]

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from jaxdist.launch.run_folder.folder import RunFolder, find_run
-from jaxdist.launch.run_folder.jsonl import read_object
+from jaxdist.launch.run_folder.jsonl import read_json_object
 
-SILENT_S: Final = 30.0
+STALE_STATUS_S: Final = 30.0
 """Seconds without news after which a run counts as silent."""
-_TAIL: Final = 1 << 16
+_TAIL_BYTES: Final = 1 << 16
 """Bytes from the end of the metrics in which a line of a step is looked for."""
 
 
-GOING: Final = "going"
+RUNNING: Final = "going"
 """State of a run that has not said that it has ended."""
 
 
@@ -88,14 +88,14 @@ class RunStatus:
         return tuple(dict.fromkeys(at.host for at in self.processes.values()))
 
 
-def started(folder: str | Path) -> list[RunFolder]:
+def list_started_runs(folder: str | Path) -> list[RunFolder]:
     """Return the runs in a folder, by name; also those that still compile."""
     paths = sorted(path for path in Path(folder).glob("*") if path.is_dir())
     found = [RunFolder(path) for path in paths]
     return [run for run in found if run.exists or run.status.is_file()]
 
 
-def find_started(name_or_path: str, folder: str | Path) -> RunFolder:
+def find_started_run(name_or_path: str, folder: str | Path) -> RunFolder:
     """Return the run that a name or a path means; also one that still compiles.
 
     Raises:
@@ -107,27 +107,27 @@ def find_started(name_or_path: str, folder: str | Path) -> RunFolder:
     return find_run(name_or_path, folder=folder)
 
 
-def state_of(folder: RunFolder) -> RunStatus:
+def read_run_status(folder: RunFolder) -> RunStatus:
     """Return what becomes of a run, by what its processes have written.
 
     Args:
         folder: of a run that was started.
     """
-    news, last = read_news(folder.status), _last_step(folder.metrics)
+    news, last = read_status_record(folder.status), _last_train_row(folder.metrics)
     found: dict[str, Any] = {
         "name": folder.name,
         "folder": str(folder.path),
         "step": last.get("step", 0),
         "loss": last.get("loss"),
-        "line_s": _age(folder.metrics),
+        "line_s": _file_age_s(folder.metrics),
     }
     if news is None:
-        ended = read_object(folder.summary) or {}
+        ended = read_json_object(folder.summary) or {}
         state, step = ended.get("status", "unknown"), ended.get("steps", 0)
         return RunStatus(**found | {"state": state, "step": max(step, found["step"])})
     return RunStatus(
         **found,
-        state=_state(news, _age(folder.status)),
+        state=_current_state(news, _file_age_s(folder.status)),
         steps=news.steps,
         restarts=news.sitting - 1,
         count=news.count,
@@ -135,16 +135,16 @@ def state_of(folder: RunFolder) -> RunStatus:
     )
 
 
-def _state(news: StatusRecord, age_s: float | None) -> str:
+def _current_state(news: StatusRecord, age_s: float | None) -> str:
     """Tell what has become of a run by its last news."""
-    if news.state != GOING:
+    if news.state != RUNNING:
         return news.state
-    if news.host == socket.gethostname() and not _lives(news.pid, news.began):
+    if news.host == socket.gethostname() and not _is_alive(news.pid, news.began):
         return "dead"
-    return GOING if age_s is not None and age_s < SILENT_S else "silent"
+    return RUNNING if age_s is not None and age_s < STALE_STATUS_S else "silent"
 
 
-def _lives(pid: int, began: float) -> bool:
+def _is_alive(pid: int, began: float) -> bool:
     """Tell whether a process of this machine that was there then is there now."""
     import psutil
 
@@ -156,11 +156,11 @@ def _lives(pid: int, began: float) -> bool:
         return False
 
 
-def _last_step(metrics: Path) -> Mapping[str, Any]:
+def _last_train_row(metrics: Path) -> Mapping[str, Any]:
     """Return the last line of a step that was trained."""
     try:
         with metrics.open("rb") as file:
-            file.seek(max(file.seek(0, 2) - _TAIL, 0))
+            file.seek(max(file.seek(0, 2) - _TAIL_BYTES, 0))
             lines = file.read().splitlines()
     except OSError:
         return {}
@@ -172,7 +172,7 @@ def _last_step(metrics: Path) -> Mapping[str, Any]:
     return {}
 
 
-def _age(path: Path) -> float | None:
+def _file_age_s(path: Path) -> float | None:
     """Return the seconds since a file was written; None where there is none."""
     try:
         return max(time.time() - path.stat().st_mtime, 0.0)
@@ -180,9 +180,9 @@ def _age(path: Path) -> float | None:
         return None
 
 
-def read_news(path: Path) -> StatusRecord | None:
+def read_status_record(path: Path) -> StatusRecord | None:
     """Read the file; None where there is none that this version can read."""
-    found = read_object(path)
+    found = read_json_object(path)
     if found is None:
         return None
     with suppress(TypeError, AttributeError, ValueError):

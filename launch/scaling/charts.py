@@ -7,17 +7,17 @@ from typing import Final
 
 from markupsafe import Markup
 
-from jaxdist.core.text.formatting import duration, percent
-from jaxdist.launch.report.bar_chart import BarSegment, stack
-from jaxdist.launch.report.figure import Figure, figure
-from jaxdist.launch.report.learning_curves import thin
+from jaxdist.core.text.formatting import format_duration, format_percent
+from jaxdist.launch.report.bar_chart import BarSegment, stacked_bar
+from jaxdist.launch.report.figure import Figure, make_figure
+from jaxdist.launch.report.learning_curves import downsample
 from jaxdist.launch.report.line_chart import Curve
 from jaxdist.launch.report.svg import ticks
 from jaxdist.launch.scaling.fit import ScalingFit
 from jaxdist.launch.scaling.results import ScalingResult, SeriesFit
 from jaxdist.launch.scaling.run_metrics import ScalingMeasurement
-from jaxdist.launch.scaling.table import block
-from jaxdist.launch.terminal.run_header import many
+from jaxdist.launch.scaling.table import batch_measurements
+from jaxdist.launch.terminal.run_header import pluralize
 
 _FILLS: Final = {
     "serial": "forward",
@@ -37,7 +37,7 @@ class StepBar:
     """The drawing, of full width."""
 
 
-def figures(result: ScalingResult, asked: int) -> list[Figure]:
+def batch_figures(result: ScalingResult, asked: int) -> list[Figure]:
     """Draw all lines of one batch of the grid; each kind on one vertical axis."""
     lines = [
         (f"{reduce}, {source} input", runs)
@@ -46,25 +46,25 @@ def figures(result: ScalingResult, asked: int) -> list[Figure]:
         if (runs := result.series(reduce, source, asked))
     ]
     real = [line for line in lines if line[1][0].cell.source == "real"]
-    kinds = ((_rates, lines), (_epochs, lines), (_losses, real))
+    kinds = ((_rate_figure, lines), (_epoch_figure, lines), (_loss_figure, real))
     return [
         draw(result, runs, name, asked) for draw, among in kinds for name, runs in among
     ]
 
 
-def bars(one: SeriesFit) -> list[StepBar]:
+def fit_bars(one: SeriesFit) -> list[StepBar]:
     """Draw the parts of each fitted step; nothing where there is no fit."""
     if not isinstance(one.found, ScalingFit):
         return []
     found, drawn = one.found, []
     for point in one.points:
         parts = found.parts(point)
-        named = f"{many(point.processes, 'process')}, {point.each:g} samples each"
+        named = f"{pluralize(point.processes, 'process')}, {point.each:g} samples each"
         segments = [
             BarSegment(
                 fill=_FILLS[name],
                 size=seconds,
-                title=f"{name} {duration(seconds)}",
+                title=f"{name} {format_duration(seconds)}",
                 label=name,
                 half=True,
             )
@@ -72,43 +72,43 @@ def bars(one: SeriesFit) -> list[StepBar]:
             if seconds
         ]
         title = f"{named}: {'; '.join(segment.title for segment in segments)}"
-        drawn.append(StepBar(name=named, svg=stack(title, segments)))
+        drawn.append(StepBar(name=named, svg=stacked_bar(title, segments)))
     return drawn
 
 
-def _rates(
+def _rate_figure(
     result: ScalingResult, runs: Sequence[ScalingMeasurement], name: str, asked: int
 ) -> Figure:
     base, last = runs[0], runs[-1]
     each = base.rate / base.cell.processes
     linear = [(float(p), each * p) for p in result.grid.processes]
     own = [(float(one.cell.processes), one.rate) for one in runs]
-    highest = max(one.rate for one in block(result, asked))
+    highest = max(one.rate for one in batch_measurements(result, asked))
     share = last.rate / last.cell.processes / each
     curves = [
         Curve(stroke="forward", points=linear, label="linear"),
         Curve(
             stroke="backward",
             points=own,
-            label=f"measured, {percent(share, 0)} efficient",
+            label=f"measured, {format_percent(share, 0)} efficient",
         ),
     ]
     up = ticks(0.0, max(highest, linear[-1][1]))
-    return _over_processes(result, f"Samples/s, {name}", "samples/s", curves, up)
+    return _process_figure(result, f"Samples/s, {name}", "samples/s", curves, up)
 
 
-def _epochs(
+def _epoch_figure(
     result: ScalingResult, runs: Sequence[ScalingMeasurement], name: str, asked: int
 ) -> Figure:
     points = [(float(one.cell.processes), one.epoch_s) for one in runs]
     curve = Curve(
         stroke="backward", points=points, label=f"{points[-1][1]:,.1f} at the end"
     )
-    up = ticks(0.0, max(one.epoch_s for one in block(result, asked)))
-    return _over_processes(result, f"Epoch, {name}", "seconds", [curve], up)
+    up = ticks(0.0, max(one.epoch_s for one in batch_measurements(result, asked)))
+    return _process_figure(result, f"Epoch, {name}", "seconds", [curve], up)
 
 
-def _over_processes(
+def _process_figure(
     result: ScalingResult,
     name: str,
     unit: str,
@@ -116,24 +116,26 @@ def _over_processes(
     up: Sequence[float],
 ) -> Figure:
     counts = [float(count) for count in result.grid.processes]
-    return figure(name, unit, curves, across=counts, up=up, below="processes")
+    return make_figure(name, unit, curves, across=counts, up=up, below="processes")
 
 
-def _losses(
+def _loss_figure(
     result: ScalingResult, runs: Sequence[ScalingMeasurement], name: str, asked: int
 ) -> Figure:
     ends = [runs[0]] if len(runs) == 1 else [runs[0], runs[-1]]
     curves = [
         Curve(
             stroke=stroke,
-            points=thin(one.curve, fmean),
-            label=f"{many(one.cell.processes, 'process')}, {one.losses[-1]:.3f}",
+            points=downsample(one.curve, fmean),
+            label=f"{pluralize(one.cell.processes, 'process')}, {one.losses[-1]:.3f}",
         )
         for stroke, one in zip(("forward", "backward"), ends)
     ]
     right = max(point[0] for curve in curves for point in curve.points)
-    highest = max(loss for one in block(result, asked) for loss in one.losses)
-    return figure(
+    highest = max(
+        loss for one in batch_measurements(result, asked) for loss in one.losses
+    )
+    return make_figure(
         f"Loss, {name}",
         "loss, nats",
         curves,

@@ -21,8 +21,10 @@ from typing import Final
 import numpy as np
 from scipy.optimize import nnls
 
-EQUATION: Final = "t = serial + parallel x samples a core + communication x bytes sent"
-UNKNOWNS: Final = 3
+FIT_EQUATION: Final = (
+    "t = serial + parallel x samples a core + communication x bytes sent"
+)
+FIT_UNKNOWNS: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +68,7 @@ class ScalingFit:
     @property
     def spare(self) -> int:
         """Points beyond the unknowns: without any the residual checks nothing."""
-        return self.points - UNKNOWNS
+        return self.points - FIT_UNKNOWNS
 
     def parts(self, point: ScalingPoint) -> dict[str, float]:
         """Return the seconds of each part at a point."""
@@ -99,15 +101,15 @@ def fit(points: Sequence[ScalingPoint]) -> ScalingFit | ScalingFitFailure:
     Args:
         points: at least three, of which no part is a mixture of the others.
     """
-    if len(points) < UNKNOWNS:
+    if len(points) < FIT_UNKNOWNS:
         return ScalingFitFailure(
-            why=f"{len(points)} points for {UNKNOWNS} unknowns",
+            why=f"{len(points)} points for {FIT_UNKNOWNS} unknowns",
             remedy="more --processes, or a second --batch",
         )
     # Samples and bytes are of other sizes than one: each column is scaled to one.
     columns = np.array([(1.0, point.work, point.sent) for point in points])
     scale = np.abs(columns).max(axis=0)
-    if not scale.all() or np.linalg.matrix_rank(columns / scale, 1e-6) < UNKNOWNS:
+    if not scale.all() or np.linalg.matrix_rank(columns / scale, 1e-6) < FIT_UNKNOWNS:
         return ScalingFitFailure(
             why="the parts change alike from point to point",
             remedy="a second --batch tells them apart",

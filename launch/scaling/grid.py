@@ -7,17 +7,17 @@ from typing import Final, Literal, cast, get_args
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.reduction import AlgorithmName
-from jaxdist.launch.config.tree import values
-from jaxdist.launch.config.validation import near_multiples, smaller_divisors
-from jaxdist.launch.config.value_text import write_value
-from jaxdist.launch.launchers.local import MOST
-from jaxdist.launch.launchers.program import check_number
+from jaxdist.launch.config.tree import flatten_config
+from jaxdist.launch.config.validation import nearest_multiples, smaller_divisors
+from jaxdist.launch.config.value_text import format_value
+from jaxdist.launch.launchers.local import MAX_LOCAL_PROCESSES
+from jaxdist.launch.launchers.program import check_option_range
 
 ScalingMode = Literal["strong", "weak"]
 """strong: the global batch stays, a process has ever less to do; weak: the batch of a
 process stays, a step has ever more samples."""
 InputSource = Literal["real", "synthetic"]
-ALONE: Final = "none"
+NO_REDUCE: Final = "none"
 """The way of a run on one process: there is nothing to sum."""
 
 
@@ -48,7 +48,7 @@ class ScalingRun:
     asked: int
     """The batch as the grid has it."""
     reduce: str
-    """How gradients are summed; `ALONE` where nobody is there to sum with."""
+    """How gradients are summed; `NO_REDUCE` where nobody is there to sum with."""
     source: InputSource
     """Where samples come from."""
 
@@ -61,11 +61,11 @@ class ScalingRun:
     def title(self) -> str:
         """The same in words."""
         many = f"{self.processes} process{'es' * (self.processes > 1)}"
-        way = "" if self.reduce == ALONE else f", {self.reduce}"
+        way = "" if self.reduce == NO_REDUCE else f", {self.reduce}"
         return f"{many}, batch {self.batch}{way}, {self.source} input"
 
 
-def grid_of(
+def parse_grid(
     *,
     processes: str,
     batches: str,
@@ -88,11 +88,14 @@ def grid_of(
         BadInput: what no run could take.
     """
     grid = ScalingGrid(
-        processes=tuple(sorted(_numbers("--processes", processes, MOST))),
-        batches=_numbers("--batch", batches, 2**31 - 1),
-        reduces=_names("--reduce", reduces, get_args(AlgorithmName)),
+        processes=tuple(
+            sorted(_parse_numbers("--processes", processes, MAX_LOCAL_PROCESSES))
+        ),
+        batches=_parse_numbers("--batch", batches, 2**31 - 1),
+        reduces=_parse_names("--reduce", reduces, get_args(AlgorithmName)),
         sources=cast(
-            tuple[InputSource, ...], _names("--input", sources, get_args(InputSource))
+            tuple[InputSource, ...],
+            _parse_names("--input", sources, get_args(InputSource)),
         ),
         scaling=scaling,
     )
@@ -102,13 +105,13 @@ def grid_of(
     return grid
 
 
-def cells(grid: ScalingGrid) -> tuple[ScalingRun, ...]:
+def scaling_runs(grid: ScalingGrid) -> tuple[ScalingRun, ...]:
     """Return the runs of a grid, each once, those on fewer processes first.
 
     On one process all ways to sum are the same run.
 
     >>> sizes = {"processes": (1, 2), "batches": (64,)}
-    >>> found = cells(ScalingGrid(**sizes, reduces=("ring", "int8")))
+    >>> found = scaling_runs(ScalingGrid(**sizes, reduces=("ring", "int8")))
     >>> [cell.name for cell in found]
     ['p1-b64-none-real', 'p2-b64-ring-real', 'p2-b64-int8-real']
     """
@@ -117,7 +120,7 @@ def cells(grid: ScalingGrid) -> tuple[ScalingRun, ...]:
             processes=count,
             batch=batch if grid.scaling == "strong" else batch * count,
             asked=batch,
-            reduce=way if count > 1 else ALONE,
+            reduce=way if count > 1 else NO_REDUCE,
             source=source,
         )
         for source in grid.sources
@@ -128,7 +131,7 @@ def cells(grid: ScalingGrid) -> tuple[ScalingRun, ...]:
     return tuple(dict.fromkeys(made))
 
 
-def plan_words(plan: Plan, cell: ScalingRun) -> tuple[str, ...]:
+def plan_overrides(plan: Plan, cell: ScalingRun) -> tuple[str, ...]:
     """Return the overrides that put a plan on a cell's processes, along `data` alone.
 
     Args:
@@ -136,21 +139,24 @@ def plan_words(plan: Plan, cell: ScalingRun) -> tuple[str, ...]:
         cell: the run.
 
     >>> cell = ScalingRun(processes=2, batch=64, asked=64, reduce="ring", source="real")
-    >>> plan_words(Plan(mesh=MeshShape(data=4, spatial_h=2)), cell)
+    >>> plan_overrides(Plan(mesh=MeshShape(data=4, spatial_h=2)), cell)
     ('plan.mesh.data=2', 'plan.mesh.spatial_h=1', 'plan.reduce.via=ring')
     """
-    way = "exact" if cell.reduce == ALONE else cell.reduce
+    way = "exact" if cell.reduce == NO_REDUCE else cell.reduce
     placed = plan.on(MeshShape(data=cell.processes))
-    then, now = values(replace(placed, reduce=plan.reduce.by(way))), values(plan)
+    then, now = (
+        flatten_config(replace(placed, reduce=plan.reduce.by(way))),
+        flatten_config(plan),
+    )
     return tuple(
-        f"plan.{key}={write_value(value)}"
+        f"plan.{key}={format_value(value)}"
         for key, value in then.items()
         # Said even where it is the experiment's own: what is typed never shrinks.
         if value != now[key] or key == "mesh.data"
     )
 
 
-def _numbers(option: str, text: str, most: int) -> tuple[int, ...]:
+def _parse_numbers(option: str, text: str, most: int) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     wrong = next((word for word in words if not word.lstrip("-").isdigit()), None)
     if wrong is not None or not words:
@@ -161,11 +167,11 @@ def _numbers(option: str, text: str, most: int) -> tuple[int, ...]:
             remedy=f"{option} 1,2,4" if option == "--processes" else f"{option} 64,128",
         )
     for word in words:
-        check_number(option, int(word), most)
+        check_option_range(option, int(word), most)
     return tuple(dict.fromkeys(int(word) for word in words))
 
 
-def _names(option: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
+def _parse_names(option: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
     names = [word.strip() for word in text.split(",") if word.strip()]
     wrong = next((name for name in names if name not in known), None)
     if wrong is not None or not names:
@@ -183,9 +189,9 @@ def _check_divides(grid: ScalingGrid, batch: int, count: int, accumulate: int) -
     parts = accumulate * (count if grid.scaling == "strong" else 1)
     if batch % parts == 0:
         return
-    sizes = " or ".join(f"--batch {size}" for size in near_multiples(batch, parts))
+    sizes = " or ".join(f"--batch {size}" for size in nearest_multiples(batch, parts))
     fewer = smaller_divisors(batch // accumulate, count) if count > 1 else ()
-    other = f", or {_listed(fewer)} processes" if batch % accumulate == 0 else ""
+    other = f", or {_join_numbers(fewer)} processes" if batch % accumulate == 0 else ""
     raise BadInput(
         f"{count} processes do not share a batch of {batch}",
         rule="a batch is a multiple of the processes"
@@ -196,5 +202,5 @@ def _check_divides(grid: ScalingGrid, batch: int, count: int, accumulate: int) -
     )
 
 
-def _listed(numbers: Iterable[int]) -> str:
+def _join_numbers(numbers: Iterable[int]) -> str:
     return " or ".join(map(str, numbers))

@@ -4,60 +4,78 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jaxdist.core.text.formatting import size
-from jaxdist.launch.report.html_document import fill, part
-from jaxdist.launch.run_folder.folder import write_whole
+from jaxdist.core.text.formatting import format_size
+from jaxdist.launch.report.html_document import read_resource, render_template
+from jaxdist.launch.run_folder.folder import write_atomic
 from jaxdist.launch.scaling import findings
-from jaxdist.launch.scaling.charts import bars, figures
-from jaxdist.launch.scaling.fit import EQUATION
-from jaxdist.launch.scaling.json_view import tree
+from jaxdist.launch.scaling.charts import batch_figures, fit_bars
+from jaxdist.launch.scaling.fit import FIT_EQUATION
+from jaxdist.launch.scaling.json_view import scaling_tree
 from jaxdist.launch.scaling.results import ScalingResult
-from jaxdist.launch.scaling.table import HEADS, block, of_whom, row
+from jaxdist.launch.scaling.table import (
+    COLUMNS,
+    batch_measurements,
+    batch_scope,
+    table_row,
+)
 
 
 def write_page(result: ScalingResult, folder: Path) -> Path:
     """Write `scale.html` and `scale.json` into a study's folder; return the page."""
     page = folder / "scale.html"
-    write_whole(page, render(result))
-    write_whole(folder / "scale.json", json.dumps(tree(result), indent=2) + "\n")
+    write_atomic(page, render_page(result))
+    write_atomic(
+        folder / "scale.json", json.dumps(scaling_tree(result), indent=2) + "\n"
+    )
     return page
 
 
-def render(result: ScalingResult) -> str:
+def render_page(result: ScalingResult) -> str:
     """Write the page of a study as one HTML document that asks for nothing."""
-    return fill(part("scale.html.j2", __package__), _shown(result))
+    return render_template(
+        read_resource("scale.html.j2", __package__), _template_values(result)
+    )
 
 
-def _shown(result: ScalingResult) -> dict[str, Any]:
+def _template_values(result: ScalingResult) -> dict[str, Any]:
     return {
         "result": result,
         "headline": findings.headline(result),
         "facts": _facts(result),
-        "heads": ("input", "batch", *HEADS, "sent"),
+        "heads": ("input", "batch", *COLUMNS, "sent"),
         "rows": [
-            (one.cell.source, str(one.cell.batch), *row(result, one), size(one.sent))
+            (
+                one.cell.source,
+                str(one.cell.batch),
+                *table_row(result, one),
+                format_size(one.sent),
+            )
             for one in result.readings
         ],
         "words": ("reduce", "input"),
-        "measured": findings.steps_measured(result) if result.readings else "",
+        "measured": findings.measurement_sentence(result) if result.readings else "",
         "blocks": [
-            (f"Batch {asked} {of_whom(result)}", figures(result, asked))
+            (f"Batch {asked} {batch_scope(result)}", batch_figures(result, asked))
             for asked in result.grid.batches
-            if block(result, asked)
+            if batch_measurements(result, asked)
         ],
-        "equation": EQUATION,
+        "equation": FIT_EQUATION,
         "fits": [
-            (f"{one.reduce}, {one.source} input", findings.fitted(one), bars(one))
+            (
+                f"{one.reduce}, {one.source} input",
+                findings.fit_sentence(one),
+                fit_bars(one),
+            )
             for one in result.fits
         ],
-        "drifts": [findings.drift(one) for one in result.drifts],
-        "costs": findings.input_costs(result),
+        "drifts": [findings.divergence_sentence(one) for one in result.drifts],
+        "costs": findings.input_cost_sentences(result),
     }
 
 
 def _facts(result: ScalingResult) -> dict[str, str]:
     """Name what was trained, and where."""
-    shared = findings.shared_cores(result)
+    shared = findings.shared_cores_sentence(result)
     place = result.place.title
     facts = {
         "Place": f"{place}; {shared}" if shared else place,

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from jaxdist.launch.scaling.fit import EQUATION, ScalingFit
+from jaxdist.launch.scaling.fit import FIT_EQUATION, ScalingFit
 from jaxdist.launch.scaling.results import LossDivergence, ScalingResult, SeriesFit
 from jaxdist.launch.scaling.run_metrics import ScalingMeasurement
 
 
-def tree(result: ScalingResult) -> dict[str, Any]:
+def scaling_tree(result: ScalingResult) -> dict[str, Any]:
     """Return a result as plain values: seconds, bytes, shares of one."""
     return {
         "experiment": result.experiment,
@@ -18,18 +18,18 @@ def tree(result: ScalingResult) -> dict[str, Any]:
             "cores": result.place.cores,
             "threads_a_process": 1,
         },
-        "runs": [_run(result, reading) for reading in result.readings],
+        "runs": [_run_tree(result, reading) for reading in result.readings],
         "failed": [
             {"run": one.cell.name, "why": one.why, "log": one.log}
             for one in result.lost
         ],
-        "equation": EQUATION,
-        "fits": [_fit(one) for one in result.fits],
-        "losses": [_drift(one) for one in result.drifts],
+        "equation": FIT_EQUATION,
+        "fits": [_fit_tree(one) for one in result.fits],
+        "losses": [_divergence_tree(one) for one in result.drifts],
     }
 
 
-def _run(result: ScalingResult, reading: ScalingMeasurement) -> dict[str, Any]:
+def _run_tree(result: ScalingResult, reading: ScalingMeasurement) -> dict[str, Any]:
     cell, (low, high) = reading.cell, reading.rates
     return {
         "run": cell.name,
@@ -50,7 +50,7 @@ def _run(result: ScalingResult, reading: ScalingMeasurement) -> dict[str, Any]:
     }
 
 
-def _fit(one: SeriesFit) -> dict[str, Any]:
+def _fit_tree(one: SeriesFit) -> dict[str, Any]:
     named = {"reduce": one.reduce, "input": one.source, "points": len(one.points)}
     if not isinstance(one.found, ScalingFit):
         return {**named, "fitted": False, "why": one.found.why}
@@ -75,7 +75,7 @@ def _fit(one: SeriesFit) -> dict[str, Any]:
     }
 
 
-def _drift(one: LossDivergence) -> dict[str, Any]:
+def _divergence_tree(one: LossDivergence) -> dict[str, Any]:
     return {
         "run": one.cell.name,
         "against": one.against.name,

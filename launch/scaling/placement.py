@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.devices.platform import own_cores
-from jaxdist.launch.distributed.environment import ONE_THREAD
+from jaxdist.launch.devices.platform import available_cores
+from jaxdist.launch.distributed.environment import SINGLE_THREAD_VARS
 from jaxdist.launch.launchers.local import LocalLaunch
 from jaxdist.launch.launchers.processes.group import ProcessSpec
 from jaxdist.launch.launchers.processes.loopback import free_port
-from jaxdist.launch.terminal.run_header import many
+from jaxdist.launch.terminal.run_header import pluralize
 from jaxdist.launch.testbed.hosts import EmulatedCluster
-from jaxdist.launch.testbed.manager import standing
+from jaxdist.launch.testbed.manager import load_testbed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +38,13 @@ class ScalingPlacement:
     def title(self) -> str:
         """The same for people, with the cores."""
         if self.hosts is None:
-            return f"loopback of this machine, {many(self.cores, 'core')}"
+            return f"loopback of this machine, {pluralize(self.cores, 'core')}"
         rate = self.rate or "no limit"
-        hosts = many(self.hosts.count, "host")
-        return f"testbed of {hosts}, {rate} each way, {many(self.cores, 'core')} in all"
+        hosts = pluralize(self.hosts.count, "host")
+        return (
+            f"testbed of {hosts}, {rate} each way, {pluralize(self.cores, 'core')} "
+            "in all"
+        )
 
     def tasks(
         self, command: Sequence[str], count: int, attempt: int
@@ -60,22 +63,22 @@ class ScalingPlacement:
             devices=1,
             coordinator=self.hosts.coordinator(attempt) if self.hosts else address,
         )
-        tasks = each.tasks(one_thread(os.environ))
+        tasks = each.tasks(single_thread_env(os.environ))
         return self.hosts.inside(tasks) if self.hosts else tasks
 
 
-def one_thread(environ: Mapping[str, str]) -> dict[str, str]:
+def single_thread_env(environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment whose processes compute in one thread each.
 
     A process that takes all cores when it is alone has no more of them to be joined by
     others: it would seem to scale badly wherever it runs.
     """
-    flags = [environ.get("XLA_FLAGS", ""), ONE_THREAD["XLA_FLAGS"]]
+    flags = [environ.get("XLA_FLAGS", ""), SINGLE_THREAD_VARS["XLA_FLAGS"]]
     joined = {"XLA_FLAGS": " ".join(filter(None, flags)), "NPROC": "1"}
-    return {**environ, **ONE_THREAD, **joined}
+    return {**environ, **SINGLE_THREAD_VARS, **joined}
 
 
-def place_of(most: int, *, in_testbed: bool) -> ScalingPlacement:
+def scaling_placement(most: int, *, in_testbed: bool) -> ScalingPlacement:
     """Return where a study runs.
 
     Args:
@@ -85,16 +88,16 @@ def place_of(most: int, *, in_testbed: bool) -> ScalingPlacement:
     Raises:
         BadInput: no testbed is up, or it has too few hosts.
     """
-    cores = own_cores()
+    cores = available_cores()
     if not in_testbed:
         return ScalingPlacement(cores=cores)
-    hosts = standing()
+    hosts = load_testbed()
     if hosts.count >= most:
         return ScalingPlacement(cores=cores, hosts=hosts)
     raise BadInput(
         "the testbed has too few hosts",
         rule="a process has a host of its own",
-        values=f"--processes {most}, {many(hosts.count, 'host')}",
+        values=f"--processes {most}, {pluralize(hosts.count, 'host')}",
         remedy=[
             f"--processes {hosts.count}",
             f"jaxdist testbed down, jaxdist testbed up --hosts {most}",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from jaxdist.launch.scaling.fit import ScalingFit, ScalingFitFailure, ScalingPoint, fit
-from jaxdist.launch.scaling.grid import ALONE, InputSource, ScalingGrid, ScalingRun
+from jaxdist.launch.scaling.grid import NO_REDUCE, InputSource, ScalingGrid, ScalingRun
 from jaxdist.launch.scaling.placement import ScalingPlacement
 from jaxdist.launch.scaling.run_metrics import ScalingMeasurement
 
@@ -87,7 +87,7 @@ class ScalingResult:
         return [
             one
             for one in self.readings
-            if one.cell.reduce in (ALONE, reduce)
+            if one.cell.reduce in (NO_REDUCE, reduce)
             and (one.cell.source, one.cell.asked) == (source, asked)
         ]
 
@@ -104,7 +104,9 @@ class ScalingResult:
     def drifts(self) -> tuple[LossDivergence, ...]:
         """Losses against those on fewer processes, where the steps are the same."""
         pairs = ((one, self._same_steps(one)) for one in self.readings)
-        return tuple(_drift(one, base) for one, base in pairs if base is not one)
+        return tuple(
+            _loss_divergence(one, base) for one, base in pairs if base is not one
+        )
 
     def point(self, reading: ScalingMeasurement) -> ScalingPoint:
         """Return a reading as a fit sees it."""
@@ -135,7 +137,9 @@ class ScalingResult:
         return SeriesFit(reduce=reduce, source=source, points=points, found=fit(points))
 
 
-def _drift(reading: ScalingMeasurement, base: ScalingMeasurement) -> LossDivergence:
+def _loss_divergence(
+    reading: ScalingMeasurement, base: ScalingMeasurement
+) -> LossDivergence:
     pairs = list(zip(reading.losses, base.losses))
     first, last = (
         abs(own - other) / abs(other) for own, other in (pairs[0], pairs[-1])

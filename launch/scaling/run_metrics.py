@@ -9,12 +9,12 @@ from typing import Any, Final
 from jaxdist.core.errors import FatalError
 from jaxdist.core.run_record import Run
 from jaxdist.launch.run_folder.folder import RunFolder
-from jaxdist.launch.run_folder.jsonl import read_lines, read_object
+from jaxdist.launch.run_folder.jsonl import read_json_object, read_jsonl
 from jaxdist.launch.scaling.grid import ScalingRun
 
-SETTLING: Final = 3
+WARMUP_STEPS: Final = 3
 """First steps that are no measure: losses are awaited two steps late."""
-LEAST: Final = 8
+MIN_STEPS: Final = 8
 """Steps that a run of a study has at least, five of them steady."""
 LogRow = Mapping[str, Any]
 
@@ -73,13 +73,15 @@ class ScalingMeasurement:
         return [(step * each, loss) for step, loss in enumerate(self.losses, 1)]
 
 
-def is_whole(folder: Path) -> bool:
+def is_complete(folder: Path) -> bool:
     """Tell whether a run was made from its first step to its last in one sitting."""
-    found = read_object(RunFolder(folder).summary) or {}
+    found = read_json_object(RunFolder(folder).summary) or {}
     return found.get("status") == "done" and found.get("resumed_at") is None
 
 
-def read(cell: ScalingRun, folder: Path, samples: int) -> ScalingMeasurement:
+def read_measurement(
+    cell: ScalingRun, folder: Path, samples: int
+) -> ScalingMeasurement:
     """Read a run that is whole.
 
     Args:
@@ -92,16 +94,16 @@ def read(cell: ScalingRun, folder: Path, samples: int) -> ScalingMeasurement:
     """
     files = RunFolder(folder)
     run = Run.from_json(files.summary.read_text(encoding="utf-8"))
-    return read_rows(
+    return measurement_from_rows(
         cell,
         run,
         samples,
-        read_lines(files.metrics).rows,
-        read_lines(files.spans).rows,
+        read_jsonl(files.metrics).rows,
+        read_jsonl(files.spans).rows,
     )
 
 
-def read_rows(
+def measurement_from_rows(
     cell: ScalingRun,
     run: Run,
     samples: int,
@@ -121,9 +123,9 @@ def read_rows(
         Failed: there are too few steps to measure.
     """
     steps = [row for row in metrics if row.get("kind") == "train"]
-    broken = _after_others(spans)
+    broken = _steps_after_pauses(spans)
     steady = [
-        row for row in steps if row["step"] > SETTLING and row["step"] not in broken
+        row for row in steps if row["step"] > WARMUP_STEPS and row["step"] not in broken
     ]
     if not steady:
         raise FatalError(f"{cell.title}: none of {len(steps)} steps is steady")
@@ -144,7 +146,7 @@ def read_rows(
     )
 
 
-def _after_others(spans: Iterable[LogRow]) -> set[int]:
+def _steps_after_pauses(spans: Iterable[LogRow]) -> set[int]:
     """Name the steps that follow an evaluation or a checkpoint: the devices idled."""
     others = ("evaluation", "checkpoint")
     return {row["step"] + 1 for row in spans if row["name"] in others}

@@ -9,25 +9,29 @@ from typing import Final, TextIO
 import psutil
 
 from jaxdist.core.errors import FatalError
-from jaxdist.core.text.formatting import percent
-from jaxdist.launch.launchers.processes.output import stopped_by_signals
-from jaxdist.launch.launchers.processes.stream import ProcessFailure, run_streamed
+from jaxdist.core.text.formatting import format_percent
+from jaxdist.launch.launchers.processes.output import exit_on_signals
+from jaxdist.launch.launchers.processes.stream import ProcessFailure, run_and_stream
 from jaxdist.launch.launchers.program import our_command
 from jaxdist.launch.scaling.grid import ScalingRun
 from jaxdist.launch.scaling.results import FailedRun, ScalingResult
-from jaxdist.launch.scaling.run_metrics import ScalingMeasurement, is_whole, read
+from jaxdist.launch.scaling.run_metrics import (
+    ScalingMeasurement,
+    is_complete,
+    read_measurement,
+)
 from jaxdist.launch.scaling.study import ScalingStudy
 
-_LOOK_S: Final = 0.5
+_CPU_SAMPLE_S: Final = 0.5
 """Seconds in which other work is looked for before a run."""
-_BUSY: Final = 0.2
-_ERROR: Final = re.compile(r"^(error: |\w*Error: |F\d{4} )")
+_BUSY_SHARE: Final = 0.2
+_ERROR_LINE: Final = re.compile(r"^(error: |\w*Error: |F\d{4} )")
 
 RunCallback = Callable[[int, ScalingRun, ScalingMeasurement | FailedRun], None]
 """Is told the number of a run, from 1, what it was, and what came of it."""
 
 
-def execute(study: ScalingStudy, told: RunCallback) -> ScalingResult:
+def run_study(study: ScalingStudy, told: RunCallback) -> ScalingResult:
     """Make the runs that are not there yet, and read all.
 
     A run that fails is named, and the others go on. What was interrupted is made again
@@ -39,9 +43,9 @@ def execute(study: ScalingStudy, told: RunCallback) -> ScalingResult:
     """
     study.claim()
     found: list[ScalingMeasurement | FailedRun] = []
-    with stopped_by_signals():
+    with exit_on_signals():
         for number, cell in enumerate(study.cells, start=1):
-            found.append(_made(study, cell, number))
+            found.append(_measure_run(study, cell, number))
             told(number, cell, found[-1])
     return ScalingResult(
         experiment=study.experiment,
@@ -52,61 +56,63 @@ def execute(study: ScalingStudy, told: RunCallback) -> ScalingResult:
     )
 
 
-def _made(
+def _measure_run(
     study: ScalingStudy, cell: ScalingRun, number: int
 ) -> ScalingMeasurement | FailedRun:
     folder, log = study.run_folder(cell).path, study.log(cell)
     try:
-        if not is_whole(folder):
-            failure = _run(study, cell, number)
+        if not is_complete(folder):
+            failure = _execute_run(study, cell, number)
             if failure is not None:
-                return FailedRun(cell=cell, why=_why(failure), log=str(log))
-        return read(cell, folder, study.samples)
+                return FailedRun(cell=cell, why=_failure_reason(failure), log=str(log))
+        return read_measurement(cell, folder, study.samples)
     except FatalError as unread:
         return FailedRun(cell=cell, why=str(unread), log=str(log))
 
 
-def _run(study: ScalingStudy, cell: ScalingRun, number: int) -> ProcessFailure | None:
+def _execute_run(
+    study: ScalingStudy, cell: ScalingRun, number: int
+) -> ProcessFailure | None:
     """Run one cell from its start, what its processes say into its log."""
     shutil.rmtree(study.run_folder(cell).path, ignore_errors=True)
-    said = _busy(psutil.cpu_percent(_LOOK_S) / 100)
+    said = _cpu_load_warning(psutil.cpu_percent(_CPU_SAMPLE_S) / 100)
     sys.stderr.write(said)
     command = our_command(["train", study.experiment, *study.run_words(cell)])
     with study.log(cell).open("w", encoding="utf-8", buffering=1) as log:
         log.write(said)
         tasks = study.place.tasks(command, cell.processes, number)
-        return run_streamed(tasks, lambda *said: _note(log, *said))
+        return run_and_stream(tasks, lambda *said: _log_line(log, *said))
 
 
-def _note(log: TextIO, rank: int, line: str, error: bool) -> None:
+def _log_line(log: TextIO, rank: int, line: str, error: bool) -> None:
     log.write(f"r{rank:02} | {line}\n")
 
 
-def _busy(share: float) -> str:
+def _cpu_load_warning(share: float) -> str:
     """Warn of other work, seen while no run of ours is there; its figures are of both.
 
-    >>> _busy(0.8)
+    >>> _cpu_load_warning(0.8)
     'warn: other work takes 80 % of the cores: the next figures are of both\\n'
-    >>> _busy(0.1)
+    >>> _cpu_load_warning(0.1)
     ''
     """
-    if share < _BUSY:
+    if share < _BUSY_SHARE:
         return ""
-    taken = percent(share, 0)
+    taken = format_percent(share, 0)
     return (
         f"warn: other work takes {taken} of the cores: the next figures are of both\n"
     )
 
 
-def _why(failure: ProcessFailure) -> str:
+def _failure_reason(failure: ProcessFailure) -> str:
     """Say how a run ended, in one line."""
     said = [line for line in failure.last if line.strip()]
-    errors = [line for line in said if _ERROR.match(line)]
+    errors = [line for line in said if _ERROR_LINE.match(line)]
     line = (errors or said or ["it said nothing"])[-1]
     return f"process {failure.rank} {failure.how}: {line.strip()}"
 
 
-def tell(
+def print_run(
     number: int, cell: ScalingRun, found: ScalingMeasurement | FailedRun, of: int
 ) -> None:
     """Print what came of a run, a line on standard error."""

@@ -9,15 +9,20 @@ from typing import Any, Final
 from jaxdist.core.errors import BadInput
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.run_folder.folder import RunFolder, check_writable, write_whole
-from jaxdist.launch.run_folder.jsonl import read_object
-from jaxdist.launch.scaling.grid import ScalingGrid, ScalingRun, cells, plan_words
+from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.run_folder.folder import RunFolder, check_writable, write_atomic
+from jaxdist.launch.run_folder.jsonl import read_json_object
+from jaxdist.launch.scaling.grid import (
+    ScalingGrid,
+    ScalingRun,
+    plan_overrides,
+    scaling_runs,
+)
 from jaxdist.launch.scaling.placement import ScalingPlacement
-from jaxdist.launch.scaling.run_metrics import LEAST
-from jaxdist.launch.training.job.batch_spec import wanted
+from jaxdist.launch.scaling.run_metrics import MIN_STEPS
+from jaxdist.launch.training.job.batch_spec import feature_spec
 
-_OWN: Final = {
+_STUDY_KEYS: Final = {
     "data.batch": "--batch 64",
     "plan.mesh": "--processes 1,2,4",
     "plan.reduce.via": "--reduce ring",
@@ -50,7 +55,7 @@ class ScalingStudy:
     @property
     def cells(self) -> tuple[ScalingRun, ...]:
         """Its runs, in their order."""
-        return cells(self.grid)
+        return scaling_runs(self.grid)
 
     def run_folder(self, cell: ScalingRun) -> RunFolder:
         """Return where a run goes."""
@@ -66,7 +71,7 @@ class ScalingStudy:
         return (
             *self.words,
             f"data.batch={cell.batch}",
-            *plan_words(self.config.plan, cell),
+            *plan_overrides(self.config.plan, cell),
             *(made_up if cell.source == "synthetic" else ()),
             f"run.dir={self.folder}",
             f"run.name={cell.name}",
@@ -81,10 +86,12 @@ class ScalingStudy:
     def claim(self) -> None:
         """Write down in its folder what the runs there have alike."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(_about(self.folder), json.dumps(self.fixed(), indent=2) + "\n")
+        write_atomic(
+            _manifest_path(self.folder), json.dumps(self.fixed(), indent=2) + "\n"
+        )
 
 
-def words_of(overrides: Sequence[str]) -> tuple[str, ...]:
+def study_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
     """Return the overrides of all runs: those that were typed, over one epoch.
 
     Raises:
@@ -92,18 +99,20 @@ def words_of(overrides: Sequence[str]) -> tuple[str, ...]:
     """
     for word in overrides:
         key = word.partition("=")[0]
-        own = next((o for o in _OWN if key == o or key.startswith(f"{o}.")), None)
+        own = next(
+            (o for o in _STUDY_KEYS if key == o or key.startswith(f"{o}.")), None
+        )
         if own is not None:
             raise BadInput(
                 f"the study sets {own} itself",
                 rule="the runs of a study differ in what is varied alone",
                 values=word,
-                remedy=_OWN[own],
+                remedy=_STUDY_KEYS[own],
             )
     return _ONE_EPOCH, *overrides
 
 
-def study_of(  # the settings of one command
+def make_study(  # the settings of one command
     experiment: str,
     words: tuple[str, ...],
     config: Experiment,
@@ -135,26 +144,27 @@ def study_of(  # the settings of one command
         samples=config.data.samples,
     )
     if "real" in grid.sources:
-        train, _ = open_data(config.data, wanted(config))
+        train, _ = open_data(config.data, feature_spec(config))
         study = replace(study, samples=len(train))
     for cell in study.cells:
         _check_steps(study, cell)
-        resolved = resolve(experiment, study.run_words(cell))
+        resolved = resolve_config(experiment, study.run_words(cell))
         if cell.source == "synthetic":
-            open_data(resolved.config.data, wanted(resolved.config))
+            open_data(resolved.config.data, feature_spec(resolved.config))
     _check_folder(study)
     return study
 
 
 def _check_steps(study: ScalingStudy, cell: ScalingRun) -> None:
     steps = int(study.config.epochs * study.samples / cell.batch)
-    if cell.batch <= study.samples and steps >= LEAST:
+    if cell.batch <= study.samples and steps >= MIN_STEPS:
         return
-    epochs = -(-LEAST * cell.batch // study.samples)
-    most = study.samples // LEAST // cell.processes
+    epochs = -(-MIN_STEPS * cell.batch // study.samples)
+    most = study.samples // MIN_STEPS // cell.processes
     raise BadInput(
         f"a run of {steps} steps cannot be measured",
-        rule=f"a run of a study has at least {LEAST} steps, of different samples each",
+        rule=f"a run of a study has at least {MIN_STEPS} steps, of different samples "
+        "each",
         values=f"batch {cell.batch}, {study.samples:,} samples, "
         f"epochs = {study.config.epochs}",
         remedy=f"epochs={epochs}"
@@ -165,7 +175,7 @@ def _check_steps(study: ScalingStudy, cell: ScalingRun) -> None:
 
 def _check_folder(study: ScalingStudy) -> None:
     """Refuse a folder of other runs: figures of unlike runs are no study."""
-    folder, before = study.folder, read_object(_about(study.folder))
+    folder, before = study.folder, read_json_object(_manifest_path(study.folder))
     if before is None and folder.exists() and any(folder.iterdir()):
         raise BadInput(
             f"{folder} holds other files",
@@ -183,5 +193,5 @@ def _check_folder(study: ScalingStudy) -> None:
         )
 
 
-def _about(folder: Path) -> Path:
+def _manifest_path(folder: Path) -> Path:
     return folder / "study.json"

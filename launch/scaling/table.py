@@ -4,27 +4,27 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from jaxdist.core.text.formatting import percent
+from jaxdist.core.text.formatting import format_percent
 from jaxdist.launch.scaling.findings import (
-    drift,
-    fitted,
+    component_sentence,
+    divergence_sentence,
+    fit_sentence,
     headline,
-    input_costs,
-    shared_cores,
-    shares,
-    steps_measured,
+    input_cost_sentences,
+    measurement_sentence,
+    shared_cores_sentence,
 )
-from jaxdist.launch.scaling.fit import EQUATION
+from jaxdist.launch.scaling.fit import FIT_EQUATION
 from jaxdist.launch.scaling.grid import InputSource
 from jaxdist.launch.scaling.results import ScalingResult
 from jaxdist.launch.scaling.run_metrics import ScalingMeasurement
-from jaxdist.launch.terminal.console import print_next, print_table, table
-from jaxdist.launch.terminal.run_header import hanging
+from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
+from jaxdist.launch.terminal.run_header import wrap_hanging
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-HEADS: Final = (
+COLUMNS: Final = (
     "processes",
     "reduce",
     "samples/s",
@@ -38,7 +38,7 @@ HEADS: Final = (
 _INDENT: Final = 11
 
 
-def print_result(
+def print_scaling_result(
     out: "Console", result: ScalingResult, page: Path, tries: Sequence[str]
 ) -> None:
     """Print a study.
@@ -49,28 +49,28 @@ def print_result(
         page: file of the same with plots.
         tries: commands to try next.
     """
-    out.print(hanging(f"scale     {headline(result)}", 10, out.width))
-    out.print(hanging(f"  place   {result.place.title}", 10, out.width))
-    if said := shared_cores(result):
-        out.print(hanging(f"          {said}", 10, out.width))
+    out.print(wrap_hanging(f"scale     {headline(result)}", 10, out.width))
+    out.print(wrap_hanging(f"  place   {result.place.title}", 10, out.width))
+    if said := shared_cores_sentence(result):
+        out.print(wrap_hanging(f"          {said}", 10, out.width))
     for source in result.grid.sources:
         for asked in result.grid.batches:
             _print_block(out, result, asked, source)
     if result.readings:
-        _print_found(out, result)
+        _print_findings(out, result)
     else:
         out.print()
     for one in result.lost:
         line = f"failed    {one.cell.title}: {one.why} ({one.log})"
-        out.print(hanging(line, 10, out.width))
+        out.print(wrap_hanging(line, 10, out.width))
     if result.lost:
         out.print()
     out.print(f"  page     {page}", soft_wrap=True)
-    print_next(out, *tries)
+    print_next_commands(out, *tries)
 
 
-def row(result: ScalingResult, reading: ScalingMeasurement) -> tuple[str, ...]:
-    """Write a run as the columns of `HEADS`."""
+def table_row(result: ScalingResult, reading: ScalingMeasurement) -> tuple[str, ...]:
+    """Write a run as the columns of `COLUMNS`."""
     low, high = reading.rates
     efficiency = result.efficiency(reading)
     return (
@@ -79,18 +79,18 @@ def row(result: ScalingResult, reading: ScalingMeasurement) -> tuple[str, ...]:
         f"{reading.rate:,.0f}",
         f"{low:,.0f} to {high:,.0f}",
         f"{reading.epoch_s:,.2f}",
-        "-" if efficiency is None else percent(efficiency),
-        percent(reading.waited),
+        "-" if efficiency is None else format_percent(efficiency),
+        format_percent(reading.waited),
         f"{reading.losses[-1]:.4f}",
     )
 
 
-def block(result: ScalingResult, asked: int) -> list[ScalingMeasurement]:
+def batch_measurements(result: ScalingResult, asked: int) -> list[ScalingMeasurement]:
     """Return the runs of one batch of the grid."""
     return [one for one in result.readings if one.cell.asked == asked]
 
 
-def of_whom(result: ScalingResult) -> str:
+def batch_scope(result: ScalingResult) -> str:
     """Say whose batch the grid's is."""
     return "of all processes" if result.grid.scaling == "strong" else "of each process"
 
@@ -98,37 +98,44 @@ def of_whom(result: ScalingResult) -> str:
 def _print_block(
     out: "Console", result: ScalingResult, asked: int, source: InputSource
 ) -> None:
-    found = [one for one in block(result, asked) if one.cell.source == source]
+    found = [
+        one for one in batch_measurements(result, asked) if one.cell.source == source
+    ]
     if not found:
         return
-    title = f"Batch {asked} {of_whom(result)}, {source} input"
+    title = f"Batch {asked} {batch_scope(result)}, {source} input"
     out.print(f"\n  {title}\n", style="title")
-    rows = table(*HEADS, right=tuple(head for head in HEADS if head != "reduce"))
+    rows = make_table(
+        *COLUMNS, right=tuple(head for head in COLUMNS if head != "reduce")
+    )
     for reading in found:
-        rows.add_row(*row(result, reading))
+        rows.add_row(*table_row(result, reading))
     print_table(out, rows)
 
 
-def _print_found(out: "Console", result: ScalingResult) -> None:
+def _print_findings(out: "Console", result: ScalingResult) -> None:
     """Print what the rows come to, named at the left."""
-    for name, lines in _found(result):
+    for name, lines in _finding_lines(result):
         for number, line in enumerate(lines):
             head = f"  {name if number == 0 else '':8} "
-            out.print(hanging(head + line, _INDENT, out.width))
+            out.print(wrap_hanging(head + line, _INDENT, out.width))
         out.print()
 
 
-def _found(result: ScalingResult) -> Iterator[tuple[str, list[str]]]:
-    yield "steps", [steps_measured(result)]
+def _finding_lines(result: ScalingResult) -> Iterator[tuple[str, list[str]]]:
+    yield "steps", [measurement_sentence(result)]
     fits = [
         line
         for one in result.fits
-        for line in (f"{one.reduce}, {one.source}: {fitted(one)}", shares(one))
+        for line in (
+            f"{one.reduce}, {one.source}: {fit_sentence(one)}",
+            component_sentence(one),
+        )
         if line
     ]
-    yield "fit", [EQUATION, *fits]
+    yield "fit", [FIT_EQUATION, *fits]
     if result.drifts:
         against = "losses against those of the same steps on the fewest processes:"
-        yield "losses", [against, *map(drift, result.drifts)]
-    if costs := input_costs(result):
+        yield "losses", [against, *map(divergence_sentence, result.drifts)]
+    if costs := input_cost_sentences(result):
         yield "input", costs

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jaxdist.core.errors import BadInput
     from jaxdist.launch.config.provenance import SettingSource
 
-WIDTH: Final = 100
+MAX_WIDTH: Final = 100
 """Columns that are used at most, and where the output is not a terminal."""
 
 THEME: Final = {
@@ -68,7 +68,7 @@ class Glyphs:
         return named.get(by, self.command_line)
 
 
-ASCII: Final = Glyphs(
+ASCII_GLYPHS: Final = Glyphs(
     measured="#",
     eighths="",
     predicted="-",
@@ -91,16 +91,16 @@ def console(*, error: bool = False) -> "Console":
     from rich.theme import Theme
 
     made = Console(theme=Theme(THEME), stderr=error, highlight=False, markup=False)
-    made.width = min(made.width, WIDTH) if made.is_terminal else WIDTH
+    made.width = min(made.width, MAX_WIDTH) if made.is_terminal else MAX_WIDTH
     return made
 
 
-def marks(out: "Console") -> Glyphs:
+def console_glyphs(out: "Console") -> Glyphs:
     """Return the signs that this console can show."""
-    return Glyphs() if out.encoding.lower().startswith("utf") else ASCII
+    return Glyphs() if out.encoding.lower().startswith("utf") else ASCII_GLYPHS
 
 
-def table(*columns: str, right: tuple[str, ...] = ()) -> "Table":
+def make_table(*columns: str, right: tuple[str, ...] = ()) -> "Table":
     """Return an empty table as all of them look: a rule below the head, no frame.
 
     Args:
@@ -139,7 +139,7 @@ def print_error(error: "BadInput") -> None:
         sys.stderr.write("\n" * bool(index) + f"error: {one.text()}\n")
 
 
-def print_next(out: "Console", *commands: str) -> None:
+def print_next_commands(out: "Console", *commands: str) -> None:
     """End an answer with at most three commands to try next."""
     for row, command in enumerate(commands[:3]):
         start = "try" if row == 0 else ""

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Line
 
-from jaxdist.core.text.formatting import duration
+from jaxdist.core.text.formatting import format_duration
 
 _REDRAW_S: Final = 0.2
 
@@ -122,7 +122,9 @@ class ProgressBar:
         if step <= first:
             return []
         left = (self._steps - step) * (now - began) / (step - first)
-        return [f"{left:.0f} s left" if left < 119.5 else f"{duration(left)} left"]
+        return [
+            f"{left:.0f} s left" if left < 119.5 else f"{format_duration(left)} left"
+        ]
 
     def _epochs_done(self, step: int) -> int:
         if step >= self._steps:

@@ -9,9 +9,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from jaxdist.core.plan import Plan
-from jaxdist.core.text.formatting import count, size
+from jaxdist.core.text.formatting import format_count, format_size
 
-_COLUMN: Final = 46
+_COLUMN_WIDTH: Final = 46
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,23 +71,25 @@ class TerminalRunHeader:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
-        yield _title(self)
-        left, right = _left(self), _right(self)
-        column = min(_COLUMN, options.max_width - 2 - _widest(right))
-        if column >= _widest(left) + 2:
+        yield _title_line(self)
+        left, right = _left_column(self), _right_column(self)
+        column = min(_COLUMN_WIDTH, options.max_width - 2 - _max_length(right))
+        if column >= _max_length(left) + 2:
             pairs = ((one, other) for one, other in zip(left, right) if one or other)
             for one, other in pairs:
                 yield Text("  " + one.ljust(column) + other)
         else:
             facts = [fact for pair in zip(left, right) for fact in pair if fact]
-            yield from (hanging("  " + fact, 10, options.max_width) for fact in facts)
+            yield from (
+                wrap_hanging("  " + fact, 10, options.max_width) for fact in facts
+            )
         if self.sums:
-            yield hanging(f"  sums    {self.sums}", 10, options.max_width)
+            yield wrap_hanging(f"  sums    {self.sums}", 10, options.max_width)
         for warning in self.warnings:
-            yield hanging(f"warn:     {warning}", 10, options.max_width)
+            yield wrap_hanging(f"warn:     {warning}", 10, options.max_width)
 
 
-def hanging(text: str, indent: int, width: int) -> Text:
+def wrap_hanging(text: str, indent: int, width: int) -> Text:
     """Wrap a line so that what follows the first stands under its text.
 
     Words longer than a line (paths) are left whole: they can still be copied.
@@ -102,34 +104,35 @@ def hanging(text: str, indent: int, width: int) -> Text:
     return Text("\n".join(lines), no_wrap=True, overflow="ignore")
 
 
-def many(number: float, thing: str) -> str:
+def pluralize(number: float, thing: str) -> str:
     """Write a count of things.
 
-    >>> many(1, "process"), many(1_437, "step"), many(0.5, "epoch")
+    >>> pluralize(1, "process"), pluralize(1_437, "step"), pluralize(0.5, "epoch")
     ('1 process', '1,437 steps', '0.5 epochs')
     """
     ending = "" if number == 1 else "es" if thing.endswith("s") else "s"
     return f"{number:,} {thing}{ending}"
 
 
-def _title(opening: TerminalRunHeader) -> Text:
+def _title_line(opening: TerminalRunHeader) -> Text:
     kind = f"{opening.platform}, fake" if opening.fake else opening.platform
-    devices = many(opening.plan.mesh.devices, "device")
+    devices = pluralize(opening.plan.mesh.devices, "device")
     parts = ((opening.experiment, "title"), "    ", (opening.plan.title, "plan"))
-    where = f"    {devices} ({kind}), {many(opening.processes, 'process')}"
+    where = f"    {devices} ({kind}), {pluralize(opening.processes, 'process')}"
     return Text.assemble(*parts, where)
 
 
-def _left(opening: TerminalRunHeader) -> list[str]:
+def _left_column(opening: TerminalRunHeader) -> list[str]:
     replica = opening.batch // opening.plan.batch_shards
     sitting = (
         " (new)"
         if opening.resumed_at is None
-        else f", resumed at step {count(opening.resumed_at)} (newest verified)"
+        else f", resumed at step {format_count(opening.resumed_at)} (newest verified)"
     )
     return [
-        f"model   {opening.model}, {count(opening.parameters)} parameters",
-        f"batch   {count(opening.batch)} global, {count(replica)} a replica",
+        f"model   {opening.model}, {format_count(opening.parameters)} parameters",
+        f"batch   {format_count(opening.batch)} global, {format_count(replica)} a "
+        "replica",
         f"run     {opening.folder}{sitting}",
         f"rate    {opening.rate}" if opening.rate else "",
         f"audit   {opening.audit}" if opening.audit else "",
@@ -137,19 +140,23 @@ def _left(opening: TerminalRunHeader) -> list[str]:
     ]
 
 
-def _right(opening: TerminalRunHeader) -> list[str]:
-    train, test = count(opening.train_samples), count(opening.test_samples)
-    values = many(sum(opening.origins.values()), "value")
+def _right_column(opening: TerminalRunHeader) -> list[str]:
+    train, test = (
+        format_count(opening.train_samples),
+        format_count(opening.test_samples),
+    )
+    values = pluralize(sum(opening.origins.values()), "value")
     places = {"experiment": "by the experiment", "command line": "on the command line"}
     set_by = [
         f"{opening.origins[who]} {place}"
         for who, place in places.items()
         if opening.origins.get(who)
     ]
-    memory = size(opening.memory_bytes)
+    memory = format_size(opening.memory_bytes)
     return [
         f"data    {opening.data}, {train} train, {test} test",
-        f"length  {many(opening.epochs, 'epoch')}, {many(opening.steps, 'step')}",
+        f"length  {pluralize(opening.epochs, 'epoch')}, "
+        f"{pluralize(opening.steps, 'step')}",
         f"config  {', '.join([values, *set_by])}",
         f"decay   {opening.decay}" if opening.decay else "",
         f"memory  {memory} a device, compiled" if opening.memory_bytes else "",
@@ -157,5 +164,5 @@ def _right(opening: TerminalRunHeader) -> list[str]:
     ]
 
 
-def _widest(lines: Sequence[str]) -> int:
+def _max_length(lines: Sequence[str]) -> int:
     return max(map(len, lines))

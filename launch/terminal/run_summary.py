@@ -11,13 +11,18 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from jaxdist.core.run_record import PHASES, Run
-from jaxdist.core.text.formatting import count, duration, percent, size
-from jaxdist.core.text.theme import FILL_OF_PHASE
-from jaxdist.launch.terminal.run_header import hanging, many
+from jaxdist.core.text.formatting import (
+    format_count,
+    format_duration,
+    format_percent,
+    format_size,
+)
+from jaxdist.core.text.theme import PHASE_FILLS
+from jaxdist.launch.terminal.run_header import pluralize, wrap_hanging
 
-_BAR: Final = 20
-_TABLE: Final = 54
-_EIGHTHS: Final = " ▏▎▍▌▋▊▉"
+_BAR_WIDTH: Final = 20
+_TABLE_WIDTH: Final = 54
+_PARTIAL_BARS: Final = " ▏▎▍▌▋▊▉"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,19 +42,19 @@ class TerminalRunSummary:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
-        yield hanging(outcome(self.run), 10, options.max_width)
-        times = list(_phase_lines(self.run, options.max_width, options.ascii_only))
-        moved = [*_byte_lines(self.run), *_memory_lines(self.run)]
-        yield from _beside(times, moved, options.max_width)
+        yield wrap_hanging(outcome_line(self.run), 10, options.max_width)
+        times = list(_phase_table(self.run, options.max_width, options.ascii_only))
+        moved = [*_traffic_table(self.run), *_memory_lines(self.run)]
+        yield from _side_by_side(times, moved, options.max_width)
         if self.run.step_s:
-            yield Text("\n  " + rate(self.run))
+            yield Text("\n  " + throughput_line(self.run))
         yield Text(f"\n  report   {self.folder / 'report.html'}", overflow="ignore")
         for row, command in enumerate(self.tries):
             name = "try" if row == 0 else ""
             yield Text.assemble(f"  {name:8} ", (command, "cmd"), overflow="ignore")
 
 
-def closing(
+def run_summary(
     run: Run, folder: Path, tries: Sequence[str] | None = None
 ) -> TerminalRunSummary:
     """Make the block that ends a training.
@@ -59,11 +64,11 @@ def closing(
         folder: folder of the run.
         tries: commands to try next, at most three; the usual ones if not given.
     """
-    chosen = next_commands(run, folder) if tries is None else tries
+    chosen = suggest_commands(run, folder) if tries is None else tries
     return TerminalRunSummary(run=run, folder=folder, tries=tuple(chosen)[:3])
 
 
-def next_commands(run: Run, folder: Path) -> list[str]:
+def suggest_commands(run: Run, folder: Path) -> list[str]:
     """Name what to type next: go on where a run stopped, or use what it made."""
     if run.status == "stopped":
         return [
@@ -77,41 +82,45 @@ def next_commands(run: Run, folder: Path) -> list[str]:
     ]
 
 
-def outcome(run: Run) -> str:
+def outcome_line(run: Run) -> str:
     """Say in one line how a run ended.
 
-    >>> outcome(Run(name="d", experiment="digits", status="stopped", steps=440))
+    >>> outcome_line(Run(name="d", experiment="digits", status="stopped", steps=440))
     'stopped   at step 440, not evaluated, no checkpoint'
     """
-    parts = [] if run.status == "done" else [f"at step {count(run.steps)}"]
+    parts = [] if run.status == "done" else [f"at step {format_count(run.steps)}"]
     if run.accuracy is None:
         parts.append("not evaluated")
     else:
         answers = run.answers or run.held_out
-        of = f" ({count(run.correct)} of {count(answers)})" if answers else ""
-        parts.append(f"test accuracy {percent(run.accuracy, 2)}{of}")
+        of = (
+            f" ({format_count(run.correct)} of {format_count(answers)})"
+            if answers
+            else ""
+        )
+        parts.append(f"test accuracy {format_percent(run.accuracy, 2)}{of}")
     parts += [f"loss {run.loss:.3f}"] if run.loss is not None else []
-    parts += [f"{many(run.skipped, 'step')} skipped"] if run.skipped else []
-    parts += [duration(run.wall_s)] if run.wall_s else []
+    parts += [f"{pluralize(run.skipped, 'step')} skipped"] if run.skipped else []
+    parts += [format_duration(run.wall_s)] if run.wall_s else []
     kept = run.checkpoint
     parts.append(
-        "no checkpoint" if kept is None else f"checkpoint at step {count(kept)}"
+        "no checkpoint" if kept is None else f"checkpoint at step {format_count(kept)}"
     )
     return f"{run.status:9} {', '.join(parts)}"
 
 
-def rate(run: Run) -> str:
+def throughput_line(run: Run) -> str:
     """Write throughput and step time in one line."""
-    median, low, high, unit = step_spread(run)
+    median, low, high, unit = step_time_percentiles(run)
     samples = f"{run.samples_per_s:,.0f} samples/s"
     return f"{samples}, step {median} {unit} (p5 {low}, p95 {high})"
 
 
-def step_spread(run: Run) -> tuple[str, str, str, str]:
+def step_time_percentiles(run: Run) -> tuple[str, str, str, str]:
     """Write the step time: median, 5th and 95th percentile, and their one unit.
 
-    >>> step_spread(Run(name="", experiment="", step_s=0.0364, step_s_p5=0.0349,
-    ...     step_s_p95=0.0398))
+    >>> times = {"step_s": 0.0364, "step_s_p5": 0.0349, "step_s_p95": 0.0398}
+    >>> step_time_percentiles(Run(name="", experiment="", **times))
     ('36.4', '34.9', '39.8', 'ms')
     """
     scale, unit = (1e3, "ms") if run.step_s < 1 else (1.0, "s")
@@ -130,7 +139,7 @@ def phases_by_size(run: Run) -> list[tuple[str, float]]:
     )
 
 
-def bar(share: float, width: int, ascii_only: bool) -> str:
+def text_bar(share: float, width: int, ascii_only: bool) -> str:
     """Draw a measured bar in characters.
 
     Args:
@@ -138,59 +147,59 @@ def bar(share: float, width: int, ascii_only: bool) -> str:
         width: characters of the longest bar.
         ascii_only: whether blocks cannot be printed.
 
-    >>> bar(0.334, 20, ascii_only=False), bar(0.334, 20, ascii_only=True)
+    >>> text_bar(0.334, 20, ascii_only=False), text_bar(0.334, 20, ascii_only=True)
     ('██████▋', '#######')
     """
     if ascii_only:
         return "#" * round(share * width)
     whole, eighths = divmod(int(share * width * 8), 8)
-    return "█" * whole + _EIGHTHS[eighths].strip()
+    return "█" * whole + _PARTIAL_BARS[eighths].strip()
 
 
-def _phase_lines(run: Run, width: int, ascii_only: bool) -> Iterator[Text]:
+def _phase_table(run: Run, width: int, ascii_only: bool) -> Iterator[Text]:
     phases = phases_by_size(run)
     if not phases:
         return
     yield Text.assemble(("Time by phase", "title"), f"{'s':>10}{'share':>9}")
     whole, longest = sum(s for _, s in phases), max(s for _, s in phases)
-    room = min(_BAR, width - (_TABLE - _BAR))
+    room = min(_BAR_WIDTH, width - (_TABLE_WIDTH - _BAR_WIDTH))
     for name, s in phases:
-        line = Text(f"{name:13}{_seconds(s):>10}{percent(s / whole):>9}  ")
-        drawn = bar(s / longest, max(room, 0), ascii_only)
-        yield line.append(drawn, FILL_OF_PHASE.get(name, "wait"))
+        line = Text(f"{name:13}{_seconds(s):>10}{format_percent(s / whole):>9}  ")
+        drawn = text_bar(s / longest, max(room, 0), ascii_only)
+        yield line.append(drawn, PHASE_FILLS.get(name, "wait"))
 
 
-def _byte_lines(run: Run) -> Iterator[Text]:
+def _traffic_table(run: Run) -> Iterator[Text]:
     moved = sorted(run.bytes_by_collective.items(), key=lambda term: -term[1])
     if not moved:
         return
     yield Text("Bytes a step and device", "title")
     wide = max(len(term) for term, _ in moved)
-    yield from (Text(f"  {term:{wide}}  {size(n):>7}") for term, n in moved)
+    yield from (Text(f"  {term:{wide}}  {format_size(n):>7}") for term, n in moved)
 
 
 def _memory_lines(run: Run) -> Iterator[Text]:
     if run.memory_bytes:
         yield Text("Memory a device", "title")
-        yield Text(f"  compiled step  {size(run.memory_bytes)}")
+        yield Text(f"  compiled step  {format_size(run.memory_bytes)}")
 
 
-def _beside(left: list[Text], right: list[Text], width: int) -> Iterator[Text]:
+def _side_by_side(left: list[Text], right: list[Text], width: int) -> Iterator[Text]:
     """Put two tables side by side, or one below the other where they are too wide."""
     widest = max((line.cell_len for line in right), default=0)
     indent = Text("  ")
-    if not left or not right or 2 + _TABLE + 2 + widest > width:
+    if not left or not right or 2 + _TABLE_WIDTH + 2 + widest > width:
         for table in filter(None, (left, right)):
             yield Text()
-            yield from (_uncut(indent + line) for line in table)
+            yield from (_without_wrap(indent + line) for line in table)
         return
     yield Text()
     for one, other in zip_longest(left, right, fillvalue=Text()):
-        gap = Text(" " * (_TABLE + 2 - one.cell_len))
-        yield _uncut(indent + one + gap + other)
+        gap = Text(" " * (_TABLE_WIDTH + 2 - one.cell_len))
+        yield _without_wrap(indent + one + gap + other)
 
 
-def _uncut(line: Text) -> Text:
+def _without_wrap(line: Text) -> Text:
     """Keep a table row on one line: what does not fit is left out, never wrapped."""
     line.rstrip()
     line.no_wrap, line.overflow = True, "crop"

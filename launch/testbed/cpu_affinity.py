@@ -8,7 +8,9 @@ processors, and waits for whoever has one of them.
 from collections.abc import Collection
 
 
-def shares(processors: Collection[int], hosts: int) -> tuple[tuple[int, ...], ...]:
+def cpus_per_host(
+    processors: Collection[int], hosts: int
+) -> tuple[tuple[int, ...], ...]:
     """Return the processors of each host, as many for each.
 
     Hosts that are more than the processors share one with as many others. Where they do
@@ -18,9 +20,9 @@ def shares(processors: Collection[int], hosts: int) -> tuple[tuple[int, ...], ..
         processors: numbers of those there are.
         hosts: how many there are.
 
-    >>> shares({0, 1, 2, 3, 4}, 2), shares({0, 1}, 4)
+    >>> cpus_per_host({0, 1, 2, 3, 4}, 2), cpus_per_host({0, 1}, 4)
     (((0, 1), (2, 3)), ((0,), (1,), (0,), (1,)))
-    >>> shares({0, 1}, 3)
+    >>> cpus_per_host({0, 1}, 3)
     ((0, 1), (0, 1), (0, 1))
     """
     every = tuple(sorted(processors))

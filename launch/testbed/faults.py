@@ -7,13 +7,13 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.launch.testbed.hosts import EmulatedCluster
-from jaxdist.launch.testbed.iproute import do
+from jaxdist.launch.testbed.iproute import run_command
 
-SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+FAULT_SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 """What each process of a host is sent."""
 
 
-def rank_of(hosts: EmulatedCluster, name: str) -> int:
+def parse_host(hosts: EmulatedCluster, name: str) -> int:
     """Return which host is meant by `h2`.
 
     Raises:
@@ -31,13 +31,13 @@ def rank_of(hosts: EmulatedCluster, name: str) -> int:
     )
 
 
-def cut(hosts: EmulatedCluster, rank: int) -> str:
+def cut_link(hosts: EmulatedCluster, rank: int) -> str:
     """Pull a host's cable: what it sends and what is sent to it is lost."""
-    _switch_port(hosts, rank, "down")
+    _set_switch_port(hosts, rank, "down")
     return "its link is cut"
 
 
-def slow(hosts: EmulatedCluster, rank: int, rate: str) -> str:
+def limit_link_rate(hosts: EmulatedCluster, rank: int, rate: str) -> str:
     """Give a host's link another rate, both ways.
 
     Raises:
@@ -47,7 +47,7 @@ def slow(hosts: EmulatedCluster, rank: int, rate: str) -> str:
     return f"its link has {rate} each way"
 
 
-def signalled(hosts: EmulatedCluster, rank: int, how: str) -> str:
+def signal_host(hosts: EmulatedCluster, rank: int, how: str) -> str:
     """Send a signal to all that runs on a host.
 
     Args:
@@ -65,24 +65,24 @@ def signalled(hosts: EmulatedCluster, rank: int, how: str) -> str:
             rule=f"--{how} is for the processes of a host",
             remedy="jaxdist testbed run -- train digits",
         )
-    _send(pids, SIGNALS[how])
-    return f"{SIGNALS[how].name} to all that runs there"
+    _send_signal(pids, FAULT_SIGNALS[how])
+    return f"{FAULT_SIGNALS[how].name} to all that runs there"
 
 
-def mend(hosts: EmulatedCluster, rank: int) -> str:
+def clear_faults(hosts: EmulatedCluster, rank: int) -> str:
     """Undo what was done: the cable, its rate, and processes that are stopped."""
-    _switch_port(hosts, rank, "up")
+    _set_switch_port(hosts, rank, "up")
     hosts.shape_one(rank, hosts.rate)
-    _send(hosts.pids(rank), signal.SIGCONT)
+    _send_signal(hosts.pids(rank), signal.SIGCONT)
     return f"its link is there, {hosts.rate or 'no limit'} each way"
 
 
-def _switch_port(hosts: EmulatedCluster, rank: int, state: str) -> None:
+def _set_switch_port(hosts: EmulatedCluster, rank: int, state: str) -> None:
     space, port = hosts.ends(rank)[1]
-    do("ip", "-n", space, "link", "set", "dev", port, state)
+    run_command("ip", "-n", space, "link", "set", "dev", port, state)
 
 
-def _send(pids: tuple[int, ...], how: signal.Signals) -> None:
+def _send_signal(pids: tuple[int, ...], how: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):  # it has ended in the meantime
             os.kill(pid, how)

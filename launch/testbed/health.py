@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-from jaxdist.core.text.formatting import size
+from jaxdist.core.text.formatting import format_size
 from jaxdist.launch.testbed.hosts import EmulatedCluster
-from jaxdist.launch.testbed.iproute import do
-from jaxdist.launch.testbed.link_shaping import bits_per_second
+from jaxdist.launch.testbed.iproute import run_command
+from jaxdist.launch.testbed.link_shaping import parse_link_rate
 
 
-def condition(hosts: EmulatedCluster, rank: int) -> str:
+def host_health(hosts: EmulatedCluster, rank: int) -> str:
     """Say what is wrong with a host: its cable, its rate, or its processes.
 
     Args:
@@ -20,23 +20,28 @@ def condition(hosts: EmulatedCluster, rank: int) -> str:
         `cut`, `slow, 8.00 Mbit/s`, `stopped`, or several of them; `ok` otherwise.
     """
     space, port = hosts.ends(rank)[1]
-    (link,) = json.loads(do("ip", "-j", "-n", space, "link", "show", "dev", port))
+    (link,) = json.loads(
+        run_command("ip", "-j", "-n", space, "link", "show", "dev", port)
+    )
     wrong = [] if "UP" in link["flags"] else ["cut"]
-    queues = json.loads(do("tc", "-j", "-n", space, "qdisc", "show", "dev", port))
-    rate = rate_of(queues)
-    if rate != (bits_per_second(hosts.rate) if hosts.rate else None):
-        wrong.append(f"slow, {size(rate, 'bit')}/s" if rate else "no limit")
+    queues = json.loads(
+        run_command("tc", "-j", "-n", space, "qdisc", "show", "dev", port)
+    )
+    rate = token_bucket_rate(queues)
+    if rate != (parse_link_rate(hosts.rate) if hosts.rate else None):
+        wrong.append(f"slow, {format_size(rate, 'bit')}/s" if rate else "no limit")
     if any(_is_stopped(pid) for pid in hosts.pids(rank)):
         wrong.append("stopped")
     return "; ".join(wrong) or "ok"
 
 
-def rate_of(queues: list[dict[str, object]]) -> int | None:
+def token_bucket_rate(queues: list[dict[str, object]]) -> int | None:
     """Return the bits a second of a token bucket among queues; None without one.
 
-    >>> rate_of([{"kind": "tbf", "options": {"rate": 25_000_000, "burst": 65536}}])
+    >>> options = {"rate": 25_000_000, "burst": 65536}
+    >>> token_bucket_rate([{"kind": "tbf", "options": options}])
     200000000
-    >>> rate_of([{"kind": "noqueue"}])
+    >>> token_bucket_rate([{"kind": "noqueue"}])
     """
     for queue in queues:
         options = queue.get("options")

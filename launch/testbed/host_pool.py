@@ -32,9 +32,9 @@ class TestbedPool:
 
     def there(self, places: Collection[int]) -> frozenset[int]:
         """Return those that are joined to most of the others."""
-        from jaxdist.launch.testbed.reachability import linked_hosts
+        from jaxdist.launch.testbed.reachability import connected_hosts
 
-        return linked_hosts(self.hosts) & frozenset(places)
+        return connected_hosts(self.hosts) & frozenset(places)
 
     def tasks(self, places: Sequence[int], attempt: int) -> list[ProcessSpec]:
         """Return what is started, by rank."""

@@ -15,16 +15,31 @@ from typing import Final
 from jaxdist.launch.launchers.processes.group import (
     ProcessResult,
     ProcessSpec,
-    run_together,
+    run_and_collect,
 )
-from jaxdist.launch.launchers.processes.loopback import checked_count, tasks_for
-from jaxdist.launch.testbed.cpu_affinity import shares
-from jaxdist.launch.testbed.iproute import attempt, check_delays, check_machine, do
-from jaxdist.launch.testbed.link_shaping import InterfaceCounters, bucket, counter, lag
-from jaxdist.launch.testbed.namespaces import own_name, remove, sweep, write_names
+from jaxdist.launch.launchers.processes.loopback import check_host_count, process_specs
+from jaxdist.launch.testbed.cpu_affinity import cpus_per_host
+from jaxdist.launch.testbed.iproute import (
+    check_netem_support,
+    check_netns_support,
+    run_command,
+    try_command,
+)
+from jaxdist.launch.testbed.link_shaping import (
+    InterfaceCounters,
+    netem_delay,
+    parse_counters,
+    token_bucket,
+)
+from jaxdist.launch.testbed.namespaces import (
+    remove_orphans,
+    remove_with_prefix,
+    temporary_prefix,
+    write_hosts_file,
+)
 
-_NETWORK: Final = "10.77.0"
-_PORT: Final = 29500
+_SUBNET: Final = "10.77.0"
+_COORDINATOR_PORT: Final = 29500
 
 
 class EmulatedCluster:
@@ -56,15 +71,15 @@ class EmulatedCluster:
         frames: bool = False,
         name: str | None = None,
     ) -> None:
-        self.count = checked_count(count)
+        self.count = check_host_count(count)
         self.rate, self.frames = rate, frames
-        _shaping(rate)
-        self._lag = None if delay is None else lag(delay)
-        self.name = name or own_name()
-        check_machine()
+        _rate_qdisc(rate)
+        self._lag = None if delay is None else netem_delay(delay)
+        self.name = name or temporary_prefix()
+        check_netns_support()
 
     def __enter__(self) -> "EmulatedCluster":
-        sweep()
+        remove_orphans()
         self.up()
         return self
 
@@ -86,11 +101,11 @@ class EmulatedCluster:
 
     def address(self, rank: int) -> str:
         """Return the address of a host."""
-        return f"{_NETWORK}.{rank + 1}"
+        return f"{_SUBNET}.{rank + 1}"
 
     def coordinator(self, attempt: int = 0, host: int = 0) -> str:
         """Return where process 0 listens: `address:port`, another each attempt."""
-        return f"{self.address(host)}:{_PORT + attempt}"
+        return f"{self.address(host)}:{_COORDINATOR_PORT + attempt}"
 
     def run(
         self,
@@ -108,14 +123,14 @@ class EmulatedCluster:
         Raises:
             ProcessesFailed: a process failed or was late; all were ended.
         """
-        tasks = tasks_for(commands, self.count, self.coordinator(), env or {})
-        return run_together(self.inside(tasks), timeout=timeout)
+        tasks = process_specs(commands, self.count, self.coordinator(), env or {})
+        return run_and_collect(self.inside(tasks), timeout=timeout)
 
     def inside(
         self, tasks: Sequence[ProcessSpec], hosts: Sequence[int] | None = None
     ) -> list[ProcessSpec]:
         """Return the same tasks, one on each host, or on those that are named."""
-        own = shares(os.sched_getaffinity(0), self.count)
+        own = cpus_per_host(os.sched_getaffinity(0), self.count)
         return [
             replace(task, command=self.words(host, *task.command), processors=own[host])
             for host, task in zip(range(self.count) if hosts is None else hosts, tasks)
@@ -129,7 +144,7 @@ class EmulatedCluster:
         """Read what each host's interface has sent and received."""
         read = ("cat", "/proc/net/dev")
         return tuple(
-            counter(do(*self._inside(rank), *read), "eth0")
+            parse_counters(run_command(*self._inside(rank), *read), "eth0")
             for rank in range(self.count)
         )
 
@@ -139,7 +154,7 @@ class EmulatedCluster:
         Raises:
             BadInput: it is no rate.
         """
-        _shaping(rate)
+        _rate_qdisc(rate)
         self.rate = rate
         for rank in range(self.count):
             self.shape_one(rank, rate)
@@ -150,15 +165,15 @@ class EmulatedCluster:
         Raises:
             BadInput: it is no rate.
         """
-        words, (host, port) = _shaping(rate), self.ends(rank)
-        _queue(port, "root", *words)
+        words, (host, port) = _rate_qdisc(rate), self.ends(rank)
+        _replace_qdisc(port, "root", *words)
         if self._lag is None:
-            _queue(host, "root", *words)
+            _replace_qdisc(host, "root", *words)
         elif rate is None:
-            _queue(host, "root", *self._lag)
+            _replace_qdisc(host, "root", *self._lag)
         else:
-            _queue(host, "root", "handle", "1:", *words)
-            _queue(host, "parent", "1:1", "handle", "10:", *self._lag)
+            _replace_qdisc(host, "root", "handle", "1:", *words)
+            _replace_qdisc(host, "parent", "1:1", "handle", "10:", *self._lag)
 
     def ends(self, rank: int) -> tuple[tuple[str, str], tuple[str, str]]:
         """Return the ends of a host's cable, its own first: namespace, interface."""
@@ -166,7 +181,7 @@ class EmulatedCluster:
 
     def down(self) -> None:
         """Remove the hosts and end what runs on them; nothing where they are gone."""
-        remove(self.name)
+        remove_with_prefix(self.name)
 
     @property
     def _switch(self) -> str:
@@ -178,7 +193,7 @@ class EmulatedCluster:
 
     def pids(self, rank: int) -> tuple[int, ...]:
         """Return the processes that run on a host."""
-        done = attempt("ip", "netns", "pids", self.space(rank))
+        done = try_command("ip", "netns", "pids", self.space(rank))
         return tuple(map(int, done.stdout.split()))
 
     def _inside(self, rank: int) -> tuple[str, ...]:
@@ -188,10 +203,12 @@ class EmulatedCluster:
     def _make(self) -> None:
         switch = self._switch
         if self._lag is not None:
-            check_delays(f"{own_name()}-delay")
-        do("ip", "netns", "add", switch)
-        do("ip", "-n", switch, "link", "add", "name", "switch", "type", "bridge")
-        do("ip", "-n", switch, "link", "set", "dev", "switch", "up")
+            check_netem_support(f"{temporary_prefix()}-delay")
+        run_command("ip", "netns", "add", switch)
+        run_command(
+            "ip", "-n", switch, "link", "add", "name", "switch", "type", "bridge"
+        )
+        run_command("ip", "-n", switch, "link", "set", "dev", "switch", "up")
         for rank in range(self.count):
             self._plug_in(rank)
         self.shape(self.rate)
@@ -199,25 +216,25 @@ class EmulatedCluster:
     def _plug_in(self, rank: int) -> None:
         """Make one host and its cable."""
         host, port, switch = self.space(rank), f"p{rank}", self._switch
-        do("ip", "netns", "add", host)
-        write_names(host, self.address(rank))
+        run_command("ip", "netns", "add", host)
+        write_hosts_file(host, self.address(rank))
         ends = ("type", "veth", "peer", "name", port, "netns", switch)
-        do("ip", "link", "add", "name", "eth0", "netns", host, *ends)
+        run_command("ip", "link", "add", "name", "eth0", "netns", host, *ends)
         at = ("ip", "-n", host)
-        do(*at, "link", "set", "dev", "lo", "up")
-        do(*at, "address", "add", f"{self.address(rank)}/24", "dev", "eth0")
+        run_command(*at, "link", "set", "dev", "lo", "up")
+        run_command(*at, "address", "add", f"{self.address(rank)}/24", "dev", "eth0")
         if self.frames:
-            do(*at, "link", "set", "dev", "eth0", "gso_max_segs", "1")
-        do(*at, "link", "set", "dev", "eth0", "up")
+            run_command(*at, "link", "set", "dev", "eth0", "gso_max_segs", "1")
+        run_command(*at, "link", "set", "dev", "eth0", "up")
         plug = ("link", "set", "dev", port, "master", "switch")
-        do("ip", "-n", switch, *plug, "up")
+        run_command("ip", "-n", switch, *plug, "up")
 
 
-def _queue(end: tuple[str, str], *words: str) -> None:
+def _replace_qdisc(end: tuple[str, str], *words: str) -> None:
     """Give an interface a queue in place of the one that it has there."""
     space, link = end
-    do("tc", "-n", space, "qdisc", "replace", "dev", link, *words)
+    run_command("tc", "-n", space, "qdisc", "replace", "dev", link, *words)
 
 
-def _shaping(rate: str | None) -> tuple[str, ...]:
-    return ("noqueue",) if rate is None else bucket(rate)
+def _rate_qdisc(rate: str | None) -> tuple[str, ...]:
+    return ("noqueue",) if rate is None else token_bucket(rate)

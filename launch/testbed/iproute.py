@@ -8,13 +8,13 @@ import sys
 from jaxdist.core.errors import BadInput
 
 
-def do(*words: str) -> str:
+def run_command(*words: str) -> str:
     """Run a command of the system and return what it prints.
 
     Raises:
         BadInput: it fails, with its own words.
     """
-    done = attempt(*words)
+    done = try_command(*words)
     if done.returncode == 0:
         return done.stdout
     raise BadInput(
@@ -25,29 +25,29 @@ def do(*words: str) -> str:
     )
 
 
-def attempt(*words: str) -> subprocess.CompletedProcess[str]:
+def try_command(*words: str) -> subprocess.CompletedProcess[str]:
     """Run a command of the system that may fail."""
     return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
-def check_machine() -> None:
+def check_netns_support() -> None:
     """Refuse what cannot make hosts.
 
     Raises:
         BadInput: not Linux, not root, or no `ip` and `tc`.
     """
     if sys.platform != "linux":
-        raise _refused(f"this is {sys.platform}", "run it on Linux")
+        raise _unsupported(f"this is {sys.platform}", "run it on Linux")
     if os.geteuid() != 0:
-        raise _refused(
+        raise _unsupported(
             f"the user is {os.geteuid()}", "the same as root, with sudo -E for example"
         )
     missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
     if missing:
-        raise _refused(f"no {' and no '.join(missing)}", "apt-get install iproute2")
+        raise _unsupported(f"no {' and no '.join(missing)}", "apt-get install iproute2")
 
 
-def check_delays(space: str) -> None:
+def check_netem_support(space: str) -> None:
     """Refuse delays where the kernel has none.
 
     Args:
@@ -56,12 +56,12 @@ def check_delays(space: str) -> None:
     Raises:
         BadInput: the kernel has no `netem`.
     """
-    do("ip", "netns", "add", space)
+    run_command("ip", "netns", "add", space)
     try:
         words = ("qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
-        tried = attempt("tc", "-n", space, *words)
+        tried = try_command("tc", "-n", space, *words)
     finally:
-        attempt("ip", "netns", "delete", space)
+        try_command("ip", "netns", "delete", space)
     if tried.returncode:
         raise BadInput(
             "this kernel delays no packets",
@@ -71,7 +71,7 @@ def check_delays(space: str) -> None:
         )
 
 
-def _refused(values: str, remedy: str) -> BadInput:
+def _unsupported(values: str, remedy: str) -> BadInput:
     return BadInput(
         "hosts in a box cannot be made here",
         rule="they are network namespaces: Linux, root, and ip and tc of iproute2",

@@ -7,21 +7,21 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput
 
-FRAME: Final = 1514
+FRAME_BYTES: Final = 1514
 """Bytes of a full Ethernet frame, as a link sends it."""
-SEGMENT: Final = 1448
+TCP_SEGMENT_BYTES: Final = 1448
 """Bytes of a message in a full frame: 1500 less the headers of IP and TCP."""
 
 _UNITS: Final = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-_TIMES: Final = {"us": 1, "ms": 10**3, "s": 10**6}
+_TIME_UNITS: Final = {"us": 1, "ms": 10**3, "s": 10**6}
 _BURST_S: Final = 1.5e-3
-_BURST_B: Final = 2 * FRAME
+_MIN_BURST_BYTES: Final = 2 * FRAME_BYTES
 
 
-def bits_per_second(rate: str) -> int:
+def parse_link_rate(rate: str) -> int:
     """Read a rate as `tc` writes it.
 
-    >>> bits_per_second("100mbit")
+    >>> parse_link_rate("100mbit")
     100000000
 
     Raises:
@@ -35,21 +35,24 @@ def bits_per_second(rate: str) -> int:
         f"{rate} is no rate of a link",
         rule="a rate is a number above zero and kbit, mbit or gbit, without a space",
         values=repr(rate),
-        remedy=[f"did you mean {_meant(rate)}?", "without a rate there is no limit"],
+        remedy=[
+            f"did you mean {_suggest_rate(rate)}?",
+            "without a rate there is no limit",
+        ],
     )
 
 
-def _meant(rate: str) -> str:
+def _suggest_rate(rate: str) -> str:
     """Guess the rate that was meant.
 
-    >>> _meant("200Mb/s"), _meant("1.5 GB"), _meant("quick")
+    >>> _suggest_rate("200Mb/s"), _suggest_rate("1.5 GB"), _suggest_rate("quick")
     ('200mbit', '1.5gbit', '200mbit')
     """
     found = re.match(r"\s*(\d*\.?\d*[1-9]\d*\.?\d*)\s*([kmg])", rate.lower())
     return f"{found[1]}{found[2]}bit" if found else "200mbit"
 
 
-def bucket(rate: str) -> tuple[str, ...]:
+def token_bucket(rate: str) -> tuple[str, ...]:
     """Return the words of `tc` for a token bucket of this rate.
 
     The bucket holds 1.5 ms of the rate, and at least two frames; the queue in front of
@@ -59,22 +62,22 @@ def bucket(rate: str) -> tuple[str, ...]:
     Raises:
         BadInput: it is no rate.
     """
-    bits = bits_per_second(rate)
-    burst = max(_BURST_B, round(_BURST_S * bits / 8))
+    bits = parse_link_rate(rate)
+    burst = max(_MIN_BURST_BYTES, round(_BURST_S * bits / 8))
     return "tbf", "rate", f"{bits}bit", "burst", f"{burst}b", "latency", "200ms"
 
 
-def lag(delay: str) -> tuple[str, ...]:
+def netem_delay(delay: str) -> tuple[str, ...]:
     """Return the words of `tc` for a delay of each packet.
 
-    >>> lag("1.5ms")
+    >>> netem_delay("1.5ms")
     ('netem', 'delay', '1500us', 'limit', '100000')
 
     Raises:
         BadInput: it is no delay.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", delay.strip().lower())
-    us = round(float(found[1]) * _TIMES[found[2]]) if found else 0
+    us = round(float(found[1]) * _TIME_UNITS[found[2]]) if found else 0
     if us:
         return "netem", "delay", f"{us}us", "limit", "100000"
     raise BadInput(
@@ -85,13 +88,13 @@ def lag(delay: str) -> tuple[str, ...]:
     )
 
 
-def framed(payload: int) -> int:
+def frame_bytes(payload: int) -> int:
     """Return the bytes that full frames take for a payload.
 
-    >>> framed(1448)
+    >>> frame_bytes(1448)
     1514
     """
-    return round(payload * FRAME / SEGMENT)
+    return round(payload * FRAME_BYTES / TCP_SEGMENT_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +117,7 @@ class InterfaceCounters:
         )
 
 
-def counter(text: str, name: str) -> InterfaceCounters:
+def parse_counters(text: str, name: str) -> InterfaceCounters:
     """Read one interface's counter.
 
     Args:
@@ -124,7 +127,7 @@ def counter(text: str, name: str) -> InterfaceCounters:
     Raises:
         BadInput: there is no such interface.
 
-    >>> counter("  eth0: 7 1 0 0 0 0 0 0 9 2 0 0 0 0 0 0", "eth0")
+    >>> parse_counters("  eth0: 7 1 0 0 0 0 0 0 9 2 0 0 0 0 0 0", "eth0")
     InterfaceCounters(sent=9, packets=2, received=7)
     """
     found = re.search(rf"^\s*{re.escape(name)}:\s*([\d ]+)", text, re.MULTILINE)
@@ -139,6 +142,6 @@ def counter(text: str, name: str) -> InterfaceCounters:
     return InterfaceCounters(sent=numbers[8], packets=numbers[9], received=numbers[0])
 
 
-def own_counter(name: str = "eth0") -> InterfaceCounters:
+def read_local_counters(name: str = "eth0") -> InterfaceCounters:
     """Read a counter of the host that this process runs on."""
-    return counter(Path("/proc/net/dev").read_text(), name)
+    return parse_counters(Path("/proc/net/dev").read_text(), name)

@@ -10,33 +10,38 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.launchers.local import MOST
-from jaxdist.launch.launchers.program import check_number
+from jaxdist.launch.launchers.local import MAX_LOCAL_PROCESSES
+from jaxdist.launch.launchers.program import check_option_range
 from jaxdist.launch.testbed.hosts import EmulatedCluster
-from jaxdist.launch.testbed.iproute import check_machine
-from jaxdist.launch.testbed.link_shaping import bits_per_second, lag
-from jaxdist.launch.testbed.namespaces import FILES, known, remove, sweep
+from jaxdist.launch.testbed.iproute import check_netns_support
+from jaxdist.launch.testbed.link_shaping import netem_delay, parse_link_rate
+from jaxdist.launch.testbed.namespaces import (
+    NETNS_FOLDER,
+    existing_namespaces,
+    remove_orphans,
+    remove_with_prefix,
+)
 
-NAME: Final = "testbed"
+DEFAULT_NAME: Final = "testbed"
 """What a testbed is called that nobody has named."""
 
 
-def option(name: str) -> str:
+def name_option(name: str) -> str:
     """Return what is added to a command for the testbed of a name.
 
-    >>> option("testbed"), option("slow")
+    >>> name_option("testbed"), name_option("slow")
     ('', ' --name slow')
     """
-    return "" if name == NAME else f" --name {name}"
+    return "" if name == DEFAULT_NAME else f" --name {name}"
 
 
-def begins(name: str) -> str:
+def namespace_prefix(name: str) -> str:
     """Return how the names of a testbed's hosts begin: none begins as another's do.
 
     Raises:
         BadInput: it is no name.
 
-    >>> begins("slow")
+    >>> namespace_prefix("slow")
     'jaxdist-slow'
     """
     if not re.fullmatch(r"[a-z][a-z0-9]{0,15}", name):
@@ -49,8 +54,8 @@ def begins(name: str) -> str:
     return f"jaxdist-{name}"
 
 
-def up(
-    count: int, rate: str | None, delay: str | None = None, *, name: str = NAME
+def create_testbed(
+    count: int, rate: str | None, delay: str | None = None, *, name: str = DEFAULT_NAME
 ) -> EmulatedCluster:
     """Make a testbed on this machine.
 
@@ -64,57 +69,57 @@ def up(
         BadInput: numbers or a name that cannot be, a machine that cannot make hosts, or
             one of this name is there already.
     """
-    start = begins(name)
-    check_number("--hosts", count, MOST)
+    start = namespace_prefix(name)
+    check_option_range("--hosts", count, MAX_LOCAL_PROCESSES)
     if rate is not None:
-        bits_per_second(rate)
+        parse_link_rate(rate)
     if delay is not None:
-        lag(delay)
-    check_machine()
-    sweep()
-    if there(name):
+        netem_delay(delay)
+    check_netns_support()
+    remove_orphans()
+    if netns_names(name):
         raise BadInput(
             "a testbed is up already, or left over from one",
             rule="a machine has one testbed of a name",
-            values=", ".join(there(name)),
-            remedy=(f"jaxdist testbed down{option(name)}", "or another --name"),
+            values=", ".join(netns_names(name)),
+            remedy=(f"jaxdist testbed down{name_option(name)}", "or another --name"),
         )
     hosts = EmulatedCluster(count, rate, delay=delay, name=start)
     hosts.up()
-    about = _about(name)
+    about = _metadata_file(name)
     about.parent.mkdir(parents=True, exist_ok=True)
     about.write_text(json.dumps({"count": count, "rate": rate, "delay": delay}))
     return hosts
 
 
-def standing(name: str = NAME) -> EmulatedCluster:
+def load_testbed(name: str = DEFAULT_NAME) -> EmulatedCluster:
     """Return the testbed that is up.
 
     Raises:
         BadInput: there is none of this name, or only a part of one.
     """
-    start = begins(name)
-    check_machine()
-    if not there(name):
+    start = namespace_prefix(name)
+    check_netns_support()
+    if not netns_names(name):
         raise BadInput(
-            "no testbed is up" if name == NAME else f"no testbed {name} is up",
+            "no testbed is up" if name == DEFAULT_NAME else f"no testbed {name} is up",
             rule="its hosts are made before something runs on them",
-            remedy=f"jaxdist testbed up --hosts 4 --rate 200mbit{option(name)}",
+            remedy=f"jaxdist testbed up --hosts 4 --rate 200mbit{name_option(name)}",
         )
     try:
-        about = json.loads(_about(name).read_text())
+        about = json.loads(_metadata_file(name).read_text())
         rate, delay = about["rate"], about["delay"]
         return EmulatedCluster(about["count"], rate, delay=delay, name=start)
     except (OSError, ValueError, KeyError) as error:
         raise BadInput(
             "the testbed is not whole",
             rule="what was interrupted as it was made is made again",
-            values=", ".join(there(name)),
-            remedy=f"jaxdist testbed down{option(name)}",
+            values=", ".join(netns_names(name)),
+            remedy=f"jaxdist testbed down{name_option(name)}",
         ) from error
 
 
-def down(name: str = NAME) -> list[str]:
+def remove_testbed(name: str = DEFAULT_NAME) -> list[str]:
     """Remove a testbed, also a part of one, and hosts whose maker is gone.
 
     Returns:
@@ -123,16 +128,22 @@ def down(name: str = NAME) -> list[str]:
     Raises:
         BadInput: a machine that cannot make hosts either.
     """
-    start = begins(name)
-    check_machine()
-    return [*remove(start), *sweep()]
+    start = namespace_prefix(name)
+    check_netns_support()
+    return [*remove_with_prefix(start), *remove_orphans()]
 
 
-def there(name: str = NAME) -> tuple[str, ...]:
+def netns_names(name: str = DEFAULT_NAME) -> tuple[str, ...]:
     """Name what there is of a testbed."""
-    return tuple(sorted(one for one in known() if one.startswith(f"{begins(name)}-")))
+    return tuple(
+        sorted(
+            one
+            for one in existing_namespaces()
+            if one.startswith(f"{namespace_prefix(name)}-")
+        )
+    )
 
 
-def _about(name: str) -> Path:
+def _metadata_file(name: str) -> Path:
     """Return the file that is written last: without it the testbed is not whole."""
-    return FILES / f"{begins(name)}-switch" / "about.json"
+    return NETNS_FOLDER / f"{namespace_prefix(name)}-switch" / "about.json"

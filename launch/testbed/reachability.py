@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from jaxdist.launch.testbed.hosts import EmulatedCluster
 
-_ASKS: Final = """\
+_PROBE_SCRIPT: Final = """\
 import errno, select, socket, sys
 answers, asked = (0, errno.ECONNREFUSED), {}
 for name in sys.argv[1:]:
@@ -33,20 +33,20 @@ while asked:
 """
 
 
-def linked_hosts(hosts: "EmulatedCluster") -> frozenset[int]:
+def connected_hosts(hosts: "EmulatedCluster") -> frozenset[int]:
     """Return the hosts that reach each other, of several such groups the largest."""
-    return largest(reached_by(hosts))
+    return largest_group(measure_reachability(hosts))
 
 
-def largest(reached: Mapping[int, Set[int]]) -> frozenset[int]:
+def largest_group(reached: Mapping[int, Set[int]]) -> frozenset[int]:
     """Return the largest group of hosts, of equal ones that with the first host.
 
     Args:
         reached: the hosts that each one reaches.
 
-    >>> sorted(largest({0: {2}, 1: set(), 2: {0}}))
+    >>> sorted(largest_group({0: {2}, 1: set(), 2: {0}}))
     [0, 2]
-    >>> sorted(largest({0: set(), 1: set()}))
+    >>> sorted(largest_group({0: set(), 1: set()}))
     [0]
     """
     groups = [
@@ -58,12 +58,12 @@ def largest(reached: Mapping[int, Set[int]]) -> frozenset[int]:
     return max(groups, key=len, default=frozenset())
 
 
-def reached_by(hosts: "EmulatedCluster") -> dict[int, set[int]]:
+def measure_reachability(hosts: "EmulatedCluster") -> dict[int, set[int]]:
     """Ask on every host that is there which others answer; takes 2 s at most."""
     number = {hosts.address(host): host for host in range(hosts.count)}
     asking = {
         host: subprocess.Popen(
-            hosts.words(host, sys.executable, "-I", "-S", "-c", _ASKS, *number),
+            hosts.words(host, sys.executable, "-I", "-S", "-c", _PROBE_SCRIPT, *number),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

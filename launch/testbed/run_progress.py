@@ -10,13 +10,13 @@ import psutil
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.run_folder.folder import RunFolder
-from jaxdist.launch.run_folder.jsonl import last_row
+from jaxdist.launch.run_folder.jsonl import read_last_row
 from jaxdist.launch.testbed.hosts import EmulatedCluster
 
 _POLL_S: Final = 0.05
 
 
-def wait_for(hosts: EmulatedCluster, step: int) -> None:
+def wait_for_step(hosts: EmulatedCluster, step: int) -> None:
     """Wait until the run on these hosts has done a step.
 
     It may be started again meanwhile: it is there as long as what has started it.
@@ -24,7 +24,7 @@ def wait_for(hosts: EmulatedCluster, step: int) -> None:
     Raises:
         BadInput: nothing runs there, or it ended before.
     """
-    starters, last = _starters(hosts), 0
+    starters, last = _parent_processes(hosts), 0
     if not starters:
         raise BadInput(
             "no run is on these hosts",
@@ -32,8 +32,8 @@ def wait_for(hosts: EmulatedCluster, step: int) -> None:
             values=f"--at-step {step}",
             remedy="jaxdist testbed run -- train digits",
         )
-    while any(map(_lives, starters)):
-        if (last := reached(hosts) or last) >= step:
+    while any(map(_is_running, starters)):
+        if (last := last_completed_step(hosts) or last) >= step:
             return
         time.sleep(_POLL_S)
     raise BadInput(
@@ -44,7 +44,7 @@ def wait_for(hosts: EmulatedCluster, step: int) -> None:
     )
 
 
-def reached(hosts: EmulatedCluster) -> int:
+def last_completed_step(hosts: EmulatedCluster) -> int:
     """Return the last step that the run on these hosts has done; 0 before the first.
 
     Process 0 writes a line a step, and has that file open.
@@ -54,19 +54,19 @@ def reached(hosts: EmulatedCluster) -> int:
         with suppress(psutil.Error):
             for file in psutil.Process(pid).open_files():
                 if os.path.basename(file.path) == name:
-                    row = last_row(Path(file.path), kind="train")
+                    row = read_last_row(Path(file.path), kind="train")
                     return int(row["step"]) if row else 0
     return 0
 
 
-def _lives(process: psutil.Process) -> bool:
+def _is_running(process: psutil.Process) -> bool:
     """Tell whether a process runs; one that nobody has waited for yet does not."""
     with suppress(psutil.Error):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
-def _starters(hosts: EmulatedCluster) -> list[psutil.Process]:
+def _parent_processes(hosts: EmulatedCluster) -> list[psutil.Process]:
     """Return the processes that have started what runs on the hosts."""
     there = {pid for rank in range(hosts.count) for pid in hosts.pids(rank)}
     above: dict[int, psutil.Process] = {}

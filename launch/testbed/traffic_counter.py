@@ -9,9 +9,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxdist.launch.testbed.link_shaping import own_counter
+from jaxdist.launch.testbed.link_shaping import read_local_counters
 
-_SETTLE_S: Final = 0.15
+_QUIET_S: Final = 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class CallTraffic:
     """Bytes that this host's interface sent, headers included."""
 
 
-def spread(mesh: Mesh, each: Callable[[int], np.ndarray]) -> jax.Array:
+def shard_local_arrays(mesh: Mesh, each: Callable[[int], np.ndarray]) -> jax.Array:
     """Place an array of each host's own on its device.
 
     Args:
@@ -49,8 +49,8 @@ class TrafficCounter:
         settle: seconds until a link is quiet.
     """
 
-    def __init__(self, mesh: Mesh, settle: float = _SETTLE_S) -> None:
-        self._barrier, self._settle = _barrier(mesh), settle
+    def __init__(self, mesh: Mesh, settle: float = _QUIET_S) -> None:
+        self._barrier, self._settle = _make_barrier(mesh), settle
 
     def meet(self) -> None:
         """Return when all hosts have come here."""
@@ -64,14 +64,14 @@ class TrafficCounter:
         """
         self.meet()
         time.sleep(self._settle)
-        before, start = own_counter(), time.perf_counter()
+        before, start = read_local_counters(), time.perf_counter()
         jax.block_until_ready(call())
         seconds = time.perf_counter() - start
         time.sleep(self._settle)
-        return CallTraffic(seconds=seconds, sent=(own_counter() - before).sent)
+        return CallTraffic(seconds=seconds, sent=(read_local_counters() - before).sent)
 
 
-def _barrier(mesh: Mesh) -> Callable[[], Any]:
+def _make_barrier(mesh: Mesh) -> Callable[[], Any]:
     """Return a call that ends when all hosts have come to it."""
     axes = mesh.axis_names
     along = PartitionSpec(axes)
@@ -80,5 +80,5 @@ def _barrier(mesh: Mesh) -> Callable[[], Any]:
             lambda x: jax.lax.psum(x, axes), mesh=mesh, in_specs=along, out_specs=along
         )
     )
-    ones = spread(mesh, lambda rank: np.ones(1, np.float32))
+    ones = shard_local_arrays(mesh, lambda rank: np.ones(1, np.float32))
     return lambda: jax.block_until_ready(add(ones))

@@ -5,26 +5,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxdist.calibrate.reduction_timings import measure
-from jaxdist.collectives.autotune import choose
+from jaxdist.calibrate.reduction_timings import measure_reduction_link
+from jaxdist.collectives.autotune import select_fastest
 from jaxdist.collectives.link import Link
-from jaxdist.collectives.registry import METHODS, set_up
+from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS, make_algorithm
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
-from jaxdist.core.text.formatting import size
+from jaxdist.core.text.formatting import format_size
 from jaxdist.launch.config.provenance import ResolvedConfig
-from jaxdist.launch.config.tree import with_values
+from jaxdist.launch.config.tree import replace_values
 from jaxdist.launch.devices.prepare import PreparedDevices
 from jaxdist.launch.run_folder.folder import RunFolder
-from jaxdist.launch.run_folder.lockfile import read_lock
+from jaxdist.launch.run_folder.lockfile import read_config_lock
 from jaxdist.launch.training.job.job import make_job
-from jaxdist.partition.gradient_buckets import AXIS, plan_reduction
+from jaxdist.partition.gradient_buckets import DATA_AXIS, plan_reduction
 from jaxdist.train.layout import Layout
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
 
-_KEY = "plan.reduce.via"
+_ALGORITHM_KEY = "plan.reduce.via"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,17 +39,17 @@ class AutoReduceResult:
     """What was measured and chosen, as one line; empty where nothing was."""
 
 
-def recorded(
+def recorded_algorithm(
     resolved: ResolvedConfig, prepared: PreparedDevices, folder: RunFolder
 ) -> AutoReduceResult:
     """Return the configuration with the way that the run has chosen at its start."""
     if resolved.config.plan.reduce.via != "auto" or not folder.exists:
         return AutoReduceResult(resolved=resolved, prepared=prepared)
-    via = read_lock(folder).resolved.config.plan.reduce.via
-    return _with(resolved, prepared, via, said=f"{via}, as this run began")
+    via = read_config_lock(folder).resolved.config.plan.reduce.via
+    return _with_algorithm(resolved, prepared, via, said=f"{via}, as this run began")
 
 
-def settled(before: AutoReduceResult, train: "Source") -> AutoReduceResult:
+def select_algorithm(before: AutoReduceResult, train: "Source") -> AutoReduceResult:
     """Measure and choose, where the configuration asks for it.
 
     Args:
@@ -63,27 +63,31 @@ def settled(before: AutoReduceResult, train: "Source") -> AutoReduceResult:
     plan = prepared.plan
     if plan.reduce.via != "auto":
         return before
-    check_among(plan)
-    if plan.mesh.size(AXIS) == 1:
-        return _with(resolved, prepared, "exact", said="exact: one device along data")
-    ways = [set_up(plan.reduce.by(via)) for via in plan.reduce.among]
+    check_candidates(plan)
+    if plan.mesh.size(DATA_AXIS) == 1:
+        return _with_algorithm(
+            resolved, prepared, "exact", said="exact: one device along data"
+        )
+    ways = [make_algorithm(plan.reduce.by(via)) for via in plan.reduce.among]
     layout = make_job(resolved.config, plan, train).layout
-    link = measure(layout.mesh, AXIS, ways)
-    sums = _sums(layout)
+    link = measure_reduction_link(layout.mesh, DATA_AXIS, ways)
+    sums = _bucket_shapes(layout)
     dtype = np.dtype(layout.task.param_dtype)
-    sizes = {AXIS: link.devices}
-    way = choose(ways, sums, dtype, sizes, link) if sums else ways[0]
-    return _with(resolved, prepared, way.name, said=_line(way.name, link, plan))
+    sizes = {DATA_AXIS: link.devices}
+    way = select_fastest(ways, sums, dtype, sizes, link) if sums else ways[0]
+    return _with_algorithm(
+        resolved, prepared, way.name, said=_choice_line(way.name, link, plan)
+    )
 
 
-def check_among(plan: Plan) -> None:
+def check_candidates(plan: Plan) -> None:
     """Refuse ways that cannot be chosen.
 
     Raises:
         BadInput: naming them.
     """
     among = plan.reduce.among
-    able = [name for name in METHODS if name != "hierarchical"]
+    able = [name for name in ALL_REDUCE_ALGORITHMS if name != "hierarchical"]
     wrong = [name for name in among if name not in able]
     if not wrong and "exact" in among:
         return
@@ -98,11 +102,11 @@ def check_among(plan: Plan) -> None:
     )
 
 
-def _with(
+def _with_algorithm(
     resolved: ResolvedConfig, prepared: PreparedDevices, via: str, *, said: str
 ) -> AutoReduceResult:
-    config = with_values(resolved.config, {_KEY: via})
-    plan = with_values(prepared.plan, {"reduce.via": via})
+    config = replace_values(resolved.config, {_ALGORITHM_KEY: via})
+    plan = replace_values(prepared.plan, {"reduce.via": via})
     return AutoReduceResult(
         resolved=replace(resolved, config=config),
         prepared=replace(prepared, plan=plan),
@@ -110,10 +114,10 @@ def _with(
     )
 
 
-def _sums(layout: Layout) -> list[list[tuple[int, ...]]]:
+def _bucket_shapes(layout: Layout) -> list[list[tuple[int, ...]]]:
     """Return the shapes of each bucket, as a way that sends all of them has them."""
     plan = layout.plan
-    by = with_values(plan, {"reduce.via": "ring"})
+    by = replace_values(plan, {"reduce.via": "ring"})
     buckets = plan_reduction(by, layout.leaves).buckets
     return [
         [layout.leaves[place].local(plan) for place in bucket.places]
@@ -121,9 +125,9 @@ def _sums(layout: Layout) -> list[list[tuple[int, ...]]]:
     ]
 
 
-def _line(via: str, link: Link, plan: Plan) -> str:
+def _choice_line(via: str, link: Link, plan: Plan) -> str:
     """Say what was measured and chosen."""
     return (
         f"{via}, out of {', '.join(plan.reduce.among)}; {link.devices} devices along "
-        f"{AXIS}, {size(round(link.rate))}/s each, measured"
+        f"{DATA_AXIS}, {format_size(round(link.rate))}/s each, measured"
     )

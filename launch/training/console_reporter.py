@@ -7,20 +7,20 @@ from typing import Final, Self
 
 from rich.console import Console
 
-from jaxdist.core.text.formatting import count, percent
+from jaxdist.core.text.formatting import format_count, format_percent
 from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.terminal.console import console
 from jaxdist.launch.terminal.progress_bar import ProgressBar
-from jaxdist.launch.terminal.run_header import TerminalRunHeader, many
-from jaxdist.launch.training.host_cache import kept_words
-from jaxdist.launch.training.job.optimizer_schedule import read_schedule
+from jaxdist.launch.terminal.run_header import TerminalRunHeader, pluralize
+from jaxdist.launch.training.host_cache import sample_store_text
+from jaxdist.launch.training.job.optimizer_schedule import schedule_from_task
 from jaxdist.launch.training.job.shuffle_quality import shuffle_line
 from jaxdist.launch.training.session import TrainingSession
 from jaxdist.train.callbacks import EvalMetrics
 from jaxdist.train.program import Program
 
-_SMOOTH: Final = 0.1
-NO_CHAIN: Final = (
+_EMA_WEIGHT: Final = 0.1
+NO_CHAIN_WARNING: Final = (
     "{} has no chain() of named blocks: no pipeline stages, no splits of a range of "
     "blocks, and nothing is computed again block by block"
 )
@@ -55,7 +55,7 @@ class ConsoleReporter:
         """Print the opening and start the progress line."""
         course = start.job.course
         if not self._quiet:
-            self._out.print(opening(start))
+            self._out.print(make_run_header(start))
             self._out.print()
         self._batch = start.job.order.batch
         self._line = self._stack.enter_context(
@@ -70,7 +70,7 @@ class ConsoleReporter:
     def update(self, *, step: int, loss: float, step_s: float) -> None:
         """Move the progress line; the pace is a running mean of step times."""
         old = self._pace or step_s
-        self._pace = old + _SMOOTH * (step_s - old)
+        self._pace = old + _EMA_WEIGHT * (step_s - old)
         if self._line is not None:
             self._line.update(step, loss, self._batch / max(self._pace, 1e-9))
 
@@ -106,10 +106,10 @@ class NullReporter(contextlib.nullcontext["NullReporter"]):
         """Show nothing."""
 
 
-def opening(start: TrainingSession) -> TerminalRunHeader:
+def make_run_header(start: TrainingSession) -> TerminalRunHeader:
     """Gather the facts of a beginning."""
     job, config = start.job, start.job.config
-    schedule = read_schedule(config, job.layout.plan, job.layout.task, job.course)
+    schedule = schedule_from_task(config, job.layout.plan, job.layout.task, job.course)
     return TerminalRunHeader(
         experiment=start.resolved.source,
         plan=job.layout.plan,
@@ -129,9 +129,9 @@ def opening(start: TrainingSession) -> TerminalRunHeader:
         origins=Counter(start.resolved.origins.values()),
         audit=audit_line(start.program),
         memory_bytes=start.program.memory_bytes,
-        rate=f"{schedule.peak}, warm-up {many(schedule.ramp.steps, 'step')}",
+        rate=f"{schedule.peak}, warm-up {pluralize(schedule.ramp.steps, 'step')}",
         decay=schedule.decay,
-        shuffle=shuffle_line(job.order, config.epochs) + kept_words(config.data),
+        shuffle=shuffle_line(job.order, config.epochs) + sample_store_text(config.data),
         sums=start.chosen,
         warnings=_warnings(start),
     )
@@ -141,20 +141,25 @@ def _warnings(start: TrainingSession) -> list[str]:
     skipped = start.restored.skipped if start.restored is not None else ()
     return [
         *start.prepared.notes,
-        *([] if start.job.is_chain else [NO_CHAIN.format(start.job.config.model.name)]),
+        *(
+            []
+            if start.job.is_chain
+            else [NO_CHAIN_WARNING.format(start.job.config.model.name)]
+        ),
         *(f"checkpoint {s.step} skipped: {s.reason}" for s in skipped),
         *(" ".join(str(error).split()) for error in start.program.differences),
-        *_left_over(start),
+        *_outer_step_warnings(start),
     ]
 
 
-def _left_over(start: TrainingSession) -> list[str]:
+def _outer_step_warnings(start: TrainingSession) -> list[str]:
     """Say where a run ends between two outer steps."""
     every, steps = start.job.layout.plan.outer.every, start.job.course.steps
     if start.job.layout.plan.replicas == 1 or not steps % every:
         return []
     return [
-        f"{many(steps % every, 'step')} behind the last outer step: what they learn is "
+        f"{pluralize(steps % every, 'step')} behind the last outer step: what they "
+        "learn is "
         f"in no replica's parameters but its own (plan.outer.every={every})"
     ]
 
@@ -162,8 +167,10 @@ def _left_over(start: TrainingSession) -> list[str]:
 def audit_line(program: Program) -> str:
     """Write what the audit of a compiled step found in one line."""
     made, differ = len(program.moves), len(program.differences)
-    found = many(differ, "difference") + " from the plan" if differ else "as planned"
-    return f"{many(made, 'collective')}, {found}"
+    found = (
+        pluralize(differ, "difference") + " from the plan" if differ else "as planned"
+    )
+    return f"{pluralize(made, 'collective')}, {found}"
 
 
 def accuracy_line(score: EvalMetrics) -> str:
@@ -172,6 +179,6 @@ def accuracy_line(score: EvalMetrics) -> str:
     >>> accuracy_line({"accuracy": 0.75, "correct": 3, "answers": 4, "loss": 0.03})
     'test accuracy 75.00 % (3 of 4), loss 0.030'
     """
-    share = percent(score["accuracy"], 2)
-    of = f"{count(score['correct'])} of {count(score['answers'])}"
+    share = format_percent(score["accuracy"], 2)
+    of = f"{format_count(score['correct'])} of {format_count(score['answers'])}"
     return f"test accuracy {share} ({of}), loss {score['loss']:.3f}"

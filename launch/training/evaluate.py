@@ -10,10 +10,10 @@ from jaxdist.core.plan import Plan
 from jaxdist.input.device_feed import eval_feed
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.distributed.preemption import never
+from jaxdist.launch.distributed.preemption import never_stop
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.training.checkpoints import open_checkpoints
-from jaxdist.launch.training.job.batch_spec import wanted
+from jaxdist.launch.training.job.batch_spec import feature_spec
 from jaxdist.launch.training.job.job import Job, make_job
 from jaxdist.train.evaluate import Evaluator
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from jaxdist.input.sources import Source
 
 
-def evaluator(job: Job, test: "Source", ends: Callable[[], bool] = never) -> Evaluator:
+def make_evaluator(
+    job: Job, test: "Source", ends: Callable[[], bool] = never_stop
+) -> Evaluator:
     """Return the evaluation of a job on its held-out samples.
 
     Args:
@@ -46,7 +48,7 @@ def evaluator(job: Job, test: "Source", ends: Callable[[], bool] = never) -> Eva
     )
 
 
-def evaluate(
+def evaluate_checkpoint(
     config: Experiment, plan: Plan, folder: RunFolder, checkpoint: int | None
 ) -> tuple[int, dict[str, Any]]:
     """Score one checkpoint.
@@ -64,7 +66,7 @@ def evaluate(
         BadInput: there is no such checkpoint, or it is damaged.
     """
     jax.config.update("jax_enable_x64", config.precision == "float64")
-    train, test = open_data(config.data, wanted(config))
+    train, test = open_data(config.data, feature_spec(config))
     job = make_job(config, plan, train)
     checkpoints = open_checkpoints(folder, config.checkpoint.keep)
     scored = replace(job.layout.stored, opt=None, feedback=None, replicas=None)
@@ -72,4 +74,6 @@ def evaluate(
         restored = checkpoints.restore(checkpoint, scored)
     finally:
         checkpoints.close()
-    return int(restored.step), evaluator(job, test)(job.layout.take(restored.state))
+    return int(restored.step), make_evaluator(job, test)(
+        job.layout.take(restored.state)
+    )

@@ -10,18 +10,18 @@ import numpy as np
 from flax import nnx
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.text.formatting import count
-from jaxdist.input.clips import decode
+from jaxdist.core.text.formatting import format_count
+from jaxdist.input.clips import decode_caption
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.run_folder.folder import RunFolder
-from jaxdist.launch.training.job.batch_spec import wanted
+from jaxdist.launch.training.job.batch_spec import feature_spec
 from jaxdist.train.checkpoint import reader
 from jaxdist.train.generate import generate
 from jaxdist.train.load import load
 
 
-def continue_text(
+def generate_text(
     folder: RunFolder,
     prompt: str,
     *,
@@ -46,14 +46,16 @@ def continue_text(
     Raises:
         BadInput: the run is no language model, or the prompt is not for it.
     """
-    notes = reader.read_notes(reader.folder_of(folder.checkpoints, checkpoint))
+    notes = reader.read_manifest(
+        reader.checkpoint_folder(folder.checkpoints, checkpoint)
+    )
     vocabulary = notes.about.get("vocabulary", "")
     if not vocabulary:
-        raise _no_language(folder, notes.about)
+        raise _not_language_model_error(folder, notes.about)
     places = {character: place for place, character in enumerate(vocabulary)}
     if unknown := sorted(set(prompt) - set(places)):
-        raise _unknown(unknown, vocabulary)
-    jax.config.update("jax_enable_x64", _is_double(notes))
+        raise _unknown_characters_error(unknown, vocabulary)
+    jax.config.update("jax_enable_x64", _is_float64(notes))
     network, _ = load(folder.path, notes.step)
     stream = generate(
         network,
@@ -65,11 +67,11 @@ def continue_text(
     return notes.step, "".join(vocabulary[token] for token in islice(stream, tokens))
 
 
-def _is_double(notes: Any) -> bool:
+def _is_float64(notes: Any) -> bool:
     return any(leaf.dtype == "float64" for leaf in notes.leaves.values())
 
 
-def _no_language(folder: RunFolder, about: Any) -> BadInput:
+def _not_language_model_error(folder: RunFolder, about: Any) -> BadInput:
     settings = about.get("recipe", {}).get("settings", {})
     return BadInput(
         f"{folder.name} writes no text",
@@ -80,7 +82,7 @@ def _no_language(folder: RunFolder, about: Any) -> BadInput:
     )
 
 
-def _unknown(unknown: list[str], vocabulary: str) -> BadInput:
+def _unknown_characters_error(unknown: list[str], vocabulary: str) -> BadInput:
     shown = ", ".join(map(repr, unknown[:8])) + ", ..." * (len(unknown) > 8)
     known = "".join(filter(str.isprintable, vocabulary))
     return BadInput(
@@ -123,9 +125,11 @@ def caption_clip(
     Raises:
         BadInput: no such clip or checkpoint.
     """
-    notes = reader.read_notes(reader.folder_of(folder.checkpoints, checkpoint))
-    _, test = open_data(config.data, wanted(config))
-    number = _number(prompt, len(test))
+    notes = reader.read_manifest(
+        reader.checkpoint_folder(folder.checkpoints, checkpoint)
+    )
+    _, test = open_data(config.data, feature_spec(config))
+    number = _clip_index(prompt, len(test))
     with jax.enable_x64(config.precision == "float64"):
         network, _ = load(folder.path, notes.step)
         sample = test.get(np.array([number]))
@@ -136,18 +140,18 @@ def caption_clip(
     vocabulary = notes.about["vocabulary"]
     return ClipCaption(
         checkpoint=notes.step,
-        said=decode(said[0].tolist(), vocabulary),
-        written=decode(sample["target"][0].tolist(), vocabulary),
+        said=decode_caption(said[0].tolist(), vocabulary),
+        written=decode_caption(sample["target"][0].tolist(), vocabulary),
     )
 
 
-def _number(prompt: str, clips: int) -> int:
+def _clip_index(prompt: str, clips: int) -> int:
     """Read the number of a held-out clip."""
     if prompt.isdecimal() and int(prompt) < clips:
         return int(prompt)
     raise BadInput(
         f"no held-out clip {prompt}",
         rule="the prompt of a run on clips is the number of a held-out clip",
-        values=f"clips 0 to {count(clips - 1)}",
+        values=f"clips 0 to {format_count(clips - 1)}",
         remedy="--prompt 0",
     )

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from jaxdist.input.config import DataConfig
-from jaxdist.input.device_put import rows_held
+from jaxdist.input.device_put import local_rows
 from jaxdist.input.local_shuffle.setup import (
     Keep,
-    check_rows,
-    check_threads,
+    check_local_rows,
+    check_no_workers,
 )
-from jaxdist.launch.distributed.network_interface import between_hosts
+from jaxdist.launch.distributed.network_interface import peer_facing_address
 from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.run_folder.folder import check_writable
 from jaxdist.launch.training.job.job import Job
@@ -18,11 +18,13 @@ from jaxdist.launch.training.job.job import Job
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
 
-_PLACES: Final = {"memory": "in memory", "disk": "on disk"}
-_BRINGS: Final = {"origin": "the data set", "peers": "peers"}
+_STORE_TEXT: Final = {"memory": "in memory", "disk": "on disk"}
+_EXCHANGE_TEXT: Final = {"origin": "the data set", "peers": "peers"}
 
 
-def keep_for(job: Job, source: "Source", mine: ProcessGroup, name: str) -> Keep | None:
+def make_sample_store(
+    job: Job, source: "Source", mine: ProcessGroup, name: str
+) -> Keep | None:
     """Return how this process keeps samples; None where it keeps none.
 
     Every process of the run calls it at the same time, before anything is written.
@@ -40,26 +42,28 @@ def keep_for(job: Job, source: "Source", mine: ProcessGroup, name: str) -> Keep 
     data = job.config.data
     if data.store == "none":
         return None
-    check_threads(data.readers)
+    check_no_workers(data.readers)
     shardings = job.layout.batch(job.layout.shapes)
-    check_rows(source, job.order, rows_held(shardings.values(), job.order.batch))
+    check_local_rows(source, job.order, local_rows(shardings.values(), job.order.batch))
     own = Path(data.store_dir) / name if data.store == "disk" else None
     if own is not None:
         check_writable(own, key="data.store_dir")
     return Keep(
         folder=own,
-        interface=between_hosts(mine, data.interface)
+        interface=peer_facing_address(mine, data.interface)
         if data.exchange == "peers"
         else "",
     )
 
 
-def kept_words(data: DataConfig) -> str:
+def sample_store_text(data: DataConfig) -> str:
     """Say where samples are kept and who brings what comes; empty: nowhere.
 
-    >>> kept_words(DataConfig(store="memory", exchange="peers"))
+    >>> sample_store_text(DataConfig(store="memory", exchange="peers"))
     '; kept in memory, brought by peers'
     """
     if data.store == "none":
         return ""
-    return f"; kept {_PLACES[data.store]}, brought by {_BRINGS[data.exchange]}"
+    return (
+        f"; kept {_STORE_TEXT[data.store]}, brought by {_EXCHANGE_TEXT[data.exchange]}"
+    )

@@ -30,7 +30,7 @@ class RunObservers:
 
 
 @contextmanager
-def attended(
+def run_observers(
     job: Job,
     mine: ProcessGroup,
     folder: RunFolder,

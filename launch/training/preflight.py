@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.config.tree import values
-from jaxdist.launch.config.value_text import write_value
+from jaxdist.launch.config.tree import flatten_config
+from jaxdist.launch.config.value_text import format_value
 from jaxdist.launch.devices.prepare import PreparedDevices
 from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.run_folder.lockfile import installed_versions
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from jaxdist.train.layout import Layout
     from jaxdist.train.program import Program
 
-_SAYS: Final = "jaxdist/preflight"
-_WAIT_MS: Final = 600_000
-_MOST: Final = 4
+_PREFLIGHT_KEY: Final = "jaxdist/preflight"
+_GATHER_TIMEOUT_MS: Final = 600_000
+_MAX_SHOWN: Final = 4
 """Differences that are named."""
-_CLOCK_S: Final = 1.0
+_MAX_CLOCK_SKEW_S: Final = 1.0
 """Seconds by which clocks may differ."""
-_WHERE: Final = ("data.dir", "data.store", "run.dir")
+_HOST_LOCAL_KEYS: Final = ("data.dir", "data.store", "run.dir")
 """Keys (or their beginnings) that a host may have for itself."""
 ProcessFacts = Mapping[str, str]
 """Names and values that all processes have alike."""
@@ -43,13 +43,15 @@ def check_settings(mine: ProcessGroup, config: Experiment) -> None:
     Raises:
         BadInput: naming the process that differs, in what, and how.
     """
-    facts = {key: write_value(value) for key, value in values(config).items()}
-    what = {key: text for key, text in facts.items() if not key.startswith(_WHERE)}
+    facts = {key: format_value(value) for key, value in flatten_config(config).items()}
+    what = {
+        key: text for key, text in facts.items() if not key.startswith(_HOST_LOCAL_KEYS)
+    }
     versions = {"Python": platform.python_version(), **installed_versions()}
-    check_alike(mine, "settings", {**versions, **what})
+    check_identical(mine, "settings", {**versions, **what})
 
 
-def check_devices(mine: ProcessGroup, prepared: PreparedDevices) -> None:
+def check_device_counts(mine: ProcessGroup, prepared: PreparedDevices) -> None:
     """Refuse processes with other devices, and remark on clocks that differ.
 
     Raises:
@@ -60,8 +62,8 @@ def check_devices(mine: ProcessGroup, prepared: PreparedDevices) -> None:
     import jax
 
     here = f"{jax.local_device_count()} of {prepared.platform}"
-    check_alike(mine, "devices", {"devices": here})
-    check_clocks(mine)
+    check_identical(mine, "devices", {"devices": here})
+    check_clock_skew(mine)
 
 
 def check_lowered(
@@ -74,11 +76,13 @@ def check_lowered(
     """
     if mine.store is None:
         return
-    from jaxdist.train.lowered_fingerprint import detail_of, outline_of
+    from jaxdist.train.lowered_fingerprint import operation_counts, step_outline
 
-    plan = {f"plan.{k}": write_value(v) for k, v in values(layout.plan).items()}
-    check_alike(mine, "step", {**plan, **outline_of(layout, lowered, work)})
-    check_alike(mine, "step in detail", detail_of(lowered))
+    plan = {
+        f"plan.{k}": format_value(v) for k, v in flatten_config(layout.plan).items()
+    }
+    check_identical(mine, "step", {**plan, **step_outline(layout, lowered, work)})
+    check_identical(mine, "step in detail", operation_counts(lowered))
 
 
 def check_program(mine: ProcessGroup, program: "Program") -> None:
@@ -89,15 +93,15 @@ def check_program(mine: ProcessGroup, program: "Program") -> None:
     """
     if mine.store is None:
         return
-    from jaxdist.train.lowered_fingerprint import digest
+    from jaxdist.train.lowered_fingerprint import short_hash
 
     # Not lines of source: hosts may have the same file in different places.
     moves = [replace(move, source="") for move in program.moves]
-    found = f"{len(moves)} (hash {digest(repr(moves))})"
-    check_alike(mine, "program", {"collectives": found})
+    found = f"{len(moves)} (hash {short_hash(repr(moves))})"
+    check_identical(mine, "program", {"collectives": found})
 
 
-def check_alike(mine: ProcessGroup, what: str, facts: ProcessFacts) -> None:
+def check_identical(mine: ProcessGroup, what: str, facts: ProcessFacts) -> None:
     """Refuse processes of one run that differ.
 
     Every process calls it, at the same place.
@@ -112,13 +116,16 @@ def check_alike(mine: ProcessGroup, what: str, facts: ProcessFacts) -> None:
     """
     if mine.store is None:
         return
-    key, said = f"{_SAYS}/{what}", json.dumps(dict(facts))
+    key, said = f"{_PREFLIGHT_KEY}/{what}", json.dumps(dict(facts))
     if mine.leads:
-        found = [facts, *(_said(mine, key, rank) for rank in range(1, mine.count))]
-        mine.store.key_value_set(f"{key}/verdict", differences(found))
+        found = [
+            facts,
+            *(_read_facts(mine, key, rank) for rank in range(1, mine.count)),
+        ]
+        mine.store.key_value_set(f"{key}/verdict", describe_differences(found))
     else:
         mine.store.key_value_set(f"{key}/{mine.rank}", said)
-    verdict = mine.store.blocking_key_value_get(f"{key}/verdict", _WAIT_MS)
+    verdict = mine.store.blocking_key_value_get(f"{key}/verdict", _GATHER_TIMEOUT_MS)
     if not verdict:
         return
     raise BadInput(
@@ -129,26 +136,28 @@ def check_alike(mine: ProcessGroup, what: str, facts: ProcessFacts) -> None:
     )
 
 
-def _said(mine: ProcessGroup, key: str, rank: int) -> ProcessFacts:
-    return json.loads(mine.store.blocking_key_value_get(f"{key}/{rank}", _WAIT_MS))
+def _read_facts(mine: ProcessGroup, key: str, rank: int) -> ProcessFacts:
+    return json.loads(
+        mine.store.blocking_key_value_get(f"{key}/{rank}", _GATHER_TIMEOUT_MS)
+    )
 
 
-def differences(found: Sequence[ProcessFacts]) -> str:
+def describe_differences(found: Sequence[ProcessFacts]) -> str:
     """Say which processes differ from most of the others, and in what.
 
     Args:
         found: what each process has, by rank.
 
-    >>> differences([{"jax": "0.10"}, {"jax": "0.11"}, {"jax": "0.10"}])
+    >>> describe_differences([{"jax": "0.10"}, {"jax": "0.11"}, {"jax": "0.10"}])
     'rank 1: jax 0.11 (others: 0.10)'
     """
     names = {name: None for facts in found for name in facts}
-    rows = [row for name in names for row in _differ(name, found)]
-    more = f"; and {len(rows) - _MOST} more" if len(rows) > _MOST else ""
-    return "; ".join(rows[:_MOST]) + more
+    rows = [row for name in names for row in _find_outliers(name, found)]
+    more = f"; and {len(rows) - _MAX_SHOWN} more" if len(rows) > _MAX_SHOWN else ""
+    return "; ".join(rows[:_MAX_SHOWN]) + more
 
 
-def _differ(name: str, found: Sequence[ProcessFacts]) -> list[str]:
+def _find_outliers(name: str, found: Sequence[ProcessFacts]) -> list[str]:
     had = [facts.get(name, "none") for facts in found]
     # Of as many on either side, process 0's is the one that was meant.
     usual = max(had, key=lambda value: (had.count(value), value == had[0]))
@@ -160,25 +169,31 @@ def _differ(name: str, found: Sequence[ProcessFacts]) -> list[str]:
     ]
 
 
-def check_clocks(mine: ProcessGroup) -> None:
+def check_clock_skew(mine: ProcessGroup) -> None:
     """JaxdistWarning, in process 0, on hosts whose clocks differ from its own.
 
     Every process calls it, at the same place.
     """
     if mine.store is None:
         return
-    mine.store.wait_at_barrier(f"{_SAYS}/clock", _WAIT_MS)
+    mine.store.wait_at_barrier(f"{_PREFLIGHT_KEY}/clock", _GATHER_TIMEOUT_MS)
     now = time.time()
     if not mine.leads:
-        mine.store.key_value_set(f"{_SAYS}/clock/{mine.rank}", repr(now))
+        mine.store.key_value_set(f"{_PREFLIGHT_KEY}/clock/{mine.rank}", repr(now))
         return
     times = {
         rank: float(
-            mine.store.blocking_key_value_get(f"{_SAYS}/clock/{rank}", _WAIT_MS)
+            mine.store.blocking_key_value_get(
+                f"{_PREFLIGHT_KEY}/clock/{rank}", _GATHER_TIMEOUT_MS
+            )
         )
         for rank in range(1, mine.count)
     }
-    off = {rank: at - now for rank, at in times.items() if abs(at - now) > _CLOCK_S}
+    off = {
+        rank: at - now
+        for rank, at in times.items()
+        if abs(at - now) > _MAX_CLOCK_SKEW_S
+    }
     if off:
         said = ", ".join(f"rank {rank} {s:+.1f} s" for rank, s in off.items())
         text = f"clocks differ from that of process 0: {said}; times in logs do too"

@@ -8,22 +8,26 @@ from jaxdist.input.registry import open_data
 from jaxdist.launch.config.provenance import ResolvedConfig
 from jaxdist.launch.devices.prepare import PreparedDevices
 from jaxdist.launch.distributed.process_group import ProcessGroup
-from jaxdist.launch.run_folder.config_diff import check_resume, check_samples
+from jaxdist.launch.run_folder.config_diff import check_resume, check_same_samples
 from jaxdist.launch.run_folder.folder import (
     RunFolder,
     check_writable,
-    folder_of,
-    write_whole,
+    run_folder,
+    write_atomic,
 )
 from jaxdist.launch.run_folder.lockfile import (
     SampleFingerprints,
-    read_lock,
-    samples_of,
-    write_lock,
+    fingerprint_samples,
+    read_config_lock,
+    write_config_lock,
 )
-from jaxdist.launch.training.auto_reduce import AutoReduceResult, recorded, settled
-from jaxdist.launch.training.host_cache import keep_for
-from jaxdist.launch.training.job.batch_spec import wanted
+from jaxdist.launch.training.auto_reduce import (
+    AutoReduceResult,
+    recorded_algorithm,
+    select_algorithm,
+)
+from jaxdist.launch.training.host_cache import make_sample_store
+from jaxdist.launch.training.job.batch_spec import feature_spec
 from jaxdist.launch.training.job.job import Job, make_job
 
 if TYPE_CHECKING:
@@ -53,11 +57,11 @@ class PreparedRun:
 
         Not earlier: a run that cannot go on keeps the values it was trained with.
         """
-        write_lock(own, self.now.resolved, self.samples)
-        write_whole(own.plan, self.now.prepared.plan.to_json())
+        write_config_lock(own, self.now.resolved, self.samples)
+        write_atomic(own.plan, self.now.prepared.plan.to_json())
 
 
-def looked_through(
+def prepare_run(
     resolved: ResolvedConfig, prepared: PreparedDevices, mine: ProcessGroup
 ) -> PreparedRun:
     """Open what a configuration names; refuse what cannot run, with nothing written.
@@ -72,12 +76,12 @@ def looked_through(
     Raises:
         BadInput: it cannot run as asked.
     """
-    folder = folder_of(resolved.config)
+    folder = run_folder(resolved.config)
     with mine.in_turn("folder and samples"):
         check_writable(folder.path)
-        asked = recorded(resolved, prepared, folder)
-        sources, samples = _opened(asked.resolved.config, folder)
-    now = settled(asked, sources[0])
+        asked = recorded_algorithm(resolved, prepared, folder)
+        sources, samples = _open_data(asked.resolved.config, folder)
+    now = select_algorithm(asked, sources[0])
     job = make_job(now.resolved.config, now.prepared.plan, sources[0])
     return PreparedRun(
         job=job,
@@ -85,19 +89,19 @@ def looked_through(
         now=now,
         sources=sources,
         samples=samples,
-        keep=keep_for(job, sources[0], mine, folder.name),
+        keep=make_sample_store(job, sources[0], mine, folder.name),
     )
 
 
-def _opened(
+def _open_data(
     config: "Experiment", folder: RunFolder
 ) -> "tuple[tuple[Source, Source], SampleFingerprints]":
     """Open the samples of a run; refuse what does not go on with the run of before."""
-    before = read_lock(folder) if folder.exists else None
+    before = read_config_lock(folder) if folder.exists else None
     if before is not None:
         check_resume(before.resolved.config, config)
-    sources = open_data(config.data, wanted(config))
-    samples = samples_of(*sources)
+    sources = open_data(config.data, feature_spec(config))
+    samples = fingerprint_samples(*sources)
     if before is not None:
-        check_samples(before.data, samples)
+        check_same_samples(before.data, samples)
     return sources, samples

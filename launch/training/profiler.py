@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, Final
 
 import jax
 
-from jaxdist.collectives.loop_trip_counts import NAME, computations
+from jaxdist.collectives.loop_trip_counts import OP_NAME, split_computations
 from jaxdist.core.step_breakdown import (
     BUBBLE,
+    COMPRESSION,
     COMPUTE,
-    PACKING,
     UPDATE,
-    WAITING,
+    WAIT,
     StepBreakdown,
 )
-from jaxdist.launch.devices.platform import own_cores
-from jaxdist.launch.run_folder.folder import write_whole
-from jaxdist.launch.training.job.job import network_of
-from jaxdist.partition.gradient_buckets import BUCKETS
-from jaxdist.pipeline.async_executor import UPDATE as UPDATE_OF_STAGES
+from jaxdist.launch.devices.platform import available_cores
+from jaxdist.launch.run_folder.folder import write_atomic
+from jaxdist.launch.training.job.job import task_network
+from jaxdist.partition.gradient_buckets import BUCKET_SCOPE
+from jaxdist.pipeline.async_executor import UPDATE_SCOPE as UPDATE_OF_STAGES
 from jaxdist.profile.instruction_term import InstructionLabel
-from jaxdist.profile.scopes import modules
-from jaxdist.profile.trace_breakdown import watched
+from jaxdist.profile.scopes import modules_by_path
+from jaxdist.profile.trace_breakdown import device_breakdowns
 from jaxdist.profile.xplane import read_spans
-from jaxdist.train.step import UPDATE as UPDATE_OF_STEP
+from jaxdist.train.step import UPDATE_SCOPE as UPDATE_OF_STEP
 
 if TYPE_CHECKING:
     from jaxdist.collectives.hlo_collectives import CollectiveOp
@@ -43,13 +43,13 @@ StepWindow = tuple[int, int]
 """First and last step to profile, counted from 1."""
 
 
-def read_window(word: str | None) -> StepWindow | None:
+def parse_step_window(word: str | None) -> StepWindow | None:
     """Read `steps=A:B`.
 
     Raises:
         BadInput: another form, or a window without steps.
 
-    >>> read_window("steps=10:15")
+    >>> parse_step_window("steps=10:15")
     (10, 15)
     """
     if word is None:
@@ -64,7 +64,7 @@ def read_window(word: str | None) -> StepWindow | None:
     return int(found[1]), int(found[2])
 
 
-def profiled(
+def trace_steps(
     batches: "Iterator[Mapping[str, jax.Array]]",
     start: int,
     window: StepWindow | None,
@@ -87,7 +87,9 @@ def profiled(
     try:
         for step, batch in enumerate(batches, start=start + 1):
             if step == window[0]:
-                jax.profiler.start_trace(str(folder), profiler_options=_options())
+                jax.profiler.start_trace(
+                    str(folder), profiler_options=_profile_options()
+                )
                 tracing = True
             if step == window[1] + 1 and tracing:
                 jax.profiler.stop_trace()
@@ -98,7 +100,7 @@ def profiled(
             jax.profiler.stop_trace()
 
 
-def _options() -> "jax.profiler.ProfileOptions":
+def _profile_options() -> "jax.profiler.ProfileOptions":
     """Leave calls of Python out: to watch each makes a step several times longer."""
     import jax
 
@@ -107,15 +109,19 @@ def _options() -> "jax.profiler.ProfileOptions":
     return options
 
 
-_OPERATION: Final = re.compile(r"^\s*(?:ROOT\s+)?%?([\w.\-]+) = .+? ([\w\-]+)\(")
+_INSTRUCTION: Final = re.compile(r"^\s*(?:ROOT\s+)?%?([\w.\-]+) = .+? ([\w\-]+)\(")
 _STAGE: Final = re.compile(r"\bstage(\d+)\.(forward|backward|weights)/while/body/")
 """Scope of a stage's work where it is done; outside the loop it is asked about."""
-_HOLDERS: Final = frozenset(("while", "call", "conditional", "parameter", "constant"))
+_CONTAINER_OPS: Final = frozenset(
+    ("while", "call", "conditional", "parameter", "constant")
+)
 """Instructions that run others, or nothing."""
-_UPDATES: Final = frozenset((UPDATE_OF_STEP, UPDATE_OF_STAGES))
+_UPDATE_SCOPES: Final = frozenset((UPDATE_OF_STEP, UPDATE_OF_STAGES))
 
 
-def write_measured(program: "Program", traces: Path, since: float, to: Path) -> bool:
+def write_step_breakdown(
+    program: "Program", traces: Path, since: float, to: Path
+) -> bool:
     """Write what the newest trace says of the steps in it.
 
     Args:
@@ -133,40 +139,42 @@ def write_measured(program: "Program", traces: Path, since: float, to: Path) -> 
     text = program.step.as_text() or ""
     newest = max(found, key=lambda path: path.stat().st_mtime)
     spans = read_spans(newest, text.partition("HloModule ")[2].partition(",")[0])
-    devices = watched(spans, parts_of(program))
+    devices = device_breakdowns(spans, instruction_terms(program))
     if devices:
-        cores = own_cores()
+        cores = available_cores()
         record = StepBreakdown(
             cores=cores, processes=jax.process_count(), devices=devices
         )
-        write_whole(to, record.to_json())
+        write_atomic(to, record.to_json())
     return bool(devices)
 
 
-def parts_of(program: "Program") -> dict[str, InstructionLabel]:
+def instruction_terms(program: "Program") -> dict[str, InstructionLabel]:
     """Tell of each instruction of a compiled step what it is a part of."""
-    layers = frozenset(modules(network_of(program.layout.task)))
+    layers = frozenset(modules_by_path(task_network(program.layout.task)))
     text = program.step.as_text() or ""
-    found = dict(_computing(text, layers))
-    moves = ((move.op, _moving(move, program.layout)) for move in program.moves)
+    found = dict(_compute_terms(text, layers))
+    moves = (
+        (move.op, _collective_term(move, program.layout)) for move in program.moves
+    )
     return found | dict(moves)
 
 
-def _computing(
+def _compute_terms(
     text: str, layers: frozenset[str]
 ) -> Iterator[tuple[str, InstructionLabel]]:
-    lines = (line for part in computations(text).values() for line in part)
+    lines = (line for part in split_computations(text).values() for line in part)
     for line in lines:
-        said = _OPERATION.match(line)
-        if said is None or said[2] in _HOLDERS:
+        said = _INSTRUCTION.match(line)
+        if said is None or said[2] in _CONTAINER_OPS:
             continue
-        name = NAME.search(line)
+        name = OP_NAME.search(line)
         scopes = re.split(r"[/():]+", name[1]) if name else []
-        if _UPDATES.intersection(scopes):
+        if _UPDATE_SCOPES.intersection(scopes):
             yield said[1], InstructionLabel(term=UPDATE)
             continue
-        if name and BUCKETS in name[1]:
-            yield said[1], InstructionLabel(term=PACKING)
+        if name and BUCKET_SCOPE in name[1]:
+            yield said[1], InstructionLabel(term=COMPRESSION)
             continue
         inside = [scope for scope in scopes if scope in layers]
         yield (
@@ -175,12 +183,12 @@ def _computing(
                 term=COMPUTE,
                 layer=inside[-1] if inside else "",
                 backward="transpose" in scopes,
-                of_stage=_of_stage(name[1] if name else ""),
+                of_stage=_pipeline_stage(name[1] if name else ""),
             ),
         )
 
 
-def _moving(move: "CollectiveOp", layout: "Layout") -> InstructionLabel:
+def _collective_term(move: "CollectiveOp", layout: "Layout") -> InstructionLabel:
     """Name a collective as its plan does; of several, by its scopes."""
     scopes = re.split(r"[/():]+", move.name)
     rows = [
@@ -200,9 +208,9 @@ def _moving(move: "CollectiveOp", layout: "Layout") -> InstructionLabel:
     )
     what = best.what if best else move.kind
     term = f"{what}, {' x '.join(move.axes) or 'unknown devices'}"
-    return InstructionLabel(term=term, waits=BUBBLE if "pipe" in move.axes else WAITING)
+    return InstructionLabel(term=term, waits=BUBBLE if "pipe" in move.axes else WAIT)
 
 
-def _of_stage(name: str) -> tuple[str, int] | None:
+def _pipeline_stage(name: str) -> tuple[str, int] | None:
     found = _STAGE.search(name)
     return (found[2], int(found[1])) if found else None

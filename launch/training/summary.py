@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from jaxdist.core.run_record import Run
-from jaxdist.launch.run_folder.folder import RunFolder, write_whole
-from jaxdist.launch.training.job.shuffle_quality import mixed, shuffle_line
+from jaxdist.launch.run_folder.folder import RunFolder, write_atomic
+from jaxdist.launch.training.job.shuffle_quality import (
+    measure_shuffle_quality,
+    shuffle_line,
+)
 from jaxdist.launch.training.session import TrainingSession
 from jaxdist.train.loop import FitResult
 from jaxdist.train.metrics import Recorder
-from jaxdist.train.nonfinite import skipped_steps
+from jaxdist.train.nonfinite import count_skipped_steps
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
@@ -24,7 +27,7 @@ _NOT_EVALUATED: Final = {
 }
 
 
-def record_of(
+def summarize_run(
     start: TrainingSession,
     outcome: FitResult,
     recorder: Recorder,
@@ -42,7 +45,7 @@ def record_of(
         exchange: what was exchanged of samples, counted.
     """
     job, plan = start.job, start.job.layout.plan
-    low, median, high = _step_s(recorder)
+    low, median, high = _step_time_percentiles(recorder)
     phases = recorder.phases()
     score = _NOT_EVALUATED | dict(outcome.score)
     return Run(
@@ -54,7 +57,7 @@ def record_of(
         platform=start.prepared.platform,
         parameters=start.program.parameters,
         steps=int(outcome.state.step),
-        skipped=skipped_steps(outcome.state.opt),
+        skipped=count_skipped_steps(outcome.state.opt),
         accuracy=score["accuracy"],
         loss=score["loss"],
         correct=score["correct"],
@@ -77,18 +80,18 @@ def record_of(
     )
 
 
-def _step_s(recorder: Recorder) -> tuple[float, float, float]:
+def _step_time_percentiles(recorder: Recorder) -> tuple[float, float, float]:
     """Return the seconds of a step: 5th percentile, median, 95th; the first apart."""
     seconds = np.array(recorder.step_seconds[1:] or recorder.step_seconds or [0.0])
     low, median, high = np.percentile(seconds, [5, 50, 95])
     return float(low), float(median), float(high)
 
 
-def write_mixed(
+def write_shuffle_quality(
     own: RunFolder, start: TrainingSession, source: "Source", steps: int
 ) -> None:
     """Write down how well samples were mixed, where a part of them was exchanged."""
     order = start.job.order
-    found = mixed(order, source, steps * order.batch / len(source))
+    found = measure_shuffle_quality(order, source, steps * order.batch / len(source))
     if found is not None:
-        write_whole(own.mixed, json.dumps(found, indent=2) + "\n")
+        write_atomic(own.mixed, json.dumps(found, indent=2) + "\n")

@@ -15,20 +15,20 @@ from jaxdist.core.run_record import Run
 from jaxdist.input.device_feed import Feed, train_feed
 from jaxdist.launch.config.provenance import ResolvedConfig
 from jaxdist.launch.devices.prepare import PreparedDevices
-from jaxdist.launch.distributed.preemption import never, until
+from jaxdist.launch.distributed.preemption import batches_until, never_stop
 from jaxdist.launch.distributed.process_group import ProcessGroup, process_group
-from jaxdist.launch.run_folder.folder import RunFolder, write_whole
-from jaxdist.launch.run_folder.folder_lock import claimed
+from jaxdist.launch.run_folder.folder import RunFolder, write_atomic
+from jaxdist.launch.run_folder.folder_lock import folder_lock
 from jaxdist.launch.training.checkpoints import RunCheckpointer, open_checkpoints
-from jaxdist.launch.training.evaluate import evaluator
+from jaxdist.launch.training.evaluate import make_evaluator
 from jaxdist.launch.training.job.job import Job
-from jaxdist.launch.training.observers import attended
+from jaxdist.launch.training.observers import run_observers
 from jaxdist.launch.training.preflight import check_lowered, check_program
-from jaxdist.launch.training.prepare import PreparedRun, looked_through
-from jaxdist.launch.training.profiler import write_measured
+from jaxdist.launch.training.prepare import PreparedRun, prepare_run
+from jaxdist.launch.training.profiler import write_step_breakdown
 from jaxdist.launch.training.session import RunObserver, TrainingSession
-from jaxdist.launch.training.summary import record_of, write_mixed
-from jaxdist.partition.audit import let_pass, stop
+from jaxdist.launch.training.summary import summarize_run, write_shuffle_quality
+from jaxdist.partition.audit import ignore_difference, raise_difference
 from jaxdist.train import program as programs
 from jaxdist.train.loop import FitResult, fit
 from jaxdist.train.metrics import Recorder
@@ -52,7 +52,7 @@ def train(
     through: Callable[[BatchIterator, int], BatchIterator] = lambda batches, start: (
         batches
     ),
-    ends: Callable[[], bool] = never,
+    ends: Callable[[], bool] = never_stop,
 ) -> tuple[Run, RunFolder]:
     """Run a configuration to its end, or until asked to end.
 
@@ -69,13 +69,13 @@ def train(
     """
     jax.config.update("jax_enable_x64", resolved.config.precision == "float64")
     mine = process_group()
-    work = looked_through(resolved, prepared, mine)
+    work = prepare_run(resolved, prepared, mine)
     with ExitStack() as stack:
-        own = work.folder if mine.leads else _aside(stack)
+        own = work.folder if mine.leads else _temporary_folder(stack)
         with mine.in_turn("claim"):
-            stack.enter_context(claimed(own))
+            stack.enter_context(folder_lock(own))
         to = stack.enter_context(
-            attended(
+            run_observers(
                 work.job,
                 mine,
                 work.folder,
@@ -87,48 +87,50 @@ def train(
         )
         checkpoints = open_checkpoints(work.folder, work.job.config.checkpoint.keep)
         stack.callback(checkpoints.close)
-        start, state = _begin(work, checkpoints, to.recorder, mine)
+        start, state = _start_session(work, checkpoints, to.recorder, mine)
         check_program(mine, start.program)
         to.news.accept()
         work.write(own)
         to.recorder.goes_on_from(start.step)
         onlooker.begins(start)
         feed = stack.enter_context(_train_feed(start, work))
-        batches = until(through(feed, start.step), ends)
-        judge = evaluator(work.job, work.sources[1], ends)
+        batches = batches_until(through(feed, start.step), ends)
+        judge = make_evaluator(work.job, work.sources[1], ends)
         outcome = fit(
             start.program,
             state,
             batches,
-            course=_course(start, to.recorder, mine),
+            course=_run_schedule(start, to.recorder, mine),
             evaluate=judge,
             saver=RunCheckpointer(checkpoints, start.resolved, work.job),
             recorder=to.recorder,
             watcher=onlooker,
             rates=work.job.rates,
         )
-        run = _end(start, outcome, to.recorder, checkpoints, feed)
-        write_whole(own.summary, run.to_json())
+        run = _finish_session(start, outcome, to.recorder, checkpoints, feed)
+        write_atomic(own.summary, run.to_json())
         if mine.leads:
-            write_mixed(own, start, work.sources[0], run.steps)
-        write_measured(start.program, own.traces, started, own.measured)
+            write_shuffle_quality(own, start, work.sources[0], run.steps)
+        write_step_breakdown(start.program, own.traces, started, own.measured)
         to.news.ends(run.status)
     return run, work.folder
 
 
-def _aside(stack: ExitStack) -> RunFolder:
+def _temporary_folder(stack: ExitStack) -> RunFolder:
     """Return a folder for what process 0 alone writes of a run; it goes in the end."""
     return RunFolder(Path(stack.enter_context(TemporaryDirectory())))
 
 
-def _begin(
+def _start_session(
     work: PreparedRun,
     checkpoints: "Checkpoints",
     recorder: Recorder,
     mine: ProcessGroup,
 ) -> tuple[TrainingSession, TrainState]:
     """Compile the step, and compute or read the first state."""
-    program, state, restored = _compiled(work.job, checkpoints, recorder, mine)
+    program, state, restored = _compile_and_restore(
+        work.job, checkpoints, recorder, mine
+    )
     start = TrainingSession(
         job=work.job,
         program=program,
@@ -142,14 +144,14 @@ def _begin(
     return start, state
 
 
-def _compiled(
+def _compile_and_restore(
     job: Job, checkpoints: "Checkpoints", recorder: Recorder, mine: ProcessGroup
 ) -> "tuple[Program, TrainState, RestoredState | None]":
     """Compile the step while the first state is computed or read."""
     fresh = not checkpoints.steps()
     with recorder.phase("compile", 0), ThreadPoolExecutor(1) as pool:
         first = pool.submit(programs.initial_state, job.layout) if fresh else None
-        differs = stop if job.config.audit == "fail" else let_pass
+        differs = raise_difference if job.config.audit == "fail" else ignore_difference
         seen = partial(check_lowered, mine, job.layout)
         program = programs.compile_program(job.layout, differs, seen)
         if first is not None:
@@ -176,7 +178,7 @@ def _train_feed(start: TrainingSession, work: PreparedRun) -> Feed:
     )
 
 
-def _course(
+def _run_schedule(
     start: TrainingSession, recorder: Recorder, mine: ProcessGroup
 ) -> RunSchedule:
     """Return the course; all processes owe the evaluation that process 0 misses."""
@@ -186,7 +188,7 @@ def _course(
     return replace(course, owed=mine.told("test", owed))
 
 
-def _end(
+def _finish_session(
     start: TrainingSession,
     outcome: FitResult,
     recorder: Recorder,
@@ -197,7 +199,7 @@ def _end(
     with recorder.phase("checkpoint", start.job.course.steps):
         checkpoints.wait()
     feed.close()  # what is under way would be counted in parts
-    return record_of(
+    return summarize_run(
         start,
         outcome,
         recorder,

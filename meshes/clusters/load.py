@@ -12,52 +12,52 @@ from typing import Any, Final
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.text import parsing
-from jaxdist.core.validation import check_fields, read_table
+from jaxdist.core.validation import check_fields, load_yaml_mapping
 
 _HERE: Final = Path(__file__).parent
-_FILES: Final = (".yaml", ".yml", ".json")
+_SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
-def names() -> list[str]:
+def cluster_names() -> list[str]:
     """Return the clusters that have a name."""
     return sorted(path.stem for path in _HERE.glob("*.yaml"))
 
 
-def find(name: str) -> Cluster:
+def load_cluster(name: str) -> Cluster:
     """Return the cluster of a name or of a file.
 
     Args:
-        name: one of `names()`, or a path that ends in .yaml, .yml or .json.
+        name: one of `cluster_names()`, or a path that ends in .yaml, .yml or .json.
 
     Raises:
         BadInput: no such cluster, or a file that describes none.
 
-    >>> find("dgx-a100").levels[0].name
+    >>> load_cluster("dgx-a100").levels[0].name
     'host'
     """
-    known = names()
+    known = cluster_names()
     path = Path(name)
     if name in known:
         path = _HERE / f"{name}.yaml"
-    elif path.suffix not in _FILES:
+    elif path.suffix not in _SUFFIXES:
         near = did_you_mean(name, known)
         raise BadInput(
             f"no cluster named {name}",
-            rule=f"one of {', '.join(known)}, or a file: {', '.join(_FILES)}",
+            rule=f"one of {', '.join(known)}, or a file: {', '.join(_SUFFIXES)}",
             values=f"--cluster {name}",
             remedy=f"did you mean {near}?" if near else f"--cluster {known[0]}",
         )
-    tree = read_table(
+    tree = load_yaml_mapping(
         path,
         what="a cluster",
         holds="a device and levels",
         option="--cluster",
         page="docs/clusters.md",
     )
-    return of_tree(tree, path.stem)
+    return cluster_from_tree(tree, path.stem)
 
 
-def of_tree(tree: Mapping[str, Any], stem: str) -> Cluster:
+def cluster_from_tree(tree: Mapping[str, Any], stem: str) -> Cluster:
     """Make a cluster of what a file says.
 
     Args:
@@ -65,7 +65,7 @@ def of_tree(tree: Mapping[str, Any], stem: str) -> Cluster:
         stem: of the file, for the name and for numbers without an origin.
     """
     check_fields(
-        tree, (*_CLUSTER, "name", "source", "origin", "device", "levels"), stem
+        tree, (*_CLUSTER_PARSERS, "name", "source", "origin", "device", "levels"), stem
     )
     for key in ("device", "levels"):
         if not tree.get(key):
@@ -76,7 +76,7 @@ def of_tree(tree: Mapping[str, Any], stem: str) -> Cluster:
                 remedy="docs/clusters.md has an example; or --cluster dgx-a100",
             )
     origin = tree.get("origin", f"given: {stem}")
-    top = _table({"name": stem, **tree}, _CLUSTER, "cluster", origin)
+    top = _parse_table({"name": stem, **tree}, _CLUSTER_PARSERS, "cluster", origin)
     levels = tree["levels"]
     if not isinstance(levels, list):
         raise BadInput(
@@ -85,15 +85,15 @@ def of_tree(tree: Mapping[str, Any], stem: str) -> Cluster:
             values=f"levels: {levels!r}",
             remedy="levels: [{name: host, size: 8, ...}]",
         )
-    made = [_table(level, _LEVEL, "a level", origin) for level in levels]
-    device = _table(tree["device"], _DEVICE, "device", origin)
+    made = [_parse_table(level, _LEVEL_PARSERS, "a level", origin) for level in levels]
+    device = _parse_table(tree["device"], _DEVICE_PARSERS, "device", origin)
     return Cluster.from_tree({**top, "device": device, "levels": made})
 
 
 NumberParser = Callable[[object, str], float]
 
 
-def _plain(value: object, where: str) -> float:
+def _parse_unitless(value: object, where: str) -> float:
     """Read a number that has no unit."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
@@ -105,49 +105,54 @@ def _plain(value: object, where: str) -> float:
     )
 
 
-_CLUSTER: Final[Mapping[str, NumberParser]] = {
-    "host_link": parsing.bandwidth,
-    "host_memory": parsing.volume,
-    "input_rate": parsing.bandwidth,
-    "price": _plain,
-    "jitter": _plain,
-    "overlap": _plain,
+_CLUSTER_PARSERS: Final[Mapping[str, NumberParser]] = {
+    "host_link": parsing.parse_bandwidth,
+    "host_memory": parsing.parse_bytes,
+    "input_rate": parsing.parse_bandwidth,
+    "price": _parse_unitless,
+    "jitter": _parse_unitless,
+    "overlap": _parse_unitless,
 }
-_DEVICE: Final[Mapping[str, NumberParser]] = {
-    "memory": parsing.volume,
-    "memory_bandwidth": parsing.bandwidth,
-    "launch": parsing.seconds,
-    "crowd": _plain,
+_DEVICE_PARSERS: Final[Mapping[str, NumberParser]] = {
+    "memory": parsing.parse_bytes,
+    "memory_bandwidth": parsing.parse_bandwidth,
+    "launch": parsing.parse_duration,
+    "crowd": _parse_unitless,
 }
-_LEVEL: Final[Mapping[str, NumberParser]] = {
-    "alpha": parsing.seconds,
-    "bandwidth": parsing.bandwidth,
-    "port_bandwidth": parsing.bandwidth,
-    "oversubscription": _plain,
-    "length": parsing.metres,
+_LEVEL_PARSERS: Final[Mapping[str, NumberParser]] = {
+    "alpha": parsing.parse_duration,
+    "bandwidth": parsing.parse_bandwidth,
+    "port_bandwidth": parsing.parse_bandwidth,
+    "oversubscription": _parse_unitless,
+    "length": parsing.parse_length,
 }
-_LINE: Final[Mapping[str, NumberParser]] = {
-    "messages": _plain,
-    "share": _plain,
-    "skew": parsing.seconds,
+_COLLECTIVE_COST_PARSERS: Final[Mapping[str, NumberParser]] = {
+    "messages": _parse_unitless,
+    "share": _parse_unitless,
+    "skew": parsing.parse_duration,
 }
-_TABLES: Final[Mapping[str, NumberParser]] = {
-    "flops": parsing.work_rate,
-    "packing": parsing.seconds,
+_TABLE_PARSERS: Final[Mapping[str, NumberParser]] = {
+    "flops": parsing.parse_flop_rate,
+    "packing": parsing.parse_duration,
 }
 """Numbers of a device by a name that is no field: of a dtype, of a way of summing."""
 
 
-def reader_of(path: str) -> NumberParser:
+def parser_for(path: str) -> NumberParser:
     """Return what reads the number at a path of a cluster: its name says its unit."""
     table, _, name = path.removeprefix("device.").rpartition(".")
-    if table in _TABLES:
-        return _TABLES[table]
-    known = {**_CLUSTER, **_DEVICE, **_LEVEL, **_LINE}
-    return known.get(name, parsing.work_rate)
+    if table in _TABLE_PARSERS:
+        return _TABLE_PARSERS[table]
+    known = {
+        **_CLUSTER_PARSERS,
+        **_DEVICE_PARSERS,
+        **_LEVEL_PARSERS,
+        **_COLLECTIVE_COST_PARSERS,
+    }
+    return known.get(name, parsing.parse_flop_rate)
 
 
-def _table(
+def _parse_table(
     tree: object, known: Mapping[str, NumberParser], where: str, origin: str
 ) -> dict[str, Any]:
     """Return a table with its numbers in SI units, each with an origin."""
@@ -158,22 +163,23 @@ def _table(
     own = values.pop("origin", origin)
     for key, reader in known.items():
         if key in values:
-            values[key] = _number(values[key], reader, f"{where}.{key}", own)
-    for name, reader in _TABLES.items():
+            values[key] = _parse_number(values[key], reader, f"{where}.{key}", own)
+    for name, reader in _TABLE_PARSERS.items():
         if isinstance(values.get(name), Mapping):
             values[name] = {
-                key: _number(one, reader, f"{where}.{name}.{key}", own)
+                key: _parse_number(one, reader, f"{where}.{name}.{key}", own)
                 for key, one in values[name].items()
             }
     if isinstance(values.get("lines"), list):
         values["lines"] = [
-            _table(line, _LINE, f"{where}.lines", own) for line in values["lines"]
+            _parse_table(line, _COLLECTIVE_COST_PARSERS, f"{where}.lines", own)
+            for line in values["lines"]
         ]
     for name in ("kernels", "blocks"):
         if isinstance(values.get(name), Mapping):
-            values[name] = _timed(values[name], name, own)
+            values[name] = _parse_timings(values[name], name, own)
     if "efficiency" in values:
-        values["efficiency"] = _curve(values["efficiency"], own)
+        values["efficiency"] = _parse_efficiency(values["efficiency"], own)
     if "bandwidth" not in values and "port_bandwidth" in values:
         ports = int(values.get("ports", 1))
         port = values["port_bandwidth"]
@@ -185,7 +191,7 @@ def _table(
     return values
 
 
-def _number(
+def _parse_number(
     value: object, reader: NumberParser, where: str, origin: str
 ) -> dict[str, Any]:
     if isinstance(value, Mapping):
@@ -195,19 +201,19 @@ def _number(
     return {"value": reader(value, where), "origin": origin}
 
 
-def _timed(tree: Mapping[str, Any], name: str, origin: str) -> dict[str, Any]:
+def _parse_timings(tree: Mapping[str, Any], name: str, origin: str) -> dict[str, Any]:
     """Return kernels or blocks that were timed, with an origin."""
     values = {"origin": origin, **tree}
     if "peak" in values:
-        peak = parsing.work_rate(values["peak"], f"device.{name}.peak")
+        peak = parsing.parse_flop_rate(values["peak"], f"device.{name}.peak")
         values["peak"] = peak
     return values
 
 
-def _curve(value: object, origin: str) -> dict[str, Any]:
+def _parse_efficiency(value: object, origin: str) -> dict[str, Any]:
     """Return an efficiency: one share of the peak, points, or points and an origin."""
     if isinstance(value, Mapping):
         return {"origin": origin, **value}
     if isinstance(value, list):
         return {"points": value, "origin": origin}
-    return {"points": [[1.0, _plain(value, "efficiency")]], "origin": origin}
+    return {"points": [[1.0, _parse_unitless(value, "efficiency")]], "origin": origin}

@@ -6,10 +6,10 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.core.validation import check_fields
-from jaxdist.meshes.clusters.load import reader_of
+from jaxdist.meshes.clusters.load import parser_for
 
 
-def changed(cluster: Cluster, words: Iterable[str]) -> Cluster:
+def apply_overrides(cluster: Cluster, words: Iterable[str]) -> Cluster:
     """Return the cluster with other numbers.
 
     Args:
@@ -20,8 +20,8 @@ def changed(cluster: Cluster, words: Iterable[str]) -> Cluster:
     Raises:
         BadInput: no such number, or a value that it cannot have.
 
-    >>> from jaxdist.meshes.clusters.load import find
-    >>> other = changed(find("testbed"), ["levels.net.bandwidth=1gbit"])
+    >>> from jaxdist.meshes.clusters.load import load_cluster
+    >>> other = apply_overrides(load_cluster("testbed"), ["levels.net.bandwidth=1gbit"])
     >>> print(other.levels[0].bandwidth)
     1.25e+08 (given: what if levels.net.bandwidth=1gbit)
     """
@@ -35,7 +35,7 @@ def changed(cluster: Cluster, words: Iterable[str]) -> Cluster:
                 remedy="--what-if levels.net.bandwidth=1gbit",
             )
         check_fields({path: text}, cluster.paths, cluster.name)
-        value = reader_of(path)(_number_or_text(text), path)
+        value = parser_for(path)(_number_or_text(text), path)
         cluster = cluster.with_number(
             path, SourcedNumber(value, f"given: what if {word}")
         )

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from jaxdist.calibrate.algorithm_switch import switch_of
-from jaxdist.calibrate.alpha_beta_fit import CollectiveTiming, wire
+from jaxdist.calibrate.algorithm_switch import find_algorithm_switch
+from jaxdist.calibrate.alpha_beta_fit import CollectiveTiming, fit_alpha_beta
 from jaxdist.core.plan import MeshShape
 from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.launch.cli.main import main
-from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.collective_times import seconds
-from jaxdist.oracle.link_groups import group_of
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.oracle.collective_times import collective_seconds
+from jaxdist.oracle.link_groups import link_group
 
 DATA = Path(__file__).parent / "data" / "outputs"
 ALPHA, RATE = 7e-6, 180e9
@@ -144,25 +144,25 @@ def test_osu_gives_the_numbers_that_it_was_printed_from(read, program, full):
 @pytest.mark.parametrize("program", list(KINDS))
 def test_the_oracle_predicts_the_times_that_were_read(read, tmp_path, program):
     """On a level that is oversubscribed, too."""
-    tree = json.loads(find("dgx-h100").to_json())
+    tree = json.loads(load_cluster("dgx-h100").to_json())
     tree["levels"][1]["oversubscription"] = {"value": 2, "origin": "given: a test"}
     (tmp_path / "mine.json").write_text(json.dumps(tree))
     code, _, _ = read(nccl(program), cluster=tmp_path / "mine.json")
     assert code == 0
-    group = group_of(
-        find(str(tmp_path / "cluster.json")),
+    group = link_group(
+        load_cluster(str(tmp_path / "cluster.json")),
         MeshPlacement(mesh=MeshShape(data=16)),
         ["data"],
     )
     for size in (1 << 14, 1 << 28):
-        predicted = seconds(KINDS[program], size, 1, group)
+        predicted = collective_seconds(KINDS[program], size, 1, group)
         assert predicted == pytest.approx(took(program, size), rel=2e-3)
 
 
 def test_the_rest_of_the_cluster_stays_and_origins_name_the_file(read, tmp_path):
     read(nccl("all_reduce_perf"))
-    was = dict(find("dgx-h100").numbers())
-    now = dict(find(str(tmp_path / "cluster.json")).numbers())
+    was = dict(load_cluster("dgx-h100").numbers())
+    now = dict(load_cluster(str(tmp_path / "cluster.json")).numbers())
     changed = {path for path, number in now.items() if number != was[path]}
     assert changed == {"levels.pod.alpha", "levels.pod.bandwidth"}
     origin = now["levels.pod.alpha"].origin
@@ -201,7 +201,7 @@ def test_a_window_of_messages_tells_a_bandwidth_alone(read):
     code, told, _ = read(bandwidth(), words=("--level", "pod"))
     assert code == 0
     assert told["bandwidth"]["value"] == pytest.approx(RATE, rel=5e-3)
-    assert told["alpha"] == find("dgx-h100").levels[1].alpha.tree()
+    assert told["alpha"] == load_cluster("dgx-h100").levels[1].alpha.tree()
     assert "alpha stays" in told["notes"][0]
 
 
@@ -241,7 +241,10 @@ def test_noise_is_no_switch():
             for size, sign in zip(sizes, signs, strict=True)
         ]
         sized = list(zip(sizes, timed, strict=True))
-        assert switch_of("osu_latency", sized, 2, wire(timed, 2)) is None
+        assert (
+            find_algorithm_switch("osu_latency", sized, 2, fit_alpha_beta(timed, 2))
+            is None
+        )
 
 
 def test_a_table_for_people(capsys, tmp_path):

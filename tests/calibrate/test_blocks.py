@@ -12,16 +12,16 @@ from jaxdist.calibrate.blocks import (
     BlockCase,
     _backward,
     _forward,
-    _rings,
-    _some,
-    _traced,
-    timed,
+    _random_array,
+    _residual_buffers,
+    _trace_block,
+    time_blocks,
 )
 from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
-from jaxdist.launch.calibration.block_timing import blocks_of
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.calibration.block_timing import network_block_cases
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber as Described
-from jaxdist.layers.manual_axes import manual
+from jaxdist.layers.manual_axes import manual_axes
 
 NETWORKS = {
     "digits": ("digits", "data.batch=8"),
@@ -39,13 +39,13 @@ NETWORKS = {
 
 def config_of(name):
     source, *words = NETWORKS[name]
-    return resolve(source, words).config
+    return resolve_config(source, words).config
 
 
 def drawn(subject, seed=0):
     draw = np.random.default_rng(seed)
     kinds = (subject.weights, subject.slopes, subject.rest)
-    return [[_some(draw, x) for x in kind] for kind in kinds]
+    return [[_random_array(draw, x) for x in kind] for kind in kinds]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_blocks_in_order_are_the_network(name):
     """Each takes what the one before hands on; the last ends in the loss."""
     config = config_of(name)
     profile = Described(config).profile
-    found = blocks_of(config, (2,), 1e12)
+    found = network_block_cases(config, (2,), 1e12)
     assert len(found) == len({subject.key for subject in found})
     assert len(found) <= len(profile.blocks)
     assert all(subject.samples == 4 for subject in found)
@@ -79,24 +79,24 @@ def test_equal_blocks_are_timed_once():
     """Llama's in the middle are alike; on other samples they are others."""
     config = config_of("llama")
     blocks = len(Described(config).profile.blocks)
-    assert len(blocks_of(config, (2,), 1e12)) == 3 < blocks + 1
-    assert len(blocks_of(config, (2, 4), 1e12)) == 6
-    assert len(blocks_of(config, (2, 2), 1e12)) == 3
+    assert len(network_block_cases(config, (2,), 1e12)) == 3 < blocks + 1
+    assert len(network_block_cases(config, (2, 4), 1e12)) == 6
+    assert len(network_block_cases(config, (2, 2), 1e12)) == 3
 
 
 def test_none_is_timed_that_takes_too_long():
-    assert blocks_of(config_of("digits"), (1,), 0.5) == ()
+    assert network_block_cases(config_of("digits"), (1,), 0.5) == ()
 
 
 @pytest.mark.parametrize("name", ["digits", "llama"])
 @pytest.mark.parametrize("place", [0, 1, -1])
 def test_the_way_back_is_the_gradient(name, place):
     """From what was kept, of the microbatch whose turn it is."""
-    subject = blocks_of(config_of(name), (2,), 1e12)[place]
+    subject = network_block_cases(config_of(name), (2,), 1e12)[place]
     weights, slopes, rest = drawn(subject)
-    traced = _traced(subject)
-    steep = [_some(np.random.default_rng(1), x) for x in traced.out]
-    rings = _rings(traced, weights, [*slopes, *rest])
+    traced = _trace_block(subject)
+    steep = [_random_array(np.random.default_rng(1), x) for x in traced.out]
+    rings = _residual_buffers(traced, weights, [*slopes, *rest])
     rings = [np.stack([np.zeros_like(x[1]), x[1]]) for x in rings]
 
     def whole(weights, slopes):
@@ -114,8 +114,8 @@ def test_the_way_back_is_the_gradient(name, place):
 
 
 def test_the_way_forward_writes_what_is_kept():
-    subject = blocks_of(config_of("digits"), (2,), 1e12)[1]
-    traced = _traced(subject)
+    subject = network_block_cases(config_of("digits"), (2,), 1e12)[1]
+    traced = _trace_block(subject)
     weights, slopes, rest = drawn(subject)
     two = [np.stack([x, x]) for x in (*slopes, *rest)]
     out, kept = jax.jit(partial(_forward, subject))(jnp.int32(0), *weights, *two)
@@ -124,8 +124,8 @@ def test_the_way_forward_writes_what_is_kept():
 
 
 def test_both_passes_are_timed(mesh):
-    subject = blocks_of(config_of("digits"), (8,), 1e12)[-1]
-    (block,) = timed(mesh, [subject])
+    subject = network_block_cases(config_of("digits"), (8,), 1e12)[-1]
+    (block,) = time_blocks(mesh, [subject])
     assert (block.key, block.samples) == (subject.key, 1)
     assert 0 < block.forward_s < 1
     assert 0 < block.backward_s < 1
@@ -137,13 +137,13 @@ def test_blocks_say_nothing_to_other_devices(mesh):
     seen = []
 
     def call(weights, slopes, rest):
-        seen.append(manual((*BATCH_AXES, *SPATIAL_AXES, "tensor")))
+        seen.append(manual_axes((*BATCH_AXES, *SPATIAL_AXES, "tensor")))
         return weights[0] @ slopes[0]
 
     eye = jax.ShapeDtypeStruct((8, 8), "float32")
     subject = BlockCase(
         key="a", samples=1, flops=1e3, call=call, weights=(eye,), slopes=(eye,), rest=()
     )
-    timed(mesh, [subject])
+    time_blocks(mesh, [subject])
     assert len(seen) > 3
     assert set(seen) == {()}

@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 
 from jaxdist.calibrate.fit import fit
-from jaxdist.calibrate.fitted_constants import fitted
+from jaxdist.calibrate.fitted_constants import make_fitted_constants
 from jaxdist.calibrate.formats.calculon import CalculonFormat
-from jaxdist.calibrate.measured_rows import starts
-from jaxdist.calibrate.row_filter import selection
-from jaxdist.calibrate.score import score
+from jaxdist.calibrate.measured_rows import initial_values
+from jaxdist.calibrate.row_filter import parse_row_filter
+from jaxdist.calibrate.score import score_predictions
 from jaxdist.core.errors import BadInput
-from jaxdist.meshes.clusters.load import find
+from jaxdist.meshes.clusters.load import load_cluster
 
 DATA = Path(__file__).parent / "data" / "calculon"
 FORM = CalculonFormat()
-CLUSTER = find(FORM.cluster)
+CLUSTER = load_cluster(FORM.cluster)
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,10 @@ def rows():
 @pytest.mark.parametrize("model", ["megatron-22B", "gpt3-175B"])
 def test_the_other_model_is_predicted(rows, model):
     train = f"model == {model}"
-    found = fit(FORM, selection(train).of(rows), FORM.constants[:3])
-    groups = score(rows, fitted(FORM, FORM.cluster, found, train, "m.csv")).groups
+    found = fit(FORM, parse_row_filter(train).of(rows), FORM.constants[:3])
+    groups = score_predictions(
+        rows, make_fitted_constants(FORM, FORM.cluster, found, train, "m.csv")
+    ).groups
     assert groups["iteration_time"].mape <= 0.03
     assert groups["iteration_time"].worst <= 0.08
     for quantity in ("params_and_optimizer", "activations", "activations_relative"):
@@ -35,7 +37,7 @@ def test_the_other_model_is_predicted(rows, model):
 
 
 def test_published_memory_is_met_without_constants(rows):
-    values = starts(FORM.constants)
+    values = initial_values(FORM.constants)
     kept = [row for row in rows if row.quantity == "activations"]
     assert len(kept) == 4
     for row in kept:

@@ -10,7 +10,7 @@ from jax.sharding import AxisType
 from jaxdist.calibrate import collective_timings
 from jaxdist.calibrate.alpha_beta_fit import CollectiveTiming
 from jaxdist.calibrate.hosts import DeviceGroup, HostTopology
-from jaxdist.calibrate.skew import apart
+from jaxdist.calibrate.skew import separate_skew
 from jaxdist.collectives.hlo_collectives import read_collectives
 
 
@@ -21,11 +21,11 @@ def mesh_of(count):
 
 def test_every_kind_is_timed_in_groups_of_every_size(monkeypatch):
     some = {1 << 10: ((3, 11), 5), 1 << 18: ((1, 3), 5)}
-    monkeypatch.setattr(collective_timings, "SIZES", some)
+    monkeypatch.setattr(collective_timings, "MESSAGE_SIZES", some)
     groups = HostTopology(count=1, devices=4).within
-    found = collective_timings.chained(mesh_of(4), groups)
+    found = collective_timings.time_collectives(mesh_of(4), groups)
     assert {(one.kind, one.devices) for one in found} == {
-        (kind, size) for kind in collective_timings._KINDS for size in (2, 4)
+        (kind, size) for kind in collective_timings._COLLECTIVE_FNS for size in (2, 4)
     }
     for one in found:
         small, large = (timing.payload for timing in one.timings)
@@ -43,7 +43,7 @@ def test_groups_lie_as_those_of_a_mesh_axis():
         DeviceGroup(devices=2, stride=2),
         DeviceGroup(devices=4),
     ):
-        mesh = collective_timings.parted(mesh_of(4), among)
+        mesh = collective_timings.group_mesh(mesh_of(4), among)
         rows = np.moveaxis(mesh.devices, 1, 2).reshape(-1, among.devices)
         found[among] = [[ids.index(one.id) for one in row] for row in rows]
     assert list(found.values()) == [
@@ -54,7 +54,7 @@ def test_groups_lie_as_those_of_a_mesh_axis():
 
 
 def test_groups_of_devices_apart_are_timed_all_at_once(monkeypatch):
-    monkeypatch.setattr(collective_timings, "SIZES", {1 << 10: ((1, 2), 1)})
+    monkeypatch.setattr(collective_timings, "MESSAGE_SIZES", {1 << 10: ((1, 2), 1)})
     (group,) = HostTopology(count=2, devices=2).between[:1]
     calls = []
 
@@ -62,18 +62,18 @@ def test_groups_of_devices_apart_are_timed_all_at_once(monkeypatch):
         calls.append((mesh.shape["others"], mesh.shape["group"], mesh.shape["beside"]))
         return lambda: None
 
-    monkeypatch.setattr(collective_timings, "on_all", on_all)
+    monkeypatch.setattr(collective_timings, "bind_on_all_devices", on_all)
     monkeypatch.setattr(
         collective_timings,
-        "rounds",
+        "time_rounds",
         lambda mesh, calls, times: np.ones((len(calls), times)),
     )
-    found = collective_timings.chained(mesh_of(4), [group])
+    found = collective_timings.time_collectives(mesh_of(4), [group])
     assert {one.among for one in found} == {DeviceGroup(devices=2, stride=2)}
     assert set(calls) == {(1, 2, 2)}
 
 
-@pytest.mark.parametrize("kind", list(collective_timings._KINDS))
+@pytest.mark.parametrize("kind", list(collective_timings._COLLECTIVE_FNS))
 def test_a_chain_has_its_collectives_and_no_others(kind):
     """Neither folded into one nor left out; a tenth of the product's work is real."""
     from functools import partial
@@ -82,14 +82,14 @@ def test_a_chain_has_its_collectives_and_no_others(kind):
 
     grouped = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("group",))
     for collective, count in (
-        (collective_timings._KINDS[kind], 3),
-        (collective_timings._alone, 0),
+        (collective_timings._COLLECTIVE_FNS[kind], 3),
+        (collective_timings._identity, 0),
     ):
         run = jax.shard_map(
             partial(
-                collective_timings._chain,
+                collective_timings._run_chain,
                 collective,
-                collective_timings.before(kind, 1 << 10),
+                collective_timings.matmuls_before(kind, 1 << 10),
                 3,
             ),
             mesh=grouped,
@@ -98,10 +98,13 @@ def test_a_chain_has_its_collectives_and_no_others(kind):
             check_vma=False,
         )
         text = (
-            jax.jit(run).lower(*collective_timings._own(1 << 10, 4)).compile().as_text()
+            jax.jit(run)
+            .lower(*collective_timings._chain_inputs(1 << 10, 4))
+            .compile()
+            .as_text()
         )
         moves = read_collectives(text, {"group": 4})
-        each = collective_timings._IN_A_LINK.get(kind, 1)
+        each = collective_timings._COLLECTIVES_PER_LINK.get(kind, 1)
         assert [move.kind for move in moves] == [kind] * count * each
         assert text.count(" dot(") + text.count("custom-call(") >= 2
 
@@ -112,7 +115,9 @@ def test_each_collective_is_behind_as_many_products(products):
     x = np.ones(8, np.float32)
     for _ in range(2 * products):
         want = np.tanh(want @ square)
-    got = collective_timings._chain(collective_timings._alone, products, 2, square, x)
+    got = collective_timings._run_chain(
+        collective_timings._identity, products, 2, square, x
+    )
     assert got - 1 == pytest.approx(want[0, :1], rel=1e-5)
 
 
@@ -122,7 +127,10 @@ def test_what_is_passed_on_goes_one_way_at_a_time():
 
     grouped = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("group",))
     run = jax.shard_map(
-        collective_timings._passed, mesh=grouped, in_specs=P(), out_specs=P("group")
+        collective_timings._permute_both_ways,
+        mesh=grouped,
+        in_specs=P(),
+        out_specs=P("group"),
     )
     text = jax.jit(run).lower(np.ones(8, np.float32)).compile().as_text()
     pairs = re.findall(r"source_target_pairs=\{(\{.*?\})\}", text)
@@ -132,14 +140,18 @@ def test_what_is_passed_on_goes_one_way_at_a_time():
 def test_what_is_waited_for_late_devices_is_no_part_of_what_links_take(monkeypatch):
     """Behind long kernels 2 ms more for every size, and the largest takes 5 itself."""
     wire = {1 << 10: 1e-3, 1 << 18: 5e-3}
-    behind = {1: 0.0, collective_timings._PRODUCTS: 2e-3}
+    behind = {1: 0.0, collective_timings._MATMULS: 2e-3}
 
     def seconds(grouped, kind, size, times, products):
         return wire[size] + behind[products]
 
-    monkeypatch.setattr(collective_timings, "_seconds", seconds)
-    monkeypatch.setattr(collective_timings, "SIZES", dict.fromkeys(wire, ((3, 11), 5)))
-    for one in collective_timings.chained(mesh_of(4), [DeviceGroup(devices=4)]):
+    monkeypatch.setattr(collective_timings, "_collective_seconds", seconds)
+    monkeypatch.setattr(
+        collective_timings, "MESSAGE_SIZES", dict.fromkeys(wire, ((3, 11), 5))
+    )
+    for one in collective_timings.time_collectives(
+        mesh_of(4), [DeviceGroup(devices=4)]
+    ):
         took = [timing.seconds for timing in one.timings]
         if one.kind == "collective-permute":
             assert took == pytest.approx([*wire.values()])
@@ -148,7 +160,8 @@ def test_what_is_waited_for_late_devices_is_no_part_of_what_links_take(monkeypat
             assert one.skew == 0
             assert (
                 took[1]
-                == wire[1 << 18] + behind[collective_timings.before(one.kind, 1 << 18)]
+                == wire[1 << 18]
+                + behind[collective_timings.matmuls_before(one.kind, 1 << 18)]
             )
 
 
@@ -157,6 +170,6 @@ def test_a_calibration_that_is_quieter_behind_long_kernels_has_no_skew():
         CollectiveTiming(kind="collective-permute", payload=8, seconds=s)
         for s in (1.0, 4.0)
     ]
-    found = apart(late, soon=1.5, together=2)
+    found = separate_skew(late, soon=1.5, together=2)
     assert found.skew == 0
     assert [one.seconds for one in found.timings] == [1.0, 4.0]

@@ -6,7 +6,11 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.calibrate.compression_cost import WAYS, packing, played
+from jaxdist.calibrate.compression_cost import (
+    COMPRESSORS,
+    emulate_all_reduce,
+    measure_compression_cost,
+)
 from jaxdist.collectives.primitives import psum
 
 ORIGIN = "measured: a test"
@@ -21,12 +25,12 @@ def mesh():
 
 
 def test_every_way_takes_some_time_for_a_number(mesh):
-    found = packing(mesh, ORIGIN, ways=("int8", "random_k"))
+    found = measure_compression_cost(mesh, ORIGIN, ways=("int8", "random_k"))
     assert all(0 < each.value < 1e-5 for each in found.values())
     assert {each.origin for each in found.values()} == {ORIGIN}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", COMPRESSORS)
 def test_what_one_device_plays_is_what_all_of_them_do(mesh, way):
     """The sum that is timed is the one that devices make of the same numbers."""
     draw = np.random.default_rng(0)
@@ -39,7 +43,7 @@ def test_what_one_device_plays_is_what_all_of_them_do(mesh, way):
         check_vma=False,
     )
     real = jax.jit(summed)(*each)
-    totals, sent = jax.jit(lambda *xs: played(way, xs))(*each)
+    totals, sent = jax.jit(lambda *xs: emulate_all_reduce(way, xs))(*each)
     for total, one, put in zip(totals, real, sent, strict=True):
         np.testing.assert_allclose(total, np.asarray(one), rtol=1e-5, atol=1e-5)
         assert put.shape == one.shape

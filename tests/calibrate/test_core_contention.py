@@ -8,8 +8,8 @@ from jax.sharding import AxisType
 from jaxdist.calibrate import core_contention
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
-from jaxdist.meshes.clusters.load import find
-from jaxdist.meshes.clusters.what_if import changed
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.meshes.clusters.what_if import apply_overrides
 
 
 @pytest.fixture
@@ -19,10 +19,10 @@ def mesh():
 
 @pytest.mark.parametrize("some", [1, 3, 4])
 def test_so_many_devices_compute_and_the_others_do_not(mesh, some):
-    made = core_contention._computing(mesh, some)()
+    made = core_contention._compute_on(mesh, some)()
     rests = np.full(
-        (core_contention._SIDE, core_contention._SIDE),
-        1 / core_contention._SIDE,
+        (core_contention._MATRIX_SIDE, core_contention._MATRIX_SIDE),
+        1 / core_contention._MATRIX_SIDE,
         np.float32,
     )
     works = [not np.array_equal(shard.data[0], rests) for shard in _in_order(made)]
@@ -41,15 +41,15 @@ def test_it_is_the_time_in_company_over_that_alone(
 ):
     """One that is a little faster in company was measured a little wrong."""
     monkeypatch.setattr(
-        core_contention, "quartiles", lambda *_, **__: [alone, together]
+        core_contention, "first_quartiles", lambda *_, **__: [alone, together]
     )
-    assert core_contention.crowding(mesh) == times
+    assert core_contention.measure_core_contention(mesh) == times
 
 
 def test_no_device_is_faster_in_company():
     with pytest.raises(BadInput, match="at least 1"):
-        changed(find("testbed"), ["device.crowd=0.5"])
-    slower = find("testbed").with_number(
+        apply_overrides(load_cluster("testbed"), ["device.crowd=0.5"])
+    slower = load_cluster("testbed").with_number(
         "device.crowd", SourcedNumber(2.0, "given: a test")
     )
     assert type(slower).from_json(slower.to_json()) == slower

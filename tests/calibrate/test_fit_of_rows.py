@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from jaxdist.calibrate.fit import choose, fit, utilisation
+from jaxdist.calibrate.fit import fit, median_utilisation, select_constants
 from jaxdist.core.errors import BadInput
 
 
@@ -38,17 +38,21 @@ def test_one_outlier_does_not_lead(toy):
 
 def test_the_baseline_is_the_median_utilisation(toy):
     made = [toy.row(1, 2.0), toy.row(1, 4.0), toy.row(1, 100.0)]
-    assert utilisation(made) == {"time": 0.25}
+    assert median_utilisation(made) == {"time": 0.25}
 
 
 def test_the_first_three_constants_are_fitted_unless_others_are_named(toy):
-    assert [one.name for one in choose(toy.form, None, 3)] == ["rate", "wait", "a"]
-    assert [one.name for one in choose(toy.form, ["b", "b"], 3)] == ["b"]
+    assert [one.name for one in select_constants(toy.form, None, 3)] == [
+        "rate",
+        "wait",
+        "a",
+    ]
+    assert [one.name for one in select_constants(toy.form, ["b", "b"], 3)] == ["b"]
     with pytest.raises(BadInput, match="--more"):
-        choose(toy.form, ["rate", "wait", "a", "b"], 3)
-    assert len(choose(toy.form, ["rate", "wait", "a", "b"], 4)) == 4
+        select_constants(toy.form, ["rate", "wait", "a", "b"], 3)
+    assert len(select_constants(toy.form, ["rate", "wait", "a", "b"], 4)) == 4
     with pytest.raises(BadInput, match="did you mean rate"):
-        choose(toy.form, ["rates"], 3)
+        select_constants(toy.form, ["rates"], 3)
 
 
 def test_fewer_rows_than_constants_are_refused(toy):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jaxdist.calibrate.hosts import DeviceGroup, HostTopology, hosts_of
+from jaxdist.calibrate.hosts import DeviceGroup, HostTopology, host_topology
 
 
 def mesh_of(processes):
@@ -28,7 +28,7 @@ def mesh_of(processes):
     ],
 )
 def test_processes_with_several_devices_each_are_hosts(processes, hosts):
-    found = hosts_of(mesh_of(processes))
+    found = host_topology(mesh_of(processes))
     assert (found.count, found.devices) == hosts
     assert found.whole == len(processes)
 

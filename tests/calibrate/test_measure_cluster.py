@@ -4,11 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from jaxdist.calibrate.alpha_beta_fit import CollectiveTiming, steadied, wire
+from jaxdist.calibrate.alpha_beta_fit import (
+    CollectiveTiming,
+    fit_alpha_beta,
+    smooth_latency,
+)
 from jaxdist.calibrate.collective_timings import GroupTimings
 from jaxdist.calibrate.hosts import DeviceGroup
-from jaxdist.calibrate.levels import line_of
-from jaxdist.calibrate.measure_cluster import efficiency
+from jaxdist.calibrate.levels import make_collective_cost
+from jaxdist.calibrate.measure_cluster import fit_efficiency_curve
 from jaxdist.collectives.hlo_collectives import wire_bytes
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.device import Device, EfficiencyCurve
@@ -18,8 +22,8 @@ from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.kernel_shape import KernelShape
 from jaxdist.core.plan import MeshShape
 from jaxdist.core.plan.placement import MeshPlacement
-from jaxdist.oracle.collective_times import seconds
-from jaxdist.oracle.link_groups import group_of
+from jaxdist.oracle.collective_times import collective_seconds
+from jaxdist.oracle.link_groups import link_group
 
 ORIGIN = "measured: a test"
 
@@ -41,7 +45,7 @@ def timings(alpha, bandwidth, devices, sizes=(1 << 10, 1 << 15, 1 << 20, 1 << 24
 
 
 def test_a_line_finds_what_a_message_and_a_byte_cost():
-    found = wire(timings(3e-4, 25e6, 4), 4)
+    found = fit_alpha_beta(timings(3e-4, 25e6, 4), 4)
     assert found.alpha == pytest.approx(3e-4)
     assert found.bandwidth == pytest.approx(25e6)
     assert found.spread == pytest.approx(0, abs=1e-9)
@@ -53,14 +57,14 @@ def test_a_cost_is_never_negative():
         *timings(0.0, 25e6, 4),
         CollectiveTiming(kind="all-reduce", payload=64, seconds=1e-9),
     ]
-    found = wire(odd, 4)
+    found = fit_alpha_beta(odd, 4)
     assert found.alpha >= 0
     assert found.bandwidth > 0
     assert found.spread > 0.1
 
 
 def test_the_curve_has_the_peak_and_the_share_of_each_size():
-    peak, curve = efficiency(
+    peak, curve = fit_efficiency_curve(
         [kernel(1e6, 1e-3), kernel(1e9, 1e-2), kernel(8e9, 1e-1)], ORIGIN
     )
     assert peak == 1e11
@@ -96,9 +100,11 @@ def test_a_line_with_its_bend_goes_through_every_timing():
         efficiency=EfficiencyCurve(points=((1.0, 1.0),), origin=ORIGIN),
     )
     cluster = Cluster(name="some", device=device, levels=(level,))
-    group = group_of(cluster, MeshPlacement(mesh=MeshShape(data=4)), ["data"])
-    group = replace(group, lines=(line_of(chain, group, ORIGIN),))
-    said = [seconds("reduce-scatter", each.payload, 1, group) for each in timed]
+    group = link_group(cluster, MeshPlacement(mesh=MeshShape(data=4)), ["data"])
+    group = replace(group, lines=(make_collective_cost(chain, group, ORIGIN),))
+    said = [
+        collective_seconds("reduce-scatter", each.payload, 1, group) for each in timed
+    ]
     assert said == pytest.approx((3.5e-3, 3.5e-3, *odd[2:]))
 
 
@@ -114,4 +120,4 @@ def test_a_line_with_its_bend_goes_through_every_timing():
 )
 def test_small_sizes_that_take_alike_are_one_measurement(took, said):
     """From the smallest on, and only as long as none takes half as long again."""
-    assert steadied(took) == pytest.approx(said)
+    assert smooth_latency(took) == pytest.approx(said)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from jaxdist.calibrate.collective_timings import SIZES
-from jaxdist.calibrate.message_sizes import up_to
+from jaxdist.calibrate.collective_timings import MESSAGE_SIZES
+from jaxdist.calibrate.message_sizes import sizes_up_to
 
-GRID = sorted(SIZES)
+GRID = sorted(MESSAGE_SIZES)
 MB = 1_000_000
 
 
@@ -24,10 +24,10 @@ MB = 1_000_000
     ],
 )
 def test_sizes_go_on_by_factors_of_four(largest, kept, more):
-    assert list(up_to(SIZES, largest)) == [*kept, *more]
+    assert list(sizes_up_to(MESSAGE_SIZES, largest)) == [*kept, *more]
 
 
 def test_sizes_beyond_the_grid_are_timed_as_its_last():
-    found = up_to(SIZES, 64 * MB)
-    assert found[1 << 25] == found[64 * MB] == SIZES[1 << 23]
-    assert up_to(SIZES, MB)[MB] == SIZES[1 << 21]
+    found = sizes_up_to(MESSAGE_SIZES, 64 * MB)
+    assert found[1 << 25] == found[64 * MB] == MESSAGE_SIZES[1 << 23]
+    assert sizes_up_to(MESSAGE_SIZES, MB)[MB] == MESSAGE_SIZES[1 << 21]

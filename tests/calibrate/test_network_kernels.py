@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from jaxdist.calibrate.kernels import KernelCase, every, timed
-from jaxdist.calibrate.measure_cluster import with_layers
-from jaxdist.calibrate.network_kernels import own
+from jaxdist.calibrate.kernels import KernelCase, default_kernel_cases, time_kernels
+from jaxdist.calibrate.measure_cluster import add_network_timings
+from jaxdist.calibrate.network_kernels import network_kernel_cases
 from jaxdist.core.kernel_shape import KernelShape
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber as Described
-from jaxdist.launch.training.job.abstract_step import calls_of
-from jaxdist.meshes.clusters.load import find
+from jaxdist.launch.training.job.abstract_step import list_layer_calls
+from jaxdist.meshes.clusters.load import load_cluster
 
-CONFIG = resolve("digits", ["data.batch=16"]).config
+CONFIG = resolve_config("digits", ["data.batch=16"]).config
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def mesh():
 
 
 def test_layers_are_timed_at_the_sizes_that_plans_give_them():
-    found = own(calls_of(CONFIG), (1, 4), 1e12)
+    found = network_kernel_cases(list_layer_calls(CONFIG), (1, 4), 1e12)
     shapes = [subject.shape for subject in found]
     assert len(shapes) == len(set(shapes))
     head = KernelShape(kind="product", uses=16, inputs=64, outputs=10)
@@ -34,13 +34,16 @@ def test_layers_are_timed_at_the_sizes_that_plans_give_them():
 
 
 def test_none_is_timed_that_takes_too_long():
-    assert own(calls_of(CONFIG), (1,), 1.0) == ()
+    assert network_kernel_cases(list_layer_calls(CONFIG), (1,), 1.0) == ()
 
 
 def test_they_are_the_kernels_that_the_oracle_asks_for():
     """Each layer of the profile is one of those that were listed, whole."""
     asked = {row.kernel for row in Described(CONFIG).profile.layers if row.kernel}
-    listed = {subject.shape for subject in own(calls_of(CONFIG), (1,), 1e12)}
+    listed = {
+        subject.shape
+        for subject in network_kernel_cases(list_layer_calls(CONFIG), (1,), 1e12)
+    }
 
     def named(shapes):
         return sorted((s.kind, s.taps, s.inputs, s.outputs, s.uses) for s in shapes)
@@ -51,10 +54,14 @@ def test_they_are_the_kernels_that_the_oracle_asks_for():
 
 
 @pytest.mark.parametrize(
-    "subject", [next(every(1e9)), own(calls_of(CONFIG), (8,), 1e9)[0]]
+    "subject",
+    [
+        next(default_kernel_cases(1e9)),
+        network_kernel_cases(list_layer_calls(CONFIG), (8,), 1e9)[0],
+    ],
 )
 def test_both_passes_are_timed(mesh, subject):
-    (kernel,) = timed(mesh, [subject], "float32")
+    (kernel,) = time_kernels(mesh, [subject], "float32")
     assert kernel.shape == subject.shape
     assert 0 < kernel.forward_s < 1
     assert 0 < kernel.backward_s < 1
@@ -70,18 +77,20 @@ def test_calls_of_a_program_are_all_made(mesh):
 
     shape = KernelShape(kind="product", uses=1, inputs=1, outputs=1)
     subject = KernelCase(shape=shape, layer=layer, weights=(1, 1), inputs=(1, 1))
-    timed(mesh, [subject], "float32")
+    time_kernels(mesh, [subject], "float32")
     assert len(made) > 2 * 300  # both devices, in the longer program alone
 
 
 def test_layers_are_added_to_what_was_measured(mesh):
-    subjects = own(calls_of(CONFIG), (16,), 1e9)[-1:]
-    cluster = find("cpu-fake")
-    machine = with_layers(cluster, mesh, subjects, dtype="float32", when="today")
+    subjects = network_kernel_cases(list_layer_calls(CONFIG), (16,), 1e9)[-1:]
+    cluster = load_cluster("cpu-fake")
+    machine = add_network_timings(
+        cluster, mesh, subjects, dtype="float32", when="today"
+    )
     assert cluster.device.kernels is None
     table = machine.cluster.device.kernels
     assert [k.shape for k in table.timed] == [s.shape for s in subjects]
-    again = with_layers(
+    again = add_network_timings(
         machine.cluster, mesh, subjects, dtype="float32", when="later"
     ).cluster.device.kernels
     assert len(again.timed) == len(table.timed)

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from jaxdist.calibrate.fit import fit
-from jaxdist.calibrate.fitted_constants import fitted
+from jaxdist.calibrate.fitted_constants import make_fitted_constants
 from jaxdist.calibrate.formats.paradl import ParadlFormat
-from jaxdist.calibrate.formats.registry import FORMATS, format_of
-from jaxdist.calibrate.ranking import ranking
-from jaxdist.calibrate.row_filter import selection
-from jaxdist.calibrate.score import ScoredRow, score
+from jaxdist.calibrate.formats.registry import FORMATS, detect_format
+from jaxdist.calibrate.ranking import score_rankings
+from jaxdist.calibrate.row_filter import parse_row_filter
+from jaxdist.calibrate.score import ScoredRow, score_predictions
 from jaxdist.core.errors import BadInput
-from jaxdist.meshes.clusters.load import find
+from jaxdist.meshes.clusters.load import load_cluster
 
 HERE = Path(__file__).parent / "data" / "paradl"
 RUNS, RANKED = HERE / "runs.csv", HERE / "ranking.csv"
@@ -21,13 +21,13 @@ FORM = ParadlFormat()
 
 
 def read(path):
-    return FORM.read(path, find("abci"))
+    return FORM.read(path, load_cluster("abci"))
 
 
 def fitted_to(text):
     rows = read(RUNS)
-    found = fit(FORM, selection(text).of(rows), FORM.constants)
-    return fitted(FORM, "abci", found, text, RUNS.name)
+    found = fit(FORM, parse_row_filter(text).of(rows), FORM.constants)
+    return make_fitted_constants(FORM, "abci", found, text, RUNS.name)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_no_more_than_two_constants_are_fitted(small):
 
 
 def test_runs_on_more_gpus_are_predicted(small):
-    found = score(read(RUNS), small)
+    found = score_predictions(read(RUNS), small)
     assert found.left_out == 7
     assert found.total.mean_accuracy > 0.96
     groups = found.groups
@@ -52,15 +52,17 @@ def test_runs_on_more_gpus_are_predicted(small):
 
 
 def test_strategies_and_models_that_were_not_fitted_are_predicted():
-    groups = score(read(RUNS), fitted_to("strategy != data")).groups
+    groups = score_predictions(read(RUNS), fitted_to("strategy != data")).groups
     assert groups["vgg16, data"].mean_accuracy > 0.96
-    groups = score(read(RUNS), fitted_to("strategy in (data, data+filter)")).groups
+    groups = score_predictions(
+        read(RUNS), fitted_to("strategy in (data, data+filter)")
+    ).groups
     assert groups["resnet50, data+spatial"].mean_accuracy > 0.96
 
 
 def test_the_ranking_is_right_with_constants_of_other_rows(small):
-    found = score(read(RANKED), small)
-    ranks = ranking(found.rows)
+    found = score_predictions(read(RANKED), small)
+    ranks = score_rankings(found.rows)
     assert found.left_out == 0
     # ParaDL's own predictions of these rows are 73 % accurate.
     assert found.total.mean_accuracy > 0.88
@@ -71,13 +73,13 @@ def test_the_ranking_is_right_with_constants_of_other_rows(small):
 def test_pairs_that_are_predicted_alike_or_turned_are_not_in_order(small):
     rows = [row for row in read(RANKED) if row.devices == 64]
     told = [ScoredRow(row=row, predicted=row.measured, baseline=1.0) for row in rows]
-    right = ranking(told)
+    right = score_rankings(told)
     assert (right.pairs_right, right.right) == (6, 1)
     turned = [ScoredRow(row=row, predicted=-row.measured, baseline=1.0) for row in rows]
-    assert ranking(turned).accuracy == 0
+    assert score_rankings(turned).accuracy == 0
     alike = [ScoredRow(row=row, predicted=1.0, baseline=1.0) for row in rows]
-    assert ranking(alike).pairs_right == 0
-    assert ranking(score(read(RUNS), small).rows) is None
+    assert score_rankings(alike).pairs_right == 0
+    assert score_rankings(score_predictions(read(RUNS), small).rows) is None
 
 
 def test_predictions_add_up_from_terms_and_stay_what_they_were(small):
@@ -106,21 +108,21 @@ def test_a_run_is_known_again_without_columns_that_are_not_read(small, tmp_path)
     lines = [line.split(",") for line in RUNS.read_text().splitlines()]
     fewer = tmp_path / "fewer.csv"
     fewer.write_text("\n".join(",".join(line[1:]) for line in lines))
-    assert score(read(fewer), small).left_out == 7
+    assert score_predictions(read(fewer), small).left_out == 7
 
 
 def test_both_headers_are_told_from_others(tmp_path):
     for path in (RUNS, RANKED):
-        assert format_of(path, None, FORMATS).name == "paradl"
+        assert detect_format(path, None, FORMATS).name == "paradl"
     other = tmp_path / "other.csv"
     other.write_text("model,gpus\nvgg16,8\n")
     with pytest.raises(BadInput, match="no known form"):
-        format_of(other, None, FORMATS)
+        detect_format(other, None, FORMATS)
 
 
 def test_rows_are_of_one_kind_of_device():
     with pytest.raises(BadInput, match="not of dgx-a100"):
-        FORM.read(RUNS, find("dgx-a100"))
+        FORM.read(RUNS, load_cluster("dgx-a100"))
 
 
 def test_a_row_that_cannot_be_is_refused_with_its_line(tmp_path):

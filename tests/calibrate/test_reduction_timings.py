@@ -6,24 +6,24 @@ import jax
 import pytest
 from jax.sharding import AxisType
 
-from jaxdist.calibrate.reduction_timings import measure
+from jaxdist.calibrate.reduction_timings import measure_reduction_link
 from jaxdist.collectives.autotune import AutoAlgorithm
-from jaxdist.collectives.registry import METHODS
+from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS
 from jaxdist.launch.launchers.processes.loopback import Loopback
 from jaxdist.launch.run_folder.folder import RunFolder
-from jaxdist.launch.run_folder.lockfile import read_lock
+from jaxdist.launch.run_folder.lockfile import read_config_lock
 
 pytestmark = pytest.mark.timeout(300)
 
 WORKER = """
 import jax
-from jaxdist.collectives.registry import METHODS
-from jaxdist.launch.distributed.initialize import join
-from jaxdist.calibrate.reduction_timings import measure
+from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS
+from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.calibrate.reduction_timings import measure_reduction_link
 
-join()
+initialize()
 mesh = jax.make_mesh((jax.process_count(),), ("data",))
-print(measure(mesh, "data", [METHODS["exact"], METHODS["int8"]]))
+print(measure_reduction_link(mesh, "data", [ALL_REDUCE_ALGORITHMS["exact"], ALL_REDUCE_ALGORITHMS["int8"]]))
 """
 
 
@@ -34,8 +34,8 @@ def test_a_link_has_a_pace_for_each_way_and_auto_can_choose_by_it():
         devices=jax.devices()[:4],
         axis_types=(AxisType.Auto,) * 2,
     )
-    among = (METHODS["exact"], METHODS["int8"])
-    link = measure(mesh, "data", among)
+    among = (ALL_REDUCE_ALGORITHMS["exact"], ALL_REDUCE_ALGORITHMS["int8"])
+    link = measure_reduction_link(mesh, "data", among)
     assert link.devices == 2
     assert [pace.via for pace in link.paces] == ["exact", "int8"]
     assert link.rate > 0
@@ -61,7 +61,9 @@ def test_a_run_says_what_it_chose_and_goes_on_with_it(job, tmp_path):
     code, out, err = job.run("train", "digits", "epochs=0.2", *words)
     assert code == 0, err
     assert "out of exact, sign; 2 devices along data" in " ".join((out + err).split())
-    kept = read_lock(RunFolder(tmp_path / "chosen")).resolved.config.plan.reduce.via
+    kept = read_config_lock(
+        RunFolder(tmp_path / "chosen")
+    ).resolved.config.plan.reduce.via
     assert kept in ("exact", "sign")
     code, out, err = job.run("train", "digits", "epochs=0.4", *words)
     assert code == 0, err

@@ -4,27 +4,27 @@ import pytest
 
 from jaxdist.calibrate.fit import fit
 from jaxdist.calibrate.fitted_constants import (
-    fitted,
-    read_fitted,
-    unfitted,
-    write_fitted,
+    initial_constants,
+    make_fitted_constants,
+    read_constants,
+    write_constants,
 )
-from jaxdist.calibrate.score import score
+from jaxdist.calibrate.score import score_predictions
 from jaxdist.core.errors import BadInput
 
 
 @pytest.fixture
 def known(toy, tmp_path):
     found = fit(toy.form, toy.rows()[:4], toy.form.constants[:2])
-    made = fitted(toy.form, "cpu-fake", found, "devices<=8", "toy.csv")
-    write_fitted(made, tmp_path / "fitted.json")
-    read = read_fitted(tmp_path / "fitted.json", toy.form)
+    made = make_fitted_constants(toy.form, "cpu-fake", found, "devices<=8", "toy.csv")
+    write_constants(made, tmp_path / "fitted.json")
+    read = read_constants(tmp_path / "fitted.json", toy.form)
     assert read == made
     return read
 
 
 def test_fitted_rows_are_left_out_and_the_others_scored(toy, known):
-    found = score(toy.rows(), known)
+    found = score_predictions(toy.rows(), known)
     assert [one.row.devices for one in found.rows] == [16, 32]
     assert found.left_out == 4
     total = found.total
@@ -36,14 +36,14 @@ def test_fitted_rows_are_left_out_and_the_others_scored(toy, known):
 def test_an_interval_is_what_nine_of_ten_fitted_rows_were_off_by(toy):
     made = [toy.row(n, n / 4 + 0.5 + 0.1 * (n % 2)) for n in range(1, 41)]
     found = fit(toy.form, made, toy.form.constants[:2])
-    known = fitted(toy.form, "cpu-fake", found, "all", "toy.csv")
+    known = make_fitted_constants(toy.form, "cpu-fake", found, "all", "toy.csv")
     off = [abs(one.measured / one.predict(found.values) - 1) for one in made]
     share = known.interval["time"]
     assert sum(one <= share for one in off) == 36
     near, far = (
         toy.row(8.5, 2.6 * factor) for factor in (1 + share / 2, 1 + 3 * share)
     )
-    scored = score([near, far], known)
+    scored = score_predictions([near, far], known)
     assert [one.covered for one in scored.rows] == [True, False]
     assert scored.total.covered == 0.5
     assert scored.rows[0].interval == pytest.approx(share * scored.rows[0].predicted)
@@ -51,12 +51,12 @@ def test_an_interval_is_what_nine_of_ten_fitted_rows_were_off_by(toy):
 
 def test_rows_that_were_all_fitted_are_refused_with_their_count(toy, known):
     with pytest.raises(BadInput, match="4 of 4 rows are those that were fitted"):
-        score(toy.rows()[:4], known)
+        score_predictions(toy.rows()[:4], known)
 
 
 def test_a_fitted_row_that_is_asked_for_is_refused(toy, known):
     with pytest.raises(BadInput, match="1 of 3 rows"):
-        score(toy.rows()[3:], known, chosen=True)
+        score_predictions(toy.rows()[3:], known, chosen=True)
 
 
 def test_a_row_is_known_again_in_another_order_and_another_way_of_writing(toy, known):
@@ -69,7 +69,7 @@ def test_a_row_is_known_again_in_another_order_and_another_way_of_writing(toy, k
 
 
 def test_a_baseline_without_training_rows_is_fitted_in_its_favour(toy):
-    found = score(toy.rows(), unfitted(toy.form, "cpu-fake"))
+    found = score_predictions(toy.rows(), initial_constants(toy.form, "cpu-fake"))
     assert found.hindsight
     assert found.total.covered is None
     assert found.left_out == 0
@@ -77,7 +77,7 @@ def test_a_baseline_without_training_rows_is_fitted_in_its_favour(toy):
 
 def test_constants_of_another_format_are_refused(toy, known, tmp_path):
     with pytest.raises(BadInput, match="fitted to rows of the form toy"):
-        read_fitted(tmp_path / "fitted.json", toy.Format(name="other"))
+        read_constants(tmp_path / "fitted.json", toy.Format(name="other"))
     (tmp_path / "bad.json").write_text('{"format": "toy"}')
     with pytest.raises(BadInput, match="no fitted constants"):
-        read_fitted(tmp_path / "bad.json", toy.form)
+        read_constants(tmp_path / "bad.json", toy.form)

@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 
 from jaxdist.calibrate.fit import fit
-from jaxdist.calibrate.fitted_constants import fitted
+from jaxdist.calibrate.fitted_constants import make_fitted_constants
 from jaxdist.calibrate.formats.vtrain import VTrainFormat
-from jaxdist.calibrate.measured_rows import starts
-from jaxdist.calibrate.row_filter import selection
-from jaxdist.calibrate.score import score
+from jaxdist.calibrate.measured_rows import initial_values
+from jaxdist.calibrate.row_filter import parse_row_filter
+from jaxdist.calibrate.score import score_predictions
 from jaxdist.core.errors import BadInput
-from jaxdist.meshes.clusters.load import find
+from jaxdist.meshes.clusters.load import load_cluster
 
 DATA = Path(__file__).parent / "data" / "vtrain"
 FORM = VTrainFormat()
-CLUSTER = find(FORM.cluster)
+CLUSTER = load_cluster(FORM.cluster)
 ONE, SEVERAL = "single_node_calibration.csv", "multi_node_calibration.csv"
 
 
@@ -37,8 +37,10 @@ def rows(name):
 )
 def test_rows_that_were_not_fitted_are_predicted(file, train, most):
     every = rows(file)
-    found = fit(FORM, selection(train).of(every), FORM.constants[:3])
-    total = score(every, fitted(FORM, FORM.cluster, found, train, file)).total
+    found = fit(FORM, parse_row_filter(train).of(every), FORM.constants[:3])
+    total = score_predictions(
+        every, make_fitted_constants(FORM, FORM.cluster, found, train, file)
+    ).total
     assert total.mape <= most
     assert total.mape < 0.7 * total.baseline_mape
 
@@ -53,7 +55,7 @@ def test_rows_that_were_not_fitted_are_predicted(file, train, most):
 )
 def test_the_terms_of_a_row_add_up_to_its_prediction(file, row, terms):
     one = rows(file)[row]
-    values = starts(FORM.constants)
+    values = initial_values(FORM.constants)
     found = one.explain(values)
     assert sum(found.values()) == pytest.approx(one.predict(values))
     assert min(found.values()) >= 0
@@ -61,7 +63,11 @@ def test_the_terms_of_a_row_add_up_to_its_prediction(file, row, terms):
 
 
 def test_predictions_of_given_constants_stay_as_they_were():
-    values = starts(FORM.constants) | {"matmul": 0.8, "memory": 0.6, "issue": 9e-5}
+    values = initial_values(FORM.constants) | {
+        "matmul": 0.8,
+        "memory": 0.6,
+        "issue": 9e-5,
+    }
     several, one = rows(SEVERAL), rows(ONE)
     found = [r.predict(values) for r in (several[0], several[14], several[30], one[0])]
     assert found == pytest.approx([3.705237, 13.410965, 56.013174, 0.3578447], rel=1e-6)

@@ -9,39 +9,43 @@ import pytest
 
 from jaxdist.collectives.algorithms.bucket import bucket_2d
 from jaxdist.collectives.algorithms.double_tree import double_binary_tree
-from jaxdist.collectives.algorithms.non_power_of_two import power_below
+from jaxdist.collectives.algorithms.non_power_of_two import floor_power_of_two
 from jaxdist.collectives.algorithms.parameter_server import parameter_server
-from jaxdist.collectives.algorithms.rank_grid import near_square
-from jaxdist.collectives.algorithms.registry import ALGORITHMS, algorithm
-from jaxdist.collectives.algorithms.replay import contributions, replay
+from jaxdist.collectives.algorithms.rank_grid import near_square_divisor
+from jaxdist.collectives.algorithms.registry import SCHEDULES, make_schedule
+from jaxdist.collectives.algorithms.replay import count_contributions, simulate_schedule
 from jaxdist.collectives.algorithms.schedule import (
     CollectiveSchedule,
     ScheduleStep,
     Transfer,
 )
 from jaxdist.collectives.algorithms.two_level import two_level_halving, two_level_ring
-from jaxdist.collectives.schedule_traffic import chunk_size, sent, wire
+from jaxdist.collectives.schedule_traffic import (
+    busiest_rank_bytes,
+    chunk_size,
+    elements_per_rank,
+)
 from jaxdist.core.errors import BadInput
 
 POWERS_ONLY = {"swing", "striped_halving_doubling"}
 CASES = [
     (name, ranks)
-    for name in ALGORITHMS
+    for name in SCHEDULES
     for ranks in range(1, 17)
-    if name not in POWERS_ONLY or ranks == power_below(ranks)
+    if name not in POWERS_ONLY or ranks == floor_power_of_two(ranks)
 ]
 
 
 def is_sum(steps):
-    return bool((contributions(steps) == 1).all())
+    return bool((count_contributions(steps) == 1).all())
 
 
 def is_folded(ranks):
-    return ranks != power_below(ranks)
+    return ranks != floor_power_of_two(ranks)
 
 
 def bits(ranks):
-    return power_below(ranks).bit_length() - 1
+    return floor_power_of_two(ranks).bit_length() - 1
 
 
 def even(ranks):
@@ -50,17 +54,19 @@ def even(ranks):
 
 
 def two_level_bytes(ranks):
-    host = near_square(ranks)
+    host = near_square_divisor(ranks)
     hosts = ranks // host
-    return even(host) + (even(power_below(hosts)) + is_folded(hosts)) / Fraction(host)
+    return even(host) + (even(floor_power_of_two(hosts)) + is_folded(hosts)) / Fraction(
+        host
+    )
 
 
 # What the busiest rank sends, in arrays, by the formulas of the publications.
 ARRAYS = {
     "ring": even,
     "recursive_doubling": lambda p: bits(p) + is_folded(p),
-    "halving_doubling": lambda p: even(power_below(p)) + is_folded(p),
-    "halving_doubling_far": lambda p: even(power_below(p)) + is_folded(p),
+    "halving_doubling": lambda p: even(floor_power_of_two(p)) + is_folded(p),
+    "halving_doubling_far": lambda p: even(floor_power_of_two(p)) + is_folded(p),
     "swing": even,
     "striped_halving_doubling": even,
     "two_level_ring": even,
@@ -73,7 +79,7 @@ ARRAYS = {
 
 def around(ranks):
     """a + b - 2 of a table of a rows and b columns."""
-    return near_square(ranks) + ranks // near_square(ranks) - 2
+    return near_square_divisor(ranks) + ranks // near_square_divisor(ranks) - 2
 
 
 STEPS = {
@@ -92,34 +98,34 @@ STEPS = {
 
 @pytest.mark.parametrize(("name", "ranks"), CASES)
 def test_every_rank_ends_with_the_array_of_every_rank_once(name, ranks):
-    assert is_sum(algorithm(name, ranks))
+    assert is_sum(make_schedule(name, ranks))
 
 
 @pytest.mark.parametrize(("name", "ranks"), CASES)
 def test_replicas_end_with_the_same_bits(name, ranks):
-    steps = algorithm(name, ranks)
+    steps = make_schedule(name, ranks)
     rng = np.random.default_rng(ranks)
     start = rng.normal(size=(ranks, steps.chunks, 3)).astype(np.float32)
-    end = replay(steps, start)
+    end = simulate_schedule(steps, start)
     assert (end == end[0]).all()
     np.testing.assert_allclose(end[0], start.sum(0), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "ranks"), CASES)
 def test_the_busiest_rank_sends_what_the_formula_says(name, ranks):
-    steps = algorithm(name, ranks)
+    steps = make_schedule(name, ranks)
     size = 6 * steps.chunks
     if name == "double_binary_tree":
         # The publication bounds the busiest; the sum over ranks is exact.
-        assert sum(sent(steps, size)) == 2 * (ranks - 1) * size
-        assert wire(steps, size, 4) <= 2 * 4 * size
+        assert sum(elements_per_rank(steps, size)) == 2 * (ranks - 1) * size
+        assert busiest_rank_bytes(steps, size, 4) <= 2 * 4 * size
     else:
-        assert wire(steps, size, 4) == ARRAYS[name](ranks) * 4 * size
+        assert busiest_rank_bytes(steps, size, 4) == ARRAYS[name](ranks) * 4 * size
 
 
 @pytest.mark.parametrize(("name", "ranks"), [c for c in CASES if c[0] in STEPS])
 def test_the_steps_are_as_many_as_the_formula_says(name, ranks):
-    assert len(algorithm(name, ranks).steps) == STEPS[name](ranks)
+    assert len(make_schedule(name, ranks).steps) == STEPS[name](ranks)
 
 
 @pytest.mark.parametrize("ranks", range(2, 17))
@@ -164,7 +170,7 @@ def test_between_hosts_a_rank_sends_its_part_only():
 
 def test_swing_meets_nearer_ranks_than_halving_doubling_on_a_ring():
     def farthest(name):
-        steps = algorithm(name, 16).steps
+        steps = make_schedule(name, 16).steps
         apart = [(t.source - t.target) % 16 for s in steps for t in s.transfers]
         return max(min(hops, 16 - hops) for hops in apart)
 
@@ -172,7 +178,7 @@ def test_swing_meets_nearer_ranks_than_halving_doubling_on_a_ring():
 
 
 def test_every_dim_is_busy_in_each_step_of_the_striped_form():
-    for step in algorithm("striped_halving_doubling", 16).steps:
+    for step in make_schedule("striped_halving_doubling", 16).steps:
         partners = {t.source ^ t.target for t in step.transfers}
         assert partners == {1, 2, 4, 8}
 
@@ -188,24 +194,24 @@ def test_a_list_that_forgets_a_rank_is_not_a_sum():
 
 
 def test_what_is_padded_is_sent():
-    ring = algorithm("ring", 4)
+    ring = make_schedule("ring", 4)
     assert chunk_size(ring, 5) == 2
-    assert sent(ring, 5) == (12,) * 4
-    assert sent(ring, 0) == (0,) * 4
+    assert elements_per_rank(ring, 5) == (12,) * 4
+    assert elements_per_rank(ring, 0) == (0,) * 4
 
 
 def test_algorithms_cannot_be_replaced():
     with pytest.raises(TypeError):
-        ALGORITHMS["ring"] = None
+        SCHEDULES["ring"] = None
 
 
 @pytest.mark.parametrize(
     ("make", "remedy"),
     [
-        (lambda: algorithm("rign", 4), "ring"),
-        (lambda: algorithm("ring", 0), "ranks=1"),
-        (lambda: algorithm("swing", 6), "swing(4)"),
-        (lambda: algorithm("striped_halving_doubling", 7), "(8)"),
+        (lambda: make_schedule("rign", 4), "ring"),
+        (lambda: make_schedule("ring", 0), "ranks=1"),
+        (lambda: make_schedule("swing", 6), "swing(4)"),
+        (lambda: make_schedule("striped_halving_doubling", 7), "(8)"),
         (lambda: two_level_ring(8, per_host=3), "2 ranks of a row"),
         (lambda: two_level_halving(8, per_host=0), "1 ranks of a row"),
         (lambda: bucket_2d(9, per_row=4), "3 ranks of a row"),

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.all_to_all import PIECE, exchange
+from jaxdist.collectives.all_to_all import SWAP_PIECE_BYTES, all_to_all
 from jaxdist.collectives.compress.block_quantization import BlockQuantizationCodec
 from jaxdist.collectives.compress.reduce_scatter_allgather import TwoPhaseAllReduce
 from jaxdist.collectives.hlo_collectives import read_collectives
@@ -37,17 +37,19 @@ def on(mesh, run):
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint32])
 @pytest.mark.parametrize("devices", [2, 3, 4])
-@pytest.mark.parametrize("size", [12, PIECE, PIECE + 4, 2 * PIECE])
+@pytest.mark.parametrize(
+    "size", [12, SWAP_PIECE_BYTES, SWAP_PIECE_BYTES + 4, 2 * SWAP_PIECE_BYTES]
+)
 def test_every_device_gets_the_messages_to_it_its_own_first(devices, size, dtype):
     words = size // np.dtype(dtype).itemsize
     rng = np.random.default_rng(size)
     sent = rng.integers(0, 255, (devices, devices, words)).astype(dtype)
-    run = on(mesh_of(devices), lambda rows: exchange(rows[0], ("data",))[None])
+    run = on(mesh_of(devices), lambda rows: all_to_all(rows[0], ("data",))[None])
     got = np.asarray(run(jnp.asarray(sent)))
     for rank in range(devices):
         wanted = sorted(sent[:, rank].tolist())
         assert sorted(got[rank].tolist()) == wanted
-        if size > PIECE:
+        if size > SWAP_PIECE_BYTES:
             assert (got[rank][0] == sent[rank, rank]).all()
 
 
@@ -57,7 +59,7 @@ def test_long_messages_move_the_bytes_of_the_formula_one_to_each_link(devices):
         mesh_of(devices),
         TwoPhaseAllReduce(codec=BlockQuantizationCodec(kind="int8")),
     )
-    numbers = devices * (PIECE + 1000)
+    numbers = devices * (SWAP_PIECE_BYTES + 1000)
     text = (
         on(mesh, lambda row: psum(row[0], "data", way)[None])
         .lower(jax.ShapeDtypeStruct((devices, numbers), jnp.float32))
@@ -76,7 +78,7 @@ def test_long_messages_move_the_bytes_of_the_formula_one_to_each_link(devices):
 @pytest.mark.parametrize("devices", [2, 3, 4])
 def test_a_sum_of_long_messages_is_near_and_the_same_on_every_device(devices):
     way = TwoPhaseAllReduce(codec=BlockQuantizationCodec(kind="int8"))
-    numbers = devices * (PIECE + 1000)
+    numbers = devices * (SWAP_PIECE_BYTES + 1000)
     x = np.random.default_rng(0).standard_normal((devices, numbers), np.float32)
     run = on(mesh_of(devices), lambda row: psum(row[0], "data", way)[None])
     total = np.asarray(run(jnp.asarray(x)))

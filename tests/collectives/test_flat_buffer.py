@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdist.collectives.flat_buffer import joined
+from jaxdist.collectives.flat_buffer import concatenate_flat
 
 SHAPES = ((3, 4), (), (5,), (0,), (2, 1, 3))
 
@@ -16,12 +16,12 @@ def arrays():
 
 def test_equal_to_their_concatenation():
     want = np.concatenate([np.ravel(x) for x in arrays()])
-    np.testing.assert_array_equal(jax.jit(joined)(arrays()), want)
+    np.testing.assert_array_equal(jax.jit(concatenate_flat)(arrays()), want)
 
 
 def test_gradients_go_back_to_where_numbers_came_from():
     def score(parts):
-        vector = joined(parts)
+        vector = concatenate_flat(parts)
         return (vector * jnp.arange(vector.size, dtype=vector.dtype)).sum()
 
     found = jax.grad(score)(arrays())
@@ -34,7 +34,7 @@ def test_a_compiled_program_writes_each_part_to_its_place():
     """What a concatenation fuses with is read under masks: slow, or very slow."""
 
     def halves(parts):
-        return joined([x.T / 2 for x in parts])
+        return concatenate_flat([x.T / 2 for x in parts])
 
     text = jax.jit(halves).lower(arrays()).compile().as_text()
     assert "dynamic-update-slice(" in text

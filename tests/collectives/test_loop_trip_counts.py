@@ -11,7 +11,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.hlo_collectives import read_collectives
-from jaxdist.collectives.loop_trip_counts import lines_of
+from jaxdist.collectives.loop_trip_counts import list_instructions
 
 BLOCK = 2 * 3 * 4
 """Bytes of one device's block below."""
@@ -149,4 +149,4 @@ ENTRY %main (a: f32[2]) -> f32[2] {{
 
 def test_computations_that_nobody_calls_do_not_run():
     text = "%f (a: f32[2]) -> f32[2] {\n  %r = f32[2] add(%a, %a)\n}\n"
-    assert lines_of(text, lambda line: 1) == ()
+    assert list_instructions(text, lambda line: 1) == ()

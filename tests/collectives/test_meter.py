@@ -3,7 +3,7 @@
 import pytest
 
 from jaxdist.collectives.hlo_collectives import CollectiveOp
-from jaxdist.collectives.meter import metered
+from jaxdist.collectives.meter import build_traffic_report
 
 MESH = {"data": 4, "tensor": 2}
 SUM = ("all-reduce", ("data",), 4)
@@ -17,12 +17,16 @@ def move(payload, kind="all-reduce", axes=("data",), group=4, bounded=True):
 
 def test_payloads_are_summed_before_they_are_rounded():
     ones = [move(1)] * 3
-    (row,) = metered(MESH, compiled=ones, stablehlo=ones, formula={SUM: 3}).rows
+    (row,) = build_traffic_report(
+        MESH, compiled=ones, stablehlo=ones, formula={SUM: 3}
+    ).rows
     assert (row.formula, row.stablehlo, row.compiled) == (4, 4, 4)  # 2 * 3/4 * 3
 
 
 def test_what_one_column_alone_has_is_nothing_in_the_others():
-    found = metered(MESH, compiled=[move(80)], stablehlo=[move(8, axes=())], formula={})
+    found = build_traffic_report(
+        MESH, compiled=[move(80)], stablehlo=[move(8, axes=())], formula={}
+    )
     assert [(r.axes, r.formula, r.stablehlo, r.compiled) for r in found.rows] == [
         (("data",), 0, 0, 120),
         ((), 0, 12, 0),
@@ -35,7 +39,7 @@ def test_what_one_column_alone_has_is_nothing_in_the_others():
 
 
 def test_a_column_that_is_not_at_hand_is_no_zero():
-    found = metered(MESH, compiled=[move(80)])
+    found = build_traffic_report(MESH, compiled=[move(80)])
     assert found.columns == ("compiled",)
     assert found.rows[0].formula is None
     assert found.tree()["total"] == {"compiled": 120}
@@ -43,14 +47,16 @@ def test_a_column_that_is_not_at_hand_is_no_zero():
 
 
 def test_a_loop_of_unknown_length_is_marked():
-    found = metered(MESH, compiled=[move(80, bounded=False)], stablehlo=[move(80)])
+    found = build_traffic_report(
+        MESH, compiled=[move(80, bounded=False)], stablehlo=[move(80)]
+    )
     assert found.rows[0].endless == ("compiled",)
     assert "120 +" in str(found)
     assert "unknown length" in str(found)
-    assert "+" not in str(metered(MESH, compiled=[move(80)]))
+    assert "+" not in str(build_traffic_report(MESH, compiled=[move(80)]))
 
 
 @pytest.mark.parametrize("compiled", [[], [move(80)]])
 def test_the_sums_end_the_table(compiled):
-    words = str(metered(MESH, compiled=compiled)).splitlines()[-1].split()
+    words = str(build_traffic_report(MESH, compiled=compiled)).splitlines()[-1].split()
     assert words == ["a", "device", "sends,", "at", "least", str(120 * len(compiled))]

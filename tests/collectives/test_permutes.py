@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdist.collectives.algorithms.non_power_of_two import power_below
-from jaxdist.collectives.algorithms.registry import ALGORITHMS, algorithm
+from jaxdist.collectives.algorithms.non_power_of_two import floor_power_of_two
+from jaxdist.collectives.algorithms.registry import SCHEDULES, make_schedule
 from jaxdist.collectives.algorithms.schedule import (
     CollectiveSchedule,
     ScheduleStep,
@@ -36,12 +36,14 @@ def test_transfers_are_divided_into_as_few_parts_as_the_busiest_rank_needs(trans
     assert Counter(t for part in parts for t in part) == Counter(transfers)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_permutes_hold_the_transfers_of_their_step(name):
-    for ranks in [p for p in range(2, 17) if p == power_below(p) or name != "swing"]:
-        if name == "striped_halving_doubling" and ranks != power_below(ranks):
+    for ranks in [
+        p for p in range(2, 17) if p == floor_power_of_two(p) or name != "swing"
+    ]:
+        if name == "striped_halving_doubling" and ranks != floor_power_of_two(ranks):
             continue
-        steps = algorithm(name, ranks)
+        steps = make_schedule(name, ranks)
         for step, divided in zip(steps.steps, permutes(steps), strict=True):
             back = [
                 Transfer(*pair, start, p.count, p.adds)

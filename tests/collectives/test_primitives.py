@@ -10,10 +10,14 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.compress.block_quantization import BlockQuantizationCodec
-from jaxdist.collectives.compress.powersgd import PowerSGD, across, orthonormal
+from jaxdist.collectives.compress.powersgd import (
+    PowerSGD,
+    orthonormalize,
+    transpose_matmul,
+)
 from jaxdist.collectives.compress.top_k_codec import TopKCodec
-from jaxdist.collectives.primitives import psum, psum_scatter, reduce
-from jaxdist.collectives.registry import METHODS
+from jaxdist.collectives.primitives import all_reduce, psum, psum_scatter
+from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS
 from jaxdist.core.errors import BadInput
 
 
@@ -36,7 +40,8 @@ def mapped(run, devices=4, dtype=jnp.float32, shape=(8, 8)):
 
 
 @pytest.mark.parametrize(
-    "via", [name for name in METHODS if name not in ("exact", "hierarchical")]
+    "via",
+    [name for name in ALL_REDUCE_ALGORITHMS if name not in ("exact", "hierarchical")],
 )
 def test_each_sum_is_a_primitive_of_its_own_name(via):
     run, x = mapped(lambda v: psum(v, "data", via))
@@ -105,7 +110,7 @@ def test_power_learns_the_matrix_from_step_to_step():
     def run(_):
         memory, errors = None, []
         for step in range(3):
-            found = reduce([m], "data", PowerSGD(rank=2), memory, step)
+            found = all_reduce([m], "data", PowerSGD(rank=2), memory, step)
             memory = found.memory
             errors.append(jnp.abs(found.total[0] - 4 * m).max())
         return jnp.stack(errors)
@@ -122,7 +127,7 @@ def test_residuals_fed_back_are_sent_in_the_end():
         def run(_):
             def step(carry, i):
                 left, sums = carry
-                found = reduce([g + left], "data", via, step=i)
+                found = all_reduce([g + left], "data", via, step=i)
                 return (g + left - found.sent[0], sums + found.total[0]), None
 
             zero = jnp.zeros_like(g)
@@ -134,7 +139,9 @@ def test_residuals_fed_back_are_sent_in_the_end():
 
     for via in ("int4", TopKCodec(density=0.1)):
         method = (
-            METHODS["int4"] if via == "int4" else METHODS["top_k"].__class__(codec=via)
+            ALL_REDUCE_ALGORITHMS["int4"]
+            if via == "int4"
+            else ALL_REDUCE_ALGORITHMS["top_k"].__class__(codec=via)
         )
         assert mean_error(method) < 0.1
 
@@ -145,11 +152,11 @@ def test_a_product_in_tiles_is_the_product():
         m, p = (
             jnp.asarray(rng.standard_normal((rows, n)), jnp.float32) for n in (33, 3)
         )
-        assert jnp.abs(across(m, p) - m.T @ p).max() < 1e-3
+        assert jnp.abs(transpose_matmul(m, p) - m.T @ p).max() < 1e-3
 
 
 def test_columns_are_orthonormal_and_dependent_ones_vanish():
     thin = jnp.asarray(np.random.default_rng(0).standard_normal((50, 3)), jnp.float32)
     thin = thin.at[:, 2].set(thin[:, 0] - 2 * thin[:, 1])
-    q = orthonormal(thin)
+    q = orthonormalize(thin)
     assert jnp.abs(q.T @ q - jnp.diag(jnp.array([1.0, 1.0, 0.0]))).max() < 1e-5

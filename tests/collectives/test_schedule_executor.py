@@ -10,24 +10,24 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.algorithms.non_power_of_two import power_below
-from jaxdist.collectives.algorithms.registry import ALGORITHMS, algorithm
-from jaxdist.collectives.algorithms.replay import replay
+from jaxdist.collectives.algorithms.non_power_of_two import floor_power_of_two
+from jaxdist.collectives.algorithms.registry import SCHEDULES, make_schedule
+from jaxdist.collectives.algorithms.replay import simulate_schedule
 from jaxdist.collectives.hlo_collectives import read_collectives
 from jaxdist.collectives.schedule_executor import run
-from jaxdist.collectives.schedule_traffic import chunk_size, payload
+from jaxdist.collectives.schedule_traffic import chunk_size, schedule_payload_bytes
 from jaxdist.core.errors import BadInput
 
 POWERS_ONLY = {"swing", "striped_halving_doubling"}
 CASES = [
     (name, ranks)
-    for name in ALGORITHMS
+    for name in SCHEDULES
     for ranks in (2, 3, 6, 8)
-    if name not in POWERS_ONLY or ranks == power_below(ranks)
+    if name not in POWERS_ONLY or ranks == floor_power_of_two(ranks)
 ]
 SIXTEEN = [("ring", 16), ("swing", 16), ("two_level_halving", 16)]
 # A node of these trees adds what its children send in one step, in either order.
-ORDERED = set(ALGORITHMS) - {"double_binary_tree"}
+ORDERED = set(SCHEDULES) - {"double_binary_tree"}
 
 
 def mesh_of(**sizes):
@@ -63,13 +63,13 @@ def replayed(steps, x):
     each = chunk_size(steps, x.shape[1])
     padded = np.zeros((steps.ranks, steps.chunks * each), x.dtype)
     padded[:, : x.shape[1]] = x
-    end = replay(steps, padded.reshape(steps.ranks, steps.chunks, each))
+    end = simulate_schedule(steps, padded.reshape(steps.ranks, steps.chunks, each))
     return end.reshape(steps.ranks, -1)[:, : x.shape[1]]
 
 
 @pytest.mark.parametrize(("name", "ranks"), CASES + SIXTEEN)
 def test_devices_do_what_the_list_says(name, ranks):
-    steps, mesh, x = algorithm(name, ranks), mesh_of(data=ranks), normal(ranks, 37)
+    steps, mesh, x = make_schedule(name, ranks), mesh_of(data=ranks), normal(ranks, 37)
     program = compiled(steps, x, mesh)
     y = np.asarray(program(x))
     assert (y == y[0]).all()
@@ -79,13 +79,13 @@ def test_devices_do_what_the_list_says(name, ranks):
     moves = read_collectives(program.as_text(), mesh.shape)
     assert {(m.kind, m.axes) for m in moves} == {("collective-permute", ("data",))}
     assert all(m.bounded for m in moves)
-    assert sum(m.payload for m in moves) == payload(steps, 37, 4)
+    assert sum(m.payload for m in moves) == schedule_payload_bytes(steps, 37, 4)
 
 
 @pytest.mark.parametrize("name", ["ring", "recursive_doubling", "halving_doubling"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn"])
 def test_narrow_floats_travel_as_they_are_and_are_added_in_float32(name, dtype):
-    steps, mesh = algorithm(name, 4), mesh_of(data=4)
+    steps, mesh = make_schedule(name, 4), mesh_of(data=4)
     x = jnp.asarray(normal(4, 9), dtype)
     program = compiled(steps, x, mesh)
     y = program(x)
@@ -97,20 +97,22 @@ def test_narrow_floats_travel_as_they_are_and_are_added_in_float32(name, dtype):
     bound = 3 * each * np.abs(exact).sum(0)
     assert (np.abs(np.asarray(y[0], np.float64) - exact.sum(0)) <= bound).all()
     moves = read_collectives(program.as_text(), mesh.shape)
-    assert sum(m.payload for m in moves) == payload(steps, 9, x.dtype.itemsize)
+    assert sum(m.payload for m in moves) == schedule_payload_bytes(
+        steps, 9, x.dtype.itemsize
+    )
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "complex64"])
 def test_other_numbers_are_summed(dtype):
     x = np.arange(4 * 5).reshape(4, 5).astype(dtype)
-    y = compiled(algorithm("ring", 4), x, mesh_of(data=4))(x)
+    y = compiled(make_schedule("ring", 4), x, mesh_of(data=4))(x)
     assert (y == x.sum(0, dtype=dtype)).all()
 
 
 def test_float64_is_summed_in_float64():
     with jax.enable_x64(True):
         x = normal(4, 5, dtype=np.float64)
-        y = compiled(algorithm("halving_doubling", 4), x, mesh_of(data=4))(x)
+        y = compiled(make_schedule("halving_doubling", 4), x, mesh_of(data=4))(x)
         assert y.dtype == np.float64
         np.testing.assert_allclose(y[0], x.sum(0), rtol=1e-14, atol=1e-14)
 
@@ -119,46 +121,46 @@ def test_float64_is_summed_in_float64():
 @pytest.mark.parametrize("name", ["ring", "recursive_doubling", "parameter_server"])
 def test_arrays_of_any_shape_are_summed(name, shape):
     x = np.ones((4, *shape), np.float32)
-    y = compiled(algorithm(name, 4), x, mesh_of(data=4))(x)
+    y = compiled(make_schedule(name, 4), x, mesh_of(data=4))(x)
     assert y.shape == x.shape
     assert (y == 4).all()
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_what_is_not_finite_surfaces_on_every_rank(name):
     x = np.ones((4, 7), np.float32)
     x[1, 0], x[2, 3], x[0, 6], x[3, 6] = np.nan, np.inf, np.inf, -np.inf
-    y = compiled(algorithm(name, 4), x, mesh_of(data=4))(x)
+    y = compiled(make_schedule(name, 4), x, mesh_of(data=4))(x)
     expected = [np.nan, 4, 4, np.inf, 4, 4, np.nan]
     np.testing.assert_array_equal(y, [expected] * 4)
 
 
 @pytest.mark.parametrize("name", ["ring", "recursive_doubling", "two_level_ring"])
 def test_several_axes_are_one_line_of_ranks(name):
-    steps, mesh, x = algorithm(name, 8), mesh_of(data=2, fsdp=4), normal(8, 11)
+    steps, mesh, x = make_schedule(name, 8), mesh_of(data=2, fsdp=4), normal(8, 11)
     program = compiled(steps, x, mesh)
     assert (np.asarray(program(x)) == replayed(steps, x)).all()
     moves = read_collectives(program.as_text(), mesh.shape)
-    assert sum(m.payload for m in moves) == payload(steps, 11, 4)
+    assert sum(m.payload for m in moves) == schedule_payload_bytes(steps, 11, 4)
 
 
 def test_one_axis_of_a_mesh_is_summed_and_others_are_not():
     mesh, x = mesh_of(data=2, fsdp=3), normal(6, 4)
-    y = mapped(lambda v: run(algorithm("ring", 3), v, "fsdp"), mesh)(x)
+    y = mapped(lambda v: run(make_schedule("ring", 3), v, "fsdp"), mesh)(x)
     sums = x.reshape(2, 3, 4).sum(1, keepdims=True).repeat(3, 1).reshape(6, 4)
     np.testing.assert_allclose(y, sums, rtol=1e-6, atol=1e-6)
 
 
 def test_a_rank_alone_has_the_sum():
     x = normal(1, 5)
-    for name in ALGORITHMS:
-        assert (compiled(algorithm(name, 1), x, mesh_of(data=1))(x) == x).all()
+    for name in SCHEDULES:
+        assert (compiled(make_schedule(name, 1), x, mesh_of(data=1))(x) == x).all()
 
 
 @pytest.mark.parametrize("check_vma", [False, True])
 @pytest.mark.parametrize("name", ["ring", "halving_doubling"])
 def test_gradients_are_those_of_psum(name, check_vma):
-    steps, mesh, x = algorithm(name, 4), mesh_of(data=4), normal(4, 5)
+    steps, mesh, x = make_schedule(name, 4), mesh_of(data=4), normal(4, 5)
     weights = jnp.asarray(normal(7, 5)[:4])
 
     def gradient(total, v):
@@ -174,7 +176,7 @@ def test_gradients_are_those_of_psum(name, check_vma):
 
 @pytest.mark.parametrize("check_vma", [False, True])
 def test_what_is_equal_on_all_ranks_can_be_summed(check_vma):
-    mesh, steps = mesh_of(data=4), algorithm("ring", 4)
+    mesh, steps = mesh_of(data=4), make_schedule("ring", 4)
     each = jax.shard_map(
         lambda x: run(steps, x, "data"),
         mesh=mesh,
@@ -186,7 +188,11 @@ def test_what_is_equal_on_all_ranks_can_be_summed(check_vma):
 
 
 def test_batches_and_loops_and_recomputation_are_taken():
-    steps, mesh, x = algorithm("two_level_ring", 4), mesh_of(data=4), normal(4, 3, 5)
+    steps, mesh, x = (
+        make_schedule("two_level_ring", 4),
+        mesh_of(data=4),
+        normal(4, 3, 5),
+    )
     total = jax.checkpoint(lambda v: run(steps, v, "data"))
 
     def looped(v):
@@ -198,7 +204,7 @@ def test_batches_and_loops_and_recomputation_are_taken():
 
 
 def test_large_arrays_are_summed_in_place():
-    steps, size = algorithm("ring", 4), 1 << 16
+    steps, size = make_schedule("ring", 4), 1 << 16
     program = compiled(steps, np.ones((4, size), np.float32), mesh_of(data=4))
     # A message, and the input, which the program may not overwrite.
     assert program.memory_analysis().temp_size_in_bytes <= 1.5 * 4 * size
@@ -207,7 +213,7 @@ def test_large_arrays_are_summed_in_place():
 def test_a_ring_has_as_many_permutes_for_eight_ranks_as_for_two():
     def permutes(ranks):
         x = normal(ranks, 16)
-        text = compiled(algorithm("ring", ranks), x, mesh_of(data=ranks)).as_text()
+        text = compiled(make_schedule("ring", ranks), x, mesh_of(data=ranks)).as_text()
         return text.count(" collective-permute(")
 
     assert permutes(8) == permutes(2) == 2
@@ -224,7 +230,7 @@ def test_a_ring_has_as_many_permutes_for_eight_ranks_as_for_two():
     ],
 )
 def test_what_cannot_be_summed_is_refused(ranks, dtype, axis, remedy):
-    steps, x = algorithm("ring", ranks), jnp.zeros((4, 8), dtype)
+    steps, x = make_schedule("ring", ranks), jnp.zeros((4, 8), dtype)
     with pytest.raises(BadInput) as refused:
         mapped(lambda v: run(steps, v, axis), mesh_of(data=4)).lower(x)
     assert remedy in refused.value.text()

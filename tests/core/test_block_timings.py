@@ -5,10 +5,14 @@ from dataclasses import replace
 import pytest
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.block_timings import BlockTiming, BlockTimings, signature
+from jaxdist.core.cluster.block_timings import (
+    BlockTiming,
+    BlockTimings,
+    block_signature,
+)
 from jaxdist.core.errors import BadInput
 from jaxdist.core.profile import BlockProfile, LayerProfile, Profile
-from jaxdist.meshes.clusters.load import find
+from jaxdist.meshes.clusters.load import load_cluster
 
 PEAK = 1e11
 TWO = BlockTiming(key="a", samples=2, forward_s=1.0, backward_s=2.0, kept=100)
@@ -74,12 +78,12 @@ def test_what_is_timed_again_replaces_what_it_took():
 
 
 def test_a_cluster_file_keeps_them(tmp_path):
-    plain = find("testbed")
+    plain = load_cluster("testbed")
     cluster = replace(plain, device=replace(plain.device, blocks=TABLE))
     assert Cluster.from_json(cluster.to_json()) == cluster
     path = tmp_path / "cluster.json"
     path.write_text(cluster.to_json())
-    assert find(str(path)).device.blocks == TABLE
+    assert load_cluster(str(path)).device.blocks == TABLE
 
 
 @pytest.mark.parametrize(
@@ -126,7 +130,11 @@ def test_blocks_of_equal_layers_have_one_name_on_any_batch():
         )
 
     few, many, wide = profile(4), profile(32), profile(4, width=65)
-    assert signature(few, "one") == signature(few, "two") == signature(many, "three")
-    assert signature(few, "one").startswith("Pair-")
-    assert signature(few, "one") != signature(few, "end")
-    assert signature(few, "one") != signature(wide, "one")
+    assert (
+        block_signature(few, "one")
+        == block_signature(few, "two")
+        == block_signature(many, "three")
+    )
+    assert block_signature(few, "one").startswith("Pair-")
+    assert block_signature(few, "one") != block_signature(few, "end")
+    assert block_signature(few, "one") != block_signature(wide, "one")

@@ -9,7 +9,7 @@ from jaxdist.core.cluster.kernel_timings import KernelTiming, KernelTimings
 from jaxdist.core.errors import BadInput
 from jaxdist.core.kernel_shape import KernelShape
 from jaxdist.core.profile import LayerProfile
-from jaxdist.meshes.clusters.load import find
+from jaxdist.meshes.clusters.load import load_cluster
 
 ORIGIN = "measured: a test"
 FEW = KernelShape(kind="product", uses=4, inputs=64, outputs=64)
@@ -92,7 +92,7 @@ def test_kernels_without_a_peak_are_refused():
 
 
 def test_a_cluster_file_keeps_them():
-    plain = find("testbed")
+    plain = load_cluster("testbed")
     cluster = replace(plain, device=replace(plain.device, kernels=TABLE))
     assert Cluster.from_json(cluster.to_json()) == cluster
 

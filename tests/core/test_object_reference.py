@@ -6,7 +6,13 @@ import sys
 import pytest
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.object_reference import call, find, is_named, load_file, name_of
+from jaxdist.core.object_reference import (
+    call_user_function,
+    is_object_reference,
+    load_module,
+    object_reference,
+    resolve_object,
+)
 
 
 @pytest.fixture
@@ -21,36 +27,38 @@ def file(tmp_path):
 
 def refused(name):
     with pytest.raises(BadInput) as caught:
-        find(name)
+        resolve_object(name)
     return caught.value
 
 
 def test_names_are_told_from_data_sets_with_a_version():
-    assert all(map(is_named, ("my.py:Net", "/a/b.py:f", "package.module:f")))
-    assert not any(map(is_named, ("resnet50", "imagenet2012:5.1.0", "a:", ":f", "")))
+    assert all(map(is_object_reference, ("my.py:Net", "/a/b.py:f", "package.module:f")))
+    assert not any(
+        map(is_object_reference, ("resnet50", "imagenet2012:5.1.0", "a:", ":f", ""))
+    )
 
 
 def test_a_name_leads_back(file):
     path = file("def f():\n    return 7\n\nclass Net:\n    pass\n")
     for name in ("f", "Net"):
-        thing = find(f"{path}:{name}")
-        assert name_of(thing) == f"{path}:{name}"
-        assert find(name_of(thing)) is thing
-    assert find(name_of(did_you_mean)) is did_you_mean
+        thing = resolve_object(f"{path}:{name}")
+        assert object_reference(thing) == f"{path}:{name}"
+        assert resolve_object(object_reference(thing)) is thing
+    assert resolve_object(object_reference(did_you_mean)) is did_you_mean
 
 
 def test_a_file_is_loaded_once_until_it_changes(file, tmp_path):
     path = file("x = []\n")
-    assert load_file(path).x is load_file(path).x
-    old = load_file(path)
+    assert load_module(path).x is load_module(path).x
+    old = load_module(path)
     path.write_text("x = [1]\n")
     # A file written twice within a tick of the clock has the same time.
     os.utime(path, ns=(1, 1))
-    assert (load_file(path).x, old.x) == ([1], [])
+    assert (load_module(path).x, old.x) == ([1], [])
 
 
 def test_a_file_hides_no_module(file):
-    load_file(file("x = 1\n", "json.py"))
+    load_module(file("x = 1\n", "json.py"))
     import json
 
     assert json.loads("[1]") == [1]
@@ -62,7 +70,7 @@ def test_functions_without_a_place_have_no_name():
 
     for thing in (inner, lambda: None):
         with pytest.raises(BadInput, match="first column of a file"):
-            name_of(thing)
+            object_reference(thing)
 
 
 def test_what_is_not_there_is_named(file, tmp_path):
@@ -89,7 +97,7 @@ def test_a_file_that_fails_names_the_line_and_is_tried_again(file):
 def test_a_function_that_fails_names_the_line(file):
     path = file("def f():\n    x = 1\n    return x / 0\n")
     with pytest.raises(BadInput) as caught:
-        call(f"{path}:f", find(f"{path}:f"))
+        call_user_function(f"{path}:f", resolve_object(f"{path}:f"))
     assert caught.value.what == f"f() of {path} fails"
     assert caught.value.values == "ZeroDivisionError: division by zero"
     assert caught.value.remedy == (f"mend {path}, at line 3",)

@@ -5,7 +5,7 @@ import pytest
 from jaxdist.core.axes import AXES
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.launch.config.overrides import override
+from jaxdist.launch.config.overrides import apply_config_overrides
 
 MESH = MeshShape(pipe=2, data=2, tensor=2)
 
@@ -14,9 +14,13 @@ def test_a_placement_comes_back_from_json_and_from_the_command_line():
     plan = Plan(mesh=MESH, placement=("data", "pipe"))
     assert Plan.from_json(plan.to_json()) == plan
     assert "placement" not in Plan.from_json('{"mesh": {"data": 2}}').label
-    typed, _ = override(Plan(mesh=MESH), ["placement=data,pipe"], source="x")
+    typed, _ = apply_config_overrides(
+        Plan(mesh=MESH), ["placement=data,pipe"], source="x"
+    )
     assert typed == plan
-    assert override(plan, ["placement="], source="x")[0] == Plan(mesh=MESH)
+    assert apply_config_overrides(plan, ["placement="], source="x")[0] == Plan(
+        mesh=MESH
+    )
 
 
 @pytest.mark.parametrize(

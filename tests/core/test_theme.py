@@ -8,11 +8,11 @@ import pytest
 from jaxdist.core.axes import AXES
 from jaxdist.core.run_record import PHASES
 from jaxdist.core.text.theme import (
-    FILL_OF_PHASE,
     FILLS,
+    PHASE_FILLS,
     SURFACES,
     TEXT_ON,
-    fill_of_collective,
+    collective_fill,
 )
 
 THEMES = ("light", "dark")
@@ -107,9 +107,9 @@ def test_text_inside_a_fill_is_readable(theme, name):
 
 
 def test_every_phase_and_every_axis_has_a_fill():
-    assert tuple(FILL_OF_PHASE) == PHASES
-    assert set(FILL_OF_PHASE.values()) <= set(FILLS)
-    assert {fill_of_collective(f"all-reduce, {axis}") for axis in AXES} <= set(FILLS)
+    assert tuple(PHASE_FILLS) == PHASES
+    assert set(PHASE_FILLS.values()) <= set(FILLS)
+    assert {collective_fill(f"all-reduce, {axis}") for axis in AXES} <= set(FILLS)
 
 
 @pytest.mark.parametrize(
@@ -124,4 +124,4 @@ def test_every_phase_and_every_axis_has_a_fill():
     ],
 )
 def test_a_collective_is_drawn_in_the_hue_of_its_axis(label, fill):
-    assert fill_of_collective(label) == fill
+    assert collective_fill(label) == fill

@@ -10,8 +10,8 @@ import pytest
 
 from jaxdist.launch.cli.main import load_command
 from jaxdist.launch.cli.parser import CommandParser
-from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.abstract_model import find_specimen
+from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.training.job.abstract_model import load_profile_config
 
 ROOT = Path(__file__).parents[2]
 CI = runpy.run_path(str(ROOT / ".ci" / "commands.py"))
@@ -65,9 +65,9 @@ def read(words):
     command.add_arguments(parser)
     args = parser.read(words[1:])
     if words[0] == "profile":
-        find_specimen(args.model, args.overrides)
+        load_profile_config(args.model, args.overrides)
     elif (name := experiment_of(words[0], args)) and ".py" not in name:
-        resolve(name, args.overrides)
+        resolve_config(name, args.overrides)
 
 
 def experiment_of(command, args):

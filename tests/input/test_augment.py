@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdist.input.augment import offsets, shift_images
+from jaxdist.input.augment import draw_shifts, shift_images
 
 
 def pictures(ids):
@@ -28,7 +28,7 @@ def test_the_batch_around_a_sample_does_not_matter(ids, count, epoch):
 @given(st.integers(0, 3), st.integers(0, 10**6), st.integers(0, 50))
 def test_pixels_move_together_and_zeros_follow(shift, sample, epoch):
     ids, epochs = np.array([sample], np.int32), np.array([epoch])
-    (down,), (right,) = offsets(ids, epochs, seed=0, shift=shift)
+    (down,), (right,) = draw_shifts(ids, epochs, seed=0, shift=shift)
     expected = np.zeros((1, 6, 5, 2), np.float32)
     for row in range(6):
         for column in range(5):
@@ -39,7 +39,7 @@ def test_pixels_move_together_and_zeros_follow(shift, sample, epoch):
 
 def test_every_offset_is_drawn_about_as_often():
     ids = np.arange(9000, dtype=np.int32)
-    down, right = offsets(ids, np.zeros(9000, np.int64), seed=3, shift=1)
+    down, right = draw_shifts(ids, np.zeros(9000, np.int64), seed=3, shift=1)
     counts = np.bincount(3 * (down + 1) + right + 1, minlength=9)
     assert counts.shape == (9,)
     assert ((counts - 1000) ** 2 / 1000).sum() < 40  # chi-squared, 8 degrees: p < 4e-6

@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.special_tokens import BEGIN, END, PADDING
-from jaxdist.input.clips import decode, open_clips
+from jaxdist.core.special_tokens import BOS_ID, EOS_ID, PAD_ID
+from jaxdist.input.clips import decode_caption, open_clips
 from jaxdist.input.config import DataConfig
 from jaxdist.input.digits import open_digits
-from jaxdist.input.moving_digits import MOTIONS, NUMBERS, TAKES, open_moving_digits
+from jaxdist.input.moving_digits import (
+    CLIPS_PER_DIGIT,
+    DIGIT_NAMES,
+    MOTIONS,
+    open_moving_digits,
+)
 from jaxdist.input.registry import open_data
 
 
@@ -57,8 +62,8 @@ def test_captions_say_which_digit_and_its_pixels_are_all_there(parts, read, digi
     for source, part, digits in zip(parts, read, open_digits(digits_dir)):
         found = digits.get(np.arange(len(digits)))
         said = [" ".join(caption.split()[:2]) for caption in source.captions]
-        assert said == [NUMBERS[k] for k in found["label"].repeat(TAKES)]
-        small = found["image"][:, ::2, ::2, 0].repeat(TAKES, 0)
+        assert said == [DIGIT_NAMES[k] for k in found["label"].repeat(CLIPS_PER_DIGIT)]
+        small = found["image"][:, ::2, ::2, 0].repeat(CLIPS_PER_DIGIT, 0)
         for frame in range(5):
             lit = part["clip"][:, frame, :, :, 0]
             np.testing.assert_allclose(
@@ -87,13 +92,15 @@ def test_the_clips_never_change(parts):
 def test_words_are_the_caption_behind_begin_and_before_the_end(parts, read):
     for source, part in zip(parts, read):
         words, target, known = part["words"], part["target"], source.vocabulary
-        assert (words[:, 0] == BEGIN).all()
-        assert [decode(row.tolist(), known) for row in target] == list(source.captions)
-        inside = target > END
+        assert (words[:, 0] == BOS_ID).all()
+        assert [decode_caption(row.tolist(), known) for row in target] == list(
+            source.captions
+        )
+        inside = target > EOS_ID
         np.testing.assert_array_equal(words[:, 1:], (target * inside)[:, :-1])
         lengths = inside.sum(1)
-        assert (target[np.arange(len(target)), lengths] == END).all()
-        assert ((target != PADDING).sum(1) == lengths + 1).all()
+        assert (target[np.arange(len(target)), lengths] == EOS_ID).all()
+        assert ((target != PAD_ID).sum(1) == lengths + 1).all()
         assert set(lengths) == {3, 4, 6}
 
 
@@ -112,7 +119,7 @@ def test_a_file_of_ones_own(tmp_path):
     assert (len(train), len(test)) == (18, 2)
     assert train.vocabulary[3:] == ("clip", "ends", "x", "xx") == test.vocabulary[3:]
     last = test.get(np.array([1]))
-    assert decode(last["target"][0].tolist(), test.vocabulary) == "clip x ends"
+    assert decode_caption(last["target"][0].tolist(), test.vocabulary) == "clip x ends"
     np.testing.assert_array_equal(
         (last["clip"][0] * 255).round().ravel(), np.arange(342, 360) % 256
     )

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdist.input.crops import middle, random_crop
+from jaxdist.input.crops import center_crop, random_resized_crop
 
 SIDES = st.integers(1, 3000)
-DRAWS = [random_crop(500, 400, seed=0, epoch=2, sample=i) for i in range(2000)]
+DRAWS = [random_resized_crop(500, 400, seed=0, epoch=2, sample=i) for i in range(2000)]
 
 
 def inside(crop, width, height):
@@ -24,9 +24,11 @@ def inside(crop, width, height):
 @given(SIDES, SIDES, st.integers(0, 9), st.integers(0, 2**31 - 1))
 def test_every_crop_is_inside_its_image(width, height, epoch, sample):
     inside(
-        random_crop(width, height, seed=1, epoch=epoch, sample=sample), width, height
+        random_resized_crop(width, height, seed=1, epoch=epoch, sample=sample),
+        width,
+        height,
     )
-    inside(middle(width, height), width, height)
+    inside(center_crop(width, height), width, height)
 
 
 def test_area_and_shape_are_those_of_the_paper():
@@ -44,12 +46,12 @@ def test_half_of_the_images_are_flipped():
 
 
 def test_seed_epoch_and_sample_change_the_crop():
-    first = random_crop(500, 400, seed=0, epoch=0, sample=0)
+    first = random_resized_crop(500, 400, seed=0, epoch=0, sample=0)
     for other in ({"seed": 1}, {"epoch": 1}, {"sample": 1}):
         drawn = {"seed": 0, "epoch": 0, "sample": 0} | other
-        assert random_crop(500, 400, **drawn) != first
+        assert random_resized_crop(500, 400, **drawn) != first
 
 
 def test_a_long_thin_image_shows_its_middle():
-    crop = random_crop(3000, 10, seed=0, epoch=0, sample=0)
+    crop = random_resized_crop(3000, 10, seed=0, epoch=0, sample=0)
     assert crop.box == (1495, 0, 1505, 10)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jaxdist.input.batch_assembly import EvalBatchAssembler, TrainBatchAssembler
 from jaxdist.input.device_feed import eval_feed, train_feed
-from jaxdist.input.device_put import rows_held, rows_of
+from jaxdist.input.device_put import covered_rows, local_rows
 from jaxdist.input.order import GlobalShuffleOrder
 from jaxdist.input.sources import ArraySource
 
@@ -151,7 +151,7 @@ def test_an_evaluation_feed_ends(shardings):
 def test_hosts_read_their_rows_and_together_all(shardings, hosts):
     pieces = list(shardings["label"].devices_indices_map((16,)).values())
     each = 8 // hosts
-    rows = [rows_of(pieces[h * each : (h + 1) * each], 16) for h in range(hosts)]
+    rows = [covered_rows(pieces[h * each : (h + 1) * each], 16) for h in range(hosts)]
     assert sorted(set(np.concatenate(rows).tolist())) == list(range(16))
     assert {len(held) for held in rows} == {16 // min(hosts, 4)}
     recipe = TrainBatchAssembler(source=toy(), order=ORDER, shift=1)
@@ -175,4 +175,4 @@ def test_a_larger_shape_has_zeros_behind_the_sample(shardings, rows):
 
 
 def test_one_host_holds_every_row_once(shardings):
-    assert rows_held(shardings.values(), 16).tolist() == list(range(16))
+    assert local_rows(shardings.values(), 16).tolist() == list(range(16))

@@ -9,7 +9,7 @@ from PIL import Image
 from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.input.batch_assembly import EvalBatchAssembler, TrainBatchAssembler
 from jaxdist.input.config import DataConfig
-from jaxdist.input.corrupt_images import damaged
+from jaxdist.input.corrupt_images import find_corrupt_images
 from jaxdist.input.feature_spec import Feature
 from jaxdist.input.folder import FolderImages
 from jaxdist.input.folder_builder import prepare_folder
@@ -172,12 +172,12 @@ def test_a_link_to_nothing_is_left_out_like_a_damaged_file(folder, tmp_path):
 def test_files_are_looked_at_once(folder, tmp_path):
     files = sorted((folder / "train").glob("*/*.PNG"))
     files[0].write_bytes(b"no image")
-    assert damaged(files, tmp_path / "notes") == {files[0]}
+    assert find_corrupt_images(files, tmp_path / "notes") == {files[0]}
     (index,) = (tmp_path / "notes").iterdir()
     index.write_text("[]")  # what is written down is believed ...
-    assert damaged(files, tmp_path / "notes") == set()
+    assert find_corrupt_images(files, tmp_path / "notes") == set()
     files[1].write_bytes(b"no image either")  # ... until a file changes
-    assert damaged(files, tmp_path / "notes") == set(files[:2])
+    assert find_corrupt_images(files, tmp_path / "notes") == set(files[:2])
 
 
 def opened(path, wanted=WANTED, **how):

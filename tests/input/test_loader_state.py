@@ -16,7 +16,7 @@ from jaxdist.input import (
     sampler,
 )
 from jaxdist.input.device_feed import eval_feed
-from jaxdist.input.loader_state import position
+from jaxdist.input.loader_state import make_loader_state
 from jaxdist.input.local_shuffle.partial import PartialShuffleOrder
 from jaxdist.input.local_shuffle.shuffle import PartialShuffle
 from jaxdist.input.order import GlobalShuffleOrder
@@ -69,7 +69,7 @@ LARGEST = [
 
 @pytest.mark.parametrize("order", LARGEST)
 def test_a_state_fits_in_512_bytes(order):
-    text = json.dumps(position(order, "any length" * 1000, 2**62), indent=2)
+    text = json.dumps(make_loader_state(order, "any length" * 1000, 2**62), indent=2)
     assert len(text.encode()) <= 512
 
 

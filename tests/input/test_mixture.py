@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input import Partial, loader
-from jaxdist.input.mixture import Mixture, parts_of
+from jaxdist.input.mixture import Mixture, largest_remainder_split
 from jaxdist.input.sources import ArraySource
 
 
@@ -22,7 +22,7 @@ def epoch_of(mixture, epoch, seed=0):
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=6), st.integers(1, 10_000))
 def test_parts_are_the_weights_to_a_sample(weights, samples):
-    parts = parts_of(weights, samples)
+    parts = largest_remainder_split(weights, samples)
     assert sum(parts) == samples
     for part, weight in zip(parts, weights, strict=True):
         assert abs(part - samples * weight / sum(weights)) < 1

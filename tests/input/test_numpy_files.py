@@ -5,7 +5,7 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.config import DataConfig
-from jaxdist.input.registry import known, open_data
+from jaxdist.input.registry import is_known, open_data
 
 ARRAYS = {
     "train_image": np.random.default_rng(0).random((30, 8, 8, 1)).astype(np.float32),
@@ -82,9 +82,9 @@ def test_what_is_no_file_of_numpy_is_refused(tmp_path, content):
 
 def test_a_kind_stands_before_a_name():
     for name in ("numpy:my.npz", "numpy", "tfds:mnist", "tfds:imagenet2012:5.1.0"):
-        assert known(DataConfig(name=name)), name
+        assert is_known(DataConfig(name=name)), name
     for name in ("numpy:", "tfds:", "tfds:Not A Name"):
-        assert not known(DataConfig(name=name)), name
+        assert not is_known(DataConfig(name=name)), name
 
 
 def test_tfds_is_asked_by_its_own_name(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from jaxdist.input.batch_assembly import TrainBatchAssembler
 from jaxdist.input.local_shuffle.partial import PartialShuffleOrder
 from jaxdist.input.local_shuffle.shuffle import PartialShuffle
-from jaxdist.input.local_shuffle.source import open_keeping
+from jaxdist.input.local_shuffle.source import make_local_shuffle_source
 from jaxdist.input.order import GlobalShuffleOrder
 from jaxdist.input.sources import ArraySource
 
@@ -56,7 +56,9 @@ def test_batches_are_those_of_one_host_16_then_4_then_8(case):
         for host in range(hosts):
             fresh = PartialShuffleOrder(shuffle=PartialShuffle(**how), batch=batch)
             kept.append(
-                open_keeping(source, fresh, host=host, hosts=hosts, folder=None)
+                make_local_shuffle_source(
+                    source, fresh, host=host, hosts=hosts, folder=None
+                )
             )
             kept[-1].begin(first)
         recipes = [recipe_of(own, own.order) for own in kept]

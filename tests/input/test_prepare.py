@@ -7,7 +7,7 @@ import time
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.prepare import SUMS, ensure_prepared
+from jaxdist.input.prepare import CHECKSUM_FILE, ensure_prepared
 
 
 def write_toy(directory):
@@ -27,7 +27,7 @@ def test_it_is_made_once_and_nothing_else_is_left(tmp_path):
     assert contents(tmp_path / "data").keys() == {
         "toy/1.0/records",
         "toy/info",
-        f"toy/{SUMS}",
+        f"toy/{CHECKSUM_FILE}",
     }
 
 
@@ -81,8 +81,8 @@ def empty(folder):
 
 DAMAGE = {
     "empty": empty,
-    "no list": lambda folder: (folder / SUMS).unlink(),
-    "empty list": lambda folder: (folder / SUMS).write_text(""),
+    "no list": lambda folder: (folder / CHECKSUM_FILE).unlink(),
+    "empty list": lambda folder: (folder / CHECKSUM_FILE).write_text(""),
     "truncated": lambda folder: os.truncate(folder / "1.0" / "records", 1000),
     "one byte": lambda folder: (folder / "1.0" / "records").write_text("abd" * 1000),
     "missing": lambda folder: (folder / "info").unlink(),

@@ -7,13 +7,13 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.config import DataConfig
-from jaxdist.input.registry import names, open_data
+from jaxdist.input.registry import dataset_names, open_data
 
 
 def test_a_data_set_opens_by_name(digits_dir):
     train, test = open_data(DataConfig(dir=str(digits_dir)))
     assert (len(train), len(test)) == (1437, 360)
-    assert {"digits", "moving_digits", "synthetic", "text"} <= set(names())
+    assert {"digits", "moving_digits", "synthetic", "text"} <= set(dataset_names())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import tensorflow_datasets as tfds
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.digits import NAME, VERSION, decode
-from jaxdist.input.sources import ArraySource, TfdsSource, in_memory
+from jaxdist.input.sources import ArraySource, TfdsSource, load_into_memory
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_a_fingerprint_names_the_content():
 def test_reading_where_it_lies_equals_reading_from_memory(split):
     source = TfdsSource(split, decode)
     ids = np.array([359, 0, 17, 0])
-    lying, held = source.get(ids), in_memory(source).get(ids)
+    lying, held = source.get(ids), load_into_memory(source).get(ids)
     assert lying.keys() == held.keys() == {"image", "label"}
     for name in lying:
         np.testing.assert_array_equal(lying[name], held[name])

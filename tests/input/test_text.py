@@ -9,7 +9,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.input.batch_assembly import EvalBatchAssembler
 from jaxdist.input.config import DataConfig
 from jaxdist.input.registry import open_data
-from jaxdist.input.text import END, encode, open_text
+from jaxdist.input.text import END_OF_TEXT, encode_characters, open_text
 
 WORDS = "Füße: no rose\r\nwithout a thorn, 7 times.\n" * 20
 
@@ -38,7 +38,7 @@ def test_windows_are_the_text_and_targets_come_one_later(path):
 
 @given(st.integers(1, 40), st.integers(1, 30))
 def test_every_window_that_fits_is_there(context, stride):
-    tokens, vocabulary = encode(WORDS)
+    tokens, vocabulary = encode_characters(WORDS)
     from jaxdist.input.text import TextWindows
 
     text = TextWindows(tokens, vocabulary, context=context, stride=stride)
@@ -57,7 +57,7 @@ def test_a_stride_concerns_training_alone(path):
 
 @given(st.text(min_size=1))
 def test_any_text_can_be_spelt_again(text):
-    tokens, vocabulary = encode(text)
+    tokens, vocabulary = encode_characters(text)
     assert "".join(vocabulary[t] for t in tokens) == text
     assert list(vocabulary) == sorted(set(text))
 
@@ -115,7 +115,7 @@ def folder(tmp_path):
         (tmp_path / name).write_bytes(text.encode())
     (tmp_path / "notes.md").write_text("left")
     return tmp_path, "".join(
-        f"{texts[n]}{END}" for n in ("a.txt", "b.txt", "more/c.txt")
+        f"{texts[n]}{END_OF_TEXT}" for n in ("a.txt", "b.txt", "more/c.txt")
     )
 
 
@@ -125,7 +125,7 @@ def test_texts_of_a_folder_are_packed_into_full_windows(folder):
     border = len(whole) * 9 // 10
     assert "".join(spell(train)) == whole[: 16 * len(train)]
     assert len(train) == (border - 1) // 16
-    assert END in train.vocabulary
+    assert END_OF_TEXT in train.vocabulary
     assert "".join(spell(test)) == whole[border : border + 16 * len(test)]
 
 

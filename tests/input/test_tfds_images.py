@@ -11,7 +11,7 @@ from PIL import Image
 from jaxdist.core.errors import BadInput
 from jaxdist.input.config import DataConfig
 from jaxdist.input.feature_spec import Feature
-from jaxdist.input.registry import known, open_data
+from jaxdist.input.registry import is_known, open_data
 
 WANTED = {"image": Feature(shape=(6, 6, 3)), "label": Feature(below=10)}
 
@@ -90,7 +90,7 @@ def test_a_prepared_data_set_opens_by_name(folder, name):
 
 
 def refused(folder, name):
-    assert known(DataConfig(name=name, dir=str(folder)))
+    assert is_known(DataConfig(name=name, dir=str(folder)))
     with pytest.raises(BadInput) as caught:
         opened(folder, name)
     return caught.value

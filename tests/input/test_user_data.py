@@ -5,7 +5,7 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.config import DataConfig
-from jaxdist.input.registry import known, open_data
+from jaxdist.input.registry import is_known, open_data
 
 FILE = """
 import numpy as np
@@ -40,7 +40,7 @@ def opened(tmp_path):
 
     def open_by_name(name):
         config = DataConfig(name=f"{tmp_path}/mine.py:{name}")
-        assert known(config)
+        assert is_known(config)
         return open_data(config)
 
     return open_by_name

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.object_reference import find
+from jaxdist.core.object_reference import resolve_object
 from jaxdist.input import (
     ArraySource,
     Global,
@@ -94,7 +94,7 @@ class Squares:
 
 def test_a_source_of_a_file_of_ones_own_goes_to_workers(tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
-    source = find(f"{tmp_path / 'mine.py'}:Squares")()
+    source = resolve_object(f"{tmp_path / 'mine.py'}:Squares")()
     with loader(source, global_batch=8, threads=Workers(1)) as feed:
         batch = jax.device_get(next(feed))
     assert np.array_equal(batch["x"], batch["id"].astype(np.float32) ** 2)

@@ -10,11 +10,11 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.algorithms.registry import algorithm
+from jaxdist.collectives.algorithms.registry import make_schedule
 from jaxdist.collectives.schedule_executor import run
-from jaxdist.collectives.schedule_traffic import sent
-from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.testbed.traffic_counter import TrafficCounter, spread
+from jaxdist.collectives.schedule_traffic import elements_per_rank
+from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.testbed.traffic_counter import TrafficCounter, shard_local_arrays
 
 TIMES = 3
 
@@ -28,17 +28,17 @@ def call(mesh, function, x):
 
 
 def main(names, size, wired):
-    rank = join()
+    rank = initialize()
     count = jax.process_count()
     mesh = jax.make_mesh((count,), ("data",), (AxisType.Auto,))
-    x = spread(
+    x = shard_local_arrays(
         mesh,
         lambda rank: np.random.default_rng(rank).normal(size=size).astype(np.float32),
     )
     gauge = TrafficCounter(mesh)
     exact = call(mesh, lambda v: lax.psum(v, "data"), x)()
     for name in names:
-        steps = algorithm(name, count)
+        steps = make_schedule(name, count)
         sums = call(mesh, lambda v, steps=steps: run(steps, v, "data"), x)
         ours, theirs = (a.addressable_data(0) for a in (sums(), exact))
         found = {
@@ -46,7 +46,7 @@ def main(names, size, wired):
             "digest": sha256(np.asarray(ours).tobytes()).hexdigest(),
             "error": float(abs(ours - theirs).max()),
             "sent": [gauge.read(sums).sent for _ in range(TIMES)] if wired else [],
-            "formula": 4 * sent(steps, size)[rank],
+            "formula": 4 * elements_per_rank(steps, size)[rank],
         }
         print(json.dumps(found), flush=True)
 

@@ -14,7 +14,7 @@ from flax import nnx
 
 from jaxdist.core.axes import AXES
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.special_tokens import BEGIN, END, PADDING
+from jaxdist.core.special_tokens import BOS_ID, EOS_ID, PAD_ID
 from jaxdist.layers import bind
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.registry import (
@@ -22,11 +22,11 @@ from jaxdist.models.registry import (
     image_shape,
     model_factory,
     objective_for,
-    outputs_of,
-    reads_clips,
-    reads_tokens,
+    output_size,
+    takes_clips,
+    takes_tokens,
 )
-from jaxdist.train.build_layout import lay_out
+from jaxdist.train.build_layout import build_layout
 from jaxdist.train.program import compile_program, initial_state
 from jaxdist.train.task import Task
 
@@ -71,14 +71,14 @@ def make_state(task):
 def make_batch(config, dtype, size, image=None):
     rng = np.random.default_rng(2)
     ids = jnp.asarray(rng.permutation(1000)[:size], jnp.int32)
-    if reads_tokens(config):
+    if takes_tokens(config):
         windows = jnp.asarray(rng.integers(0, 64, (size, 13)), jnp.int32)
         return {"tokens": windows[:, :-1], "target": windows[:, 1:], "id": ids}
-    if reads_clips(config):
+    if takes_clips(config):
         return {**make_captions(config, dtype, size), "id": ids}
     image = jnp.asarray(rng.random((size, *(image or image_shape(config)))), dtype)
     if "target" in objective_for(config).dtypes:
-        target = jnp.asarray(rng.normal(size=(size, outputs_of(config))), dtype)
+        target = jnp.asarray(rng.normal(size=(size, output_size(config))), dtype)
         return {"image": image, "target": target, "id": ids}
     label = jnp.asarray(rng.integers(0, 10, size), jnp.int32)
     return {"image": image, "label": label, "id": ids}
@@ -88,10 +88,10 @@ def make_captions(config, dtype, size):
     """Captions of all lengths, so that the devices' samples have unequal ones."""
     rng = np.random.default_rng(3)
     clip, (words,) = clip_shapes(config)
-    target = rng.integers(END + 1, 20, (size, words))
+    target = rng.integers(EOS_ID + 1, 20, (size, words))
     for row, length in zip(target, rng.permutation(size) % words + 1):
-        row[length - 1], row[length:] = END, PADDING
-    before = np.concatenate([np.full((size, 1), BEGIN), target[:, :-1]], 1)
+        row[length - 1], row[length:] = EOS_ID, PAD_ID
+    before = np.concatenate([np.full((size, 1), BOS_ID), target[:, :-1]], 1)
     return {
         "clip": jnp.asarray(rng.random((size, *clip)), dtype),
         "words": jnp.asarray(before, jnp.int32),
@@ -137,7 +137,7 @@ def layout_of(task, axes, batch):
     mesh = MeshShape(**{key: value for key, value in axes.items() if key in AXES})
     plan = Plan(mesh=mesh, **how)
     on = build_mesh(plan, jax.devices()[: plan.mesh.devices])
-    return lay_out(task, plan, on, shapes_of(batch))
+    return build_layout(task, plan, on, shapes_of(batch))
 
 
 def padded(batch, layout):

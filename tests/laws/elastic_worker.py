@@ -8,9 +8,9 @@ import time
 import traceback
 from pathlib import Path
 
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.devices.prepare import prepare_devices
-from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.distributed.initialize import initialize
 from jaxdist.launch.distributed.preemption import PreemptionHandler
 from jaxdist.launch.distributed.process_group import process_group
 
@@ -27,8 +27,8 @@ def main(folder, count, dies_at, ends_at, *words):
         dies_at: step, 0 for none.
         ends_at: last step of this sitting, 0 for that of the run.
     """
-    rank, folder = join(), Path(folder)
-    resolved = resolve("digits", words)
+    rank, folder = initialize(), Path(folder)
+    resolved = resolve_config("digits", words)
     mine, died = process_group(), folder / "died"
     whole = mine.count == int(count)
     with PreemptionHandler(mine) as ends:

@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass
 
 from jaxdist.models.config import ModelConfig
-from jaxdist.models.registry import names, reads_tokens
+from jaxdist.models.registry import model_names, takes_tokens
 
 STRATEGIES = ("pairs", "filter", "channel")
 """What the tensor axis can do."""
@@ -63,7 +63,7 @@ HYBRIDS = (
 )
 LAYOUTS = SINGLE | SINGLE_SPATIAL | SINGLE_WEIGHTS | HYBRIDS
 
-MODELS = tuple(name for name in names() if name != "resnet152")
+MODELS = tuple(name for name in model_names() if name != "resnet152")
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Cell:
 
 def has_positions(model):
     """Whether samples are images, clips or volumes, which spatial axes can split."""
-    return not reads_tokens(ModelConfig(name=model))
+    return not takes_tokens(ModelConfig(name=model))
 
 
 def layouts_of(model):

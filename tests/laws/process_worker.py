@@ -7,15 +7,15 @@ import sys
 import time
 from pathlib import Path
 
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.devices.prepare import prepare_devices
-from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.distributed.initialize import initialize
 from jaxdist.launch.distributed.process_group import process_group
 
 
 def main(trace, dies_at, *words):
-    rank = join()
-    resolved = resolve("digits", words)
+    rank = initialize()
+    resolved = resolve_config("digits", words)
     prepared = prepare_devices(resolved.config.plan, explicit=True)
     from jaxdist.launch.training.console_reporter import NullReporter
     from jaxdist.launch.training.train import train

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from jaxdist.pipeline.pipedream import pipedream, pipedream_2bw
-from jaxdist.pipeline.sync_schedule import schedule
+from jaxdist.pipeline.sync_schedule import make_sync_schedule
 
 pytestmark = pytest.mark.laws
 
@@ -276,7 +276,7 @@ def test_versions_held_are_those_between_the_oldest_and_the_newest_that_is_neede
 
 def test_one_replica_a_stage_takes_the_ticks_of_1f1b():
     for stages in range(1, 7):
-        want = schedule("1f1b", stages, 24).ticks
+        want = make_sync_schedule("1f1b", stages, 24).ticks
         assert pipedream((1,) * stages, 24).ticks == want
         assert pipedream_2bw(stages, 24, 12).ticks == want
 

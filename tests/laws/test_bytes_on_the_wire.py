@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from rows import rows_of
 
-from jaxdist.collectives.algorithms.registry import ALGORITHMS
+from jaxdist.collectives.algorithms.registry import SCHEDULES
 from jaxdist.collectives.compress.method import ReduceScatterAllReduce
 from jaxdist.collectives.hlo_collectives import wire_bytes
-from jaxdist.collectives.registry import METHODS
+from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS
 from jaxdist.launch.launchers.processes.loopback import Loopback
 from jaxdist.launch.testbed.hosts import EmulatedCluster
-from jaxdist.launch.testbed.link_shaping import framed
+from jaxdist.launch.testbed.link_shaping import frame_bytes
 
 WORKER = Path(__file__).with_name("wire_worker.py")
 SQUARE = (1024, 1024)
@@ -33,7 +33,9 @@ PLAIN = {
 
 def family(count):
     """Name every way to sum on so many hosts; step lists have a law of their own."""
-    ways = {via: way for via, way in METHODS.items() if via not in ALGORITHMS}
+    ways = {
+        via: way for via, way in ALL_REDUCE_ALGORITHMS.items() if via not in SCHEDULES
+    }
     sums = [f"psum {via}" for via in ways if via != "hierarchical" or count > 2]
     scatters = [
         via for via, way in ways.items() if isinstance(way, ReduceScatterAllReduce)
@@ -49,9 +51,11 @@ def formula(name, shape, count):
     two = {"data": count // 2, "fsdp": 2}
     sizes = two if via == "hierarchical" else {"data": count}
     if kind == "psum_scatter":
-        moved = METHODS[via].scattered(math.prod(shape) // count, 4, sizes)
+        moved = ALL_REDUCE_ALGORITHMS[via].scattered(
+            math.prod(shape) // count, 4, sizes
+        )
     else:
-        moved = METHODS[via].payloads([shape], np.dtype("f4"), sizes)
+        moved = ALL_REDUCE_ALGORITHMS[via].payloads([shape], np.dtype("f4"), sizes)
     return sum(
         wire_bytes(p.kind, p.size, math.prod(sizes[a] for a in p.axes)) for p in moved
     )
@@ -107,7 +111,7 @@ def test_interfaces_count_what_plain_collectives_send(count, shape, near):
     for ranks in rows:
         for rank, row in enumerate(ranks):
             name = row["name"]
-            said = framed(formula(name, shape, count) + swapped(row, rank))
+            said = frame_bytes(formula(name, shape, count) + swapped(row, rank))
             sent = statistics.median(row["sent"])
             assert sent == pytest.approx(said, rel=near), (name, rank)
 
@@ -122,7 +126,7 @@ def test_interfaces_count_what_every_way_to_sum_sends(count):
     for ranks in rows:
         for rank, row in enumerate(ranks):
             name = row["name"]
-            said = framed(formula(name, SQUARE, count) + swapped(row, rank))
+            said = frame_bytes(formula(name, SQUARE, count) + swapped(row, rank))
             # Few bytes: messages have headers and acknowledgements of up to 1 kB, and a
             # way to sum has two collectives of at most 2 (P - 1) messages.
             small = 1000 * 2 * 2 * (count - 1)

@@ -12,16 +12,25 @@ import pytest
 from jaxdist.calibrate.alpha_beta_fit import CollectiveTiming
 from jaxdist.calibrate.collective_timings import GroupTimings
 from jaxdist.calibrate.hosts import DeviceGroup, HostTopology
-from jaxdist.calibrate.levels import groups_of, levels_of, sums_of, with_lines
+from jaxdist.calibrate.levels import (
+    add_collective_costs,
+    build_levels,
+    level_all_reduces,
+    timed_groups,
+)
 from jaxdist.collectives.hlo_collectives import wire_bytes
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.device import Device, EfficiencyCurve
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.placement import MeshPlacement
-from jaxdist.meshes.clusters.what_if import changed
-from jaxdist.oracle.collective_times import messages, priced, seconds
-from jaxdist.oracle.link_groups import group_of
+from jaxdist.meshes.clusters.what_if import apply_overrides
+from jaxdist.oracle.collective_times import (
+    collective_seconds,
+    message_count,
+    traffic_seconds,
+)
+from jaxdist.oracle.link_groups import link_group
 from jaxdist.partition.ledger import Ledger
 from jaxdist.partition.traffic import PlannedCollective
 
@@ -44,7 +53,9 @@ def took(kind, payload, among, hosts):
     alpha, rate = IN_HOST if inside is None else BETWEEN
     rate /= 1 if inside is None else hosts.devices / inside
     odd = 1 + 0.2 * KINDS.index(kind) + 0.03 * (inside or 0)
-    start = odd * messages(kind, among.devices) * alpha * (2 if payload > 9e6 else 1)
+    start = (
+        odd * message_count(kind, among.devices) * alpha * (2 if payload > 9e6 else 1)
+    )
     # The smallest differs enough from the next to be a measurement of its own.
     start *= 0.3 if payload < 4096 else 1
     return start + odd * wire_bytes(kind, payload, among.devices) / rate
@@ -56,7 +67,7 @@ def plainly(kind, payload, among, hosts):
     alpha, rate = IN_HOST if inside is None else BETWEEN
     rate /= 1 if inside is None else hosts.devices / inside
     sent = wire_bytes(kind, payload, among.devices)
-    return messages(kind, among.devices) * alpha + sent / rate
+    return message_count(kind, among.devices) * alpha + sent / rate
 
 
 def chains_of(hosts, took=took):
@@ -71,7 +82,7 @@ def chains_of(hosts, took=took):
                 for s in SIZES
             ),
         )
-        for among in groups_of(hosts)
+        for among in timed_groups(hosts)
         for kind in KINDS
     ]
 
@@ -84,9 +95,11 @@ def calibrated(hosts, chains):
         memory_bandwidth=SourcedNumber(1e9, ORIGIN),
         efficiency=EfficiencyCurve(points=((1.0, 1.0),), origin=ORIGIN),
     )
-    levels = levels_of(hosts, sums_of(hosts, chains), ORIGIN)
+    levels = build_levels(hosts, level_all_reduces(hosts, chains), ORIGIN)
     bare = Cluster(name="some", device=device, levels=levels)
-    return Cluster.from_json(with_lines(bare, hosts, chains, ORIGIN).to_json())
+    return Cluster.from_json(
+        add_collective_costs(bare, hosts, chains, ORIGIN).to_json()
+    )
 
 
 @pytest.mark.parametrize(("count", "devices"), [(1, 4), (2, 2), (4, 2), (4, 4), (3, 8)])
@@ -98,9 +111,9 @@ def test_what_was_measured_is_what_is_said(count, devices):
     assert cluster.devices == hosts.whole
     for chain in chains:
         mesh = chain.among.mesh(hosts.whole)
-        group = group_of(cluster, MeshPlacement(mesh=mesh), ["data"])
+        group = link_group(cluster, MeshPlacement(mesh=mesh), ["data"])
         for each in chain.timings:
-            said = seconds(chain.kind, each.payload, 1, group)
+            said = collective_seconds(chain.kind, each.payload, 1, group)
             assert said == pytest.approx(each.seconds, rel=1e-6)
             row = PlannedCollective(
                 what="some",
@@ -111,7 +124,9 @@ def test_what_was_measured_is_what_is_said(count, devices):
                 arrays=3,
             )
             ledger = Ledger(plan=Plan(mesh=mesh), rows=(row,))
-            (whole,) = priced(ledger, cluster, MeshPlacement(mesh=mesh)).values()
+            (whole,) = traffic_seconds(
+                ledger, cluster, MeshPlacement(mesh=mesh)
+            ).values()
             # Bytes are whole numbers: a third of three arrays may be another byte.
             assert whole == pytest.approx(3 * each.seconds, rel=1e-3)
 
@@ -125,7 +140,7 @@ def test_a_level_has_what_a_unit_below_it_sends_in_all():
         assert level.bandwidth.value == pytest.approx(rate)
         for line in level.lines:
             told = line.messages.value, line.share.value
-            assert told == pytest.approx((messages(line.kind, line.devices), 1.0))
+            assert told == pytest.approx((message_count(line.kind, line.devices), 1.0))
     assert "times 4 devices of a host" in net.bandwidth.origin
     assert "times" not in host.bandwidth.origin
 
@@ -134,8 +149,10 @@ def test_groups_of_one_size_are_on_their_level_and_lie_as_measured():
     """Four devices of a host, one of each of four hosts, two of each of two."""
     hosts = HostTopology(count=4, devices=2)
     cluster = calibrated(hosts, chains_of(hosts))
-    apart = group_of(cluster, MeshPlacement(mesh=MeshShape(data=4, tensor=2)), ["data"])
-    beside = group_of(
+    apart = link_group(
+        cluster, MeshPlacement(mesh=MeshShape(data=4, tensor=2)), ["data"]
+    )
+    beside = link_group(
         cluster,
         MeshPlacement(mesh=MeshShape(replica=2, data=2, tensor=2)),
         ["data", "tensor"],
@@ -144,10 +161,10 @@ def test_groups_of_one_size_are_on_their_level_and_lie_as_measured():
     assert (apart.level, beside.level) == ("net", "net")
     four = HostTopology(count=4, devices=4)
     cluster = calibrated(four, chains_of(four))
-    within = group_of(
+    within = link_group(
         cluster, MeshPlacement(mesh=MeshShape(replica=4, data=4)), ["data"]
     )
-    across = group_of(
+    across = link_group(
         cluster, MeshPlacement(mesh=MeshShape(data=4, tensor=4)), ["data"]
     )
     assert (within.level, across.level) == ("host", "net")
@@ -160,11 +177,11 @@ def test_a_lie_that_was_not_measured_is_priced_by_the_most_alike():
     hosts = HostTopology(count=4, devices=4)
     cluster = calibrated(hosts, chains_of(hosts))
     mesh = MeshShape(data=4, spatial_h=2, tensor=2)
-    found = group_of(cluster, MeshPlacement(mesh=mesh), ["data[2]", "tensor"])
+    found = link_group(cluster, MeshPlacement(mesh=mesh), ["data[2]", "tensor"])
     assert (found.size, found.level) == (4, "net")
     assert found.line("all-reduce").inside == 1
     payload = 1 << 21
-    said = seconds("all-reduce", payload, 1, found)
+    said = collective_seconds("all-reduce", payload, 1, found)
     among = DeviceGroup(devices=4, stride=2)
     true = took("all-reduce", payload, among, hosts)
     assert said == pytest.approx(true, rel=0.2)
@@ -191,7 +208,7 @@ def test_one_level_is_as_it_was():
 def test_asking_about_a_level_asks_about_all_that_cross_it():
     hosts = HostTopology(count=4, devices=2)
     cluster = calibrated(hosts, chains_of(hosts))
-    faster = changed(cluster, ["levels.net.bandwidth=1 GB/s"])
+    faster = apply_overrides(cluster, ["levels.net.bandwidth=1 GB/s"])
     payload = 1 << 23
     for mesh, crosses in (
         (MeshShape(data=8), True),
@@ -199,11 +216,11 @@ def test_asking_about_a_level_asks_about_all_that_cross_it():
         (MeshShape(replica=4, data=2), False),
     ):
         before, after = (
-            seconds(
+            collective_seconds(
                 "all-reduce",
                 payload,
                 1,
-                group_of(one, MeshPlacement(mesh=mesh), ["data"]),
+                link_group(one, MeshPlacement(mesh=mesh), ["data"]),
             )
             for one in (cluster, faster)
         )
@@ -213,7 +230,7 @@ def test_asking_about_a_level_asks_about_all_that_cross_it():
 def test_a_switch_is_said_of_the_level_that_has_it():
     hosts = HostTopology(count=4, devices=2)
     chains = chains_of(hosts)
-    host, net = sums_of(hosts, chains)
+    host, net = level_all_reduces(hosts, chains)
     assert (host.level, net.level) == ("host", "net")
     assert (net.among.devices, net.among.stride) == (4, 2)
     small = [
@@ -226,14 +243,14 @@ def test_a_switch_is_said_of_the_level_that_has_it():
         else GroupTimings(kind=chain.kind, among=chain.among, timings=tuple(small))
         for chain in chains
     ]
-    _, found = sums_of(hosts, switching)
+    _, found = level_all_reduces(hosts, switching)
     assert (found.switch.below, found.switch.above) == (1 << 19, 1 << 21)
     assert "up to 524,288 B" in found.switch.text
 
 
 def test_one_device_has_no_sums():
     hosts = HostTopology(count=1, devices=1)
-    assert groups_of(hosts) == ()
-    assert sums_of(hosts, ()) == ()
+    assert timed_groups(hosts) == ()
+    assert level_all_reduces(hosts, ()) == ()
     (level,) = calibrated(hosts, ()).levels
     assert (level.size, level.lines) == (1, ())

@@ -6,26 +6,26 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.algorithms.non_power_of_two import power_below
-from jaxdist.collectives.algorithms.registry import ALGORITHMS, algorithm
+from jaxdist.collectives.algorithms.non_power_of_two import floor_power_of_two
+from jaxdist.collectives.algorithms.registry import SCHEDULES, make_schedule
 from jaxdist.collectives.hlo_collectives import read_collectives
 from jaxdist.collectives.schedule_executor import run
-from jaxdist.collectives.schedule_traffic import payload
+from jaxdist.collectives.schedule_traffic import schedule_payload_bytes
 
 pytestmark = [pytest.mark.laws, pytest.mark.slow]
 
 POWERS_ONLY = {"swing", "striped_halving_doubling"}
 CASES = [
     (name, ranks)
-    for name in ALGORITHMS
+    for name in SCHEDULES
     for ranks in range(2, 17)
-    if name not in POWERS_ONLY or ranks == power_below(ranks)
+    if name not in POWERS_ONLY or ranks == floor_power_of_two(ranks)
 ]
 
 
 @pytest.mark.parametrize(("name", "ranks"), CASES)
 def test_step_list_is_psum(name, ranks):
-    steps = algorithm(name, ranks)
+    steps = make_schedule(name, ranks)
     mesh = jax.make_mesh(
         (ranks,),
         ("data",),
@@ -48,4 +48,4 @@ def test_step_list_is_psum(name, ranks):
     assert (np.abs(ours - theirs) <= bound).all()
     moves = read_collectives(program.as_text(), mesh.shape)
     permutes = [m for m in moves if m.kind == "collective-permute"]
-    assert sum(m.payload for m in permutes) == payload(steps, 101, 4)
+    assert sum(m.payload for m in permutes) == schedule_payload_bytes(steps, 101, 4)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from rows import rows_of
 
-from jaxdist.collectives.algorithms.registry import ALGORITHMS
+from jaxdist.collectives.algorithms.registry import SCHEDULES
 from jaxdist.launch.launchers.processes.loopback import Loopback
 from jaxdist.launch.testbed.hosts import EmulatedCluster
-from jaxdist.launch.testbed.link_shaping import framed
+from jaxdist.launch.testbed.link_shaping import frame_bytes
 
 WORKER = Path(__file__).with_name("collective_schedule_worker.py")
 POWERS_ONLY = {"swing", "striped_halving_doubling"}
@@ -18,7 +18,7 @@ POWERS_ONLY = {"swing", "striped_halving_doubling"}
 @pytest.mark.laws
 @pytest.mark.timeout(300)
 def test_processes_end_with_the_same_bits_and_the_sum():
-    names = sorted(set(ALGORITHMS) - POWERS_ONLY)
+    names = sorted(set(SCHEDULES) - POWERS_ONLY)
     found = rows_of(Loopback(3), WORKER, names, 1001, False)
     assert [ranks[0]["name"] for ranks in found] == names
     for ranks in found:
@@ -32,9 +32,9 @@ def test_processes_end_with_the_same_bits_and_the_sum():
 @pytest.mark.parametrize("count", [2, 4])
 def test_every_interface_counts_what_the_formula_says(count):
     with EmulatedCluster(count, "1gbit", frames=True) as hosts:
-        found = rows_of(hosts, WORKER, sorted(ALGORITHMS), 1 << 20, True)
-    assert len(found) == len(ALGORITHMS)
+        found = rows_of(hosts, WORKER, sorted(SCHEDULES), 1 << 20, True)
+    assert len(found) == len(SCHEDULES)
     for ranks in found:
         for rank, row in enumerate(ranks):
-            sent, said = statistics.median(row["sent"]), framed(row["formula"])
+            sent, said = statistics.median(row["sent"]), frame_bytes(row["formula"])
             assert sent == pytest.approx(said, rel=0.03), (row["name"], rank)

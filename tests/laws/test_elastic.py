@@ -10,9 +10,9 @@ import pytest
 from jaxdist.input.order import GlobalShuffleOrder
 from jaxdist.launch.launchers.elastic.process_counts import FeasibleCounts
 from jaxdist.launch.launchers.elastic.supervisor import run_elastic
-from jaxdist.launch.launchers.local import local
+from jaxdist.launch.launchers.local import local_launch
 from jaxdist.launch.launchers.processes.restart import RestartPolicy
-from jaxdist.launch.run_folder.goodput import goodput
+from jaxdist.launch.run_folder.goodput import compute_goodput
 from jaxdist.train.checkpoint import reader
 
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
@@ -46,7 +46,9 @@ class Shelter:
 
     def tasks(self, places, attempt):
         self.on.append(tuple(places))
-        each = local(self.command, count=len(places), devices=1, planned=self.count)
+        each = local_launch(
+            self.command, count=len(places), devices=1, planned=self.count
+        )
         return each.tasks(self.env)
 
     def _have_trained(self):
@@ -115,7 +117,7 @@ def losses(folder):
 
 def leaves(folder):
     saved = folder / "checkpoints" / str(STEPS)
-    return dict(reader.leaves(saved, reader.read_notes(saved)))
+    return dict(reader.read_leaves(saved, reader.read_manifest(saved)))
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +152,7 @@ def test_it_goes_on_with_fewer_and_takes_the_lost_one_back(job, elastic):
     assert [step for sitting in done[1:] for step in sitting] == [
         *range(lost[1] + 1, STEPS + 1)
     ]
-    assert goodput(job.lines(elastic.folder / "spans.jsonl")).sittings >= 3
+    assert compute_goodput(job.lines(elastic.folder / "spans.jsonl")).sittings >= 3
 
 
 def test_the_same_samples_whoever_is_there(elastic):

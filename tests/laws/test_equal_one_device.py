@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from jaxdist.models.config import ModelConfig, settle
+from jaxdist.models.config import ModelConfig, resolve_preset
 from jaxdist.models.conv_blocks import Head
 from jaxdist.models.resnet import ResNet8, Stem
 
@@ -48,7 +48,7 @@ class Shallow(nnx.Module):
     """One convolution, norm, dropout and head: float32 has little to lose here."""
 
     def __init__(self, config, *, dtype=None, rngs):
-        preset = settle(config, ResNet8.presets)
+        preset = resolve_preset(config, ResNet8.presets)
         self.stem = Stem(preset, dtype, rngs)
         self.head = Head(preset.width, preset, dtype, rngs)
 

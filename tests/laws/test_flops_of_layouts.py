@@ -4,10 +4,10 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.models.config import ModelConfig
-from jaxdist.models.registry import names, reads_tokens
-from jaxdist.partition.flops import compare_work
-from jaxdist.profile.trace import live
-from jaxdist.train.step import train_step
+from jaxdist.models.registry import model_names, takes_tokens
+from jaxdist.partition.flops import compare_flops
+from jaxdist.profile.trace import trace_pruned
+from jaxdist.train.step import make_train_step
 
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
 
@@ -24,7 +24,7 @@ SPLITS = [
 
 
 def tiny(name):
-    tokens = reads_tokens(ModelConfig(name=name))
+    tokens = takes_tokens(ModelConfig(name=name))
     return ModelConfig(name=name, size="tiny", dropout=None if tokens else 0.3)
 
 
@@ -42,14 +42,16 @@ def test_the_step_does_what_the_plan_says_where_images_are_whole(
     name, then, check_layout
 ):
     layout = check_layout(tiny(name), PARTS[name] | {"spatial_then": then}, size=8)
-    step = live(train_step(layout), layout.state, layout.padded(layout.shapes))
-    found = compare_work(layout.ledger.work, step)
+    step = trace_pruned(
+        make_train_step(layout), layout.state, layout.padded(layout.shapes)
+    )
+    found = compare_flops(layout.ledger.work, step)
     assert len(found) >= 4
     for work in found:
         assert work.program == pytest.approx(work.planned, rel=0.01, abs=4), work.layer
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", model_names())
 def test_the_step_does_what_the_plan_says(name, check_layout):
     held = 0
     for axes in SPLITS:
@@ -57,8 +59,10 @@ def test_the_step_does_what_the_plan_says(name, check_layout):
             layout = check_layout(tiny(name), axes, size=8)
         except BadInput:  # this network does not split so
             continue
-        step = live(train_step(layout), layout.state, layout.padded(layout.shapes))
-        for work in compare_work(layout.ledger.work, step):
+        step = trace_pruned(
+            make_train_step(layout), layout.state, layout.padded(layout.shapes)
+        )
+        for work in compare_flops(layout.ledger.work, step):
             # Four FLOPs: the bias of the tiniest head, of four classes. A table also
             # looks its rows up: masks and sums, 1.7 % beside products with 64 rows.
             rel = 0.02 if work.layer == "embed.tokens" else 0.01

@@ -14,7 +14,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.layers import BatchNorm
 from jaxdist.models.config import ModelConfig
 from jaxdist.train.nonfinite import skip_nonfinite
-from jaxdist.train.optimizers import OptimConfig, optimizer
+from jaxdist.train.optimizers import OptimConfig, make_optimizer
 from jaxdist.train.program import compile_program
 
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
@@ -162,7 +162,7 @@ def test_shards_are_clipped_scaled_and_moved_as_whole_leaves(
     name, axes, assert_equal_one_device
 ):
     config = OptimConfig(name=name, weight_decay=0.01, clip=0.01, skip_nonfinite=1)
-    optim = optimizer(config, lambda step: 0.01)
+    optim = make_optimizer(config, lambda step: 0.01)
     assert_equal_one_device(NORMED, axes, optimizer=optim)
 
 

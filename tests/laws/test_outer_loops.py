@@ -11,7 +11,7 @@ import pytest
 
 from jaxdist.core.plan.outer import OuterConfig
 from jaxdist.models.config import ModelConfig
-from jaxdist.train.diloco import spread
+from jaxdist.train.diloco import replicate_state
 from jaxdist.train.program import compile_program, initial_state
 from jaxdist.train.state import named_leaves
 
@@ -63,7 +63,7 @@ def begun(parts, task, axes, batch):
 
 def placed(where, state):
     """A state of one device as all replicas begin with it."""
-    spreading = functools.partial(spread, where.plan)
+    spreading = functools.partial(replicate_state, where.plan)
     places = jax.tree.map(lambda x: x.sharding, where.state)
     return jax.jit(spreading, out_shardings=places)(state)
 

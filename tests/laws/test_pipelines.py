@@ -15,7 +15,7 @@ from covers import covering
 
 from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.models.config import ModelConfig
-from jaxdist.train.optimizers import OptimConfig, optimizer
+from jaxdist.train.optimizers import OptimConfig, make_optimizer
 from jaxdist.train.program import compile_program
 from jaxdist.train.state import named_leaves
 
@@ -134,7 +134,7 @@ def test_rest(cell, hold):
 def test_norms_are_of_all_stages(kind, hold):
     """Clipping, trust ratios, skips and the average see leaves, not slots."""
     config = OptimConfig(name=kind, weight_decay=0.1, clip=0.5, skip_nonfinite=3)
-    move = optimizer(config, lambda step: 0.1)
+    move = make_optimizer(config, lambda step: 0.1)
     hold(("gpt2_small", 2, "alone", "1f1b"), optimizer=move, average=0.9)
 
 

@@ -64,7 +64,7 @@ class Sitting:
     @property
     def leaves(self):
         saved = self.folder / "checkpoints" / str(STEPS)
-        return dict(reader.leaves(saved, reader.read_notes(saved)))
+        return dict(reader.read_leaves(saved, reader.read_manifest(saved)))
 
 
 @pytest.fixture(scope="module", params=[2, 4])
@@ -129,6 +129,6 @@ def test_a_run_goes_on_with_another_number_of_processes(
 ):
     again = resumed(job, killed, processes, tmp_path)
     start = min(again.ids) - 1
-    assert start in reader.steps(killed.folder / "checkpoints")
+    assert start in reader.list_steps(killed.folder / "checkpoints")
     assert again.ids == {s: ids for s, ids in one.ids.items() if s > start}
     assert_the_same_to_rounding(again, one)

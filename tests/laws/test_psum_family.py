@@ -13,7 +13,7 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.algorithms.registry import ALGORITHMS
+from jaxdist.collectives.algorithms.registry import SCHEDULES
 from jaxdist.collectives.compress.hierarchical import HierarchicalAllReduce
 from jaxdist.collectives.compress.powersgd import PowerSGD
 from jaxdist.collectives.compress.random_k import RandomK
@@ -22,12 +22,12 @@ from jaxdist.collectives.compress.sparse import OkTopK
 from jaxdist.collectives.compress.top_k_allgather import TopKAllGather
 from jaxdist.collectives.compress.top_k_codec import TopKCodec
 from jaxdist.collectives.hlo_collectives import read_collectives
-from jaxdist.collectives.primitives import psum, psum_scatter, reduce
-from jaxdist.collectives.registry import METHODS
+from jaxdist.collectives.primitives import all_reduce, psum, psum_scatter
+from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS
 
 pytestmark = pytest.mark.laws
 
-WAYS = [name for name in METHODS if name not in ALGORITHMS]
+WAYS = [name for name in ALL_REDUCE_ALGORITHMS if name not in SCHEDULES]
 FLAT = [name for name in WAYS if name != "hierarchical"]
 SCATTER = ["exact", "bf16", "fp8", "int8", "int4", "sign", "random_k", "sparse"]
 OFTEN = ("int8", "sign", "sparse", "power", "ring")
@@ -83,7 +83,7 @@ def parts(mesh, via, x, step=0):
     """Return total and sent of every device, in float64."""
 
     def run(row):
-        found = reduce([row], mesh.axis_names, via, step=step)
+        found = all_reduce([row], mesh.axis_names, via, step=step)
         return found.total[0], found.sent[0]
 
     return tuple(np.asarray(y, np.float64) for y in on(mesh, run, x))
@@ -244,7 +244,7 @@ def test_the_parts_of_a_scattered_sum_are_those_of_the_sum(via):
     ("via", "devices"),
     [
         pytest.param(via, n, marks=[pytest.mark.slow] if slow else [])
-        for names, slow in ((WAYS, False), (ALGORITHMS, True))
+        for names, slow in ((WAYS, False), (SCHEDULES, True))
         for via in names
         for n in (2, 8)
         if (via, n) != ("hierarchical", 2)
@@ -271,7 +271,9 @@ def assert_formula(mesh, via, shapes, dtype):
     found, said = Counter(), Counter()
     for move in read_collectives(text, dict(mesh.shape)):
         found[move.kind, move.axes] += move.payload
-    for payload in METHODS[via].payloads(shapes, jnp.dtype(dtype), dict(mesh.shape)):
+    for payload in ALL_REDUCE_ALGORITHMS[via].payloads(
+        shapes, jnp.dtype(dtype), dict(mesh.shape)
+    ):
         said[payload.kind, payload.axes] += payload.size
     assert found == said
 
@@ -289,12 +291,12 @@ def test_after_a_thousand_steps_replicas_are_bitwise_equal(via):
         def step(carry, i):
             weights, left, memory = carry
             grads = jnp.sin(row * (1 + i.astype(row.dtype))) - 0.1 * weights
-            found = reduce([grads + left], "data", via, memory, i)
+            found = all_reduce([grads + left], "data", via, memory, i)
             left = grads + left - found.sent[0]
             return (weights + 0.01 * found.total[0], left, found.memory), None
 
         zero = jnp.zeros_like(row)
-        begun = METHODS[via].begin([row.shape])
+        begun = ALL_REDUCE_ALGORITHMS[via].begin([row.shape])
         return lax.scan(step, (zero, zero, begun), jnp.arange(1000))[0][0]
 
     weights = np.asarray(on(mesh_of(4), run, values(4, (24, 8))))
@@ -316,7 +318,8 @@ def test_bytes_of_a_scattered_sum_are_those_of_the_program(via):
         (m.kind, m.axes, m.payload) for m in read_collectives(text, dict(mesh.shape))
     ]
     said = [
-        (p.kind, p.axes, p.size) for p in METHODS[via].scattered(101, 4, {"data": 4})
+        (p.kind, p.axes, p.size)
+        for p in ALL_REDUCE_ALGORITHMS[via].scattered(101, 4, {"data": 4})
     ]
     assert found == said
 
@@ -326,10 +329,16 @@ def test_a_sparse_sum_stays_below_six_k_words_while_gathering_grows():
     for devices in (8, 16, 64, 256, 1024):
         sizes = {"data": devices}
         sparse = sum(
-            p.size for p in METHODS["sparse"].payloads([(numbers,)], jnp.float32, sizes)
+            p.size
+            for p in ALL_REDUCE_ALGORITHMS["sparse"].payloads(
+                [(numbers,)], jnp.float32, sizes
+            )
         )
         gathered = sum(
-            p.size for p in METHODS["top_k"].payloads([(numbers,)], jnp.float32, sizes)
+            p.size
+            for p in ALL_REDUCE_ALGORITHMS["top_k"].payloads(
+                [(numbers,)], jnp.float32, sizes
+            )
         )
         assert sparse * (devices - 1) / devices <= 1.05 * 6 * k * 4
         assert gathered >= devices * 8 * k

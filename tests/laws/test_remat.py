@@ -11,7 +11,7 @@ from flax import nnx
 
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import model_factory
-from jaxdist.train.step import train_step
+from jaxdist.train.step import make_train_step
 
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
 
@@ -108,7 +108,7 @@ def test_only_blocks_before_the_end_are_computed_again(place, parts):
 
 
 def blocks_again(layout):
-    step = jax.jit(train_step(layout))
+    step = jax.jit(make_train_step(layout))
     lowered = step.lower(layout.state, layout.padded(layout.shapes))
     names = lowered.as_text(debug_info=True).split('"')
     found = (name.split("rematted_computation/", 1) for name in names)

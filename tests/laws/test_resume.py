@@ -88,7 +88,8 @@ class Sitting:
         """Whether a checkpoint from this step on has begun and is not committed."""
         saves = self.folder / "checkpoints"
         begun = [
-            path.name.split(".")[0] for path in saves.glob(f"*{orbax_store.LEFTOVER}")
+            path.name.split(".")[0]
+            for path in saves.glob(f"*{orbax_store.INCOMPLETE_SUFFIX}")
         ]
         return any(int(s) >= step and not (saves / s).exists() for s in begun)
 
@@ -133,7 +134,7 @@ def test_stopped_from_the_keyboard(job, whole, tmp_path):
     assert sitting.child.returncode == 130
     assert err.splitlines()[-1] == "stopped from the keyboard"
     assert "Traceback" not in err
-    assert not list((folder / "checkpoints").glob(f"*{orbax_store.LEFTOVER}*"))
+    assert not list((folder / "checkpoints").glob(f"*{orbax_store.INCOMPLETE_SUFFIX}*"))
     finish(job, folder)
     assert_the_same_run(job, folder, whole)
 
@@ -141,7 +142,7 @@ def test_stopped_from_the_keyboard(job, whole, tmp_path):
 def test_a_damaged_newest_checkpoint_is_skipped(job, whole, tmp_path):
     folder = tmp_path / "digits"
     shutil.copytree(whole, folder)
-    *_, older, newest = reader.steps(folder / "checkpoints")
+    *_, older, newest = reader.list_steps(folder / "checkpoints")
     damage(folder / "checkpoints" / str(newest))
     out = finish(job, folder)
     assert f"warn: checkpoint {newest} skipped: " in out

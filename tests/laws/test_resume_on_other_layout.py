@@ -35,10 +35,10 @@ TRACED = """
 import json, os, signal, sys, time
 from pathlib import Path
 from jaxdist.launch.devices.prepare import prepare_devices
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 
 trace, dies_at, words = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-resolved = resolve("digits", words)
+resolved = resolve_config("digits", words)
 prepared = prepare_devices(resolved.config.plan, explicit=True)
 
 import numpy as np
@@ -81,7 +81,7 @@ class Sitting:
     @property
     def leaves(self):
         saved = self.folder / "checkpoints" / str(STEPS)
-        return dict(reader.leaves(saved, reader.read_notes(saved)))
+        return dict(reader.read_leaves(saved, reader.read_manifest(saved)))
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_the_same_samples(whole, killed, resumed):
     assert whole.ids == [(s + 1, order.ids(s).tolist()) for s in range(STEPS)]
     assert killed.ids == whole.ids[: DIES_AT - 1]
     start = resumed.ids[0][0] - 1
-    assert start in reader.steps(killed.folder / "checkpoints")
+    assert start in reader.list_steps(killed.folder / "checkpoints")
     assert resumed.ids == whole.ids[start:]
 
 

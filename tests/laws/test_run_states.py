@@ -7,7 +7,7 @@ import time
 import pytest
 
 from jaxdist.launch.run_folder.folder import RunFolder
-from jaxdist.launch.run_folder.status import state_of
+from jaxdist.launch.run_folder.status import read_run_status
 
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(300)]
 
@@ -18,10 +18,12 @@ def test_a_run_of_two_processes_that_is_killed(job, tmp_path):
     how = "launch", "local", "-n", 2, "--devices-per-process", 1, "--"
     child = job.start(*how, "train", *words.split())
     folder = RunFolder(tmp_path / "digits")
-    while len(state_of(folder).processes) < 2 or state_of(folder).step < 2:
+    while (
+        len(read_run_status(folder).processes) < 2 or read_run_status(folder).step < 2
+    ):
         assert child.poll() is None, child.communicate()[1]
         time.sleep(0.1)
-    seen = state_of(folder)
+    seen = read_run_status(folder)
     assert (seen.state, seen.steps, seen.count) == ("going", 1123, 2)
     child.send_signal(signal.SIGKILL)
     child.communicate()

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from jaxdist.pipeline.sync_schedule import forward_only, schedule
+from jaxdist.pipeline.sync_schedule import forward_only, make_sync_schedule
 
 pytestmark = pytest.mark.laws
 
@@ -15,17 +15,21 @@ NUMBERS = [(s, m) for s in range(1, 9) for m in (1, 2, 3, 4, 7, 8, 12, 16, 21)]
 @functools.cache
 def tables():
     return (
-        *(schedule(name, s, m) for name in ("gpipe", "1f1b") for s, m in NUMBERS),
-        *(schedule("zb-h1", s, m) for s, m in NUMBERS if m >= s),
         *(
-            schedule("interleaved", s, s * rounds, v)
+            make_sync_schedule(name, s, m)
+            for name in ("gpipe", "1f1b")
+            for s, m in NUMBERS
+        ),
+        *(make_sync_schedule("zb-h1", s, m) for s, m in NUMBERS if m >= s),
+        *(
+            make_sync_schedule("interleaved", s, s * rounds, v)
             for s in range(1, 7)
             for rounds in (1, 2, 3)
             for v in (2, 3, 4)
         ),
-        *(schedule("eager-1f1b", s, m) for s, m in NUMBERS),
+        *(make_sync_schedule("eager-1f1b", s, m) for s, m in NUMBERS),
         *(
-            schedule("eager-1f1b", s, s * rounds, v)
+            make_sync_schedule("eager-1f1b", s, s * rounds, v)
             for s in range(1, 7)
             for rounds in (1, 2, 3)
             for v in (2, 3, 4)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxdist.layers import AvgPool, Conv, Dropout, MaxPool
-from jaxdist.models.config import ModelConfig, settle
+from jaxdist.models.config import ModelConfig, resolve_preset
 from jaxdist.models.conv_blocks import Chain, ConvNormRelu, Head
 from jaxdist.models.resnet import ResNet8
 
@@ -18,7 +18,10 @@ class Noisy(Chain):
     """Dropout of images, and blocks that are one layer."""
 
     def __init__(self, config, *, dtype=None, rngs):
-        preset, how = settle(config, ResNet8.presets), dict(dtype=dtype, rngs=rngs)
+        preset, how = (
+            resolve_preset(config, ResNet8.presets),
+            dict(dtype=dtype, rngs=rngs),
+        )
         super().__init__(
             {
                 "stem": ConvNormRelu((2, 4), 5, preset, dtype, rngs, 2, padding=2),

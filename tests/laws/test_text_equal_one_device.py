@@ -4,7 +4,7 @@ import optax
 import pytest
 
 from jaxdist.models.config import ModelConfig
-from jaxdist.train.optimizers import OptimConfig, optimizer
+from jaxdist.train.optimizers import OptimConfig, make_optimizer
 
 pytestmark = pytest.mark.laws
 
@@ -47,7 +47,7 @@ def test_one_step(name, layout, assert_equal_one_device):
 def test_a_clipped_step_of_adamw(assert_equal_one_device):
     """The length that is clipped is that of the whole batch's gradient."""
     config = OptimConfig(name="adamw", clip=0.5, weight_decay=0.1, beta2=0.99)
-    moves = optimizer(config, optax.constant_schedule(0.01))
+    moves = make_optimizer(config, optax.constant_schedule(0.01))
     assert_equal_one_device(
         tiny("llama"), LAYOUTS["data 4 x idle 2"], size=8, optimizer=moves
     )

@@ -18,8 +18,8 @@ from jaxdist.layers import (
     LocalResponseNorm,
     MaxPool,
 )
-from jaxdist.models.config import ModelConfig, settle
-from jaxdist.models.conv_blocks import batch_norm
+from jaxdist.models.config import ModelConfig, resolve_preset
+from jaxdist.models.conv_blocks import make_batch_norm
 from jaxdist.models.resnet import ResNet8
 
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
@@ -31,10 +31,10 @@ class Plane(nnx.Module):
     """Every kind of layer, two branches that read the same rows; stride 2."""
 
     def __init__(self, config, *, dtype=None, rngs):
-        preset = settle(config, ResNet8.presets)
+        preset = resolve_preset(config, ResNet8.presets)
         how = dict(dtype=dtype, rngs=rngs)
         self.stem = Conv(2, 4, (5, 3), padding=[(3, 1), (1, 1)], use_bias=False, **how)
-        self.norm = batch_norm(4, preset, dtype, rngs)
+        self.norm = make_batch_norm(4, preset, dtype, rngs)
         self.conv = Conv(4, 4, (3, 3), 2, feature_group_count=2, **how)
         self.pool = MaxPool(3, 2, padding=1)
         self.response = LocalResponseNorm(alpha=0.1)
@@ -73,9 +73,12 @@ class Solid(nnx.Module):
     """Three dims."""
 
     def __init__(self, config, *, dtype=None, rngs):
-        preset, how = settle(config, ResNet8.presets), dict(dtype=dtype, rngs=rngs)
+        preset, how = (
+            resolve_preset(config, ResNet8.presets),
+            dict(dtype=dtype, rngs=rngs),
+        )
         self.conv = Conv(2, 4, (2, 3, 3), **how)
-        self.norm = batch_norm(4, preset, dtype, rngs)
+        self.norm = make_batch_norm(4, preset, dtype, rngs)
         self.pool = MaxPool(2, 2)
         self.next = Conv(4, 4, (3, 3, 3), **how)
         self.mean = GridMean((1, 2, 1))

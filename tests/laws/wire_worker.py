@@ -11,8 +11,8 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.primitives import psum, psum_scatter
-from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.testbed.traffic_counter import TrafficCounter, spread
+from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.testbed.traffic_counter import TrafficCounter, shard_local_arrays
 from jaxdist.partition.external_step import bytes_of
 
 TIMES = 5
@@ -56,7 +56,7 @@ def prepared(name, shape):
         out_specs=along,
         check_vma=False,
     )
-    x = spread(mesh, lambda rank: numbers(rank, shape))
+    x = shard_local_arrays(mesh, lambda rank: numbers(rank, shape))
     step = jax.jit(each)
     return lambda: step(x), bytes_of(step, x).tree()["rows"], TrafficCounter(mesh)
 
@@ -66,7 +66,7 @@ def numbers(rank, shape):
 
 
 def main(names, shape, wired):
-    join()
+    initialize()
     for name in names:
         call, rows, gauge = prepared(name, shape)
         jax.block_until_ready(call())

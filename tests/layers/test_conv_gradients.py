@@ -13,8 +13,8 @@ from jaxdist.layers import Conv
 from jaxdist.layers.conv_gradients import channels_last
 from jaxdist.layers.halo_conv import halo_conv
 from jaxdist.layers.window import Window
-from jaxdist.profile.jaxpr_walk import program_flops, walk
-from jaxdist.profile.xla_cpu.backward_reads import read_again
+from jaxdist.profile.jaxpr_walk import program_flops, walk_jaxpr
+from jaxdist.profile.xla_cpu.backward_reads import backward_reads
 
 windows = st.builds(
     lambda rows, taps, stride, dilation, pads: Window(
@@ -100,7 +100,7 @@ def test_every_convolution_lies_channels_last(groups):
     grad = jax.make_jaxpr(jax.grad(score(halo_conv, over, groups), (0, 1)))(kernel, x)
     numbers = [
         tuple(use.eqn.params["dimension_numbers"])
-        for use in walk(grad.jaxpr)
+        for use in walk_jaxpr(grad.jaxpr)
         if use.eqn.primitive.name == "conv_general_dilated"
     ]
     assert numbers == 3 * [((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))]
@@ -110,7 +110,7 @@ def test_every_convolution_lies_channels_last(groups):
 def test_a_gradient_that_nobody_needs_is_not_computed(wanted):
     over, x, kernel = case()
     grad = jax.make_jaxpr(jax.grad(score(halo_conv, over, 1), wanted))(kernel, x)
-    names = [use.eqn.primitive.name for use in walk(grad.jaxpr)]
+    names = [use.eqn.primitive.name for use in walk_jaxpr(grad.jaxpr)]
     assert names.count("conv_general_dilated") == 2
 
 
@@ -124,7 +124,7 @@ def test_only_a_kernel_whose_input_has_a_gradient_is_read_again():
         return nnx.merge(graph, jax.tree.unflatten(tree, leaves))(x).sum()
 
     x = jnp.ones((1, 4, 4, 4))
-    assert read_again(loss, leaves, x) == (False, True)
+    assert backward_reads(loss, leaves, x) == (False, True)
 
 
 def test_a_stage_keeps_its_input_and_kernel_as_arguments_alone():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxdist.layers.pool import maxima
+from jaxdist.layers.pool import max_over_windows
 from jaxdist.layers.window import Window
 
 WINDOWS = {
@@ -29,7 +29,7 @@ def pulled_back(pooled, x):
 
 
 def both(windows, x):
-    dims_first = pulled_back(lambda x: maxima(x, windows, -jnp.inf), x)
+    dims_first = pulled_back(lambda x: max_over_windows(x, windows, -jnp.inf), x)
     return zip(dims_first, pulled_back(lambda x: at_once(x, windows), x), strict=True)
 
 
@@ -50,11 +50,13 @@ def test_of_equal_numbers_the_first_in_the_order_of_rows_has_the_gradient(case):
 @pytest.mark.parametrize("place", [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_a_number_that_is_none_stays_one(place):
     x = jnp.zeros((1, 2, 2, 1)).at[0, *place, 0].set(jnp.nan)
-    assert jnp.isnan(maxima(x, (Window(2, 2), Window(2, 2)), -jnp.inf)).all()
+    assert jnp.isnan(max_over_windows(x, (Window(2, 2), Window(2, 2)), -jnp.inf)).all()
 
 
 def test_nothing_is_scattered():
     windows = WINDOWS["3x3, overlapping"]
     x = jnp.zeros((2, 12, 9, 3))
-    pulled = jax.make_jaxpr(lambda x: pulled_back(lambda x: maxima(x, windows, 0), x))
+    pulled = jax.make_jaxpr(
+        lambda x: pulled_back(lambda x: max_over_windows(x, windows, 0), x)
+    )
     assert "scatter" not in str(pulled(x))

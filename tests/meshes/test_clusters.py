@@ -8,7 +8,12 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.device import EfficiencyCurve
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
-from jaxdist.meshes.clusters.load import find, names, of_tree, reader_of
+from jaxdist.meshes.clusters.load import (
+    cluster_from_tree,
+    cluster_names,
+    load_cluster,
+    parser_for,
+)
 
 SMALL = {
     "name": "small",
@@ -35,12 +40,12 @@ SMALL = {
 
 def level(**changed):
     one = {"name": "host", "size": 4, "alpha": "9 us", "bandwidth": "50 GB/s"}
-    return of_tree({**SMALL, "levels": [{**one, **changed}]}, "small")
+    return cluster_from_tree({**SMALL, "levels": [{**one, **changed}]}, "small")
 
 
 def test_every_named_cluster_is_read_again_as_it_was_written():
-    for name in names():
-        cluster = find(name)
+    for name in cluster_names():
+        cluster = load_cluster(name)
         assert Cluster.from_json(cluster.to_json()) == cluster
         assert cluster.name == name
         assert all(number.origin for _, number in cluster.numbers())
@@ -48,8 +53,8 @@ def test_every_named_cluster_is_read_again_as_it_was_written():
 
 def test_what_cluster_to_json_wrote_is_a_cluster_file_too(tmp_path):
     path = tmp_path / "mine.json"
-    path.write_text(find("abci").to_json())
-    assert find(str(path)) == find("abci")
+    path.write_text(load_cluster("abci").to_json())
+    assert load_cluster(str(path)) == load_cluster("abci")
 
 
 LINE = {
@@ -67,7 +72,7 @@ def test_lines_of_a_level_are_written_read_and_asked_about(tmp_path):
     assert line.share == SourcedNumber(1.2, "measured: here")
     path = tmp_path / "lines.json"
     path.write_text(cluster.to_json())
-    assert find(str(path)) == cluster
+    assert load_cluster(str(path)) == cluster
     other = cluster.with_number(
         "levels.host.lines.all-gather/4.share", SourcedNumber(2, "given: me")
     )
@@ -82,28 +87,32 @@ def test_lines_of_a_level_are_written_read_and_asked_about(tmp_path):
 
 def test_what_packing_costs_is_a_number_of_the_device(tmp_path):
     packing = {"int8": "12 ns", "top_k": {"value": 2e-8, "origin": "measured: here"}}
-    cluster = of_tree({**SMALL, "device": {**SMALL["device"], "packing": packing}}, "x")
+    cluster = cluster_from_tree(
+        {**SMALL, "device": {**SMALL["device"], "packing": packing}}, "x"
+    )
     assert cluster.device.packing["int8"].value == pytest.approx(12e-9)
     assert cluster.device.packing["top_k"].origin == "measured: here"
     path = tmp_path / "packing.json"
     path.write_text(cluster.to_json())
-    assert find(str(path)) == cluster
-    assert reader_of("device.packing.int8")("3 us", "here") == pytest.approx(3e-6)
+    assert load_cluster(str(path)) == cluster
+    assert parser_for("device.packing.int8")("3 us", "here") == pytest.approx(3e-6)
 
 
 def test_kernels_have_a_peak_with_its_unit_and_the_origin_of_their_table():
     row = ["product", 1, 16, 64, 64, 1e-6, 3e-6]
     kernels = {"peak": "60 GFLOP/s", "timed": [row]}
     device = {**SMALL["device"], "origin": "measured: here", "kernels": kernels}
-    found = of_tree({**SMALL, "device": device}, "x").device.kernels
+    found = cluster_from_tree({**SMALL, "device": device}, "x").device.kernels
     assert (found.peak, found.origin) == (60e9, "measured: here")
     assert [one.row for one in found.timed] == [row]
     with pytest.raises(BadInput, match=r"kernels\.peak"):
-        of_tree({**SMALL, "device": {**device, "kernels": {"peak": "60 GB/s"}}}, "x")
+        cluster_from_tree(
+            {**SMALL, "device": {**device, "kernels": {"peak": "60 GB/s"}}}, "x"
+        )
 
 
 def test_numbers_have_units_and_the_origin_of_their_table():
-    cluster = of_tree(SMALL, "small")
+    cluster = cluster_from_tree(SMALL, "small")
     rack = cluster.levels[1]
     assert rack.bandwidth == SourcedNumber(25e9, "datasheet: EDR; times 2 ports")
     assert cluster.device.memory == SourcedNumber(16e9, "given: small")
@@ -112,7 +121,7 @@ def test_numbers_have_units_and_the_origin_of_their_table():
 
 
 def test_a_number_is_replaced_by_its_path():
-    cluster = find("abci")
+    cluster = load_cluster("abci")
     fitted = SourcedNumber(6.2e9, "fitted: rows of 8 devices")
     other = cluster.with_number("levels.leaf.bandwidth", fitted)
     assert dict(other.numbers())["levels.leaf.bandwidth"] == fitted
@@ -149,36 +158,36 @@ def test_impossible_levels_are_refused(changed, said):
 
 def test_unknown_clusters_and_missing_parts_are_refused(tmp_path):
     with pytest.raises(BadInput, match="did you mean dgx-a100"):
-        find("dgx-a10")
+        load_cluster("dgx-a10")
     with pytest.raises(BadInput, match="no file"):
-        find(str(tmp_path / "none.yaml"))
+        load_cluster(str(tmp_path / "none.yaml"))
     with pytest.raises(BadInput, match="has no levels"):
-        of_tree({"device": SMALL["device"]}, "x")
+        cluster_from_tree({"device": SMALL["device"]}, "x")
     device = {k: v for k, v in SMALL["device"].items() if k != "memory"}
     with pytest.raises(BadInput, match="a device has no memory"):
-        of_tree({**SMALL, "device": device}, "x")
+        cluster_from_tree({**SMALL, "device": device}, "x")
     with pytest.raises(BadInput, match="too few devices"):
-        of_tree(SMALL, "small").level_of(33)
+        cluster_from_tree(SMALL, "small").level_of(33)
     with pytest.raises(BadInput, match="no FLOP/s for int8"):
-        of_tree(SMALL, "small").device.peak("int8")
+        cluster_from_tree(SMALL, "small").device.peak("int8")
     path = tmp_path / "broken.yaml"
     path.write_text(json.dumps(SMALL)[:-2])
     with pytest.raises(BadInput, match="cannot be read"):
-        find(str(path))
+        load_cluster(str(path))
 
 
 def test_a_price_is_a_number_with_an_origin():
     bill = {"value": 4.1, "origin": "given: the bill of May"}
     for price, origin in ((4.1, "given: small"), (bill, bill["origin"])):
-        cluster = of_tree(SMALL | {"price": price}, "small")
+        cluster = cluster_from_tree(SMALL | {"price": price}, "small")
         assert cluster.price == SourcedNumber(4.1, origin)
         assert dict(cluster.numbers())["price"] == cluster.price
         assert Cluster.from_json(cluster.to_json()) == cluster
-    assert of_tree(SMALL, "small").price is None
+    assert cluster_from_tree(SMALL, "small").price is None
     for wrong, said in (
         ({"price": -1.0}, "no negative"),
         ({"price": "much"}, "price has no unit"),
         ({"prize": 4.1}, "did you mean price"),
     ):
         with pytest.raises(BadInput, match=said):
-            of_tree(SMALL | wrong, "small")
+            cluster_from_tree(SMALL | wrong, "small")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxdist.core.special_tokens import BEGIN
+from jaxdist.core.special_tokens import BOS_ID
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import clip_shapes, model_factory, objective_for
 from jaxdist.train.objective import Captioning
@@ -38,7 +38,7 @@ def network():
 @pytest.fixture(scope="module")
 def batch():
     rng = np.random.default_rng(1)
-    words = jnp.asarray(rng.integers(3, 20, (2, 6)), jnp.int32).at[:, 0].set(BEGIN)
+    words = jnp.asarray(rng.integers(3, 20, (2, 6)), jnp.int32).at[:, 0].set(BOS_ID)
     return jnp.asarray(rng.random(CLIP), jnp.float32), words
 
 
@@ -115,7 +115,7 @@ def test_captions_are_the_likeliest_words_of_the_whole_network(network, batch):
     clip, _ = batch
     said = nnx.jit(lambda model, clip: model.caption(clip, 6))(network, clip)
     assert (said.shape, said.dtype) == ((2, 6), jnp.int32)
-    words = jnp.full((2, 6), BEGIN, jnp.int32)
+    words = jnp.full((2, 6), BOS_ID, jnp.int32)
     for step in range(6):
         word = call(network, clip, words)[:, step].argmax(-1).astype(jnp.int32)
         np.testing.assert_array_equal(said[:, step], word)

@@ -7,7 +7,12 @@ from flax import nnx
 
 from jaxdist.core.errors import BadInput
 from jaxdist.models.config import ModelConfig
-from jaxdist.models.registry import is_own, make_model, model_factory, objective_for
+from jaxdist.models.registry import (
+    is_user_model,
+    make_model,
+    model_factory,
+    objective_for,
+)
 from jaxdist.train.objective import Classification, Regression
 
 FILE = """
@@ -55,7 +60,7 @@ def make(config, **how):
 
 @pytest.mark.parametrize("name", ["Net", "made"])
 def test_a_class_or_a_function_makes_it(named, name):
-    assert is_own(named(name))
+    assert is_user_model(named(name))
     network = make(named(name), dtype=None)
     assert network(jnp.ones((5, 3))).shape == (5, 2)
     assert isinstance(objective_for(named(name)), Classification)

@@ -9,11 +9,16 @@ import pytest
 from flax import nnx
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.training.job.abstract_model import ProfileConfig, inputs_of
+from jaxdist.launch.training.job.abstract_model import ProfileConfig, abstract_inputs
 from jaxdist.layers import LSTM, Conv, bind
 from jaxdist.models.config import ModelConfig
-from jaxdist.models.registry import image_shape, model_factory, names, reads_tokens
-from jaxdist.profile.layer_calls import read_calls
+from jaxdist.models.registry import (
+    image_shape,
+    model_factory,
+    model_names,
+    takes_tokens,
+)
+from jaxdist.profile.layer_calls import trace_calls
 
 PARAMETERS = {
     "alexnet": 61_100_840,
@@ -54,7 +59,7 @@ def count(model):
 
 
 def inputs(config, batch=2):
-    return inputs_of(ProfileConfig(model=config, batch=batch))
+    return abstract_inputs(ProfileConfig(model=config, batch=batch))
 
 
 def flops(call):
@@ -90,7 +95,9 @@ def run(config, mode, by_blocks=False):
 
 
 def test_every_network_is_in_the_table():
-    others = {name for name in names() if not reads_tokens(ModelConfig(name=name))}
+    others = {
+        name for name in model_names() if not takes_tokens(ModelConfig(name=name))
+    }
     assert others == set(PARAMETERS)
 
 
@@ -111,7 +118,7 @@ def test_auxiliary_heads_are_counted_apart(name):
 @pytest.mark.parametrize("name", sorted(set(NETWORKS) - {"resnet8"}))
 def test_flops_are_those_of_the_docstring(name):
     graph, *state = nnx.split(full(name), nnx.Param, ...)
-    calls = read_calls(graph, state, *inputs(ModelConfig(name=name), batch=1))
+    calls = trace_calls(graph, state, *inputs(ModelConfig(name=name), batch=1))
     total = sum(map(flops, calls)) / 1e9
     said = f"{total:#.3g} G" if total < 1000 else f"{total / 1000:#.3g} T"
     assert f"FLOPs a sample: {said}" in type(full(name)).__doc__

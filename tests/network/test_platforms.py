@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from jaxdist.core.errors import BadInput
-from jaxdist.network.platforms.read import find
-from jaxdist.network.schedules_by_name import step_list
-from jaxdist.network.simulate import NetworkModel, simulate
-from jaxdist.network.topologies.registry import topology
+from jaxdist.network.platforms.read import find_topology
+from jaxdist.network.schedules_by_name import schedule_by_name
+from jaxdist.network.simulate import NetworkModel, simulate_collective
+from jaxdist.network.topologies.registry import make_topology
 
 STAR = """
 devices: {name: "h{i}", for: {i: 8}}
@@ -38,7 +38,7 @@ def platform(tmp_path):
         tree = yaml.safe_load(text)
         tree.update(more)
         file.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
-        return find(str(file), ranks, {})
+        return find_topology(str(file), ranks, {})
 
     return read
 
@@ -49,12 +49,12 @@ def way(made, source, target):
 
 @pytest.mark.parametrize("sharing", ["maxmin", "rtt"])
 def test_a_star_by_cables_is_the_star_by_name(platform, sharing):
-    by_name = NetworkModel(topology=topology("star", 8, {}), sharing=sharing)
+    by_name = NetworkModel(topology=make_topology("star", 8, {}), sharing=sharing)
     by_file = NetworkModel(topology=platform(STAR), sharing=sharing)
     for name in ("ring", "halving_doubling", "parameter_server"):
-        steps = step_list(name, 8)
-        expected = simulate(steps, 2.0**20, by_name).seconds
-        found = simulate(steps, 2.0**20, by_file).seconds
+        steps = schedule_by_name(name, 8)
+        expected = simulate_collective(steps, 2.0**20, by_name).seconds
+        found = simulate_collective(steps, 2.0**20, by_file).seconds
         assert found == pytest.approx(expected, rel=1e-12)
 
 
@@ -133,12 +133,12 @@ def test_a_topology_by_name_takes_its_settings_from_a_file(platform):
 
 
 def test_named_platforms_are_wired_as_their_source_says():
-    made = find("tsubame3", 1, {})
+    made = find_topology("tsubame3", 1, {})
     assert (made.devices, made.switches, made.ports) == (256, 128 + 17, 16)
     # the last device of a node to the first of the next one: 0.452 us, over NVLink
     hop = way(made, 3, 4)
     assert made.latency[hop].sum() == pytest.approx(0.452e-6)
-    abci = find("abci", 1, {})
+    abci = find_topology("abci", 1, {})
     assert (abci.devices, abci.switches) == (272, 136 + 8 + 6 + 2)
     assert abci.latency[way(abci, 3, 4)].sum() == pytest.approx(15.464e-6)
 
@@ -201,14 +201,14 @@ def test_files_that_are_no_platform_are_refused(tmp_path, text, says):
     file = tmp_path / "p.yaml"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(BadInput, match=says):
-        find(str(file), 8, {})
+        find_topology(str(file), 8, {})
 
 
 def test_names_that_are_near_are_told(tmp_path):
     with pytest.raises(BadInput, match="did you mean tsubame3"):
-        find("tsubame", 8, {})
+        find_topology("tsubame", 8, {})
     (tmp_path / "mine.yaml").write_text(STAR, encoding="utf-8")
     with pytest.raises(BadInput, match=re.escape("did you mean")):
-        find(str(tmp_path / "mein.yaml"), 8, {})
+        find_topology(str(tmp_path / "mein.yaml"), 8, {})
     with pytest.raises(BadInput, match="has no settings"):
-        find(str(tmp_path / "mine.yaml"), 8, {"per_leaf": 3})
+        find_topology(str(tmp_path / "mine.yaml"), 8, {"per_leaf": 3})

@@ -3,21 +3,27 @@
 import numpy as np
 import pytest
 
-from jaxdist.collectives.algorithms.replay import contributions
-from jaxdist.network.concurrent import of_list, run_together
-from jaxdist.network.platforms.read import find
-from jaxdist.network.protocol_overheads import factors
-from jaxdist.network.published import FORMS_OF, PUBLISHED, SPARSE
-from jaxdist.network.simulate import NetworkModel, simulate
+from jaxdist.collectives.algorithms.replay import count_contributions
+from jaxdist.network.concurrent import schedule_messages, simulate_concurrent
+from jaxdist.network.platforms.read import find_topology
+from jaxdist.network.protocol_overheads import protocol_overheads
+from jaxdist.network.published import (
+    PUBLISHED_ENCODINGS,
+    PUBLISHED_SCHEDULES,
+    PUBLISHED_SPARSE_SCHEDULES,
+)
+from jaxdist.network.simulate import NetworkModel, simulate_collective
 from jaxdist.network.sparse import SparseEncoding
 from jaxdist.network.sparse_runs import simulate_sparse
 
 
 @pytest.fixture(scope="module")
 def network():
-    made = {name: find(name, 1, {}) for name in ("tsubame3", "abci")}
+    made = {name: find_topology(name, 1, {}) for name in ("tsubame3", "abci")}
     return {
-        name: NetworkModel(topology=each, factors=factors("smpi"), sharing="rtt")
+        name: NetworkModel(
+            topology=each, factors=protocol_overheads("smpi"), sharing="rtt"
+        )
         for name, each in made.items()
     }
 
@@ -46,30 +52,30 @@ SPARSE_ROWS = [
 
 @pytest.mark.parametrize(("platform", "name", "ranks", "size", "ms"), ROWS)
 def test_dense_rows_are_met_to_two_per_cent(network, platform, name, ranks, size, ms):
-    steps = PUBLISHED[name](ranks, 4)
-    found = simulate(steps, float(size), network[platform])
+    steps = PUBLISHED_SCHEDULES[name](ranks, 4)
+    found = simulate_collective(steps, float(size), network[platform])
     assert 1e3 * found.seconds == pytest.approx(ms, rel=0.02)
 
 
 @pytest.mark.parametrize(("name", "ranks", "density", "ms"), SPARSE_ROWS)
 def test_sparse_rows_are_met_to_three_per_cent(network, name, ranks, density, ms):
-    sums, copies = FORMS_OF[name]
+    sums, copies = PUBLISHED_ENCODINGS[name]
     entries = SparseEncoding(density=density, sums=sums, copies=copies)
-    steps = SPARSE[name](ranks, 4)
+    steps = PUBLISHED_SPARSE_SCHEDULES[name](ranks, 4)
     found = simulate_sparse(steps, 2.0**27, network["abci"], entries)
     assert 1e3 * found.seconds == pytest.approx(ms, rel=0.03)
 
 
 def test_ranks_at_their_own_pace_meet_a_ring_over_leaves(network):
     """Step by step the hops over the root would hold up all others."""
-    steps = PUBLISHED["lr"](64, 4)
-    own = of_list(steps, 2.0**25, np.arange(64))
-    found = run_together([own], network["tsubame3"], "ranks")
+    steps = PUBLISHED_SCHEDULES["lr"](64, 4)
+    own = schedule_messages(steps, 2.0**25, np.arange(64))
+    found = simulate_concurrent([own], network["tsubame3"], "ranks")
     assert 1e3 * found.seconds == pytest.approx(12.1047, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", [*PUBLISHED, *SPARSE])
+@pytest.mark.parametrize("name", [*PUBLISHED_SCHEDULES, *PUBLISHED_SPARSE_SCHEDULES])
 @pytest.mark.parametrize("ranks", [4, 8, 16])
 def test_published_lists_are_sums(name, ranks):
-    steps = {**PUBLISHED, **SPARSE}[name](ranks, 4)
-    assert (contributions(steps) == 1).all()
+    steps = {**PUBLISHED_SCHEDULES, **PUBLISHED_SPARSE_SCHEDULES}[name](ranks, 4)
+    assert (count_contributions(steps) == 1).all()

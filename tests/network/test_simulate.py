@@ -3,20 +3,22 @@
 import numpy as np
 import pytest
 
-from jaxdist.collectives.algorithms.registry import ALGORITHMS
+from jaxdist.collectives.algorithms.registry import SCHEDULES
 from jaxdist.core.errors import BadInput
-from jaxdist.network.contention import graph
-from jaxdist.network.protocol_overheads import factors
-from jaxdist.network.schedules_by_name import step_list
-from jaxdist.network.simulate import NetworkModel, simulate
-from jaxdist.network.topologies.registry import topology
+from jaxdist.network.contention import contention_graph
+from jaxdist.network.protocol_overheads import protocol_overheads
+from jaxdist.network.schedules_by_name import schedule_by_name
+from jaxdist.network.simulate import NetworkModel, simulate_collective
+from jaxdist.network.topologies.registry import make_topology
 
 MIB64, RATE, LATE = 2.0**26, 12.5e9, 5e-7
 
 
 def on(name, ranks, algorithm, sharing="maxmin", place=None, size=MIB64, **settings):
-    network = NetworkModel(topology=topology(name, ranks, settings), sharing=sharing)
-    return simulate(step_list(algorithm, ranks), size, network, place)
+    network = NetworkModel(
+        topology=make_topology(name, ranks, settings), sharing=sharing
+    )
+    return simulate_collective(schedule_by_name(algorithm, ranks), size, network, place)
 
 
 def halving(ranks, hops):
@@ -100,9 +102,9 @@ def test_the_most_messages_on_a_link_are_counted():
 
 
 def test_the_largest_clique_of_a_link_is_phi():
-    made, ranks = topology("torus", 16, {"dims": "16"}), np.arange(16)
+    made, ranks = make_topology("torus", 16, {"dims": "16"}), np.arange(16)
     routes = made.routes(ranks, ranks ^ 4)
-    edges = graph(routes, made.capacity.size)
+    edges = contention_graph(routes, made.capacity.size)
     on_one = routes.flow[routes.link == np.bincount(routes.link).argmax()]
     assert len(on_one) == 4
     assert all((a, b) in edges for a in on_one for b in on_one if a < b)
@@ -126,33 +128,42 @@ def test_a_placement_is_one_to_one(place):
 
 
 def test_ranks_that_do_not_fit_are_refused():
-    network = NetworkModel(topology=topology("star", 8, {}))
+    network = NetworkModel(topology=make_topology("star", 8, {}))
     with pytest.raises(BadInput, match="at most 8 ranks"):
-        simulate(step_list("ring", 9), 1.0, network)
+        simulate_collective(schedule_by_name("ring", 9), 1.0, network)
 
 
 def test_a_list_of_ones_own_is_replayed_like_one_of_the_registry():
     """Tuples of transfers and columns are the same messages."""
-    network = NetworkModel(topology=topology("torus", 16, {}), sharing="rtt")
-    for name in ALGORITHMS:
-        steps = step_list(name, 16)
+    network = NetworkModel(topology=make_topology("torus", 16, {}), sharing="rtt")
+    for name in SCHEDULES:
+        steps = schedule_by_name(name, 16)
         plain = [type(s)(tuple(s.transfers)) for s in steps.steps]
         copy = type(steps)(
             name="own", ranks=16, chunks=steps.chunks, steps=tuple(plain)
         )
-        ours, theirs = simulate(steps, MIB64, network), simulate(copy, MIB64, network)
+        ours, theirs = (
+            simulate_collective(steps, MIB64, network),
+            simulate_collective(copy, MIB64, network),
+        )
         assert ours.seconds == pytest.approx(theirs.seconds, rel=1e-12)
 
 
 def test_smpi_gives_two_opposite_flows_of_a_shared_cable_its_share():
-    star = topology("star", 2, {"duplex": "shared", "latency": 0})
-    network = NetworkModel(topology=star, factors=factors("smpi"), sharing="rtt")
-    found = simulate(step_list("recursive_doubling", 2), 2.0**26, network)
+    star = make_topology("star", 2, {"duplex": "shared", "latency": 0})
+    network = NetworkModel(
+        topology=star, factors=protocol_overheads("smpi"), sharing="rtt"
+    )
+    found = simulate_collective(
+        schedule_by_name("recursive_doubling", 2), 2.0**26, network
+    )
     rate = 12.5e9 * 0.97 / 2.1
     assert 2.0**26 / found.seconds == pytest.approx(rate, rel=1e-9)
 
 
 def test_rtt_needs_a_latency():
-    network = NetworkModel(topology=topology("star", 4, {"latency": 0}), sharing="rtt")
+    network = NetworkModel(
+        topology=make_topology("star", 4, {"latency": 0}), sharing="rtt"
+    )
     with pytest.raises(BadInput, match="--sharing maxmin"):
-        simulate(step_list("ring", 4), 1.0, network)
+        simulate_collective(schedule_by_name("ring", 4), 1.0, network)

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from jaxdist.collectives.algorithms.registry import ALGORITHMS
-from jaxdist.collectives.algorithms.replay import contributions
+from jaxdist.collectives.algorithms.registry import SCHEDULES
+from jaxdist.collectives.algorithms.replay import count_contributions
 from jaxdist.collectives.algorithms.schedule import (
     CollectiveSchedule,
     ScheduleStep,
     Transfer,
 )
 from jaxdist.core.errors import BadInput
-from jaxdist.network.schedules_by_name import step_list
-from jaxdist.network.simulate import NetworkModel, simulate
-from jaxdist.network.sparse import SparseEncoding, messages
+from jaxdist.network.schedules_by_name import schedule_by_name
+from jaxdist.network.simulate import NetworkModel, simulate_collective
+from jaxdist.network.sparse import SparseEncoding, sparse_step_messages
 from jaxdist.network.sparse_runs import simulate_sparse
-from jaxdist.network.topologies.registry import topology
+from jaxdist.network.topologies.registry import make_topology
 
 
 def supports(algorithm, numbers, density, seed):
@@ -39,22 +39,22 @@ def supports(algorithm, numbers, density, seed):
     "name", ["ring", "halving_doubling", "two_level_ring", "swing"]
 )
 def test_entries_are_those_of_random_supports(name):
-    steps, numbers, density = step_list(name, 8), 100_000, 0.03
+    steps, numbers, density = schedule_by_name(name, 8), 100_000, 0.03
     size = 4.0 * numbers * steps.chunks
     entries = SparseEncoding(density=density, sums="entries", copies="entries")
-    expected = messages(steps, size, entries)
+    expected = sparse_step_messages(steps, size, entries)
     for found, counted in zip(
         expected, supports(steps, numbers, density, 0), strict=True
     ):
         np.testing.assert_allclose((found.size - 4) / 8, counted, rtol=0.08)
 
 
-@pytest.mark.parametrize("name", [n for n in ALGORITHMS if n != "parameter_server"])
+@pytest.mark.parametrize("name", [n for n in SCHEDULES if n != "parameter_server"])
 def test_whole_arrays_are_sent_as_they_are(name):
     """At density 1 no message is shorter as entries, so time is that of the dense list."""
-    steps = step_list(name, 16)
-    network = NetworkModel(topology=topology("torus", 16, {}))
-    dense = simulate(steps, 2.0**20, network).seconds
+    steps = schedule_by_name(name, 16)
+    network = NetworkModel(topology=make_topology("torus", 16, {}))
+    dense = simulate_collective(steps, 2.0**20, network).seconds
     sparse = simulate_sparse(
         steps, 2.0**20, network, SparseEncoding(density=1.0)
     ).seconds
@@ -69,7 +69,7 @@ def test_a_message_is_written_in_the_shorter_way():
         steps=(ScheduleStep((Transfer(0, 1, 0, 1, True),)),),
     )
     for density, size in ((0.25, 4 + 8 * 25), (0.49, 4 + 8 * 49), (0.51, 400)):
-        (message,) = messages(steps, 400.0, SparseEncoding(density=density))
+        (message,) = sparse_step_messages(steps, 400.0, SparseEncoding(density=density))
         assert message.size[0] == pytest.approx(size)
 
 
@@ -77,23 +77,29 @@ def test_what_is_merged_one_after_another_grows():
     """Three arrays at rank 0: results of 2 and of 3 ranks."""
     step = ScheduleStep((Transfer(1, 0, 0, 1, True), Transfer(2, 0, 0, 1, True)))
     steps = CollectiveSchedule(name="both", ranks=3, chunks=1, steps=(step,))
-    (message,) = messages(steps, 4000.0, SparseEncoding(density=0.1))
+    (message,) = sparse_step_messages(steps, 4000.0, SparseEncoding(density=0.1))
     expected = [1000 * (1 - 0.9**2), 1000 * (1 - 0.9**3)]
     np.testing.assert_allclose(message.entries, expected)
 
 
 def test_the_counts_of_ranks_are_those_of_the_replay():
-    steps = step_list("two_level_halving", 16)
-    last = list(messages(steps, 4.0 * 16 * 1000, SparseEncoding(density=1e-9)))[-1]
-    assert (contributions(steps) == 1).all()
+    steps = schedule_by_name("two_level_halving", 16)
+    last = list(
+        sparse_step_messages(steps, 4.0 * 16 * 1000, SparseEncoding(density=1e-9))
+    )[-1]
+    assert (count_contributions(steps) == 1).all()
     np.testing.assert_allclose((last.size - 4) / 8, 16 * 1e-9 * 1000 * 4, rtol=1e-5)
 
 
 def test_draws_are_about_the_mean():
-    steps = step_list("ring", 8)
-    mean = list(messages(steps, 2.0**25, SparseEncoding(density=0.01)))
-    drawn = list(messages(steps, 2.0**25, SparseEncoding(density=0.01, seed=3)))
-    same = list(messages(steps, 2.0**25, SparseEncoding(density=0.01, seed=3)))
+    steps = schedule_by_name("ring", 8)
+    mean = list(sparse_step_messages(steps, 2.0**25, SparseEncoding(density=0.01)))
+    drawn = list(
+        sparse_step_messages(steps, 2.0**25, SparseEncoding(density=0.01, seed=3))
+    )
+    same = list(
+        sparse_step_messages(steps, 2.0**25, SparseEncoding(density=0.01, seed=3))
+    )
     for one, other, again in zip(mean, drawn, same):
         assert (one.size != other.size).any()
         assert (other.size == again.size).all()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.network.topologies.registry import topology
+from jaxdist.network.topologies.registry import make_topology
 
 
 def fat_tree(cable, hosts, per_leaf, spines):
@@ -66,7 +66,7 @@ CASES = [
 def test_every_way_leads_from_its_source_to_its_target(
     name, devices, settings, ends, most
 ):
-    made = topology(name, devices, settings)
+    made = make_topology(name, devices, settings)
     pairs = [(a, b) for a in range(devices) for b in range(devices) if a != b]
     sources, targets = np.array(pairs).T
     routes = made.routes(sources, targets)
@@ -93,13 +93,13 @@ def test_ways_on_a_dln_of_a_power_of_two_are_shortest(switches):
                 away[other] = away[at] + 1
                 queue.append(other)
     targets = np.arange(1, switches)
-    routes = topology("dln", switches, {}).routes(np.zeros_like(targets), targets)
+    routes = make_topology("dln", switches, {}).routes(np.zeros_like(targets), targets)
     hops = np.bincount(routes.flow) - 2
     assert hops.tolist() == [away[target] for target in targets.tolist()]
 
 
 def test_partners_of_halving_doubling_are_one_cable_apart_on_a_dln():
-    made, ranks = topology("dln", 64, {}), np.arange(64)
+    made, ranks = make_topology("dln", 64, {}), np.arange(64)
     for bit in range(6):
         routes = made.routes(ranks, ranks ^ (1 << bit))
         assert (np.bincount(routes.flow) == 3).all()
@@ -107,17 +107,17 @@ def test_partners_of_halving_doubling_are_one_cable_apart_on_a_dln():
 
 
 def test_ports_are_counted():
-    assert topology("dln", 1024, {}).ports == 1 + 2 * 10 - 1
-    assert topology("fat_tree", 1024, {"oversubscription": 2}).ports == 32 + 16
-    assert topology("torus", 64, {"dims": "4x4x4"}).ports == 6
-    assert topology("dragonfly", 72, {"per_router": 2}).ports == 2 + 3 + 2
+    assert make_topology("dln", 1024, {}).ports == 1 + 2 * 10 - 1
+    assert make_topology("fat_tree", 1024, {"oversubscription": 2}).ports == 32 + 16
+    assert make_topology("torus", 64, {"dims": "4x4x4"}).ports == 6
+    assert make_topology("dragonfly", 72, {"per_router": 2}).ports == 2 + 3 + 2
 
 
 @pytest.mark.parametrize("inside", ["nvlink", "pcie"])
 def test_devices_of_a_host_do_not_load_the_network(inside):
     settings = {"per_host": 4, "nics": 2, "inside": inside}
-    made = topology("fat_tree", 64, settings)
-    network = topology("fat_tree", 32, {}).capacity.size
+    made = make_topology("fat_tree", 64, settings)
+    network = make_topology("fat_tree", 32, {}).capacity.size
     near = made.routes(np.array([0, 5]), np.array([3, 6]))
     assert (near.link >= network).all()
     assert np.bincount(near.flow).tolist() == [1 if inside == "nvlink" else 2] * 2
@@ -130,8 +130,8 @@ def test_devices_of_a_host_do_not_load_the_network(inside):
 
 def test_both_directions_share_a_cable_where_they_are_told_to():
     both = np.array([[0, 1], [1, 0]])
-    apart = topology("star", 2, {}).routes(*both)
-    shared = topology("star", 2, {"duplex": "shared"}).routes(*both)
+    apart = make_topology("star", 2, {}).routes(*both)
+    shared = make_topology("star", 2, {"duplex": "shared"}).routes(*both)
     assert np.bincount(apart.link).max() == 1
     assert np.bincount(shared.link).max() == 2
 
@@ -158,4 +158,4 @@ def test_both_directions_share_a_cable_where_they_are_told_to():
 )
 def test_what_makes_no_network_is_refused(name, devices, settings, says):
     with pytest.raises(BadInput, match=says):
-        topology(name, devices, settings)
+        make_topology(name, devices, settings)

@@ -6,22 +6,22 @@ import pytest
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.pipeline import PipelineConfig
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
-from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.compute_times import ComputeCostModel, worked_in
-from jaxdist.oracle.memory import kept
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.oracle.compute_times import ComputeCostModel, compute_layers
+from jaxdist.oracle.memory import device_memory
 
 
 @pytest.fixture(scope="module")
 def subject():
     words = ("model.depth=2", "model.vocabulary=256", "plan.mesh.data=1")
-    return StepDescriber(resolve("characters", words).config)
+    return StepDescriber(resolve_config("characters", words).config)
 
 
 def memory(subject, micro=4, **axes):
     plan = Plan(mesh=MeshShape(**axes), microbatches=micro)
-    return kept(subject.case(plan), find("testbed").device)
+    return device_memory(subject.case(plan), load_cluster("testbed").device)
 
 
 def test_stages_keep_the_parameters_that_fsdp_shares_out_whole(subject):
@@ -45,7 +45,7 @@ def test_microbatches_add_whole_gradients_up(subject):
 
 def test_a_kernel_reads_its_own_part_of_the_weights(subject):
     layer = next(x for x in subject.profile.layers if x.name == "block0.mlp.up")
-    device = find("testbed").device
+    device = load_cluster("testbed").device
 
     def passed(tensor):
         case = subject.case(Plan(mesh=MeshShape(tensor=tensor)))
@@ -63,12 +63,14 @@ def test_a_kernel_reads_its_own_part_of_the_weights(subject):
 def test_an_input_in_flight_is_of_one_of_a_devices_stages(remat):
     """With two stages a device twice as many are in flight, each half as large."""
     words = ("model.depth=8", "model.vocabulary=256", "plan.mesh.data=1")
-    deep = StepDescriber(resolve("characters", words).config)
+    deep = StepDescriber(resolve_config("characters", words).config)
 
     def activations(**pipe):
         one = Plan(mesh=MeshShape(pipe=2), microbatches=8, pipe=PipelineConfig(**pipe))
         plan = replace(one, remat=remat)
-        return kept(deep.case(plan), find("testbed").device)["activations"]
+        return device_memory(deep.case(plan), load_cluster("testbed").device)[
+            "activations"
+        ]
 
     whole, halves = activations(), activations(schedule="interleaved", chunks=2)
     assert halves == pytest.approx(whole, rel=0.2)
@@ -76,7 +78,7 @@ def test_an_input_in_flight_is_of_one_of_a_devices_stages(remat):
 
 def test_a_table_that_the_last_block_asks_is_work_of_the_last_stage(subject):
     case = subject.case(Plan(mesh=MeshShape(pipe=2, tensor=2), microbatches=2))
-    stages = [{layer.name for layer in worked_in(case, stage)} for stage in (0, 1)]
+    stages = [{layer.name for layer in compute_layers(case, stage)} for stage in (0, 1)]
     assert "embed.tokens" in stages[1] - stages[0]
     assert stages[0] | stages[1] == {layer.name for layer in case.profile.layers}
     # Its rows are split over the tensor axis, and so is that work.
@@ -89,7 +91,7 @@ def test_a_table_that_the_last_block_asks_is_work_of_the_last_stage(subject):
 @pytest.mark.parametrize(("then", "times"), [("repeat", 4), ("samples", 1)])
 def test_work_behind_the_split_of_images_is_repeated_or_dealt_out(digits, then, times):
     """That of norms and pools as well, of which the ledger has no FLOPs."""
-    device = find("testbed").device
+    device = load_cluster("testbed").device
     plan = Plan(mesh=MeshShape(spatial_h=4), microbatches=1)
     part = replace(plan, spatial_until="block2", spatial_then=then)
     found = []
@@ -104,5 +106,5 @@ def test_work_behind_the_split_of_images_is_repeated_or_dealt_out(digits, then, 
         # Rows are dealt out unevenly in deep blocks, so not to the last FLOP.
         want = (times if behind else 1) / 4
         assert found[1].share(layer) == pytest.approx(want, rel=0.1), layer.name
-    most = [kept(worker.case, device)["activations"] for worker in found]
+    most = [device_memory(worker.case, device)["activations"] for worker in found]
     assert most[1] > 1.5 * most[0] if times > 1 else most[1] <= 1.1 * most[0]

@@ -4,11 +4,11 @@ import pytest
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.profile import LayerProfile, Profile
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
-from jaxdist.meshes.clusters.load import find
+from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.compute_times import ComputeCostModel
-from jaxdist.oracle.memory import kept
+from jaxdist.oracle.memory import device_memory
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
 
@@ -16,7 +16,7 @@ from jaxdist.partition.ledger import Ledger
 @pytest.fixture(scope="module")
 def subject():
     words = ("model.depth=4", "model.vocabulary=256", "plan.mesh.data=1")
-    return StepDescriber(resolve("characters", words).config)
+    return StepDescriber(resolve_config("characters", words).config)
 
 
 def attention(subject):
@@ -28,7 +28,7 @@ def test_what_attention_does_is_dealt_out_with_its_heads(subject, tensor):
     case = subject.case(Plan(mesh=MeshShape(data=2, tensor=tensor)))
     worker = ComputeCostModel(
         case=case,
-        device=find("testbed").device,
+        device=load_cluster("testbed").device,
         ledger=case.ledgers[0],
         microbatches=1,
     )
@@ -44,7 +44,7 @@ def test_layers_that_compute_nothing_are_nobodys_measure():
     ledger = Ledger(plan=plan, rows=(), work={"block.a": 1, "block.b": 1})
     profile = Profile(model="m", inputs=(), batch=4, layers=layers)
     case = StepDescription(profile=profile, plan=plan, ledgers=(ledger,))
-    device = find("testbed").device
+    device = load_cluster("testbed").device
     worker = ComputeCostModel(case=case, device=device, ledger=ledger, microbatches=1)
     assert [worker.share(layer) for layer in layers] == [0.5] * 3
 
@@ -59,7 +59,9 @@ def test_with_remat_the_inside_of_one_block_is_there_once(subject):
         plan = Plan(
             mesh=MeshShape(pipe=schedule_depth), microbatches=micro, remat=remat
         )
-        return kept(subject.case(plan), find("testbed").device)["activations"]
+        return device_memory(subject.case(plan), load_cluster("testbed").device)[
+            "activations"
+        ]
 
     # Four microbatches in flight keep four inputs of blocks, and one block's inside.
     one, four = activations(4, 1, True), activations(4, 4, True)
@@ -70,6 +72,8 @@ def test_with_remat_the_inside_of_one_block_is_there_once(subject):
 def test_more_microbatches_need_no_larger_buffers(subject):
     def buffers(micro):
         plan = Plan(mesh=MeshShape(pipe=2, tensor=2), microbatches=micro)
-        return kept(subject.case(plan), find("testbed").device)["buffers"]
+        return device_memory(subject.case(plan), load_cluster("testbed").device)[
+            "buffers"
+        ]
 
     assert buffers(8) <= buffers(4) <= buffers(2)

@@ -5,14 +5,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxdist.core.cluster.block_timings import BlockTiming, BlockTimings, signature
+from jaxdist.core.cluster.block_timings import (
+    BlockTiming,
+    BlockTimings,
+    block_signature,
+)
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.compute_times import ADDED, layer_seconds, stage_seconds
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.oracle.compute_times import (
+    ACCUMULATION_PASSES,
+    stage_compute_times,
+    step_layer_times,
+)
 from jaxdist.oracle.predict import predict
 from jaxdist.planner.layouts.block_costs import BlockCosts
 
-TESTBED = find("testbed")
+TESTBED = load_cluster("testbed")
 FORWARD, BACKWARD, KEPT = 2e-3, 5e-3, 1e6
 """Of every block, on every number of samples that is asked for."""
 
@@ -21,7 +29,7 @@ def timed(profile, *names, samples=(4.0, 16.0, 64.0, 256.0)):
     """The testbed, on which these blocks take the same on all numbers of samples."""
     rows = tuple(
         BlockTiming(
-            key=signature(profile, name),
+            key=block_signature(profile, name),
             samples=some,
             forward_s=FORWARD,
             backward_s=BACKWARD,
@@ -41,14 +49,18 @@ def names_of(subject):
 
 def summing(case, device):
     """What adding up gradients takes, of all microbatches' weights."""
-    return ADDED * case.profile.parameter_bytes / device.memory_bandwidth.value
+    return (
+        ACCUMULATION_PASSES
+        * case.profile.parameter_bytes
+        / device.memory_bandwidth.value
+    )
 
 
 @pytest.mark.parametrize("sizes", [{}, {"data": 4}, {"data": 2, "fsdp": 2}])
 def test_a_network_in_one_piece_takes_what_its_blocks_took(digits, sizes):
     case = digits.case(Plan(mesh=MeshShape(**sizes), microbatches=1))
     device = timed(case.profile, *names_of(digits)).device
-    (spent,) = stage_seconds(case, device)
+    (spent,) = stage_compute_times(case, device)
     blocks = len(case.profile.blocks)
     # The ledger's work of a device is within a thousandth of its part of the FLOPs.
     assert spent.forward == pytest.approx(blocks * FORWARD, rel=1e-3)
@@ -61,7 +73,7 @@ def test_stages_copy_what_they_keep(digits):
     device = timed(case.profile, *names_of(digits), samples=(30.0,)).device
     copied = 2 * KEPT / device.memory_bandwidth.value
     part = case.profile.batch / 4 / 30
-    spent = stage_seconds(case, device)
+    spent = stage_compute_times(case, device)
     blocks = [len(names) for names in case.stages]
     forward = [n * part * (FORWARD + copied) for n in blocks]
     assert [one.forward for one in spent] == pytest.approx(forward, rel=1e-3)
@@ -72,8 +84,8 @@ def test_stages_copy_what_they_keep(digits):
 def test_layers_of_other_blocks_stay_as_they_are(digits):
     case = digits.case(Plan(mesh=MeshShape(data=4), microbatches=1))
     first, *others = names_of(digits)
-    plain = layer_seconds(case, TESTBED)
-    found = layer_seconds(case, timed(case.profile, first))
+    plain = step_layer_times(case, TESTBED)
+    found = step_layer_times(case, timed(case.profile, first))
     of_block = {layer.name: layer.block for layer in case.profile.layers}
     late = 1 + TESTBED.jitter.value
     total = sum(s.forward for name, s in found.items() if of_block[name] == first)
@@ -89,8 +101,8 @@ def test_layers_that_were_measured_themselves_stay_as_they_are(digits):
     own = {"seconds_forward": 1.0, "seconds_backward": 1.0}
     layers = tuple(replace(layer, **own) for layer in case.profile.layers)
     measured = replace(case, profile=replace(case.profile, layers=layers))
-    plain = stage_seconds(measured, TESTBED.device)
-    assert stage_seconds(measured, device) == plain
+    plain = stage_compute_times(measured, TESTBED.device)
+    assert stage_compute_times(measured, device) == plain
 
 
 def test_half_of_a_divided_layer_takes_as_much_longer(digits):
@@ -100,11 +112,11 @@ def test_half_of_a_divided_layer_takes_as_much_longer(digits):
     cluster = timed(whole.profile, *names_of(digits))
 
     def longer(case):
-        plain, found = layer_seconds(case, TESTBED), layer_seconds(case, cluster)
+        plain, found = step_layer_times(case, TESTBED), step_layer_times(case, cluster)
         some = [name for name, pair in plain.items() if pair.forward]
         return {name: found[name].forward / plain[name].forward for name in some}
 
-    assert layer_seconds(half, TESTBED) != layer_seconds(whole, TESTBED)
+    assert step_layer_times(half, TESTBED) != step_layer_times(whole, TESTBED)
     assert longer(half) == pytest.approx(longer(whole))
     assert len({round(ratio, 6) for ratio in longer(half).values()}) > 2
 

@@ -10,10 +10,10 @@ from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.core.run_record import Run
 from jaxdist.core.step_breakdown import DeviceBreakdown, StepBreakdown
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
-from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.compare import compare, recalibrated
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.oracle.compare import compare_prediction, recalibrate_cluster
 from jaxdist.oracle.predict import predict
 
 EACH = 1e-7
@@ -23,13 +23,13 @@ INT8 = Plan(mesh=MeshShape(data=4), reduce=ReductionConfig(via="int8"))
 @pytest.fixture(scope="module")
 def subject():
     words = ("plan.mesh.data=4", "plan.mesh.spatial_h=1")
-    return StepDescriber(resolve("digits", words).config)
+    return StepDescriber(resolve_config("digits", words).config)
 
 
 @pytest.fixture(scope="module")
 def cluster():
     """The testbed, where packing to int8 was timed."""
-    plain = find("testbed")
+    plain = load_cluster("testbed")
     packing = {"int8": SourcedNumber(EACH, "measured: a test")}
     return replace(plain, device=replace(plain.device, packing=packing))
 
@@ -49,7 +49,7 @@ def test_sums_that_pack_nothing_and_ways_that_were_not_timed_cost_none(
 ):
     exact = subject.case(Plan(mesh=MeshShape(data=4)))
     assert "packing" not in predict(exact, cluster).terms_s
-    assert "packing" not in predict(subject.case(INT8), find("testbed")).terms_s
+    assert "packing" not in predict(subject.case(INT8), load_cluster("testbed")).terms_s
 
 
 def test_packing_that_takes_longer_is_of_the_devices(subject, cluster):
@@ -61,8 +61,8 @@ def test_packing_that_takes_longer_is_of_the_devices(subject, cluster):
     watched = DeviceBreakdown(device=0, steps=3, terms_s=took)
     measured = StepBreakdown(cores=8, processes=1, devices=(watched,))
     run = Run(name="a", experiment="digits", step_s=sum(took.values()), steps=10)
-    found = compare(run, said, measured)
-    better = recalibrated(cluster, [found])
+    found = compare_prediction(run, said, measured)
+    better = recalibrate_cluster(cluster, [found])
     assert better.device.packing["int8"].value == pytest.approx(3 * EACH)
     assert better.device.packing["int8"].origin.startswith("fitted")
     before, after = cluster.levels[0].bandwidth, better.levels[0].bandwidth
@@ -72,7 +72,7 @@ def test_packing_that_takes_longer_is_of_the_devices(subject, cluster):
 
 def test_a_miss_of_packing_names_its_numbers(subject):
     guessed = {"int8": SourcedNumber(EACH, "assumed: nobody timed it")}
-    plain = find("testbed")
+    plain = load_cluster("testbed")
     cluster = replace(plain, device=replace(plain.device, packing=guessed))
     said = predict(subject.case(INT8), cluster)
     watched = DeviceBreakdown(
@@ -81,6 +81,6 @@ def test_a_miss_of_packing_names_its_numbers(subject):
     measured = StepBreakdown(cores=8, processes=1, devices=(watched,))
     step_s = sum(watched.terms_s.values())
     run = Run(name="a", experiment="digits", step_s=step_s, steps=10)
-    first = compare(run, said, measured).misses[0]
+    first = compare_prediction(run, said, measured).misses[0]
     assert first.term.name == "packing"
     assert "device.packing: nobody measured" in first.cause

@@ -5,9 +5,9 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.placement import MeshPlacement
-from jaxdist.meshes.clusters.load import of_tree
-from jaxdist.oracle.collective_times import seconds
-from jaxdist.oracle.link_groups import group_of
+from jaxdist.meshes.clusters.load import cluster_from_tree
+from jaxdist.oracle.collective_times import collective_seconds
+from jaxdist.oracle.link_groups import link_group
 
 DEVICE = {
     "name": "one",
@@ -24,7 +24,7 @@ LEVELS = [
         "oversubscription": 2,
     },
 ]
-CLUSTER = of_tree({"device": DEVICE, "levels": LEVELS}, "mine")
+CLUSTER = cluster_from_tree({"device": DEVICE, "levels": LEVELS}, "mine")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ CLUSTER = of_tree({"device": DEVICE, "levels": LEVELS}, "mine")
 def test_a_group_has_its_part_of_the_slowest_links_it_crosses(
     mesh, axes, size, level, gigabytes
 ):
-    group = group_of(CLUSTER, MeshPlacement(mesh=mesh), axes)
+    group = link_group(CLUSTER, MeshPlacement(mesh=mesh), axes)
     assert (group.size, group.level) == (size, level)
     assert group.rate == pytest.approx(1e9 * gigabytes)
     alphas = {"host": 1e-6, "rack": 1e-5, "room": 2e-5}
@@ -72,7 +72,7 @@ def test_a_group_has_its_part_of_the_slowest_links_it_crosses(
 )
 def test_a_group_lies_where_its_axes_are_placed(placement, axis, level, gigabytes):
     plan = Plan(mesh=MeshShape(data=2, tensor=4), placement=placement)
-    group = group_of(CLUSTER, plan.placed, [axis])
+    group = link_group(CLUSTER, plan.placed, [axis])
     assert group.level == level
     assert group.rate == pytest.approx(1e9 * gigabytes)
 
@@ -82,19 +82,19 @@ LINE = {"kind": "all-gather", "devices": 8, "messages": 6, "share": 1.2}
 
 def test_what_was_measured_goes_with_its_kind_its_group_and_its_level():
     rack = {**LEVELS[1], "lines": [LINE]}
-    cluster = of_tree({"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine")
-    over_racks = group_of(
+    cluster = cluster_from_tree({"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine")
+    over_racks = link_group(
         cluster, MeshPlacement(mesh=MeshShape(data=8, tensor=4)), ["data"]
     )
     assert over_racks.line("all-gather").devices == 8
     assert over_racks.line("all-reduce") is None
-    inside = group_of(cluster, MeshPlacement(mesh=MeshShape(data=4)), ["data"])
+    inside = link_group(cluster, MeshPlacement(mesh=MeshShape(data=4)), ["data"])
     assert inside.line("all-gather") is None
-    of_four = group_of(
+    of_four = link_group(
         cluster, MeshPlacement(mesh=MeshShape(data=4, tensor=8)), ["data"]
     )
     assert (of_four.level, of_four.line("all-gather")) == ("rack", None)
-    moved = seconds("all-gather", 8000, 3, over_racks)
+    moved = collective_seconds("all-gather", 8000, 3, over_racks)
     assert moved == pytest.approx(3 * 6 * 1e-5 + 1.2 * 7000 / over_racks.rate)
 
 
@@ -102,20 +102,20 @@ def test_of_lines_of_one_size_that_one_is_taken_which_lies_most_alike():
     """Eight devices: two of each of four hosts, or four of each of two."""
     lines = [{**LINE, "messages": n, "inside": n} for n in (4, 1)]
     rack = {**LEVELS[1], "lines": lines}
-    cluster = of_tree({"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine")
+    cluster = cluster_from_tree({"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine")
     for mesh, axes, inside in (
         (MeshShape(data=4, spatial_h=2, tensor=4), ["data[2]", "tensor"], 4),
         (MeshShape(data=8, tensor=4), ["data"], 1),
         # Two in a host lie as near to four as to one: the first of the file.
         (MeshShape(data=8, spatial_h=2, tensor=2), ["data[4]", "tensor"], 4),
     ):
-        group = group_of(cluster, MeshPlacement(mesh=mesh), axes)
+        group = link_group(cluster, MeshPlacement(mesh=mesh), axes)
         assert group.size == 8
         assert group.line("all-gather").inside == inside
-    every = of_tree(
+    every = cluster_from_tree(
         {"device": DEVICE, "levels": [LEVELS[0], {**rack, "lines": [LINE]}]}, "mine"
     )
-    found = group_of(every, MeshPlacement(mesh=MeshShape(data=8, tensor=4)), ["data"])
+    found = link_group(every, MeshPlacement(mesh=MeshShape(data=8, tensor=4)), ["data"])
     assert found.line("all-gather").inside is None
 
 
@@ -123,7 +123,7 @@ def test_of_lines_of_one_size_that_one_is_taken_which_lies_most_alike():
 def test_a_line_that_crosses_nothing_is_refused(inside):
     rack = {**LEVELS[1], "lines": [{**LINE, "inside": inside}]}
     with pytest.raises(BadInput, match="crosses no links"):
-        of_tree({"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine")
+        cluster_from_tree({"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine")
 
 
 def test_arrays_of_a_size_take_what_that_size_was_measured_to_take():
@@ -132,11 +132,13 @@ def test_arrays_of_a_size_take_what_that_size_was_measured_to_take():
     found = []
     for one in (LINE, bent):
         rack = {**LEVELS[1], "lines": [one]}
-        cluster = of_tree({"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine")
-        group = group_of(
+        cluster = cluster_from_tree(
+            {"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine"
+        )
+        group = link_group(
             cluster, MeshPlacement(mesh=MeshShape(data=8, tensor=4)), ["data"]
         )
-        found.append([seconds("all-gather", 8000, n, group) for n in (1, 8)])
+        found.append([collective_seconds("all-gather", 8000, n, group) for n in (1, 8)])
     (straight_one, straight_eight), (bent_one, bent_eight) = found
     assert bent_one == pytest.approx(2.0 * straight_one)
     assert bent_eight == pytest.approx(0.5 * straight_eight)
@@ -144,11 +146,15 @@ def test_arrays_of_a_size_take_what_that_size_was_measured_to_take():
 
 def test_bytes_that_begin_no_array_take_their_share_of_a_line():
     rack = {**LEVELS[1], "lines": [{**LINE, "share": 3.0}]}
-    cluster = of_tree({"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine")
-    group = group_of(cluster, MeshPlacement(mesh=MeshShape(data=8, tensor=4)), ["data"])
-    assert seconds("all-gather", 8000, 0, group) == pytest.approx(3 * 7000 / group.rate)
+    cluster = cluster_from_tree({"device": DEVICE, "levels": [LEVELS[0], rack]}, "mine")
+    group = link_group(
+        cluster, MeshPlacement(mesh=MeshShape(data=8, tensor=4)), ["data"]
+    )
+    assert collective_seconds("all-gather", 8000, 0, group) == pytest.approx(
+        3 * 7000 / group.rate
+    )
 
 
 def test_more_devices_than_there_are_is_refused():
     with pytest.raises(BadInput, match="too few devices"):
-        group_of(CLUSTER, MeshPlacement(mesh=MeshShape(data=65)), ["data"])
+        link_group(CLUSTER, MeshPlacement(mesh=MeshShape(data=65)), ["data"])

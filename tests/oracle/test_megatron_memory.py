@@ -3,8 +3,8 @@
 import pytest
 
 from jaxdist.oracle.published.megatron.memory import (
-    in_flight,
-    layer_activations,
+    layer_activation_bytes,
+    layers_in_flight,
     memory_terms,
 )
 from jaxdist.oracle.published.megatron.model import MegatronLayout, MegatronModel
@@ -38,16 +38,18 @@ def layout(**changes):
 )
 def test_activations_of_a_layer(recompute, parallel, terms):
     how = layout(recompute=recompute, sequence_parallel=parallel)
-    assert layer_activations(MODEL, how) == pytest.approx(S * B * H * terms, rel=1e-12)
+    assert layer_activation_bytes(MODEL, how) == pytest.approx(
+        S * B * H * terms, rel=1e-12
+    )
 
 
 def test_the_first_stage_has_as_many_microbatches_as_stages_in_flight():
-    assert in_flight(MODEL, layout()) == 48
-    assert in_flight(MODEL, layout(pipe=8)) == 48
+    assert layers_in_flight(MODEL, layout()) == 48
+    assert layers_in_flight(MODEL, layout(pipe=8)) == 48
     dealt = layout(pipe=8, chunks=3, batch=64 * B)
-    assert in_flight(MODEL, dealt) == pytest.approx(48 * (1 + 7 / 24))
-    assert in_flight(MODEL, layout(pipe=8, chunks=3)) == 48  # all eight of them
-    assert in_flight(MODEL, layout(pipe=16)) == 8 * 3  # no more than there are
+    assert layers_in_flight(MODEL, dealt) == pytest.approx(48 * (1 + 7 / 24))
+    assert layers_in_flight(MODEL, layout(pipe=8, chunks=3)) == 48  # all eight of them
+    assert layers_in_flight(MODEL, layout(pipe=16)) == 8 * 3  # no more than there are
 
 
 def test_a_parameter_is_eighteen_bytes():

@@ -6,14 +6,19 @@ from dataclasses import replace
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.published.megatron.kernels import head, layer
-from jaxdist.oracle.published.megatron.links import RankGroup, all_reduce, group, send
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.oracle.published.megatron.kernels import head_operations, layer_operations
+from jaxdist.oracle.published.megatron.links import (
+    RankGroup,
+    all_reduce_seconds,
+    rank_group,
+    send_seconds,
+)
 from jaxdist.oracle.published.megatron.model import MegatronLayout, MegatronModel
 from jaxdist.oracle.published.megatron.speed import MegatronRates
-from jaxdist.oracle.published.megatron.step import step
+from jaxdist.oracle.published.megatron.step import megatron_step
 
-CLUSTER = find("dgx-a100")
+CLUSTER = load_cluster("dgx-a100")
 RATES = MegatronRates(
     matmul=0.8, memory=0.7, issue=0.0, network=0.8, inside=0.77, call=3e-5
 )
@@ -30,7 +35,7 @@ LAYOUT = MegatronLayout(tensor=8, data=1, pipe=8, batch=64, microbatch=1)
 
 
 def terms(layout=LAYOUT, model=GPT3, rates=RATES):
-    return step(model, layout, CLUSTER).terms(rates)
+    return megatron_step(model, layout, CLUSTER).terms(rates)
 
 
 def test_parameters_are_those_of_the_publication():
@@ -47,8 +52,8 @@ def test_flops_are_those_of_the_publication():
 
 @pytest.mark.parametrize("tensor", [1, 4, 8])
 def test_kernels_do_the_flops_of_the_model(tensor):
-    inner = layer(GPT3, 2, tensor, sequence_parallel=False)
-    outer = head(GPT3, 2, GPT3.vocabulary // tensor)
+    inner = layer_operations(GPT3, 2, tensor, sequence_parallel=False)
+    outer = head_operations(GPT3, 2, GPT3.vocabulary // tensor)
 
     def flops(operations):
         every = [k for one in operations for k in (one.forward, *one.backward)]
@@ -85,7 +90,7 @@ def test_recomputing_all_is_a_forward_pass_and_two_sums_more():
 
 def test_the_host_is_waited_for_where_kernels_are_short():
     slow = terms(rates=replace(RATES, issue=1.0))
-    ready = step(GPT3, LAYOUT, CLUSTER)
+    ready = megatron_step(GPT3, LAYOUT, CLUSTER)
     kernels = len(ready.forward.costs) + len(ready.backward.costs)
     assert terms()["wait for the host"] == 0
     waits = slow["forward"] + slow["backward"] + slow["wait for the host"]
@@ -111,15 +116,15 @@ def test_a_sum_is_of_the_closed_form_inside_and_between_hosts():
     host, pod = CLUSTER.levels[:2]
     size, inside = 2.0**28, host.bandwidth.value * RATES.inside
     between = pod.bandwidth.value * RATES.network
-    one = all_reduce(size, group(8, 1, 8), CLUSTER, RATES)
+    one = all_reduce_seconds(size, rank_group(8, 1, 8), CLUSTER, RATES)
     wanted = RATES.call + 14 / 8 * size / inside + 14 * host.alpha.value
     assert one == pytest.approx(wanted)
-    two = all_reduce(size, group(16, 1, 8), CLUSTER, RATES)
+    two = all_reduce_seconds(size, rank_group(16, 1, 8), CLUSTER, RATES)
     assert two == pytest.approx(wanted + size / between + 2 * pod.alpha.value)
-    spread = all_reduce(size, group(4, 8, 8), CLUSTER, RATES)
+    spread = all_reduce_seconds(size, rank_group(4, 8, 8), CLUSTER, RATES)
     ring = 6 / 4 * size * 8 / between + 6 * pod.alpha.value
     assert spread == pytest.approx(RATES.call + ring)
-    assert all_reduce(size, group(1, 8, 8), CLUSTER, RATES) == 0
+    assert all_reduce_seconds(size, rank_group(1, 8, 8), CLUSTER, RATES) == 0
 
 
 @pytest.mark.parametrize(
@@ -138,15 +143,17 @@ def test_a_sum_is_of_the_closed_form_inside_and_between_hosts():
     ],
 )
 def test_sums_take_what_nccl_was_measured_to_take(ranks, size, measured):
-    found = all_reduce(size, RankGroup(inside=ranks, hosts=1, beside=1), CLUSTER, RATES)
+    found = all_reduce_seconds(
+        size, RankGroup(inside=ranks, hosts=1, beside=1), CLUSTER, RATES
+    )
     assert found == pytest.approx(measured, rel=0.2)
 
 
 def test_devices_of_a_host_share_its_links_where_they_send_at_once():
-    alone, all_at_once = (send(2.0**24, n, CLUSTER, RATES) for n in (1, 8))
+    alone, all_at_once = (send_seconds(2.0**24, n, CLUSTER, RATES) for n in (1, 8))
     fixed = RATES.call + CLUSTER.levels[1].alpha.value
     assert (all_at_once - fixed) == pytest.approx(8 * (alone - fixed))
-    assert send(2.0**24, 0, CLUSTER, RATES) < alone
+    assert send_seconds(2.0**24, 0, CLUSTER, RATES) < alone
 
 
 @pytest.mark.parametrize(
@@ -159,7 +166,7 @@ def test_devices_of_a_host_share_its_links_where_they_send_at_once():
 )
 def test_a_split_that_leaves_a_rest_is_refused(layout, said):
     with pytest.raises(BadInput, match=said):
-        step(GPT3, layout, CLUSTER)
+        megatron_step(GPT3, layout, CLUSTER)
 
 
 def test_matmuls_of_odd_sides_are_slower():

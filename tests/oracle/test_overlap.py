@@ -12,10 +12,10 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.core.plan.reduction import ReductionConfig
-from jaxdist.meshes.clusters.load import find, names
-from jaxdist.oracle.collective_times import priced
-from jaxdist.oracle.overlap import at_once, hidings
-from jaxdist.oracle.predict import moving, predict
+from jaxdist.meshes.clusters.load import cluster_names, load_cluster
+from jaxdist.oracle.collective_times import traffic_seconds
+from jaxdist.oracle.overlap import collective_overlaps, concurrent_time
+from jaxdist.oracle.predict import predict, slowest_ledger
 
 PLANS = {
     "data": Plan(mesh=MeshShape(data=4), microbatches=1),
@@ -30,7 +30,7 @@ PLANS = {
 
 def with_overlap(share, cluster="testbed", **numbers):
     """A cluster with some of its numbers changed."""
-    machine = find(cluster)
+    machine = load_cluster(cluster)
     for path, value in {"overlap": share, **numbers}.items():
         machine = machine.with_number(path, SourcedNumber(value, "given: a test"))
     return machine
@@ -48,7 +48,7 @@ def in_turn(first, then):
 @given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9)), min_size=1, max_size=20))
 def test_two_workers_take_what_they_take_piece_by_piece(pieces):
     first, then = np.array(pieces).T
-    both = at_once(first, then)
+    both = concurrent_time(first, then)
     took = first.sum() + then.sum() - both
     assert took == pytest.approx(in_turn(first, then))
     assert -1e-9 <= both <= min(first.sum(), then.sum()) + 1e-9
@@ -56,9 +56,9 @@ def test_two_workers_take_what_they_take_piece_by_piece(pieces):
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_without_overlap_collectives_are_added(digits, plan):
-    case, cluster = digits.case(plan), find("testbed")
+    case, cluster = digits.case(plan), load_cluster("testbed")
     found = predict(case, cluster)
-    moved = priced(moving(case, cluster, 0), cluster, plan.placed)
+    moved = traffic_seconds(slowest_ledger(case, cluster, 0), cluster, plan.placed)
     assert found.hidden_s == {}
     assert {name: found.terms_s[name] for name in moved} == moved
     assert predict(
@@ -128,7 +128,7 @@ def test_a_bucket_that_holds_all_waits_for_the_whole_pass(digits):
 def test_a_pass_hides_gathers_and_sums_for_no_longer_than_it_takes(digits):
     case = digits.case(PLANS["both"])
     cluster = with_overlap(1.0, **{"levels.net.bandwidth": 1e7})
-    found = hidings(case, cluster, moving(case, cluster, 0))
+    found = collective_overlaps(case, cluster, slowest_ledger(case, cluster, 0))
     assert [one.behind for one in found] == ["forward", "backward", "backward"]
     _, gathers, sums = found
     assert sums.computed == pytest.approx(gathers.computed - gathers.seconds)
@@ -136,8 +136,8 @@ def test_a_pass_hides_gathers_and_sums_for_no_longer_than_it_takes(digits):
 
 
 def test_named_clusters_say_what_their_overlap_rests_on():
-    for name in names():
-        overlap = find(name).overlap
+    for name in cluster_names():
+        overlap = load_cluster(name).overlap
         assert 0 <= overlap.value < 1
         assert overlap.value == 0 or overlap.origin.startswith("assumed: half")
     with pytest.raises(BadInput, match="no more can be hidden") as caught:

@@ -7,23 +7,27 @@ import pytest
 
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
-from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.published.paradl.case import ParadlCase, split_of
-from jaxdist.oracle.published.paradl.memory import memory
-from jaxdist.oracle.published.paradl.networks import workload
-from jaxdist.oracle.published.paradl.slices import LayerSplit, compute
-from jaxdist.oracle.published.paradl.stages import cut
-from jaxdist.oracle.published.paradl.step import BandwidthShares, step, with_input
-from jaxdist.oracle.published.paradl.supply import InputDemand, stall
-from jaxdist.oracle.published.paradl.system import system_of
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.oracle.published.paradl.case import ParadlCase, parse_strategy
+from jaxdist.oracle.published.paradl.memory import memory_by_term
+from jaxdist.oracle.published.paradl.networks import find_workload
+from jaxdist.oracle.published.paradl.slices import LayerSplit, compute_by_kind
+from jaxdist.oracle.published.paradl.stages import balance_stages
+from jaxdist.oracle.published.paradl.step import (
+    BandwidthShares,
+    add_input_terms,
+    paradl_step_terms,
+)
+from jaxdist.oracle.published.paradl.supply import InputDemand, input_stall
+from jaxdist.oracle.published.paradl.system import paradl_system
 
-ABCI = system_of(find("abci"))
+ABCI = paradl_system(load_cluster("abci"))
 SHARES = BandwidthShares(reduce=0.5, staging=0.9)
 
 
 def case(model, split, devices, group, batch, **more):
     return ParadlCase(
-        workload=workload(model),
+        workload=find_workload(model),
         split=split,
         devices=devices,
         group=group,
@@ -47,7 +51,7 @@ def test_networks_have_the_weights_of_those_that_were_trained(model, weights):
 
 
 def test_flops_and_halos_of_a_network_are_those_of_its_shapes():
-    layers = workload("vgg16").layers()
+    layers = find_workload("vgg16").layers()
     assert sum(layer.flops for layer in layers) == pytest.approx(32.589e9, rel=1e-4)
     # A row of 226 x 3 in and one of 226 x 64 of slopes back; no halo where 2 x 2
     # windows do not overlap.
@@ -56,18 +60,18 @@ def test_flops_and_halos_of_a_network_are_those_of_its_shapes():
 
 
 def test_data_parallel_is_compute_and_a_ring():
-    found = step(case("vgg16", "", 64, 1, 32), ABCI, SHARES)
+    found = paradl_step_terms(case("vgg16", "", 64, 1, 32), ABCI, SHARES)
     ring = 2 * 63 * (40.31e-6 + 4 * 169_801_408 / 64 / (0.5 * 12.5e9))
     assert found["gradients"] == pytest.approx(ring)
     assert sum(found.values()) == pytest.approx(0.26209 + ring, rel=1e-4)
 
 
 def test_positions_share_out_the_time_and_features_do_not():
-    layers, serial = workload("resnet50").layers(), 2.9e-3
-    whole = compute(layers, serial, 64, LayerSplit(), ABCI)
-    spatial = compute(layers, serial, 64, LayerSplit(positions=4), ABCI)
-    features = compute(layers, serial, 64, LayerSplit(features=4), ABCI)
-    more = compute(layers, serial, 64, LayerSplit(features=32), ABCI)
+    layers, serial = find_workload("resnet50").layers(), 2.9e-3
+    whole = compute_by_kind(layers, serial, 64, LayerSplit(), ABCI)
+    spatial = compute_by_kind(layers, serial, 64, LayerSplit(positions=4), ABCI)
+    features = compute_by_kind(layers, serial, 64, LayerSplit(features=4), ABCI)
+    more = compute_by_kind(layers, serial, 64, LayerSplit(features=32), ABCI)
     assert sum(whole.values()) == pytest.approx(64 * serial)
     assert spatial["norm"] == pytest.approx(whole["norm"] / 4)
     assert spatial["conv"] == pytest.approx(whole["conv"] / 4, rel=0.1)
@@ -79,7 +83,9 @@ def test_positions_share_out_the_time_and_features_do_not():
 
 def test_channels_cost_more_passes_than_filters():
     told = {
-        split: step(case("vgg16", split, 32, 32, 32), ABCI, SHARES)["gathers"]
+        split: paradl_step_terms(case("vgg16", split, 32, 32, 32), ABCI, SHARES)[
+            "gathers"
+        ]
         for split in ("filter", "channel")
     }
     outputs = 4 * 32 * 13_939_200
@@ -89,8 +95,10 @@ def test_channels_cost_more_passes_than_filters():
 
 
 def test_activations_through_hosts_take_longer_than_between_devices():
-    direct = step(case("resnet50", "filter", 8, 4, 64), ABCI, SHARES)
-    staged = step(case("resnet50", "filter", 8, 4, 64, through="hosts"), ABCI, SHARES)
+    direct = paradl_step_terms(case("resnet50", "filter", 8, 4, 64), ABCI, SHARES)
+    staged = paradl_step_terms(
+        case("resnet50", "filter", 8, 4, 64, through="hosts"), ABCI, SHARES
+    )
     assert staged["gathers"] > 20 * direct["gathers"]
     assert {n: s for n, s in staged.items() if n != "gathers"} == {
         n: s for n, s in direct.items() if n != "gathers"
@@ -98,14 +106,14 @@ def test_activations_through_hosts_take_longer_than_between_devices():
 
 
 def test_what_is_gathered_is_copied_three_times_there_and_back():
-    told = step(case("vgg16", "filter", 8, 4, 32), ABCI, SHARES)
+    told = paradl_step_terms(case("vgg16", "filter", 8, 4, 32), ABCI, SHARES)
     outputs = 4 * 32 * 13_939_200
     assert told["copies"] == pytest.approx(12 * outputs / (0.88 * 900e9))
 
 
 def test_sums_between_groups_are_crowded_beyond_a_leaf_switch():
-    near = step(case("resnet50", "spatial", 68, 4, 64), ABCI, SHARES)
-    far = step(case("resnet50", "spatial", 72, 4, 64), ABCI, SHARES)
+    near = paradl_step_terms(case("resnet50", "spatial", 68, 4, 64), ABCI, SHARES)
+    far = paradl_step_terms(case("resnet50", "spatial", 72, 4, 64), ABCI, SHARES)
     ratio = far["gradients between groups"] / near["gradients between groups"]
     assert ratio == pytest.approx(2, rel=0.05)
     assert far["halos"] == near["halos"]
@@ -114,18 +122,21 @@ def test_sums_between_groups_are_crowded_beyond_a_leaf_switch():
 def test_overlap_hides_gradients_behind_the_backward_pass():
     hiding = replace(ABCI, overlap=SourcedNumber(1.0, "given: a test"))
     one = case("vgg16", "", 64, 1, 32)
-    plain, hidden = step(one, ABCI, SHARES), step(one, hiding, SHARES)
+    plain, hidden = (
+        paradl_step_terms(one, ABCI, SHARES),
+        paradl_step_terms(one, hiding, SHARES),
+    )
     work = sum(s for name, s in plain.items() if name.startswith("compute"))
     assert hidden["gradients"] == pytest.approx(plain["gradients"] - work * 2 / 3)
 
 
 def test_a_step_waits_for_samples_only_where_they_take_longer():
     few, many = (InputDemand(batch=64, total=64 * n) for n in (8, 512))
-    assert stall(few, 0.18, 0.2, ABCI) == 0
+    assert input_stall(few, 0.18, 0.2, ABCI) == 0
     late = 64 / 400 + 64 * 511 / 42e3
-    assert stall(many, 0.18, 0.2, ABCI) == pytest.approx(late - 0.2)
+    assert input_stall(many, 0.18, 0.2, ABCI) == pytest.approx(late - 0.2)
     one = case("resnet50", "", 512, 1, 64)
-    told = with_input(one, ABCI, SHARES, step(one, ABCI, SHARES))
+    told = add_input_terms(one, ABCI, SHARES, paradl_step_terms(one, ABCI, SHARES))
     assert sum(told.values()) == pytest.approx(late)
 
 
@@ -135,7 +146,7 @@ def test_images_are_handed_out_in_a_group_and_volumes_are_not():
         case("cosmoflow", "spatial", 4, 4, 1),
     )
     told = [
-        with_input(one, ABCI, SHARES, {"compute, conv": 1.0})
+        add_input_terms(one, ABCI, SHARES, {"compute, conv": 1.0})
         for one in (images, volume)
     ]
     size = 4 * 64 * 3 * 226 * 226
@@ -150,45 +161,49 @@ def test_stages_are_the_best_of_all_cuts():
         for inner in combinations(range(1, len(seconds)), stages - 1):
             ends = (0, *inner, len(seconds))
             ways.append(max(sum(seconds[a:b]) for a, b in pairwise(ends)))
-        found = cut(seconds, stages)
+        found = balance_stages(seconds, stages)
         assert [part.stop for part in found[:-1]] == [part.start for part in found[1:]]
         assert max(sum(seconds[p.start : p.stop]) for p in found) == min(ways)
 
 
 def test_segments_fill_a_pipeline():
     told = [
-        step(case("vgg16", "layer", 4, 4, 32, segments=n), ABCI, SHARES)
+        paradl_step_terms(case("vgg16", "layer", 4, 4, 32, segments=n), ABCI, SHARES)
         for n in (1, 16)
     ]
     assert told[0]["bubble"] == pytest.approx(3 * told[0]["compute, stages"])
     assert told[1]["bubble"] == pytest.approx(3 / 16 * told[1]["compute, stages"])
     # 2 (p + S - 2) messages of the widest cut, some 1 to 13 MB for 2 samples.
     hops = told[1]["messages"] / (2 * (4 + 16 - 2))
-    sizes = {4 * 2 * layer.outputs for layer in workload("vgg16").layers()}
+    sizes = {4 * 2 * layer.outputs for layer in find_workload("vgg16").layers()}
     assert any(hops == pytest.approx(9e-6 + size / 50e9) for size in sizes)
 
 
 def test_memory_counts_activations_once_and_the_optimizer():
-    told = memory(case("vgg16", "", 8, 1, 32), ABCI)
-    outputs = sum(layer.outputs for layer in workload("vgg16").layers())
+    told = memory_by_term(case("vgg16", "", 8, 1, 32), ABCI)
+    outputs = sum(layer.outputs for layer in find_workload("vgg16").layers())
     assert told["activations"] == 4 * 32 * outputs
     assert told["parameters"] == told["optimizer"] == 4 * 169_801_408
-    spatial = memory(case("vgg16", "spatial", 8, 4, 32), ABCI)
+    spatial = memory_by_term(case("vgg16", "spatial", 8, 4, 32), ABCI)
     assert spatial["activations"] == told["activations"] / 4
     convs = 14_710_464
-    features = memory(case("vgg16", "filter", 8, 4, 32), ABCI)
+    features = memory_by_term(case("vgg16", "filter", 8, 4, 32), ABCI)
     assert features["parameters"] == 4 * (169_801_408 - convs * 3 / 4)
-    assert memory(case("vgg16", "", 1, 1, 32), ABCI)["buffers"] == 0
+    assert memory_by_term(case("vgg16", "", 1, 1, 32), ABCI)["buffers"] == 0
 
 
 def test_strategies_are_read_in_any_order_and_unknown_ones_refused():
-    assert split_of("data") == (True, "")
-    assert split_of("filter+data") == split_of("data+filter") == (True, "filter")
-    assert split_of("pipeline") == (False, "layer")
+    assert parse_strategy("data") == (True, "")
+    assert (
+        parse_strategy("filter+data")
+        == parse_strategy("data+filter")
+        == (True, "filter")
+    )
+    assert parse_strategy("pipeline") == (False, "layer")
     with pytest.raises(BadInput, match="spatail") as refused:
-        split_of("spatail")
+        parse_strategy("spatail")
     assert "spatial" in str(refused.value.remedy)
     with pytest.raises(BadInput, match="groups of 4"):
         case("vgg16", "spatial", 6, 4, 32)
     with pytest.raises(BadInput, match="no layers of resnet51"):
-        workload("resnet51")
+        find_workload("resnet51")

@@ -6,13 +6,13 @@ from itertools import pairwise
 import pytest
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
-from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.compute_times import stage_seconds
-from jaxdist.oracle.memory import kept
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.oracle.compute_times import stage_compute_times
+from jaxdist.oracle.memory import device_memory
 
-DEVICE = find("testbed").device
+DEVICE = load_cluster("testbed").device
 BLOCKS = ("embed", "block0", "block1", "block2", "block3", "head")
 PLANS = (
     dict(remat=True),
@@ -25,7 +25,7 @@ PLANS = (
 @pytest.fixture(scope="module")
 def subject():
     words = ("model.depth=4", "model.vocabulary=256", "plan.mesh.data=1")
-    return StepDescriber(resolve("characters", words).config)
+    return StepDescriber(resolve_config("characters", words).config)
 
 
 def case(subject, how, **axes):
@@ -35,9 +35,9 @@ def case(subject, how, **axes):
 @pytest.mark.parametrize("axes", [{"data": 2}, {"tensor": 2}, {"pipe": 2}], ids=str)
 def test_a_block_more_that_is_kept_is_less_time_and_more_memory(subject, axes):
     cases = [case(subject, how, **axes) for how in PLANS]
-    back = [sum(x.backward for x in stage_seconds(one, DEVICE)) for one in cases]
+    back = [sum(x.backward for x in stage_compute_times(one, DEVICE)) for one in cases]
     assert all(more > less for more, less in pairwise(back))
-    held = [kept(one, DEVICE)["activations"] for one in cases]
+    held = [device_memory(one, DEVICE)["activations"] for one in cases]
     # Of the first block what it hands on is kept, and the inside is there once: as
     # much as what is kept without.
     assert held[:-2] == sorted(held[:-2])
@@ -47,16 +47,16 @@ def test_a_block_more_that_is_kept_is_less_time_and_more_memory(subject, axes):
 def test_a_forward_pass_is_added_of_each_block_that_is_computed_again(subject):
     every = {how.get("remat_until", ""): case(subject, how, data=2) for how in PLANS}
     assert {layer.block for layer in every[""].profile.layers} == set(BLOCKS)
-    (plain,) = stage_seconds(every[""], DEVICE)
-    (again,) = stage_seconds(case(subject, dict(remat=True), data=2), DEVICE)
+    (plain,) = stage_compute_times(every[""], DEVICE)
+    (again,) = stage_compute_times(case(subject, dict(remat=True), data=2), DEVICE)
     assert again.backward - plain.backward == pytest.approx(plain.forward)
     first, second = every["block1"], every["block2"]
     difference = (
-        stage_seconds(second, DEVICE)[0].backward
-        - stage_seconds(first, DEVICE)[0].backward
+        stage_compute_times(second, DEVICE)[0].backward
+        - stage_compute_times(first, DEVICE)[0].backward
     )
-    third = stage_seconds(every["block3"], DEVICE)[0].backward
-    assert third - stage_seconds(second, DEVICE)[0].backward == pytest.approx(
+    third = stage_compute_times(every["block3"], DEVICE)[0].backward
+    assert third - stage_compute_times(second, DEVICE)[0].backward == pytest.approx(
         difference
     )
 
@@ -67,7 +67,7 @@ def test_stages_have_room_for_what_the_largest_keeps(subject):
     again = replace(plan, remat=True)
     until = replace(again, remat_until="block2")
     found = {p: subject.traced(p).traced["temporaries"] for p in (plan, again, until)}
-    said = {p: kept(subject.case(p), DEVICE)["activations"] for p in found}
+    said = {p: device_memory(subject.case(p), DEVICE)["activations"] for p in found}
     for held in (found, said):
         assert held[again] < 0.6 * held[until]
         assert held[until] == pytest.approx(held[plan], rel=0.3)

@@ -9,14 +9,14 @@ from jaxdist.core.cluster.collective_cost import CollectiveCost
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.pipeline import PipelineConfig
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
-from jaxdist.meshes.clusters.load import find
+from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.compute_times import MicrobatchTime
-from jaxdist.oracle.pipeline_timeline import planned_lanes
+from jaxdist.oracle.pipeline_timeline import predict_timeline
 from jaxdist.oracle.predict import predict
-from jaxdist.oracle.schedule_times import replayed
-from jaxdist.oracle.stage_transfers import late_in, sending
+from jaxdist.oracle.schedule_times import schedule_time
+from jaxdist.oracle.stage_transfers import send_ledger, superstep_skew
 
 
 def with_skew(cluster, seconds):
@@ -38,7 +38,7 @@ def with_skew(cluster, seconds):
 def test_even_stages_take_the_closed_form(schedule, micro):
     """(m + P - 1) (f + b), of which m (f + b) is work."""
     plan = Plan(mesh=MeshShape(pipe=4), pipe=PipelineConfig(schedule=schedule))
-    step = replayed(plan, micro, [MicrobatchTime(forward=1.0, backward=1.0)] * 4)
+    step = schedule_time(plan, micro, [MicrobatchTime(forward=1.0, backward=1.0)] * 4)
     assert step.busy == 2 * micro
     assert step.seconds == 2 * (micro + 3)
 
@@ -50,7 +50,7 @@ def test_only_in_1f1b_do_forward_passes_wait_for_backward_passes(micro):
 
     def step(schedule):
         plan = Plan(mesh=MeshShape(pipe=4), pipe=PipelineConfig(schedule=schedule))
-        return replayed(plan, micro, stages).seconds
+        return schedule_time(plan, micro, stages).seconds
 
     assert step("eager-1f1b") == step("gpipe") == (micro + 3) * 4
     assert step("1f1b") == 4 + (2 * micro + 2) * 3
@@ -63,7 +63,7 @@ def test_a_beat_is_as_long_as_who_works_longest_in_both_of_its_ticks():
         MicrobatchTime(forward=1.0, backward=5.0),
         MicrobatchTime(forward=4.0, backward=2.0),
     ]
-    step = replayed(plan, 4, stages)
+    step = schedule_time(plan, 4, stages)
     assert step.busy == 4 * 6
     # A forward pass of stage 0 fills the pipe, a backward pass of it drains it.
     assert step.seconds == 1 + 4 * 6 + 5
@@ -74,11 +74,11 @@ def test_who_works_is_faster_while_others_rest(crowd, fills):
     """Of four devices one, two and three work while a pipeline fills, and drains."""
     plan = Plan(mesh=MeshShape(pipe=4), pipe=PipelineConfig(schedule="gpipe"))
     spent = MicrobatchTime(forward=1.0, backward=2.0)
-    step = replayed(plan, 8, [spent] * 4, crowd)
+    step = schedule_time(plan, 8, [spent] * 4, crowd)
     assert step.seconds == pytest.approx((5 + 2 * fills) * 3)
     # What layers say to each other takes as long as ever.
     said = replace(spent, said_forward=1.0, said_backward=2.0)
-    assert replayed(plan, 8, [said] * 4, crowd).seconds == (8 + 3) * 3
+    assert schedule_time(plan, 8, [said] * 4, crowd).seconds == (8 + 3) * 3
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "eager-1f1b"])
@@ -90,19 +90,19 @@ def test_who_ends_with_others_is_waited_for(schedule):
     plan = Plan(mesh=MeshShape(pipe=2), pipe=PipelineConfig(schedule=schedule))
     even = [MicrobatchTime(forward=1.0, backward=2.0)] * 2
     beats = {"gpipe": 2 * 7, "eager-1f1b": 6}[schedule]
-    late = replayed(plan, 8, even, skew=0.25)
-    assert late.seconds == replayed(plan, 8, even).seconds + beats * 0.25
+    late = schedule_time(plan, 8, even, skew=0.25)
+    assert late.seconds == schedule_time(plan, 8, even).seconds + beats * 0.25
     assert late.busy == 8 * 3
 
 
 def test_who_is_in_every_hop_waits_in_each_of_them():
-    late = with_skew(find("testbed"), 1e-3)
+    late = with_skew(load_cluster("testbed"), 1e-3)
     line = Plan(mesh=MeshShape(pipe=4))
-    assert late_in(line, late) == 1e-3
+    assert superstep_skew(line, late) == 1e-3
     pipe = PipelineConfig(schedule="pipedream", replicas=(3, 1))
-    assert late_in(replace(line, pipe=pipe), late) == pytest.approx(3e-3)
-    assert late_in(Plan(mesh=MeshShape(data=4)), late) == 0
-    assert late_in(line, find("testbed")) == 0
+    assert superstep_skew(replace(line, pipe=pipe), late) == pytest.approx(3e-3)
+    assert superstep_skew(Plan(mesh=MeshShape(data=4)), late) == 0
+    assert superstep_skew(line, load_cluster("testbed")) == 0
 
 
 def test_nobody_waits_for_the_last_where_one_works_for_longer_than_all_others():
@@ -112,10 +112,10 @@ def test_nobody_waits_for_the_last_where_one_works_for_longer_than_all_others():
         MicrobatchTime(forward=3.0, backward=3.0),
     )
     stages = [short, long, short, short]
-    alone = replayed(plan, 8, stages)
+    alone = schedule_time(plan, 8, stages)
     # Where the long one works nobody waits; where two or three short ones do while it
     # fills and drains, they are as late as ever.
-    late = replayed(plan, 8, stages, skew=0.5)
+    late = schedule_time(plan, 8, stages, skew=0.5)
     assert late.busy == alone.busy == 8 * 6
     assert late.seconds - alone.seconds == 2 * 0.5
 
@@ -125,10 +125,10 @@ def test_a_timeline_is_as_long_as_late_devices_make_it(schedule, digits):
     plan = Plan(
         mesh=MeshShape(pipe=4), microbatches=4, pipe=PipelineConfig(schedule=schedule)
     )
-    late = with_skew(find("testbed"), 1e-3)
+    late = with_skew(load_cluster("testbed"), 1e-3)
     case = digits.case(plan)
     terms = predict(case, late).terms_s
-    ends = max(lane[-1].end for lane in planned_lanes(case, late))
+    ends = max(lane[-1].end for lane in predict_timeline(case, late))
     assert ends == pytest.approx(terms["compute"] + terms["bubble"])
 
 
@@ -137,11 +137,11 @@ def test_a_timeline_shows_who_is_faster_while_others_rest(schedule, digits):
     plan = Plan(
         mesh=MeshShape(pipe=4), microbatches=4, pipe=PipelineConfig(schedule=schedule)
     )
-    case, alone = digits.case(plan), find("testbed")
+    case, alone = digits.case(plan), load_cluster("testbed")
     crowd = alone.with_number("device.crowd", SourcedNumber(2.0, "given: a test"))
     before, after = predict(case, alone).terms_s, predict(case, crowd).terms_s
     assert sum(after.values()) < sum(before.values())
-    ends = max(lane[-1].end for lane in planned_lanes(case, crowd))
+    ends = max(lane[-1].end for lane in predict_timeline(case, crowd))
     assert ends == pytest.approx(after["compute"] + after["bubble"])
 
 
@@ -150,8 +150,8 @@ def test_a_timeline_is_as_long_as_work_and_bubble_and_has_no_overlap(schedule, d
     plan = Plan(
         mesh=MeshShape(pipe=4), microbatches=4, pipe=PipelineConfig(schedule=schedule)
     )
-    case, cluster = digits.case(plan), find("testbed")
-    lanes = planned_lanes(case, cluster)
+    case, cluster = digits.case(plan), load_cluster("testbed")
+    lanes = predict_timeline(case, cluster)
     terms = predict(case, cluster).terms_s
     ends = max(lane[-1].end for lane in lanes)
     assert ends == pytest.approx(terms["compute"] + terms["bubble"])
@@ -166,7 +166,7 @@ def test_the_slowest_stage_is_the_one_that_is_busy():
         MicrobatchTime(forward=1.0, backward=2.0),
         MicrobatchTime(forward=3.0, backward=6.0),
     ]
-    step = replayed(plan, 4, stages)
+    step = schedule_time(plan, 4, stages)
     assert step.device == 1
     assert step.busy == 4 * 9
     assert step.waits > 0
@@ -188,11 +188,11 @@ def test_replicas_wait_for_their_own_hop_alone(replicas, share):
     sizes = ("data.batch=96", "plan.mesh.data=1", "plan.mesh.spatial_h=1")
     stages = ("plan.mesh.pipe=4", "plan.pipe.schedule=pipedream")
     more = (f"plan.pipe.replicas={replicas}", "optim.accumulate=12")
-    config = resolve("digits", (*sizes, *stages, *more)).config
-    case, cluster = StepDescriber(config).case(config.plan), find("testbed")
+    config = resolve_config("digits", (*sizes, *stages, *more)).config
+    case, cluster = StepDescriber(config).case(config.plan), load_cluster("testbed")
     handed = 0
     for device, ledger in enumerate(case.ledgers):
-        found = sending(ledger, config.plan, device, with_permutations(cluster))
+        found = send_ledger(ledger, config.plan, device, with_permutations(cluster))
         for before, after in zip(ledger.rows, found.rows, strict=True):
             is_handed = before.layer == "between_stages"
             part = share if is_handed else 1.0
@@ -207,19 +207,19 @@ def test_what_stages_hand_on_and_back_goes_over_a_link_at_once():
 
     Where permutations were measured, they go one after the other.
     """
-    cluster = find("testbed")
+    cluster = load_cluster("testbed")
     measured = with_permutations(cluster)
     words = ("plan.mesh.data=1", "plan.mesh.spatial_h=1", "optim.accumulate=4")
     for pipe, busiest in ((2, 1), (4, 2)):
         asked = (*words, f"plan.mesh.pipe={pipe}")
-        subject = StepDescriber(resolve("digits", asked).config)
+        subject = StepDescriber(resolve_config("digits", asked).config)
         case = subject.case(subject.config.plan)
 
         def handed(cluster, case=case):
             return [
                 sum(
                     row.payload > 0
-                    for row in sending(ledger, case.plan, device, cluster).rows
+                    for row in send_ledger(ledger, case.plan, device, cluster).rows
                     if row.layer == "between_stages"
                 )
                 for device, ledger in enumerate(case.ledgers)

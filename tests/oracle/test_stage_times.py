@@ -7,14 +7,14 @@ import pytest
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.outer import OuterConfig
 from jaxdist.core.plan.pipeline import PipelineConfig
-from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.collective_times import priced
-from jaxdist.oracle.compute_times import stage_seconds
-from jaxdist.oracle.pipeline_timeline import planned_lanes
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.oracle.collective_times import traffic_seconds
+from jaxdist.oracle.compute_times import stage_compute_times
+from jaxdist.oracle.pipeline_timeline import predict_timeline
 from jaxdist.oracle.predict import predict
-from jaxdist.oracle.schedule_times import replayed
-from jaxdist.oracle.stage_times import moved_around, passes, said_inside
-from jaxdist.pipeline.stage_placement import places_of
+from jaxdist.oracle.schedule_times import schedule_time
+from jaxdist.oracle.stage_times import other_traffic, stage_layer_traffic, stage_times
+from jaxdist.pipeline.stage_placement import stage_placement
 
 SCHEDULES = ("gpipe", "1f1b", "eager-1f1b")
 ONCE = ("reduce_gradients", "whole_lengths")
@@ -33,8 +33,8 @@ def test_all_that_layers_of_stages_say_is_part_of_a_pass(digits, axis):
     case = staged(digits, **{axis: 2})
     said = 0
     for device, ledger in enumerate(case.ledgers):
-        inside = said_inside(case, device).rows
-        around = moved_around(case, device).rows
+        inside = stage_layer_traffic(case, device).rows
+        around = other_traffic(case, device).rows
         assert sorted(map(str, ledger.rows)) == sorted(map(str, (*inside, *around)))
         assert all("pipe" not in row.axes for row in inside)
         for row in around:
@@ -45,20 +45,25 @@ def test_all_that_layers_of_stages_say_is_part_of_a_pass(digits, axis):
 
 def test_a_network_in_one_piece_has_no_passes_that_wait(digits):
     case = digits.case(Plan(mesh=MeshShape(data=2, tensor=2), microbatches=4))
-    cluster = find("testbed")
-    assert said_inside(case, 0).rows == ()
-    assert moved_around(case, 0).rows == case.ledgers[0].rows
-    assert passes(case, cluster) == stage_seconds(case, cluster.device)
+    cluster = load_cluster("testbed")
+    assert stage_layer_traffic(case, 0).rows == ()
+    assert other_traffic(case, 0).rows == case.ledgers[0].rows
+    assert stage_times(case, cluster) == stage_compute_times(case, cluster.device)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_pass_takes_what_its_layers_compute_and_say(digits, schedule):
     """The microbatches of a device say what its ledger says of them all."""
-    case, cluster = staged(digits, schedule, tensor=2), find("testbed")
-    found, computed = passes(case, cluster), stage_seconds(case, cluster.device)
+    case, cluster = staged(digits, schedule, tensor=2), load_cluster("testbed")
+    found, computed = (
+        stage_times(case, cluster),
+        stage_compute_times(case, cluster.device),
+    )
     for stage, (one, alone) in enumerate(zip(found, computed, strict=True)):
-        (device,) = places_of(case.plan).of_stages[stage]
-        said = priced(said_inside(case, device), cluster, case.plan.placed)
+        (device,) = stage_placement(case.plan).of_stages[stage]
+        said = traffic_seconds(
+            stage_layer_traffic(case, device), cluster, case.plan.placed
+        )
         more = [one.forward - alone.forward, one.backward - alone.backward]
         assert 4 * sum(more) == pytest.approx(sum(said.values()))
         assert more[0] == pytest.approx(more[1])
@@ -66,9 +71,9 @@ def test_a_pass_takes_what_its_layers_compute_and_say(digits, schedule):
 
 def test_activations_that_are_made_again_are_not_talked_about_again(digits):
     """What collectives brought is kept, so they are in the ledger as often."""
-    case, cluster = staged(digits, tensor=2), find("testbed")
+    case, cluster = staged(digits, tensor=2), load_cluster("testbed")
     again = replace(case, plan=replace(case.plan, remat=True))
-    pairs = zip(passes(again, cluster), passes(case, cluster), strict=True)
+    pairs = zip(stage_times(again, cluster), stage_times(case, cluster), strict=True)
     for made, kept in pairs:
         assert made.said_backward == kept.said_backward == made.said_forward
         assert made.backward - kept.backward == pytest.approx(
@@ -80,23 +85,25 @@ def test_what_replicas_move_between_steps_is_no_part_of_a_pass(digits):
     case = digits.case(Plan(mesh=MeshShape(replica=2), outer=OuterConfig(every=4)))
     (ledger,) = case.ledgers
     assert ledger.syncs
-    assert said_inside(case, 0).syncs == ()
-    assert moved_around(case, 0).syncs == ledger.syncs
+    assert stage_layer_traffic(case, 0).syncs == ()
+    assert other_traffic(case, 0).syncs == ledger.syncs
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_stages_wait_for_the_talk_of_others(digits, schedule):
     """A step is as long as its beats, and what is moved around them."""
-    case, cluster = staged(digits, schedule, tensor=2), find("testbed")
-    step = replayed(case.plan, 4, passes(case, cluster))
-    silent = replayed(case.plan, 4, stage_seconds(case, cluster.device))
+    case, cluster = staged(digits, schedule, tensor=2), load_cluster("testbed")
+    step = schedule_time(case.plan, 4, stage_times(case, cluster))
+    silent = schedule_time(case.plan, 4, stage_compute_times(case, cluster.device))
     found = predict(case, cluster)
-    said = priced(said_inside(case, step.device), cluster, case.plan.placed)
+    said = traffic_seconds(
+        stage_layer_traffic(case, step.device), cluster, case.plan.placed
+    )
     terms = found.terms_s
     own = {term: terms[term] for term in said}
     assert own == pytest.approx(said)
     beats = terms["compute"] + terms["bubble"] + sum(said.values())
     assert beats == pytest.approx(step.seconds)
     assert step.waits > 2 * silent.waits
-    ends = max(lane[-1].end for lane in planned_lanes(case, cluster))
+    ends = max(lane[-1].end for lane in predict_timeline(case, cluster))
     assert ends == pytest.approx(step.seconds)

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxdist.collectives.hlo_collectives import KINDS, wire_bytes
+from jaxdist.collectives.hlo_collectives import COLLECTIVE_KINDS, wire_bytes
 from jaxdist.core.cluster.device import EfficiencyCurve
 from jaxdist.core.cluster.kernel_timings import KernelTiming, KernelTimings
 from jaxdist.core.cluster.sourced_number import SourcedNumber
@@ -17,17 +17,17 @@ from jaxdist.core.kernel_shape import KernelShape
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.input.registry import open_data
-from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.abstract_step import StepDescriber, held
-from jaxdist.launch.training.job.batch_spec import wanted
+from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.training.job.abstract_step import StepDescriber, state_bytes
+from jaxdist.launch.training.job.batch_spec import feature_spec
 from jaxdist.launch.training.job.job import make_job
 from jaxdist.meshes.build import build_mesh
-from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.collective_times import messages, seconds
-from jaxdist.oracle.compute_times import ComputeCostModel, stage_seconds
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.oracle.collective_times import collective_seconds, message_count
+from jaxdist.oracle.compute_times import ComputeCostModel, stage_compute_times
 from jaxdist.oracle.link_groups import LinkGroup
-from jaxdist.oracle.predict import PASSES, predict
-from jaxdist.train.build_layout import lay_out
+from jaxdist.oracle.predict import UPDATE_PASSES, predict
+from jaxdist.train.build_layout import build_layout
 from jaxdist.train.program import compile_program
 
 FLAT = EfficiencyCurve(points=((1.0, 0.5),), origin="given: a test")
@@ -57,9 +57,9 @@ def measured(digits):
 def test_a_sum_takes_its_messages_and_its_bytes():
     group = LinkGroup(size=4, level="net", alpha=1e-3, rate=1e6)
     sent = wire_bytes("all-reduce", 8000, 4)
-    assert seconds("all-reduce", 8000, 3, group) == 3 * 4 * 1e-3 + sent / 1e6
-    assert seconds("all-reduce", 8000, 3, replace(group, size=1)) == 0
-    assert [messages("all-to-all", p) for p in (1, 2, 8)] == [0, 1, 7]
+    assert collective_seconds("all-reduce", 8000, 3, group) == 3 * 4 * 1e-3 + sent / 1e6
+    assert collective_seconds("all-reduce", 8000, 3, replace(group, size=1)) == 0
+    assert [message_count("all-to-all", p) for p in (1, 2, 8)] == [0, 1, 7]
 
 
 def without_memory(device):
@@ -70,11 +70,11 @@ def without_memory(device):
 
 def test_measured_seconds_are_divided_as_the_ledger_divides_the_work(digits, measured):
     """Four devices do a quarter each; rows that are split repeat those of halos."""
-    device = without_memory(flat(find("testbed")).device)
+    device = without_memory(flat(load_cluster("testbed")).device)
 
     def whole(mesh):
         case = replace(digits.case(Plan(mesh=mesh)), profile=measured)
-        (one,) = stage_seconds(case, device)
+        (one,) = stage_compute_times(case, device)
         return case.microbatches * (one.forward + one.backward)
 
     alone = whole(MeshShape())
@@ -86,10 +86,13 @@ def test_measured_seconds_are_divided_as_the_ledger_divides_the_work(digits, mea
 def test_a_slice_of_a_kernel_takes_more_than_its_share(digits, measured):
     """Correction 5: seconds go as work over the efficiency of its size."""
     case = replace(digits.case(Plan(mesh=MeshShape(data=4))), profile=measured)
-    cluster = flat(find("testbed"))
+    cluster = flat(load_cluster("testbed"))
     curve = EfficiencyCurve(points=((1.0, 0.01), (1e9, 1.0)), origin="given: a test")
     steep = replace(cluster.device, efficiency=curve)
-    (even,), (uneven,) = stage_seconds(case, cluster.device), stage_seconds(case, steep)
+    (even,), (uneven,) = (
+        stage_compute_times(case, cluster.device),
+        stage_compute_times(case, steep),
+    )
     assert uneven.forward > 1.1 * even.forward
 
 
@@ -101,12 +104,12 @@ def test_kernels_that_were_timed_go_by_the_slice_that_a_device_has(digits):
         seconds = shape.flops / rate
         return KernelTiming(shape=shape, forward_s=seconds, backward_s=4 * seconds)
 
-    peak = find("testbed").device.peak("float32").value
+    peak = load_cluster("testbed").device.peak("float32").value
 
     def head(mesh, forward=1e9):
         ends = [kernel("product", uses, forward * uses) for uses in (1, 16, 256)]
         kernels = KernelTimings(origin="given: a test", peak=peak, timed=tuple(ends))
-        machine = without_memory(flat(find("testbed")).device)
+        machine = without_memory(flat(load_cluster("testbed")).device)
         device = replace(machine, kernels=kernels)
         case = digits.case(Plan(mesh=mesh))
         (row,) = (layer for layer in case.profile.layers if layer.name == "head.dense")
@@ -134,7 +137,7 @@ def test_a_layer_that_reads_the_input_has_one_gradient(digits):
     taps = KernelShape(kind="convolution", taps=9, uses=100, inputs=1, outputs=16)
     timed = KernelTiming(shape=taps, forward_s=1e-3, backward_s=4e-3)
     kernels = KernelTimings(origin="given: a test", peak=1e9, timed=(timed,))
-    device = replace(flat(find("testbed")).device, kernels=kernels)
+    device = replace(flat(load_cluster("testbed")).device, kernels=kernels)
     case = digits.case(Plan())
     first, *others = [row for row in case.profile.layers if row.kernel]
     worker = ComputeCostModel(
@@ -150,19 +153,19 @@ def test_a_layer_that_reads_the_input_has_one_gradient(digits):
 
 def test_gradients_are_added_to_those_of_other_microbatches(digits, monkeypatch):
     """3 W / memory bandwidth: a sum of microbatches is read and written by each."""
-    cluster, data = find("testbed"), digits.config.data
+    cluster, data = load_cluster("testbed"), digits.config.data
     part = replace(data, batch=data.batch // 4)
     alone = StepDescriber(replace(digits.config, data=part)).case(Plan(microbatches=1))
-    (once,) = stage_seconds(alone, cluster.device)
-    (each,) = stage_seconds(digits.case(Plan(microbatches=4)), cluster.device)
+    (once,) = stage_compute_times(alone, cluster.device)
+    (each,) = stage_compute_times(digits.case(Plan(microbatches=4)), cluster.device)
     assert each.forward == pytest.approx(once.forward, rel=1e-3)
     passed = 3 * alone.profile.parameter_bytes / cluster.device.memory_bandwidth.value
     assert each.backward - once.backward == pytest.approx(passed, rel=0.02)
     # A pipeline adds up whatever it is given; its program knows no single microbatch.
     staged = digits.case(Plan(mesh=MeshShape(pipe=2), microbatches=1))
-    summed = stage_seconds(staged, cluster.device)
-    monkeypatch.setattr("jaxdist.oracle.compute_times.ADDED", 0)
-    bare = stage_seconds(staged, cluster.device)
+    summed = stage_compute_times(staged, cluster.device)
+    monkeypatch.setattr("jaxdist.oracle.compute_times.ACCUMULATION_PASSES", 0)
+    bare = stage_compute_times(staged, cluster.device)
     more = sum(a.backward - b.backward for a, b in zip(summed, bare, strict=True))
     assert more == pytest.approx(passed, rel=0.02)
 
@@ -175,15 +178,15 @@ def test_weights_that_move_after_every_round_take_an_update_each(
 ):
     pipe = PipelineConfig(schedule=schedule)
     plan = Plan(mesh=MeshShape(pipe=4), microbatches=micro, pipe=pipe)
-    case, cluster = digits.case(plan), find("testbed")
+    case, cluster = digits.case(plan), load_cluster("testbed")
     rate = cluster.device.memory_bandwidth.value
-    once = PASSES * case.held["parameters"] / rate
+    once = UPDATE_PASSES * case.held["parameters"] / rate
     assert predict(case, cluster).terms_s["update"] == pytest.approx(times * once)
 
 
 def test_sums_of_gradients_cost_what_the_ledger_says(digits):
     plan = Plan(mesh=MeshShape(data=4))
-    cluster = find("testbed")
+    cluster = load_cluster("testbed")
     found = predict(digits.case(plan), cluster)
     rows = [
         row
@@ -211,31 +214,31 @@ def test_bytes_of_the_state_are_those_on_real_devices(digits, mesh):
     """Exact: what every device holds of arrays that lie there."""
     plan = Plan(mesh=mesh)
     config = digits.config
-    job = make_job(config, plan, open_data(config.data, wanted(config))[0])
+    job = make_job(config, plan, open_data(config.data, feature_spec(config))[0])
     real = jax.eval_shape(job.layout.first_state)
     places = jax.tree.map(lambda x: x.sharding, job.layout.state)
     there = sum(
         int(np.prod(place.shard_shape(x.shape))) * x.dtype.itemsize
         for x, place in zip(jax.tree.leaves(real), jax.tree.leaves(places), strict=True)
     )
-    assert sum(held(digits.layout(plan)).values()) == there
+    assert sum(state_bytes(digits.layout(plan)).values()) == there
 
 
 def test_bytes_of_a_traced_step_are_those_of_the_compiler():
     """On a mesh without devices, within 5 % of temp + arguments + outputs - alias."""
     plan = Plan(mesh=MeshShape(data=2, fsdp=2))
     words = ("plan.mesh.data=4", "plan.mesh.spatial_h=1")
-    digits = StepDescriber(resolve("digits", words).config)
-    found = predict(digits.traced(plan), find("testbed"))
-    layout = lay_out(digits.task, plan, build_mesh(plan), digits.shapes)
+    digits = StepDescriber(resolve_config("digits", words).config)
+    found = predict(digits.traced(plan), load_cluster("testbed"))
+    layout = build_layout(digits.task, plan, build_mesh(plan), digits.shapes)
     needed = compile_program(layout).memory_bytes
     assert found.memory_bytes == pytest.approx(needed, rel=0.05)
     assert found.memory_bytes < needed < found.safe_bytes
-    assert found.memory["parameters"] == held(digits.layout(plan))["parameters"]
+    assert found.memory["parameters"] == state_bytes(digits.layout(plan))["parameters"]
 
 
 def test_no_room_is_said_to_be_enough_without_the_margin(digits):
-    cluster = find("testbed")
+    cluster = load_cluster("testbed")
     found = predict(digits.traced(Plan()), cluster)
     assert found.fits
     assert not replace(found, room=found.memory_bytes).fits
@@ -243,7 +246,7 @@ def test_no_room_is_said_to_be_enough_without_the_margin(digits):
 
 
 def test_what_was_not_traced_needs_the_margin_for_all_that_is_estimated(digits):
-    found = predict(digits.case(Plan()), find("testbed"))
+    found = predict(digits.case(Plan()), load_cluster("testbed"))
     assert found.safe_bytes == found.memory_bytes < found.roomy_bytes
     assert not replace(found, room=found.roomy_bytes - 1).fits
     assert replace(found, room=found.roomy_bytes).fits
@@ -252,24 +255,24 @@ def test_what_was_not_traced_needs_the_margin_for_all_that_is_estimated(digits):
 def test_a_thousand_devices_are_described_without_any(digits):
     config = replace(digits.config, data=replace(digits.config.data, batch=4096))
     plan = Plan(mesh=MeshShape(data=1024))
-    found = predict(StepDescriber(config).case(plan), find("abci"))
+    found = predict(StepDescriber(config).case(plan), load_cluster("abci"))
     assert found.fits
     assert found.origins["levels.host.alpha"].startswith("published")
-    curve = find("abci").device.efficiency
+    curve = load_cluster("abci").device.efficiency
     assert found.origins["device.efficiency"] == curve.origin
 
 
 def test_what_a_cluster_cannot_do_is_refused(digits):
     with pytest.raises(BadInput, match="needs more devices"):
-        predict(digits.case(Plan(mesh=MeshShape(data=8))), find("testbed"))
+        predict(digits.case(Plan(mesh=MeshShape(data=8))), load_cluster("testbed"))
     case = replace(digits.case(Plan()), dtype="int8")
     with pytest.raises(BadInput, match="no FLOP/s for int8"):
-        predict(case, find("testbed"))
+        predict(case, load_cluster("testbed"))
 
 
 def test_slow_input_is_a_term_of_its_own(digits):
     case = digits.case(Plan(mesh=MeshShape(data=4)))
-    cluster = find("testbed")
+    cluster = load_cluster("testbed")
     before = predict(case, cluster)
     rate = SourcedNumber(case.batch_bytes / (before.step_s + 1.0), "given: a test")
     slow = predict(case, replace(cluster, input_rate=rate))
@@ -288,12 +291,14 @@ def test_slow_input_is_a_term_of_its_own(digits):
 )
 def test_the_ledger_knows_how_many_arrays_layers_move(words):
     """As many as collectives of the compiled step have operands."""
-    subject = StepDescriber(resolve("digits", words).config)
+    subject = StepDescriber(resolve_config("digits", words).config)
     plan = subject.config.plan
-    layout = lay_out(subject.task, plan, build_mesh(plan), subject.shapes)
+    layout = build_layout(subject.task, plan, build_mesh(plan), subject.shapes)
     text = compile_program(layout).step.as_text()
     compiled, planned = Counter(), Counter()
-    for kind, operands in re.findall(rf" ({'|'.join(KINDS)})\(([^)]*)\)", text):
+    for kind, operands in re.findall(
+        rf" ({'|'.join(COLLECTIVE_KINDS)})\(([^)]*)\)", text
+    ):
         compiled[kind] += operands.count("%")
     for row in layout.ledger.rows:
         planned[row.kind] += row.arrays

@@ -17,7 +17,7 @@ from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import image_shape, model_factory
-from jaxdist.train.build_layout import lay_out
+from jaxdist.train.build_layout import build_layout
 from jaxdist.train.program import compile_program
 from jaxdist.train.task import Task
 
@@ -109,7 +109,7 @@ def test_our_own_network_of_two_groups_gathers_nothing():
     }
     task = Task(model=model_factory(config), optimizer=optax.sgd(0.1))
     mesh = build_mesh(plan, jax.devices()[:4])
-    program = compile_program(lay_out(task, plan, mesh, shapes))
+    program = compile_program(build_layout(task, plan, mesh, shapes))
     assert [move for move in program.moves if move.kind == "all-gather"] == []
     assert jaxdist.audit(program.step).findings == ()
 

@@ -15,13 +15,18 @@ from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import image_shape, model_factory
 from jaxdist.partition import audit
-from jaxdist.partition.flops import LayerFlops, compare_work, plan_work, read_work
+from jaxdist.partition.flops import (
+    LayerFlops,
+    compare_flops,
+    predict_flops,
+    sum_traced_flops,
+)
 from jaxdist.partition.ledger import Ledger
 from jaxdist.profile.jaxpr_walk import program_flops
-from jaxdist.profile.layer_calls import LayerCall, read_calls
-from jaxdist.profile.trace import live
-from jaxdist.train.build_layout import lay_out
-from jaxdist.train.step import train_step
+from jaxdist.profile.layer_calls import LayerCall, trace_calls
+from jaxdist.profile.trace import trace_pruned
+from jaxdist.train.build_layout import build_layout
+from jaxdist.train.step import make_train_step
 from jaxdist.train.task import Task
 
 SPLITS = [
@@ -54,7 +59,7 @@ def mesh_of(plan):
 
 def layout_of(name, axes):
     plan = plan_of(axes)
-    return lay_out(task_of(name), plan, mesh_of(plan), shapes_of(name))
+    return build_layout(task_of(name), plan, mesh_of(plan), shapes_of(name))
 
 
 def title(axes):
@@ -79,12 +84,14 @@ def shapes_of(name, batch=8):
 
 def both(name, axes):
     """Work by layer on a device: the plan's, and that of the traced step."""
-    return compare_work(layout_of(name, axes).ledger.work, traced(name, axes))
+    return compare_flops(layout_of(name, axes).ledger.work, traced(name, axes))
 
 
 def traced(name, axes):
     layout = layout_of(name, axes)
-    return live(train_step(layout), layout.state, layout.padded(layout.shapes))
+    return trace_pruned(
+        make_train_step(layout), layout.state, layout.padded(layout.shapes)
+    )
 
 
 @pytest.mark.parametrize("axes", [{}, *SPLITS, *WEIGHTS], ids=title)
@@ -167,7 +174,7 @@ def test_xla_counts_a_convolution_as_the_plan_does(axes, size, stride, groups):
         path="conv", layer=layer, shape=image.shape, out_shape=out, dtype=jnp.float32
     )
     counted = jax.jit(step).lower(params, image).cost_analysis()["flops"]
-    planned = plan_work(plan, [call], {})["conv"]
+    planned = predict_flops(plan, [call], {})["conv"]
     assert planned == pytest.approx(counted, abs=2)  # XLA leaves two out, always
 
 
@@ -177,24 +184,24 @@ def test_what_is_computed_again_on_purpose_is_no_repeat():
             return jnp.sin(jnp.sin(x @ w) @ w).sum()
 
     shape = jax.ShapeDtypeStruct((8, 8), jnp.float32)
-    plain = live(jax.value_and_grad(loss), shape, shape)
-    again = live(jax.value_and_grad(jax.checkpoint(loss)), shape, shape)
+    plain = trace_pruned(jax.value_and_grad(loss), shape, shape)
+    again = trace_pruned(jax.value_and_grad(jax.checkpoint(loss)), shape, shape)
     assert program_flops(again) > program_flops(plain)
-    assert read_work(again, ["conv1"]) == read_work(plain, ["conv1"])
+    assert sum_traced_flops(again, ["conv1"]) == sum_traced_flops(plain, ["conv1"])
 
 
 def test_a_layer_that_is_not_split_is_named():
     task, shapes = task_of("resnet8"), shapes_of("resnet8")
-    calls = read_calls(
+    calls = trace_calls(
         task.graph, (task.state.params, task.state.stats), shapes["image"]
     )
-    planned = plan_work(plan_of(dict(data=2)), calls, {})
-    work = compare_work(planned, traced("resnet8", {}))
+    planned = predict_flops(plan_of(dict(data=2)), calls, {})
+    work = compare_flops(planned, traced("resnet8", {}))
     ledger = Ledger(plan=Plan(), rows=())
     with pytest.raises(audit.AuditError, match=r"where    stem\.conv") as caught:
-        audit.check([], ledger, work)
+        audit.audit_collectives([], ledger, work)
     assert "the step repeats work that the plan splits" in str(caught.value)
-    assert len(list(audit.differences([], ledger, work))) == len(work) >= 9
+    assert len(list(audit.find_differences([], ledger, work))) == len(work) >= 9
 
 
 def test_a_little_more_than_planned_is_no_repeat():

@@ -9,7 +9,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.outer import OuterConfig
 from jaxdist.partition import axis_usage, data_parallel
-from jaxdist.partition.outer_sync import fragments, plan_syncs
+from jaxdist.partition.outer_sync import assign_fragments, plan_syncs
 from jaxdist.partition.param_sharding import LeafSharding
 
 
@@ -36,7 +36,7 @@ def plan_of(replica=2, **outer):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_each_parameter_is_in_one_fragment_and_blocks_stay_together(count):
-    dealt = fragments(LEAVES, count)
+    dealt = assign_fragments(LEAVES, count)
     assert sorted(place for places in dealt for place in places) == list(range(6))
     for places in dealt:
         for first, second in ((1, 2), (3, 4)):
@@ -46,7 +46,7 @@ def test_each_parameter_is_in_one_fragment_and_blocks_stay_together(count):
 def test_the_largest_blocks_are_apart():
     sizes = [
         sum(math.prod(LEAVES[p].shape) for p in places)
-        for places in fragments(LEAVES, 3)
+        for places in assign_fragments(LEAVES, 3)
     ]
     assert sizes == [1024, 608, 544]
 
@@ -85,14 +85,14 @@ def test_without_replicas_an_outer_loop_says_that_it_does_nothing():
 
 def test_replicas_without_an_outer_loop_are_refused_with_it_as_the_remedy():
     with pytest.raises(BadInput, match="nothing is split along replica") as caught:
-        axis_usage.check(plan_of(), ())
+        axis_usage.check_axis_usage(plan_of(), ())
     assert "plan.outer.every=50" in caught.value.remedy
-    axis_usage.check(plan_of(every=50), ())
+    axis_usage.check_axis_usage(plan_of(every=50), ())
 
 
 def test_a_batch_that_replicas_do_not_divide_is_refused():
     plan = Plan(mesh=MeshShape(replica=2, data=2), outer=OuterConfig(every=5))
     with pytest.raises(BadInput, match=r"plan\.mesh\.replica x") as caught:
-        data_parallel.check(plan, 6)
+        data_parallel.check_batch_size(plan, 6)
     assert caught.value.remedy == ("data.batch=4 or data.batch=8",)
-    data_parallel.check(plan, 8)
+    data_parallel.check_batch_size(plan, 8)

@@ -5,8 +5,8 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.reduction import ReductionConfig
-from jaxdist.partition.gradient_buckets import compressed, plan_reduction
-from jaxdist.partition.param_sharding import leaves_of
+from jaxdist.partition.gradient_buckets import bucket_traffic, plan_reduction
+from jaxdist.partition.param_sharding import leaf_shardings
 
 
 class Shape:
@@ -28,7 +28,7 @@ NAMED = {
 def reduction_of(*ranks, via="power"):
     reduce = ReductionConfig(via=via, rank=4, ranks=ranks, dense_below=0)
     plan = Plan(mesh=MeshShape(data=4), reduce=reduce)
-    leaves = leaves_of(plan, {}, NAMED)
+    leaves = leaf_shardings(plan, {}, NAMED)
     return plan, leaves, plan_reduction(plan, leaves)
 
 
@@ -53,7 +53,7 @@ def test_a_path_ends_at_a_dot():
 
 def test_bytes_are_those_of_each_rank():
     plan, leaves, reduction = reduction_of("head:1", "block3:2", "block30:3")
-    moved = sum(row.payload for row in compressed(plan, leaves, reduction))
+    moved = sum(row.payload for row in bucket_traffic(plan, leaves, reduction))
     numbers = 1 * (64 + 32) + 2 * 2 * (288 + 32) + 3 * (64 + 64)
     assert moved == 4 * numbers
 

@@ -18,8 +18,13 @@ from jaxdist.layers import (
 )
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.conv_blocks import Chain
-from jaxdist.models.registry import image_shape, model_factory, names, reads_tokens
-from jaxdist.partition.spatial_check import check_layers, check_positions
+from jaxdist.models.registry import (
+    image_shape,
+    model_factory,
+    model_names,
+    takes_tokens,
+)
+from jaxdist.partition.spatial_check import check_flax_layers, check_spatial_split
 
 ROWS = Plan(mesh=MeshShape(spatial_h=2))
 BOTH = Plan(mesh=MeshShape(spatial_h=2, spatial_w=2))
@@ -39,7 +44,7 @@ class Net(nnx.Module):
 
 def check(something, plan=ROWS):
     network = nnx.eval_shape(lambda: Net(something, rngs=nnx.Rngs(0)))
-    check_positions(plan, network, [IMAGE])
+    check_spatial_split(plan, network, [IMAGE])
 
 
 FINE = {
@@ -105,7 +110,7 @@ def test_outputs_with_rows_are_refused():
 
     network = nnx.eval_shape(lambda: Rows(jax.nn.relu, rngs=nnx.Rngs(0)))
     with pytest.raises(BadInput, match="no mean over positions ends the split"):
-        check_positions(ROWS, network, [IMAGE])
+        check_spatial_split(ROWS, network, [IMAGE])
 
 
 class Gathered(Chain):
@@ -145,7 +150,7 @@ class Each(nnx.Module):
 def check_until(block, something, around="", then="repeat"):
     network = nnx.eval_shape(lambda: Gathered(something, around, rngs=nnx.Rngs(0)))
     plan = Plan(mesh=MeshShape(spatial_h=2), spatial_until=block, spatial_then=then)
-    check_positions(plan, network, [IMAGE])
+    check_spatial_split(plan, network, [IMAGE])
 
 
 SAME = {
@@ -194,7 +199,7 @@ def test_images_that_are_whole_already_are_not_gathered():
     assert "images are whole already" in refused.value.values
 
 
-IMAGES = [n for n in names() if not reads_tokens(ModelConfig(name=n))]
+IMAGES = [n for n in model_names() if not takes_tokens(ModelConfig(name=n))]
 
 
 @pytest.mark.parametrize("name", [n for n in IMAGES if n != "s2vt"])
@@ -202,14 +207,14 @@ def test_networks_of_the_registry_are_accepted(name):
     config = ModelConfig(name=name, size="tiny")
     network = nnx.eval_shape(lambda: model_factory(config)(rngs=nnx.Rngs(0)))
     shape = image_shape(config)
-    check_layers(network)
-    check_positions(BOTH, network, [jax.ShapeDtypeStruct((2, *shape), jnp.float32)])
+    check_flax_layers(network)
+    check_spatial_split(BOTH, network, [jax.ShapeDtypeStruct((2, *shape), jnp.float32)])
 
 
 @pytest.mark.parametrize("ours", [BatchNorm(4, rngs=nnx.Rngs(0)), Dropout(0.5)])
 def test_layers_of_flax_that_know_one_device_are_refused(ours):
     plain = type(ours).__mro__[1]
     bare = plain(4, rngs=nnx.Rngs(0)) if plain is nnx.BatchNorm else plain(0.5)
-    check_layers(Net(ours, rngs=nnx.Rngs(0)))
+    check_flax_layers(Net(ours, rngs=nnx.Rngs(0)))
     with pytest.raises(BadInput, match=f"from jaxdist.layers import {plain.__name__}"):
-        check_layers(Net(bare, rngs=nnx.Rngs(0)))
+        check_flax_layers(Net(bare, rngs=nnx.Rngs(0)))

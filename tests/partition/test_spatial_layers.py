@@ -16,7 +16,7 @@ from jaxdist.models.conv_blocks import Chain
 from jaxdist.models.registry import model_factory
 from jaxdist.partition import spatial_parallel, tensor_parallel
 from jaxdist.partition.block_padding import fit
-from jaxdist.partition.spatial_layers import ranges
+from jaxdist.partition.spatial_layers import call_ranges
 from jaxdist.train.task import Task
 
 SMALL = ModelConfig(width=4)
@@ -37,13 +37,15 @@ def read(config, until, rows=16, dtype=jnp.float32, how=None, **axes):
 
 def moved(plan, calls, roles=None):
     """(kind, axis, bytes) of what gathers move."""
-    rows = spatial_parallel.gathers(plan, ranges(plan, calls)[0].calls, roles or {})
+    rows = spatial_parallel.gather_traffic(
+        plan, call_ranges(plan, calls)[0].calls, roles or {}
+    )
     return [(row.kind, *row.axes, row.payload) for row in rows]
 
 
 def test_behind_the_gather_the_plan_has_no_spatial_axes():
     plan, calls, sizes = read(SMALL, "block3", data=2, spatial_h=2, spatial_w=2)
-    before, behind = ranges(plan, calls)
+    before, behind = call_ranges(plan, calls)
     assert before.plan == before.norms == plan
     assert behind.plan == behind.norms == Plan(mesh=MeshShape(data=2))
     assert before.calls[-1].path == "gather_block3"
@@ -56,14 +58,14 @@ def test_behind_the_gather_the_plan_has_no_spatial_axes():
 def test_samples_are_dealt_out_behind_the_exchange():
     how = {"spatial_then": "samples"}
     plan, calls, _ = read(SMALL, "block3", how=how, data=2, spatial_h=2, spatial_w=2)
-    _, behind = ranges(plan, calls)
+    _, behind = call_ranges(plan, calls)
     assert behind.plan.mesh == MeshShape(data=8)
     assert behind.norms == plan
 
 
 def test_without_an_end_every_call_is_split():
     plan, calls, sizes = read(SMALL, "", spatial_h=2)
-    before, behind = ranges(plan, calls)
+    before, behind = call_ranges(plan, calls)
     assert (before.plan, before.calls, behind.calls) == (plan, calls, ())
     assert not sizes.splits
 
@@ -135,7 +137,7 @@ def test_between_the_layers_of_a_pair_a_device_has_its_features(until, parts):
     config = ModelConfig(name="vgg16", size="tiny")
     plan, calls, _ = read(config, until, rows=32, spatial_h=2, tensor=2)
     network = nnx.eval_shape(lambda: model_factory(config)(rngs=nnx.Rngs(0)))
-    roles = tensor_parallel.assign(plan, calls, network)
+    roles = tensor_parallel.assign_roles(plan, calls, network)
     gather = next(call for call in calls if call.path == f"gather_{until}")
     whole = 8 * gather.shape[1] * gather.shape[2] * gather.shape[3] * 4
     assert moved(plan, calls, roles)[0] == ("all-gather", "spatial_h", whole // parts)

@@ -15,7 +15,7 @@ from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import model_factory
 from jaxdist.partition import data_parallel, spatial_parallel
 from jaxdist.partition.block_padding import BlockPadding, fit
-from jaxdist.profile.layer_calls import read_calls
+from jaxdist.profile.layer_calls import trace_calls
 from jaxdist.train.task import Task
 
 SMALL = ModelConfig(width=4)
@@ -36,7 +36,7 @@ def sized(rows=16, columns=16, config=None, **axes):
 
 @pytest.fixture(scope="module")
 def calls():
-    return read_calls(*parts(), jax.ShapeDtypeStruct((8, 16, 16, 1), jnp.float32))
+    return trace_calls(*parts(), jax.ShapeDtypeStruct((8, 16, 16, 1), jnp.float32))
 
 
 def test_layers_are_read_in_order(calls):
@@ -129,7 +129,10 @@ def test_what_cannot_be_padded_is_named(kind, says):
 
 
 def test_one_device_moves_nothing(calls):
-    assert sum(row.payload for row in spatial_parallel.halos(Plan(), calls, {})) == 0
+    assert (
+        sum(row.payload for row in spatial_parallel.halo_traffic(Plan(), calls, {}))
+        == 0
+    )
 
 
 class Reads(nnx.Module):
@@ -151,7 +154,8 @@ def test_rows_that_two_branches_need_are_fetched_once():
     image = jax.ShapeDtypeStruct((1, 7, 7, 1), jnp.float32)
     calls, _ = fit(plan, graph, (params,), image)
     rows = {
-        row.layer: row.payload // 4 for row in spatial_parallel.halos(plan, calls, {})
+        row.layer: row.payload // 4
+        for row in spatial_parallel.halo_traffic(plan, calls, {})
     }
     # Forward a row of 7; backward a row of 3 of dy, and the row of 7 of the maximum.
     assert rows == {"stem": 0, "conv": 7 + 3, "pool": 7}
@@ -159,16 +163,16 @@ def test_rows_that_two_branches_need_are_fetched_once():
 
 def test_batches_that_divide_are_named():
     with pytest.raises(BadInput, match="does not divide") as caught:
-        data_parallel.check(Plan(mesh=MeshShape(data=5)), 64)
+        data_parallel.check_batch_size(Plan(mesh=MeshShape(data=5)), 64)
     assert caught.value.remedy == ("data.batch=60 or data.batch=65",)
 
 
 def test_samples_divide_over_spatial_axes_where_they_are_dealt_out_over_them():
     dealt = {"spatial_until": "block3", "spatial_then": "samples"}
     plan = Plan(mesh=MeshShape(data=4, spatial_h=2), **dealt)
-    data_parallel.check(plan, 64)
+    data_parallel.check_batch_size(plan, 64)
     with pytest.raises(BadInput, match="does not divide") as caught:
-        data_parallel.check(plan, 60)
+        data_parallel.check_batch_size(plan, 60)
     assert caught.value.remedy == (
         "data.batch=56 or data.batch=64",
         "plan.spatial_then=repeat",

@@ -11,8 +11,8 @@ from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import image_shape, model_factory
 from jaxdist.partition import megatron_pairs, tensor_parallel
-from jaxdist.partition.param_sharding import leaves_of
-from jaxdist.profile.layer_calls import read_calls
+from jaxdist.partition.param_sharding import leaf_shardings
+from jaxdist.profile.layer_calls import trace_calls
 from jaxdist.train.state import named_leaves
 from jaxdist.train.task import Task
 
@@ -25,14 +25,14 @@ def network_of(name, **how):
         inputs = jax.ShapeDtypeStruct((4, 12), jnp.int32)
     else:
         inputs = jax.ShapeDtypeStruct((4, *image_shape(config)), jnp.float32)
-    calls = read_calls(task.graph, (state.params, state.stats), inputs)
+    calls = trace_calls(task.graph, (state.params, state.stats), inputs)
     return nnx.merge(task.graph, state.params, state.stats), calls, state
 
 
 def roles_of(name, devices, weights="pairs", **how):
     network, calls, _ = network_of(name, **how)
     plan = Plan(mesh=MeshShape(tensor=devices), weights=weights)
-    return tensor_parallel.assign(plan, calls, network)
+    return tensor_parallel.assign_roles(plan, calls, network)
 
 
 def test_a_pair_is_a_column_and_a_row_with_what_lies_between():
@@ -60,11 +60,13 @@ def test_only_declared_logits_stay_in_slices():
     network, calls, _ = network_of("llama")
     plan = Plan(mesh=MeshShape(tensor=2))
     assert (
-        tensor_parallel.assign(plan, calls, network)["embed.tokens.attend"] == "logits"
+        tensor_parallel.assign_roles(plan, calls, network)["embed.tokens.attend"]
+        == "logits"
     )
     network.answers = None
     assert (
-        tensor_parallel.assign(plan, calls, network)["embed.tokens.attend"] == "filter"
+        tensor_parallel.assign_roles(plan, calls, network)["embed.tokens.attend"]
+        == "filter"
     )
 
 
@@ -95,15 +97,23 @@ def test_channels_that_do_not_divide_are_refused():
 
 def test_response_normalisation_ends_a_pair():
     network, _, _ = network_of("alexnet_two_group")
-    assert all("conv1" not in pair.last for pair in megatron_pairs.pairs_of(network))
-    assert all("conv2" not in pair.last for pair in megatron_pairs.pairs_of(network))
+    assert all(
+        "conv1" not in pair.last
+        for pair in megatron_pairs.iter_column_row_pairs(network)
+    )
+    assert all(
+        "conv2" not in pair.last
+        for pair in megatron_pairs.iter_column_row_pairs(network)
+    )
 
 
 def test_a_leaf_is_split_by_its_role_and_shared_along_another_dim():
     network, calls, state = network_of("resnet8")
     plan = Plan(mesh=MeshShape(fsdp=2, tensor=2))
-    roles = tensor_parallel.assign(plan, calls, network)
-    leaves = {x.name: x for x in leaves_of(plan, roles, named_leaves(state.params))}
+    roles = tensor_parallel.assign_roles(plan, calls, network)
+    leaves = {
+        x.name: x for x in leaf_shardings(plan, roles, named_leaves(state.params))
+    }
     assert leaves["block3/conv1/kernel"].spec() == (None, None, "fsdp", "tensor")
     assert leaves["block3/conv2/kernel"].spec() == (None, None, "tensor", "fsdp")
     assert leaves["block3/norm1/scale"].spec() == ("tensor",)
@@ -143,5 +153,7 @@ class Plain(nnx.Module):
 def test_nothing_to_split_is_an_error():
     network = Plain(nnx.Rngs(0))
     with pytest.raises(BadInput, match="nothing is split along tensor") as caught:
-        tensor_parallel.assign(Plan(mesh=MeshShape(tensor=2, data=2)), (), network)
+        tensor_parallel.assign_roles(
+            Plan(mesh=MeshShape(tensor=2, data=2)), (), network
+        )
     assert "plan.mesh.data=4 plan.mesh.tensor=1" in caught.value.remedy

@@ -8,16 +8,16 @@ import pytest
 from rich.console import Console
 
 from jaxdist.core.text.theme import FILLS, SURFACES
-from jaxdist.pipeline.draw_svg import picture
-from jaxdist.pipeline.draw_text import draw
-from jaxdist.pipeline.sync_schedule import forward_only, schedule
+from jaxdist.pipeline.draw_svg import draw_svg
+from jaxdist.pipeline.draw_text import draw_text
+from jaxdist.pipeline.sync_schedule import forward_only, make_sync_schedule
 
 SVG = "{http://www.w3.org/2000/svg}"
 TABLES = [
-    schedule("gpipe", 2, 3),
-    schedule("1f1b", 4, 12),
-    schedule("interleaved", 2, 4, chunks=3),
-    schedule("zb-h1", 3, 5),
+    make_sync_schedule("gpipe", 2, 3),
+    make_sync_schedule("1f1b", 4, 12),
+    make_sync_schedule("interleaved", 2, 4, chunks=3),
+    make_sync_schedule("zb-h1", 3, 5),
     forward_only(3, 2),
 ]
 
@@ -31,7 +31,9 @@ def named(table):
 
 
 def test_a_drawing_written_out():
-    assert draw(schedule("zb-h1", 2, 2), width=80).plain.splitlines() == [
+    assert draw_text(
+        make_sync_schedule("zb-h1", 2, 2), width=80
+    ).plain.splitlines() == [
         "stage 0   0 ╱╱╱ 1 [0](0)[1](1)  2 in flight, 2 held",
         "stage 1  ╱╱╱ 0 [0] 1 [1](0)(1)  1 in flight, 2 held",
         "tick      0           4",
@@ -40,7 +42,7 @@ def test_a_drawing_written_out():
 
 @pytest.mark.parametrize("table", TABLES, ids=named)
 def test_every_work_is_drawn_in_its_row(table):
-    rows = draw(table, width=1000).plain.splitlines()[:-1]
+    rows = draw_text(table, width=1000).plain.splitlines()[:-1]
     assert len(rows) == table.devices
     for device, row in enumerate(rows):
         cells = row.removeprefix(table.lane(device)).removesuffix(table.note(device))
@@ -57,8 +59,8 @@ def test_every_work_is_drawn_in_its_row(table):
 
 @pytest.mark.parametrize("width", [40, 63, 80, 100])
 def test_a_drawing_is_as_wide_as_the_terminal_and_counts_what_is_cut(width):
-    table = schedule("1f1b", 4, 30)
-    *rows, numbers = draw(table, width=width).plain.splitlines()
+    table = make_sync_schedule("1f1b", 4, 30)
+    *rows, numbers = draw_text(table, width=width).plain.splitlines()
     assert max(len(row) for row in rows) <= width
     left = int(re.search(r"(\d+) more ticks$", numbers)[1])
     shown = table.length - left
@@ -66,16 +68,18 @@ def test_a_drawing_is_as_wide_as_the_terminal_and_counts_what_is_cut(width):
 
 
 def test_chunks_are_letters():
-    table = schedule("interleaved", 2, 2, chunks=2)
+    table = make_sync_schedule("interleaved", 2, 2, chunks=2)
     assert (
-        draw(table, width=90).plain.splitlines()[0].startswith("device 0   0a  1a  0b ")
+        draw_text(table, width=90)
+        .plain.splitlines()[0]
+        .startswith("device 0   0a  1a  0b ")
     )
 
 
 def test_colours_are_those_of_forward_and_backward():
     file = io.StringIO()
     out = Console(file=file, force_terminal=True, color_system="truecolor", width=200)
-    out.print(draw(schedule("1f1b", 2, 2), width=200))
+    out.print(draw_text(make_sync_schedule("1f1b", 2, 2), width=200))
     for name in ("forward", "backward"):
         red, green, blue = bytes.fromhex(FILLS[name].light[1:])
         assert f"48;2;{red};{green};{blue}m" in file.getvalue()
@@ -83,7 +87,7 @@ def test_colours_are_those_of_forward_and_backward():
 
 @pytest.mark.parametrize("table", TABLES, ids=named)
 def test_a_picture_has_a_cell_for_every_tick_of_every_device(table):
-    root = Xml.fromstring(picture(table))
+    root = Xml.fromstring(draw_svg(table))
     boxes = [r for r in root.iter(f"{SVG}rect") if r.find(f"{SVG}title") is not None]
     assert len(boxes) == len(works(table))
     told = {box.find(f"{SVG}title").text for box in boxes}
@@ -95,7 +99,7 @@ def test_a_picture_has_a_cell_for_every_tick_of_every_device(table):
 
 @pytest.mark.parametrize("table", TABLES, ids=named)
 def test_nothing_of_a_picture_lies_outside_or_on_another_cell(table):
-    root = Xml.fromstring(picture(table))
+    root = Xml.fromstring(draw_svg(table))
     _, _, width, height = map(float, root.get("viewBox").split())
     places = set()
     for box in root.iter(f"{SVG}rect"):
@@ -112,7 +116,7 @@ def test_nothing_of_a_picture_lies_outside_or_on_another_cell(table):
 
 
 def test_a_picture_needs_nothing_else_and_knows_two_papers():
-    text = picture(schedule("1f1b", 2, 2))
+    text = draw_svg(make_sync_schedule("1f1b", 2, 2))
     assert "<script" not in text
     assert re.findall(r"https?://[^\"]*", text) == ["http://www.w3.org/2000/svg"]
     light, dark = text.split("prefers-color-scheme: dark")
@@ -122,8 +126,8 @@ def test_a_picture_needs_nothing_else_and_knows_two_papers():
 
 
 def test_a_picture_says_what_it_shows():
-    table = schedule("zb-h1", 2, 2)
-    root = Xml.fromstring(picture(table))
+    table = make_sync_schedule("zb-h1", 2, 2)
+    root = Xml.fromstring(draw_svg(table))
     assert root.get("role") == "img"
     assert root.find(f"{SVG}title").text == "zb-h1, 2 stages, 2 microbatches"
     assert root.find(f"{SVG}desc").text.startswith("7 ticks; stage 0: 2 in flight")

@@ -4,7 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdist.pipeline.flat_messages import drop, form_of, longest, zeros
+from jaxdist.pipeline.flat_messages import (
+    flat_tree_spec,
+    max_lengths,
+    overwrite_row,
+    zero_buffers,
+)
 
 
 def test_a_tree_comes_back_from_vectors_that_are_longer_than_it_needs():
@@ -13,20 +18,20 @@ def test_a_tree_comes_back_from_vectors_that_are_longer_than_it_needs():
         "keys": jax.random.split(jax.random.key(3), 2),
         "mask": jnp.array([True, False]),
     }
-    form = form_of(tree)
-    larger = form_of({**tree, "x": jnp.zeros((5, 5))})
-    lengths, row = longest([form, larger]), jnp.int32(1)
-    ring = larger.write(zeros(lengths, 3), {**tree, "x": jnp.ones((5, 5))}, row)
+    form = flat_tree_spec(tree)
+    larger = flat_tree_spec({**tree, "x": jnp.zeros((5, 5))})
+    lengths, row = max_lengths([form, larger]), jnp.int32(1)
+    ring = larger.write(zero_buffers(lengths, 3), {**tree, "x": jnp.ones((5, 5))}, row)
     ring = form.write(ring, tree, row)
     assert not any(np.asarray(x)[[0, 2]].any() for x in ring.values())
     # What a larger tree left behind stays, and is nobody's.
     assert (ring["float32"][1, 6:] == 1).all()
     back = form.read(ring, row)
     two = {"a": jnp.arange(3.0), "b": jnp.arange(4.0, 6.0)}
-    both = form_of(two)
-    side = both.read(both.write(zeros(both.lengths), two))
+    both = flat_tree_spec(two)
+    side = both.read(both.write(zero_buffers(both.lengths), two))
     assert all(np.array_equal(side[name], x) for name, x in two.items())
-    alone = form.read(form.write(zeros(lengths), tree))
+    alone = form.read(form.write(zero_buffers(lengths), tree))
     assert np.array_equal(alone["x"], tree["x"])
     assert np.array_equal(back["x"], tree["x"])
     assert np.array_equal(back["mask"], tree["mask"])
@@ -34,12 +39,12 @@ def test_a_tree_comes_back_from_vectors_that_are_longer_than_it_needs():
     assert np.array_equal(*draws)
     shaped = {name: (x.shape, x.dtype) for name, x in form.shaped.items()}
     assert shaped == {name: (x.shape, x.dtype) for name, x in tree.items()}
-    assert form_of(form.shaped) == form
+    assert flat_tree_spec(form.shaped) == form
 
 
 def test_a_row_is_dropped_also_where_a_dtype_has_no_numbers():
-    ring = {**zeros({"float32": 4}, 3), **zeros({"int32": 0}, 3)}
-    left = drop(ring, jnp.int32(2), [jnp.array([5.0, 6.0]), jnp.ones((2, 2))])
+    ring = {**zero_buffers({"float32": 4}, 3), **zero_buffers({"int32": 0}, 3)}
+    left = overwrite_row(ring, jnp.int32(2), [jnp.array([5.0, 6.0]), jnp.ones((2, 2))])
     assert left["int32"].shape == (3, 0)
     want = np.zeros((3, 4), np.float32)
     want[2, 0] = 6.0

@@ -3,12 +3,12 @@
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.pipeline.draw_text import draw
-from jaxdist.pipeline.pipedream import most_in_flight, pipedream, pipedream_2bw
+from jaxdist.pipeline.draw_text import draw_text
+from jaxdist.pipeline.pipedream import max_in_flight, pipedream, pipedream_2bw
 
 
 def test_a_stage_of_two_written_out():
-    assert draw(pipedream((2, 1), 4), width=90).plain.splitlines() == [
+    assert draw_text(pipedream((2, 1), 4), width=90).plain.splitlines() == [
         "stage 0.0   0 ╱╱╱ 2 [0]╱╱╱╱╱╱╱╱╱[2]╱╱╱╱╱╱  2 in flight, 2 versions",
         "stage 0.1  ╱╱╱╱╱╱ 1 ╱╱╱ 3 [1]╱╱╱╱╱╱╱╱╱[3]  2 in flight, 2 versions",
         "stage 1    ╱╱╱ 0 [0] 1 [1] 2 [2] 3 [3]╱╱╱  1 in flight, 1 version",
@@ -35,7 +35,7 @@ def test_devices_of_a_stage_are_neighbours_and_take_turns():
 def test_the_input_stage_holds_the_publications_number():
     """NOAM = ceil(devices / devices of the input stage)."""
     layouts = ((1, 1, 1, 1), (2, 1, 1), (7, 1), (9, 5, 1, 1))
-    assert [most_in_flight(layout, 0) for layout in layouts] == [4, 2, 2, 2]
+    assert [max_in_flight(layout, 0) for layout in layouts] == [4, 2, 2, 2]
 
 
 def test_without_stashing_a_backward_takes_other_weights_than_its_forward():

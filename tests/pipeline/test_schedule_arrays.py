@@ -3,9 +3,9 @@
 import pytest
 
 from jaxdist.pipeline.pipedream import pipedream
-from jaxdist.pipeline.schedule_arrays import KINDS, NOTHING, tables
-from jaxdist.pipeline.stage_placement import round_the_devices, side_by_side
-from jaxdist.pipeline.sync_schedule import forward_only, schedule
+from jaxdist.pipeline.schedule_arrays import NO_ENTRY, WORK_KINDS, schedule_arrays
+from jaxdist.pipeline.stage_placement import replicated_placement, round_robin_placement
+from jaxdist.pipeline.sync_schedule import forward_only, make_sync_schedule
 
 ROUND = [
     ("gpipe", 3, 5, 1),
@@ -22,10 +22,10 @@ SIDE = [((1, 1, 1), 6), ((2, 1, 1), 8), ((3, 2, 1), 12), ((1, 2), 6), ((7, 1), 1
 
 def orders():
     for name, devices, micro, chunks in ROUND:
-        order = schedule(name, devices, micro, chunks)
-        yield order, round_the_devices(order.stages, devices)
+        order = make_sync_schedule(name, devices, micro, chunks)
+        yield order, round_robin_placement(order.stages, devices)
     for replicas, micro in SIDE:
-        yield pipedream(replicas, micro), side_by_side(replicas)
+        yield pipedream(replicas, micro), replicated_placement(replicas)
 
 
 def works(rows):
@@ -41,19 +41,19 @@ CASES = [pytest.param(*case, id=case[0].title) for case in orders()]
 
 @pytest.mark.parametrize(("order", "places"), CASES)
 def test_what_a_work_reads_is_what_was_written_for_it(order, places):
-    found = tables(order.beats, places)
+    found = schedule_arrays(order.beats, places)
     inputs, gradients, kept = ({} for _ in range(3))
     up, down = {}, {}
     for beat, rows in enumerate(order.beats):
         for hop, pairs in enumerate(found.hops):
             for sender, to in pairs:
-                if (at := found.comes[beat, to, hop]) != NOTHING:
+                if (at := found.comes[beat, to, hop]) != NO_ENTRY:
                     inputs[to, at] = up[sender]
-                if (at := found.returns[beat, sender, hop]) != NOTHING:
+                if (at := found.returns[beat, sender, hop]) != NO_ENTRY:
                     gradients[sender, at] = down[to]
         up, down = {}, {}
         for device, work in works(rows):
-            at = beat, device, KINDS.index(work.kind)
+            at = beat, device, WORK_KINDS.index(work.kind)
             key = work.stage, work.micro
             assert (found.stage[at], found.micro[at]) == key
             if work.stage:
@@ -71,27 +71,27 @@ def test_what_a_work_reads_is_what_was_written_for_it(order, places):
 
 @pytest.mark.parametrize(("order", "places"), CASES)
 def test_there_are_as_many_works_as_in_the_schedule(order, places):
-    found = tables(order.beats, places)
-    assert (found.stage != NOTHING).sum() == sum(
+    found = schedule_arrays(order.beats, places)
+    assert (found.stage != NO_ENTRY).sum() == sum(
         1 for beat in order.beats for _ in works(beat)
     )
 
 
 @pytest.mark.parametrize(("order", "places"), CASES)
 def test_the_stash_has_as_many_rows_as_are_in_flight(order, places):
-    found = tables(order.beats, places)
+    found = schedule_arrays(order.beats, places)
     assert found.rows[2] == max(map(order.in_flight, range(places.devices)))
 
 
 @pytest.mark.parametrize(("order", "places"), CASES)
 def test_hops_are_permutations(order, places):
-    for pairs in tables(order.beats, places).hops:
+    for pairs in schedule_arrays(order.beats, places).hops:
         senders, takers = zip(*pairs, strict=True)
         assert len(set(senders)) == len(set(takers)) == len(pairs)
 
 
 def test_an_evaluation_keeps_nothing():
     order = forward_only(4, 8)
-    found = tables(order.beats, round_the_devices(4, 4))
+    found = schedule_arrays(order.beats, round_robin_placement(4, 4))
     assert found.rows == (1, 0, 0)
-    assert (found.gradient == NOTHING).all()
+    assert (found.gradient == NO_ENTRY).all()

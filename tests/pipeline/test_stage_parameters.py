@@ -9,11 +9,11 @@ import pytest
 from jax import lax
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.partition.global_norm_axes import axes_of
+from jaxdist.partition.global_norm_axes import split_axes
 from jaxdist.partition.param_sharding import LeafSharding
-from jaxdist.pipeline.slot_assignment import deal_slots
-from jaxdist.pipeline.stage_parameters import add_in_front
-from jaxdist.pipeline.stage_placement import round_the_devices
+from jaxdist.pipeline.slot_assignment import assign_slots
+from jaxdist.pipeline.stage_parameters import add_to_prefix
+from jaxdist.pipeline.stage_placement import round_robin_placement
 
 PLAN = Plan(mesh=MeshShape(pipe=2, fsdp=2, tensor=2))
 
@@ -37,7 +37,7 @@ USERS = [frozenset(stages) for stages in ({0}, {0}, {1}, {0, 1}, {1}, {1})]
 
 @pytest.fixture
 def slots():
-    return deal_slots(PLAN, LEAVES, USERS, round_the_devices(2, 2))
+    return assign_slots(PLAN, LEAVES, USERS, round_robin_placement(2, 2))
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_adding_passes_over_a_leaf_and_not_over_its_slot():
     def thrice(slot, more, count):
         def turn(state):
             k, slot = state
-            return k + 1, add_in_front(
+            return k + 1, add_to_prefix(
                 slot, jnp.sin(more * k.astype(more.dtype)), jnp.minimum(k, 0)
             )
 
@@ -106,5 +106,5 @@ def test_a_slot_names_the_axes_that_split_its_leaves(slots):
     assert kernels.spec() == ("pipe", "fsdp", "tensor", None)
     assert biases.spec() == ("pipe", None, None, None)
     # Lengths of leaves are summed over these: along pipe are other leaves.
-    assert axes_of(kernels) == ("fsdp", "tensor")
+    assert split_axes(kernels) == ("fsdp", "tensor")
     assert kernels.local(PLAN) == (1, 1, 1, 6)

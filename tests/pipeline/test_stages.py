@@ -6,7 +6,7 @@ from flax import nnx
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.pipeline import PipelineConfig
-from jaxdist.pipeline.stages import balanced, cut
+from jaxdist.pipeline.stages import balanced_cuts, cut_network
 
 
 class Chained(nnx.Module):
@@ -25,7 +25,7 @@ WORK = dict(block_a=8, block_b=1, block_c=1, block_d=5, block_e=1)
 
 def cut_in(stages, *cuts, network=None, **how):
     plan = Plan(mesh=MeshShape(pipe=stages), pipe=PipelineConfig(cuts=cuts, **how))
-    return cut(plan, network or Chained(), lambda: WORK)
+    return cut_network(plan, network or Chained(), lambda: WORK)
 
 
 def test_cuts_by_hand_name_the_first_block_of_each_later_stage():
@@ -36,9 +36,9 @@ def test_cuts_by_hand_name_the_first_block_of_each_later_stage():
 
 def test_without_cuts_the_largest_stage_is_as_small_as_can_be():
     assert cut_in(2).blocks[0] == ("block_a",)
-    assert balanced([1, 1, 1, 1], 4) == [1, 2, 3]
-    assert balanced([1, 1, 1, 1, 8], 2) == [4]
-    assert balanced([3, 3, 3], 1) == []
+    assert balanced_cuts([1, 1, 1, 1], 4) == [1, 2, 3]
+    assert balanced_cuts([1, 1, 1, 1, 8], 2) == [4]
+    assert balanced_cuts([3, 3, 3], 1) == []
 
 
 def test_chunks_are_dealt_out_in_turn():

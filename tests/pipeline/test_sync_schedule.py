@@ -3,9 +3,13 @@
 import pytest
 
 from jaxdist.core.errors import BadInput, FatalError
-from jaxdist.pipeline.lockstep import play
-from jaxdist.pipeline.sync_schedule import SCHEDULES, forward_only, schedule
-from jaxdist.pipeline.work_item import backward, forward, needs, weights
+from jaxdist.pipeline.lockstep import lockstep_ticks
+from jaxdist.pipeline.sync_schedule import (
+    SYNC_SCHEDULES,
+    forward_only,
+    make_sync_schedule,
+)
+from jaxdist.pipeline.work_item import backward, dependencies, forward, weight_gradient
 
 
 def written(table):
@@ -18,14 +22,14 @@ def written(table):
 
 
 def test_gpipe_written_out():
-    assert written(schedule("gpipe", 2, 3)) == [
+    assert written(make_sync_schedule("gpipe", 2, 3)) == [
         "f0 f1 f2 . . b0 b1 b2",
         ". f0 f1 f2 b0 b1 b2 .",
     ]
 
 
 def test_1f1b_written_out():
-    assert written(schedule("1f1b", 3, 4)) == [
+    assert written(make_sync_schedule("1f1b", 3, 4)) == [
         "f0 . f1 . f2 b0 f3 b1 . b2 . b3",
         ". f0 . f1 b0 f2 b1 f3 b2 . b3 .",
         ". . f0 b0 f1 b1 f2 b2 f3 b3 . .",
@@ -34,7 +38,7 @@ def test_1f1b_written_out():
 
 def test_zb_h1_written_out():
     """Figure 3 of arXiv 2401.10241: the last device is furthest behind with weights."""
-    assert written(schedule("zb-h1", 3, 4)) == [
+    assert written(make_sync_schedule("zb-h1", 3, 4)) == [
         "f0 . f1 . f2 b0 w0 f3 b1 w1 b2 w2 b3 w3",
         ". f0 . f1 b0 f2 b1 w0 f3 b2 w1 b3 w2 w3",
         ". . f0 b0 f1 b1 f2 b2 w0 f3 b3 w1 w2 w3",
@@ -42,7 +46,7 @@ def test_zb_h1_written_out():
 
 
 def test_stages_go_round_the_devices():
-    made = schedule("interleaved", 2, 2, chunks=3)
+    made = make_sync_schedule("interleaved", 2, 2, chunks=3)
     assert made.stages == 6
     assert [made.device_of(stage) for stage in range(6)] == [0, 1, 0, 1, 0, 1]
     first = [row[0].stage for row in made.ticks if row[0]]
@@ -50,8 +54,8 @@ def test_stages_go_round_the_devices():
 
 
 def test_one_device_is_a_loop_over_microbatches():
-    assert written(schedule("1f1b", 1, 2)) == ["f0 b0 f1 b1"]
-    assert schedule("1f1b", 1, 2).idle == 0
+    assert written(make_sync_schedule("1f1b", 1, 2)) == ["f0 b0 f1 b1"]
+    assert make_sync_schedule("1f1b", 1, 2).idle == 0
 
 
 def test_an_evaluation_keeps_nothing():
@@ -66,24 +70,24 @@ def test_an_evaluation_takes_any_number_of_microbatches_with_chunks():
 
 
 def test_inputs_of_zb_h1_wait_for_the_gradient_of_weights():
-    made = schedule("zb-h1", 4, 8)
+    made = make_sync_schedule("zb-h1", 4, 8)
     assert made.last_use == "weights"
     assert [made.in_flight(d) for d in range(4)] == [4, 3, 2, 1]
     assert [made.held(d) for d in range(4)] == [4, 4, 4, 4]
 
 
 def test_work_says_what_it_needs():
-    assert needs(forward(0, 3), 2) == ()
-    assert needs(forward(1, 3), 2) == (forward(0, 3),)
-    assert needs(backward(1, 3), 2) == (forward(1, 3),)
-    assert needs(backward(0, 3), 2) == (forward(0, 3), backward(1, 3))
-    assert needs(weights(0, 3), 2) == (backward(0, 3),)
+    assert dependencies(forward(0, 3), 2) == ()
+    assert dependencies(forward(1, 3), 2) == (forward(0, 3),)
+    assert dependencies(backward(1, 3), 2) == (forward(1, 3),)
+    assert dependencies(backward(0, 3), 2) == (forward(0, 3), backward(1, 3))
+    assert dependencies(weight_gradient(0, 3), 2) == (backward(0, 3),)
 
 
 def test_orders_that_wait_for_each_other_are_found():
     orders = (forward(0, 0), backward(0, 0)), (backward(1, 0), forward(1, 0))
     with pytest.raises(FatalError, match="wait for each other from tick 1 on"):
-        play(orders, lambda work: needs(work, 2))
+        lockstep_ticks(orders, lambda work: dependencies(work, 2))
 
 
 @pytest.mark.parametrize(
@@ -105,20 +109,20 @@ def test_orders_that_wait_for_each_other_are_found():
 )
 def test_numbers_that_do_not_fit_are_answered(given, says):
     with pytest.raises(BadInput) as caught:
-        schedule(*given)
+        make_sync_schedule(*given)
     assert says in str(caught.value)
 
 
 def test_eager_1f1b_of_one_chunk_takes_any_number_of_microbatches():
     """Written out in beats: one tick, two, or what is left."""
-    made = schedule("eager-1f1b", 2, 3)
+    made = make_sync_schedule("eager-1f1b", 2, 3)
     assert written(made) == ["f0 f1 . f2 b0 . b1 b2", ". f0 b0 f1 b1 f2 b2 ."]
     assert [len(beat) for beat in made.beats] == [1, 2, 2, 2, 1]
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", SYNC_SCHEDULES)
 def test_every_schedule_has_a_table(name):
     chunks = 2 if name == "interleaved" else 1
-    made = schedule(name, 4, 8, chunks)
+    made = make_sync_schedule(name, 4, 8, chunks)
     assert made.name == name
     assert made.length == len(made.ticks)

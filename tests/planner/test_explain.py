@@ -4,23 +4,23 @@ from dataclasses import replace
 
 import pytest
 
-from jaxdist.collectives.hlo_collectives import KINDS
+from jaxdist.collectives.hlo_collectives import COLLECTIVE_KINDS
 from jaxdist.core.cluster.collective_cost import CollectiveCost
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.core.plan.reduction import ReductionConfig
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
-from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.compute_times import stage_seconds
-from jaxdist.oracle.predict import paced, predict
-from jaxdist.planner.explain import bytes_of, seconds_of
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.oracle.compute_times import stage_compute_times
+from jaxdist.oracle.predict import pipeline_time, predict
+from jaxdist.planner.explain import bytes_of, explain_seconds
 
 
 @pytest.fixture(scope="module")
 def subject():
-    return StepDescriber(resolve("digits").config)
+    return StepDescriber(resolve_config("digits").config)
 
 
 PLANS = {
@@ -46,7 +46,7 @@ def measured(cluster):
             share=one,
             bend=((100.0, 0.5), (1e3, 2.0), (1e5, 1.0), (1e6, 3.0)),
         )
-        for kind in KINDS
+        for kind in COLLECTIVE_KINDS
         for devices in (2, 4)
     ]
     packing = {"int8": SourcedNumber(1e-8, "measured: a test")}
@@ -59,9 +59,9 @@ def measured(cluster):
 
 HALF = SourcedNumber(0.5, "given: a test")
 CLUSTERS = {
-    "straight": find("testbed"),
-    "hidden": find("testbed").with_number("overlap", HALF),
-    "measured": measured(find("testbed")),
+    "straight": load_cluster("testbed"),
+    "hidden": load_cluster("testbed").with_number("overlap", HALF),
+    "measured": measured(load_cluster("testbed")),
 }
 
 
@@ -70,7 +70,7 @@ CLUSTERS = {
 def test_the_lines_of_an_account_add_up_to_what_is_predicted(subject, plan, cluster):
     case = subject.case(plan)
     made = predict(case, cluster)
-    terms = list(seconds_of(case, cluster, made))
+    terms = list(explain_seconds(case, cluster, made))
     whole = {term.name: term.value for term in terms if not term.name.startswith(" ")}
     assert whole == made.terms_s
     parts = 0.0
@@ -89,24 +89,24 @@ def test_the_lines_of_an_account_add_up_to_what_is_predicted(subject, plan, clus
 
 
 def test_stages_are_computed_for_every_microbatch(subject):
-    case, cluster = subject.case(PLANS["stages"]), find("testbed")
+    case, cluster = subject.case(PLANS["stages"]), load_cluster("testbed")
     made = predict(case, cluster)
-    told = {one.name: one.formula for one in seconds_of(case, cluster, made)}
-    replay = paced(case, cluster)
+    told = {one.name: one.formula for one in explain_seconds(case, cluster, made)}
+    replay = pipeline_time(case, cluster)
     assert told["compute"].startswith("4 microbatches x ")
     assert f" of stage {replay.device} x " in told["compute"]
-    stage = stage_seconds(case, cluster.device)[replay.device]
+    stage = stage_compute_times(case, cluster.device)[replay.device]
     late = 1 + cluster.jitter.value
     computed = 4 * late * (stage.forward + stage.backward)
     assert made.terms_s["compute"] == pytest.approx(computed)
 
 
 def test_the_account_says_what_is_saved_while_others_rest(subject):
-    case, alone = subject.case(PLANS["stages"]), find("testbed")
+    case, alone = subject.case(PLANS["stages"]), load_cluster("testbed")
     crowd = alone.with_number("device.crowd", SourcedNumber(2.0, "given: a test"))
     for cluster, saves in ((alone, False), (crowd, True)):
         made = predict(case, cluster)
-        told = {one.name: one.formula for one in seconds_of(case, cluster, made)}
+        told = {one.name: one.formula for one in explain_seconds(case, cluster, made)}
         assert ("while others rest" in told["compute"]) == saves
     rest = told["compute"].rpartition(" while")[0].rpartition(" x ")[2]
     whole = predict(case, alone).terms_s["compute"]
@@ -116,7 +116,7 @@ def test_the_account_says_what_is_saved_while_others_rest(subject):
 def test_the_account_says_what_is_hidden_behind_which_pass(subject):
     case, cluster = subject.case(PLANS["gathers"]), CLUSTERS["hidden"]
     made = predict(case, cluster)
-    told = list(seconds_of(case, cluster, made))
+    told = list(explain_seconds(case, cluster, made))
     saved = [one for one in told if one.name.startswith("  behind the ")]
     assert -sum(one.value for one in saved) == pytest.approx(
         sum(made.hidden_s.values())
@@ -130,7 +130,7 @@ def test_the_account_says_how_far_sizes_lie_from_a_line(subject):
     case = subject.case(PLANS["packed"])
     for name, cluster in CLUSTERS.items():
         made = predict(case, cluster)
-        told = {one.name: one.formula for one in seconds_of(case, cluster, made)}
+        told = {one.name: one.formula for one in explain_seconds(case, cluster, made)}
         assert ("for their sizes" in told["  all-reduce"]) == (name == "measured")
         assert ("packing" in told) == (name == "measured")
     assert "numbers x 10 ns of int8" in told["packing"]
@@ -139,10 +139,13 @@ def test_the_account_says_how_far_sizes_lie_from_a_line(subject):
 def test_a_stage_lists_what_it_works_on():
     """A table that the last block asks is work of the last stage."""
     words = ("model.depth=2", "model.vocabulary=256", "plan.mesh.data=1")
-    text, cluster = StepDescriber(resolve("characters", words).config), find("testbed")
+    text, cluster = (
+        StepDescriber(resolve_config("characters", words).config),
+        load_cluster("testbed"),
+    )
     case = text.case(Plan(mesh=MeshShape(pipe=2), microbatches=2))
-    told = list(seconds_of(case, cluster, predict(case, cluster)))
-    spent = stage_seconds(case, cluster.device)
+    told = list(explain_seconds(case, cluster, predict(case, cluster)))
+    spent = stage_compute_times(case, cluster.device)
     for stage, one in enumerate(spent):
         parts = [each for each in told if each.name.startswith(f"  stage {stage}")]
         whole = sum(each.value for each in parts)

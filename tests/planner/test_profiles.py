@@ -6,9 +6,9 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.profile import BlockProfile, LayerProfile, Profile
-from jaxdist.planner.layer_times import at_rate
-from jaxdist.planner.stages.graph_from_profile import of_profile, read_profile
-from jaxdist.planner.stages.pipedream_file import read_pipedream
+from jaxdist.planner.layer_times import constant_rate_model
+from jaxdist.planner.stages.graph_from_profile import graph_from_profile, parse_profile
+from jaxdist.planner.stages.pipedream_file import parse_pipedream_profile
 
 LINE = (
     "node{n} -- {label} -- forward_compute_time={f}, backward_compute_time={b}, "
@@ -28,14 +28,14 @@ CHAIN = file(line(1), line(2), line(3), edges=[(1, 2), (2, 3)])
 
 
 def test_times_are_milliseconds_and_sizes_bytes():
-    (node, *_) = read_pipedream(CHAIN, "g").nodes
+    (node, *_) = parse_pipedream_profile(CHAIN, "g").nodes
     assert (node.forward, node.backward) == (0.001, 0.002)
     assert (node.output, node.parameters, node.kept) == (8, 4, 8)
 
 
 def test_a_tuple_of_outputs_adds_up():
     text = file(line(1, a="[6.0; 1.0; 2.0]"), line(2), edges=[(1, 2)])
-    assert read_pipedream(text, "g").nodes[0].output == 9
+    assert parse_pipedream_profile(text, "g").nodes[0].output == 9
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_tuple_of_outputs_adds_up():
     [("ReLU(inplace)", 0), ("ReLU(inplace=True)", 0), ("ReLU(inplace=False)", 8)],
 )
 def test_what_is_done_in_place_is_kept_once(label, kept):
-    assert read_pipedream(file(line(1, label)), "g").nodes[0].kept == kept
+    assert parse_pipedream_profile(file(line(1, label)), "g").nodes[0].kept == kept
 
 
 def test_inputs_are_left_out_and_other_sources_are_not():
@@ -55,7 +55,7 @@ def test_inputs_are_left_out_and_other_sources_are_not():
         line(9),
         edges=[(1, 10), (2, 9), (10, 9)],
     )
-    graph = read_pipedream(text, "g")
+    graph = parse_pipedream_profile(text, "g")
     assert [n.name for n in graph.nodes] == ["node2", "node3", "node10", "node9"]
     order = [graph.nodes[i].name for i in graph.order]
     assert order == ["node2", "node3", "node10", "node9"]
@@ -68,14 +68,14 @@ def test_lines_may_be_in_any_order_and_end_anyhow():
     )
     without_text = CHAIN.replace("Conv2d(3, 64, kernel_size=(3, 3)) -- ", "")
     for text in (turned, with_stages, without_text, "\ufeff" + CHAIN):
-        graph = read_pipedream(text, "g")
+        graph = parse_pipedream_profile(text, "g")
         assert [graph.nodes[i].name for i in graph.order] == ["node1", "node2", "node3"]
         assert graph.is_chain
 
 
 def test_the_least_number_comes_first():
     text = file(line(10), line(9), line(2), edges=[(10, 2)])
-    graph = read_pipedream(text, "g")
+    graph = parse_pipedream_profile(text, "g")
     assert [graph.nodes[i].name for i in graph.order] == ["node9", "node10", "node2"]
 
 
@@ -118,7 +118,7 @@ def test_the_least_number_comes_first():
 )
 def test_a_bad_file_is_refused_by_name(text, names, says):
     with pytest.raises(BadInput) as refused:
-        read_pipedream(text, "g")
+        parse_pipedream_profile(text, "g")
     assert names in str(refused.value)
     assert says in str(refused.value)
 
@@ -155,13 +155,15 @@ def profile(blocks=BLOCKS, layers=LAYERS, note=""):
 
 
 def test_blocks_without_seconds_do_their_flops_at_a_rate():
-    graph = of_profile(read_profile(profile().to_json(), "p"), "p", at_rate(100.0))
+    graph = graph_from_profile(
+        parse_profile(profile().to_json(), "p"), "p", constant_rate_model(100.0)
+    )
     assert [(n.forward, n.backward) for n in graph.nodes] == [(1.0, 2.0)] * 3
     assert [n.kept for n in graph.nodes] == [16] * 3
     assert [n.cut_after for n in graph.nodes] == [False, True, True]
     assert graph.origin == "FLOPs at 100 FLOP/s"
     with pytest.raises(BadInput, match="stem was not measured"):
-        of_profile(profile(), "p")
+        graph_from_profile(profile(), "p")
 
 
 def test_measured_seconds_come_first_of_the_block_or_of_its_layers():
@@ -177,7 +179,7 @@ def test_measured_seconds_come_first_of_the_block_or_of_its_layers():
         else row
         for row in LAYERS
     )
-    graph = of_profile(profile(blocks, layers), "p", at_rate(100.0))
+    graph = graph_from_profile(profile(blocks, layers), "p", constant_rate_model(100.0))
     times = [(n.forward, n.backward) for n in graph.nodes]
     assert times == [(5.0, 6.0), (3.0, 5.0), (1.0, 2.0)]
 
@@ -198,15 +200,19 @@ def test_a_bad_block_is_refused_by_name(change, says):
     tree = profile().tree()
     change(tree["blocks"][1])
     with pytest.raises(BadInput, match=says):
-        of_profile(read_profile(json.dumps(tree), "p"), "p", at_rate(1.0))
+        graph_from_profile(
+            parse_profile(json.dumps(tree), "p"), "p", constant_rate_model(1.0)
+        )
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"blocks": 3}', '{"blocks": [1]}'])
 def test_what_is_no_profile_is_said_to_be_none(text):
     with pytest.raises(BadInput, match="is no profile"):
-        read_profile(text, "p")
+        parse_profile(text, "p")
 
 
 def test_a_network_that_is_no_chain_is_refused_with_its_reason():
     with pytest.raises(BadInput, match="none: it branches"):
-        of_profile(profile(blocks=(), note="none: it branches"), "p", at_rate(1.0))
+        graph_from_profile(
+            profile(blocks=(), note="none: it branches"), "p", constant_rate_model(1.0)
+        )

@@ -9,7 +9,7 @@ from jax import lax
 
 from jaxdist.profile.flops import count_flops, valid_taps
 from jaxdist.profile.jaxpr_walk import program_flops
-from jaxdist.profile.trace import live
+from jaxdist.profile.trace import trace_pruned
 
 
 def f32(*shape):
@@ -17,7 +17,7 @@ def f32(*shape):
 
 
 def counted(function, *shapes):
-    return program_flops(live(function, *shapes))
+    return program_flops(trace_pruned(function, *shapes))
 
 
 def by_xla(function, *shapes):
@@ -95,7 +95,7 @@ def test_each_gradient_costs_what_its_convolution_does():
     shapes = f32(1, 8, 8, 5), f32(3, 3, 5, 7)
     forward = counted(conv, *shapes)
     # The forward pass itself is not needed: two convolutions are left.
-    eqns = live(gradients, *shapes).eqns
+    eqns = trace_pruned(gradients, *shapes).eqns
     convs = [e for e in eqns if e.primitive.name == "conv_general_dilated"]
     assert [count_flops(e) for e in convs] == 2 * [forward]
 

@@ -5,19 +5,23 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from jaxdist.profile.flat_jaxpr import flattened
-from jaxdist.profile.xla_cpu.fusion_groups import fused, users, without_views
+from jaxdist.profile.flat_jaxpr import flatten_jaxpr
+from jaxdist.profile.xla_cpu.fusion_groups import (
+    find_fusion_groups,
+    op_users,
+    remove_views,
+)
 
 X = jnp.ones((8, 16))
 
 
 def written(function, *inputs):
     """Return the names of what a program writes."""
-    flat = flattened(jax.make_jaxpr(function)(*inputs).jaxpr)
-    without_views(flat)
-    made = fused(flat)
+    flat = flatten_jaxpr(jax.make_jaxpr(function)(*inputs).jaxpr)
+    remove_views(flat)
+    made = find_fusion_groups(flat)
     read = [v for values in made.reads.values() for v in values]
-    assert {v[0] for v in read} <= set(users(flat))
+    assert {v[0] for v in read} <= set(op_users(flat))
     given = ("arg", "const", "lit")
     names = [flat.ops[n].name for n in made.reads]
     return sorted(name for name in names if name not in given)
@@ -53,8 +57,8 @@ def test_a_sum_of_two_arrays_that_is_returned_is_read_by_the_others():
         z = x + y
         return z, z * 3.0
 
-    flat = flattened(jax.make_jaxpr(step)(X, X).jaxpr)
-    reads = fused(flat).reads
+    flat = flatten_jaxpr(jax.make_jaxpr(step)(X, X).jaxpr)
+    reads = find_fusion_groups(flat).reads
     (times,) = (n for n in reads if flat.ops[n].name == "mul")
     assert [flat.ops[v[0]].name for v in reads[times] if v[0] in reads] == ["add"]
 

@@ -6,9 +6,9 @@ import pytest
 from flax import nnx
 from jax import lax
 
-from jaxdist.layers.pool import maxima
+from jaxdist.layers.pool import max_over_windows
 from jaxdist.layers.window import Window
-from jaxdist.profile.xla_cpu.peak_memory import temporaries
+from jaxdist.profile.xla_cpu.peak_memory import peak_temporary_bytes
 
 
 def of_compiler(function, *inputs, donated=()):
@@ -44,7 +44,9 @@ def found_dim_by_dim(x, kernels):
         dims = ("NHWC", "HWIO", "NHWC")
         x = lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=dims)
         pads = (0, extent - 2)
-        x = maxima(nnx.relu(x), (Window(x.shape[1], extent, 2, pads=pads),) * 2, 0.0)
+        x = max_over_windows(
+            nnx.relu(x), (Window(x.shape[1], extent, 2, pads=pads),) * 2, 0.0
+        )
     return (x**2).sum()
 
 
@@ -81,7 +83,7 @@ def test_temporaries_are_those_of_the_compiler(loss, x, weights):
     inputs = made, jnp.ones(x)
     jaxpr = jax.make_jaxpr(moved(loss))(*inputs).jaxpr
     many = len(jax.tree.leaves(made))
-    found = temporaries(jaxpr, [(k, k) for k in range(many)])
+    found = peak_temporary_bytes(jaxpr, [(k, k) for k in range(many)])
     assert found == pytest.approx(of_compiler(moved(loss), *inputs, donated=0), rel=0.1)
 
 
@@ -90,7 +92,7 @@ def test_what_a_loop_carries_stays_where_it_is():
         return lax.fori_loop(0, 4, lambda _, y: jnp.tanh(y @ weights) + y, x)
 
     inputs = jnp.ones((256, 256)), jnp.ones((256, 256))
-    found = temporaries(jax.make_jaxpr(turns)(*inputs).jaxpr)
+    found = peak_temporary_bytes(jax.make_jaxpr(turns)(*inputs).jaxpr)
     assert found == pytest.approx(of_compiler(turns, *inputs), rel=0.06)
 
 
@@ -114,7 +116,7 @@ def test_sums_that_do_not_wait_for_each_other_are_one():
     )
     inputs = [jnp.ones((128, 128))] * 4, jnp.ones((32, 128))
     (whole,) = jax.make_jaxpr(step)(*inputs).jaxpr.eqns
-    found = temporaries(whole.params["jaxpr"], [(k, k) for k in range(4)])
+    found = peak_temporary_bytes(whole.params["jaxpr"], [(k, k) for k in range(4)])
     assert found == pytest.approx(of_compiler(step, *inputs, donated=0), rel=0.06)
 
 
@@ -123,5 +125,5 @@ def test_what_is_read_after_it_may_be_written_over_is_copied():
         return weights + 1, jnp.tanh(x @ weights)
 
     inputs = jnp.ones((256, 256)), jnp.ones((8, 256))
-    found = temporaries(jax.make_jaxpr(step)(*inputs).jaxpr, [(0, 0)])
+    found = peak_temporary_bytes(jax.make_jaxpr(step)(*inputs).jaxpr, [(0, 0)])
     assert found == pytest.approx(of_compiler(step, *inputs, donated=0), rel=0.1)

@@ -11,10 +11,14 @@ from flax import nnx
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.resnet import ResNet50, ResNetPreset
 from jaxdist.models.transformer import Gpt2, Llama
-from jaxdist.profile.abstract import abstract
-from jaxdist.profile.layer_calls import read_calls
-from jaxdist.profile.network_profile import read_profile
-from jaxdist.profile.repeated_blocks import RepeatedBlocks, alike_of, same_arrays
+from jaxdist.profile.abstract import build_abstract_network
+from jaxdist.profile.layer_calls import trace_calls
+from jaxdist.profile.network_profile import profile_network
+from jaxdist.profile.repeated_blocks import (
+    RepeatedBlocks,
+    find_equal_blocks,
+    find_repeated_blocks,
+)
 
 TOKENS = jax.ShapeDtypeStruct((4, 8), jnp.int32)
 IMAGES = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)
@@ -30,7 +34,9 @@ class Long(ResNet50):
 
 def of(make, **settings):
     config = ModelConfig(**settings)
-    return abstract(lambda dtype, rngs: make(config, dtype=dtype, rngs=rngs))
+    return build_abstract_network(
+        lambda dtype, rngs: make(config, dtype=dtype, rngs=rngs)
+    )
 
 
 NETWORKS = {
@@ -48,18 +54,18 @@ def network(request):
 
 def test_a_profile_of_few_blocks_is_that_of_all(network):
     made, inputs, left_out = network
-    alike = alike_of(made, [inputs])
+    alike = find_repeated_blocks(made, [inputs])
     assert len(alike.models) == left_out
-    short = read_profile(made, [inputs], alike=alike)
-    assert short == read_profile(made, [inputs], alike=RepeatedBlocks())
+    short = profile_network(made, [inputs], alike=alike)
+    assert short == profile_network(made, [inputs], alike=RepeatedBlocks())
 
 
 def test_calls_of_few_blocks_are_those_of_all(network):
     made, inputs, _ = network
     graph, *state = nnx.split(made, nnx.Param, ...)
-    alike = alike_of(made, [inputs])
-    short = read_calls(graph, state, inputs, alike=alike)
-    whole = read_calls(graph, state, inputs)
+    alike = find_repeated_blocks(made, [inputs])
+    short = trace_calls(graph, state, inputs, alike=alike)
+    whole = trace_calls(graph, state, inputs)
     assert [replace(call, layer=None) for call in short] == [
         replace(call, layer=None) for call in whole
     ]
@@ -129,20 +135,20 @@ WORDS = jax.ShapeDtypeStruct((2, 8), jnp.float32)
 
 
 def rows(kind):
-    return abstract(lambda dtype, rngs: kind(lambda: Same(rngs)))
+    return build_abstract_network(lambda dtype, rngs: kind(lambda: Same(rngs)))
 
 
 def test_blocks_are_alike_that_return_what_they_are_given():
-    halves = abstract(lambda dtype, rngs: Row(Halves))
-    assert same_arrays(halves).models
-    assert not alike_of(halves, [VECTORS]).models
-    found = alike_of(rows(Row), [WORDS])
+    halves = build_abstract_network(lambda dtype, rngs: Row(Halves))
+    assert find_equal_blocks(halves).models
+    assert not find_repeated_blocks(halves, [VECTORS]).models
+    found = find_repeated_blocks(rows(Row), [WORDS])
     assert found.kept == ("start", "block0", "block1", "block5")
 
 
 def test_a_block_that_is_called_elsewhere_is_read():
-    assert not alike_of(rows(Skipping), [WORDS]).models
+    assert not find_repeated_blocks(rows(Skipping), [WORDS]).models
 
 
 def test_blocks_that_share_an_array_are_not_alike():
-    assert not alike_of(rows(Shared), [WORDS]).models
+    assert not find_repeated_blocks(rows(Shared), [WORDS]).models

@@ -4,7 +4,7 @@ import pytest
 
 from jaxdist.core.step_breakdown import LayerTime, StepBreakdown
 from jaxdist.profile.instruction_term import InstructionLabel
-from jaxdist.profile.trace_breakdown import watched
+from jaxdist.profile.trace_breakdown import device_breakdowns
 from jaxdist.profile.xplane import TraceSpan
 
 PARTS = {
@@ -37,7 +37,7 @@ def step(run, begin):
 
 
 def test_each_moment_belongs_to_one_term():
-    (one,) = watched(step(0, 0), PARTS)
+    (one,) = device_breakdowns(step(0, 0), PARTS)
     assert one.terms_s == pytest.approx(
         {
             "compute": 4e-3,
@@ -53,7 +53,7 @@ def test_each_moment_belongs_to_one_term():
 
 def test_terms_add_up_to_the_step_with_what_lies_between():
     spans = [s for n in range(4) for s in step(n, 12 * n)]
-    (one,) = watched(spans, PARTS)
+    (one,) = device_breakdowns(spans, PARTS)
     assert one.steps == 4
     assert one.terms_s["between steps"] == pytest.approx(2e-3)
     assert one.step_s == pytest.approx(12e-3)
@@ -61,20 +61,20 @@ def test_terms_add_up_to_the_step_with_what_lies_between():
 
 def test_one_long_pause_is_of_no_step():
     spans = [s for n, at in enumerate((0, 10, 20, 900)) for s in step(n, at)]
-    (one,) = watched(spans, PARTS)
+    (one,) = device_breakdowns(spans, PARTS)
     assert one.step_s == pytest.approx(10e-3)
 
 
 def test_a_step_that_is_cut_is_left_out():
     spans = [*step(0, 0)[3:], *step(1, 10), *step(2, 20), *step(3, 30)[:2]]
-    (one,) = watched(spans, PARTS)
+    (one,) = device_breakdowns(spans, PARTS)
     assert one.steps == 2
     assert one.step_s == pytest.approx(10e-3)
 
 
 def test_operations_at_once_share_their_time():
     parts = PARTS | {"other": InstructionLabel(term="compute", layer="b")}
-    (one,) = watched([span("conv", 0, 4), span("other", 2, 4)], parts)
+    (one,) = device_breakdowns([span("conv", 0, 4), span("other", 2, 4)], parts)
     assert one.layers_s["a"].forward == pytest.approx(3e-3)
     assert one.layers_s["b"].forward == pytest.approx(1e-3)
 
@@ -87,7 +87,7 @@ def test_work_for_stages_is_told_apart_by_what_is_handed_on():
         "send": InstructionLabel(term="activations, pipe", waits="bubble"),
     }
     ran = ("f", 0, 1), ("g", 1, 2), ("send", 2, 3), ("f", 3, 5), ("b", 5, 9)
-    (one,) = watched([span(op, a, b) for op, a, b in ran], parts)
+    (one,) = device_breakdowns([span(op, a, b) for op, a, b in ran], parts)
     assert [(c.kind, c.micro) for c in one.lane] == [
         ("forward", 0),
         ("forward", 1),
@@ -98,6 +98,8 @@ def test_work_for_stages_is_told_apart_by_what_is_handed_on():
 
 
 def test_what_was_measured_is_read_back_as_it_was_written():
-    found = StepBreakdown(cores=2, processes=1, devices=watched(step(0, 0), PARTS))
+    found = StepBreakdown(
+        cores=2, processes=1, devices=device_breakdowns(step(0, 0), PARTS)
+    )
     assert StepBreakdown.from_json(found.to_json()) == found
     assert found.layer("nowhere") == LayerTime()

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 
-from jaxdist.launch.training.preflight import differences
-from jaxdist.train.lowered_fingerprint import detail_of, outline_of
+from jaxdist.launch.training.preflight import describe_differences
+from jaxdist.train.lowered_fingerprint import operation_counts, step_outline
 
 
 def lowered(step):
@@ -16,11 +16,15 @@ def lowered(step):
 def outline(step, size=3):
     params = {"head": {"kernel": jnp.zeros((size, 2))}}
     state = SimpleNamespace(params=params)
-    return outline_of(SimpleNamespace(task=SimpleNamespace(state=state)), lowered(step))
+    return step_outline(
+        SimpleNamespace(task=SimpleNamespace(state=state)), lowered(step)
+    )
 
 
 def test_a_constant_and_an_operation_have_a_name():
-    said = differences([outline(jnp.sin), outline(lambda x: 0.25 * jnp.sin(x))])
+    said = describe_differences(
+        [outline(jnp.sin), outline(lambda x: 0.25 * jnp.sin(x))]
+    )
     assert (
         "rank 1: stablehlo.constant dense<2.500000e-01> : tensor<f32> is there" in said
     )
@@ -28,7 +32,7 @@ def test_a_constant_and_an_operation_have_a_name():
 
 
 def test_a_parameter_has_its_name_and_shape():
-    said = differences([outline(jnp.sin), outline(jnp.sin, size=4)])
+    said = describe_differences([outline(jnp.sin), outline(jnp.sin, size=4)])
     assert said == (
         "rank 1: parameters 8 (rank 0: 6); rank 1: parameter head/kernel "
         "float32 [4, 2] (rank 0: float32 [3, 2])"
@@ -37,17 +41,18 @@ def test_a_parameter_has_its_name_and_shape():
 
 def test_what_is_done_once_more_is_counted():
     found = [
-        detail_of(lowered(step)) for step in (jnp.sin, lambda x: jnp.sin(jnp.sin(x)))
+        operation_counts(lowered(step))
+        for step in (jnp.sin, lambda x: jnp.sin(jnp.sin(x)))
     ]
-    assert "stablehlo.sine 2 times (rank 0: 1 times)" in differences(found)
+    assert "stablehlo.sine 2 times (rank 0: 1 times)" in describe_differences(found)
 
 
 def test_what_names_do_not_tell_the_digest_does():
     """The same operations in another order."""
-    one = detail_of(lowered(lambda x: jnp.sin(jnp.cos(x))))
-    other = detail_of(lowered(lambda x: jnp.cos(jnp.sin(x))))
-    assert differences([one, one]) == ""
-    assert differences([one, other]).startswith("rank 1: lowered step ")
+    one = operation_counts(lowered(lambda x: jnp.sin(jnp.cos(x))))
+    other = operation_counts(lowered(lambda x: jnp.cos(jnp.sin(x))))
+    assert describe_differences([one, one]) == ""
+    assert describe_differences([one, other]).startswith("rank 1: lowered step ")
 
 
 def test_lines_of_source_are_no_difference():
@@ -57,5 +62,5 @@ def test_lines_of_source_are_no_difference():
         return x + x
 
     third.__name__ = first.__name__
-    texts = [detail_of(lowered(step)) for step in (first, second, third)]
+    texts = [operation_counts(lowered(step)) for step in (first, second, third)]
     assert texts[0] == texts[1] == texts[2]

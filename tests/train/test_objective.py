@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdist.core.special_tokens import END, PADDING
+from jaxdist.core.special_tokens import EOS_ID, PAD_ID
 from jaxdist.train.objective import (
     Captioning,
     Classification,
     NextToken,
     Regression,
-    cast,
+    cast_floats,
 )
 
 RNG = np.random.default_rng(0)
@@ -55,9 +55,9 @@ def test_numbers_are_scored_by_the_mean_square_of_their_errors():
 
 def captions():
     """Three captions of 4, 1 and 7 words, the end included."""
-    target = RNG.integers(END + 1, 5, (3, 7))
+    target = RNG.integers(EOS_ID + 1, 5, (3, 7))
     for row, length in zip(target, (4, 1, 7)):
-        row[length - 1], row[length:] = END, PADDING
+        row[length - 1], row[length:] = EOS_ID, PAD_ID
     return target
 
 
@@ -106,5 +106,8 @@ def test_only_floats_are_cast():
         jax.ShapeDtypeStruct((2,), jnp.float32),
         jax.ShapeDtypeStruct((3,), jnp.int32),
     )
-    assert [x.dtype.name for x in cast(shapes, jnp.bfloat16)] == ["bfloat16", "int32"]
-    assert cast(shapes, None) == shapes
+    assert [x.dtype.name for x in cast_floats(shapes, jnp.bfloat16)] == [
+        "bfloat16",
+        "int32",
+    ]
+    assert cast_floats(shapes, None) == shapes

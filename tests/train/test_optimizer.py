@@ -9,7 +9,7 @@ from flax import nnx
 
 from jaxdist.core.errors import BadInput
 from jaxdist.layers import LSTM
-from jaxdist.train.optimizers import OptimConfig, optimizer
+from jaxdist.train.optimizers import OptimConfig, make_optimizer
 
 NAMES = ("sgd", "adamw", "lars", "lamb")
 RATE = 0.1
@@ -33,7 +33,7 @@ def drawn(seed):
 
 
 def moved(config, grads=None, steps=1):
-    optim, params = optimizer(config, rate), drawn(0)
+    optim, params = make_optimizer(config, rate), drawn(0)
     state = optim.init(params)
     for _ in range(steps):
         updates, state = optim.update(grads or drawn(1), state, params)
@@ -101,7 +101,7 @@ def test_biases_of_several_gates_never_decay(name):
     grads = jax.tree.map(jnp.ones_like, params)
 
     def ends(decay):
-        optim = optimizer(OptimConfig(name=name, weight_decay=decay), rate)
+        optim = make_optimizer(OptimConfig(name=name, weight_decay=decay), rate)
         return optim.update(grads, optim.init(params), params)[0]
 
     plain, decayed = ends(0.0), ends(0.5)

@@ -7,13 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxdist.core.errors import BadInput
-from jaxdist.train.optimizers import OptimConfig, learning_rate, ramp
+from jaxdist.train.optimizers import OptimConfig, make_learning_rate, make_warmup
 
 
 def rates(config, steps=1000, per_epoch=10.0, batch=256):
     with jax.numpy_dtype_promotion("standard"):
         return np.asarray(
-            jax.jit(learning_rate(config, steps, per_epoch, batch))(np.arange(steps))
+            jax.jit(make_learning_rate(config, steps, per_epoch, batch))(
+                np.arange(steps)
+            )
         )
 
 
@@ -35,12 +37,14 @@ def test_the_rate_of_the_paper():
 def test_scaling_is_by_256_samples(times):
     for scaling, grown in (("none", 1), ("linear", times), ("root", times**0.5)):
         config = OptimConfig(lr=0.3, scaling=scaling)
-        assert ramp(config, 100, 10, 256 * times).peak == pytest.approx(0.3 * grown)
+        assert make_warmup(config, 100, 10, 256 * times).peak == pytest.approx(
+            0.3 * grown
+        )
 
 
 def test_a_rate_that_does_not_grow_starts_from_zero():
     for config, batch in ((OptimConfig(), 4096), (OptimConfig(scaling="linear"), 64)):
-        assert ramp(config, 100, 10, batch).first == 0
+        assert make_warmup(config, 100, 10, batch).first == 0
         assert rates(config, batch=batch)[0] == 0
 
 

@@ -25,14 +25,14 @@ def kept_bytes(plan):
         def make(params, stats):
             model = nnx.merge(task.graph, params, stats, copy=True)
             model.eval()
-            remat.mark_all(plan, model)
+            remat.tag_all_blocks(plan, model)
             return model
 
         def loss(params):
-            out, _ = remat.called(plan, make, params, task.state.stats, (image,))
+            out, _ = remat.call_model(plan, make, params, task.state.stats, (image,))
             return jnp.square(out).sum()
 
-        _, back = jax.vjp(remat.graded(plan, loss), params)
+        _, back = jax.vjp(remat.maybe_checkpoint(plan, loss), params)
         found.extend(x.nbytes for x in jax.tree.leaves(back.opaque_residuals))
 
     image = jax.ShapeDtypeStruct((4, *image_shape(CONFIG)), jnp.float32)
@@ -88,7 +88,7 @@ def test_an_end_that_is_no_block_is_refused(until, remedy):
     model = made()
     assert next(name for name, _ in model.chain()) == "conv1_1"
     with pytest.raises(BadInput, match=f"until {until}") as caught:
-        remat.check(Plan(remat=True, remat_until=until), model)
+        remat.check_remat(Plan(remat=True, remat_until=until), model)
     assert caught.value.remedy[0] == remedy
 
 
@@ -98,5 +98,5 @@ class Plain(nnx.Module):
 
 def test_a_network_without_blocks_is_refused():
     with pytest.raises(BadInput, match="Plain has no blocks") as caught:
-        remat.check(Plan(remat=True), Plain())
+        remat.check_remat(Plan(remat=True), Plain())
     assert caught.value.remedy == ("plan.remat=false",)

@@ -9,7 +9,7 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.outer import OuterConfig
-from jaxdist.train.diloco import check, spread
+from jaxdist.train.diloco import check_outer_loop, replicate_state
 from jaxdist.train.nonfinite import skip_nonfinite
 from jaxdist.train.state import TrainState
 
@@ -24,22 +24,22 @@ def state(optimizer=SGD):
 
 def test_skipped_steps_are_refused():
     with pytest.raises(BadInput, match="replicas do not talk") as caught:
-        check(PLAN, state(skip_nonfinite(SGD)))
+        check_outer_loop(PLAN, state(skip_nonfinite(SGD)))
     assert caught.value.remedy[0] == "optim.skip_nonfinite=0"
 
 
 def test_an_average_of_the_weights_is_refused():
     with pytest.raises(BadInput, match=r"optim\.ema") as caught:
-        check(PLAN, replace(state(), average={}))
+        check_outer_loop(PLAN, replace(state(), average={}))
     assert caught.value.remedy[0] == "optim.ema=0"
 
 
 def test_one_replica_takes_all_of_it():
-    check(Plan(), replace(state(skip_nonfinite(SGD)), average={}))
+    check_outer_loop(Plan(), replace(state(skip_nonfinite(SGD)), average={}))
 
 
 def test_each_replica_has_a_copy_and_the_velocity_is_one_for_all():
-    found = spread(PLAN, state(optax.sgd(0.1, momentum=0.9)))
+    found = replicate_state(PLAN, state(optax.sgd(0.1, momentum=0.9)))
     assert found.opt is None
     assert found.replicas.params["kernel"].shape == (2, 3, 2)
     assert found.replicas.opt[0].trace["kernel"].shape == (2, 3, 2)
@@ -48,4 +48,4 @@ def test_each_replica_has_a_copy_and_the_velocity_is_one_for_all():
 
 def test_without_momentum_there_is_no_velocity():
     plan = replace(PLAN, outer=OuterConfig(every=5, momentum=0))
-    assert spread(plan, state()).replicas.velocity is None
+    assert replicate_state(plan, state()).replicas.velocity is None

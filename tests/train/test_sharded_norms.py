@@ -11,11 +11,11 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.train.nonfinite import skip_nonfinite, unless_skipped
-from jaxdist.train.optimizers import OptimConfig, optimizer
+from jaxdist.train.nonfinite import keep_old_if_skipped, skip_nonfinite
+from jaxdist.train.optimizers import OptimConfig, make_optimizer
 from jaxdist.train.sharded_norms import (
     clip_by_global_norm,
-    own_squares,
+    local_sum_squares,
     scale_by_trust_ratio,
 )
 
@@ -78,24 +78,24 @@ def test_lars_is_that_of_optax():
         RATE, 0.2, weight_decay_mask=kernels, trust_ratio_mask=kernels, momentum=0.8
     )
     config = OptimConfig(name="lars", weight_decay=0.2, momentum=0.8)
-    assert_close(moved(optimizer(config, lambda step: RATE)), moved(want))
+    assert_close(moved(make_optimizer(config, lambda step: RATE)), moved(want))
 
 
 def test_lamb_is_that_of_optax():
     want = optax.lamb(RATE, b1=0.8, b2=0.95, weight_decay=0.2, mask=kernels)
     config = OptimConfig(name="lamb", weight_decay=0.2, momentum=0.8, beta2=0.95)
-    assert_close(moved(optimizer(config, lambda step: RATE)), moved(want))
+    assert_close(moved(make_optimizer(config, lambda step: RATE)), moved(want))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_shards_move_as_the_whole(name):
     """Each device updates its rows; lengths and verdicts are those of whole leaves."""
     config = OptimConfig(name=name, weight_decay=0.2, clip=0.5, skip_nonfinite=3)
-    optim, spec = optimizer(config, lambda step: RATE), P("fsdp")
+    optim, spec = make_optimizer(config, lambda step: RATE), P("fsdp")
     mesh = Mesh(np.array(jax.devices()[:2]), ("fsdp",))
 
     def squares(tree):
-        return lax.psum(own_squares(tree), "fsdp")
+        return lax.psum(local_sum_squares(tree), "fsdp")
 
     @jax.jit
     @functools.partial(
@@ -151,12 +151,14 @@ def test_what_is_beside_the_parameters_stays_too():
     for grads, want in ((nan, 1.0), (drawn(1), 2.0)):
         _, state = optim.update(grads, optim.init(params), params)
         new, old = jnp.full(3, 2.0), jnp.full(3, 1.0)
-        np.testing.assert_array_equal(unless_skipped(state, new, old), np.full(3, want))
+        np.testing.assert_array_equal(
+            keep_old_if_skipped(state, new, old), np.full(3, want)
+        )
     plain = optax.sgd(RATE).init(params)
-    np.testing.assert_array_equal(unless_skipped(plain, new, old), new)
+    np.testing.assert_array_equal(keep_old_if_skipped(plain, new, old), new)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_optimizer_takes_squares(name):
-    optim, params = optimizer(OptimConfig(name=name), lambda step: RATE), drawn(0)
-    optim.update(drawn(1), optim.init(params), params, squares=own_squares)
+    optim, params = make_optimizer(OptimConfig(name=name), lambda step: RATE), drawn(0)
+    optim.update(drawn(1), optim.init(params), params, squares=local_sum_squares)

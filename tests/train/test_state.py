@@ -6,7 +6,7 @@ import optax
 import pytest
 from flax import nnx
 
-from jaxdist.train.state import TrainState, leaf_names, named_leaves, with_leaves
+from jaxdist.train.state import TrainState, leaf_names, named_leaves, replace_leaves
 
 
 class Net(nnx.Module):
@@ -42,7 +42,7 @@ def test_an_abstract_state_has_the_same_names():
 
 def test_leaves_put_back_by_name_give_the_same_tree():
     state = make_state()
-    again = with_leaves(state, named_leaves(state))
+    again = replace_leaves(state, named_leaves(state))
     assert jax.tree.structure(again) == jax.tree.structure(state)
     assert isinstance(again.params, nnx.State)
 

@@ -15,7 +15,7 @@ from jaxdist.input.sources import ArraySource
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import model_factory
-from jaxdist.train.build_layout import lay_out
+from jaxdist.train.build_layout import build_layout
 from jaxdist.train.evaluate import Evaluator
 from jaxdist.train.program import compile_program, initial_state
 from jaxdist.train.task import Task
@@ -47,7 +47,7 @@ def trained(axes, **how):
         dtype=jnp.float64,
         param_dtype=jnp.float64,
     )
-    layout = lay_out(task, plan, mesh, shapes(4))
+    layout = build_layout(task, plan, mesh, shapes(4))
     program, test = compile_program(layout), shapes(8, weight="float32")
     state, losses = initial_state(layout), []
     order = GlobalShuffleOrder(n=11, batch=4, seed=1)

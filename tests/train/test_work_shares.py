@@ -9,10 +9,10 @@ from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import model_factory
-from jaxdist.train.build_layout import lay_out
-from jaxdist.train.step import train_step
+from jaxdist.train.build_layout import build_layout
+from jaxdist.train.step import make_train_step
 from jaxdist.train.task import Task
-from jaxdist.train.work_shares import read_shares
+from jaxdist.train.work_shares import layer_work_shares
 
 TASK = Task(model=model_factory(ModelConfig(width=4)), optimizer=optax.sgd(0.1))
 SHAPES = {
@@ -25,11 +25,11 @@ SHAPES = {
 def layout_of(idle=(), **axes):
     plan = Plan(mesh=MeshShape(**axes), idle=idle)
     mesh = build_mesh(plan, jax.devices()[: plan.mesh.devices])
-    return lay_out(TASK, plan, mesh, SHAPES)
+    return build_layout(TASK, plan, mesh, SHAPES)
 
 
 def shares(idle=(), **axes):
-    return {s.layer: s for s in read_shares(layout_of(idle, **axes))}
+    return {s.layer: s for s in layer_work_shares(layout_of(idle, **axes))}
 
 
 def test_data_gives_every_layer_its_part():
@@ -65,7 +65,7 @@ def test_an_idle_axis_repeats_everything():
 
 def test_all_layers_together_are_what_xla_counts():
     layout = layout_of(data=2, spatial_h=2)
-    step = jax.jit(train_step(layout))
+    step = jax.jit(make_train_step(layout))
     counted = step.lower(layout.state, SHAPES).cost_analysis()["flops"]
-    ours = sum(s.device for s in read_shares(layout))
+    ours = sum(s.device for s in layer_work_shares(layout))
     assert ours == pytest.approx(counted, rel=0.01)

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput, did_you_mean
 
-_HOST = "host"
+_HOST_LEVEL = "host"
 """What clusters call the level of one host's devices."""
 
 
-def spanned(
+def find_spanned_level(
     cluster: Cluster, ranks: int, hosts: Sequence[str], name: str | None
 ) -> int:
     """Return the place of the level whose links the slowest step crosses.
@@ -30,12 +30,16 @@ def spanned(
             values=f"{ranks:,} ranks",
             remedy="--cluster with the machine that was measured",
         )
-    place = _named(cluster, name) if name else _found(cluster, ranks, hosts)
-    _check(cluster, ranks, hosts, place)
+    place = (
+        _level_by_name(cluster, name)
+        if name
+        else _level_by_ranks(cluster, ranks, hosts)
+    )
+    _check_level(cluster, ranks, hosts, place)
     return place
 
 
-def _named(cluster: Cluster, name: str) -> int:
+def _level_by_name(cluster: Cluster, name: str) -> int:
     names = [level.name for level in cluster.levels]
     if name in names:
         return names.index(name)
@@ -48,7 +52,7 @@ def _named(cluster: Cluster, name: str) -> int:
     )
 
 
-def _found(cluster: Cluster, ranks: int, hosts: Sequence[str]) -> int:
+def _level_by_ranks(cluster: Cluster, ranks: int, hosts: Sequence[str]) -> int:
     place, last = cluster.level_of(ranks), len(cluster.levels) - 1
     if not hosts and place < last:
         names = [level.name for level in cluster.levels[place:]]
@@ -59,12 +63,14 @@ def _found(cluster: Cluster, ranks: int, hosts: Sequence[str]) -> int:
             values=f"{ranks} ranks: {' or '.join(names)} of {cluster.name}",
             remedy=[f"--level {name}" for name in names],
         )
-    if len(hosts) > 1 and cluster.levels[place].name == _HOST and place < last:
+    if len(hosts) > 1 and cluster.levels[place].name == _HOST_LEVEL and place < last:
         return place + 1
     return place
 
 
-def _check(cluster: Cluster, ranks: int, hosts: Sequence[str], place: int) -> None:
+def _check_level(
+    cluster: Cluster, ranks: int, hosts: Sequence[str], place: int
+) -> None:
     """Refuse a level that the ranks are not within, or do not cross."""
     level = cluster.levels[place]
     if ranks > cluster.sizes[place]:
@@ -75,14 +81,14 @@ def _check(cluster: Cluster, ranks: int, hosts: Sequence[str], place: int) -> No
             remedy=f"--level {cluster.levels[cluster.level_of(ranks)].name}",
         )
     inner = cluster.levels[:place]
-    if len(hosts) == 1 and any(one.name == _HOST for one in inner):
+    if len(hosts) == 1 and any(one.name == _HOST_LEVEL for one in inner):
         raise BadInput(
             f"ranks of one host measure no links of a {level.name}",
             rule=f"links of a {level.name} are between hosts",
             values=f"{ranks} ranks on {hosts[0]}, --level {level.name}",
-            remedy=f"--level {_HOST}",
+            remedy=f"--level {_HOST_LEVEL}",
         )
-    if len(hosts) > 1 and level.name == _HOST:
+    if len(hosts) > 1 and level.name == _HOST_LEVEL:
         raise BadInput(
             "ranks of several hosts measure no links of a host",
             rule="links of a host are between its own devices",

@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from jaxdist.calibrate.algorithm_switch import AlgorithmSwitch, switch_of
-from jaxdist.calibrate.alpha_beta_fit import AlphaBetaFit, wire
+from jaxdist.calibrate.algorithm_switch import AlgorithmSwitch, find_algorithm_switch
+from jaxdist.calibrate.alpha_beta_fit import AlphaBetaFit, fit_alpha_beta
 from jaxdist.calibrate.benchmark_outputs.rows import BenchmarkTable
-from jaxdist.calibrate.measure_cluster import NOISY
+from jaxdist.calibrate.measure_cluster import MAX_FIT_SPREAD
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.level import Level
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 
-_SHORTEST: Final = 1e-9
+_MIN_ALPHA: Final = 1e-9
 """Seconds of a message below which the sizes told nothing of it."""
-_ENDLESS: Final = 1e14
+_MAX_BANDWIDTH: Final = 1e14
 """Bytes a second from which on the sizes told nothing of it."""
 
 
@@ -50,7 +50,7 @@ class LevelFit:
     @property
     def alpha(self) -> float | None:
         """Seconds of a message; none where the sizes do not tell."""
-        told = self.tables[0].one_by_one and self.line.alpha > _SHORTEST
+        told = self.tables[0].one_by_one and self.line.alpha > _MIN_ALPHA
         return self.line.alpha if told else None
 
     @property
@@ -60,7 +60,7 @@ class LevelFit:
         return f"measured: {every}, {self.ranks} ranks, spread {self.line.spread:.1%}"
 
 
-def fitted_level(tables: Sequence[BenchmarkTable], *, noisy: bool = False) -> LevelFit:
+def fit_level(tables: Sequence[BenchmarkTable], *, noisy: bool = False) -> LevelFit:
     """Fit a line.
 
     Args:
@@ -72,17 +72,19 @@ def fitted_level(tables: Sequence[BenchmarkTable], *, noisy: bool = False) -> Le
     """
     timed = [timing for table in tables for timing in table.timings]
     devices = tables[0].ranks
-    line = wire(timed, devices)
+    line = fit_alpha_beta(timed, devices)
     found = (
-        switch_of(one.program, one.sized, devices, wire(one.timings, devices))
+        find_algorithm_switch(
+            one.program, one.sized, devices, fit_alpha_beta(one.timings, devices)
+        )
         for one in tables
     )
     fit = LevelFit(
         tables=tuple(tables), line=line, switches=tuple(one for one in found if one)
     )
-    if line.spread > NOISY and not noisy:
-        raise _too_noisy(fit)
-    if line.bandwidth > _ENDLESS:
+    if line.spread > MAX_FIT_SPREAD and not noisy:
+        raise _noise_error(fit)
+    if line.bandwidth > _MAX_BANDWIDTH:
         largest = max(size for table in tables for size in table.sizes)
         raise BadInput(
             "the sizes are too small to tell a bandwidth",
@@ -93,7 +95,7 @@ def fitted_level(tables: Sequence[BenchmarkTable], *, noisy: bool = False) -> Le
     return fit
 
 
-def with_level(cluster: Cluster, place: int, fit: LevelFit) -> Cluster:
+def replace_level(cluster: Cluster, place: int, fit: LevelFit) -> Cluster:
     """Return the cluster with a level as it was measured.
 
     Args:
@@ -141,11 +143,12 @@ def _check_ports(level: Level, fit: LevelFit, share: float) -> None:
     )
 
 
-def _too_noisy(fit: LevelFit) -> BadInput:
+def _noise_error(fit: LevelFit) -> BadInput:
     told = "; ".join(one.text for one in fit.switches)
     return BadInput(
         "the timings spread too much to calibrate on",
-        rule=f"timings lie within {NOISY:.0%} of a line through them, on average",
+        rule=f"timings lie within {MAX_FIT_SPREAD:.0%} of a line through them, on "
+        "average",
         values=f"{fit.line.spread:.0%}" + f"; {told}" * bool(told),
         remedy=(
             "again on a machine that does nothing else, or with the sizes that a run "

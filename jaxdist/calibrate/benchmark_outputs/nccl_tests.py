@@ -19,13 +19,13 @@ from typing import Final
 from jaxdist.calibrate.alpha_beta_fit import CollectiveTiming
 from jaxdist.calibrate.benchmark_outputs.rows import (
     BenchmarkTable,
-    number,
-    payload,
-    wrong_results,
+    parse_number,
+    result_bytes,
+    wrong_results_error,
 )
 from jaxdist.core.errors import BadInput, did_you_mean
 
-PROGRAMS: Final = {
+NCCL_PROGRAMS: Final = {
     "all_reduce_perf": "all-reduce",
     "all_gather_perf": "all-gather",
     "reduce_scatter_perf": "reduce-scatter",
@@ -33,19 +33,19 @@ PROGRAMS: Final = {
     "sendrecv_perf": "collective-permute",
 }
 """Programs that are read, and what they measure."""
-_START: Final = re.compile(r"nThread\s+\d+\s+nGpus\s+\d+")
-_RANK: Final = re.compile(
+_RUN_PATTERN: Final = re.compile(r"nThread\s+\d+\s+nGpus\s+\d+")
+_RANK_PATTERN: Final = re.compile(
     r"#\s*Rank\s+(?P<rank>\d+)\s+(?:Group\s+(?P<group>\d+)\s+)?Pid\s+\d+\s+on\s+"
     r"(?P<host>\S+)\s+device"
 )
-_NAME: Final = re.compile(r"\b\w+_perf\b")
-_BAD: Final = re.compile(r"#\s*Out of bounds values\s*:\s*(?P<count>\d+)")
-_STAMP: Final = re.compile(r"\s\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
+_PROGRAM_PATTERN: Final = re.compile(r"\b\w+_perf\b")
+_ERRORS_PATTERN: Final = re.compile(r"#\s*Out of bounds values\s*:\s*(?P<count>\d+)")
+_TIMESTAMP_PATTERN: Final = re.compile(r"\s\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 
 
 def matches(text: str) -> bool:
     """Return whether nccl-tests printed that."""
-    return bool(_START.search(text)) and "busbw" in text
+    return bool(_RUN_PATTERN.search(text)) and "busbw" in text
 
 
 def read(text: str, source: str, program: str | None) -> list[BenchmarkTable]:
@@ -59,7 +59,7 @@ def read(text: str, source: str, program: str | None) -> list[BenchmarkTable]:
     Raises:
         BadInput: a program that is not known, wrong results, several groups at once.
     """
-    return [_printed(one, source, program) for one in _runs(text)]
+    return [_parse_run(one, source, program) for one in _split_runs(text)]
 
 
 @dataclass
@@ -70,14 +70,14 @@ class _Run:
     lines: list[str] = field(default_factory=list)
 
 
-def _runs(text: str) -> list[_Run]:
+def _split_runs(text: str) -> list[_Run]:
     """Split a log at the starts; newer versions say the name just before."""
     found: list[_Run] = []
     name = None
     for line in text.splitlines():
-        named = _NAME.search(line)
+        named = _PROGRAM_PATTERN.search(line)
         name = named[0] if named else name
-        if _START.search(line):
+        if _RUN_PATTERN.search(line):
             found.append(_Run(name))
         elif found:
             found[-1].lines.append(line)
@@ -85,12 +85,12 @@ def _runs(text: str) -> list[_Run]:
     return found
 
 
-def _printed(run: _Run, source: str, program: str | None) -> BenchmarkTable:
-    name = _program(program or run.name or _of_file(source), source)
-    ranks, hosts = _ranks(run.lines, source)
-    rows = list(_rows(run.lines, source))
+def _parse_run(run: _Run, source: str, program: str | None) -> BenchmarkTable:
+    name = _check_program(program or run.name or _program_from_name(source), source)
+    ranks, hosts = _parse_ranks(run.lines, source)
+    rows = list(_iter_rows(run.lines, source))
     checked = [row for row in rows if row.checked]
-    kind = PROGRAMS[name]
+    kind = NCCL_PROGRAMS[name]
     # In place, all-to-all and send-receive have no right result and print N/A.
     taken = checked or rows
     return BenchmarkTable(
@@ -103,7 +103,7 @@ def _printed(run: _Run, source: str, program: str | None) -> BenchmarkTable:
         timings=tuple(
             CollectiveTiming(
                 kind=kind,
-                payload=payload(kind, row.size, ranks, whole=True),
+                payload=result_bytes(kind, row.size, ranks, whole=True),
                 seconds=row.seconds,
             )
             for row in taken
@@ -112,28 +112,29 @@ def _printed(run: _Run, source: str, program: str | None) -> BenchmarkTable:
     )
 
 
-def _of_file(source: str) -> str | None:
-    return next((name for name in PROGRAMS if name in source), None)
+def _program_from_name(source: str) -> str | None:
+    return next((name for name in NCCL_PROGRAMS if name in source), None)
 
 
-def _program(name: str | None, source: str) -> str:
-    if name in PROGRAMS:
+def _check_program(name: str | None, source: str) -> str:
+    if name in NCCL_PROGRAMS:
         return name
-    near = did_you_mean(name, PROGRAMS) if name else None
+    near = did_you_mean(name, NCCL_PROGRAMS) if name else None
     raise BadInput(
         f"{source} does not say which program printed it"
         if name is None
         else f"{name} is not read",
-        rule=f"one of {', '.join(PROGRAMS)}, in the text, in the name of the file, or "
+        rule=f"one of {', '.join(NCCL_PROGRAMS)}, in the text, in the name of the "
+        "file, or "
         "given",
         values=f"{source}: {name or 'no name'}",
         remedy=f"did you mean {near}?" if near else "--program all_reduce_perf",
     )
 
 
-def _ranks(lines: Sequence[str], source: str) -> tuple[int, tuple[str, ...]]:
+def _parse_ranks(lines: Sequence[str], source: str) -> tuple[int, tuple[str, ...]]:
     """Return how many ranks the head lists, and their hosts."""
-    found = [one for line in lines if (one := _RANK.search(line))]
+    found = [one for line in lines if (one := _RANK_PATTERN.search(line))]
     ranks = {one["rank"] for one in found}
     groups = {one["group"] for one in found}
     if len(groups) > 1:
@@ -162,21 +163,21 @@ class _TimingRow:
     checked: bool
 
 
-def _rows(lines: Sequence[str], source: str) -> Iterator[_TimingRow]:
+def _iter_rows(lines: Sequence[str], source: str) -> Iterator[_TimingRow]:
     """Yield the timings of a table, those in place after those out of place."""
     names: list[str] = []
     for line in lines:
-        cells = _STAMP.sub("", line).lstrip("# ").split()
-        bad = _BAD.search(line)
+        cells = _TIMESTAMP_PATTERN.sub("", line).lstrip("# ").split()
+        bad = _ERRORS_PATTERN.search(line)
         if bad and int(bad["count"]):
-            raise wrong_results(source, line.strip("# "))
+            raise wrong_results_error(source, line.strip("# "))
         if cells[:1] == ["size"] and "busbw" in cells:
             names = [name for name in cells if name != "timestamp"]
         elif names and cells and cells[0].isdigit() and not line.startswith("#"):
-            yield from _cells(cells, names, line, source)
+            yield from _parse_line(cells, names, line, source)
 
 
-def _cells(
+def _parse_line(
     cells: Sequence[str], names: Sequence[str], line: str, source: str
 ) -> Iterator[_TimingRow]:
     """Yield the timings of one line."""
@@ -189,16 +190,18 @@ def _cells(
         if name in ("time", "cputime"):
             yield _TimingRow(
                 size,
-                1e-6 * number(values[i], line, source),
-                _right(values[i:], names[first + i :], line, source),
+                1e-6 * parse_number(values[i], line, source),
+                _check_results(values[i:], names[first + i :], line, source),
             )
 
 
-def _right(values: Sequence[str], names: Sequence[str], line: str, source: str) -> bool:
+def _check_results(
+    values: Sequence[str], names: Sequence[str], line: str, source: str
+) -> bool:
     """Return whether results were looked at; refuse wrong ones."""
     wrong = values[3]
     if wrong == "N/A":
         return False
-    if names[3] == "#wrong" and number(wrong, line, source) > 0:
-        raise wrong_results(source, " ".join(line.split()))
+    if names[3] == "#wrong" and parse_number(wrong, line, source) > 0:
+        raise wrong_results_error(source, " ".join(line.split()))
     return True

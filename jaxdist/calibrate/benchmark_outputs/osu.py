@@ -18,13 +18,13 @@ from typing import Final
 from jaxdist.calibrate.alpha_beta_fit import CollectiveTiming
 from jaxdist.calibrate.benchmark_outputs.rows import (
     BenchmarkTable,
-    number,
-    payload,
-    wrong_results,
+    parse_number,
+    result_bytes,
+    wrong_results_error,
 )
 from jaxdist.core.errors import BadInput
 
-PROGRAMS: Final = {
+OSU_PROGRAMS: Final = {
     "osu_allreduce": ("Allreduce Latency", "all-reduce"),
     "osu_allgather": ("Allgather Latency", "all-gather"),
     "osu_reduce_scatter": ("Reduce_scatter Latency", "reduce-scatter"),
@@ -33,15 +33,17 @@ PROGRAMS: Final = {
     "osu_bw": ("Bandwidth", "collective-permute"),
 }
 """Programs that are read, their titles, and what they measure."""
-_TITLE: Final = re.compile(r"^\s*#\s*OSU\s+(?P<what>.+?)\s+Test\b")
-_OVER: Final = re.compile(r"^[A-Za-z]+(-\S+)?\s+")  # "MPI-CUDA ", not "MPI_Get "
-_TITLES: Final = {name: title for name, (title, _) in PROGRAMS.items()}
-_PAIRS: Final = ("osu_latency", "osu_bw")
+_TITLE_PATTERN: Final = re.compile(r"^\s*#\s*OSU\s+(?P<what>.+?)\s+Test\b")
+_TRANSPORT_PATTERN: Final = re.compile(
+    r"^[A-Za-z]+(-\S+)?\s+"
+)  # "MPI-CUDA ", not "MPI_Get "
+_TITLES: Final = {name: title for name, (title, _) in OSU_PROGRAMS.items()}
+_POINT_TO_POINT: Final = ("osu_latency", "osu_bw")
 
 
 def matches(text: str) -> bool:
     """Return whether an OSU benchmark printed that."""
-    return any(map(_TITLE.match, text.splitlines()))
+    return any(map(_TITLE_PATTERN.match, text.splitlines()))
 
 
 def read(
@@ -58,21 +60,21 @@ def read(
     Raises:
         BadInput: a benchmark that is not read, no ranks, wrong results.
     """
-    runs = _runs(text)
+    runs = _split_runs(text)
     if program is None:
-        return [_printed(one, source, ranks) for one in runs]
+        return [_parse_run(one, source, ranks) for one in runs]
     taken = [one for one in runs if _TITLES.get(program) == one.title]
     if not taken:
-        there = [name for name, said in _TITLES.items() if said in _titles(runs)]
+        there = [name for name, said in _TITLES.items() if said in _run_titles(runs)]
         raise BadInput(
             f"{source} has no table of {program}",
             rule=f"it has {', '.join(there) or 'none that is read'}",
             values=f"--program {program}",
             remedy=f"--program {there[0]}"
             if there
-            else f"one of {', '.join(PROGRAMS)}",
+            else f"one of {', '.join(OSU_PROGRAMS)}",
         )
-    return [_printed(one, source, ranks) for one in taken]
+    return [_parse_run(one, source, ranks) for one in taken]
 
 
 @dataclass
@@ -83,25 +85,25 @@ class _Run:
     lines: list[str] = field(default_factory=list)
 
 
-def _runs(text: str) -> list[_Run]:
+def _split_runs(text: str) -> list[_Run]:
     found: list[_Run] = []
     for line in text.splitlines():
-        title = _TITLE.match(line)
+        title = _TITLE_PATTERN.match(line)
         if title:
-            found.append(_Run(_OVER.sub("", title["what"])))
+            found.append(_Run(_TRANSPORT_PATTERN.sub("", title["what"])))
         elif found:
             found[-1].lines.append(line)
     return found
 
 
-def _titles(runs: list[_Run]) -> list[str]:
+def _run_titles(runs: list[_Run]) -> list[str]:
     return [one.title for one in runs]
 
 
-def _printed(run: _Run, source: str, ranks: int | None) -> BenchmarkTable:
-    program, kind = _program(run.title, source)
-    count = _ranks(program, source, ranks)
-    rows = list(_rows(run.lines, source))
+def _parse_run(run: _Run, source: str, ranks: int | None) -> BenchmarkTable:
+    program, kind = _program_of_title(run.title, source)
+    count = _resolve_ranks(program, source, ranks)
+    rows = list(_iter_rows(run.lines, source))
     taken = [(size, told) for size, told, _ in rows if program != "osu_bw" or told > 0]
     return BenchmarkTable(
         suite="OSU",
@@ -112,7 +114,7 @@ def _printed(run: _Run, source: str, ranks: int | None) -> BenchmarkTable:
         timings=tuple(
             CollectiveTiming(
                 kind=kind,
-                payload=payload(kind, size, count, whole=False),
+                payload=result_bytes(kind, size, count, whole=False),
                 seconds=1e-6 * (size / told if program == "osu_bw" else told),
             )
             for size, told in taken
@@ -122,27 +124,27 @@ def _printed(run: _Run, source: str, ranks: int | None) -> BenchmarkTable:
     )
 
 
-def _program(title: str, source: str) -> tuple[str, str]:
-    for name, (said, kind) in PROGRAMS.items():
+def _program_of_title(title: str, source: str) -> tuple[str, str]:
+    for name, (said, kind) in OSU_PROGRAMS.items():
         if title == said:
             return name, kind
     raise BadInput(
         f"OSU's {title} Test is not read",
-        rule=f"one of {', '.join(PROGRAMS)}",
+        rule=f"one of {', '.join(OSU_PROGRAMS)}",
         values=f"{source}: {title}",
         remedy="--program osu_allreduce, where the file has one",
     )
 
 
-def _ranks(program: str, source: str, ranks: int | None) -> int:
-    if program in _PAIRS and ranks not in (None, 2):
+def _resolve_ranks(program: str, source: str, ranks: int | None) -> int:
+    if program in _POINT_TO_POINT and ranks not in (None, 2):
         raise BadInput(
             f"{program} has two ranks",
             rule="one sends and one receives",
             values=f"--ranks {ranks}",
             remedy="--ranks 2, or without",
         )
-    if program in _PAIRS:
+    if program in _POINT_TO_POINT:
         return 2
     if ranks is None:
         raise BadInput(
@@ -154,12 +156,12 @@ def _ranks(program: str, source: str, ranks: int | None) -> int:
     return ranks
 
 
-def _rows(lines: list[str], source: str) -> Iterator[tuple[int, float, bool]]:
+def _iter_rows(lines: list[str], source: str) -> Iterator[tuple[int, float, bool]]:
     """Yield size, what was measured, and whether the result was looked at."""
     for line in lines:
         cells = line.split()
         if len(cells) < 2 or not cells[0].isdigit():
             continue
         if "Fail" in cells:
-            raise wrong_results(source, " ".join(cells))
-        yield int(cells[0]), number(cells[1], line, source), "Pass" in cells
+            raise wrong_results_error(source, " ".join(cells))
+        yield int(cells[0]), parse_number(cells[1], line, source), "Pass" in cells

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxdist.calibrate.benchmark_outputs import nccl_tests, osu
-from jaxdist.calibrate.benchmark_outputs.rows import BenchmarkTable, same_ranks
+from jaxdist.calibrate.benchmark_outputs.rows import BenchmarkTable, check_same_ranks
 from jaxdist.core.errors import BadInput, did_you_mean
 
 
-def read_outputs(
+def read_benchmarks(
     paths: Sequence[Path], *, ranks: int | None = None, program: str | None = None
 ) -> tuple[BenchmarkTable, ...]:
     """Read files of one set of ranks.
@@ -21,8 +21,8 @@ def read_outputs(
     Raises:
         BadInput: no such file, no known form, or tables that do not go together.
     """
-    tables = tuple(one for path in paths for one in _read(path, ranks, program))
-    same_ranks(tables)
+    tables = tuple(one for path in paths for one in _read_file(path, ranks, program))
+    check_same_ranks(tables)
     if ranks is not None and tables[0].ranks != ranks:
         raise BadInput(
             f"{tables[0].source} is not of {ranks} ranks",
@@ -33,8 +33,10 @@ def read_outputs(
     return tables
 
 
-def _read(path: Path, ranks: int | None, program: str | None) -> list[BenchmarkTable]:
-    text = _text(path)
+def _read_file(
+    path: Path, ranks: int | None, program: str | None
+) -> list[BenchmarkTable]:
+    text = _read_text(path)
     if nccl_tests.matches(text):
         return nccl_tests.read(text, path.name, program)
     if osu.matches(text):
@@ -48,7 +50,7 @@ def _read(path: Path, ranks: int | None, program: str | None) -> list[BenchmarkT
     )
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     if not path.is_file():
         near = did_you_mean(str(path), [str(p) for p in path.parent.glob("*")])
         raise BadInput(

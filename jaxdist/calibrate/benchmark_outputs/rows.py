@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from jaxdist.calibrate.alpha_beta_fit import FEWEST, CollectiveTiming
+from jaxdist.calibrate.alpha_beta_fit import MIN_SIZES, CollectiveTiming
 from jaxdist.core.errors import BadInput
 
 
@@ -31,7 +31,7 @@ class BenchmarkTable:
     """Whether the program looked at its results."""
 
     def __post_init__(self) -> None:
-        _check(self)
+        _check_table(self)
 
     @property
     def sized(self) -> tuple[tuple[int, CollectiveTiming], ...]:
@@ -44,7 +44,7 @@ class BenchmarkTable:
         return f"{self.suite} {self.program}, {self.source}"
 
 
-def payload(kind: str, size: int, ranks: int, whole: bool) -> int:
+def result_bytes(kind: str, size: int, ranks: int, whole: bool) -> int:
     """Return the bytes of a result on one device.
 
     Args:
@@ -54,7 +54,7 @@ def payload(kind: str, size: int, ranks: int, whole: bool) -> int:
         whole: whether the column has the longer of the two sides, all ranks' parts
             together (nccl-tests), or one rank's part (OSU's gather and all-to-all).
 
-    >>> payload("all-gather", 64, 4, whole=False)
+    >>> result_bytes("all-gather", 64, 4, whole=False)
     256
     """
     if kind == "reduce-scatter":
@@ -64,7 +64,7 @@ def payload(kind: str, size: int, ranks: int, whole: bool) -> int:
     return size * ranks
 
 
-def number(cell: str, line: str, source: str) -> float:
+def parse_number(cell: str, line: str, source: str) -> float:
     """Read a cell of a table.
 
     Raises:
@@ -81,7 +81,7 @@ def number(cell: str, line: str, source: str) -> float:
         ) from None
 
 
-def wrong_results(source: str, what: str) -> BadInput:
+def wrong_results_error(source: str, what: str) -> BadInput:
     """Return the refusal of timings of something that was computed wrong."""
     return BadInput(
         f"{source} has wrong results",
@@ -91,7 +91,7 @@ def wrong_results(source: str, what: str) -> BadInput:
     )
 
 
-def same_ranks(tables: Iterable[BenchmarkTable]) -> None:
+def check_same_ranks(tables: Iterable[BenchmarkTable]) -> None:
     """Refuse tables of different ranks: one line does not go through both.
 
     Raises:
@@ -100,7 +100,7 @@ def same_ranks(tables: Iterable[BenchmarkTable]) -> None:
     first, *others = tables
     for one in others:
         if (one.ranks, set(one.hosts)) != (first.ranks, set(first.hosts)):
-            told = (f"{t.origin}: {_where(t)}" for t in (first, one))
+            told = (f"{t.origin}: {_format_ranks(t)}" for t in (first, one))
             raise BadInput(
                 "the tables are of different ranks",
                 rule="one fit is of one set of ranks",
@@ -118,11 +118,11 @@ def same_ranks(tables: Iterable[BenchmarkTable]) -> None:
             )
 
 
-def _where(table: BenchmarkTable) -> str:
+def _format_ranks(table: BenchmarkTable) -> str:
     return f"{table.ranks} ranks" + f" on {', '.join(table.hosts)}" * bool(table.hosts)
 
 
-def _check(table: BenchmarkTable) -> None:
+def _check_table(table: BenchmarkTable) -> None:
     """Refuse what no line goes through."""
     if table.ranks < 2:
         raise BadInput(
@@ -131,10 +131,10 @@ def _check(table: BenchmarkTable) -> None:
             values=f"{table.ranks} ranks",
             remedy="mpirun -n 8 all_reduce_perf -g 1, or all_reduce_perf -g 8",
         )
-    if len(set(table.sizes)) < FEWEST:
+    if len(set(table.sizes)) < MIN_SIZES:
         raise BadInput(
             f"{table.source} has too few sizes",
-            rule=f"{FEWEST} sizes at least, small and large",
+            rule=f"{MIN_SIZES} sizes at least, small and large",
             values=f"{table.program}: {', '.join(map(str, sorted(set(table.sizes))))}",
             remedy=(
                 "all_reduce_perf -b 1K -e 1G -f 2",

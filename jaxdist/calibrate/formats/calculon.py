@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from jaxdist.calibrate.formats.rates import CONSTANTS, rates
+from jaxdist.calibrate.formats.rates import MEGATRON_CONSTANTS, megatron_rates
 from jaxdist.calibrate.measured_rows import (
     ConstantValues,
     FreeConstant,
     MeasuredRow,
     TermValues,
 )
-from jaxdist.calibrate.table import need_columns, number, read_table
+from jaxdist.calibrate.table import positive_float, read_csv, require_columns
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.oracle.published.megatron.memory import memory_terms
@@ -31,7 +31,7 @@ from jaxdist.oracle.published.megatron.model import (
     MegatronModel,
     Recompute,
 )
-from jaxdist.oracle.published.megatron.step import step
+from jaxdist.oracle.published.megatron.step import megatron_step
 
 _COLUMNS: Final = ("model", "mode", "quantity", "unit", "measured", "execution")
 _RECOMPUTE: Final[Mapping[str, Recompute]] = {
@@ -39,14 +39,14 @@ _RECOMPUTE: Final[Mapping[str, Recompute]] = {
     "attn_only": "selective",
     "full": "full",
 }
-_STATES: Final = ("parameters", "gradients", "optimizer")
+_MODEL_STATE_TERMS: Final = ("parameters", "gradients", "optimizer")
 _UNITS: Final = {
     "iteration_time": "s",
     "params_and_optimizer": "GiB per GPU",
     "activations": "GiB per GPU",
     "activations_relative": "% of none",
 }
-_TOKENS: Final = 51_200
+_VOCAB_SIZE: Final = 51_200
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class CalculonFormat:
 
     name: str = "calculon"
     cluster: str = "dgx-a100"
-    constants: tuple[FreeConstant, ...] = CONSTANTS
+    constants: tuple[FreeConstant, ...] = MEGATRON_CONSTANTS
 
     def matches(self, header: Sequence[str]) -> bool:
         """Tell whether a header has these columns."""
@@ -67,15 +67,15 @@ class CalculonFormat:
         Raises:
             BadInput: a column, a file or a quantity is not there; says in which row.
         """
-        header, rows = read_table(path)
-        need_columns(header, _COLUMNS, path)
+        header, rows = read_csv(path)
+        require_columns(header, _COLUMNS, path)
         return [
-            _row(row, path.parent, cluster, f"{path.name}, row {index}")
+            _parse_row(row, path.parent, cluster, f"{path.name}, row {index}")
             for index, row in enumerate(rows)
         ]
 
 
-def _row(
+def _parse_row(
     row: Mapping[str, str], folder: Path, cluster: Cluster, where: str
 ) -> MeasuredRow:
     quantity = row["quantity"]
@@ -88,8 +88,10 @@ def _row(
             if near
             else "one of these",
         )
-    model = _model(_json(folder / "models" / f"{row['model']}.json", where), where)
-    layout = _layout(_json(folder / row["execution"], where), where)
+    model = _parse_model(
+        _read_json(folder / "models" / f"{row['model']}.json", where), where
+    )
+    layout = _parse_layout(_read_json(folder / row["execution"], where), where)
     explain, ideal = _prediction(quantity, model, layout, cluster)
     own = {"devices": layout.devices, "tensor": layout.tensor, "data": layout.data}
     more = {"pipe": layout.pipe, "batch": layout.batch, "hidden": model.hidden}
@@ -97,7 +99,7 @@ def _row(
         label=f"{row['model']}, {row['mode']}, {quantity}",
         devices=layout.devices,
         columns={**row, **{name: str(value) for name, value in (own | more).items()}},
-        measured=number(row, "measured", where),
+        measured=positive_float(row, "measured", where),
         predict=lambda values: sum(explain(values).values()),
         ideal=ideal,
         unit=row["unit"],
@@ -126,14 +128,16 @@ def _prediction(
 ) -> tuple[_ScaledTerms, float]:
     """Return a quantity by term, and what it is by the simplest rule."""
     if quantity == "iteration_time":
-        ready = step(model, layout, cluster)
+        ready = megatron_step(model, layout, cluster)
         peak = layout.devices * cluster.device.peak("float16").value
         again = layout.recompute == "full"
         work = model.flops(layout.batch, again=again) / peak
-        return _ScaledTerms(lambda values: ready.terms(rates(values)), 1.0), work
+        return _ScaledTerms(
+            lambda values: ready.terms(megatron_rates(values)), 1.0
+        ), work
     terms = memory_terms(model, layout, ends=False)
     if quantity == "params_and_optimizer":
-        states = {name: terms[name] for name in _STATES}
+        states = {name: terms[name] for name in _MODEL_STATE_TERMS}
         even = model.layers * model.layer_parameters() / layout.devices
         return _ScaledTerms(lambda values: states, 2.0**-30), even * 2.0**-30
     kept = {"activations": terms["activations"]}
@@ -146,21 +150,21 @@ def _prediction(
     return _ScaledTerms(lambda values: kept, 100 / whole), 100.0
 
 
-def _model(tree: Mapping[str, Any], where: str) -> MegatronModel:
+def _parse_model(tree: Mapping[str, Any], where: str) -> MegatronModel:
     sizes = ("hidden", "feedforward", "seq_size", "attn_heads", "attn_size")
-    h, f, s, a, d = (_whole(tree, name, where) for name in sizes)
+    h, f, s, a, d = (_positive_int(tree, name, where) for name in sizes)
     return MegatronModel(
         hidden=h,
         heads=a,
-        layers=_whole(tree, "num_blocks", where),
+        layers=_positive_int(tree, "num_blocks", where),
         sequence=s,
-        vocabulary=_TOKENS,
+        vocabulary=_VOCAB_SIZE,
         feedforward=f,
         head_size=d,
     )
 
 
-def _layout(tree: Mapping[str, Any], where: str) -> MegatronLayout:
+def _parse_layout(tree: Mapping[str, Any], where: str) -> MegatronLayout:
     mode = str(tree.get("activation_recompute"))
     if mode not in _RECOMPUTE:
         raise BadInput(
@@ -169,18 +173,18 @@ def _layout(tree: Mapping[str, Any], where: str) -> MegatronLayout:
             remedy=f"mend or leave out {where}",
         )
     return MegatronLayout(
-        tensor=_whole(tree, "tensor_par", where),
-        data=_whole(tree, "data_par", where),
-        pipe=_whole(tree, "pipeline_par", where),
-        batch=_whole(tree, "batch_size", where),
-        microbatch=_whole(tree, "microbatch_size", where),
-        chunks=_whole(tree, "pipeline_interleaving", where),
+        tensor=_positive_int(tree, "tensor_par", where),
+        data=_positive_int(tree, "data_par", where),
+        pipe=_positive_int(tree, "pipeline_par", where),
+        batch=_positive_int(tree, "batch_size", where),
+        microbatch=_positive_int(tree, "microbatch_size", where),
+        chunks=_positive_int(tree, "pipeline_interleaving", where),
         recompute=_RECOMPUTE[mode],
         sequence_parallel=tree.get("tensor_par_comm_type") == "rs_ag",
     )
 
 
-def _whole(tree: Mapping[str, Any], key: str, where: str) -> int:
+def _positive_int(tree: Mapping[str, Any], key: str, where: str) -> int:
     value = tree.get(key)
     if not isinstance(value, int) or value < 1:
         raise BadInput(
@@ -191,7 +195,7 @@ def _whole(tree: Mapping[str, Any], key: str, where: str) -> int:
     return value
 
 
-def _json(path: Path, where: str) -> Mapping[str, Any]:
+def _read_json(path: Path, where: str) -> Mapping[str, Any]:
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -11,16 +11,30 @@ from pathlib import Path
 from typing import Any, Final
 
 from jaxdist.calibrate.measured_rows import ConstantValues, FreeConstant, MeasuredRow
-from jaxdist.calibrate.table import need_columns, number, plain_name, read_table, whole
+from jaxdist.calibrate.table import (
+    normalize_name,
+    positive_float,
+    positive_int,
+    read_csv,
+    require_columns,
+)
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
-from jaxdist.oracle.published.paradl.case import ParadlCase, SplitDimension, split_of
-from jaxdist.oracle.published.paradl.networks import ParadlWorkload, workload
-from jaxdist.oracle.published.paradl.step import BandwidthShares, step, with_input
-from jaxdist.oracle.published.paradl.system import ParadlSystem, system_of
+from jaxdist.oracle.published.paradl.case import (
+    ParadlCase,
+    SplitDimension,
+    parse_strategy,
+)
+from jaxdist.oracle.published.paradl.networks import ParadlWorkload, find_workload
+from jaxdist.oracle.published.paradl.step import (
+    BandwidthShares,
+    add_input_terms,
+    paradl_step_terms,
+)
+from jaxdist.oracle.published.paradl.system import ParadlSystem, paradl_system
 
 _DEVICE: Final = "V100"
-_RUN: Final = (
+_RUN_COLUMNS: Final = (
     "strategy",
     "model",
     "gpus",
@@ -28,7 +42,7 @@ _RUN: Final = (
     "batch_per_group",
     "median_s_per_iter",
 )
-_RANKED: Final = ("model", "gpus", "strategy", "meas_total_s")
+_RANKING_COLUMNS: Final = ("model", "gpus", "strategy", "meas_total_s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +74,7 @@ class ParadlFormat:
 
     def matches(self, header: Sequence[str]) -> bool:
         """Tell whether a header is that of runs or of rankings."""
-        return set(_RUN) <= set(header) or set(_RANKED) <= set(header)
+        return set(_RUN_COLUMNS) <= set(header) or set(_RANKING_COLUMNS) <= set(header)
 
     def read(self, path: Path, cluster: Cluster) -> list[MeasuredRow]:
         """Return the rows of a file; runs on one device are profiles, not rows.
@@ -68,7 +82,7 @@ class ParadlFormat:
         Raises:
             BadInput: the file says something that cannot be, with its line.
         """
-        system = system_of(cluster)
+        system = paradl_system(cluster)
         if _DEVICE not in cluster.device.name:
             raise BadInput(
                 f"rows of {path.name} are not of {cluster.name}",
@@ -76,12 +90,14 @@ class ParadlFormat:
                 values=f"its devices: {cluster.device.name}",
                 remedy=f"--cluster {self.cluster}, or what `calibrate fit` wrote",
             )
-        header, lines = read_table(path)
+        header, lines = read_csv(path)
         ranked = "meas_total_s" in header
-        need_columns(header, _RANKED if ranked else _RUN, path)
-        make = _ranked if ranked else _run
+        require_columns(header, _RANKING_COLUMNS if ranked else _RUN_COLUMNS, path)
+        make = _parse_ranking if ranked else _parse_run
         named = [(f"line {n} of {path.name}", line) for n, line in enumerate(lines, 2)]
-        found = [make(line, system, where) for where, line in named if _counts(line)]
+        found = [
+            make(line, system, where) for where, line in named if _is_preferred(line)
+        ]
         rows = [row for row in found if row is not None]
         if not rows:
             raise BadInput(
@@ -93,84 +109,88 @@ class ParadlFormat:
         return rows
 
 
-def _counts(line: Mapping[str, str]) -> bool:
+def _is_preferred(line: Mapping[str, str]) -> bool:
     """Tell whether a line is the longest run of its setting."""
     return line.get("preferred", "1") not in ("0", "0.0")
 
 
-def _run(
+def _parse_run(
     line: Mapping[str, str], system: ParadlSystem, where: str
 ) -> MeasuredRow | None:
-    net, devices = workload(line["model"]), whole(line, "gpus", where)
+    net, devices = find_workload(line["model"]), positive_int(line, "gpus", where)
     if devices == 1 and net.seconds.origin.startswith("measured"):
         return None
-    grouped, split = split_of(line["strategy"])
-    group = whole(line, "group_size", where)
+    grouped, split = parse_strategy(line["strategy"])
+    group = positive_int(line, "group_size", where)
     case = ParadlCase(
         workload=net,
         split=split,
         devices=devices,
         group=group if grouped else devices if split else 1,
-        batch=number(line, "batch_per_group", where),
+        batch=positive_float(line, "batch_per_group", where),
         through="hosts",
         segments=group if split == "layer" else 1,
     )
 
     def terms(values: ConstantValues) -> dict[str, float]:
-        shares = _shares(values)
-        return with_input(case, system, shares, step(case, system, shares))
+        shares = _bandwidth_shares(values)
+        return add_input_terms(
+            case, system, shares, paradl_step_terms(case, system, shares)
+        )
 
     low, high = line.get("min_s_per_iter"), line.get("max_s_per_iter")
     spread = None
     if low and high:
-        spread = number(line, "max_s_per_iter", where) / number(
+        spread = positive_float(line, "max_s_per_iter", where) / positive_float(
             line, "min_s_per_iter", where
         )
-    return _row(
+    return _make_row(
         line,
         case,
         terms,
         label=f"batch {case.total:g}",
-        measured=number(line, "median_s_per_iter", where),
-        ideal=_ideal(net, case.total, system) / devices,
+        measured=positive_float(line, "median_s_per_iter", where),
+        ideal=_ideal_seconds(net, case.total, system) / devices,
         quantity="iteration",
-        known_by=_RUN,
+        known_by=_RUN_COLUMNS,
         spread=None if spread is None else spread - 1,
     )
 
 
-def _ranked(line: Mapping[str, str], system: ParadlSystem, where: str) -> MeasuredRow:
-    net, devices = workload(line["model"]), whole(line, "gpus", where)
-    grouped, split = split_of(line["strategy"])
+def _parse_ranking(
+    line: Mapping[str, str], system: ParadlSystem, where: str
+) -> MeasuredRow:
+    net, devices = find_workload(line["model"]), positive_int(line, "gpus", where)
+    grouped, split = parse_strategy(line["strategy"])
     group = min(system.host, devices) if grouped and split else devices if split else 1
     case = ParadlCase(
         workload=net,
         split=split,
         devices=devices,
         group=group,
-        batch=_batch(net, grouped, split, group),
+        batch=_group_batch(net, grouped, split, group),
         segments=group if split == "layer" else 1,
     )
     steps = net.samples / case.total
 
     def terms(values: ConstantValues) -> dict[str, float]:
-        told = step(case, system, _shares(values))
+        told = paradl_step_terms(case, system, _bandwidth_shares(values))
         return {name: s * steps for name, s in told.items() if name != "update"}
 
-    return _row(
+    return _make_row(
         line,
         case,
         terms,
         label="an epoch",
-        measured=number(line, "meas_total_s", where),
-        ideal=_ideal(net, net.samples, system) / devices,
+        measured=positive_float(line, "meas_total_s", where),
+        ideal=_ideal_seconds(net, net.samples, system) / devices,
         quantity="epoch",
-        known_by=_RANKED,
+        known_by=_RANKING_COLUMNS,
         contest=f"{net.name}, {devices} devices",
     )
 
 
-def _row(
+def _make_row(
     line: Mapping[str, str],
     case: ParadlCase,
     terms: Callable[[ConstantValues], dict[str, float]],
@@ -183,7 +203,7 @@ def _row(
     return MeasuredRow(
         label=f"{name} {split}, {case.devices} devices, {label}",
         devices=case.devices,
-        columns=_columns(line, case.devices),
+        columns=_row_columns(line, case.devices),
         predict=lambda values: sum(terms(values).values()),
         explain=terms,
         group=f"{name}, {split}",
@@ -191,7 +211,7 @@ def _row(
     )
 
 
-def _batch(
+def _group_batch(
     net: ParadlWorkload, grouped: bool, split: SplitDimension, group: int
 ) -> float:
     """Return the samples of a group where rows do not say.
@@ -204,16 +224,16 @@ def _batch(
     return max(net.batch, 1.0) if split else net.batch
 
 
-def _ideal(net: ParadlWorkload, samples: float, system: ParadlSystem) -> float:
+def _ideal_seconds(net: ParadlWorkload, samples: float, system: ParadlSystem) -> float:
     """Return the seconds of samples on one device at its peak."""
     flops = 3 * sum(layer.flops for layer in net.layers())
     return samples * flops / system.peak.value
 
 
-def _columns(line: Mapping[str, str], devices: int) -> dict[str, str]:
-    told = {plain_name(name): value for name, value in line.items()}
+def _row_columns(line: Mapping[str, str], devices: int) -> dict[str, str]:
+    told = {normalize_name(name): value for name, value in line.items()}
     return {**told, "devices": str(devices)}
 
 
-def _shares(values: ConstantValues) -> BandwidthShares:
+def _bandwidth_shares(values: ConstantValues) -> BandwidthShares:
     return BandwidthShares(reduce=values["reduce"], staging=values["staging"])

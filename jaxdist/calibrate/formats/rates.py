@@ -5,16 +5,16 @@ from typing import Final
 from jaxdist.calibrate.measured_rows import ConstantValues, FreeConstant
 from jaxdist.oracle.published.megatron.speed import MegatronRates
 
-_SHARE: Final = "assumed: what large kernels reach"
+_LARGE_KERNELS: Final = "assumed: what large kernels reach"
 
-CONSTANTS: Final = (
+MEGATRON_CONSTANTS: Final = (
     FreeConstant(
         name="matmul",
         unit="1",
         low=0.4,
         high=1.0,
         start=0.8,
-        origin=_SHARE,
+        origin=_LARGE_KERNELS,
         means="share of peak FLOP/s in large matmuls",
     ),
     FreeConstant(
@@ -23,7 +23,7 @@ CONSTANTS: Final = (
         low=0.3,
         high=1.0,
         start=0.7,
-        origin=_SHARE,
+        origin=_LARGE_KERNELS,
         means="share of the memory's bandwidth",
     ),
     FreeConstant(
@@ -66,8 +66,8 @@ CONSTANTS: Final = (
 """The first three are fitted unless others are named."""
 
 
-def rates(values: ConstantValues) -> MegatronRates:
-    """Return the values of `CONSTANTS` as rates."""
+def megatron_rates(values: ConstantValues) -> MegatronRates:
+    """Return the values of `MEGATRON_CONSTANTS` as rates."""
     return MegatronRates(
-        **{constant.name: values[constant.name] for constant in CONSTANTS}
+        **{constant.name: values[constant.name] for constant in MEGATRON_CONSTANTS}
     )

@@ -7,7 +7,7 @@ from jaxdist.calibrate.formats.calculon import CalculonFormat
 from jaxdist.calibrate.formats.paradl import ParadlFormat
 from jaxdist.calibrate.formats.vtrain import VTrainFormat
 from jaxdist.calibrate.measured_rows import RowFormat
-from jaxdist.calibrate.table import read_table
+from jaxdist.calibrate.table import read_csv
 from jaxdist.core.errors import BadInput, did_you_mean
 
 FORMATS: Final[tuple[RowFormat, ...]] = (
@@ -18,7 +18,9 @@ FORMATS: Final[tuple[RowFormat, ...]] = (
 """All forms; a file has the first that matches its header."""
 
 
-def format_of(path: Path, name: str | None, forms: tuple[RowFormat, ...]) -> RowFormat:
+def detect_format(
+    path: Path, name: str | None, forms: tuple[RowFormat, ...]
+) -> RowFormat:
     """Return the form of a file.
 
     Args:
@@ -29,7 +31,7 @@ def format_of(path: Path, name: str | None, forms: tuple[RowFormat, ...]) -> Row
     Raises:
         BadInput: no form has that name, or that header.
     """
-    header, _ = read_table(path)
+    header, _ = read_csv(path)
     names = [form.name for form in forms]
     for form in forms:
         if form.name == name or (name is None and form.matches(header)):

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from jaxdist.calibrate.formats.rates import CONSTANTS, rates
+from jaxdist.calibrate.formats.rates import MEGATRON_CONSTANTS, megatron_rates
 from jaxdist.calibrate.measured_rows import FreeConstant, MeasuredRow
 from jaxdist.calibrate.table import (
-    need_columns,
-    number,
-    plain_name,
-    read_table,
-    whole,
+    normalize_name,
+    positive_float,
+    positive_int,
+    read_csv,
+    require_columns,
 )
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
@@ -29,7 +29,7 @@ from jaxdist.oracle.published.megatron.model import (
     MegatronModel,
     Recompute,
 )
-from jaxdist.oracle.published.megatron.step import step
+from jaxdist.oracle.published.megatron.step import megatron_step
 
 _TIME: Final = "iteration time (ms)"
 _COLUMNS: Final = {
@@ -44,7 +44,7 @@ _COLUMNS: Final = {
     "data parallelism": "data",
     "pipeline parallelism": "pipe",
 }
-_TOKENS: Final = 50_257
+_VOCAB_SIZE: Final = 50_257
 _RECOMPUTE: Final[Mapping[str, Recompute]] = {
     "none": "none",
     "selective": "selective",
@@ -58,7 +58,7 @@ class VTrainFormat:
 
     name: str = "vtrain"
     cluster: str = "vtrain-a100"
-    constants: tuple[FreeConstant, ...] = CONSTANTS
+    constants: tuple[FreeConstant, ...] = MEGATRON_CONSTANTS
 
     def matches(self, header: Sequence[str]) -> bool:
         """Tell whether a header has these columns."""
@@ -71,38 +71,38 @@ class VTrainFormat:
             BadInput: a column is missing, a value is no number, or a split does not
                 divide; says in which row.
         """
-        header, rows = read_table(path)
-        need_columns(header, [*_COLUMNS, _TIME], path)
+        header, rows = read_csv(path)
+        require_columns(header, [*_COLUMNS, _TIME], path)
         return [
-            _row(row, cluster, f"{path.name}, row {index}")
+            _parse_row(row, cluster, f"{path.name}, row {index}")
             for index, row in enumerate(rows)
         ]
 
 
-def _row(row: Mapping[str, str], cluster: Cluster, where: str) -> MeasuredRow:
-    size = {name: whole(row, column, where) for column, name in _COLUMNS.items()}
+def _parse_row(row: Mapping[str, str], cluster: Cluster, where: str) -> MeasuredRow:
+    size = {name: positive_int(row, column, where) for column, name in _COLUMNS.items()}
     several = size["devices"] > cluster.levels[0].size
-    model, layout = _case(row, size, several, where)
-    ready = step(model, layout, cluster)
+    model, layout = _parse_case(row, size, several, where)
+    ready = megatron_step(model, layout, cluster)
     peak = layout.devices * cluster.device.peak("float16").value
     again = layout.recompute == "full"
     told = ("hidden", "tensor", "data", "pipe", "microbatch")
-    columns = {plain_name(name): value for name, value in row.items()}
+    columns = {normalize_name(name): value for name, value in row.items()}
     columns |= {name: row[column] for column, name in _COLUMNS.items()}
     return MeasuredRow(
         label=", ".join(f"{name} {size[name]}" for name in told),
         devices=size["devices"],
         columns=columns,
-        measured=1e-3 * number(row, _TIME, where),
-        predict=lambda values: ready.seconds(rates(values)),
+        measured=1e-3 * positive_float(row, _TIME, where),
+        predict=lambda values: ready.seconds(megatron_rates(values)),
         ideal=model.flops(layout.batch, again=again) / peak,
-        known_by=(*_COLUMNS.values(), plain_name(_TIME)),
+        known_by=(*_COLUMNS.values(), normalize_name(_TIME)),
         group="several hosts" if several else "one host",
-        explain=lambda values: ready.terms(rates(values)),
+        explain=lambda values: ready.terms(megatron_rates(values)),
     )
 
 
-def _case(
+def _parse_case(
     row: Mapping[str, str], size: Mapping[str, int], several: bool, where: str
 ) -> tuple[MegatronModel, MegatronLayout]:
     again = row.get("recompute") or ("full" if several else "none")
@@ -118,7 +118,7 @@ def _case(
         heads=size["heads"],
         layers=size["layers"],
         sequence=size["sequence"],
-        vocabulary=_TOKENS if tensor == 1 else -(-_TOKENS // rows) * rows,
+        vocabulary=_VOCAB_SIZE if tensor == 1 else -(-_VOCAB_SIZE // rows) * rows,
         feedforward=4 * size["hidden"],
         head_size=size["hidden"] // size["heads"],
     )

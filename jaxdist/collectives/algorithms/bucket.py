@@ -17,9 +17,17 @@ torus networks", ACM Trans. Parallel Comput. 1(2).
 from collections.abc import Sequence
 
 from jaxdist.collectives.algorithms import rings
-from jaxdist.collectives.algorithms.rank_grid import columns_of, near_square, rows_of
-from jaxdist.collectives.algorithms.schedule import CollectiveSchedule, cut, together
-from jaxdist.collectives.algorithms.two_level import levels
+from jaxdist.collectives.algorithms.rank_grid import (
+    near_square_divisor,
+    rank_columns,
+    rank_rows,
+)
+from jaxdist.collectives.algorithms.schedule import (
+    CollectiveSchedule,
+    merge_concurrent,
+    split_chunks,
+)
+from jaxdist.collectives.algorithms.two_level import two_level_steps
 
 RankGrid = Sequence[Sequence[int]]
 
@@ -38,12 +46,13 @@ def bucket_2d(ranks: int, per_row: int | None = None) -> CollectiveSchedule:
     >>> len(bucket_2d(12, per_row=4).steps)
     10
     """
-    rows = rows_of(ranks, near_square(ranks) if per_row is None else per_row)
-    columns = columns_of(rows)
+    rows = rank_rows(ranks, near_square_divisor(ranks) if per_row is None else per_row)
+    columns = rank_columns(rows)
     ways: list[RankGrid] = [rows, _backwards(rows), columns, _backwards(columns)]
-    quarters = cut(range(4 * ranks), 4)
-    steps = together(
-        levels(way, quarter, rings.allreduce) for way, quarter in zip(ways, quarters)
+    quarters = split_chunks(range(4 * ranks), 4)
+    steps = merge_concurrent(
+        two_level_steps(way, quarter, rings.ring_all_reduce)
+        for way, quarter in zip(ways, quarters)
     )
     return CollectiveSchedule(
         name="bucket_2d", ranks=ranks, chunks=4 * ranks, steps=steps

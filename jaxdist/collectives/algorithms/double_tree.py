@@ -19,10 +19,10 @@ from jaxdist.collectives.algorithms.schedule import (
     ScheduleStep,
     ScheduleSteps,
     Transfer,
-    checked,
-    cut,
+    check_ranks,
+    merge_concurrent,
     send,
-    together,
+    split_chunks,
 )
 from jaxdist.core.errors import BadInput
 
@@ -50,10 +50,10 @@ def double_binary_tree(ranks: int, pieces: int = 4) -> CollectiveSchedule:
             values=f"pieces={pieces}",
             remedy="pieces=4",
         )
-    one = _tree(checked(ranks))
-    halves = cut(range(2 * pieces), 2)
+    one = _tree(check_ranks(ranks))
+    halves = split_chunks(range(2 * pieces), 2)
     trees = zip((one, _other(one, ranks)), halves)
-    steps = together(_pipelined(tree, half) for tree, half in trees)
+    steps = merge_concurrent(_pipelined(tree, half) for tree, half in trees)
     return CollectiveSchedule(
         name="double_binary_tree", ranks=ranks, chunks=2 * pieces, steps=steps
     )
@@ -89,7 +89,7 @@ def _pipelined(parents: ParentMap, half: range) -> ScheduleSteps:
     levels = {rank: _level(rank, parents) for rank in parents}
     depth = max(levels.values(), default=0)
     steps: list[list[Transfer]] = [[] for _ in range(len(half) - 1 + 2 * depth)]
-    for late, piece in enumerate(cut(half, len(half))):
+    for late, piece in enumerate(split_chunks(half, len(half))):
         for rank, level in levels.items():
             up = send(rank, parents[rank], piece, adds=True)
             steps[late + depth - level].append(up)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from jaxdist.collectives.algorithms.schedule import ScheduleStep, ScheduleSteps
-from jaxdist.collectives.algorithms.vectorized_transfers import columns
+from jaxdist.collectives.algorithms.vectorized_transfers import uniform_transfers
 
 Partners = Sequence[ArrayLike]
 """For each round, the place of every rank's partner in the group."""
@@ -54,8 +54,8 @@ def halve_and_double(
         width //= 2
         kept = held + np.where(now == later, 0, width)
         there, others = ranks[np.asarray(partner)], kept[np.asarray(partner)]
-        sums = columns(ranks, there, starts=others, count=width, adds=True)
-        copies = columns(ranks, there, starts=kept, count=width, adds=False)
+        sums = uniform_transfers(ranks, there, starts=others, count=width, adds=True)
+        copies = uniform_transfers(ranks, there, starts=kept, count=width, adds=False)
         halving.append(ScheduleStep(sums))
         doubling.append(ScheduleStep(copies))
         held = kept

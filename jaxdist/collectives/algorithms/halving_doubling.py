@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from jaxdist.collectives.algorithms.halving import halve_and_double, hypercube
 from jaxdist.collectives.algorithms.non_power_of_two import (
     GroupAllReduce,
-    folded,
-    power_below,
+    floor_power_of_two,
+    fold_to_power_of_two,
 )
 from jaxdist.collectives.algorithms.schedule import (
     CollectiveSchedule,
     ScheduleSteps,
-    checked,
+    check_ranks,
 )
 
 
@@ -37,7 +37,7 @@ def halving_doubling(ranks: int) -> CollectiveSchedule:
     >>> len(halving_doubling(8).steps), len(halving_doubling(9).steps)
     (6, 8)
     """
-    return _folded("halving_doubling", ranks, near_first)
+    return _folded("halving_doubling", ranks, nearest_first_steps)
 
 
 def halving_doubling_far(ranks: int) -> CollectiveSchedule:
@@ -49,26 +49,28 @@ def halving_doubling_far(ranks: int) -> CollectiveSchedule:
     return _folded("halving_doubling_far", ranks, _far_first)
 
 
-def near_first(group: Sequence[int], piece: range) -> ScheduleSteps:
+def nearest_first_steps(group: Sequence[int], piece: range) -> ScheduleSteps:
     """Sum a run of chunks over 2^m ranks, nearest partner first."""
-    return halve_and_double(group, piece, hypercube(len(group), distances(len(group))))
+    return halve_and_double(
+        group, piece, hypercube(len(group), hypercube_distances(len(group)))
+    )
 
 
-def distances(ranks: int) -> list[int]:
+def hypercube_distances(ranks: int) -> list[int]:
     """List the powers of two below a number of ranks, least first.
 
-    >>> distances(8), distances(1)
+    >>> hypercube_distances(8), hypercube_distances(1)
     ([1, 2, 4], [])
     """
     return [1 << bit for bit in range((ranks - 1).bit_length())]
 
 
 def _far_first(group: Sequence[int], piece: range) -> ScheduleSteps:
-    dims = distances(len(group))[::-1]
+    dims = hypercube_distances(len(group))[::-1]
     return halve_and_double(group, piece, hypercube(len(group), dims))
 
 
 def _folded(name: str, ranks: int, middle: GroupAllReduce) -> CollectiveSchedule:
-    chunks = power_below(checked(ranks))
-    steps = folded(range(ranks), range(chunks), middle)
+    chunks = floor_power_of_two(check_ranks(ranks))
+    steps = fold_to_power_of_two(range(ranks), range(chunks), middle)
     return CollectiveSchedule(name=name, ranks=ranks, chunks=chunks, steps=steps)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from jaxdist.collectives.algorithms.schedule import (
     ScheduleStep,
     ScheduleSteps,
-    checked,
+    check_ranks,
     send,
 )
 from jaxdist.core.errors import BadInput
@@ -21,16 +21,18 @@ GroupAllReduce = Callable[[Sequence[int], range], ScheduleSteps]
 """Sums a run of chunks over ranks whose number is a power of two."""
 
 
-def power_below(ranks: int) -> int:
+def floor_power_of_two(ranks: int) -> int:
     """Return the largest power of two that is not above a number of ranks.
 
-    >>> [power_below(ranks) for ranks in (1, 6, 8)]
+    >>> [floor_power_of_two(ranks) for ranks in (1, 6, 8)]
     [1, 4, 8]
     """
     return 1 << (ranks.bit_length() - 1)
 
 
-def folded(group: Sequence[int], piece: range, middle: GroupAllReduce) -> ScheduleSteps:
+def fold_to_power_of_two(
+    group: Sequence[int], piece: range, middle: GroupAllReduce
+) -> ScheduleSteps:
     """Return the steps of `middle` over a power of two of the group, folded around.
 
     Args:
@@ -38,7 +40,7 @@ def folded(group: Sequence[int], piece: range, middle: GroupAllReduce) -> Schedu
         piece: chunks, as many as `middle` needs.
         middle: gives the steps of those that work.
     """
-    extra = len(group) - power_below(len(group))
+    extra = len(group) - floor_power_of_two(len(group))
     idle, busy = group[: 2 * extra : 2], group[1 : 2 * extra : 2]
     core = middle([*busy, *group[2 * extra :]], piece)
     if not extra:
@@ -49,16 +51,16 @@ def folded(group: Sequence[int], piece: range, middle: GroupAllReduce) -> Schedu
     return (before, *core, behind)
 
 
-def needs_power(name: str, ranks: int) -> int:
+def log2_ranks(name: str, ranks: int) -> int:
     """Return the binary logarithm of a number of ranks.
 
     Raises:
         BadInput: the number is not a power of two.
 
-    >>> needs_power("swing", 8)
+    >>> log2_ranks("swing", 8)
     3
     """
-    below = power_below(checked(ranks))
+    below = floor_power_of_two(check_ranks(ranks))
     if below != ranks:
         near = min(below, 2 * below, key=lambda power: abs(power - ranks))
         raise BadInput(

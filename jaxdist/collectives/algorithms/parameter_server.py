@@ -19,9 +19,9 @@ import numpy as np
 from jaxdist.collectives.algorithms.schedule import (
     CollectiveSchedule,
     ScheduleStep,
-    checked,
+    check_ranks,
 )
-from jaxdist.collectives.algorithms.vectorized_transfers import columns
+from jaxdist.collectives.algorithms.vectorized_transfers import uniform_transfers
 from jaxdist.core.errors import BadInput
 
 
@@ -51,7 +51,7 @@ def sharded_parameter_server(ranks: int) -> CollectiveSchedule:
 
 
 def _served(name: str, ranks: int, servers: int) -> CollectiveSchedule:
-    if not 1 <= servers <= checked(ranks):
+    if not 1 <= servers <= check_ranks(ranks):
         raise BadInput(
             f"{ranks} ranks cannot have {servers} servers",
             rule="1 to P ranks serve",
@@ -62,7 +62,7 @@ def _served(name: str, ranks: int, servers: int) -> CollectiveSchedule:
     away, rank = np.divmod(np.arange(ranks, ranks * ranks), ranks)
     serves = (rank + away) % ranks < servers
     a, b = rank[serves], ((rank + away) % ranks)[serves]
-    up = columns(a, b, starts=b, count=1, adds=True)
-    down = columns(b, a, starts=b, count=1, adds=False)
+    up = uniform_transfers(a, b, starts=b, count=1, adds=True)
+    down = uniform_transfers(b, a, starts=b, count=1, adds=False)
     steps = (ScheduleStep(up), ScheduleStep(down)) if a.size else ()
     return CollectiveSchedule(name=name, ranks=ranks, chunks=servers, steps=steps)

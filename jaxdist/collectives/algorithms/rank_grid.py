@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 
-from jaxdist.collectives.algorithms.schedule import checked
+from jaxdist.collectives.algorithms.schedule import check_ranks
 from jaxdist.core.errors import BadInput
 
 
-def rows_of(ranks: int, width: int) -> list[range]:
+def rank_rows(ranks: int, width: int) -> list[range]:
     """Return the ranks row by row, neighbours beside each other.
 
     Args:
@@ -17,10 +17,10 @@ def rows_of(ranks: int, width: int) -> list[range]:
     Raises:
         BadInput: it does not.
 
-    >>> rows_of(6, 3)
+    >>> rank_rows(6, 3)
     [range(0, 3), range(3, 6)]
     """
-    if width < 1 or checked(ranks) % width:
+    if width < 1 or check_ranks(ranks) % width:
         widths = [w for w in range(1, ranks + 1) if ranks % w == 0]
         near = min(widths, key=lambda w: abs(w - width))
         raise BadInput(
@@ -32,20 +32,20 @@ def rows_of(ranks: int, width: int) -> list[range]:
     return [range(start, start + width) for start in range(0, ranks, width)]
 
 
-def columns_of(rows: Sequence[Sequence[int]]) -> list[list[int]]:
+def rank_columns(rows: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return the ranks column by column.
 
-    >>> columns_of([range(0, 3), range(3, 6)])
+    >>> rank_columns([range(0, 3), range(3, 6)])
     [[0, 3], [1, 4], [2, 5]]
     """
     return [list(column) for column in zip(*rows)]
 
 
-def near_square(ranks: int) -> int:
+def near_square_divisor(ranks: int) -> int:
     """Return the largest divisor whose square is not above a number of ranks.
 
-    >>> [near_square(ranks) for ranks in (1, 7, 12, 16)]
+    >>> [near_square_divisor(ranks) for ranks in (1, 7, 12, 16)]
     [1, 1, 3, 4]
     """
-    divisors = range(1, math.isqrt(checked(ranks)) + 1)
+    divisors = range(1, math.isqrt(check_ranks(ranks)) + 1)
     return max(width for width in divisors if ranks % width == 0)

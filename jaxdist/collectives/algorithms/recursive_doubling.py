@@ -17,15 +17,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxdist.collectives.algorithms.halving import hypercube
-from jaxdist.collectives.algorithms.halving_doubling import distances
-from jaxdist.collectives.algorithms.non_power_of_two import folded
+from jaxdist.collectives.algorithms.halving_doubling import hypercube_distances
+from jaxdist.collectives.algorithms.non_power_of_two import fold_to_power_of_two
 from jaxdist.collectives.algorithms.schedule import (
     CollectiveSchedule,
     ScheduleStep,
     ScheduleSteps,
-    checked,
+    check_ranks,
 )
-from jaxdist.collectives.algorithms.vectorized_transfers import columns
+from jaxdist.collectives.algorithms.vectorized_transfers import uniform_transfers
 
 
 def recursive_doubling(ranks: int) -> CollectiveSchedule:
@@ -37,18 +37,22 @@ def recursive_doubling(ranks: int) -> CollectiveSchedule:
     >>> len(recursive_doubling(8).steps), len(recursive_doubling(9).steps)
     (3, 5)
     """
-    steps = folded(range(checked(ranks)), range(1), exchange)
+    steps = fold_to_power_of_two(
+        range(check_ranks(ranks)), range(1), recursive_doubling_steps
+    )
     return CollectiveSchedule(
         name="recursive_doubling", ranks=ranks, chunks=1, steps=steps
     )
 
 
-def exchange(group: Sequence[int], piece: range) -> ScheduleSteps:
+def recursive_doubling_steps(group: Sequence[int], piece: range) -> ScheduleSteps:
     """Sum a run of chunks over 2^m ranks."""
     ranks, starts, count = np.asarray(group), piece.start, len(piece)
     return tuple(
         ScheduleStep(
-            columns(ranks, ranks[other], starts=starts, count=count, adds=True)
+            uniform_transfers(
+                ranks, ranks[other], starts=starts, count=count, adds=True
+            )
         )
-        for other in hypercube(len(group), distances(len(group)))
+        for other in hypercube(len(group), hypercube_distances(len(group)))
     )

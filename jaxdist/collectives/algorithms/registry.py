@@ -22,7 +22,7 @@ from jaxdist.collectives.algorithms.swing import swing
 from jaxdist.collectives.algorithms.two_level import two_level_halving, two_level_ring
 from jaxdist.core.errors import BadInput, did_you_mean
 
-ALGORITHMS: Final[Mapping[str, Callable[[int], CollectiveSchedule]]] = MappingProxyType(
+SCHEDULES: Final[Mapping[str, Callable[[int], CollectiveSchedule]]] = MappingProxyType(
     {
         "ring": ring,
         "recursive_doubling": recursive_doubling,
@@ -41,25 +41,25 @@ ALGORITHMS: Final[Mapping[str, Callable[[int], CollectiveSchedule]]] = MappingPr
 """Each takes the number of ranks; its other settings have defaults."""
 
 
-def algorithm(name: str, ranks: int) -> CollectiveSchedule:
+def make_schedule(name: str, ranks: int) -> CollectiveSchedule:
     """Return the step list of a name.
 
     Args:
-        name: one of `ALGORITHMS`.
+        name: one of `SCHEDULES`.
         ranks: number of ranks P.
 
     Raises:
         BadInput: no such name, or not defined for so many ranks.
 
-    >>> algorithm("ring", 4).name
+    >>> make_schedule("ring", 4).name
     'ring'
     """
-    if name not in ALGORITHMS:
-        near = did_you_mean(name, ALGORITHMS)
+    if name not in SCHEDULES:
+        near = did_you_mean(name, SCHEDULES)
         raise BadInput(
             f"no algorithm named {name}",
-            rule=f"one of {', '.join(ALGORITHMS)}",
+            rule=f"one of {', '.join(SCHEDULES)}",
             values=f"name={name!r}",
             remedy=near or "ring",
         )
-    return ALGORITHMS[name](ranks)
+    return SCHEDULES[name](ranks)

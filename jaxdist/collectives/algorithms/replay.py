@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from jaxdist.collectives.algorithms.schedule import CollectiveSchedule, ScheduleStep
 
 
-def replay(algorithm: CollectiveSchedule, start: NDArray[Any]) -> NDArray[Any]:
+def simulate_schedule(
+    algorithm: CollectiveSchedule, start: NDArray[Any]
+) -> NDArray[Any]:
     """Run a step list.
 
     Args:
@@ -27,7 +29,7 @@ def replay(algorithm: CollectiveSchedule, start: NDArray[Any]) -> NDArray[Any]:
     return state
 
 
-def contributions(algorithm: CollectiveSchedule) -> NDArray[np.int64]:
+def count_contributions(algorithm: CollectiveSchedule) -> NDArray[np.int64]:
     """Count how often each rank's array is in what each rank holds at the end.
 
     Returns:
@@ -35,12 +37,12 @@ def contributions(algorithm: CollectiveSchedule) -> NDArray[np.int64]:
         whatever the numbers are.
 
     >>> from jaxdist.collectives.algorithms.rings import ring
-    >>> bool((contributions(ring(3)) == 1).all())
+    >>> bool((count_contributions(ring(3)) == 1).all())
     True
     """
     ranks, chunks = algorithm.ranks, algorithm.chunks
     own = np.eye(ranks, dtype=np.int64)[:, None, :].repeat(chunks, axis=1)
-    return replay(algorithm, own).astype(np.int64)
+    return simulate_schedule(algorithm, own).astype(np.int64)
 
 
 def _run(step: ScheduleStep, state: NDArray[Any]) -> None:

@@ -17,9 +17,9 @@ from jaxdist.collectives.algorithms.schedule import (
     CollectiveSchedule,
     ScheduleStep,
     ScheduleSteps,
-    checked,
+    check_ranks,
 )
-from jaxdist.collectives.algorithms.vectorized_transfers import columns
+from jaxdist.collectives.algorithms.vectorized_transfers import uniform_transfers
 
 
 def ring(ranks: int) -> CollectiveSchedule:
@@ -31,16 +31,16 @@ def ring(ranks: int) -> CollectiveSchedule:
     >>> len(ring(5).steps)
     8
     """
-    steps = allreduce(range(checked(ranks)), range(ranks))
+    steps = ring_all_reduce(range(check_ranks(ranks)), range(ranks))
     return CollectiveSchedule(name="ring", ranks=ranks, chunks=ranks, steps=steps)
 
 
-def allreduce(order: Sequence[int], piece: range) -> ScheduleSteps:
-    """Sum a run of chunks round a ring: `scatter`, then `gather`."""
-    return scatter(order, piece) + gather(order, piece)
+def ring_all_reduce(order: Sequence[int], piece: range) -> ScheduleSteps:
+    """Sum chunks round a ring: `ring_reduce_scatter`, then `ring_all_gather`."""
+    return ring_reduce_scatter(order, piece) + ring_all_gather(order, piece)
 
 
-def scatter(order: Sequence[int], piece: range) -> ScheduleSteps:
+def ring_reduce_scatter(order: Sequence[int], piece: range) -> ScheduleSteps:
     """Sum a run of chunks so that rank `order[i]` ends with its part i.
 
     Args:
@@ -50,8 +50,8 @@ def scatter(order: Sequence[int], piece: range) -> ScheduleSteps:
     return _round_trip(order, piece, behind=1, adds=True)
 
 
-def gather(order: Sequence[int], piece: range) -> ScheduleSteps:
-    """Give every rank the parts of all: the steps behind `scatter`."""
+def ring_all_gather(order: Sequence[int], piece: range) -> ScheduleSteps:
+    """Give every rank the parts of all: the steps behind `ring_reduce_scatter`."""
     return _round_trip(order, piece, behind=0, adds=False)
 
 
@@ -62,6 +62,8 @@ def _round_trip(
     size, width = len(order), len(piece) // len(order)
     first = piece.start + width * np.arange(size)
     ranks = np.asarray(order)
-    hop = columns(ranks, np.roll(ranks, -1), starts=first, count=width, adds=adds)
+    hop = uniform_transfers(
+        ranks, np.roll(ranks, -1), starts=first, count=width, adds=adds
+    )
     turned = (hop.turned(late) for late in range(behind, size - 1 + behind))
     return tuple(ScheduleStep(transfers) for transfers in turned)

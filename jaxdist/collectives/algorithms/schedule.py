@@ -16,8 +16,8 @@ from jaxdist.collectives.algorithms.transfer import Transfer
 from jaxdist.collectives.algorithms.vectorized_transfers import (
     TransferBlock,
     VectorizedTransfers,
-    as_columns,
-    joined,
+    concatenate_transfers,
+    vectorize_transfers,
 )
 from jaxdist.core.errors import BadInput
 
@@ -44,7 +44,9 @@ class CollectiveSchedule:
     """One after another; none for a rank alone."""
 
     def __post_init__(self) -> None:
-        parts = (p for step in self.steps for p in as_columns(step.transfers).parts)
+        parts = (
+            p for step in self.steps for p in vectorize_transfers(step.transfers).parts
+        )
         # Turned chunks are the same chunks, and many steps share both arrays.
         apart = {(id(part.moves), id(part.first)): part for part in parts}
         for part in apart.values():
@@ -75,23 +77,26 @@ def send(source: int, target: int, piece: range, *, adds: bool) -> Transfer:
     return Transfer(source, target, piece.start, len(piece), adds)
 
 
-def together(lists: Iterable[ScheduleSteps]) -> ScheduleSteps:
+def merge_concurrent(lists: Iterable[ScheduleSteps]) -> ScheduleSteps:
     """Run several lists side by side, each from its first step on.
 
     >>> there = ScheduleStep((Transfer(0, 1, 0, 1, True),))
     >>> a = there, ScheduleStep((Transfer(1, 0, 0, 1, False),))
     >>> b = (ScheduleStep((Transfer(2, 3, 0, 1, True),)),)
-    >>> [len(step.transfers) for step in together([a, b])]
+    >>> [len(step.transfers) for step in merge_concurrent([a, b])]
     [2, 1]
     """
     rows = itertools.zip_longest(*lists, fillvalue=ScheduleStep(()))
-    return tuple(ScheduleStep(joined([step.transfers for step in row])) for row in rows)
+    return tuple(
+        ScheduleStep(concatenate_transfers([step.transfers for step in row]))
+        for row in rows
+    )
 
 
-def cut(piece: range, parts: int) -> tuple[range, ...]:
+def split_chunks(piece: range, parts: int) -> tuple[range, ...]:
     """Cut a run of chunks into equal neighbours.
 
-    >>> cut(range(4, 10), 3)
+    >>> split_chunks(range(4, 10), 3)
     (range(4, 6), range(6, 8), range(8, 10))
     """
     size = len(piece) // parts
@@ -99,7 +104,7 @@ def cut(piece: range, parts: int) -> tuple[range, ...]:
     return tuple(range(start, start + size) for start in starts)
 
 
-def checked(ranks: int) -> int:
+def check_ranks(ranks: int) -> int:
     """Return a number of ranks that is one.
 
     Raises:

@@ -14,9 +14,13 @@ Source: own; of the family of multi-port algorithms (bucket, Swing).
 """
 
 from jaxdist.collectives.algorithms.halving import halve_and_double, hypercube
-from jaxdist.collectives.algorithms.halving_doubling import distances
-from jaxdist.collectives.algorithms.non_power_of_two import needs_power
-from jaxdist.collectives.algorithms.schedule import CollectiveSchedule, cut, together
+from jaxdist.collectives.algorithms.halving_doubling import hypercube_distances
+from jaxdist.collectives.algorithms.non_power_of_two import log2_ranks
+from jaxdist.collectives.algorithms.schedule import (
+    CollectiveSchedule,
+    merge_concurrent,
+    split_chunks,
+)
 
 
 def striped_halving_doubling(ranks: int) -> CollectiveSchedule:
@@ -32,11 +36,11 @@ def striped_halving_doubling(ranks: int) -> CollectiveSchedule:
     ...  if t.source == 0]
     [(0, 1), (0, 2), (0, 4)]
     """
-    dims = max(needs_power("striped_halving_doubling", ranks), 1)
-    chunks, hops = dims * ranks, distances(ranks)
-    steps = together(
+    dims = max(log2_ranks("striped_halving_doubling", ranks), 1)
+    chunks, hops = dims * ranks, hypercube_distances(ranks)
+    steps = merge_concurrent(
         halve_and_double(range(ranks), stripe, hypercube(ranks, hops[j:] + hops[:j]))
-        for j, stripe in enumerate(cut(range(chunks), dims))
+        for j, stripe in enumerate(split_chunks(range(chunks), dims))
     )
     return CollectiveSchedule(
         name="striped_halving_doubling", ranks=ranks, chunks=chunks, steps=steps

@@ -15,7 +15,7 @@ publication has forms for other even numbers of ranks and for tori, too.
 """
 
 from jaxdist.collectives.algorithms.halving import Partners, halve_and_double
-from jaxdist.collectives.algorithms.non_power_of_two import needs_power
+from jaxdist.collectives.algorithms.non_power_of_two import log2_ranks
 from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
 
 
@@ -31,7 +31,7 @@ def swing(ranks: int) -> CollectiveSchedule:
     >>> [t.target for t in swing(8).steps[1].transfers]
     [7, 2, 1, 4, 3, 6, 5, 0]
     """
-    rounds = needs_power("swing", ranks)
+    rounds = log2_ranks("swing", ranks)
     steps = halve_and_double(range(ranks), range(ranks), _partners(ranks, rounds))
     return CollectiveSchedule(name="swing", ranks=ranks, chunks=ranks, steps=steps)
 

@@ -19,14 +19,21 @@ CCGrid.
 from collections.abc import Callable, Sequence
 
 from jaxdist.collectives.algorithms import rings
-from jaxdist.collectives.algorithms.halving_doubling import near_first
-from jaxdist.collectives.algorithms.non_power_of_two import folded, power_below
-from jaxdist.collectives.algorithms.rank_grid import columns_of, near_square, rows_of
+from jaxdist.collectives.algorithms.halving_doubling import nearest_first_steps
+from jaxdist.collectives.algorithms.non_power_of_two import (
+    floor_power_of_two,
+    fold_to_power_of_two,
+)
+from jaxdist.collectives.algorithms.rank_grid import (
+    near_square_divisor,
+    rank_columns,
+    rank_rows,
+)
 from jaxdist.collectives.algorithms.schedule import (
     CollectiveSchedule,
     ScheduleSteps,
-    cut,
-    together,
+    merge_concurrent,
+    split_chunks,
 )
 
 GroupAllReduce = Callable[[Sequence[int], range], ScheduleSteps]
@@ -48,7 +55,7 @@ def two_level_ring(ranks: int, per_host: int | None = None) -> CollectiveSchedul
     8
     """
     hosts = _hosts(ranks, per_host)
-    steps = levels(hosts, range(ranks), rings.allreduce)
+    steps = two_level_steps(hosts, range(ranks), rings.ring_all_reduce)
     return CollectiveSchedule(
         name="two_level_ring", ranks=ranks, chunks=ranks, steps=steps
     )
@@ -68,14 +75,14 @@ def two_level_halving(ranks: int, per_host: int | None = None) -> CollectiveSche
     8
     """
     hosts = _hosts(ranks, per_host)
-    chunks = len(hosts[0]) * power_below(len(hosts))
-    steps = levels(hosts, range(chunks), _halving)
+    chunks = len(hosts[0]) * floor_power_of_two(len(hosts))
+    steps = two_level_steps(hosts, range(chunks), _halving)
     return CollectiveSchedule(
         name="two_level_halving", ranks=ranks, chunks=chunks, steps=steps
     )
 
 
-def levels(
+def two_level_steps(
     rows: Sequence[Sequence[int]], piece: range, across: GroupAllReduce
 ) -> ScheduleSteps:
     """Sum a run of chunks: scatter in each row, sum each column, gather in each row.
@@ -85,18 +92,20 @@ def levels(
         piece: chunks, as many as the size and `across` need.
         across: sums one part over a column.
     """
-    parts = cut(piece, len(rows[0]))
-    columns = zip(columns_of(rows), parts)
+    parts = split_chunks(piece, len(rows[0]))
+    columns = zip(rank_columns(rows), parts)
     return (
-        *together(rings.scatter(row, piece) for row in rows),
-        *together(across(column, part) for column, part in columns),
-        *together(rings.gather(row, piece) for row in rows),
+        *merge_concurrent(rings.ring_reduce_scatter(row, piece) for row in rows),
+        *merge_concurrent(across(column, part) for column, part in columns),
+        *merge_concurrent(rings.ring_all_gather(row, piece) for row in rows),
     )
 
 
 def _hosts(ranks: int, per_host: int | None) -> list[range]:
-    return rows_of(ranks, near_square(ranks) if per_host is None else per_host)
+    return rank_rows(
+        ranks, near_square_divisor(ranks) if per_host is None else per_host
+    )
 
 
 def _halving(group: Sequence[int], piece: range) -> ScheduleSteps:
-    return folded(group, piece, near_first)
+    return fold_to_power_of_two(group, piece, nearest_first_steps)

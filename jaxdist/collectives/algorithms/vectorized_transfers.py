@@ -54,7 +54,7 @@ class VectorizedTransfers(Sequence[Transfer]):
     Args:
         parts: one behind the other.
 
-    >>> pairs = columns([0, 1], [1, 0], starts=[0, 1], count=1, adds=True)
+    >>> pairs = uniform_transfers([0, 1], [1, 0], starts=[0, 1], count=1, adds=True)
     >>> len(pairs), pairs[1]
     (2, Transfer(source=1, target=0, start=1, count=1, adds=True))
     """
@@ -98,7 +98,7 @@ class VectorizedTransfers(Sequence[Transfer]):
         return repr(tuple(self))
 
 
-def columns(
+def uniform_transfers(
     sources: ArrayLike, targets: ArrayLike, *, starts: ArrayLike, count: int, adds: bool
 ) -> VectorizedTransfers:
     """Return messages of one size.
@@ -118,7 +118,7 @@ def columns(
     return VectorizedTransfers((TransferBlock(moves, first),))
 
 
-def joined(many: Sequence[Sequence[Transfer]]) -> Sequence[Transfer]:
+def concatenate_transfers(many: Sequence[Sequence[Transfer]]) -> Sequence[Transfer]:
     """Return the transfers of several as those of one step."""
     some = [transfers for transfers in many if len(transfers)]
     tables = [each for each in some if isinstance(each, VectorizedTransfers)]
@@ -127,10 +127,10 @@ def joined(many: Sequence[Sequence[Transfer]]) -> Sequence[Transfer]:
     return tuple(transfer for transfers in some for transfer in transfers)
 
 
-def as_columns(transfers: Sequence[Transfer]) -> VectorizedTransfers:
+def vectorize_transfers(transfers: Sequence[Transfer]) -> VectorizedTransfers:
     """Return any transfers as columns.
 
-    >>> as_columns([Transfer(0, 1, 0, 3, True)]).parts[0].moves.counts
+    >>> vectorize_transfers([Transfer(0, 1, 0, 3, True)]).parts[0].moves.counts
     array([3])
     """
     if isinstance(transfers, VectorizedTransfers):

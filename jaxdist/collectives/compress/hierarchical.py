@@ -18,8 +18,8 @@ from jaxdist.collectives.compress.method import (
     Axes,
     FlatAllReduce,
     Payload,
-    dealt,
-    rank_of,
+    axis_rank,
+    reduce_scatter_array,
 )
 from jaxdist.collectives.compress.top_k_allgather import TopKAllGather
 from jaxdist.core.errors import BadInput
@@ -42,12 +42,12 @@ class HierarchicalAllReduce(FlatAllReduce):
     ) -> tuple[jax.Array, jax.Array]:
         """Sum inside, across, and put together inside."""
         *outer, inner = _two(axes)
-        rows = dealt(x, lax.axis_size(inner))
+        rows = reduce_scatter_array(x, lax.axis_size(inner))
         part = lax.psum_scatter(rows, inner)
         summed, sent = self.across.sum(part, step, tuple(outer))
         total = lax.all_gather(summed, inner)
         # What was not sent of the host's part is for its owner to keep.
-        given = rows.at[rank_of((inner,))].add(sent - part)
+        given = rows.at[axis_rank((inner,))].add(sent - part)
         return total.reshape(-1)[: x.size], given.reshape(-1)[: x.size]
 
     def moved(

@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdist.collectives.flat_buffer import joined
-from jaxdist.core.dtypes import wide
+from jaxdist.collectives.flat_buffer import concatenate_flat
+from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
 
 Axes = tuple[str, ...]
@@ -114,10 +114,10 @@ class FlatAllReduce(AllReduceAlgorithm):
         axes: Axes,
     ) -> AllReduceResult:
         """Join the arrays, sum the vector, and cut it again."""
-        whole = joined(leaves)
+        whole = concatenate_flat(leaves)
         total, sent = self.sum(whole, step, axes)
         return AllReduceResult(
-            total=cut(total, leaves), sent=cut(sent, leaves), memory=[]
+            total=unflatten(total, leaves), sent=unflatten(sent, leaves), memory=[]
         )
 
     def payloads(
@@ -125,7 +125,7 @@ class FlatAllReduce(AllReduceAlgorithm):
     ) -> Iterator[Payload]:
         """Yield what a vector of all numbers moves."""
         numbers = sum(math.prod(shape) for shape in shapes)
-        return self.moved(numbers, wide(dtype).itemsize, sizes)
+        return self.moved(numbers, accumulation_dtype(dtype).itemsize, sizes)
 
     @abc.abstractmethod
     def sum(
@@ -160,7 +160,7 @@ class ReduceScatterAllReduce(FlatAllReduce):
         """Yield what `scatter` moves for rows of so many numbers."""
 
 
-def cut(joined: jax.Array, like: Sequence[jax.Array]) -> list[jax.Array]:
+def unflatten(joined: jax.Array, like: Sequence[jax.Array]) -> list[jax.Array]:
     """Cut a vector into arrays of the shapes that were joined."""
     parts, start = [], 0
     for x in like:
@@ -169,7 +169,7 @@ def cut(joined: jax.Array, like: Sequence[jax.Array]) -> list[jax.Array]:
     return parts
 
 
-def dealt(x: jax.Array, devices: int) -> jax.Array:
+def reduce_scatter_array(x: jax.Array, devices: int) -> jax.Array:
     """Pad a vector with zeros and deal it out in rows, one a device."""
     row = -(-x.size // devices)
     return jnp.pad(x, (0, devices * row - x.size)).reshape(devices, row)
@@ -183,10 +183,10 @@ def nan_where_not_finite(x: jax.Array) -> jax.Array:
     return jnp.max(jnp.abs(x), initial=0) * 0
 
 
-def places(density: float, numbers: int) -> int:
+def density_to_k(density: float, numbers: int) -> int:
     """Return how many of so many numbers are sent, at least one where there are any.
 
-    >>> places(0.01, 1000), places(0.01, 3), places(1.0, 3)
+    >>> density_to_k(0.01, 1000), density_to_k(0.01, 3), density_to_k(1.0, 3)
     (10, 1, 3)
     """
     return min(numbers, max(1, round(density * numbers)))
@@ -212,6 +212,6 @@ def devices_along(sizes: Mapping[str, int]) -> int:
     return math.prod(sizes.values())
 
 
-def rank_of(axes: Axes) -> jax.Array:
+def axis_rank(axes: Axes) -> jax.Array:
     """Return this device's place along the axes, outermost first."""
     return lax.axis_index(axes)

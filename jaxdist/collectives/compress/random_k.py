@@ -20,10 +20,10 @@ from jaxdist.collectives.compress.method import (
     Payload,
     ReduceScatterAllReduce,
     check_density,
+    density_to_k,
     nan_where_not_finite,
-    places,
 )
-from jaxdist.collectives.compress.top_k_selection import scrambled
+from jaxdist.collectives.compress.top_k_selection import hash_uint32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,24 +70,24 @@ class RandomK(ReduceScatterAllReduce):
         self, numbers: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield the sum of values and flag."""
-        size = itemsize * (places(self.density, numbers) + 1)
+        size = itemsize * (density_to_k(self.density, numbers) + 1)
         yield Payload(kind="all-reduce", axes=tuple(sizes), size=size)
 
     def scattered(
         self, row: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield the sum of the values of one row."""
-        size = itemsize * (places(self.density, row) + 1)
+        size = itemsize * (density_to_k(self.density, row) + 1)
         yield Payload(kind="reduce-scatter", axes=tuple(sizes), size=size)
 
     def _places(self, size: int, step: jax.Array) -> jax.Array:
         """Draw different places in a vector, int32 [k]."""
-        count = places(self.density, size)
+        count = density_to_k(self.density, size)
         stride = size // count
-        key = scrambled(step.astype(jnp.uint32) + np.uint32(self.seed))
+        key = hash_uint32(step.astype(jnp.uint32) + np.uint32(self.seed))
         i = jnp.arange(count, dtype=jnp.uint32)
-        inside = scrambled(i ^ key) % np.uint32(stride)
-        shift = scrambled(key) % np.uint32(size)
+        inside = hash_uint32(i ^ key) % np.uint32(stride)
+        shift = hash_uint32(key) % np.uint32(size)
         # Without a sum beyond 2^32: places and shift are both below 2^31.
         place = (i * np.uint32(stride) + inside + shift) % np.uint32(size)
         return place.astype(jnp.int32)

@@ -15,15 +15,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdist.collectives.all_to_all import exchange, exchanged
+from jaxdist.collectives.all_to_all import all_to_all, all_to_all_payload
 from jaxdist.collectives.compress.codec import Codec
 from jaxdist.collectives.compress.method import (
     Axes,
     Payload,
     ReduceScatterAllReduce,
-    dealt,
+    axis_rank,
     devices_along,
-    rank_of,
+    reduce_scatter_array,
 )
 
 
@@ -45,7 +45,7 @@ class TwoPhaseAllReduce(ReduceScatterAllReduce):
         """Exchange the messages and add what they say."""
         messages, row = self.codec.pack(rows), rows.shape[1]
         sent = self.codec.unpack(messages, row, rows.dtype)
-        got = exchange(messages, axes)
+        got = all_to_all(messages, axes)
 
         def read(i: jax.Array | int) -> jax.Array:
             one = lax.dynamic_slice_in_dim(got, i, 1)
@@ -58,10 +58,10 @@ class TwoPhaseAllReduce(ReduceScatterAllReduce):
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Scatter, pack the own part of the sum, and gather."""
-        rows = dealt(x, lax.axis_size(axes))
+        rows = reduce_scatter_array(x, lax.axis_size(axes))
         part, sent = self.scatter(rows, step, axes)
         whole = self._gathered(part, axes)
-        me = rank_of(axes)
+        me = axis_rank(axes)
         sent = sent.at[me].add(whole[me] - part)
         return whole.reshape(-1)[: x.size], sent.reshape(-1)[: x.size]
 
@@ -78,7 +78,7 @@ class TwoPhaseAllReduce(ReduceScatterAllReduce):
         self, row: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield the first phase."""
-        yield exchanged(self.codec.message(row, itemsize), sizes)
+        yield all_to_all_payload(self.codec.message(row, itemsize), sizes)
 
     def _gathered(self, part: jax.Array, axes: Axes) -> jax.Array:
         """Return the parts of all devices [P, m], read from one message each."""
@@ -103,7 +103,7 @@ class MajorityVote(TwoPhaseAllReduce):
         """Exchange signs and count them."""
         messages, row = self.codec.pack(rows), rows.shape[1]
         sent = self.codec.unpack(messages, row, rows.dtype)
-        got = exchange(messages, axes)
+        got = all_to_all(messages, axes)
 
         def read(i: jax.Array | int) -> tuple[jax.Array, jax.Array]:
             one = lax.dynamic_slice_in_dim(got, i, 1)
@@ -121,7 +121,7 @@ class MajorityVote(TwoPhaseAllReduce):
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Count votes, and tell everyone."""
-        rows = dealt(x, lax.axis_size(axes))
+        rows = reduce_scatter_array(x, lax.axis_size(axes))
         part, sent = self.scatter(rows, step, axes)
         whole = self._gathered(part, axes).reshape(-1)
         return whole[: x.size], sent.reshape(-1)[: x.size]

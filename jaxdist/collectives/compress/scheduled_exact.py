@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import jax
 from jax import lax
 
-from jaxdist.collectives.algorithms.registry import ALGORITHMS
+from jaxdist.collectives.algorithms.registry import SCHEDULES
 from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
 from jaxdist.collectives.compress.method import (
     Axes,
@@ -20,7 +20,7 @@ from jaxdist.collectives.compress.method import (
 )
 from jaxdist.collectives.permutes import PermuteStep, permutes
 from jaxdist.collectives.schedule_executor import run
-from jaxdist.collectives.schedule_traffic import in_permutes
+from jaxdist.collectives.schedule_traffic import permutes_payload_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class ScheduledAllReduce(FlatAllReduce):
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Run the list."""
-        return run(ALGORITHMS[self.algorithm](lax.axis_size(axes)), x, axes), x
+        return run(SCHEDULES[self.algorithm](lax.axis_size(axes)), x, axes), x
 
     def moved(
         self, numbers: int, itemsize: int, sizes: Mapping[str, int]
@@ -54,7 +54,7 @@ class ScheduledAllReduce(FlatAllReduce):
         yield Payload(
             kind="collective-permute",
             axes=tuple(sizes),
-            size=in_permutes(algorithm, steps, numbers, itemsize),
+            size=permutes_payload_bytes(algorithm, steps, numbers, itemsize),
             arrays=sum(map(len, steps)),
         )
 
@@ -64,5 +64,5 @@ def _list(
     name: str, devices: int
 ) -> tuple[CollectiveSchedule, tuple[PermuteStep, ...]]:
     """Return a step list and its permutes: of 256 devices they take a second."""
-    algorithm = ALGORITHMS[name](devices)
+    algorithm = SCHEDULES[name](devices)
     return algorithm, permutes(algorithm)

@@ -20,12 +20,12 @@ from jaxdist.collectives.compress.method import (
     Axes,
     FlatAllReduce,
     Payload,
+    axis_rank,
     check_density,
+    density_to_k,
     nan_where_not_finite,
-    places,
-    rank_of,
 )
-from jaxdist.collectives.compress.top_k_selection import largest
+from jaxdist.collectives.compress.top_k_selection import top_k
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +47,8 @@ class SharedTopK(FlatAllReduce):
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Agree on places, and sum the values there."""
-        _, mine = largest(x[None], places(self.density, x.size))
-        leads = rank_of(axes) == step % lax.axis_size(axes)
+        _, mine = top_k(x[None], density_to_k(self.density, x.size))
+        leads = axis_rank(axes) == step % lax.axis_size(axes)
         where = lax.psum(jnp.where(leads, mine[0], 0), axes)
         values = x.at[where].get(mode="fill", fill_value=0)
         summed = lax.psum(jnp.append(values, nan_where_not_finite(x)), axes)
@@ -58,7 +58,7 @@ class SharedTopK(FlatAllReduce):
         self, numbers: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield the sums of places and of values."""
-        count = places(self.density, numbers)
+        count = density_to_k(self.density, numbers)
         size = 4 * count + itemsize * (count + 1)
         yield Payload(kind="all-reduce", axes=tuple(sizes), size=size)
 

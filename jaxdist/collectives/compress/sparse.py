@@ -22,18 +22,26 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdist.collectives.all_to_all import exchange
+from jaxdist.collectives.all_to_all import all_to_all
 from jaxdist.collectives.compress.method import (
     Axes,
     Payload,
+    axis_rank,
+    density_to_k,
     devices_along,
     nan_where_not_finite,
-    places,
-    rank_of,
 )
 from jaxdist.collectives.compress.reduce_scatter_allgather import TwoPhaseAllReduce
-from jaxdist.collectives.compress.top_k_codec import TopKCodec, added, heard, said
-from jaxdist.collectives.compress.top_k_selection import large, marked
+from jaxdist.collectives.compress.top_k_codec import (
+    TopKCodec,
+    accumulate_sparse,
+    decode_sparse,
+    encode_sparse,
+)
+from jaxdist.collectives.compress.top_k_selection import (
+    set_bit_positions,
+    threshold_bitmask,
+)
 
 _STRETCH = 32  # the bits of a word, so that words are dealt out in place of numbers
 
@@ -61,23 +69,25 @@ class OkTopK(TwoPhaseAllReduce):
         there = _there(where, jnp.arange(devices, dtype=jnp.int32)[:, None], devices)
         values = whole.at[there].get(mode="fill", fill_value=0)
         flags = jnp.broadcast_to(nan_where_not_finite(x), devices)
-        got = exchange(said(values, where, flags), axes)
-        part = added(jnp.zeros(row, x.dtype), got[0])
-        part = lax.fori_loop(1, devices, lambda i, so_far: added(so_far, got[i]), part)
+        got = all_to_all(encode_sparse(values, where, flags), axes)
+        part = accumulate_sparse(jnp.zeros(row, x.dtype), got[0])
+        part = lax.fori_loop(
+            1, devices, lambda i, so_far: accumulate_sparse(so_far, got[i]), part
+        )
         message = self.codec.pack(part[None])[0]
         told = lax.all_gather(message, axes)
 
         def put(r: jax.Array | int, total: jax.Array) -> jax.Array:
-            sums, local, flag = heard(told[r], x.dtype)
+            sums, local, flag = decode_sparse(told[r], x.dtype)
             at = _there(local, r, devices)
             spread = total.at[at].add(sums, mode="drop", unique_indices=True)
             return spread + flag
 
         total = lax.fori_loop(1, devices, put, put(0, zeros))
         sent = zeros.at[there].set(values, mode="drop", unique_indices=True)
-        late = added(jnp.zeros_like(part), message) - part
+        late = accumulate_sparse(jnp.zeros_like(part), message) - part
         turns = sent.reshape(-1, devices, _STRETCH)
-        sent = turns.at[:, rank_of(axes)].add(late.reshape(-1, _STRETCH)).reshape(-1)
+        sent = turns.at[:, axis_rank(axes)].add(late.reshape(-1, _STRETCH)).reshape(-1)
         return total[: x.size], sent[: x.size]
 
     def moved(
@@ -90,12 +100,12 @@ class OkTopK(TwoPhaseAllReduce):
     def _picked(self, whole: jax.Array, devices: int) -> jax.Array:
         """Return the places in each owner's part that are sent, int32 [P, k / P]."""
         row = whole.size // devices
-        slots = places(self.codec.density, row)
+        slots = density_to_k(self.codec.density, row)
         if slots == row:
             every = jnp.arange(row, dtype=jnp.int32)
             return jnp.broadcast_to(every, (devices, row))
-        words = large(whole, devices * slots).reshape(-1, devices).T
-        return jax.vmap(lambda own: marked(own, slots))(words)
+        words = threshold_bitmask(whole, devices * slots).reshape(-1, devices).T
+        return jax.vmap(lambda own: set_bit_positions(own, slots))(words)
 
 
 def _there(local: jax.Array, owner: jax.Array | int, devices: int) -> jax.Array:

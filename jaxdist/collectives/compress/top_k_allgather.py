@@ -21,7 +21,7 @@ from jaxdist.collectives.compress.method import (
     Payload,
     devices_along,
 )
-from jaxdist.collectives.compress.top_k_codec import TopKCodec, added
+from jaxdist.collectives.compress.top_k_codec import TopKCodec, accumulate_sparse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +42,11 @@ class TopKAllGather(FlatAllReduce):
         """Gather all messages and add them in the order of ranks."""
         message, zeros = self.codec.pack(x[None])[0], jnp.zeros_like(x)
         got = lax.all_gather(message, axes)
-        first = added(zeros, got[0])
+        first = accumulate_sparse(zeros, got[0])
         total = lax.fori_loop(
-            1, len(got), lambda i, so_far: added(so_far, got[i]), first
+            1, len(got), lambda i, so_far: accumulate_sparse(so_far, got[i]), first
         )
-        return total, added(zeros, message)
+        return total, accumulate_sparse(zeros, message)
 
     def moved(
         self, numbers: int, itemsize: int, sizes: Mapping[str, int]

@@ -14,10 +14,10 @@ from jax import lax
 from jaxdist.collectives.compress.codec import Codec
 from jaxdist.collectives.compress.method import (
     check_density,
+    density_to_k,
     nan_where_not_finite,
-    places,
 )
-from jaxdist.collectives.compress.top_k_selection import largest
+from jaxdist.collectives.compress.top_k_selection import top_k
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,29 +37,29 @@ class TopKCodec(Codec):
 
     def pack(self, rows: jax.Array) -> jax.Array:
         """Pick values and places."""
-        values, where = largest(rows, places(self.density, rows.shape[1]))
-        return said(values, where, jax.vmap(nan_where_not_finite)(rows))
+        values, where = top_k(rows, density_to_k(self.density, rows.shape[1]))
+        return encode_sparse(values, where, jax.vmap(nan_where_not_finite)(rows))
 
     def unpack(
         self, messages: jax.Array, row: int, dtype: np.dtype[np.generic]
     ) -> jax.Array:
         """Put the values where they were, into zeros."""
         empty = jnp.zeros(row, dtype)
-        return jax.vmap(lambda message: added(empty, message))(messages)
+        return jax.vmap(lambda message: accumulate_sparse(empty, message))(messages)
 
     def message(self, row: int, itemsize: int) -> int:
         """Return the bytes of values, places and flag."""
-        slots = places(self.density, row)
+        slots = density_to_k(self.density, row)
         return slots * (itemsize + 4) + itemsize
 
 
-def said(values: jax.Array, where: jax.Array, flags: jax.Array) -> jax.Array:
+def encode_sparse(values: jax.Array, where: jax.Array, flags: jax.Array) -> jax.Array:
     """Return messages [R, w] of values [R, k], places [R, k] and flags [R]."""
     parts = _as_words(values), lax.bitcast_convert_type(where, jnp.uint32)
     return jnp.concatenate([*parts, _as_words(flags[:, None])], axis=1)
 
 
-def heard(
+def decode_sparse(
     message: jax.Array, dtype: np.dtype[np.generic]
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Read values [k], places [k] and flag [1] of one message, of the packed dtype."""
@@ -70,9 +70,9 @@ def heard(
     return values, where, _as_floats(message[-words:], dtype)
 
 
-def added(total: jax.Array, message: jax.Array) -> jax.Array:
+def accumulate_sparse(total: jax.Array, message: jax.Array) -> jax.Array:
     """Add what one message says to a vector of the dtype that was packed."""
-    values, where, flag = heard(message, total.dtype)
+    values, where, flag = decode_sparse(message, total.dtype)
     # Places differ, so that the sum does not depend on the order of the additions.
     return total.at[where].add(values, mode="drop", unique_indices=True) + flag
 

@@ -21,14 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-SAMPLE: Final = 1 << 16
+SAMPLE_SIZE: Final = 1 << 16
 """Numbers of a row that the threshold is read from, at most."""
 _MARGIN: Final = 0.95
 """Part of the slots that a sampled threshold aims to fill: its count varies by 4 %."""
 _GOLDEN: Final = np.uint32(2654435769)
 
 
-def largest(rows: jax.Array, slots: int) -> tuple[jax.Array, jax.Array]:
+def top_k(rows: jax.Array, slots: int) -> tuple[jax.Array, jax.Array]:
     """Pick about `slots` numbers of each row, the largest in absolute value.
 
     Args:
@@ -46,12 +46,12 @@ def largest(rows: jax.Array, slots: int) -> tuple[jax.Array, jax.Array]:
     return jax.vmap(lambda row: _picked(row, slots))(rows)
 
 
-def threshold(row: jax.Array, slots: int) -> jax.Array:
+def top_k_threshold(row: jax.Array, slots: int) -> jax.Array:
     """Return the length that about `slots` numbers of a row reach: float32 scalar."""
     seen, wanted = jnp.abs(row).astype(jnp.float32), slots
-    if row.size > SAMPLE:
-        seen = seen[_jittered(row.size, SAMPLE)]
-        wanted = max(1, round(_MARGIN * slots * SAMPLE / row.size))
+    if row.size > SAMPLE_SIZE:
+        seen = seen[_jittered(row.size, SAMPLE_SIZE)]
+        wanted = max(1, round(_MARGIN * slots * SAMPLE_SIZE / row.size))
     # Floats of one sign are ordered as their bits are.
     bits = lax.bitcast_convert_type(seen, jnp.uint32)
 
@@ -64,7 +64,7 @@ def threshold(row: jax.Array, slots: int) -> jax.Array:
     return lax.bitcast_convert_type(found, jnp.float32)
 
 
-def scrambled(numbers: jax.Array) -> jax.Array:
+def hash_uint32(numbers: jax.Array) -> jax.Array:
     """Hash uint32 numbers (Mueller 2011; the constants of `lowbias32`)."""
     x = numbers
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
@@ -78,11 +78,11 @@ def _jittered(size: int, count: int) -> jax.Array:
     Equal steps would meet the same channel of every pixel.
     """
     stride, i = size // count, np.arange(count, dtype=np.uint32)
-    inside = scrambled(jnp.asarray(i)) % np.uint32(stride)
+    inside = hash_uint32(jnp.asarray(i)) % np.uint32(stride)
     return lax.bitcast_convert_type(i * np.uint32(stride) + inside, jnp.int32)
 
 
-def marked(words: jax.Array, slots: int) -> jax.Array:
+def set_bit_positions(words: jax.Array, slots: int) -> jax.Array:
     """Return the places of the first `slots` bits that are set, int32, ascending.
 
     Args:
@@ -97,15 +97,15 @@ def marked(words: jax.Array, slots: int) -> jax.Array:
     return jnp.where(slot < ends[-1], 32 * word + bit, 32 * words.size + slot)
 
 
-def large(row: jax.Array, slots: int) -> jax.Array:
+def threshold_bitmask(row: jax.Array, slots: int) -> jax.Array:
     """Mark the numbers that reach the threshold of `slots`: uint32, 32 a word."""
-    marks = jnp.abs(row).astype(jnp.float32) >= threshold(row, slots)
+    marks = jnp.abs(row).astype(jnp.float32) >= top_k_threshold(row, slots)
     bits = jnp.pad(marks, (0, -marks.size % 32)).reshape(-1, 32).astype(jnp.uint32)
     return (bits << np.arange(32, dtype=np.uint32)).sum(-1, dtype=jnp.uint32)
 
 
 def _picked(row: jax.Array, slots: int) -> tuple[jax.Array, jax.Array]:
-    place = marked(large(row, slots), slots)
+    place = set_bit_positions(threshold_bitmask(row, slots), slots)
     return row.at[place].get(mode="fill", fill_value=0), place
 
 

@@ -15,7 +15,7 @@ from dataclasses import astuple, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
 
-from jaxdist.core.cluster.timing_table import check_peak, slower
+from jaxdist.core.cluster.timing_table import check_peak, scale_time
 from jaxdist.core.errors import BadInput
 from jaxdist.core.profile import Profile
 
@@ -25,7 +25,7 @@ class BlockTiming:
     """A block that was timed."""
 
     key: str
-    """Which block, as `signature` names it."""
+    """Which block, as `block_signature` names it."""
     samples: float
     """Of the microbatch."""
     forward_s: float
@@ -91,14 +91,14 @@ class BlockTimings:
 
     def with_more(self, more: "BlockTimings") -> "BlockTimings":
         """Add blocks; those timed again replace what they took before."""
-        before = (slower(one, self.peak / more.peak) for one in self.timed)
+        before = (scale_time(one, self.peak / more.peak) for one in self.timed)
         return replace(more, timed=_latest((*before, *more.timed)))
 
     def at(self, key: str, samples: float, peak: float) -> BlockTiming | None:
         """Return what a block takes; None if it was not timed.
 
         Args:
-            key: as `signature` names it.
+            key: as `block_signature` names it.
             samples: of the microbatch, a fraction where devices share out a sample.
             peak: FLOPs a second of the device.
 
@@ -122,7 +122,7 @@ class BlockTimings:
             backward_s=_between([(x.samples, x.backward_s) for x in known], samples),
             kept=near.kept * samples / near.samples,
         )
-        return slower(found, self.peak / peak)
+        return scale_time(found, self.peak / peak)
 
     @cached_property
     def _by_key(self) -> dict[str, list[BlockTiming]]:
@@ -132,7 +132,7 @@ class BlockTimings:
         return found
 
 
-def signature(profile: Profile, block: str) -> str:
+def block_signature(profile: Profile, block: str) -> str:
     """Name what a block computes on a sample: the same for blocks of equal layers.
 
     Args:

@@ -14,7 +14,7 @@ from jaxdist.core.cluster.kernel_timings import KernelTiming, KernelTimings
 from jaxdist.core.cluster.level import Level
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
-from jaxdist.core.validation import check_fields, required
+from jaxdist.core.validation import check_fields, check_required_fields
 
 _ALIKE: Final = SourcedNumber(0.0, "assumed: devices are alike")
 _IN_TURN: Final = SourcedNumber(0.0, "assumed: nothing overlaps")
@@ -132,7 +132,7 @@ class Cluster:
             BadInput: as `from_json`.
         """
         values = _read(cls, tree, "a cluster")
-        required(values["device"], ("efficiency", "flops"), "a device")
+        check_required_fields(values["device"], ("efficiency", "flops"), "a device")
         device = _read(Device, values["device"], "a device")
         curve = _read(EfficiencyCurve, device["efficiency"], "an efficiency")
         curve["points"] = tuple((float(a), float(b)) for a, b in curve["points"])
@@ -180,7 +180,7 @@ def _read(kind: type, tree: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the fields of a table, with its numbers as `SourcedNumber`."""
     known = {field.name: field for field in fields(kind)}
     check_fields(tree, known, where)
-    required(tree, [n for n, f in known.items() if _is_needed(f)], where)
+    check_required_fields(tree, [n for n, f in known.items() if _is_needed(f)], where)
     numbers = [name for name in tree if "Number" in str(known[name].type)]
     return dict(tree) | {
         name: _number(tree[name], f"{where}: {name}")
@@ -198,7 +198,7 @@ def _number(value: Any, where: str) -> SourcedNumber | None:
     if value is None:
         return None
     check_fields(value, ("value", "origin"), where)
-    required(value, ("value", "origin"), where)
+    check_required_fields(value, ("value", "origin"), where)
     return SourcedNumber(**value)
 
 

@@ -17,9 +17,9 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.core.cluster.timing_table import check_peak, slower
+from jaxdist.core.cluster.timing_table import check_peak, scale_time
 from jaxdist.core.errors import BadInput
-from jaxdist.core.kernel_shape import KINDS, KernelKind, KernelShape
+from jaxdist.core.kernel_shape import KERNEL_KINDS, KernelKind, KernelShape
 
 FloatArray = NDArray[Any]
 
@@ -62,11 +62,11 @@ class KernelTiming:
             BadInput: it has other columns, or another kind.
         """
         names = [field.name for field in fields(KernelShape)]
-        if len(row) != len(names) + 2 or row[0] not in KINDS:
+        if len(row) != len(names) + 2 or row[0] not in KERNEL_KINDS:
             raise BadInput(
                 "no row of a kernel",
                 rule=f"[{', '.join(names)}, forward_s, backward_s], of kind "
-                f"{' or '.join(KINDS)}",
+                f"{' or '.join(KERNEL_KINDS)}",
                 values=f"{list(row)}",
                 remedy='["product", 1, 16, 64, 64, 1.0e-6, 3.0e-6]',
             )
@@ -101,7 +101,7 @@ class KernelTimings:
 
         What a device of the peak of `more` takes for the others stays as it is.
         """
-        before = (slower(one, self.peak / more.peak) for one in self.timed)
+        before = (scale_time(one, self.peak / more.peak) for one in self.timed)
         return replace(more, timed=_latest((*before, *more.timed)))
 
     def seconds(self, shape: KernelShape, peak: float) -> tuple[float, float] | None:
@@ -133,7 +133,7 @@ class KernelTimings:
         """Places and logarithms of rates, of products and of convolutions."""
         found: dict[KernelKind, tuple[FloatArray, FloatArray]] = {}
         latest = _latest(self.timed)
-        for kind in KINDS:
+        for kind in KERNEL_KINDS:
             each = [kernel for kernel in latest if kernel.shape.kind == kind]
             places = np.array([_place(kernel.shape) for kernel in each])
             found[kind] = places, np.array([_rates(kernel) for kernel in each])

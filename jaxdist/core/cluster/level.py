@@ -7,7 +7,7 @@ from jaxdist.core.cluster.collective_cost import CollectiveCost
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 
-LIGHT: Final = 299_792_458.0
+SPEED_OF_LIGHT: Final = 299_792_458.0
 """Metres a second, which nothing passes."""
 _SHORTEST: Final = 0.01
 """Metres of a cable whose length is not given, at least."""
@@ -52,12 +52,13 @@ def _check_level(level: Level) -> None:
             remedy="size: 1",
         )
     metres = level.length.value if level.length else _SHORTEST
-    if level.alpha.value < metres / LIGHT:
+    if level.alpha.value < metres / SPEED_OF_LIGHT:
         raise BadInput(
             f"{where} is faster than light",
-            rule=f"alpha is at least length / {LIGHT:,.0f} m/s",
+            rule=f"alpha is at least length / {SPEED_OF_LIGHT:,.0f} m/s",
             values=f"alpha = {level.alpha.value:g} s over {metres:g} m",
-            remedy=f"alpha: {1e9 * metres / LIGHT:.2g} ns, or what was measured",
+            remedy=f"alpha: {1e9 * metres / SPEED_OF_LIGHT:.2g} ns, or what was "
+            "measured",
         )
     if level.bandwidth.value == 0 or level.oversubscription.value < 1:
         raise BadInput(

@@ -6,7 +6,14 @@ from typing import Any, Final, Self
 
 from jaxdist.core.errors import BadInput
 
-ORIGINS: Final = ("datasheet", "published", "measured", "fitted", "given", "assumed")
+PROVENANCE_KINDS: Final = (
+    "datasheet",
+    "published",
+    "measured",
+    "fitted",
+    "given",
+    "assumed",
+)
 """What an origin begins with: of the maker, of a paper, of `calibrate`, of a fit to
 measured rows, of the person who wrote the file, of nobody (a stated guess)."""
 
@@ -22,7 +29,7 @@ class SourcedNumber:
     value: float
     """In SI units, finite and not negative."""
     origin: str
-    """One of `ORIGINS`, a colon, and where it stands or how it was found."""
+    """One of `PROVENANCE_KINDS`, a colon, and where it stands or how it was found."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.value < math.inf:
@@ -32,10 +39,11 @@ class SourcedNumber:
                 values=f"{self.value:g} ({self.origin})",
                 remedy="a number in SI units, or with its unit: 12.5 GB/s",
             )
-        if self.origin.partition(":")[0] not in ORIGINS:
+        if self.origin.partition(":")[0] not in PROVENANCE_KINDS:
             raise BadInput(
                 "a number does not say where it is from",
-                rule=f"an origin begins with one of {', '.join(ORIGINS)}, and a colon",
+                rule=f"an origin begins with one of {', '.join(PROVENANCE_KINDS)}, "
+                "and a colon",
                 values=f"{self.value:g} ({self.origin or 'no origin'})",
                 remedy=f"origin: 'given: {self.origin or 'by hand'}'",
             )

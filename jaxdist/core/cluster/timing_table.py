@@ -48,7 +48,7 @@ def check_peak(what: str, peak: float, origin: str) -> None:
         )
 
 
-def slower(one: WorkTiming, times: float) -> WorkTiming:
+def scale_time(one: WorkTiming, times: float) -> WorkTiming:
     """Return timed work as if it took so many times as long.
 
     Args:

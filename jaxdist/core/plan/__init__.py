@@ -1,5 +1,11 @@
 """A plan: how the training of a network is split over devices, as plain data."""
 
-from jaxdist.core.plan.plan import MADE_FOR, AfterSpatial, MeshShape, Plan, TensorSplit
+from jaxdist.core.plan.plan import (
+    PLAN_TARGET_KEY,
+    AfterSpatial,
+    MeshShape,
+    Plan,
+    TensorSplit,
+)
 
-__all__ = ["MADE_FOR", "AfterSpatial", "MeshShape", "Plan", "TensorSplit"]
+__all__ = ["PLAN_TARGET_KEY", "AfterSpatial", "MeshShape", "Plan", "TensorSplit"]

@@ -9,12 +9,12 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.validation import check_fields
 
 
-def tuples(tree: Mapping[str, Any]) -> dict[str, Any]:
+def lists_to_tuples(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values with the lists of JSON as tuples."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in tree.items()}
 
 
-def known(owner: type, tree: Any, where: str) -> dict[str, Any]:
+def check_known_fields(owner: type, tree: Any, where: str) -> dict[str, Any]:
     """Pass the fields through, or name the one that `owner` does not have.
 
     Args:
@@ -25,11 +25,11 @@ def known(owner: type, tree: Any, where: str) -> dict[str, Any]:
     Raises:
         BadInput: no object, or a field of another name.
     """
-    check_fields(as_object(where, tree), [f.name for f in fields(owner)], where)
+    check_fields(check_object(where, tree), [f.name for f in fields(owner)], where)
     return dict(tree)
 
 
-def as_object(what: str, tree: Any) -> dict[str, Any]:
+def check_object(what: str, tree: Any) -> dict[str, Any]:
     """Refuse what is no object of JSON.
 
     Raises:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES, part_size
+from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES, sub_axis_size
 from jaxdist.core.errors import BadInput
-from jaxdist.core.plan.json_fields import known
+from jaxdist.core.plan.json_fields import check_known_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class MeshShape:
         >>> MeshShape(data=4, spatial_h=2).size("data[2]", "spatial_h")
         4
         """
-        return math.prod(part_size(name) or getattr(self, name) for name in axes)
+        return math.prod(sub_axis_size(name) or getattr(self, name) for name in axes)
 
     @property
     def batch_shards(self) -> int:
@@ -72,13 +72,13 @@ class MeshShape:
         return self.size(*SPATIAL_AXES)
 
 
-def sizes(tree: Any) -> dict[str, int]:
+def parse_mesh_sizes(tree: Any) -> dict[str, int]:
     """Refuse sizes of a mesh that are no numbers.
 
     Raises:
         BadInput: one of them is none, or no axis has its name.
     """
-    found = known(MeshShape, tree, "plan.mesh")
+    found = check_known_fields(MeshShape, tree, "plan.mesh")
     for axis, size in found.items():
         if type(size) is not int:
             raise BadInput(

@@ -10,7 +10,7 @@ ScheduleName = Literal[
 ]
 """Order of the work of stages; tables of it are in `jaxdist.pipeline`."""
 
-FLOWING: Final = ("pipedream", "pipedream-2bw")
+ASYNC_SCHEDULES: Final = ("pipedream", "pipedream-2bw")
 """Orders in which weights move while later microbatches are under way."""
 
 _BELONGS: Final = (
@@ -75,7 +75,7 @@ class PipelineConfig:
     @property
     def flows(self) -> bool:
         """Whether weights move while later microbatches are under way."""
-        return self.schedule in FLOWING
+        return self.schedule in ASYNC_SCHEDULES
 
     def _idle(self, name: str, order: str) -> BadInput:
         value = getattr(self, name)

@@ -7,7 +7,7 @@ one host where they fit, and an outermost one is divided among hosts, or racks.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from jaxdist.core.axes import AXES, part_size
+from jaxdist.core.axes import AXES, sub_axis_size
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan.mesh import MeshShape
 
@@ -33,21 +33,21 @@ class MeshPlacement:
         >>> mesh = MeshShape(data=2, tensor=4)
         >>> MeshPlacement(mesh=mesh).place("data")
         (4, 2)
-        >>> MeshPlacement(mesh=mesh, order=order_of(["data"])).place("data")
+        >>> MeshPlacement(mesh=mesh, order=axis_order(["data"])).place("data")
         (1, 2)
         """
         axis = name.partition("[")[0]
         inner = self.order[self.order.index(axis) + 1 :]
-        return self.mesh.size(*inner), part_size(name) or self.mesh.size(axis)
+        return self.mesh.size(*inner), sub_axis_size(name) or self.mesh.size(axis)
 
 
-def order_of(inside: Iterable[str]) -> tuple[str, ...]:
+def axis_order(inside: Iterable[str]) -> tuple[str, ...]:
     """Return every axis, outermost first, with some moved behind all others.
 
     Args:
         inside: names of those, outermost first.
 
-    >>> order_of(["pipe", "data"])[-3:]
+    >>> axis_order(["pipe", "data"])[-3:]
     ('tensor', 'pipe', 'data')
     """
     last = tuple(inside)

@@ -8,15 +8,19 @@ from typing import Final, Literal
 
 from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.plan.json_fields import as_object, known, tuples
-from jaxdist.core.plan.mesh import MeshShape, sizes
+from jaxdist.core.plan.json_fields import (
+    check_known_fields,
+    check_object,
+    lists_to_tuples,
+)
+from jaxdist.core.plan.mesh import MeshShape, parse_mesh_sizes
 from jaxdist.core.plan.outer import OuterConfig
 from jaxdist.core.plan.pipeline import PipelineConfig
-from jaxdist.core.plan.placement import MeshPlacement, check_placement, order_of
+from jaxdist.core.plan.placement import MeshPlacement, axis_order, check_placement
 from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.core.plan.shuffle import ShuffleConfig
 
-MADE_FOR: Final = "made_for"
+PLAN_TARGET_KEY: Final = "made_for"
 """Key of a plan file that says what it was made for; no part of the plan."""
 
 
@@ -161,7 +165,7 @@ class Plan:
         >>> Plan(placement=("pipe",)).placed.order[-1]
         'pipe'
         """
-        return MeshPlacement(mesh=self.mesh, order=order_of(self.placement))
+        return MeshPlacement(mesh=self.mesh, order=axis_order(self.placement))
 
     @property
     def inside(self) -> tuple[str, ...]:
@@ -236,16 +240,20 @@ class Plan:
         Raises:
             BadInput: a field that no plan has.
         """
-        tree = as_object("a plan", json.loads(text))
-        tree = {key: value for key, value in tree.items() if key != MADE_FOR}
+        tree = check_object("a plan", json.loads(text))
+        tree = {key: value for key, value in tree.items() if key != PLAN_TARGET_KEY}
         return cls(
-            **known(cls, tree, "a plan")
+            **check_known_fields(cls, tree, "a plan")
             | {
-                name: kind(**tuples(known(kind, tree.get(name, {}), f"plan.{name}")))
+                name: kind(
+                    **lists_to_tuples(
+                        check_known_fields(kind, tree.get(name, {}), f"plan.{name}")
+                    )
+                )
                 for name, kind in _PARTS.items()
             }
             | {
-                "mesh": MeshShape(**sizes(tree.get("mesh", {}))),
+                "mesh": MeshShape(**parse_mesh_sizes(tree.get("mesh", {}))),
                 "idle": tuple(tree.get("idle", ())),
                 "placement": tuple(tree.get("placement", ())),
             }

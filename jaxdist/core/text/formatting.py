@@ -5,19 +5,19 @@ from typing import Final
 _STEPS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def count(value: int) -> str:
+def format_count(value: int) -> str:
     """Write a count with commas.
 
-    >>> count(78330)
+    >>> format_count(78330)
     '78,330'
     """
     return f"{value:,}"
 
 
-def size(value: float, unit: str = "B") -> str:
+def format_size(value: float, unit: str = "B") -> str:
     """Write bytes (or FLOPs) with a decimal SI prefix and three digits.
 
-    >>> size(548_310), size(8), size(13.9e9), size(0)
+    >>> format_size(548_310), format_size(8), format_size(13.9e9), format_size(0)
     ('548 kB', '8 B', '13.9 GB', '0 B')
     """
     for step, prefix in _STEPS:
@@ -26,10 +26,10 @@ def size(value: float, unit: str = "B") -> str:
     return f"{value:.0f} {unit}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Write a time in the unit a person would use.
 
-    >>> duration(0.0364), duration(8.71), duration(960), duration(76_800)
+    >>> tuple(format_duration(seconds) for seconds in (0.0364, 8.71, 960, 76_800))
     ('36.4 ms', '8.7 s', '16 min', '21 h 20 min')
     """
     if seconds < 1:
@@ -41,10 +41,10 @@ def duration(seconds: float) -> str:
     return f"{hours} h {rest} min" if hours else f"{minutes} min"
 
 
-def percent(share: float, decimals: int = 1) -> str:
+def format_percent(share: float, decimals: int = 1) -> str:
     """Write a share of one as per cent.
 
-    >>> percent(0.99167, 2)
+    >>> format_percent(0.99167, 2)
     '99.17 %'
     """
     return f"{100 * share:.{decimals}f} %"

@@ -15,7 +15,7 @@ _LENGTHS: Final = {"m": 1.0, "km": 1e3, "cm": 1e-2, "mm": 1e-3}
 _NUMBER: Final = r"\s*([-+]?[0-9.]+(?:e[-+]?[0-9]+)?)\s*"
 _MOST: Final = 1e16
 """Bytes a second above which a link is taken for a slip of the unit."""
-LIGHT: Final = 299_792_458.0
+SPEED_OF_LIGHT: Final = 299_792_458.0
 """Metres a second, which nothing passes."""
 
 
@@ -63,7 +63,7 @@ class _Kind:
         return number
 
 
-def bandwidth(value: object, where: str) -> float:
+def parse_bandwidth(value: object, where: str) -> float:
     """Read bytes a second.
 
     Args:
@@ -74,13 +74,13 @@ def bandwidth(value: object, where: str) -> float:
     Raises:
         BadInput: no such quantity, not above zero, or beyond 10 PB/s.
 
-    >>> bandwidth("100 Gbit/s", "nic"), bandwidth("12.5GB/s", "nic"), bandwidth(5, "")
+    >>> tuple(parse_bandwidth(text, "nic") for text in ("100 Gbit/s", "12.5GB/s", 5))
     (12500000000.0, 12500000000.0, 5.0)
     """
     return _BANDWIDTH.read(value, where)
 
 
-def seconds(value: object, where: str) -> float:
+def parse_duration(value: object, where: str) -> float:
     """Read a time, a latency for one.
 
     Args:
@@ -90,43 +90,43 @@ def seconds(value: object, where: str) -> float:
     Raises:
         BadInput: no such quantity, negative, or above a minute.
 
-    >>> seconds("26 ns", "cable"), seconds(0, "cable")
+    >>> parse_duration("26 ns", "cable"), parse_duration(0, "cable")
     (2.6e-08, 0.0)
     """
     return _TIME.read(value, where)
 
 
-def metres(value: object, where: str) -> float:
+def parse_length(value: object, where: str) -> float:
     """Read a length: a number of metres, or text that ends in m, km, cm or mm.
 
     Raises:
         BadInput: no such quantity, or negative.
 
-    >>> metres("1.5 km", "cable")
+    >>> parse_length("1.5 km", "cable")
     1500.0
     """
     return _LENGTH.read(value, where)
 
 
-def volume(value: object, where: str) -> float:
+def parse_bytes(value: object, where: str) -> float:
     """Read bytes: a number, or text that ends in B with k, M, G, T, Ki, Mi, Gi or Ti.
 
     Raises:
         BadInput: no such quantity, or negative.
 
-    >>> volume("80 GB", "memory"), volume("16GiB", "memory")
+    >>> parse_bytes("80 GB", "memory"), parse_bytes("16GiB", "memory")
     (80000000000.0, 17179869184.0)
     """
     return _VOLUME.read(value, where)
 
 
-def work_rate(value: object, where: str) -> float:
+def parse_flop_rate(value: object, where: str) -> float:
     """Read FLOPs a second: a number, or text as `312 TFLOP/s`, `15.7 TFLOPS`.
 
     Raises:
         BadInput: no such quantity, not above zero, or beyond 1e18.
 
-    >>> work_rate("15.7 TFLOP/s", "flops")
+    >>> parse_flop_rate("15.7 TFLOP/s", "flops")
     15700000000000.0
     """
     return _WORK_RATE.read(value, where)

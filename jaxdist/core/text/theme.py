@@ -76,7 +76,7 @@ TEXT_ON: Final = {
 }
 """Text that stands inside a fill."""
 
-FILL_OF_PHASE: Final = {
+PHASE_FILLS: Final = {
     "compute": "backward",
     "compile": "wait",
     "evaluation": "forward",
@@ -86,7 +86,7 @@ FILL_OF_PHASE: Final = {
 }
 """How the phases of a run (`jaxdist.core.run_record.PHASES`) are drawn."""
 
-ORIGINS: Final = {
+SETTING_SOURCES: Final = {
     "default": ("·", "."),
     "experiment": ("○", "o"),
     "command line": ("●", "*"),
@@ -94,15 +94,15 @@ ORIGINS: Final = {
 """Who set a value, weakest first, with the mark in UTF-8 and in ASCII."""
 
 
-def fill_of_collective(label: str) -> str:
+def collective_fill(label: str) -> str:
     """Name the fill of a traffic term `collective, axes`: the hue of its first axis.
 
     A sum named by what it sums (`all-reduce, loss`) runs with the gradients and has
     their hue.
 
-    >>> fill_of_collective("halo, spatial_h")
+    >>> collective_fill("halo, spatial_h")
     'spatial'
-    >>> fill_of_collective("all-reduce, data x spatial_h")
+    >>> collective_fill("all-reduce, data x spatial_h")
     'data'
     """
     along = label.rpartition(", ")[2].split(" x ")[0].split(" ")[0]

@@ -5,24 +5,29 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.core.text.parsing import bandwidth, seconds
+from jaxdist.core.text.parsing import parse_bandwidth, parse_duration
 from jaxdist.core.validation import check_fields
-from jaxdist.network.platforms.fields import YamlTable, choice, count, flag
-from jaxdist.network.platforms.graph import TIES, PlatformGraph, ShortestPaths
+from jaxdist.network.platforms.fields import (
+    YamlTable,
+    read_choice,
+    read_count,
+    read_flag,
+)
+from jaxdist.network.platforms.graph import TIE_BREAKS, PlatformGraph, ShortestPaths
 from jaxdist.network.platforms.parts import (
-    DUPLEX,
+    DUPLEX_MODES,
     PlatformCable,
     PlatformVertex,
-    cables_of,
     check_ports,
-    devices_of,
-    places_of,
-    switches_of,
+    read_cables,
+    read_devices,
+    read_switches,
+    vertex_indices,
 )
 from jaxdist.network.routes import IntArray
 from jaxdist.network.topology import RouteFn, Topology
 
-_TOP: Final[Mapping[str, tuple[str, ...]]] = {
+_TOP_LEVEL_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "name": (),
     "source": (),
     "devices": (),
@@ -32,15 +37,15 @@ _TOP: Final[Mapping[str, tuple[str, ...]]] = {
     "per_host": (),
     "adding": (),
     "merging": (),
-    "duplex": DUPLEX,
+    "duplex": DUPLEX_MODES,
     "routing": ("fewest_cables", "least_latency"),
-    "ties": TIES,
+    "ties": TIE_BREAKS,
     "switch_counts": ("once", "below"),
     "devices_forward": (),
 }
 
 
-def built(tree: YamlTable, stem: str) -> Topology:
+def build_topology(tree: YamlTable, stem: str) -> Topology:
     """Return the topology of a platform file.
 
     Args:
@@ -51,11 +56,15 @@ def built(tree: YamlTable, stem: str) -> Topology:
         BadInput: a field that is not known, a name that is not there, quantities that
             cannot be.
     """
-    check_fields(tree, tuple(_TOP), "the platform")
-    words = {key: choice(tree, key, known) for key, known in _TOP.items() if known}
-    vertices = [*devices_of(tree), *switches_of(tree)]
-    places = places_of(vertices)
-    cables = list(cables_of(tree, places, words["duplex"]))
+    check_fields(tree, tuple(_TOP_LEVEL_FIELDS), "the platform")
+    words = {
+        key: read_choice(tree, key, known)
+        for key, known in _TOP_LEVEL_FIELDS.items()
+        if known
+    }
+    vertices = [*read_devices(tree), *read_switches(tree)]
+    places = vertex_indices(vertices)
+    cables = list(read_cables(tree, places, words["duplex"]))
     check_ports(vertices, cables)
     links = LinkTable(vertices, cables, words["switch_counts"])
     devices = sum(vertex.is_device for vertex in vertices)
@@ -65,7 +74,7 @@ def built(tree: YamlTable, stem: str) -> Topology:
         devices=devices,
         ends=tuple((cable.low, cable.high) for cable in cables),
         costs=tuple(1.0 if fewest else links.length(c) for c in range(len(cables))),
-        forwards=flag(tree, "devices_forward"),
+        forwards=read_flag(tree, "devices_forward"),
         ties=words["ties"],
     )
     switches = len(vertices) - devices
@@ -75,13 +84,17 @@ def built(tree: YamlTable, stem: str) -> Topology:
         devices=devices,
         capacity=np.array(links.capacity),
         latency=np.array(links.latency),
-        walk=_walk(graph, links),
+        walk=_route_fn(graph, links),
         ports=int(degree[devices:].max() if switches else degree.max()),
         switches=switches,
         injection=_injection(cables, devices),
-        per_host=count(tree, "per_host", 1),
-        reducing=1 / bandwidth(tree["adding"], "adding") if "adding" in tree else 0.0,
-        merging=seconds(tree["merging"], "merging") if "merging" in tree else 0.0,
+        per_host=read_count(tree, "per_host", 1),
+        reducing=1 / parse_bandwidth(tree["adding"], "adding")
+        if "adding" in tree
+        else 0.0,
+        merging=parse_duration(tree["merging"], "merging")
+        if "merging" in tree
+        else 0.0,
     )
 
 
@@ -135,7 +148,7 @@ def _injection(cables: Sequence[PlatformCable], devices: int) -> float:
     return float(rates.min())
 
 
-def _walk(graph: PlatformGraph, links: LinkTable) -> RouteFn:
+def _route_fn(graph: PlatformGraph, links: LinkTable) -> RouteFn:
     ways = ShortestPaths(graph)
 
     def walk(sources: IntArray, targets: IntArray) -> IntArray:

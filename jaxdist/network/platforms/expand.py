@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from jaxdist.core.errors import BadInput
 
-_MOST: Final = 1 << 20
+_MAX_ITERATIONS: Final = 1 << 20
 _OPERATIONS: Final[Mapping[type[ast.operator], str]] = {
     ast.Add: "__add__",
     ast.Sub: "__sub__",
@@ -19,7 +19,7 @@ _OPERATIONS: Final[Mapping[type[ast.operator], str]] = {
 }
 
 
-def rounds(loops: object, where: str) -> Iterator[dict[str, int]]:
+def loop_iterations(loops: object, where: str) -> Iterator[dict[str, int]]:
     """Yield the numbers of each round; the first name turns slowest.
 
     Args:
@@ -30,20 +30,20 @@ def rounds(loops: object, where: str) -> Iterator[dict[str, int]]:
     Raises:
         BadInput: something else, or above a million rounds.
 
-    >>> list(rounds({"n": 2, "g": [0, 3]}, "cables"))[1]
+    >>> list(loop_iterations({"n": 2, "g": [0, 3]}, "cables"))[1]
     {'n': 0, 'g': 3}
     """
     table = {} if loops is None else loops
     if not isinstance(table, dict):
-        raise _no_loops(table, where)
+        raise _loop_error(table, where)
     names, each = list(table), [_numbers(v, where) for v in table.values()]
     total = 1
     for numbers in each:
         total *= len(numbers)
-    if total > _MOST:
+    if total > _MAX_ITERATIONS:
         raise BadInput(
             f"{where}: {total:,} of them are more than a platform has",
-            rule=f"at most {_MOST:,}",
+            rule=f"at most {_MAX_ITERATIONS:,}",
             values=f"for: {table}",
             remedy="smaller counts",
         )
@@ -51,7 +51,7 @@ def rounds(loops: object, where: str) -> Iterator[dict[str, int]]:
         yield dict(zip(names, values))
 
 
-def filled(text: str, numbers: Mapping[str, int]) -> str:
+def fill_template(text: str, numbers: Mapping[str, int]) -> str:
     """Fill a name in.
 
     Args:
@@ -61,7 +61,7 @@ def filled(text: str, numbers: Mapping[str, int]) -> str:
     Raises:
         BadInput: something else is in the braces.
 
-    >>> filled("leaf{2 * (n // 9) + s}", {"n": 20, "s": 1})
+    >>> fill_template("leaf{2 * (n // 9) + s}", {"n": 20, "s": 1})
     'leaf5'
     """
 
@@ -97,14 +97,14 @@ def _evaluate(node: ast.AST, numbers: Mapping[str, int]) -> int:
 
 def _numbers(value: Any, where: str) -> list[int]:
     whole = isinstance(value, int) and not isinstance(value, bool)
-    if whole and 0 < value <= _MOST:
+    if whole and 0 < value <= _MAX_ITERATIONS:
         return list(range(value))
     if isinstance(value, list) and value and all(type(v) is int for v in value):
         return value
-    raise _no_loops(value, where)
+    raise _loop_error(value, where)
 
 
-def _no_loops(value: object, where: str) -> BadInput:
+def _loop_error(value: object, where: str) -> BadInput:
     return BadInput(
         f"{where}: {value!r} does not say how often",
         rule="`for` gives each name a count above 0, or a list of whole numbers",

@@ -5,12 +5,12 @@ from typing import Any
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.validation import check_fields
-from jaxdist.network.platforms.expand import filled
+from jaxdist.network.platforms.expand import fill_template
 
 YamlTable = Mapping[str, Any]
 
 
-def entries(tree: YamlTable, key: str, known: tuple[str, ...]) -> list[YamlTable]:
+def read_entries(tree: YamlTable, key: str, known: tuple[str, ...]) -> list[YamlTable]:
     """Return one entry or several as a list, each a table of known fields."""
     found = tree.get(key)
     many: list[YamlTable] = found if isinstance(found, list) else [found or {}]
@@ -26,14 +26,14 @@ def entries(tree: YamlTable, key: str, known: tuple[str, ...]) -> list[YamlTable
     return many
 
 
-def name_of(entry: YamlTable, key: str, numbers: Mapping[str, int]) -> str:
+def read_name(entry: YamlTable, key: str, numbers: Mapping[str, int]) -> str:
     """Return a name with its numbers filled in."""
     if not isinstance(entry.get(key), str | int):
-        raise missing(f"the entry {dict(entry)}", key)
-    return filled(str(entry[key]), numbers)
+        raise missing_field_error(f"the entry {dict(entry)}", key)
+    return fill_template(str(entry[key]), numbers)
 
 
-def choice(tree: YamlTable, key: str, words: tuple[str, ...]) -> str:
+def read_choice(tree: YamlTable, key: str, words: tuple[str, ...]) -> str:
     """Return one of the words that a field may have; the first one is the default."""
     word = tree.get(key, words[0])
     if word not in words:
@@ -47,7 +47,7 @@ def choice(tree: YamlTable, key: str, words: tuple[str, ...]) -> str:
     return str(word)
 
 
-def flag(tree: YamlTable, key: str) -> bool:
+def read_flag(tree: YamlTable, key: str) -> bool:
     """Return a field that is true or false, which it is without one."""
     value = tree.get(key, False)
     if not isinstance(value, bool):
@@ -60,7 +60,7 @@ def flag(tree: YamlTable, key: str) -> bool:
     return value
 
 
-def count(tree: YamlTable, key: str, default: int) -> int:
+def read_count(tree: YamlTable, key: str, default: int) -> int:
     """Return a whole number."""
     value = tree.get(key, default)
     if type(value) is not int or value < min(default, 1):
@@ -73,7 +73,7 @@ def count(tree: YamlTable, key: str, default: int) -> int:
     return value
 
 
-def missing(where: str, key: str) -> BadInput:
+def missing_field_error(where: str, key: str) -> BadInput:
     """Return what is said of a field that is not there."""
     example = {"bandwidth": "12.5GB/s", "latency": "0.5us"}.get(key, "NAME")
     return BadInput(

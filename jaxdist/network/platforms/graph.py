@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxdist.core.errors import BadInput
-from jaxdist.network.topologies.fat_tree import mixed
+from jaxdist.network.topologies.fat_tree import splitmix64
 
-TIES = ("first", "hash")
-_SAME = 1e-9
+TIE_BREAKS = ("first", "hash")
+_TOLERANCE = 1e-9
 """Ways whose lengths differ by a smaller part are equally long."""
 
 
@@ -97,7 +97,7 @@ class ShortestPaths:
                 continue
             left[vertex] = (length, hops, -1)
             nearer = self._nearer(vertex, left)
-            last = min((_last(hop, left) for hop in nearer), default=-1)
+            last = min((_last_vertex(hop, left) for hop in nearer), default=-1)
             left[vertex] = (length, hops, last)
             missing.discard(vertex)
             if vertex != target and not self._passes(vertex):
@@ -118,7 +118,7 @@ class ShortestPaths:
             rest, fewer, _ = left.get(other, (0.0, hops, 0))
             through = fewer == 0 or self._passes(other)
             way = rest + self._graph.costs[hop // 2]
-            if through and fewer == hops - 1 and way <= length * (1 + _SAME):
+            if through and fewer == hops - 1 and way <= length * (1 + _TOLERANCE):
                 found.append((other, hop))
         return found
 
@@ -126,10 +126,10 @@ class ShortestPaths:
         self, hops: list[GraphHop], left: DistanceMap, ends: tuple[int, int]
     ) -> GraphHop:
         if self._graph.ties == "first":
-            return min(hops, key=lambda hop: (_last(hop, left), hop))
+            return min(hops, key=lambda hop: (_last_vertex(hop, left), hop))
         source, target = ends
         key = np.array([(source << 42) + (target << 21) + hops[0][0]])
-        return hops[int(mixed(key)[0]) % len(hops)]
+        return hops[int(splitmix64(key)[0]) % len(hops)]
 
     def _passes(self, vertex: int) -> bool:
         return self._graph.forwards or vertex >= self._graph.devices
@@ -155,7 +155,7 @@ def _neighbours(graph: PlatformGraph) -> list[list[GraphHop]]:
     return [sorted(each) for each in hops]
 
 
-def _last(hop: GraphHop, left: DistanceMap) -> int:
+def _last_vertex(hop: GraphHop, left: DistanceMap) -> int:
     """Return the last vertex between, on the way by a hop; -1 if it is the end."""
     vertex, _ = hop
     _, hops, last = left[vertex]

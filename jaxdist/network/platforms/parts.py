@@ -7,23 +7,28 @@ from typing import Final
 import numpy as np
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.text.parsing import LIGHT, bandwidth, metres, seconds
+from jaxdist.core.text.parsing import (
+    SPEED_OF_LIGHT,
+    parse_bandwidth,
+    parse_duration,
+    parse_length,
+)
 from jaxdist.core.validation import check_fields
-from jaxdist.network.platforms.expand import rounds
+from jaxdist.network.platforms.expand import loop_iterations
 from jaxdist.network.platforms.fields import (
     YamlTable,
-    choice,
-    count,
-    entries,
-    missing,
-    name_of,
+    missing_field_error,
+    read_choice,
+    read_count,
+    read_entries,
+    read_name,
 )
 
-DUPLEX: Final = ("full", "shared")
-_DEVICE: Final = ("name", "for")
-_SWITCH: Final = ("name", "for", "bandwidth", "latency", "ports")
-_KIND: Final = ("bandwidth", "latency", "duplex", "length")
-_CABLE: Final = ("from", "to", "for", "kind", *_KIND)
+DUPLEX_MODES: Final = ("full", "shared")
+_DEVICE_FIELDS: Final = ("name", "for")
+_SWITCH_FIELDS: Final = ("name", "for", "bandwidth", "latency", "ports")
+_KIND_FIELDS: Final = ("bandwidth", "latency", "duplex", "length")
+_CABLE_FIELDS: Final = ("from", "to", "for", "kind", *_KIND_FIELDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,47 +58,52 @@ class PlatformCable:
     shared: bool
 
 
-def devices_of(tree: YamlTable) -> Iterator[PlatformVertex]:
+def read_devices(tree: YamlTable) -> Iterator[PlatformVertex]:
     """Yield the devices, in their order."""
-    for entry in entries(tree, "devices", _DEVICE):
-        for numbers in rounds(entry.get("for"), "devices"):
-            yield PlatformVertex(name=name_of(entry, "name", numbers), is_device=True)
+    for entry in read_entries(tree, "devices", _DEVICE_FIELDS):
+        for numbers in loop_iterations(entry.get("for"), "devices"):
+            yield PlatformVertex(name=read_name(entry, "name", numbers), is_device=True)
 
 
-def switches_of(tree: YamlTable) -> Iterator[PlatformVertex]:
+def read_switches(tree: YamlTable) -> Iterator[PlatformVertex]:
     """Yield the switches, in their order."""
-    for entry in entries(tree, "switches", _SWITCH) if "switches" in tree else ():
+    for entry in (
+        read_entries(tree, "switches", _SWITCH_FIELDS) if "switches" in tree else ()
+    ):
         where = f"switch {entry.get('name')}"
         wide = entry.get("bandwidth")
-        for numbers in rounds(entry.get("for"), "switches"):
+        for numbers in loop_iterations(entry.get("for"), "switches"):
             yield PlatformVertex(
-                name=name_of(entry, "name", numbers),
-                capacity=np.inf if wide is None else bandwidth(wide, where),
-                latency=seconds(entry.get("latency", 0.0), where),
-                ports=count(entry, "ports", 0) or None,
+                name=read_name(entry, "name", numbers),
+                capacity=np.inf if wide is None else parse_bandwidth(wide, where),
+                latency=parse_duration(entry.get("latency", 0.0), where),
+                ports=read_count(entry, "ports", 0) or None,
             )
 
 
-def cables_of(
+def read_cables(
     tree: YamlTable, places: Mapping[str, int], duplex: str
 ) -> Iterator[PlatformCable]:
     """Yield the cables, between the numbers of vertices."""
     kinds = tree.get("kinds", {})
     seen: dict[tuple[int, int], str] = {}
-    for entry in entries(tree, "cables", _CABLE):
-        whole = {**_kind(kinds, entry), **entry}
+    for entry in read_entries(tree, "cables", _CABLE_FIELDS):
+        whole = {**_cable_kind(kinds, entry), **entry}
         where = f"cable from {entry.get('from')} to {entry.get('to')}"
         for key in ("bandwidth", "latency"):
             if key not in whole:
-                raise missing(where, key)
-        wide, late = bandwidth(whole["bandwidth"], where), _late(whole, where)
-        shared = choice({"duplex": duplex, **whole}, "duplex", DUPLEX)
-        for numbers in rounds(entry.get("for"), "cables"):
-            names = [name_of(entry, end, numbers) for end in ("from", "to")]
-            low, high = (_place(name, places, where) for name in names)
+                raise missing_field_error(where, key)
+        wide, late = (
+            parse_bandwidth(whole["bandwidth"], where),
+            _read_latency(whole, where),
+        )
+        shared = read_choice({"duplex": duplex, **whole}, "duplex", DUPLEX_MODES)
+        for numbers in loop_iterations(entry.get("for"), "cables"):
+            names = [read_name(entry, end, numbers) for end in ("from", "to")]
+            low, high = (_vertex_index(name, places, where) for name in names)
             pair = (min(low, high), max(low, high))
             if low == high or pair in seen:
-                raise _twice(names, where)
+                raise _duplicate_cable_error(names, where)
             seen[pair] = where
             yield PlatformCable(
                 low=low,
@@ -104,21 +114,22 @@ def cables_of(
             )
 
 
-def _late(cable: YamlTable, where: str) -> float:
-    late = seconds(cable["latency"], where)
-    length = metres(cable["length"], where) if "length" in cable else 0.0
-    if late < length / LIGHT:
+def _read_latency(cable: YamlTable, where: str) -> float:
+    late = parse_duration(cable["latency"], where)
+    length = parse_length(cable["length"], where) if "length" in cable else 0.0
+    if late < length / SPEED_OF_LIGHT:
         raise BadInput(
             f"{where} is faster than light",
             rule="a latency is at least length / 299,792,458 m/s",
             values=f"latency: {cable['latency']}, length: {cable['length']}, "
-            f"{1e9 * length / LIGHT:.3g} ns for light",
-            remedy=f"latency: {1e9 * length / LIGHT * 1.5:.3g} ns, as in glass",
+            f"{1e9 * length / SPEED_OF_LIGHT:.3g} ns for light",
+            remedy=f"latency: {1e9 * length / SPEED_OF_LIGHT * 1.5:.3g} ns, as in "
+            "glass",
         )
     return late
 
 
-def _kind(kinds: object, entry: YamlTable) -> YamlTable:
+def _cable_kind(kinds: object, entry: YamlTable) -> YamlTable:
     if "kind" not in entry:
         return {}
     table = kinds if isinstance(kinds, dict) else {}
@@ -131,11 +142,11 @@ def _kind(kinds: object, entry: YamlTable) -> YamlTable:
             remedy=f"did you mean {near}?" if near else "kinds: {...}",
         )
     found = table[entry["kind"]]
-    check_fields(found, _KIND, f"kind {entry['kind']}")
+    check_fields(found, _KIND_FIELDS, f"kind {entry['kind']}")
     return dict(found)
 
 
-def places_of(vertices: Sequence[PlatformVertex]) -> dict[str, int]:
+def vertex_indices(vertices: Sequence[PlatformVertex]) -> dict[str, int]:
     """Return the numbers of vertices by name."""
     places: dict[str, int] = {}
     for vertex in vertices:
@@ -150,7 +161,7 @@ def places_of(vertices: Sequence[PlatformVertex]) -> dict[str, int]:
     return places
 
 
-def _place(name: str, places: Mapping[str, int], where: str) -> int:
+def _vertex_index(name: str, places: Mapping[str, int], where: str) -> int:
     if name not in places:
         near = did_you_mean(name, places)
         raise BadInput(
@@ -180,7 +191,7 @@ def check_ports(
             )
 
 
-def _twice(names: Sequence[str], where: str) -> BadInput:
+def _duplicate_cable_error(names: Sequence[str], where: str) -> BadInput:
     return BadInput(
         f"{where}: {names[0]} and {names[1]} cannot be joined so",
         rule="a cable joins two that differ, and no two cables join the same two",

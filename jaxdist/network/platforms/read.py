@@ -6,18 +6,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.text.parsing import bandwidth, seconds
-from jaxdist.core.validation import read_table
-from jaxdist.network.platforms.built import built
-from jaxdist.network.topologies.registry import FABRICS, settings_of, topology, unknown
+from jaxdist.core.text.parsing import parse_bandwidth, parse_duration
+from jaxdist.core.validation import load_yaml_mapping
+from jaxdist.network.platforms.built import build_topology
+from jaxdist.network.topologies.registry import (
+    FABRICS,
+    make_topology,
+    settings_of,
+    unknown_topology_error,
+)
 from jaxdist.network.topology import Topology
 
-NAMED: Final = ("tsubame3", "abci")
+PLATFORM_NAMES: Final = ("tsubame3", "abci")
 """Platforms that have a file here."""
-_ABOUT: Final = ("name", "source", "topology", "devices", "adding", "merging")
+_NON_SETTINGS: Final = ("name", "source", "topology", "devices", "adding", "merging")
 
 
-def find(name: str, ranks: int, settings: Mapping[str, object]) -> Topology:
+def find_topology(name: str, ranks: int, settings: Mapping[str, object]) -> Topology:
     """Return what is meant by a name or a path.
 
     Args:
@@ -29,15 +34,15 @@ def find(name: str, ranks: int, settings: Mapping[str, object]) -> Topology:
         BadInput: no such name or file, or what it says makes no network.
     """
     path = Path(name)
-    named = name in NAMED
+    named = name in PLATFORM_NAMES
     if named:
         path = Path(__file__).parent / f"{name}.yaml"
     if not named and path.suffix not in (".yaml", ".yml"):
-        _near_platform(name)
-        return topology(name, ranks, settings)
+        _suggest_platform(name)
+        return make_topology(name, ranks, settings)
     tree = load(path)
     if "topology" in tree:
-        return _by_name(tree, ranks, settings, str(path))
+        return _topology_from_settings(tree, ranks, settings, str(path))
     if settings:
         raise BadInput(
             f"{name} has no settings",
@@ -45,7 +50,7 @@ def find(name: str, ranks: int, settings: Mapping[str, object]) -> Topology:
             values=", ".join(f"{key}={value}" for key, value in settings.items()),
             remedy=f"--topology {name} alone, or another file",
         )
-    return built(tree, path.stem)
+    return build_topology(tree, path.stem)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -54,7 +59,7 @@ def load(path: Path) -> dict[str, Any]:
     Raises:
         BadInput: no file, or no table in it.
     """
-    found: dict[str, Any] = read_table(
+    found: dict[str, Any] = load_yaml_mapping(
         path,
         what="a platform",
         holds="topology, or devices and cables",
@@ -64,18 +69,18 @@ def load(path: Path) -> dict[str, Any]:
     return found
 
 
-def _by_name(
+def _topology_from_settings(
     tree: dict[str, Any], ranks: int, settings: Mapping[str, object], where: str
 ) -> Topology:
     """Return a topology whose settings a file has; those of the command win."""
     kind = str(tree["topology"])
     if kind.replace("-", "_") not in FABRICS:
-        raise unknown(kind)
-    own = {key: value for key, value in tree.items() if key not in _ABOUT}
+        raise unknown_topology_error(kind)
+    own = {key: value for key, value in tree.items() if key not in _NON_SETTINGS}
     known = settings_of(kind.replace("-", "_"))
     for key, value in own.items():
         if key not in known:
-            near = did_you_mean(key, [*known, *_ABOUT])
+            near = did_you_mean(key, [*known, *_NON_SETTINGS])
             raise BadInput(
                 f"{where}: {kind} has no setting {key}",
                 rule=f"its settings are {', '.join(known)}",
@@ -90,33 +95,33 @@ def _by_name(
             values=f"devices: {devices!r}",
             remedy=f"devices: {ranks}",
         )
-    made = topology(kind, devices, {**own, **settings})
+    made = make_topology(kind, devices, {**own, **settings})
     return replace(
         made,
         name=f"{tree.get('name', where)}, {made.name}",
-        reducing=adding(tree),
-        merging=merging(tree),
+        reducing=reduce_s_per_byte(tree),
+        merging=merge_s_per_entry(tree),
     )
 
 
-def adding(tree: Mapping[str, Any]) -> float:
+def reduce_s_per_byte(tree: Mapping[str, Any]) -> float:
     """Return the seconds a byte that a device takes to add what it received."""
-    return 1 / bandwidth(tree["adding"], "adding") if "adding" in tree else 0.0
+    return 1 / parse_bandwidth(tree["adding"], "adding") if "adding" in tree else 0.0
 
 
-def merging(tree: Mapping[str, Any]) -> float:
+def merge_s_per_entry(tree: Mapping[str, Any]) -> float:
     """Return the seconds an entry that a device takes to merge sparse lists."""
-    return seconds(tree["merging"], "merging") if "merging" in tree else 0.0
+    return parse_duration(tree["merging"], "merging") if "merging" in tree else 0.0
 
 
-def _near_platform(name: str) -> None:
+def _suggest_platform(name: str) -> None:
     if name.replace("-", "_") in FABRICS:
         return
-    near = did_you_mean(name.replace("-", "_"), [*FABRICS, *NAMED])
-    if near in NAMED:
+    near = did_you_mean(name.replace("-", "_"), [*FABRICS, *PLATFORM_NAMES])
+    if near in PLATFORM_NAMES:
         raise BadInput(
             f"no topology named {name}",
-            rule=f"one of {', '.join([*FABRICS, *NAMED])}, or a .yaml file",
+            rule=f"one of {', '.join([*FABRICS, *PLATFORM_NAMES])}, or a .yaml file",
             values=f"--topology {name}",
             remedy=f"did you mean {near}?",
         )

@@ -15,7 +15,13 @@ graph of powers of two.
 import numpy as np
 
 from jaxdist.network.routes import IntArray
-from jaxdist.network.topologies.fabric import CableSpec, Fabric, beside, positive, same
+from jaxdist.network.topologies.fabric import (
+    CableSpec,
+    Fabric,
+    check_positive,
+    stack_hops,
+    uniform_cables,
+)
 
 
 def dln(endpoints: int, cable: CableSpec, *, per_switch: int = 1) -> Fabric:
@@ -29,16 +35,16 @@ def dln(endpoints: int, cable: CableSpec, *, per_switch: int = 1) -> Fabric:
     Raises:
         BadInput: no endpoint on a switch.
     """
-    wide = positive("per_switch", per_switch, "a DLN")
+    wide = check_positive("per_switch", per_switch, "a DLN")
     switches = -(-endpoints // wide)
     offsets = [1 << k for k in range(switches.bit_length()) if 1 << k < switches]
-    capacity, latency = same(endpoints + switches * len(offsets), cable)
+    capacity, latency = uniform_cables(endpoints + switches * len(offsets), cable)
 
     def walk(sources: IntArray, targets: IntArray) -> IntArray:
         hops = _hops(sources // wide, targets // wide, switches, len(offsets))
         first, last = 2 * sources, 2 * targets + 1
         inner = np.where(hops >= 0, hops + 2 * endpoints, -1)
-        return np.concatenate((beside(first), inner, beside(last)), axis=1)
+        return np.concatenate((stack_hops(first), inner, stack_hops(last)), axis=1)
 
     between = sum(1 if 2 * offset == switches else 2 for offset in offsets)
     return Fabric(
@@ -59,8 +65,8 @@ def _hops(sources: IntArray, targets: IntArray, switches: int, kinds: int) -> In
     if not kinds:
         return np.zeros((len(sources), 0), np.int64)
     ahead = (targets - sources) % switches
-    up = _digits(ahead, switches, kinds)
-    down = -_digits(-ahead % switches, switches, kinds)
+    up = _signed_digits(ahead, switches, kinds)
+    down = -_signed_digits(-ahead % switches, switches, kinds)
     shorter = np.abs(up).sum(axis=1) <= np.abs(down).sum(axis=1)
     digits = np.where(shorter[:, None], up, down)
     at = sources.copy()
@@ -77,7 +83,7 @@ def _hops(sources: IntArray, targets: IntArray, switches: int, kinds: int) -> In
     return np.stack(columns, axis=1)
 
 
-def _digits(distance: IntArray, switches: int, kinds: int) -> IntArray:
+def _signed_digits(distance: IntArray, switches: int, kinds: int) -> IntArray:
     """Write distances in signed powers of two with the fewest that are not zero.
 
     Returns:

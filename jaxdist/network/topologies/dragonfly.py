@@ -15,8 +15,13 @@ import numpy as np
 
 from jaxdist.core.errors import BadInput
 from jaxdist.network.routes import IntArray
-from jaxdist.network.topologies.fabric import CableSpec, Fabric, positive, same
-from jaxdist.network.topologies.star import up_and_down
+from jaxdist.network.topologies.fabric import (
+    CableSpec,
+    Fabric,
+    check_positive,
+    uniform_cables,
+)
+from jaxdist.network.topologies.star import single_switch_routes
 
 
 def dragonfly(
@@ -43,9 +48,9 @@ def dragonfly(
     Raises:
         BadInput: more endpoints than it has room for.
     """
-    p = _given("per_router", per_router, _balanced(endpoints))
-    a = _given("routers", routers, 2 * p)
-    h = _given("global_cables", global_cables, p)
+    p = _positive_or_default("per_router", per_router, _balanced_p(endpoints))
+    a = _positive_or_default("routers", routers, 2 * p)
+    h = _positive_or_default("global_cables", global_cables, p)
     groups = -(-endpoints // (p * a))
     if groups > a * h + 1:
         raise BadInput(
@@ -53,7 +58,7 @@ def dragonfly(
             rule="there are at most a h + 1 groups, of p a endpoints each",
             values=f"per_router={p}, routers={a}, global_cables={h}: "
             f"{p * a * (a * h + 1):,} endpoints",
-            remedy=f"per_router={_balanced(endpoints)}",
+            remedy=f"per_router={_balanced_p(endpoints)}",
         )
     far = replace(
         cable,
@@ -61,7 +66,9 @@ def dragonfly(
         latency=cable.latency if global_latency is None else global_latency,
     )
     kinds = zip(
-        same(endpoints, cable), same(groups * a * a, cable), same(groups * groups, far)
+        uniform_cables(endpoints, cable),
+        uniform_cables(groups * a * a, cable),
+        uniform_cables(groups * groups, far),
     )
     capacity, latency = (np.concatenate(columns) for columns in kinds)
 
@@ -69,14 +76,18 @@ def dragonfly(
         first, last = sources // p, targets // p
         home, goal = first // a, last // a
         crosses = home != goal
-        gate = np.where(crosses, home * a + _gate(home, goal, h), last)
-        entry = np.where(crosses, goal * a + _gate(goal, home, h), last)
+        gate = np.where(crosses, home * a + _gateway_router(home, goal, h), last)
+        entry = np.where(crosses, goal * a + _gateway_router(goal, home, h), last)
         inner = (
-            _local(first, gate, a, endpoints),
-            np.where(crosses, _far(home, goal, groups, endpoints + groups * a * a), -1),
-            np.where(crosses, _local(entry, last, a, endpoints), -1),
+            _local_cable(first, gate, a, endpoints),
+            np.where(
+                crosses,
+                _global_cable(home, goal, groups, endpoints + groups * a * a),
+                -1,
+            ),
+            np.where(crosses, _local_cable(entry, last, a, endpoints), -1),
         )
-        ends = up_and_down(sources, targets)
+        ends = single_switch_routes(sources, targets)
         return np.insert(ends, [1, 1, 1], np.stack(inner, axis=1), axis=1)
 
     return Fabric(
@@ -92,28 +103,28 @@ def dragonfly(
     )
 
 
-def _given(name: str, value: int | None, default: int) -> int:
-    return positive(name, default if value is None else value, "a dragonfly")
+def _positive_or_default(name: str, value: int | None, default: int) -> int:
+    return check_positive(name, default if value is None else value, "a dragonfly")
 
 
-def _gate(home: IntArray, goal: IntArray, h: int) -> IntArray:
+def _gateway_router(home: IntArray, goal: IntArray, h: int) -> IntArray:
     """Return the router of a group that has the cable to another group."""
     return (goal - (goal > home)) // h
 
 
-def _local(one: IntArray, other: IntArray, a: int, before: int) -> IntArray:
+def _local_cable(one: IntArray, other: IntArray, a: int, before: int) -> IntArray:
     """Return the cable between two routers of a group, -1 from one to itself."""
     low, high = np.minimum(one, other), np.maximum(one, other)
     cable = before + low * a + high % a
     return np.where(one == other, -1, 2 * cable + (one > other))
 
 
-def _far(home: IntArray, goal: IntArray, groups: int, before: int) -> IntArray:
+def _global_cable(home: IntArray, goal: IntArray, groups: int, before: int) -> IntArray:
     low, high = np.minimum(home, goal), np.maximum(home, goal)
     return 2 * (before + low * groups + high) + (home > goal)
 
 
-def _balanced(endpoints: int) -> int:
+def _balanced_p(endpoints: int) -> int:
     """Return the least p whose balanced dragonfly has room for so many endpoints."""
     p = 1
     while 2 * p * p * (2 * p * p + 1) < endpoints:

@@ -49,21 +49,21 @@ class Fabric:
     """Endpoints below one switch, which are neighbours in number."""
 
 
-def same(count: int, cable: CableSpec) -> tuple[FloatArray, FloatArray]:
+def uniform_cables(count: int, cable: CableSpec) -> tuple[FloatArray, FloatArray]:
     """Return bandwidths and latencies of so many cables of one kind."""
     return np.full(count, cable.bandwidth), np.full(count, cable.latency)
 
 
-def beside(*columns: IntArray) -> IntArray:
+def stack_hops(*columns: IntArray) -> IntArray:
     """Return the hops of each message as a row.
 
-    >>> beside(np.array([0, 2]), np.array([1, 3])).tolist()
+    >>> stack_hops(np.array([0, 2]), np.array([1, 3])).tolist()
     [[0, 1], [2, 3]]
     """
     return np.stack(columns, axis=1)
 
 
-def positive(name: str, value: int, what: str) -> int:
+def check_positive(name: str, value: int, what: str) -> int:
     """Return a number that is at least 1.
 
     Raises:
@@ -79,10 +79,10 @@ def positive(name: str, value: int, what: str) -> int:
     return value
 
 
-def root_of_two(ranks: int) -> int:
+def sqrt_power_of_two(ranks: int) -> int:
     """Return the largest power of two whose square is not above a number.
 
-    >>> [root_of_two(ranks) for ranks in (1, 16, 64, 1024, 2048)]
+    >>> [sqrt_power_of_two(ranks) for ranks in (1, 16, 64, 1024, 2048)]
     [1, 4, 8, 32, 32]
     """
     return 1 << ((ranks.bit_length() - 1) // 2)

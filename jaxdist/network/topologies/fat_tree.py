@@ -14,17 +14,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from jaxdist.core.errors import not_one_of
+from jaxdist.core.errors import unknown_name_error
 from jaxdist.network.routes import IntArray
 from jaxdist.network.topologies.fabric import (
     CableSpec,
     Fabric,
-    beside,
-    positive,
-    root_of_two,
-    same,
+    check_positive,
+    sqrt_power_of_two,
+    stack_hops,
+    uniform_cables,
 )
-from jaxdist.network.topologies.star import up_and_down
+from jaxdist.network.topologies.star import single_switch_routes
 
 ROUTINGS = ("dmodk", "ecmp")
 
@@ -58,22 +58,24 @@ def fat_tree(
         BadInput: no such routing, or numbers that make no tree.
     """
     _check_routing(routing)
-    wide = root_of_two(endpoints) if per_leaf is None else per_leaf
-    fewer = positive("oversubscription", oversubscription, "a fat tree")
-    spines = positive("per_leaf", wide, "a fat tree") // fewer
-    spines = positive("uplinks", spines if uplinks is None else uplinks, "a fat tree")
+    wide = sqrt_power_of_two(endpoints) if per_leaf is None else per_leaf
+    fewer = check_positive("oversubscription", oversubscription, "a fat tree")
+    spines = check_positive("per_leaf", wide, "a fat tree") // fewer
+    spines = check_positive(
+        "uplinks", spines if uplinks is None else uplinks, "a fat tree"
+    )
     leaves = -(-endpoints // wide)
     up = replace(cable, bandwidth=uplink_bandwidth or cable.bandwidth)
-    kinds = zip(same(endpoints, cable), same(leaves * spines, up))
+    kinds = zip(uniform_cables(endpoints, cable), uniform_cables(leaves * spines, up))
     capacity, latency = (np.concatenate(columns) for columns in kinds)
 
     def walk(sources: IntArray, targets: IntArray) -> IntArray:
         spine = _spine(sources, targets, spines, routing, seed)
         first, last = sources // wide, targets // wide
-        ends = up_and_down(sources, targets)
+        ends = single_switch_routes(sources, targets)
         rise = 2 * (endpoints + first * spines + spine)
         fall = 2 * (endpoints + last * spines + spine) + 1
-        inner = np.where((first == last)[:, None], -1, beside(rise, fall))
+        inner = np.where((first == last)[:, None], -1, stack_hops(rise, fall))
         return np.insert(ends, [1, 1], inner, axis=1)
 
     return Fabric(
@@ -94,10 +96,13 @@ def _spine(
 ) -> IntArray:
     if routing == "dmodk":
         return targets % spines
-    return mixed(sources * np.int64(1 << 32) + targets + np.int64(seed) * 7919) % spines
+    return (
+        splitmix64(sources * np.int64(1 << 32) + targets + np.int64(seed) * 7919)
+        % spines
+    )
 
 
-def mixed(keys: IntArray) -> IntArray:
+def splitmix64(keys: IntArray) -> IntArray:
     """Mix the bits of each key (SplitMix64), to numbers that are not negative."""
     bits = keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -107,4 +112,4 @@ def mixed(keys: IntArray) -> IntArray:
 
 def _check_routing(routing: str) -> None:
     if routing not in ROUTINGS:
-        raise not_one_of("routing", routing, ROUTINGS, "routing=dmodk")
+        raise unknown_name_error("routing", routing, ROUTINGS, "routing=dmodk")

@@ -13,9 +13,14 @@ import numpy as np
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.network.routes import IntArray
-from jaxdist.network.topologies.fabric import CableSpec, Fabric, beside, same
+from jaxdist.network.topologies.fabric import (
+    CableSpec,
+    Fabric,
+    stack_hops,
+    uniform_cables,
+)
 
-INSIDE: Final = ("nvlink", "pcie")
+INTERCONNECTS: Final = ("nvlink", "pcie")
 _NVLINK: Final = CableSpec(bandwidth=50e9, latency=0.0)
 _PCIE: Final = CableSpec(bandwidth=16e9, latency=1e-7)
 
@@ -36,7 +41,7 @@ class HostSpec:
     """Between a device and the switch of its host."""
 
 
-def endpoints_of(devices: int, hosts: HostSpec) -> int:
+def endpoint_count(devices: int, hosts: HostSpec) -> int:
     """Return the endpoints that a fabric for so many devices has.
 
     Raises:
@@ -52,18 +57,18 @@ def endpoints_of(devices: int, hosts: HostSpec) -> int:
             values=f"devices={devices:,}, per_host={g}, nics={n}",
             remedy=f"per_host={good} nics=1",
         )
-    if hosts.inside not in INSIDE:
-        meant = did_you_mean(hosts.inside, INSIDE)
+    if hosts.inside not in INTERCONNECTS:
+        meant = did_you_mean(hosts.inside, INTERCONNECTS)
         raise BadInput(
             f"hosts have no {hosts.inside} inside",
-            rule=f"inside is one of {', '.join(INSIDE)}",
+            rule=f"inside is one of {', '.join(INTERCONNECTS)}",
             values=f"inside={hosts.inside}",
             remedy=f"did you mean {meant}?" if meant else "inside=nvlink",
         )
     return devices // g * n
 
 
-def with_hosts(fabric: Fabric, devices: int, hosts: HostSpec) -> Fabric:
+def attach_hosts(fabric: Fabric, devices: int, hosts: HostSpec) -> Fabric:
     """Return a fabric whose endpoints are devices of hosts.
 
     Args:
@@ -76,7 +81,7 @@ def with_hosts(fabric: Fabric, devices: int, hosts: HostSpec) -> Fabric:
         return fabric
     joined = devices * g if hosts.inside == "nvlink" else 0
     outer = fabric.capacity.size
-    inside = (same(devices, hosts.pcie), same(joined, hosts.nvlink))
+    inside = (uniform_cables(devices, hosts.pcie), uniform_cables(joined, hosts.nvlink))
     kinds = zip((fabric.capacity, fabric.latency), *inside)
     capacity, latency = (np.concatenate(columns) for columns in kinds)
 
@@ -88,11 +93,11 @@ def with_hosts(fabric: Fabric, devices: int, hosts: HostSpec) -> Fabric:
         way = np.where(near, -1, fabric.walk(first, last))
         up, down = 2 * (outer + sources), 2 * (outer + targets) + 1
         if not joined:
-            return np.concatenate((beside(up), way, beside(down)), axis=1)
+            return np.concatenate((stack_hops(up), way, stack_hops(down)), axis=1)
         low, high = np.minimum(sources, targets), np.maximum(sources, targets)
         pair = 2 * (outer + devices + low * g + high % g) + (sources > targets)
-        ends = np.where(near, -1, beside(up, down))
-        inner = np.where(near, beside(pair), -1)
+        ends = np.where(near, -1, stack_hops(up, down))
+        inner = np.where(near, stack_hops(pair), -1)
         return np.concatenate((ends[:, :1], way, ends[:, 1:], inner), axis=1)
 
     return Fabric(

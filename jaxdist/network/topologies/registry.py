@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from jaxdist.core.errors import BadInput, did_you_mean, not_one_of
+from jaxdist.core.errors import BadInput, did_you_mean, unknown_name_error
 from jaxdist.core.text import parsing
 from jaxdist.network.topologies.dln import dln
 from jaxdist.network.topologies.dragonfly import dragonfly
 from jaxdist.network.topologies.fabric import CableSpec, Fabric
 from jaxdist.network.topologies.fat_tree import fat_tree
-from jaxdist.network.topologies.hosts import HostSpec, endpoints_of, with_hosts
+from jaxdist.network.topologies.hosts import HostSpec, attach_hosts, endpoint_count
 from jaxdist.network.topologies.star import star
 from jaxdist.network.topologies.torus import torus
 from jaxdist.network.topology import Topology
@@ -29,7 +29,7 @@ FABRICS: Final[Mapping[str, Callable[..., Fabric]]] = MappingProxyType(
 )
 """Each takes the number of endpoints, a cable, and settings of its own."""
 
-COMMON: Final = (
+COMMON_SETTINGS: Final = (
     "bandwidth",
     "latency",
     "duplex",
@@ -43,8 +43,8 @@ COMMON: Final = (
 )
 """Settings that all of them have: of cables, and of hosts."""
 
-DUPLEX: Final = ("full", "shared")
-_MOST: Final = 1 << 22
+DUPLEX_MODES: Final = ("full", "shared")
+_MAX_DEVICES: Final = 1 << 22
 
 
 def settings_of(name: str) -> tuple[str, ...]:
@@ -54,10 +54,10 @@ def settings_of(name: str) -> tuple[str, ...]:
     'per_switch'
     """
     own = inspect.signature(FABRICS[name]).parameters.values()
-    return (*(p.name for p in own if p.kind is p.KEYWORD_ONLY), *COMMON)
+    return (*(p.name for p in own if p.kind is p.KEYWORD_ONLY), *COMMON_SETTINGS)
 
 
-def topology(name: str, devices: int, settings: Mapping[str, object]) -> Topology:
+def make_topology(name: str, devices: int, settings: Mapping[str, object]) -> Topology:
     """Return a topology by name.
 
     Args:
@@ -68,34 +68,36 @@ def topology(name: str, devices: int, settings: Mapping[str, object]) -> Topolog
     Raises:
         BadInput: no such topology or setting, or values that make none.
 
-    >>> topology("fat-tree", 64, {"oversubscription": "2"}).name
+    >>> make_topology("fat-tree", 64, {"oversubscription": "2"}).name
     'fat tree 8:4, dmodk'
     """
     key = name.replace("-", "_")
     if key not in FABRICS:
-        raise unknown(name)
-    if not 1 <= devices <= _MOST:
+        raise unknown_topology_error(name)
+    if not 1 <= devices <= _MAX_DEVICES:
         raise BadInput(
             f"no network has {devices:,} devices",
-            rule=f"1 to {_MOST:,} devices",
+            rule=f"1 to {_MAX_DEVICES:,} devices",
             values=f"devices={devices:,}",
             remedy="--ranks 1024",
         )
-    values = _read(key, settings)
+    values = _parse_settings(key, settings)
     hosts = HostSpec(
         per_host=values.pop("per_host", 1),
         nics=values.pop("nics", 1),
         inside=values.pop("inside", "nvlink"),
-        nvlink=_cable(values, "nvlink_", HostSpec.nvlink),
-        pcie=_cable(values, "pcie_", HostSpec.pcie),
+        nvlink=_cable_spec(values, "nvlink_", HostSpec.nvlink),
+        pcie=_cable_spec(values, "pcie_", HostSpec.pcie),
     )
-    cable = _cable(values, "", CableSpec())
+    cable = _cable_spec(values, "", CableSpec())
     shared = _is_shared(values.pop("duplex", "full"))
-    fabric = FABRICS[key](endpoints_of(devices, hosts), cable, **values)
-    return from_fabric(with_hosts(fabric, devices, hosts), shared, hosts.per_host)
+    fabric = FABRICS[key](endpoint_count(devices, hosts), cable, **values)
+    return topology_from_fabric(
+        attach_hosts(fabric, devices, hosts), shared, hosts.per_host
+    )
 
 
-def from_fabric(fabric: Fabric, shared: bool, per_host: int = 1) -> Topology:
+def topology_from_fabric(fabric: Fabric, shared: bool, per_host: int = 1) -> Topology:
     """Return the topology of a fabric: cables become links.
 
     Args:
@@ -123,7 +125,7 @@ def from_fabric(fabric: Fabric, shared: bool, per_host: int = 1) -> Topology:
     )
 
 
-def unknown(name: str) -> BadInput:
+def unknown_topology_error(name: str) -> BadInput:
     """Return what is said of a topology that is not there."""
     near = did_you_mean(name.replace("-", "_"), FABRICS)
     return BadInput(
@@ -134,7 +136,7 @@ def unknown(name: str) -> BadInput:
     )
 
 
-def _read(name: str, settings: Mapping[str, object]) -> dict[str, Any]:
+def _parse_settings(name: str, settings: Mapping[str, object]) -> dict[str, Any]:
     known = settings_of(name)
     for key in settings:
         if key not in known:
@@ -145,24 +147,24 @@ def _read(name: str, settings: Mapping[str, object]) -> dict[str, Any]:
                 values=f"{key}={settings[key]}",
                 remedy=f"did you mean {near}?" if near else f"{known[0]}=...",
             )
-    return {key: _value(key, value) for key, value in settings.items()}
+    return {key: _parse_setting(key, value) for key, value in settings.items()}
 
 
-def _value(key: str, value: object) -> Any:
+def _parse_setting(key: str, value: object) -> Any:
     """Read a setting; its name says what it is."""
     if key.endswith("bandwidth"):
-        return parsing.bandwidth(value, key)
+        return parsing.parse_bandwidth(value, key)
     if key.endswith("latency"):
-        return parsing.seconds(value, key)
+        return parsing.parse_duration(value, key)
     if key in ("duplex", "routing", "inside"):
         return str(value)
     if key == "dims":
         words = value if isinstance(value, list) else str(value).split("x")
-        return tuple(_whole(key, word) for word in words)
-    return _whole(key, value)
+        return tuple(_parse_int(key, word) for word in words)
+    return _parse_int(key, value)
 
 
-def _whole(key: str, value: object) -> int:
+def _parse_int(key: str, value: object) -> int:
     try:
         if isinstance(value, float | bool):
             raise ValueError
@@ -176,7 +178,7 @@ def _whole(key: str, value: object) -> int:
         ) from None
 
 
-def _cable(values: dict[str, Any], prefix: str, default: CableSpec) -> CableSpec:
+def _cable_spec(values: dict[str, Any], prefix: str, default: CableSpec) -> CableSpec:
     return CableSpec(
         bandwidth=values.pop(f"{prefix}bandwidth", default.bandwidth),
         latency=values.pop(f"{prefix}latency", default.latency),
@@ -184,6 +186,6 @@ def _cable(values: dict[str, Any], prefix: str, default: CableSpec) -> CableSpec
 
 
 def _is_shared(duplex: str) -> bool:
-    if duplex not in DUPLEX:
-        raise not_one_of("duplex", duplex, DUPLEX, "duplex=full")
+    if duplex not in DUPLEX_MODES:
+        raise unknown_name_error("duplex", duplex, DUPLEX_MODES, "duplex=full")
     return duplex == "shared"

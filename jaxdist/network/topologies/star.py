@@ -1,7 +1,12 @@
 """Star: every endpoint on one switch that carries everything at once."""
 
 from jaxdist.network.routes import IntArray
-from jaxdist.network.topologies.fabric import CableSpec, Fabric, beside, same
+from jaxdist.network.topologies.fabric import (
+    CableSpec,
+    Fabric,
+    stack_hops,
+    uniform_cables,
+)
 
 
 def star(endpoints: int, cable: CableSpec) -> Fabric:
@@ -15,13 +20,13 @@ def star(endpoints: int, cable: CableSpec) -> Fabric:
     >>> star(4, CableSpec()).walk(np.array([0]), np.array([3])).tolist()
     [[0, 7]]
     """
-    capacity, latency = same(endpoints, cable)
+    capacity, latency = uniform_cables(endpoints, cable)
     return Fabric(
         name="star",
         endpoints=endpoints,
         capacity=capacity,
         latency=latency,
-        walk=up_and_down,
+        walk=single_switch_routes,
         ports=endpoints,
         switches=1,
         injection=cable.bandwidth,
@@ -29,6 +34,6 @@ def star(endpoints: int, cable: CableSpec) -> Fabric:
     )
 
 
-def up_and_down(sources: IntArray, targets: IntArray) -> IntArray:
+def single_switch_routes(sources: IntArray, targets: IntArray) -> IntArray:
     """Return the ways over one switch: up the source's cable, down the target's."""
-    return beside(2 * sources, 2 * targets + 1)
+    return stack_hops(2 * sources, 2 * targets + 1)

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.collectives.algorithms.rank_grid import near_square
+from jaxdist.collectives.algorithms.rank_grid import near_square_divisor
 from jaxdist.core.errors import BadInput
 from jaxdist.network.routes import IntArray
-from jaxdist.network.topologies.fabric import CableSpec, Fabric, same
+from jaxdist.network.topologies.fabric import CableSpec, Fabric, uniform_cables
 
 
 def torus(
@@ -34,19 +34,19 @@ def torus(
     Raises:
         BadInput: the sizes do not make so many endpoints.
     """
-    wide = near_square(endpoints)
+    wide = near_square_divisor(endpoints)
     box = tuple(dims or (endpoints // wide, wide))
     if min(box) < 1 or math.prod(box) != endpoints:
         raise BadInput(
-            f"{endpoints:,} endpoints do not fill a torus of {_said(box)}",
+            f"{endpoints:,} endpoints do not fill a torus of {_format_dims(box)}",
             rule="the product of the dims is the number of endpoints",
-            values=f"dims={_said(box)}, which are {math.prod(box):,}",
-            remedy=f"dims={_said((endpoints // wide, wide))}",
+            values=f"dims={_format_dims(box)}, which are {math.prod(box):,}",
+            remedy=f"dims={_format_dims((endpoints // wide, wide))}",
         )
-    capacity, latency = same(endpoints * len(box), cable)
+    capacity, latency = uniform_cables(endpoints * len(box), cable)
     ports = sum(min(size - 1, 2) for size in box)
     return Fabric(
-        name=f"torus {_said(box)}",
+        name=f"torus {_format_dims(box)}",
         endpoints=endpoints,
         capacity=capacity,
         latency=latency,
@@ -90,5 +90,5 @@ def _link(
     return 2 * (owner * dims + dim) + back
 
 
-def _said(box: Sequence[int]) -> str:
+def _format_dims(box: Sequence[int]) -> str:
     return "x".join(map(str, box))

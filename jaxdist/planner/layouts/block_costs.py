@@ -12,17 +12,17 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.core.cluster.block_timings import signature
+from jaxdist.core.cluster.block_timings import block_signature
 from jaxdist.core.cluster.device import Device
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.oracle.compute_times import ComputeCostModel
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
-from jaxdist.pipeline.stages import balanced
+from jaxdist.pipeline.stages import balanced_cuts
 from jaxdist.planner.layouts.space import Column
 
-_FINEST: Final = 24
+_MAX_SPLIT_POWER: Final = 24
 """The smallest part of the table is 2 to the power of minus this."""
 
 
@@ -84,7 +84,7 @@ class BlockCosts:
         """
         if tensor not in self._tables:
             self._tables[tensor] = self._table(tensor)
-        return _between(self._tables[tensor], parts)
+        return _interpolate(self._tables[tensor], parts)
 
     def by_layer(self, parts: int) -> tuple[Column, Column]:
         """Return the seconds of each layer, forward and backward, at about a part.
@@ -157,7 +157,7 @@ class BlockCosts:
         """Return the seconds of blocks: [part, way, block]."""
         kinds, counts = self._kinds
         found = []
-        for power in range(_FINEST + 1):
+        for power in range(_MAX_SPLIT_POWER + 1):
             worker = self._worker(power, tensor, kinds)
             spent = [worker.spent(layer) for layer in kinds]
             each = np.array([(one.forward, one.backward) for one in spent])
@@ -169,7 +169,9 @@ class BlockCosts:
         """One of each kind of layers of equal numbers; how many blocks have: [., .]."""
         first: dict[tuple[LayerProfile, bool, str], LayerProfile] = {}
         timed = self.device.blocks is not None and self.profile.blocks
-        of_block = {name: signature(self.profile, name) for name in self.names if timed}
+        of_block = {
+            name: block_signature(self.profile, name) for name in self.names if timed
+        }
         owners: dict[str, list[int]] = {}
         for place, layer in zip(self.places, self.profile.layers, strict=True):
             block = of_block.get(self.names[place], "")
@@ -207,7 +209,7 @@ class BlockCosts:
         """Return where stages begin whose largest has the fewest FLOPs."""
         if stages not in self._cuts:
             flops = [block.flops for block in self.profile.blocks] or [0]
-            self._cuts[stages] = [0, *balanced(flops, stages)]
+            self._cuts[stages] = [0, *balanced_cuts(flops, stages)]
         return self._cuts[stages]
 
     def _by_block(self, sizes: Column | list[int]) -> Column:
@@ -222,7 +224,7 @@ class BlockCosts:
         return np.array([of(int(count)) for count in counts])[place.ravel()]
 
 
-def _between(table: Column, parts: int) -> Column:
+def _interpolate(table: Column, parts: int) -> Column:
     """Read a table by powers of two between its rows."""
     power = min(float(np.log2(parts)), len(table) - 1.0)
     low = int(power)

@@ -14,13 +14,13 @@ import numpy as np
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan.placement import MeshPlacement
-from jaxdist.oracle.collective_times import seconds
-from jaxdist.oracle.link_groups import group_of
+from jaxdist.oracle.collective_times import collective_seconds
+from jaxdist.oracle.link_groups import link_group
 from jaxdist.planner.layouts.space import Column
 
-_SIZES: Final = np.array([0, *(1 << power for power in range(10, 29, 2))])
+_ARRAY_SIZES: Final = np.array([0, *(1 << power for power in range(10, 29, 2))])
 """Bytes of an array: none, and 1 KiB to 256 MiB."""
-_FEW: Final = 1e-9
+_MIN_ARRAYS: Final = 1e-9
 """Arrays at least, so that bytes of none are bytes of a very large one."""
 
 
@@ -39,17 +39,17 @@ class CollectiveCostTable:
             arrays: how many it moves.
             payload: bytes of all of them.
         """
-        count = np.maximum(arrays, _FEW)
+        count = np.maximum(arrays, _MIN_ARRAYS)
         each = payload / count
-        above = np.searchsorted(_SIZES, each, side="right")
-        above = np.clip(above, 1, len(_SIZES) - 1)
-        low, high = _SIZES[above - 1], _SIZES[above]
+        above = np.searchsorted(_ARRAY_SIZES, each, side="right")
+        above = np.clip(above, 1, len(_ARRAY_SIZES) - 1)
+        low, high = _ARRAY_SIZES[above - 1], _ARRAY_SIZES[above]
         first, last = self.prices[mesh, above - 1], self.prices[mesh, above]
         found: Column = count * (first + (last - first) * (each - low) / (high - low))
         return found
 
 
-def tariff(
+def collective_cost_table(
     kind: str, cluster: Cluster, meshes: Sequence[MeshPlacement], axes: Sequence[str]
 ) -> CollectiveCostTable:
     """Return the prices of a kind of collective on each mesh.
@@ -60,15 +60,15 @@ def tariff(
         meshes: of a space, on devices.
         axes: along which it moves something, where a mesh has them.
     """
-    each = [_prices(kind, cluster, placed, axes) for placed in meshes]
+    each = [_table_row(kind, cluster, placed, axes) for placed in meshes]
     return CollectiveCostTable(prices=np.array(each))
 
 
-def _prices(
+def _table_row(
     kind: str, cluster: Cluster, placed: MeshPlacement, axes: Sequence[str]
 ) -> list[float]:
     along = tuple(axis for axis in axes if placed.mesh.size(axis) > 1)
     if not along:
-        return [0.0] * len(_SIZES)
-    group = group_of(cluster, placed, along)
-    return [seconds(kind, int(size), 1, group) for size in _SIZES]
+        return [0.0] * len(_ARRAY_SIZES)
+    group = link_group(cluster, placed, along)
+    return [collective_seconds(kind, int(size), 1, group) for size in _ARRAY_SIZES]

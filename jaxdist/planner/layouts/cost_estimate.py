@@ -25,18 +25,18 @@ import numpy as np
 
 from jaxdist.core.axes import SPATIAL_AXES
 from jaxdist.core.cluster import Cluster
-from jaxdist.oracle.compute_times import ADDED
-from jaxdist.oracle.predict import MARGIN, PASSES
-from jaxdist.oracle.stage_transfers import in_turn, skew_of
-from jaxdist.pipeline.sync_schedule import EAGER
+from jaxdist.oracle.compute_times import ACCUMULATION_PASSES
+from jaxdist.oracle.predict import MEMORY_MARGIN, UPDATE_PASSES
+from jaxdist.oracle.stage_transfers import permute_skew, permutes_are_serialized
+from jaxdist.pipeline.sync_schedule import EAGER_1F1B
 from jaxdist.planner.layouts.block_costs import BlockCosts, LongestStage
-from jaxdist.planner.layouts.collective_cost_table import tariff
+from jaxdist.planner.layouts.collective_cost_table import collective_cost_table
 from jaxdist.planner.layouts.overlap_estimate import OverlapEstimate
 from jaxdist.planner.layouts.schedule_counts import ScheduleCounts
 from jaxdist.planner.layouts.space import Column, PlanSpace
 from jaxdist.planner.layouts.traffic_probes import TrafficProbes
 
-_SHARE: Final = {
+_COMPRESSION_RATIOS: Final = {
     "bf16": 0.5,
     "fp8": 0.254,
     "int8": 0.254,
@@ -77,7 +77,7 @@ class CostEstimate:
         """Bytes of a device, about."""
         read = self.samples.batch / self.space.sizes("replica", "data", "fsdp")
         total: Column = self.samples.state * self._held + self._together
-        made = (1 + MARGIN * self.roomy) * self._activations
+        made = (1 + MEMORY_MARGIN * self.roomy) * self._activations
         total = total + made + read
         return total
 
@@ -115,7 +115,7 @@ class CostEstimate:
     def _computed(self) -> Column:
         one, ticks = self._pass, self._ticks
         total: Column = ticks.ahead * one.forward + ticks.back * one.backward
-        skews = [skew_of(self.cluster, placed) for placed in self.space.placed]
+        skews = [permute_skew(self.cluster, placed) for placed in self.space.placed]
         late = np.array(skews)[self.space.mesh] * ticks.shared
         return total - ticks.rested * (one.forward + one.backward) + late
 
@@ -141,7 +141,7 @@ class CostEstimate:
         """Seconds in which a stage adds the gradients of a microbatch to a sum."""
         summed = (self.space.micro > 1) | (self.space.sizes("pipe") > 1)
         bandwidth = self.cluster.device.memory_bandwidth.value
-        took: Column = ADDED * self._whole / self.space.chunks / bandwidth
+        took: Column = ACCUMULATION_PASSES * self._whole / self.space.chunks / bandwidth
         return np.where(summed, took, 0.0)
 
     @cached_property
@@ -158,7 +158,7 @@ class CostEstimate:
 
     @cached_property
     def _updated(self) -> Column:
-        return PASSES * self._held / self.cluster.device.memory_bandwidth.value
+        return UPDATE_PASSES * self._held / self.cluster.device.memory_bandwidth.value
 
     @cached_property
     def _activations(self) -> Column:
@@ -178,7 +178,7 @@ class CostEstimate:
         flying = np.minimum(micro, pipe) * chunks
         flying = np.where(self._ticks.names == "gpipe", micro, flying)
         eager = np.minimum(micro * chunks, (chunks + 1) * pipe - 1)
-        flying = np.where(self._ticks.names == EAGER, eager, flying)
+        flying = np.where(self._ticks.names == EAGER_1F1B, eager, flying)
         return np.where(pipe == 1, 1, flying)
 
     @cached_property
@@ -199,7 +199,9 @@ class CostEstimate:
         once = np.where(pipe == 1, micro, 1)
         own = self._whole / self.samples.parameters
         found, by = self.samples, self._priced
-        sends = np.array([_SHARE.get(way, 1.0) for way in space.choices.ways])
+        sends = np.array(
+            [_COMPRESSION_RATIOS.get(way, 1.0) for way in space.choices.ways]
+        )
         way = sends[space.way]
         sums = by("all-reduce", "data", *SPATIAL_AXES)(
             found.sums.arrays / pipe, way * self._held
@@ -233,12 +235,12 @@ class CostEstimate:
         (`jaxdist.oracle.stage_transfers`).
         """
         hop = self.pieces.handed(self._stages) / shards / self.space.micro
-        one = (self._stages == 2) & (not in_turn(self.cluster))
+        one = (self._stages == 2) & (not permutes_are_serialized(self.cluster))
         ways = np.where(one, 1, 2)
         priced = self._priced("collective-permute", "pipe")
         return priced(2 * self._ticks.beats, ways * self._ticks.beats * hop)
 
     def _priced(self, kind: str, *axes: str) -> Callable[[Column, Column], Column]:
         """Return the seconds of so many arrays and bytes of each plan."""
-        found = tariff(kind, self.cluster, self.space.placed, axes)
+        found = collective_cost_table(kind, self.cluster, self.space.placed, axes)
         return partial(found.seconds, self.space.mesh)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.core.text.formatting import size
+from jaxdist.core.text.formatting import format_size
 from jaxdist.oracle.predict import Prediction, predict
 from jaxdist.oracle.step_description import StepDescription
 
@@ -139,7 +139,7 @@ class PlanEvaluator:
             self.found[title] = EvaluatedPlan(plan=plan, prediction=made)
             return True
         self.found.pop(title, None)
-        self.refused[title] = f"out of memory by {size(over)}{how}"
+        self.refused[title] = f"out of memory by {format_size(over)}{how}"
         self.short[title] = over
         return False
 
@@ -148,7 +148,7 @@ class NoLayoutError(BadInput):
     """No layout of so many devices can be run; another number may have one."""
 
 
-def none_of(
+def no_layout_error(
     refused: dict[str, str], short: dict[str, float], most: float
 ) -> NoLayoutError:
     """Say that nothing can be run, with the smallest violation and what lifts it."""
@@ -164,16 +164,19 @@ def none_of(
     needed = most + short[nearest]
     return NoLayoutError(
         "no layout can be run",
-        rule=f"a layout splits the network and its batch, and fits into {size(most)}",
-        values=f"the smallest needs {size(needed)}: {nearest} is {refused[nearest]}",
-        remedy=f"--memory {_rounded(needed)}, more --devices, or a smaller data.batch",
+        rule="a layout splits the network and its batch, and fits into "
+        f"{format_size(most)}",
+        values=f"the smallest needs {format_size(needed)}: {nearest} is "
+        f"{refused[nearest]}",
+        remedy=f"--memory {_round_up_bytes(needed)}, more --devices, or a smaller "
+        "data.batch",
     )
 
 
-def _rounded(needed: float) -> str:
+def _round_up_bytes(needed: float) -> str:
     """Write bytes with two digits, rounded up, as `--memory` reads them.
 
-    >>> _rounded(20_400_001), _rounded(999)
+    >>> _round_up_bytes(20_400_001), _round_up_bytes(999)
     ('21MB', '1000B')
     """
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)):

@@ -22,7 +22,7 @@ class MergedRanking:
     """Plans that were described in full."""
 
 
-def merged(
+def merge_rankings(
     rankings: Mapping[int, PlanRanking],
     refused: Mapping[int, str],
     objective: PlanObjective,

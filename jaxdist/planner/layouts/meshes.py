@@ -8,11 +8,13 @@ from typing import Final
 
 from jaxdist.core.plan import MeshShape, Plan
 
-AXES: Final = ("pipe", "data", "fsdp", "spatial_h", "spatial_w", "tensor")
+SEARCH_AXES: Final = ("pipe", "data", "fsdp", "spatial_h", "spatial_w", "tensor")
 """Axes over which devices are dealt out, outermost first."""
 
 
-def layouts(plan: Plan, devices: int, axes: Sequence[str] = AXES) -> Iterator[Plan]:
+def enumerate_layouts(
+    plan: Plan, devices: int, axes: Sequence[str] = SEARCH_AXES
+) -> Iterator[Plan]:
     """Yield a plan for every way to deal devices out over axes.
 
     Args:
@@ -20,23 +22,25 @@ def layouts(plan: Plan, devices: int, axes: Sequence[str] = AXES) -> Iterator[Pl
         devices: the product of the sizes.
         axes: that may have more than one device.
 
-    >>> [p.title for p in layouts(Plan(), 2, ("data", "tensor"))]
+    >>> [p.title for p in enumerate_layouts(Plan(), 2, ("data", "tensor"))]
     ['tensor 2', 'data 2']
     """
-    for sizes in _products(devices, len(axes)) if axes else [()] * (devices == 1):
+    for sizes in _factorizations(devices, len(axes)) if axes else [()] * (devices == 1):
         mesh = MeshShape(**dict(zip(axes, sizes, strict=True)))
         yield replace(plan.on(mesh), mesh=mesh)
 
 
-def alone(plan: Plan, devices: int, axes: Sequence[str] = AXES) -> Iterator[Plan]:
+def single_axis_layouts(
+    plan: Plan, devices: int, axes: Sequence[str] = SEARCH_AXES
+) -> Iterator[Plan]:
     """Yield the layouts that everybody asks about: all devices along one axis."""
     for axis in axes:
         mesh = MeshShape(**{axis: devices})
         yield replace(plan.on(mesh), mesh=mesh)
 
 
-def in_hosts(
-    plan: Plan, devices: int, host: int, axes: Sequence[str] = AXES
+def multi_host_layouts(
+    plan: Plan, devices: int, host: int, axes: Sequence[str] = SEARCH_AXES
 ) -> Iterator[Plan]:
     """Yield the layouts that people publish for many hosts.
 
@@ -51,7 +55,7 @@ def in_hosts(
         host: devices of one.
         axes: that may have more than one device.
 
-    >>> [p.title for p in in_hosts(Plan(), 128, 8)]
+    >>> [p.title for p in multi_host_layouts(Plan(), 128, 8)]
     ['data 16 x tensor 8', 'pipe 8 x data 2 x tensor 8', 'data 16 x fsdp 8']
     """
     hosts, left = divmod(devices, host)
@@ -69,7 +73,7 @@ def in_hosts(
 
 
 @cache
-def _products(number: int, count: int) -> tuple[tuple[int, ...], ...]:
+def _factorizations(number: int, count: int) -> tuple[tuple[int, ...], ...]:
     """Return every way to write a number as a product of so many factors."""
     if count == 1:
         return ((number,),)
@@ -77,5 +81,5 @@ def _products(number: int, count: int) -> tuple[tuple[int, ...], ...]:
         (first, *rest)
         for first in range(1, number + 1)
         if number % first == 0
-        for rest in _products(number // first, count - 1)
+        for rest in _factorizations(number // first, count - 1)
     )

@@ -21,7 +21,7 @@ from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan
 ObjectiveKind = Literal["step", "cost", "budget"]
 """What is made small."""
 
-HOUR: Final = 3600
+SECONDS_PER_HOUR: Final = 3600
 """Seconds."""
 
 
@@ -102,7 +102,7 @@ class PlanObjective:
         price = 1.0 if self.price is None else self.price.value
         made, budget = one.prediction, self.budget_s(one)
         seconds = made.step_s / made.batch if budget is None else budget
-        return price * one.plan.mesh.devices * seconds / HOUR
+        return price * one.plan.mesh.devices * seconds / SECONDS_PER_HOUR
 
     def of(self, one: EvaluatedPlan) -> float:
         """Return what is made small: seconds, or a cost.

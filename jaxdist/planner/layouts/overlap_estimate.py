@@ -15,14 +15,14 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.oracle.overlap import at_once, in_buckets
-from jaxdist.partition.gradient_buckets import PLAIN
+from jaxdist.oracle.overlap import bucket_bytes, concurrent_time
+from jaxdist.partition.gradient_buckets import UNCOMPRESSED
 from jaxdist.planner.layouts.block_costs import BlockCosts, LongestStage
 from jaxdist.planner.layouts.space import Column, PlanSpace
 from jaxdist.planner.layouts.traffic_probes import TrafficProbes
 
 _RATIOS: Final = np.logspace(-4, 4, 161)
-_LEAST: Final = 1e-12
+_MIN_SECONDS: Final = 1e-12
 """Seconds at least, so that nothing has a ratio to something."""
 
 _OverlapFunction = Callable[[Column, Column], Column]
@@ -71,8 +71,10 @@ class OverlapEstimate:
         used = self.samples.used * self.samples.parameters
         first = min(1.0, used / whole) if whole else 1.0
         own, back, shares = self._layers
-        ahead = _tabled(shares, own)(first * fetched, forward)
-        again = _tabled(shares[::-1], back[::-1])((1 - first) * fetched, backward)
+        ahead = _overlap_table(shares, own)(first * fetched, forward)
+        again = _overlap_table(shares[::-1], back[::-1])(
+            (1 - first) * fetched, backward
+        )
         return ahead + again, backward - self.overlap * again
 
     def _summed(self, backward: Column, sums: Column, rows: Column) -> Column:
@@ -80,15 +82,15 @@ class OverlapEstimate:
         _, back, shares = self._layers
         full, total = self._full[rows], np.zeros(len(rows))
         for size in np.unique(full):
-            ready = in_buckets(shares[::-1], float(size))
-            after = _tabled(back[::-1], ready)(backward, sums)
+            ready = bucket_bytes(shares[::-1], float(size))
+            after = _overlap_table(back[::-1], ready)(backward, sums)
             total = np.where(full == size, after, total)
         return total
 
     @cached_property
     def _full(self) -> Column:
         """The part of the parameters that is summed together; 0: an array alone."""
-        plain = np.array([way in PLAIN for way in self.space.choices.ways])
+        plain = np.array([way in UNCOMPRESSED for way in self.space.choices.ways])
         bucket = self.space.base.reduce.bucket_mib * 2**20
         full = bucket * self.space.sizes("fsdp") / self.samples.parameters
         return np.where(plain[self.space.way], 0.0, np.minimum(1.0, full))
@@ -101,20 +103,20 @@ class OverlapEstimate:
         return forward, backward, own / max(1.0, own.sum())
 
 
-def _tabled(first: Column, then: Column) -> _OverlapFunction:
+def _overlap_table(first: Column, then: Column) -> _OverlapFunction:
     """Return how long both go on at once, by the seconds of what is first and then.
 
     Args:
         first: of each layer, in any unit.
         then: the same of what needs it.
     """
-    first = first / max(_LEAST, first.sum())
-    then = then / max(_LEAST, then.sum())
-    both = at_once(first[None], _RATIOS[:, None] * then[None])
+    first = first / max(_MIN_SECONDS, first.sum())
+    then = then / max(_MIN_SECONDS, then.sum())
+    both = concurrent_time(first[None], _RATIOS[:, None] * then[None])
     part = both / np.minimum(1.0, _RATIOS)
 
     def seconds(before: Column, after: Column) -> Column:
-        ratio = np.maximum(after, _LEAST) / np.maximum(before, _LEAST)
+        ratio = np.maximum(after, _MIN_SECONDS) / np.maximum(before, _MIN_SECONDS)
         found: Column = np.interp(np.log(ratio), np.log(_RATIOS), part)
         return np.minimum(before, after) * found
 

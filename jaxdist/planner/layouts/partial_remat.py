@@ -20,7 +20,7 @@ FitCheck = Callable[[Plan], bool]
 """Describes a plan, and tells whether it has room enough."""
 
 
-def keep_tails(
+def search_partial_remat(
     heap: PlanEvaluator,
     rows: Sequence[int],
     coarse: CostEstimate,
@@ -41,17 +41,17 @@ def keep_tails(
     """
     if {*coarse.space.choices.remat} != {False, True}:
         return
-    for plan in islice(_short(heap, rows, coarse), count):
+    for plan in islice(_out_of_memory_plans(heap, rows, coarse), count):
         heap.again(plan.label, plan)
-    again = [one.plan for one in heap.sorted() if _keeps_nothing(one.plan)]
+    again = [one.plan for one in heap.sorted() if _is_full_remat(one.plan)]
     first = {plan.mesh: plan for plan in reversed(again)}
     meshes = dict.fromkeys(plan.mesh for plan in again)
     for plan in [first[mesh] for mesh in islice(meshes, count)]:
         if not fits(replace(plan, remat=False)):
-            keep_tail(heap, plan, coarse.pieces.names, fits)
+            bisect_remat_until(heap, plan, coarse.pieces.names, fits)
 
 
-def keep_tail(
+def bisect_remat_until(
     heap: PlanEvaluator, plan: Plan, blocks: Sequence[str], fits: FitCheck
 ) -> None:
     """Describe a plan with the longest tail that fits, beside what it is.
@@ -60,7 +60,7 @@ def keep_tail(
         heap: where it fits with all blocks computed again, and not with none.
         plan: computes all of them again.
         blocks: of the network, in order.
-        fits: as of `keep_tails`.
+        fits: as of `search_partial_remat`.
     """
     none, all_fit = 0, len(blocks)
     while all_fit - none > 1:
@@ -73,7 +73,7 @@ def keep_tail(
             none = middle
 
 
-def _short(
+def _out_of_memory_plans(
     heap: PlanEvaluator, rows: Sequence[int], coarse: CostEstimate
 ) -> Iterator[Plan]:
     """Yield plans that lack memory, keep all, and should fit where they keep less."""
@@ -89,5 +89,5 @@ def _short(
             yield plan
 
 
-def _keeps_nothing(plan: Plan) -> bool:
+def _is_full_remat(plan: Plan) -> bool:
     return plan.stages == 1 and plan.remat and not plan.remat_until

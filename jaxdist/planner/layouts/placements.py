@@ -11,15 +11,15 @@ from dataclasses import replace
 from jaxdist.core.axes import AXES
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.oracle.link_groups import group_of
+from jaxdist.oracle.link_groups import link_group
 from jaxdist.planner.layouts.cost_estimate import CostEstimate
 from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan, PlanEvaluator
 
-_BY_LINKS = ("bubble", "input")
+_LINK_DEPENDENT_TERMS = ("bubble", "input")
 """Terms beside collectives that hang on how fast links are."""
 
 
-def place(heap: PlanEvaluator, coarse: CostEstimate) -> None:
+def search_placements(heap: PlanEvaluator, coarse: CostEstimate) -> None:
     """Try other placements of the layouts that were described, and keep the best.
 
     One more axis is moved to the inside; asked again it moves another. What could not
@@ -30,16 +30,20 @@ def place(heap: PlanEvaluator, coarse: CostEstimate) -> None:
         coarse: the space, which says the axes that may be moved.
     """
     inside, cluster = coarse.space.choices.inside, coarse.cluster
-    firsts = list(_firsts(heap))
+    firsts = list(_best_per_mesh(heap))
     best = firsts[0].prediction.step_s if firsts else 0.0
     for one in firsts:
-        found = moves(one.plan, inside, cluster)
-        able = [moved for moved in found if least(one, moved, cluster) < best]
+        found = placement_variants(one.plan, inside, cluster)
+        able = [
+            moved for moved in found if step_lower_bound(one, moved, cluster) < best
+        ]
         heap.describe_placed(one.plan, able)
     heap.drop_misplaced()
 
 
-def moves(plan: Plan, inside: tuple[str, ...], cluster: Cluster) -> Iterator[Plan]:
+def placement_variants(
+    plan: Plan, inside: tuple[str, ...], cluster: Cluster
+) -> Iterator[Plan]:
     """Yield a plan with one axis more on the inside, where links then differ.
 
     Args:
@@ -47,15 +51,15 @@ def moves(plan: Plan, inside: tuple[str, ...], cluster: Cluster) -> Iterator[Pla
         inside: axes that may be moved there.
         cluster: whose links they cross.
     """
-    before = _links(plan, cluster)
+    before = _axis_links(plan, cluster)
     for axis in inside:
         others = tuple(name for name in plan.placement if name != axis)
         moved = replace(plan, placement=(*others, axis))
-        if plan.mesh.size(axis) > 1 and _links(moved, cluster) != before:
+        if plan.mesh.size(axis) > 1 and _axis_links(moved, cluster) != before:
             yield moved
 
 
-def least(one: EvaluatedPlan, moved: Plan, cluster: Cluster) -> float:
+def step_lower_bound(one: EvaluatedPlan, moved: Plan, cluster: Cluster) -> float:
     """Return seconds below which no step is under another placement.
 
     Collectives along axes that come nearer may take no time, and nobody waits for them
@@ -70,10 +74,10 @@ def least(one: EvaluatedPlan, moved: Plan, cluster: Cluster) -> float:
     for term, took in one.prediction.terms_s.items():
         what, talks, axes = term.partition(", ")
         if not talks:
-            total += took if what not in _BY_LINKS else 0.0
+            total += took if what not in _LINK_DEPENDENT_TERMS else 0.0
             continue
         was, now = (
-            group_of(cluster, plan.placed, axes.split(" x "))
+            link_group(cluster, plan.placed, axes.split(" x "))
             for plan in (one.plan, moved)
         )
         nearer = now.rate > was.rate or now.alpha < was.alpha
@@ -81,7 +85,7 @@ def least(one: EvaluatedPlan, moved: Plan, cluster: Cluster) -> float:
     return total
 
 
-def _firsts(heap: PlanEvaluator) -> Iterator[EvaluatedPlan]:
+def _best_per_mesh(heap: PlanEvaluator) -> Iterator[EvaluatedPlan]:
     """Yield the fastest plan of each mesh that has one."""
     seen: set[MeshShape] = set()
     for one in heap.sorted():
@@ -90,8 +94,8 @@ def _firsts(heap: PlanEvaluator) -> Iterator[EvaluatedPlan]:
             yield one
 
 
-def _links(plan: Plan, cluster: Cluster) -> list[tuple[str, float]]:
+def _axis_links(plan: Plan, cluster: Cluster) -> list[tuple[str, float]]:
     """Return the level and the rate that each axis has."""
     used = (axis for axis in AXES if plan.mesh.size(axis) > 1)
-    groups = (group_of(cluster, plan.placed, (axis,)) for axis in used)
+    groups = (link_group(cluster, plan.placed, (axis,)) for axis in used)
     return [(group.level, group.rate) for group in groups]

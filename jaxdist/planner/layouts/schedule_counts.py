@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.pipeline.sync_schedule import EAGER
+from jaxdist.pipeline.sync_schedule import EAGER_1F1B
 from jaxdist.planner.layouts.space import Column, PlanSpace
 
-_ALONE: Final = 2
+_SINGLE_STAGE_EXCHANGES: Final = 2
 """Beats of a direction in which one stage alone works: the first and the last."""
 
 
@@ -45,7 +45,7 @@ class ScheduleCounts:
     def ahead(self) -> Column:
         """Ticks of forward passes alone."""
         pipe, long = self.space.sizes("pipe"), self.long
-        apart = np.isin(self.names, ("gpipe", EAGER)) | (pipe == 1)
+        apart = np.isin(self.names, ("gpipe", EAGER_1F1B)) | (pipe == 1)
         return np.where(apart, long, np.minimum(pipe * self.space.chunks, long))
 
     @cached_property
@@ -59,13 +59,15 @@ class ScheduleCounts:
         """Times that stages exchange what they made."""
         pipe, chunks = self.space.sizes("pipe"), self.space.chunks
         both = self.space.micro * chunks + pipe - pipe * chunks
-        return np.where(self.names == EAGER, 2 * self.long - both, 2 * self.long)
+        return np.where(self.names == EAGER_1F1B, 2 * self.long - both, 2 * self.long)
 
     @cached_property
     def shared(self) -> Column:
         """Exchanges before which several stages worked: not the first and the last."""
         several = (self.space.micro > 1) & (self.space.sizes("pipe") > 1)
-        return np.where(several, np.maximum(self.beats - 2 * _ALONE, 0), 0)
+        return np.where(
+            several, np.maximum(self.beats - 2 * _SINGLE_STAGE_EXCHANGES, 0), 0
+        )
 
     @cached_property
     def rested(self) -> Column:
@@ -75,12 +77,14 @@ class ScheduleCounts:
             axis=1,
             return_inverse=True,
         )
-        found = np.array([_rested(self.crowd, *map(int, pair)) for pair in pairs.T])
+        found = np.array(
+            [_contention_savings(self.crowd, *map(int, pair)) for pair in pairs.T]
+        )
         rested: Column = found[place.ravel()]
         return rested
 
 
-def _rested(crowd: float, stages: int, ticks: int) -> float:
+def _contention_savings(crowd: float, stages: int, ticks: int) -> float:
     """Return by how many ticks so many are shorter, of stages one behind the other."""
     tick = np.arange(ticks)
     working = np.minimum(np.minimum(tick + 1, ticks - tick), stages)

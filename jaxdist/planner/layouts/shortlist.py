@@ -8,28 +8,28 @@ import numpy as np
 
 from jaxdist.core.plan import Plan
 from jaxdist.core.plan.reduction import AlgorithmName
-from jaxdist.oracle.stage_transfers import in_turn
+from jaxdist.oracle.stage_transfers import permutes_are_serialized
 from jaxdist.planner.layouts.cost_estimate import CostEstimate
 from jaxdist.planner.layouts.space import Column, PlanSpace
-from jaxdist.planner.layouts.stage_cuts import faster_cuts
+from jaxdist.planner.layouts.stage_cuts import fastest_cuts
 
-LAYOUTS: Final = 12
+FEASIBLE_LAYOUTS: Final = 12
 """Layouts that fit whose best settings are described."""
-TRIED: Final = 24
+MAX_LAYOUT_ATTEMPTS: Final = 24
 """Layouts that are described until as many of them fit."""
-SETTINGS: Final = 4
+SETTINGS_PER_LAYOUT: Final = 4
 """Settings of a layout that came out well, which are described beside its best."""
-EXACT: Final[tuple[AlgorithmName, ...]] = (
+EXACT_ALGORITHMS: Final[tuple[AlgorithmName, ...]] = (
     "ring",
     "halving_doubling",
     "recursive_doubling",
 )
 """Ways to sum that lose nothing, and are steps of our own."""
-_ROUGH: Final = 1.1
+_MEMORY_TOLERANCE: Final = 1.1
 """A plan is left to the last if it seems to need so many times the memory there is."""
 
 
-def shortlist(coarse: CostEstimate, most: float) -> Column:
+def order_by_estimate(coarse: CostEstimate, most: float) -> Column:
     """Return the rows of a space by their estimate; what seems too large comes last.
 
     Args:
@@ -38,18 +38,18 @@ def shortlist(coarse: CostEstimate, most: float) -> Column:
     """
     if not len(coarse.space):
         return np.zeros(0, int)
-    over = np.maximum(coarse.bytes / most / _ROUGH, 1.0)
+    over = np.maximum(coarse.bytes / most / _MEMORY_TOLERANCE, 1.0)
     tidy = coarse.space.micro + 1000 * coarse.space.remat
     return np.lexsort((tidy, coarse.seconds, np.where(over > 1, over, 0)))
 
 
-def first_of(order: Column, space: PlanSpace) -> list[int]:
+def best_row_per_mesh(order: Column, space: PlanSpace) -> list[int]:
     """Return the best row of each of the best layouts, the best first."""
     _, first = np.unique(space.mesh[order], return_index=True)
-    return [int(order[place]) for place in np.sort(first)[:TRIED]]
+    return [int(order[place]) for place in np.sort(first)[:MAX_LAYOUT_ATTEMPTS]]
 
 
-def at_best(plan: Plan, order: Column, coarse: CostEstimate) -> Plan:
+def best_settings(plan: Plan, order: Column, coarse: CostEstimate) -> Plan:
     """Return a plan with the best settings of its mesh, as it is where there are none.
 
     Args:
@@ -64,7 +64,7 @@ def at_best(plan: Plan, order: Column, coarse: CostEstimate) -> Plan:
     return space.plan(int(own[0])) if len(own) else plan
 
 
-def smaller(
+def best_fitting_row(
     row: int, needed: float, most: float, order: Column, coarse: CostEstimate
 ) -> int:
     """Return the best row of a layout that should fit; the same where there is none.
@@ -81,7 +81,7 @@ def smaller(
     return int(own[fits][0]) if fits.any() else row
 
 
-def variants(plan: Plan, order: Column, coarse: CostEstimate) -> Iterator[Plan]:
+def setting_variants(plan: Plan, order: Column, coarse: CostEstimate) -> Iterator[Plan]:
     """Yield other settings of a plan's layout, the best first.
 
     Beside those of the space: other cuts, other ways to split weights, and parameters
@@ -95,20 +95,22 @@ def variants(plan: Plan, order: Column, coarse: CostEstimate) -> Iterator[Plan]:
     space = coarse.space
     place = space.meshes.index(plan.mesh)
     own = order[space.mesh[order] == place]
-    for row in own[:SETTINGS]:
+    for row in own[:SETTINGS_PER_LAYOUT]:
         yield replace(space.plan(int(row)), placement=plan.placement)
-    yield from recut(plan, coarse)
+    yield from stage_cut_variants(plan, coarse)
     if plan.mesh.tensor > 1:
         yield from (replace(plan, weights=how) for how in space.choices.weights)
     if plan.mesh.fsdp > 1:
         yield from (replace(plan, zero=zero) for zero in space.choices.zeros)
     if plan.mesh.data > 1 and plan.reduce.via == "exact" and not plan.pipe.flows:
-        priced = space.choices.ways[0] == "exact" and not in_turn(coarse.cluster)
-        for way in EXACT if priced else ():
+        priced = space.choices.ways[0] == "exact" and not permutes_are_serialized(
+            coarse.cluster
+        )
+        for way in EXACT_ALGORITHMS if priced else ():
             yield replace(plan, reduce=plan.reduce.by(way))
 
 
-def recut(plan: Plan, coarse: CostEstimate) -> Iterator[Plan]:
+def stage_cut_variants(plan: Plan, coarse: CostEstimate) -> Iterator[Plan]:
     """Yield a plan in stages of equal FLOPs with cuts of its own, if it can have them.
 
     What stages hand on decides on slow links, and how long small kernels take on fast
@@ -119,10 +121,10 @@ def recut(plan: Plan, coarse: CostEstimate) -> Iterator[Plan]:
         coarse: the space, estimated.
     """
     if plan.stages > 1 and not plan.pipe.cuts and not plan.pipe.flows:
-        yield replace(plan, pipe=replace(plan.pipe, cuts=faster_cuts(coarse, plan)))
+        yield replace(plan, pipe=replace(plan.pipe, cuts=fastest_cuts(coarse, plan)))
 
 
-def neighbours(plan: Plan, coarse: CostEstimate) -> Iterator[Plan]:
+def microbatch_neighbours(plan: Plan, coarse: CostEstimate) -> Iterator[Plan]:
     """Yield a plan in stages with the next smaller and larger numbers of microbatches.
 
     What kernels cost by their size decides how many are best, and where the network is
@@ -144,4 +146,4 @@ def neighbours(plan: Plan, coarse: CostEstimate) -> Iterator[Plan]:
         pipe = replace(plan.pipe, cuts=given)
         one = replace(plan, microbatches=int(micro), pipe=pipe)
         yield one
-        yield from recut(one, coarse)
+        yield from stage_cut_variants(one, coarse)

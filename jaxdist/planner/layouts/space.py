@@ -18,11 +18,11 @@ from jaxdist.core.plan import AfterSpatial, MeshShape, Plan, TensorSplit
 from jaxdist.core.plan.pipeline import PipelineConfig, ScheduleName
 from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.core.plan.reduction import AlgorithmName
-from jaxdist.planner.layouts.meshes import AXES, layouts
+from jaxdist.planner.layouts.meshes import SEARCH_AXES, enumerate_layouts
 
 Column = NDArray[Any]
 
-ORDERS: Final[tuple[tuple[ScheduleName, int], ...]] = (
+SCHEDULE_CHOICES: Final[tuple[tuple[ScheduleName, int], ...]] = (
     ("1f1b", 1),
     ("gpipe", 1),
     ("interleaved", 2),
@@ -31,7 +31,7 @@ ORDERS: Final[tuple[tuple[ScheduleName, int], ...]] = (
 )
 """Orders of stages that leave the gradient as it is, and chunks of a device."""
 
-NOT_STAGED: Final = ("sign", "power")
+NON_PIPELINE_COMPRESSORS: Final = ("sign", "power")
 """Ways of summing that do not go with stages."""
 
 
@@ -39,11 +39,11 @@ NOT_STAGED: Final = ("sign", "power")
 class PlanChoices:
     """What a search may choose."""
 
-    axes: tuple[str, ...] = AXES
+    axes: tuple[str, ...] = SEARCH_AXES
     """Axes that may have more than one device."""
     microbatches: tuple[int, ...] = (1,)
     """Numbers of parts of a batch."""
-    orders: tuple[tuple[ScheduleName, int], ...] = ORDERS[:1]
+    orders: tuple[tuple[ScheduleName, int], ...] = SCHEDULE_CHOICES[:1]
     """Schedules of a pipeline, and stages of each device."""
     remat: tuple[bool, ...] = (False,)
     """Whether insides of blocks are computed again."""
@@ -125,7 +125,7 @@ class PlanSpace:
         return replace(one, pipe=replace(one.pipe, schedule=schedule, chunks=chunks))
 
 
-def space_of(
+def plan_space(
     base: Plan,
     devices: int,
     choices: PlanChoices,
@@ -146,7 +146,8 @@ def space_of(
     """
     free = devices // math.prod(pinned.values())
     meshes = tuple(
-        replace(plan.mesh, **pinned) for plan in layouts(base, free, choices.axes)
+        replace(plan.mesh, **pinned)
+        for plan in enumerate_layouts(base, free, choices.axes)
     )
     columns = np.meshgrid(
         np.arange(len(meshes)),
@@ -167,22 +168,22 @@ def space_of(
         remat=np.array(choices.remat, int)[remat],
         way=way,
     )
-    return of_rows(every, np.flatnonzero(_possible(every, batch, blocks)))
+    return select_rows(every, np.flatnonzero(_is_feasible(every, batch, blocks)))
 
 
-def of_rows(space: PlanSpace, rows: Column | Sequence[int]) -> PlanSpace:
+def select_rows(space: PlanSpace, rows: Column | Sequence[int]) -> PlanSpace:
     """Return a space of some of the rows."""
     names = ("mesh", "micro", "order", "remat", "way")
     return replace(space, **{name: getattr(space, name)[rows] for name in names})
 
 
-def _possible(space: PlanSpace, batch: int, blocks: int) -> Column:
+def _is_feasible(space: PlanSpace, batch: int, blocks: int) -> Column:
     """Tell which rows divide the batch and the network."""
     pipe, stages = space.sizes("pipe"), space.sizes("pipe") * space.chunks
     chunked, first = space.chunks > 1, space.order == 0
     parts = space.sizes("replica", *BATCH_AXES) * space.micro
     summed = space.sizes("data") > 1
-    unstaged = np.isin(space.way, _places(space, NOT_STAGED))
+    unstaged = np.isin(space.way, _algorithm_indices(space, NON_PIPELINE_COMPRESSORS))
     possible: Column = (
         (batch % parts == 0)
         & np.where(pipe == 1, first, stages <= blocks)
@@ -193,5 +194,5 @@ def _possible(space: PlanSpace, batch: int, blocks: int) -> Column:
     return possible
 
 
-def _places(space: PlanSpace, ways: Sequence[str]) -> list[int]:
+def _algorithm_indices(space: PlanSpace, ways: Sequence[str]) -> list[int]:
     return [place for place, way in enumerate(space.choices.ways) if way in ways]

@@ -21,17 +21,19 @@ import numpy as np
 from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
 from jaxdist.core.kernel_shape import KernelShape
 from jaxdist.core.plan import AfterSpatial, Plan
-from jaxdist.oracle.collective_times import seconds
-from jaxdist.oracle.link_groups import LinkGroup, group_of
+from jaxdist.oracle.collective_times import collective_seconds
+from jaxdist.oracle.link_groups import LinkGroup, link_group
 from jaxdist.planner.layouts.cost_estimate import CostEstimate
 from jaxdist.planner.layouts.space import Column
 from jaxdist.planner.layouts.traffic_probes import ProbedTraffic
 
-ENDS: Final = 4
+MAX_SPATIAL_ENDS: Final = 4
 """Ends of a plan that are described."""
 
 
-def ended(plan: Plan, coarse: CostEstimate, room: float) -> Iterator[Plan]:
+def spatial_end_variants(
+    plan: Plan, coarse: CostEstimate, room: float
+) -> Iterator[Plan]:
     """Yield a plan with other ends of its split of images, the best of them first.
 
     Args:
@@ -51,7 +53,7 @@ def ended(plan: Plan, coarse: CostEstimate, room: float) -> Iterator[Plan]:
         for then in choices.ends
     }
     most = room + ends.seconds(plan.spatial_until, plan.spatial_then)
-    best = sorted(some, key=lambda one: some[one])[:ENDS]
+    best = sorted(some, key=lambda one: some[one])[:MAX_SPATIAL_ENDS]
     yield from (one for one in best if some[one] <= most)
 
 
@@ -113,7 +115,9 @@ class SpatialEndCost:
         """Return the seconds of a part of the sums of norms."""
         found, times = self.coarse.samples.statistics, share * self.plan.microbatches
         count, payload = times * found.arrays, times * found.payload
-        return seconds("all-reduce", payload, round(count), self._group(*axes))
+        return collective_seconds(
+            "all-reduce", payload, round(count), self._group(*axes)
+        )
 
     def _edges(self, share: float, axis: str) -> float:
         """Return the seconds of a part of the rows that neighbours fetch."""
@@ -121,10 +125,10 @@ class SpatialEndCost:
         count = share * plan.microbatches * found.arrays
         payload = share * found.payload / plan.batch_shards
         kind = "collective-permute"
-        return seconds(kind, payload, round(count), self._group(axis))
+        return collective_seconds(kind, payload, round(count), self._group(axis))
 
     def _group(self, *axes: str) -> LinkGroup:
-        return group_of(self.coarse.cluster, self.plan.placed, axes)
+        return link_group(self.coarse.cluster, self.plan.placed, axes)
 
     def _exchanged(self, axis: str, end: int, then: AfterSpatial) -> float:
         """Return the seconds in which images are put together, there and back."""
@@ -134,9 +138,11 @@ class SpatialEndCost:
         part = whole / plan.batch_shards / mesh.spatial_shards
         times = plan.microbatches
         if then == "samples":
-            return 2 * seconds("all-to-all", part, times, group)
-        gathered = seconds("all-gather", part * mesh.size(axis), times, group)
-        return gathered + seconds("reduce-scatter", part, times, group)
+            return 2 * collective_seconds("all-to-all", part, times, group)
+        gathered = collective_seconds(
+            "all-gather", part * mesh.size(axis), times, group
+        )
+        return gathered + collective_seconds("reduce-scatter", part, times, group)
 
 
 def _is_window(shape: KernelShape) -> bool:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxdist.core.plan import Plan
-from jaxdist.oracle.collective_times import seconds
-from jaxdist.oracle.link_groups import group_of
-from jaxdist.oracle.stage_transfers import in_turn
-from jaxdist.pipeline.plan_schedule import timetable
+from jaxdist.oracle.collective_times import collective_seconds
+from jaxdist.oracle.link_groups import link_group
+from jaxdist.oracle.stage_transfers import permutes_are_serialized
+from jaxdist.pipeline.plan_schedule import plan_schedule
 from jaxdist.planner.layouts.cost_estimate import CostEstimate
 from jaxdist.planner.layouts.space import Column
 
@@ -72,19 +72,19 @@ class StageCutSolver:
         return tuple(reversed(starts))
 
 
-def faster_cuts(coarse: CostEstimate, plan: Plan) -> tuple[str, ...]:
+def fastest_cuts(coarse: CostEstimate, plan: Plan) -> tuple[str, ...]:
     """Return the first block of each stage but the first that make a step shortest.
 
     Args:
         coarse: the network, its pieces and the cluster.
         plan: with stages, not more than blocks, and microbatches.
     """
-    chain, names = chain_of(coarse, plan), coarse.pieces.names
-    best = min(chain.cuts(plan.stages), key=step_of(coarse, plan, chain))
+    chain, names = stage_cut_solver(coarse, plan), coarse.pieces.names
+    best = min(chain.cuts(plan.stages), key=make_step_estimate(coarse, plan, chain))
     return tuple(names[start] for start in best)
 
 
-def chain_of(coarse: CostEstimate, plan: Plan) -> StageCutSolver:
+def stage_cut_solver(coarse: CostEstimate, plan: Plan) -> StageCutSolver:
     """Return the blocks, one microbatch through a device's part of each."""
     pieces, mesh = coarse.pieces, plan.mesh
     parts = plan.batch_shards * mesh.spatial_shards * plan.microbatches
@@ -97,7 +97,7 @@ def chain_of(coarse: CostEstimate, plan: Plan) -> StageCutSolver:
     )
 
 
-def step_of(
+def make_step_estimate(
     coarse: CostEstimate, plan: Plan, chain: StageCutSolver
 ) -> Callable[[StageStarts], float]:
     """Return what says about how many seconds a step takes that is cut somewhere.
@@ -109,12 +109,12 @@ def step_of(
     """
     cluster, whole = coarse.cluster, float(chain.seconds.sum())
     behind = plan.microbatches * plan.pipe.chunks - 1
-    exchanges = timetable(plan, plan.microbatches).exchanges
-    ways = (1 + in_turn(cluster)) * exchanges
-    group = group_of(cluster, plan.placed, ("pipe",))
+    exchanges = plan_schedule(plan, plan.microbatches).exchanges
+    ways = (1 + permutes_are_serialized(cluster)) * exchanges
+    group = link_group(cluster, plan.placed, ("pipe",))
 
     def step(starts: StageStarts) -> float:
-        one = seconds("collective-permute", chain.longest(starts), 1, group)
+        one = collective_seconds("collective-permute", chain.longest(starts), 1, group)
         return whole + behind * chain.slowest(starts) + ways * one
 
     return step

@@ -59,7 +59,7 @@ class TrafficProbes:
     """Of split images, by axis."""
 
 
-def sample(
+def probe_traffic(
     base: Plan,
     devices: int,
     axes: Sequence[str],
@@ -80,9 +80,11 @@ def sample(
         device: any: its speed is not used.
     """
     few = next((n for n in range(2, devices + 1) if devices % n == 0), 1)
-    cases = dict(_cases(base, few, axes, describe))
+    cases = dict(_probe_steps(base, few, axes, describe))
     rows = {axis: case.ledgers[0].rows for axis, case in cases.items()}
-    some = next(iter(cases.values()), None) or describe(_along(base, "data", 1))
+    some = next(iter(cases.values()), None) or describe(
+        _single_axis_plan(base, "data", 1)
+    )
     held = some.held.get("parameters", parameters)
     state = sum(some.held.values()) / max(1, held)
     whole = rows.get("data") or rows.get("spatial_h") or rows.get("fsdp") or ()
@@ -93,19 +95,19 @@ def sample(
         state=state,
         batch=some.batch_bytes,
         split=min(1.0, (1 - kept) * few / (few - 1)) if few > 1 else 0.0,
-        divided=_divided(tensor, device) if tensor else frozenset(),
-        used=_used(rows.get("fsdp", ()), parameters),
+        divided=_tensor_parallel_layers(tensor, device) if tensor else frozenset(),
+        used=_gathered_ratio(rows.get("fsdp", ()), parameters),
         axes=tuple(axis for axis in axes if axis in cases or axis == "pipe"),
-        sums=_total(whole, what="all-reduce"),
-        statistics=_total(whole, what="statistics"),
-        gathers=_total(rows.get("fsdp", ()), what="parameters"),
-        scatters=_total(rows.get("fsdp", ()), what="gradients"),
-        tensor=_of_tensor(rows.get("tensor", ()), few),
-        edges={a: _edges(rows[a]) for a in SPATIAL_AXES if a in rows},
+        sums=_sum_traffic(whole, what="all-reduce"),
+        statistics=_sum_traffic(whole, what="statistics"),
+        gathers=_sum_traffic(rows.get("fsdp", ()), what="parameters"),
+        scatters=_sum_traffic(rows.get("fsdp", ()), what="gradients"),
+        tensor=_tensor_collectives(rows.get("tensor", ()), few),
+        edges={a: _halo_exchange(rows[a]) for a in SPATIAL_AXES if a in rows},
     )
 
 
-def _divided(case: StepDescription, device: Device) -> frozenset[str]:
+def _tensor_parallel_layers(case: StepDescription, device: Device) -> frozenset[str]:
     """Return the layers of which a device along the tensor axis does a part."""
     micro, halfway = case.microbatches, (1 + 1 / case.plan.mesh.tensor) / 2
     worker = ComputeCostModel(
@@ -115,13 +117,13 @@ def _divided(case: StepDescription, device: Device) -> frozenset[str]:
     return frozenset(x.name for x in case.profile.layers if worker.share(x) < whole)
 
 
-def _used(rows: Sequence[PlannedCollective], parameters: int) -> float:
+def _gathered_ratio(rows: Sequence[PlannedCollective], parameters: int) -> float:
     """Return the bytes that are put together at a time for each byte of them."""
     whole = sum(row.payload // row.arrays for row in rows if row.what == "parameters")
     return whole / parameters or 1.0
 
 
-def _cases(
+def _probe_steps(
     base: Plan,
     few: int,
     axes: Sequence[str],
@@ -131,25 +133,25 @@ def _cases(
         if axis == "pipe":
             continue
         try:
-            yield axis, describe(_along(base, axis, few))
+            yield axis, describe(_single_axis_plan(base, axis, few))
         except BadInput:
             continue
 
 
-def _along(base: Plan, axis: str, devices: int) -> Plan:
+def _single_axis_plan(base: Plan, axis: str, devices: int) -> Plan:
     mesh = MeshShape(**{axis: devices})
     one = replace(base.on(mesh), remat=False, remat_until="")
     return replace(one, mesh=mesh, microbatches=1)
 
 
-def _total(rows: Sequence[PlannedCollective], *, what: str) -> ProbedTraffic:
+def _sum_traffic(rows: Sequence[PlannedCollective], *, what: str) -> ProbedTraffic:
     own = [row for row in rows if row.what == what]
     return ProbedTraffic(
         payload=sum(row.payload for row in own), arrays=sum(row.arrays for row in own)
     )
 
 
-def _of_tensor(
+def _tensor_collectives(
     rows: Sequence[PlannedCollective], devices: int
 ) -> dict[str, ProbedTraffic]:
     """Sum what layers move; what is dealt out is counted whole."""
@@ -165,7 +167,7 @@ def _of_tensor(
     return found
 
 
-def _edges(rows: Sequence[PlannedCollective]) -> ProbedTraffic:
+def _halo_exchange(rows: Sequence[PlannedCollective]) -> ProbedTraffic:
     own = [row for row in rows if row.kind == "collective-permute"]
     return ProbedTraffic(
         payload=sum(row.payload for row in own), arrays=sum(row.arrays for row in own)

@@ -76,7 +76,7 @@ class CostConvention:
         return 2.0 * share / bandwidth * crossing
 
 
-FORMS: Final = {
+COST_CONVENTIONS: Final = {
     "max": CostConvention(),
     "max_2m1": CostConvention(sync="published"),
     "sum": CostConvention(overlap=0.0),

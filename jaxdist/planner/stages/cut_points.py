@@ -17,9 +17,9 @@ from jaxdist.planner.stages.graph import LayerGraph
 
 FloatArray = NDArray[np.float64]
 
-MOST_SETS: Final = 60_000
+MAX_NODE_SETS: Final = 60_000
 """Sets of nodes that are walked through at most, cut at or not."""
-MOST_PLACES: Final = {False: 4_000, True: 1_500}
+MAX_CUT_POINTS: Final = {False: 4_000, True: 1_500}
 """Places that a search takes on one tier of devices, and on several: with them it looks
 at each three places.
 """
@@ -62,7 +62,7 @@ class CutPoints:
         return np.where(more, np.maximum(found, 0.0), none)
 
 
-def ordered(graph: LayerGraph) -> CutPoints:
+def ordered_cut_points(graph: LayerGraph) -> CutPoints:
     """Return the places between neighbours in the graph's order."""
     members, before = [0], 0
     for node in graph.order:
@@ -71,10 +71,10 @@ def ordered(graph: LayerGraph) -> CutPoints:
             members.append(before)
     if members[-1] != before:
         members.append(before)
-    return _places(graph, members)
+    return _cut_points(graph, members)
 
 
-def all_sets(
+def all_cut_points(
     graph: LayerGraph, useful: Callable[[CutPoints], NDArray[np.bool_]], *, nested: bool
 ) -> CutPoints:
     """Return every set of nodes that is a place, the ones without a use left out.
@@ -87,19 +87,19 @@ def all_sets(
     Raises:
         BadInput: there are too many.
     """
-    every = _places(graph, _sets(graph))
+    every = _cut_points(graph, _ancestor_sets(graph))
     keep = useful(every)
     keep[[0, -1]] = True
     members = [m for m, use in zip(every.members, keep) if use]
-    if len(members) > MOST_PLACES[nested]:
-        raise _too_many(graph, len(members), MOST_PLACES[nested])
-    within = _within(members, len(graph.nodes))
-    return replace(_places(graph, members), within=within)
+    if len(members) > MAX_CUT_POINTS[nested]:
+        raise _too_many_error(graph, len(members), MAX_CUT_POINTS[nested])
+    within = _containment(members, len(graph.nodes))
+    return replace(_cut_points(graph, members), within=within)
 
 
-def _sets(graph: LayerGraph) -> list[int]:
+def _ancestor_sets(graph: LayerGraph) -> list[int]:
     """Walk from no node to all, one more at a time."""
-    readers = _readers(graph)
+    readers = _reader_indices(graph)
     needs = [0] * len(graph.nodes)
     for maker, own in enumerate(readers):
         for reader in own:
@@ -109,38 +109,38 @@ def _sets(graph: LayerGraph) -> list[int]:
     for _ in graph.nodes:
         following: dict[int, int] = {}
         for before, ready in level.items():
-            for node in _members(ready):
+            for node in _set_bits(ready):
                 after = before | 1 << node
                 if after not in following:
                     opened = [r for r in readers[node] if not needs[r] & ~after]
                     more = sum(1 << reader for reader in set(opened))
                     following[after] = ready & ~(1 << node) | more
-            if len(found) + len(following) > MOST_SETS:
-                raise _too_many(graph, len(found) + len(following), MOST_SETS)
+            if len(found) + len(following) > MAX_NODE_SETS:
+                raise _too_many_error(graph, len(found) + len(following), MAX_NODE_SETS)
         level = following
         found += sorted(level)
     return found
 
 
-def _members(bits: int) -> Iterator[int]:
+def _set_bits(bits: int) -> Iterator[int]:
     while bits:
         lowest = bits & -bits
         yield lowest.bit_length() - 1
         bits ^= lowest
 
 
-def _readers(graph: LayerGraph) -> list[list[int]]:
+def _reader_indices(graph: LayerGraph) -> list[list[int]]:
     place = {node.name: i for i, node in enumerate(graph.nodes)}
     return [[place[r] for r in graph.readers[node.name]] for node in graph.nodes]
 
 
-def _places(graph: LayerGraph, members: Sequence[int]) -> CutPoints:
+def _cut_points(graph: LayerGraph, members: Sequence[int]) -> CutPoints:
     nodes = graph.nodes
-    held = _bits(members, len(nodes))
+    held = _unpack_masks(members, len(nodes))
     each = [[n.seconds, n.parameters, n.kept, n.output] for n in nodes]
     seconds, parameters, kept, made = (held @ np.array(each, float)).T
     crossing = np.zeros(len(members))
-    for node, readers in enumerate(_readers(graph)):
+    for node, readers in enumerate(_reader_indices(graph)):
         over = held[:, node] & ~held[:, readers].all(axis=1)
         crossing += np.where(over, nodes[node].output, 0.0)
     return CutPoints(
@@ -153,7 +153,7 @@ def _places(graph: LayerGraph, members: Sequence[int]) -> CutPoints:
     )
 
 
-def _bits(members: Sequence[int], nodes: int) -> NDArray[np.bool_]:
+def _unpack_masks(members: Sequence[int], nodes: int) -> NDArray[np.bool_]:
     """Return [place, node]: whether the node is before it."""
     width = -(-nodes // 8)
     packed = b"".join(one.to_bytes(width, "little") for one in members)
@@ -161,7 +161,7 @@ def _bits(members: Sequence[int], nodes: int) -> NDArray[np.bool_]:
     return np.unpackbits(rows, axis=1, count=nodes, bitorder="little").astype(bool)
 
 
-def _within(members: Sequence[int], nodes: int) -> NDArray[np.bool_]:
+def _containment(members: Sequence[int], nodes: int) -> NDArray[np.bool_]:
     """Return [i, j]: place j has all nodes of place i."""
     width = -(-nodes // 64)
     packed = b"".join(one.to_bytes(8 * width, "little") for one in members)
@@ -172,7 +172,7 @@ def _within(members: Sequence[int], nodes: int) -> NDArray[np.bool_]:
     return ~lacks
 
 
-def _too_many(graph: LayerGraph, found: int, most: int) -> BadInput:
+def _too_many_error(graph: LayerGraph, found: int, most: int) -> BadInput:
     return BadInput(
         f"{graph.source} has too many places to be cut at",
         rule=f"--cuts any looks at each set of nodes that may come first, {most:,} at "

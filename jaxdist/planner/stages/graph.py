@@ -11,7 +11,7 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
 
-_QUANTITIES: Final = ("forward", "backward", "output", "kept", "parameters")
+_NODE_QUANTITIES: Final = ("forward", "backward", "output", "kept", "parameters")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +65,14 @@ class LayerGraph:
         for node in self.nodes:
             _check_numbers(self.source, node)
         if len(self.order) < len(self.nodes):
-            raise _cyclic(self)
+            raise _cycle_error(self)
         _check_times(self)
 
     @cached_property
     def order(self) -> tuple[int, ...]:
         """Places of the nodes, each behind all that it reads; least number first."""
         place = {node.name: i for i, node in enumerate(self.nodes)}
-        rank = _ranks(self.nodes)
+        rank = _node_ranks(self.nodes)
         waits = dict.fromkeys(place, 0)
         for _, reader in self.edges:
             waits[reader] += 1
@@ -104,7 +104,7 @@ class LayerGraph:
         return set(self.edges) == set(itertools.pairwise(ordered))
 
 
-def _ranks(nodes: Sequence[Node]) -> dict[str, tuple[int, str]]:
+def _node_ranks(nodes: Sequence[Node]) -> dict[str, tuple[int, str]]:
     """Number nodes as their names do; where a name has no number, as they stand."""
     numbers = [re.search(r"(\d+)$", node.name) for node in nodes]
     whole = all(numbers) and len({n[1] for n in numbers if n}) == len(nodes)
@@ -152,7 +152,7 @@ def _check_edges(graph: LayerGraph) -> None:
 
 
 def _check_numbers(source: str, node: Node) -> None:
-    for name in _QUANTITIES:
+    for name in _NODE_QUANTITIES:
         value = getattr(node, name)
         if not (math.isfinite(value) and value >= 0):
             raise BadInput(
@@ -167,10 +167,10 @@ def _check_times(graph: LayerGraph) -> None:
     if any(node.seconds for node in graph.nodes):
         return
     first, *more = graph.nodes
-    raise untimed(graph.source, first, len(more))
+    raise zero_time_error(graph.source, first, len(more))
 
 
-def untimed(source: str, node: Node, more: int = 0) -> BadInput:
+def zero_time_error(source: str, node: Node, more: int = 0) -> BadInput:
     """Return the refusal of a node that was not timed, and of more like it.
 
     A reshape may well take no time at all, but not a layer.
@@ -184,8 +184,8 @@ def untimed(source: str, node: Node, more: int = 0) -> BadInput:
     )
 
 
-def _cyclic(graph: LayerGraph) -> BadInput:
-    cycle = _cycle(graph)
+def _cycle_error(graph: LayerGraph) -> BadInput:
+    cycle = _find_cycle(graph)
     return BadInput(
         f"{graph.source} has a cycle through {cycle[0]}",
         rule="what a node makes never comes back to it",
@@ -194,7 +194,7 @@ def _cyclic(graph: LayerGraph) -> BadInput:
     )
 
 
-def _cycle(graph: LayerGraph) -> list[str]:
+def _find_cycle(graph: LayerGraph) -> list[str]:
     """Walk backwards among nodes that never get ready, until one comes twice."""
     done = {graph.nodes[i].name for i in graph.order}
     makers = {reader: maker for maker, reader in graph.edges if maker not in done}

@@ -37,21 +37,21 @@ class ContractedGraph:
         return frozenset(name for one in own for name in self.groups[one])
 
 
-def condensed(graph: LayerGraph, *, keeps: bool) -> ContractedGraph:
+def contract_graph(graph: LayerGraph, *, keeps: bool) -> ContractedGraph:
     """Return a smaller graph that has as good plans, but for stages without work.
 
     Args:
         graph: any.
         keeps: whether bytes that are kept count.
     """
-    first = tuple(_first(graph, keeps))
+    first = tuple(_leading_free_nodes(graph, keeps))
     nodes = {n.name: n for n in graph.nodes if n.name not in first}
     edges = {e for e in graph.edges if e[0] in nodes}
     groups: dict[str, tuple[str, ...]] = {name: (name,) for name in nodes}
-    while pair := next(_pairs(nodes, edges, keeps), None):
+    while pair := next(_contractible_edges(nodes, edges, keeps), None):
         maker, reader = pair
         last = all(a != reader for a, _ in edges)
-        nodes[maker] = _joined(nodes[maker], nodes.pop(reader), last=last)
+        nodes[maker] = _merge_nodes(nodes[maker], nodes.pop(reader), last=last)
         groups[maker] += groups.pop(reader)
         edges = {(maker if a == reader else a, b) for a, b in edges if (a, b) != pair}
     small = LayerGraph(
@@ -60,18 +60,18 @@ def condensed(graph: LayerGraph, *, keeps: bool) -> ContractedGraph:
     return ContractedGraph(graph=small, groups=groups, first=first)
 
 
-def whole(graph: LayerGraph) -> ContractedGraph:
+def identity_contraction(graph: LayerGraph) -> ContractedGraph:
     """Return a graph as it is."""
     return ContractedGraph(
         graph=graph, groups={node.name: (node.name,) for node in graph.nodes}, first=()
     )
 
 
-def _free(node: Node, keeps: bool) -> bool:
+def _is_free(node: Node, keeps: bool) -> bool:
     return not (node.seconds or node.parameters or (keeps and node.kept))
 
 
-def _first(graph: LayerGraph, keeps: bool) -> Iterator[str]:
+def _leading_free_nodes(graph: LayerGraph, keeps: bool) -> Iterator[str]:
     makers: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
     for maker, reader in graph.edges:
         makers[reader].append(maker)
@@ -79,7 +79,7 @@ def _first(graph: LayerGraph, keeps: bool) -> Iterator[str]:
     for place in graph.order:
         node = graph.nodes[place]
         if (
-            _free(node, keeps)
+            _is_free(node, keeps)
             and not node.output
             and found.issuperset(makers[node.name])
         ):
@@ -87,7 +87,7 @@ def _first(graph: LayerGraph, keeps: bool) -> Iterator[str]:
             yield node.name
 
 
-def _pairs(
+def _contractible_edges(
     nodes: dict[str, Node], edges: set[tuple[str, str]], keeps: bool
 ) -> Iterator[tuple[str, str]]:
     """Yield (maker, reader) that may be one node."""
@@ -97,7 +97,7 @@ def _pairs(
         makers[reader].append(maker)
         readers[maker].append(reader)
     for name, node in nodes.items():
-        if _free(node, keeps) and len(makers[name]) == 1:
+        if _is_free(node, keeps) and len(makers[name]) == 1:
             maker = makers[name][0]
             last = not readers[name]
             only = len(readers[maker]) == 1 and node.output <= nodes[maker].output
@@ -105,7 +105,7 @@ def _pairs(
                 yield maker, name
 
 
-def _joined(maker: Node, reader: Node, *, last: bool) -> Node:
+def _merge_nodes(maker: Node, reader: Node, *, last: bool) -> Node:
     """Return both as one: it makes what the reader makes, if anybody reads that."""
     output = maker.output if last else reader.output
     return replace(maker, output=output, kept=maker.kept + reader.kept)

@@ -10,11 +10,16 @@ from jaxdist.core.profile import BlockProfile, LayerProfile, Profile
 from jaxdist.planner.layer_times import LayerTimeModel
 from jaxdist.planner.stages.graph import LayerGraph, Node
 
-_NEEDED: Final = ("output_bytes", "parameter_bytes", "flops_forward", "flops_backward")
-_SECONDS: Final = ("seconds_forward", "seconds_backward")
+_REQUIRED_FIELDS: Final = (
+    "output_bytes",
+    "parameter_bytes",
+    "flops_forward",
+    "flops_backward",
+)
+_TIME_FIELDS: Final = ("seconds_forward", "seconds_backward")
 
 
-def read_profile(text: str, source: str) -> Profile:
+def parse_profile(text: str, source: str) -> Profile:
     """Read a profile that `jaxdist profile NAME -o FILE` wrote.
 
     Args:
@@ -27,7 +32,7 @@ def read_profile(text: str, source: str) -> Profile:
     try:
         tree = json.loads(text)
         for block in tree["blocks"]:
-            _check(block, source)
+            _check_block(block, source)
         return Profile.from_json(text)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         if isinstance(error, BadInput):
@@ -41,22 +46,22 @@ def read_profile(text: str, source: str) -> Profile:
         ) from error
 
 
-def _check(block: Mapping[str, Any], source: str) -> None:
+def _check_block(block: Mapping[str, Any], source: str) -> None:
     """Refuse a block without a size; one that is left out would count as none."""
     name = block["name"]
-    for key in _NEEDED:
+    for key in _REQUIRED_FIELDS:
         if key not in block:
-            near = did_you_mean(key, [k for k in block if k not in _NEEDED])
+            near = did_you_mean(key, [k for k in block if k not in _REQUIRED_FIELDS])
             raise BadInput(
                 f"{source}: {name} has no {key}",
-                rule=f"a block has {', '.join(_NEEDED)}",
+                rule=f"a block has {', '.join(_REQUIRED_FIELDS)}",
                 values=f"{name} has {', '.join(block)}",
                 remedy=f"{key} instead of {near}" if near else f'"{key}": ...',
             )
-    for key in (*_NEEDED, *_SECONDS):
+    for key in (*_REQUIRED_FIELDS, *_TIME_FIELDS):
         value = block.get(key)
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not (number or (value is None and key in _SECONDS)):
+        if not (number or (value is None and key in _TIME_FIELDS)):
             raise BadInput(
                 f"{source}: {name} has no number for {key}",
                 rule="times are seconds, sizes bytes, of the whole batch",
@@ -65,7 +70,7 @@ def _check(block: Mapping[str, Any], source: str) -> None:
             )
 
 
-def of_profile(
+def graph_from_profile(
     profile: Profile, source: str, speed: LayerTimeModel | None = None
 ) -> LayerGraph:
     """Return the blocks of a profile as a chain.
@@ -89,26 +94,28 @@ def of_profile(
             values=f"{source}: {profile.note or 'no blocks'}",
             remedy="a network with chain(), as docs/your_model.md has it",
         )
-    nodes = tuple(_node(block, profile, source, speed) for block in profile.blocks)
+    nodes = tuple(
+        _block_node(block, profile, source, speed) for block in profile.blocks
+    )
     names = [node.name for node in nodes]
     return LayerGraph(
         source=source,
         nodes=nodes,
         edges=tuple(itertools.pairwise(names)),
-        origin=_origin(profile, speed),
+        origin=_time_provenance(profile, speed),
     )
 
 
-def _node(
+def _block_node(
     block: BlockProfile, profile: Profile, source: str, speed: LayerTimeModel | None
 ) -> Node:
-    layers = _layers(block, profile)
-    own = _measured([block]) or _measured(layers)
+    layers = _block_layers(block, profile)
+    own = _measured_seconds([block]) or _measured_seconds(layers)
     if own is not None and block.flops and not any(own):
-        raise _idle(block, source)
+        raise _zero_time_error(block, source)
     if own is None and speed is None:
-        raise _unmeasured(block, source)
-    forward, backward = own or _predicted(_parts(block, layers), speed)
+        raise _unmeasured_error(block, source)
+    forward, backward = own or _model_seconds(_costed_layers(block, layers), speed)
     return Node(
         name=block.name,
         label=block.kind,
@@ -121,21 +128,22 @@ def _node(
     )
 
 
-def _layers(block: BlockProfile, profile: Profile) -> list[LayerProfile]:
+def _block_layers(block: BlockProfile, profile: Profile) -> list[LayerProfile]:
     return [row for row in profile.layers if row.block == block.name]
 
 
-def _parts(
+def _costed_layers(
     block: BlockProfile, layers: Sequence[LayerProfile]
 ) -> Sequence[LayerProfile]:
     """Return the layers of a block, or itself where they do not say what it does."""
     return layers if sum(row.flops for row in layers) == block.flops else [block]
 
 
-def _origin(profile: Profile, speed: LayerTimeModel | None) -> str:
+def _time_provenance(profile: Profile, speed: LayerTimeModel | None) -> str:
     """Say where the times are from."""
     measured = sum(
-        (_measured([block]) or _measured(_layers(block, profile))) is not None
+        (_measured_seconds([block]) or _measured_seconds(_block_layers(block, profile)))
+        is not None
         for block in profile.blocks
     )
     if measured == len(profile.blocks) or speed is None:
@@ -143,14 +151,14 @@ def _origin(profile: Profile, speed: LayerTimeModel | None) -> str:
     return speed.origin + f", {measured} blocks measured" * bool(measured)
 
 
-def _predicted(
+def _model_seconds(
     rows: Sequence[LayerProfile], speed: LayerTimeModel | None
 ) -> tuple[float, float]:
     each = [speed.seconds(row) for row in rows] if speed else []
     return sum(forward for forward, _ in each), sum(backward for _, backward in each)
 
 
-def _measured(rows: Sequence[LayerProfile]) -> tuple[float, float] | None:
+def _measured_seconds(rows: Sequence[LayerProfile]) -> tuple[float, float] | None:
     """Add up what was measured, if all of it was."""
     forward = [row.seconds_forward for row in rows]
     backward = [row.seconds_backward for row in rows]
@@ -159,7 +167,7 @@ def _measured(rows: Sequence[LayerProfile]) -> tuple[float, float] | None:
     return sum(s or 0.0 for s in forward), sum(s or 0.0 for s in backward)
 
 
-def _unmeasured(block: BlockProfile, source: str) -> BadInput:
+def _unmeasured_error(block: BlockProfile, source: str) -> BadInput:
     return BadInput(
         f"{source}: {block.name} was not measured",
         rule="a block has measured seconds, or those of a device",
@@ -171,7 +179,7 @@ def _unmeasured(block: BlockProfile, source: str) -> BadInput:
     )
 
 
-def _idle(block: BlockProfile, source: str) -> BadInput:
+def _zero_time_error(block: BlockProfile, source: str) -> BadInput:
     return BadInput(
         f"{source}: {block.name} takes no time",
         rule="a block that has FLOPs takes time",

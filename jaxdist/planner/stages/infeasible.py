@@ -5,15 +5,15 @@ from dataclasses import replace
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.text.formatting import size
+from jaxdist.core.text.formatting import format_size
 from jaxdist.planner.stages.memory import MemoryBudget
 from jaxdist.planner.stages.search import PipeDreamSolver
 
-_TRIES: Final = 12
+_BISECTION_STEPS: Final = 12
 """Halvings of the range in which the least memory lies."""
 
 
-def infeasible(search: PipeDreamSolver, source: str) -> BadInput:
+def infeasible_error(search: PipeDreamSolver, source: str) -> BadInput:
     """Return the refusal of a search that found nothing.
 
     Args:
@@ -29,10 +29,10 @@ def infeasible(search: PipeDreamSolver, source: str) -> BadInput:
             values=f"--workers {devices}, {source} can be cut into {room}",
             remedy=(f"--workers {room}", "no --straight: stages with replicas"),
         )
-    least = _least(search)
+    least = _min_memory(search)
     limit = search.memory.limit
     return BadInput(
-        f"out of memory by {size(least - limit)} on every plan",
+        f"out of memory by {format_size(least - limit)} on every plan",
         rule=f"a device holds what is in flight ({search.memory.model} model)",
         values=f"--memory {limit:g}, {devices} devices, {source}",
         remedy=(
@@ -42,7 +42,7 @@ def infeasible(search: PipeDreamSolver, source: str) -> BadInput:
     )
 
 
-def _least(search: PipeDreamSolver) -> float:
+def _min_memory(search: PipeDreamSolver) -> float:
     """Return memory that is enough, hardly more than the least that is.
 
     The limit is not enough; all of everything for each device is.
@@ -51,23 +51,23 @@ def _least(search: PipeDreamSolver) -> float:
     most = sum(float(sums[-1]) for sums in (places.made, places.parameters))
     devices = math.prod(tier.size for tier in search.tiers)
     low, high = search.memory.limit, most * (devices + 1)
-    for _ in range(_TRIES):
+    for _ in range(_BISECTION_STEPS):
         middle = math.sqrt(max(low, high / 1e6) * high)
-        if math.isfinite(_with(search, middle)):
+        if math.isfinite(_seconds_under_limit(search, middle)):
             high = middle
         else:
             low = middle
-    return _up(high)
+    return _round_up(high)
 
 
-def _with(search: PipeDreamSolver, limit: float) -> float:
+def _seconds_under_limit(search: PipeDreamSolver, limit: float) -> float:
     memory: MemoryBudget = replace(search.memory, limit=limit)
     return PipeDreamSolver(
         search.places, search.tiers, search.form, memory, straight=search.straight
     ).seconds
 
 
-def _up(value: float) -> float:
+def _round_up(value: float) -> float:
     """Round up to three digits, as the remedy is written."""
     step = 10.0 ** (math.floor(math.log10(value)) - 2)
     return math.ceil(value / step) * step

@@ -19,7 +19,7 @@ class LinkLevel:
     """Bytes a second of a link between two of them."""
 
 
-def tiers(
+def parse_link_levels(
     workers: int | None, sizes: Sequence[int], bandwidths: Sequence[float]
 ) -> tuple[LinkLevel, ...]:
     """Return tiers, innermost first.
@@ -53,7 +53,7 @@ def tiers(
     return tuple(LinkLevel(size=n, bandwidth=b) for n, b in zip(sizes, given))
 
 
-def tiers_of(cluster: Cluster, workers: int | None) -> tuple[LinkLevel, ...]:
+def cluster_link_levels(cluster: Cluster, workers: int | None) -> tuple[LinkLevel, ...]:
     """Return the tiers of neighbouring devices of a cluster, innermost first.
 
     Args:
@@ -68,14 +68,16 @@ def tiers_of(cluster: Cluster, workers: int | None) -> tuple[LinkLevel, ...]:
     found, full = [], 1
     for level in cluster.levels:
         if rest > level.size and rest % level.size:
-            raise _not_full(cluster, level, rest * full, full)
+            raise _partial_unit_error(cluster, level, rest * full, full)
         rate = level.bandwidth.value / level.oversubscription.value
         found.append(LinkLevel(size=min(rest, level.size), bandwidth=rate))
         rest, full = -(-rest // level.size), full * level.size
     return tuple(tier for tier in found if tier.size > 1) or (found[0],)
 
 
-def _not_full(cluster: Cluster, level: Level, workers: int, below: int) -> BadInput:
+def _partial_unit_error(
+    cluster: Cluster, level: Level, workers: int, below: int
+) -> BadInput:
     unit = below * level.size
     near = [n for n in (workers // unit * unit, -(-workers // unit) * unit) if n]
     return BadInput(
@@ -95,11 +97,11 @@ def _check_product(workers: int | None, sizes: Sequence[int]) -> None:
             "the levels are not the devices",
             rule="the sizes of all levels multiplied are the devices",
             values=f"--levels {shown} is {total}, --workers {workers}",
-            remedy=(f"--workers {total}", *_fitting(workers, sizes)),
+            remedy=(f"--workers {total}", *_matching_levels(workers, sizes)),
         )
 
 
-def _fitting(workers: int, sizes: Sequence[int]) -> tuple[str, ...]:
+def _matching_levels(workers: int, sizes: Sequence[int]) -> tuple[str, ...]:
     """Say the levels with another size outermost, if that makes them fit."""
     inner = math.prod(sizes[:-1])
     if workers < 1 or workers % inner:

@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from jaxdist.planner.stages.cut_points import FloatArray
 
-MODELS: Final = ("in-flight", "upstream")
+MEMORY_MODELS: Final = ("in-flight", "upstream")
 """Names of the two ways to count."""
 
 
@@ -50,7 +50,7 @@ class MemoryBudget:
             parameters: bytes of weights.
             behind: b, devices behind for each of its own.
         """
-        held = in_flight(behind)
+        held = minibatches_in_flight(behind)
         if self.model == "upstream":
             return (held - 1) * (made + parameters)
         return held * (kept + parameters) + parameters
@@ -60,10 +60,10 @@ UNLIMITED: Final = MemoryBudget(limit=math.inf)
 """Nothing is refused."""
 
 
-def in_flight(behind: Fraction) -> int:
+def minibatches_in_flight(behind: Fraction) -> int:
     """Return K, the minibatches that a device holds at most.
 
-    >>> in_flight(Fraction(1, 7)), in_flight(Fraction(0)), in_flight(Fraction(3))
+    >>> tuple(minibatches_in_flight(Fraction(*f)) for f in ((1, 7), (0,), (3,)))
     (2, 1, 4)
     """
     return 1 + math.ceil(behind)

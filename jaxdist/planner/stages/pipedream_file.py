@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.planner.stages.graph import LayerGraph, Node, untimed
+from jaxdist.planner.stages.graph import LayerGraph, Node, zero_time_error
 
-FIELDS: Final = (
+NODE_FIELDS: Final = (
     "forward_compute_time",
     "backward_compute_time",
     "activation_size",
     "parameter_size",
 )
-_BETWEEN: Final = " -- "
-_PAIR: Final = re.compile(r"([A-Za-z_]+)\s*=\s*(\[[^\]]*\]|[^,]*)")
-_IN_PLACE: Final = re.compile(r"\binplace\b(?!\s*=\s*False)")
-_COMPUTES: Final = re.compile(
+_SEPARATOR: Final = " -- "
+_FIELD_PATTERN: Final = re.compile(r"([A-Za-z_]+)\s*=\s*(\[[^\]]*\]|[^,]*)")
+_IN_PLACE_PATTERN: Final = re.compile(r"\binplace\b(?!\s*=\s*False)")
+_COMPUTE_PATTERN: Final = re.compile(
     r"\w*(Conv|Linear|LSTM|GRU|RNN|Norm|Pool|ReLU|Embedding|Attention|Softmax|Tanh)"
 )
 """Layers that never take no time; views, additions and dropout may in these files."""
-_MILLI: Final = 1e-3
+_MS: Final = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class _ProfileLine:
     parts: tuple[str, ...]
 
 
-def read_pipedream(text: str, source: str) -> LayerGraph:
+def parse_pipedream_profile(text: str, source: str) -> LayerGraph:
     """Read a profile.
 
     Inputs (nodes that read nothing and are called `Input...`) are left out, as the
@@ -56,9 +56,9 @@ def read_pipedream(text: str, source: str) -> LayerGraph:
         BadInput: a line that is neither node nor edge, a size or time that is missing
             or no number, a layer that takes no time, or what `LayerGraph` refuses.
     """
-    lines = list(_lines(text))
-    nodes = [_node(line, source) for line in lines if _is_node(line)]
-    edges = [_edge(line, source) for line in lines if not _is_node(line)]
+    lines = list(_split_lines(text))
+    nodes = [_parse_node(line, source) for line in lines if _is_node(line)]
+    edges = [_parse_edge(line, source) for line in lines if not _is_node(line)]
     read = {reader for _, reader in edges}
     inputs = {
         node.name
@@ -66,22 +66,22 @@ def read_pipedream(text: str, source: str) -> LayerGraph:
         if node.name not in read and node.label.startswith("Input")
     }
     kept = tuple(node for node in nodes if node.name not in inputs)
-    idle = [node for node in kept if not node.seconds and _computes(node)]
+    idle = [node for node in kept if not node.seconds and _must_take_time(node)]
     if idle:
-        raise untimed(source, idle[0], len(idle) - 1)
+        raise zero_time_error(source, idle[0], len(idle) - 1)
     inner = dict.fromkeys(edge for edge in edges if edge[0] not in inputs)
     return LayerGraph(source=source, nodes=kept, edges=tuple(inner))
 
 
-def _computes(node: Node) -> bool:
-    return bool(node.parameters or _COMPUTES.match(node.label))
+def _must_take_time(node: Node) -> bool:
+    return bool(node.parameters or _COMPUTE_PATTERN.match(node.label))
 
 
-def _lines(text: str) -> list[_ProfileLine]:
+def _split_lines(text: str) -> list[_ProfileLine]:
     found = []
     for number, line in enumerate(text.lstrip("\ufeff").splitlines(), start=1):
         if line.strip():
-            parts = tuple(part.strip() for part in line.split(_BETWEEN))
+            parts = tuple(part.strip() for part in line.split(_SEPARATOR))
             found.append(_ProfileLine(number=number, text=line.strip(), parts=parts))
     return found
 
@@ -90,54 +90,54 @@ def _is_node(line: _ProfileLine) -> bool:
     return len(line.parts) >= 3 or "_time=" in line.parts[-1]
 
 
-def _edge(line: _ProfileLine, source: str) -> tuple[str, str]:
+def _parse_edge(line: _ProfileLine, source: str) -> tuple[str, str]:
     if len(line.parts) == 2 and all(line.parts) and "=" not in line.parts[1]:
         return line.parts[0], line.parts[1]
     raise BadInput(
         f"{source}, line {line.number} is neither a node nor an edge",
         rule="a node is `name -- module -- "
-        + ", ".join(f"{name}=..." for name in FIELDS)
+        + ", ".join(f"{name}=..." for name in NODE_FIELDS)
         + "`, an edge is `name -- name`",
         values=line.text[:80],
         remedy="a graph.txt of PipeDream's profiler, or a profile of ours as JSON",
     )
 
 
-def _node(line: _ProfileLine, source: str) -> Node:
+def _parse_node(line: _ProfileLine, source: str) -> Node:
     name, label = line.parts[0], line.parts[1] if len(line.parts) > 2 else ""
-    values = dict(_PAIR.findall(line.parts[min(2, len(line.parts) - 1)]))
-    for field in FIELDS:
+    values = dict(_FIELD_PATTERN.findall(line.parts[min(2, len(line.parts) - 1)]))
+    for field in NODE_FIELDS:
         if field not in values:
-            raise _missing(line, source, field, values)
+            raise _missing_field_error(line, source, field, values)
     forward, backward, output, parameters = (
-        _number(values[field], f"{source}, line {line.number}: {name}", field)
-        for field in FIELDS
+        _parse_number(values[field], f"{source}, line {line.number}: {name}", field)
+        for field in NODE_FIELDS
     )
     return Node(
         name=name,
         label=label,
-        forward=forward * _MILLI,
-        backward=backward * _MILLI,
+        forward=forward * _MS,
+        backward=backward * _MS,
         output=output,
-        kept=0 if _IN_PLACE.search(label) else output,
+        kept=0 if _IN_PLACE_PATTERN.search(label) else output,
         parameters=parameters,
     )
 
 
-def _missing(
+def _missing_field_error(
     line: _ProfileLine, source: str, field: str, values: Mapping[str, str]
 ) -> BadInput:
-    others = [name for name in values if name not in FIELDS]
+    others = [name for name in values if name not in NODE_FIELDS]
     near = did_you_mean(field, others)
     return BadInput(
         f"{source}, line {line.number}: {line.parts[0]} has no {field}",
-        rule=f"a node has {', '.join(FIELDS)}",
+        rule=f"a node has {', '.join(NODE_FIELDS)}",
         values=line.text[:90],
         remedy=f"{field} instead of {near}" if near else f"{field}=...",
     )
 
 
-def _number(text: str, where: str, field: str) -> float:
+def _parse_number(text: str, where: str, field: str) -> float:
     """Read a number, or a tuple of them as their sum."""
     inner = text.strip().strip("[]")
     try:

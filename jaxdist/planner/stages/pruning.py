@@ -18,7 +18,7 @@ from jaxdist.planner.stages.link_hierarchy import LinkLevel
 _SLACK = 1 + 1e-9
 
 
-def useful(
+def useful_cut_mask(
     places: CutPoints, tiers: Sequence[LinkLevel], form: CostConvention, bound: float
 ) -> NDArray[np.bool_]:
     """Return which places may be cut at.

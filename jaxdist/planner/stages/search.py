@@ -24,7 +24,7 @@ from jaxdist.planner.stages.cut_points import CutPoints, FloatArray
 from jaxdist.planner.stages.link_hierarchy import LinkLevel
 from jaxdist.planner.stages.memory import MemoryBudget
 
-_NOTHING: Final = Fraction(0)
+_NO_DEVICES: Final = Fraction(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +71,12 @@ class PipeDreamSolver:
     @property
     def seconds(self) -> float:
         """Seconds of a minibatch in the best plan; infinite where there is none."""
-        return float(self._table(len(self.tiers), _NOTHING)[-1][0, -1])
+        return float(self._table(len(self.tiers), _NO_DEVICES)[-1][0, -1])
 
     @property
     def parts(self) -> tuple[LevelAllocation, ...]:
         """Stages of the best plan on the outermost tier; there is one."""
-        return self._unfold(len(self.tiers), 0, len(self.places) - 1, _NOTHING)
+        return self._unfold(len(self.tiers), 0, len(self.places) - 1, _NO_DEVICES)
 
     @property
     def of_fewer(self) -> FloatArray:
@@ -84,7 +84,7 @@ class PipeDreamSolver:
 
         Only where memory is not limited: else each is of a plan with others behind it.
         """
-        table = self._table(len(self.tiers), _NOTHING)
+        table = self._table(len(self.tiers), _NO_DEVICES)
         return np.array([row[0, -1] for row in table])
 
     @cached_property
@@ -114,7 +114,7 @@ class PipeDreamSolver:
 
     def _copied(self, tier: int, copies: int, behind: Fraction) -> FloatArray:
         """Return T, [i, j], of stages with some devices behind each of their copies."""
-        known = behind if self.memory.counts else _NOTHING
+        known = behind if self.memory.counts else _NO_DEVICES
         key = tier, copies, known
         if key not in self._costs:
             one = self._whole(tier - 1, known)
@@ -132,7 +132,7 @@ class PipeDreamSolver:
 
         Of the outermost tier only stages from the start on are asked for: [1, j].
         """
-        behind = behind if self.memory.counts else _NOTHING
+        behind = behind if self.memory.counts else _NO_DEVICES
         key = tier, behind
         if key not in self._tables:
             found: list[FloatArray] = []
@@ -152,7 +152,7 @@ class PipeDreamSolver:
             best = self._copied(tier, used, own)[:rows].copy()
         for copies in self._last(used):
             last = self._last_stage(tier, copies, after, behind)
-            _split(best, before[used - copies - 1], last)
+            _relax_split(best, before[used - copies - 1], last)
         return best
 
     def _last(self, used: int) -> Iterator[int]:
@@ -212,7 +212,7 @@ class PipeDreamSolver:
         return min(ways)
 
 
-def _split(best: FloatArray, before: FloatArray, last: FloatArray) -> None:
+def _relax_split(best: FloatArray, before: FloatArray, last: FloatArray) -> None:
     """Lower best[i, j] to the least over s of max(before[i, s], last[s, j])."""
     if len(best) == 1:
         np.minimum(best, np.maximum(before.T, last).min(axis=0), out=best)

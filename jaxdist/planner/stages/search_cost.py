@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.text.formatting import duration
+from jaxdist.core.text.formatting import format_duration
 from jaxdist.planner.stages.link_hierarchy import LinkLevel
 
-MOST_SECONDS: Final = 1_000.0
+MAX_SEARCH_SECONDS: Final = 1_000.0
 """Of a search, on a core that was measured."""
-_CALL: Final = 11e-6
+_CALL_SECONDS: Final = 11e-6
 """Seconds for each split of components in two, measured."""
-_CELL: Final = 1.5e-9
+_CELL_SECONDS: Final = 1.5e-9
 """Seconds for each stage or pair of stages that is looked at then, measured."""
 
 
-def check_effort(places: int, tiers: Sequence[LinkLevel]) -> None:
+def check_search_cost(places: int, tiers: Sequence[LinkLevel]) -> None:
     """Refuse a search that nobody waits for.
 
     Args:
@@ -23,28 +23,30 @@ def check_effort(places: int, tiers: Sequence[LinkLevel]) -> None:
         tiers: devices, innermost first.
 
     Raises:
-        BadInput: it would take longer than `MOST_SECONDS`.
+        BadInput: it would take longer than `MAX_SEARCH_SECONDS`.
     """
-    found = effort(places, tiers)
-    if found > MOST_SECONDS:
+    found = search_seconds(places, tiers)
+    if found > MAX_SEARCH_SECONDS:
         shown = ",".join(str(tier.size) for tier in tiers)
         raise BadInput(
             "the search would take too long",
-            rule=f"a search takes at most {duration(MOST_SECONDS)}; it grows with the "
+            rule=f"a search takes at most {format_duration(MAX_SEARCH_SECONDS)}; it "
+            "grows with the "
             "square of the components of a level",
-            values=f"--levels {shown}, {places} places to cut: {duration(found)}",
+            values=f"--levels {shown}, {places} places to cut: "
+            f"{format_duration(found)}",
             remedy="--levels 8,64,... with a bandwidth for each, innermost first",
         )
 
 
-def effort(places: int, tiers: Sequence[LinkLevel]) -> float:
+def search_seconds(places: int, tiers: Sequence[LinkLevel]) -> float:
     """Return about how many seconds a search takes where memory is not limited.
 
     >>> from jaxdist.planner.stages.link_hierarchy import LinkLevel
-    >>> round(effort(351, [LinkLevel(size=16, bandwidth=1.0)]), 3)
+    >>> round(search_seconds(351, [LinkLevel(size=16, bandwidth=1.0)]), 3)
     0.025
     """
     *inner, outer = (tier.size**2 / 2 for tier in tiers)
     cells = outer * places**2 + sum(inner) * places**3 / 6
     calls = outer + sum(inner) * places
-    return cells * _CELL + calls * _CALL
+    return cells * _CELL_SECONDS + calls * _CALL_SECONDS

@@ -6,7 +6,7 @@ from typing import Literal
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.pipeline import PipelineConfig
-from jaxdist.planner.stages.cost_conventions import FORMS, CostConvention
+from jaxdist.planner.stages.cost_conventions import COST_CONVENTIONS, CostConvention
 from jaxdist.planner.stages.graph import LayerGraph
 from jaxdist.planner.stages.link_hierarchy import LinkLevel
 from jaxdist.planner.stages.memory import UNLIMITED, MemoryBudget
@@ -20,7 +20,7 @@ class StageQuery:
     """What is cut."""
     tiers: tuple[LinkLevel, ...]
     """Devices, innermost first."""
-    form: CostConvention = FORMS["max"]
+    form: CostConvention = COST_CONVENTIONS["max"]
     """What stages and cuts cost."""
     memory: MemoryBudget = UNLIMITED
     """What a device has."""
@@ -105,7 +105,7 @@ class StagePlan:
         return self.bytes / whole if whole else None
 
 
-def plan_of(found: StagePlan) -> Plan:
+def stages_to_plan(found: StagePlan) -> Plan:
     """Return the plan of some stages: one alone is data parallelism.
 
     Nodes are the blocks of a network: its cuts are named by them. Others run without a
@@ -119,7 +119,7 @@ def plan_of(found: StagePlan) -> Plan:
     return Plan(mesh=MeshShape(pipe=sum(found.replicas)), pipe=pipe)
 
 
-def microbatches_of(found: StagePlan) -> int:
+def default_microbatches(found: StagePlan) -> int:
     """Return microbatches of a step that all stages can deal out, and that fill them.
 
     With M of them S - 1 of M + S - 1 turns are waited for.

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 
-def read_again(
+def backward_reads(
     loss: Callable[..., Any], leaves: Sequence[Any], *args: Any
 ) -> tuple[bool, ...]:
     """Tell for each leaf whether the gradient's backward pass reads its value.
@@ -22,21 +22,22 @@ def read_again(
         args: its other arguments, arrays or shapes.
 
     >>> import jax.numpy as jnp
-    >>> read_again(lambda ab, x: ((x * ab[0] + ab[1]) ** 2).sum(), [1.0, 1.0], 3.0)
+    >>> backward_reads(lambda ab, x: ((x * ab[0] + ab[1]) ** 2).sum(), [1.0, 1.0], 3.0)
     (False, False)
-    >>> read_again(lambda ab: ((ab[0] * ab[1]) ** 2).sum(), [jnp.ones(2), jnp.ones(2)])
+    >>> values = [jnp.ones(2), jnp.ones(2)]
+    >>> backward_reads(lambda ab: ((ab[0] * ab[1]) ** 2).sum(), values)
     (True, True)
     """
     found: list[bool] = []
 
     def run(given: list[Any], *rest: Any) -> None:
         _, back = jax.vjp(lambda params: loss(params, *rest), given)
-        found.extend(needed(back))
+        found.extend(saved_leaves(back))
 
     jax.eval_shape(run, list(leaves), *args)
     return tuple(found)
 
 
-def needed(back: Any) -> list[bool]:
+def saved_leaves(back: Any) -> list[bool]:
     """Tell which leaves of its first argument, a list, a `jax.vjp` result has kept."""
     return [isinstance(kept, jax.Array) for kept in back.args_res[0]]

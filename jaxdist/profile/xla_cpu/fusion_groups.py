@@ -16,20 +16,22 @@ from typing import Final
 
 from jaxdist.profile.flat_jaxpr import ArrayId, FlatProgram
 from jaxdist.profile.xla_cpu.xla_fusion import (
-    GIVEN,
-    LOOPED,
-    is_library,
-    may_join,
-    shared,
+    INPUT_OPS,
+    LOOP_FUSIBLE,
+    can_fuse,
+    find_unfusible_ops,
+    is_library_reduction,
 )
 
-_VIEWS: Final = ("reshape", "squeeze", "expand_dims", "bitcast_convert_type")
-_WHOLE_NAMES: Final = "broadcast_in_dim slice dynamic_slice concatenate stack unstack"
-_WHOLE: Final = frozenset(_WHOLE_NAMES.split())
+_VIEW_OPS: Final = ("reshape", "squeeze", "expand_dims", "bitcast_convert_type")
+_SAME_SIZE_VIEW_NAMES: Final = (
+    "broadcast_in_dim slice dynamic_slice concatenate stack unstack"
+)
+_SAME_SIZE_VIEW_OPS: Final = frozenset(_SAME_SIZE_VIEW_NAMES.split())
 """What makes nothing where it makes as many bytes as it reads first."""
-_AGAIN: Final = ("pad", "concatenate", "stack", "dynamic_update_slice")
+_NO_DUPLICATION: Final = ("pad", "concatenate", "stack", "dynamic_update_slice")
 """What is not computed twice in a kernel: each time is a branch."""
-_TIMES: Final = 15
+_MAX_DUPLICATION: Final = 15
 """How often what is cheap is computed in one kernel at most."""
 _ROOT: Final = -1
 
@@ -47,10 +49,10 @@ class FusionGroups:
 
     def is_loop(self, number: int) -> bool:
         """Whether a kernel is written by the compiler, element by element."""
-        return self.flat.ops[number].name in LOOPED
+        return self.flat.ops[number].name in LOOP_FUSIBLE
 
 
-def viewed(flat: FlatProgram, value: ArrayId) -> ArrayId:
+def resolve_view(flat: FlatProgram, value: ArrayId) -> ArrayId:
     """Return the array that a view is of; what is no view is its own."""
     while True:
         op = flat.ops[value[0]]
@@ -61,10 +63,10 @@ def viewed(flat: FlatProgram, value: ArrayId) -> ArrayId:
 
 def _is_view(flat: FlatProgram, number: int) -> bool:
     op = flat.ops[number]
-    if op.name in _VIEWS:
+    if op.name in _VIEW_OPS:
         return True
     made, read = op.outs[0], flat.array(op.ins[0])
-    if op.name in _WHOLE:
+    if op.name in _SAME_SIZE_VIEW_OPS:
         return made.nbytes == read.nbytes
     if op.name == "convert_element_type":
         return made.dtype == read.dtype
@@ -73,10 +75,10 @@ def _is_view(flat: FlatProgram, number: int) -> bool:
     return op.name == "transpose" and product and len(made.shape) == 2
 
 
-def without_views(flat: FlatProgram) -> None:
+def remove_views(flat: FlatProgram) -> None:
     """Let every operation read arrays, not views of them, in place."""
-    arrays = [[viewed(flat, v) for v in op.ins] for op in flat.ops]
-    flat.outs = tuple(viewed(flat, v) for v in flat.outs)
+    arrays = [[resolve_view(flat, v) for v in op.ins] for op in flat.ops]
+    flat.outs = tuple(resolve_view(flat, v) for v in flat.outs)
     for op, ins in zip(flat.ops, arrays, strict=True):
         op.ins = ins
     for op in flat.ops:
@@ -84,7 +86,7 @@ def without_views(flat: FlatProgram) -> None:
             op.ins = list(flat.ops[op.ins[0][0]].ins)
 
 
-def fused(flat: FlatProgram) -> FusionGroups:
+def find_fusion_groups(flat: FlatProgram) -> FusionGroups:
     """Find a program's kernels.
 
     Args:
@@ -96,10 +98,10 @@ def fused(flat: FlatProgram) -> FusionGroups:
 class _Fuser:
     def __init__(self, flat: FlatProgram) -> None:
         self.flat, self.ops = flat, flat.ops
-        self.users = users(flat)
-        order = _ordered(flat, self.users)
+        self.users = op_users(flat)
+        order = _topological_order(flat, self.users)
         self.place = {number: k for k, number in enumerate(order)}
-        self.shared = shared(flat, self.users, order)
+        self.shared = find_unfusible_ops(flat, self.users, order)
 
     def run(self) -> dict[int, list[ArrayId]]:
         left = deque(v[0] for v in self.flat.outs)
@@ -113,7 +115,7 @@ class _Fuser:
 
     def _reads(self, kernel: int) -> list[ArrayId]:
         """Return what a kernel reads from memory: who reads is asked before it."""
-        if self.ops[kernel].name in GIVEN:
+        if self.ops[kernel].name in INPUT_OPS:
             return []
         made = _DuplicationCount(self.flat, kernel)
         found: dict[ArrayId, None] = {}
@@ -134,16 +136,18 @@ class _Fuser:
         """Whether what an operation makes is computed where it is used."""
         if number in self.shared:
             return False
-        if is_library(self.flat, kernel) and user != kernel:
+        if is_library_reduction(self.flat, kernel) and user != kernel:
             return False
         times = len(self.users[number])
-        if not may_join(self.flat, number, user, times):
+        if not can_fuse(self.flat, number, user, times):
             return False
         name = self.ops[number].name
         if made.alone or name in ("lit", "iota", "broadcast_in_dim"):
             return True
         often = made.times(number)
-        return often <= _TIMES and (name not in _AGAIN or often == times == 1)
+        return often <= _MAX_DUPLICATION and (
+            name not in _NO_DUPLICATION or often == times == 1
+        )
 
 
 class _DuplicationCount:
@@ -178,7 +182,7 @@ class _DuplicationCount:
             self.places.setdefault(value[0], set()).update(asked)
 
 
-def _ordered(flat: FlatProgram, readers: Mapping[int, set[int]]) -> list[int]:
+def _topological_order(flat: FlatProgram, readers: Mapping[int, set[int]]) -> list[int]:
     """Return the operations that results need, each behind those that it reads."""
     missing = {n: len({v[0] for v in flat.ops[n].ins}) for n in readers}
     ready = deque(sorted(n for n, count in missing.items() if not count))
@@ -192,7 +196,7 @@ def _ordered(flat: FlatProgram, readers: Mapping[int, set[int]]) -> list[int]:
     return found
 
 
-def users(flat: FlatProgram) -> dict[int, set[int]]:
+def op_users(flat: FlatProgram) -> dict[int, set[int]]:
     """Return which operations read each one that a program's results need."""
     found: dict[int, set[int]] = {}
     left = [v[0] for v in flat.outs]

@@ -19,15 +19,15 @@ from dataclasses import dataclass
 
 from jax.extend.core import Jaxpr
 
-from jaxdist.profile.flat_jaxpr import ArrayId, FlatOp, FlatProgram, flattened
+from jaxdist.profile.flat_jaxpr import ArrayId, FlatOp, FlatProgram, flatten_jaxpr
 from jaxdist.profile.xla_cpu.fusion_groups import (
     FusionGroups,
-    fused,
-    users,
-    without_views,
+    find_fusion_groups,
+    op_users,
+    remove_views,
 )
-from jaxdist.profile.xla_cpu.xla_fusion import ELEMENTWISE, GIVEN
-from jaxdist.profile.xla_cpu.xla_rewrites import before, rewrite
+from jaxdist.profile.xla_cpu.xla_fusion import ELEMENTWISE, INPUT_OPS
+from jaxdist.profile.xla_cpu.xla_rewrites import ancestor_masks, apply_xla_rewrites
 
 _IN_PLACE = ELEMENTWISE | {
     "while",
@@ -37,7 +37,7 @@ _IN_PLACE = ELEMENTWISE | {
     "scatter",
     "scatter-add",
 }
-_SMALL = 256
+_MIN_REUSE_BYTES = 256
 """Bytes below which an array's place is not looked for."""
 
 
@@ -65,7 +65,7 @@ class _Liveness:
     """The last turn that reads it."""
 
 
-def temporaries(jaxpr: Jaxpr, donated: Sequence[tuple[int, int]] = ()) -> int:
+def peak_temporary_bytes(jaxpr: Jaxpr, donated: Sequence[tuple[int, int]] = ()) -> int:
     """Return the bytes of the temporary arrays that a program has at most.
 
     Arguments and results are not counted.
@@ -74,22 +74,22 @@ def temporaries(jaxpr: Jaxpr, donated: Sequence[tuple[int, int]] = ()) -> int:
         jaxpr: a traced program of one device.
         donated: arguments whose place results take: positions of both.
     """
-    flat = flattened(jaxpr)
+    flat = flatten_jaxpr(jaxpr)
     _prepare(flat)
-    rooms = list(_copied(flat, donated))
-    kernels = fused(flat)
-    times = _timed(kernels)
-    placed = {*flat.outs, *_housed(kernels, times, rooms)}
-    return _most(kernels, times, placed, ())
+    rooms = list(_copy_donated(flat, donated))
+    kernels = find_fusion_groups(flat)
+    times = _liveness(kernels)
+    placed = {*flat.outs, *_assign_freed_buffers(kernels, times, rooms)}
+    return _peak_bytes(kernels, times, placed, ())
 
 
-def _inside(op: FlatOp, flat: FlatProgram) -> int:
+def _body_bytes(op: FlatOp, flat: FlatProgram) -> int:
     """Return the bytes that a loop's body needs beside what the loop carries."""
     args, outs = flat.args, flat.outs
     _prepare(flat)
     carried: Sequence[ArrayId] = ()
     placed = set(flat.outs)
-    kernels = fused(flat)
+    kernels = find_fusion_groups(flat)
     if op.name == "scan":
         first, many = op.params["num_consts"], op.params["num_carry"]
         carried = args[first : first + many]
@@ -97,24 +97,24 @@ def _inside(op: FlatOp, flat: FlatProgram) -> int:
         placed = {v for v in stacked if kernels.is_loop(v[0])}
     elif op.name == "while":
         carried, placed = args[-len(outs) :], set()
-    return _most(kernels, _timed(kernels), placed, carried)
+    return _peak_bytes(kernels, _liveness(kernels), placed, carried)
 
 
 def _prepare(flat: FlatProgram) -> None:
-    rewrite(flat)
-    without_views(flat)
+    apply_xla_rewrites(flat)
+    remove_views(flat)
 
 
-def _copied(
+def _copy_donated(
     flat: FlatProgram, donated: Sequence[tuple[int, int]]
 ) -> Iterator[_FreedBuffer]:
     """Copy donated arguments that may be read after they were written over."""
-    readers = users(flat)
+    readers = op_users(flat)
     marked = sorted(
         {n for arg, _ in donated for n in readers.get(flat.args[arg][0], ())}
     )
     bits = {number: 1 << k for k, number in enumerate(marked)}
-    needs = before(flat, marked)
+    needs = ancestor_masks(flat, marked)
     for arg, out in donated:
         old, new = flat.args[arg], flat.outs[out]
         alike = flat.array(old).nbytes == flat.array(new).nbytes
@@ -129,7 +129,7 @@ def _copied(
         yield _FreedBuffer(nbytes=flat.array(old).nbytes, copy=copy, new=new)
 
 
-def _timed(kernels: FusionGroups) -> _Liveness:
+def _liveness(kernels: FusionGroups) -> _Liveness:
     """Run kernels breadth first."""
     order = tuple(_breadth_first(kernels.reads))
     turn = {number: k for k, number in enumerate(order)}
@@ -161,7 +161,7 @@ def _breadth_first(reads: Mapping[int, Sequence[ArrayId]]) -> Iterator[int]:
                 ready.append(number)
 
 
-def _housed(
+def _assign_freed_buffers(
     kernels: FusionGroups, times: _Liveness, rooms: Sequence[_FreedBuffer]
 ) -> Iterator[ArrayId]:
     """Yield arrays that find a place where an argument was, the largest first."""
@@ -173,7 +173,7 @@ def _housed(
     ]
     for value in sorted(size, key=lambda v: -size[v]):
         name = kernels.flat.ops[value[0]].name
-        if name in GIVEN or size[value] < _SMALL or value in returned:
+        if name in INPUT_OPS or size[value] < _MIN_REUSE_BYTES or value in returned:
             continue
         made, last = times.made[value], times.last[value]
         for room, taken in free:
@@ -186,7 +186,7 @@ def _housed(
                 break
 
 
-def _most(
+def _peak_bytes(
     kernels: FusionGroups,
     times: _Liveness,
     placed: set[ArrayId],
@@ -209,19 +209,19 @@ def _most(
             ends.setdefault(turn, []).append(value)
     for turn, number in enumerate(times.order):
         op = flat.ops[number]
-        if op.name not in GIVEN:
+        if op.name not in INPUT_OPS:
             dying = [live[v] for v in ends.get(turn, ()) if live.get(v)]
             for k, made in enumerate(op.outs):
                 live[number, k] = 0 if (number, k) in placed else made.nbytes
             sizes = [live[number, k] for k in range(len(op.outs))]
             now += sum(sizes)
-            inside = max((_inside(op, inner) for inner in op.inner), default=0)
-            most = max(most, now - _reused(op, sizes, dying) + inside)
+            inside = max((_body_bytes(op, inner) for inner in op.inner), default=0)
+            most = max(most, now - _in_place_bytes(op, sizes, dying) + inside)
         now -= sum(live.pop(v, 0) for v in ends.get(turn, ()))
     return most - start
 
 
-def _reused(op: FlatOp, made: Sequence[int], dying: Sequence[int]) -> int:
+def _in_place_bytes(op: FlatOp, made: Sequence[int], dying: Sequence[int]) -> int:
     """Return the bytes that an operation writes where it has just read."""
     if op.name not in _IN_PLACE:
         return 0

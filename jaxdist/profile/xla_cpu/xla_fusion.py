@@ -9,11 +9,11 @@ from math import prod
 from typing import Final
 
 from jaxdist.profile.flat_jaxpr import ArrayId, FlatProgram
-from jaxdist.profile.xla_cpu.xla_rewrites import before
+from jaxdist.profile.xla_cpu.xla_rewrites import ancestor_masks
 
-GIVEN: Final = ("arg", "const", "lit")
+INPUT_OPS: Final = ("arg", "const", "lit")
 """What is there before the program starts."""
-_COSTLY_NAMES: Final = """
+_EXPENSIVE_NAMES: Final = """
 exp exp2 log log1p expm1 tanh logistic rsqrt sqrt cbrt pow div erf erf_inv sin cos rem
 """
 _CHEAP_NAMES: Final = """
@@ -22,38 +22,38 @@ lt le gt ge and or xor not convert_element_type is_finite clamp add_any shift_le
 shift_right_logical shift_right_arithmetic population_count nextafter copy copy_p real
 imag atan2 reduce_precision
 """
-_MOVE_NAMES: Final = """
+_DATA_MOVEMENT_NAMES: Final = """
 broadcast_in_dim slice transpose pad concatenate rev dynamic_slice gather
 dynamic_update_slice split stack unstack
 """
-COSTLY: Final = frozenset(_COSTLY_NAMES.split())
+EXPENSIVE: Final = frozenset(_EXPENSIVE_NAMES.split())
 """What is written once rather than computed twice."""
-ELEMENTWISE: Final = COSTLY | frozenset(_CHEAP_NAMES.split())
+ELEMENTWISE: Final = EXPENSIVE | frozenset(_CHEAP_NAMES.split())
 """Operations that make each element of the same elements of what they read."""
-_MOVES: Final = frozenset(_MOVE_NAMES.split())
-SUMS: Final = ("reduce_sum", "reduce_max", "reduce_min")
+_DATA_MOVEMENT: Final = frozenset(_DATA_MOVEMENT_NAMES.split())
+LIBRARY_REDUCTIONS: Final = ("reduce_sum", "reduce_max", "reduce_min")
 """Reductions that a library makes where they are large."""
 REDUCTIONS: Final = frozenset(
-    {*SUMS, "reduce_and", "reduce_or", "reduce_prod", "argmax", "argmin"}
+    {*LIBRARY_REDUCTIONS, "reduce_and", "reduce_or", "reduce_prod", "argmax", "argmin"}
 )
 """What makes one number of many."""
-LOOPED: Final = ELEMENTWISE | _MOVES | REDUCTIONS
+LOOP_FUSIBLE: Final = ELEMENTWISE | _DATA_MOVEMENT | REDUCTIONS
 """What the compiler writes element by element."""
-SUMMED: Final = ("mul", "square", "integer_pow", "convert_element_type")
+REDUCTION_PROLOGUE: Final = ("mul", "square", "integer_pow", "convert_element_type")
 """What a library's sum takes in."""
-_LIBRARY: Final = 4096
+_LIBRARY_MIN_ELEMENTS: Final = 4096
 """Numbers from which on a sum of them is a library's, in jaxlib 0.10."""
 
 
-def is_library(flat: FlatProgram, number: int) -> bool:
+def is_library_reduction(flat: FlatProgram, number: int) -> bool:
     """Whether an operation is a sum that a library makes."""
     op = flat.ops[number]
-    if op.name not in SUMS:
+    if op.name not in LIBRARY_REDUCTIONS:
         return False
-    return max(prod(flat.array(v).shape) for v in op.ins) >= _LIBRARY
+    return max(prod(flat.array(v).shape) for v in op.ins) >= _LIBRARY_MIN_ELEMENTS
 
 
-def may_join(flat: FlatProgram, number: int, user: int, times: int) -> bool:
+def can_fuse(flat: FlatProgram, number: int, user: int, times: int) -> bool:
     """Whether what an operation makes may be computed where another one reads it.
 
     Args:
@@ -65,22 +65,28 @@ def may_join(flat: FlatProgram, number: int, user: int, times: int) -> bool:
     name = flat.ops[number].name
     if name in ("lit", "iota"):
         return True
-    if name not in LOOPED or flat.ops[user].name not in LOOPED or name in REDUCTIONS:
+    if (
+        name not in LOOP_FUSIBLE
+        or flat.ops[user].name not in LOOP_FUSIBLE
+        or name in REDUCTIONS
+    ):
         return False
     if name in ("dynamic_update_slice", "concatenate", "stack"):
         return False
-    if is_library(flat, user):
-        return times == 1 and name in SUMMED
-    return times == 1 or name not in COSTLY
+    if is_library_reduction(flat, user):
+        return times == 1 and name in REDUCTION_PROLOGUE
+    return times == 1 or name not in EXPENSIVE
 
 
 OpUsers = Mapping[int, set[int]]
 """Which operations read each one."""
-_FREE: Final = ("broadcast_in_dim", "iota", "lit")
+_FREE_OPS: Final = ("broadcast_in_dim", "iota", "lit")
 """What is made anywhere for nothing."""
 
 
-def shared(flat: FlatProgram, readers: OpUsers, order: Sequence[int]) -> frozenset[int]:
+def find_unfusible_ops(
+    flat: FlatProgram, readers: OpUsers, order: Sequence[int]
+) -> frozenset[int]:
     """Return the operations that no kernel takes in.
 
     Args:
@@ -90,27 +96,27 @@ def shared(flat: FlatProgram, readers: OpUsers, order: Sequence[int]) -> frozens
     """
     returned = {v[0] for v in flat.outs}
     several = (n for n in reversed(order) if len(readers[n]) + (n in returned) > 1)
-    large = [n for n in several if _reads_more(flat, n)]
+    large = [n for n in several if _fusion_adds_reads(flat, n)]
     return frozenset(_FusionPaths(flat, readers, large).stopped())
 
 
-def _reads_more(flat: FlatProgram, number: int) -> bool:
+def _fusion_adds_reads(flat: FlatProgram, number: int) -> bool:
     """Whether several kernels would read more instead of what an operation makes."""
     op = flat.ops[number]
-    if op.name not in LOOPED or op.name in REDUCTIONS:
+    if op.name not in LOOP_FUSIBLE or op.name in REDUCTIONS:
         return False
     made, every = op.outs[0], set(op.ins)
-    arrays = [v for v in op.ins if flat.ops[v[0]].name not in _FREE]
-    large = [v for v in arrays if _rank(flat, v) >= _dims(made.shape)]
+    arrays = [v for v in op.ins if flat.ops[v[0]].name not in _FREE_OPS]
+    large = [v for v in arrays if _rank(flat, v) >= _nontrivial_rank(made.shape)]
     size = sum(prod(flat.array(v).shape) for v in every)
     return len(large) > 1 and size > prod(made.shape)
 
 
 def _rank(flat: FlatProgram, value: ArrayId) -> int:
-    return _dims(flat.array(value).shape)
+    return _nontrivial_rank(flat.array(value).shape)
 
 
-def _dims(shape: tuple[int, ...]) -> int:
+def _nontrivial_rank(shape: tuple[int, ...]) -> int:
     return sum(n > 1 for n in shape)
 
 
@@ -122,7 +128,7 @@ class _FusionPaths:
     ) -> None:
         self.flat, self.readers, self.asked = flat, readers, asked
         self.bits = {number: 1 << k for k, number in enumerate(asked)}
-        self.needs = before(flat, asked)
+        self.needs = ancestor_masks(flat, asked)
         self.found: set[int] = set()
 
     def stopped(self) -> set[int]:
@@ -155,4 +161,4 @@ class _FusionPaths:
     def _taken(self, number: int, user: int) -> bool:
         if number in self.found:
             return False
-        return may_join(self.flat, number, user, len(self.readers[number]))
+        return can_fuse(self.flat, number, user, len(self.readers[number]))

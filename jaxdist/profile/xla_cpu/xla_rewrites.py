@@ -17,32 +17,32 @@ from typing import Any
 
 from jaxdist.profile.flat_jaxpr import ArrayId, ArrayType, FlatOp, FlatProgram
 
-EARLY = "made early"
+EARLY_OP = "made early"
 """Arrays that nothing is needed for, and that the scheduler makes first."""
 
 
-def rewrite(flat: FlatProgram) -> None:
+def apply_xla_rewrites(flat: FlatProgram) -> None:
     """Rewrite a program's operations, in place."""
     copies: dict[ArrayId, ArrayId] = {}
     reads = Counter(v for op in flat.ops for v in op.ins)
     for op in list(flat.ops):
         if op.name == "dot_general":
-            _product(flat, op, copies)
+            _rewrite_dot(flat, op, copies)
         elif op.name == "conv_general_dilated":
-            _convolution(flat, op, copies)
+            _rewrite_conv(flat, op, copies)
         elif op.name == "select_and_scatter_add":
-            _windows(flat, op)
+            _rewrite_max_pool_gradient(flat, op)
         elif op.name == "scan":
             stacked = op.outs[op.params["num_carry"] :]
-            op.ins = [*op.ins, *((flat.add(EARLY, [], x), 0) for x in stacked)]
+            op.ins = [*op.ins, *((flat.add(EARLY_OP, [], x), 0) for x in stacked)]
         elif op.name in ("add", "add_any"):
-            _scattered(flat, op, reads)
-        elif op.name == "pad" and _crops(op):
+            _fuse_scatter_add(flat, op, reads)
+        elif op.name == "pad" and _is_crop(op):
             op.name = "slice"
-    _together(flat)
+    _merge_all_reduces(flat)
 
 
-def _copied(
+def _copy_transposed(
     flat: FlatProgram, value: ArrayId, copies: dict[ArrayId, ArrayId]
 ) -> ArrayId:
     if value not in copies:
@@ -50,7 +50,7 @@ def _copied(
     return copies[value]
 
 
-def _product(flat: FlatProgram, op: FlatOp, copies: dict[ArrayId, ArrayId]) -> None:
+def _rewrite_dot(flat: FlatProgram, op: FlatOp, copies: dict[ArrayId, ArrayId]) -> None:
     """Copy operands whose dims are not batch, free, contracted (or swapped, right)."""
     contracted, batch = op.params["dimension_numbers"]
     for side in (0, 1):
@@ -58,29 +58,33 @@ def _product(flat: FlatProgram, op: FlatOp, copies: dict[ArrayId, ArrayId]) -> N
         free = [
             d for d in range(len(shape)) if d not in {*contracted[side], *batch[side]}
         ]
-        parts = [_long(x, shape) for x in (batch[side], free, contracted[side])]
+        parts = [
+            _nontrivial_dims(x, shape) for x in (batch[side], free, contracted[side])
+        ]
         first, second, third = parts
         orders = [first + second + third]
         if side or (len(free) <= 1 and len(contracted[side]) <= 1):
             orders.append(first + third + second)
-        if _long(range(len(shape)), shape) not in orders:
-            op.ins[side] = _copied(flat, op.ins[side], copies)
+        if _nontrivial_dims(range(len(shape)), shape) not in orders:
+            op.ins[side] = _copy_transposed(flat, op.ins[side], copies)
 
 
-def _long(dims: Any, shape: tuple[int, ...]) -> list[int]:
+def _nontrivial_dims(dims: Any, shape: tuple[int, ...]) -> list[int]:
     return [d for d in dims if shape[d] > 1]
 
 
-def _convolution(flat: FlatProgram, op: FlatOp, copies: dict[ArrayId, ArrayId]) -> None:
+def _rewrite_conv(
+    flat: FlatProgram, op: FlatOp, copies: dict[ArrayId, ArrayId]
+) -> None:
     """Copy operands that are not batch, positions, channels and window, in, out."""
     dims, rank = op.params["dimension_numbers"], len(op.outs[0].shape)
     if dims.lhs_spec != (0, rank - 1, *range(1, rank - 1)):
-        op.ins[0] = _copied(flat, op.ins[0], copies)
+        op.ins[0] = _copy_transposed(flat, op.ins[0], copies)
     if dims.rhs_spec != (rank - 1, rank - 2, *range(rank - 2)):
-        op.ins[1] = _copied(flat, op.ins[1], copies)
+        op.ins[1] = _copy_transposed(flat, op.ins[1], copies)
 
 
-def _windows(flat: FlatProgram, op: FlatOp) -> None:
+def _rewrite_max_pool_gradient(flat: FlatProgram, op: FlatOp) -> None:
     """Spell out the gradient of a maximum over windows."""
     source, operand = op.ins[:2]
     given, slope = flat.array(operand), flat.array(source)
@@ -91,8 +95,8 @@ def _windows(flat: FlatProgram, op: FlatOp) -> None:
     )
     index = ArrayType(shape, "int32", 4 * prod(shape))
     place = ArrayType(slope.shape, "int32", 4 * prod(slope.shape))
-    where = [(flat.add(EARLY, [], index), 0) for _ in shape]
-    zeros = flat.add(EARLY, [], wide), 0
+    where = [(flat.add(EARLY_OP, [], index), 0) for _ in shape]
+    zeros = flat.add(EARLY_OP, [], wide), 0
     padded = operand if wide == given else (flat.add("pad", [operand], wide), 0)
     places = [place] * len(shape)
     most = flat.add("reduce_window", [padded, *where], slope, *places)
@@ -105,13 +109,13 @@ def _windows(flat: FlatProgram, op: FlatOp) -> None:
     )
 
 
-def _crops(op: FlatOp) -> bool:
+def _is_crop(op: FlatOp) -> bool:
     """Whether padding takes rows away and adds none, as a gradient of padding does."""
     config = op.params["padding_config"]
     return all(low <= 0 and high <= 0 and not among for low, high, among in config)
 
 
-def _scattered(flat: FlatProgram, op: FlatOp, reads: Counter[ArrayId]) -> None:
+def _fuse_scatter_add(flat: FlatProgram, op: FlatOp, reads: Counter[ArrayId]) -> None:
     """Scatter into what a scatter into zeros is added to, and nothing else reads."""
     for side in (0, 1):
         made = flat.ops[op.ins[side][0]]
@@ -123,13 +127,13 @@ def _scattered(flat: FlatProgram, op: FlatOp, reads: Counter[ArrayId]) -> None:
             return
 
 
-def _together(flat: FlatProgram) -> None:
+def _merge_all_reduces(flat: FlatProgram) -> None:
     """Make one sum over devices of those that need not wait for each other."""
     sums = [number for number, op in enumerate(flat.ops) if op.name == "psum"]
-    needs, groups = before(flat, sums), list[_AllReduceGroup]()
+    needs, groups = ancestor_masks(flat, sums), list[_AllReduceGroup]()
     for place, number in enumerate(sums):
         kind = str(flat.ops[number].params.get("axes"))
-        waits = _closed(needs[number], groups)
+        waits = _dependency_closure(needs[number], groups)
         free = (g for g in groups if g.kind == kind and not waits & g.members)
         group = next(free, None)
         if group is None:
@@ -141,7 +145,7 @@ def _together(flat: FlatProgram) -> None:
     moved: dict[ArrayId, ArrayId] = {}
     for group in groups:
         if len(group.numbers) > 1:
-            moved |= _joined(flat, group.numbers)
+            moved |= _merge_ops(flat, group.numbers)
     for op in flat.ops if moved else ():
         op.ins = [moved.get(v, v) for v in op.ins]
     flat.outs = tuple(moved.get(v, v) for v in flat.outs)
@@ -161,7 +165,7 @@ class _AllReduceGroup:
     """Sums that one of them needs, a bit each."""
 
 
-def _closed(needs: int, groups: Sequence[_AllReduceGroup]) -> int:
+def _dependency_closure(needs: int, groups: Sequence[_AllReduceGroup]) -> int:
     """Return the sums that are needed where those of a group are done as one."""
     left = list(groups)
     while met := [g for g in left if needs & g.members]:
@@ -171,7 +175,7 @@ def _closed(needs: int, groups: Sequence[_AllReduceGroup]) -> int:
     return needs
 
 
-def _joined(flat: FlatProgram, members: list[int]) -> dict[ArrayId, ArrayId]:
+def _merge_ops(flat: FlatProgram, members: list[int]) -> dict[ArrayId, ArrayId]:
     """Add one operation for several and return where their results are now."""
     old = [(n, k) for n in members for k in range(len(flat.ops[n].outs))]
     ins = [v for n in members for v in flat.ops[n].ins]
@@ -179,7 +183,7 @@ def _joined(flat: FlatProgram, members: list[int]) -> dict[ArrayId, ArrayId]:
     return {value: (number, k) for k, value in enumerate(old)}
 
 
-def before(flat: FlatProgram, marked: Sequence[int]) -> list[int]:
+def ancestor_masks(flat: FlatProgram, marked: Sequence[int]) -> list[int]:
     """Return which of some operations each one needs, itself among them.
 
     Args:

@@ -19,17 +19,17 @@ import numpy as np
 
 from jaxdist.core.errors import BadInput
 from jaxdist.train.checkpoint import errors, orbax_store, reader
-from jaxdist.train.checkpoint.checksum import add_over_hosts, share
+from jaxdist.train.checkpoint.checksum import local_fingerprint, sum_over_hosts
 from jaxdist.train.checkpoint.manifest import (
     CheckpointManifest,
     CorruptCheckpointError,
     LeafMetadata,
-    describe,
-    is_key,
-    seal,
+    encode_manifest,
+    is_prng_key,
+    leaf_metadata,
 )
 from jaxdist.train.checkpoint.reader import SkippedCheckpoint
-from jaxdist.train.checkpoint.restore import RestoredState, restore
+from jaxdist.train.checkpoint.restore import RestoredState, restore_checkpoint
 from jaxdist.train.state import TrainState, named_leaves
 
 
@@ -59,7 +59,7 @@ class Checkpoints:
 
     def steps(self) -> tuple[int, ...]:
         """List the steps whose checkpoints are wholly written, oldest first."""
-        return reader.steps(self.directory)
+        return reader.list_steps(self.directory)
 
     def save(self, state: TrainState, about: Mapping[str, Any] | None = None) -> bool:
         """Begin to save a state; its arrays may be donated when this returns.
@@ -79,14 +79,16 @@ class Checkpoints:
                 this step.
         """
         self.wait()
-        arrays = {name: _data(leaf) for name, leaf in named_leaves(state).items()}
+        arrays = {
+            name: _storable_array(leaf) for name, leaf in named_leaves(state).items()
+        }
         step = int(state.step)
         old = self._noted(step)
         notes = CheckpointManifest(
-            step=step, leaves=_fingerprinted(state, arrays), about=about or {}
+            step=step, leaves=_fingerprint_leaves(state, arrays), about=about or {}
         )
         if isinstance(old, CheckpointManifest):
-            errors.refuse_another(self.directory / str(step), old, notes)
+            errors.check_same_state(self.directory / str(step), old, notes)
             return False
         if old is not None:
             self._move_aside([old])
@@ -139,14 +141,14 @@ class Checkpoints:
         skipped: list[SkippedCheckpoint] = []
         for step in reversed(self.steps()):
             try:
-                restored = restore(self.directory / str(step), abstract)
+                restored = restore_checkpoint(self.directory / str(step), abstract)
             except CorruptCheckpointError as damage:
                 skipped.append(SkippedCheckpoint(step=step, reason=str(damage)))
             else:
                 self._move_aside(skipped)
                 return replace(restored, skipped=tuple(skipped))
         if skipped:
-            raise errors.none_left(self.directory, skipped)
+            raise errors.no_checkpoint_error(self.directory, skipped)
         return None
 
     def restore(self, step: int | None, abstract: TrainState) -> RestoredState:
@@ -156,23 +158,23 @@ class Checkpoints:
             BadInput: there is none, it is damaged, or it is of another model.
         """
         self.wait()
-        folder = reader.folder_of(self.directory, step)
+        folder = reader.checkpoint_folder(self.directory, step)
         try:
-            return restore(folder, abstract)
+            return restore_checkpoint(folder, abstract)
         except CorruptCheckpointError as damage:
-            raise errors.damaged(folder, str(damage)) from damage
+            raise errors.corrupt_error(folder, str(damage)) from damage
 
     def verify(self, step: int | None = None) -> str | None:
         """Read a checkpoint on the host and say what is damaged, or None."""
         self.wait()
-        return reader.verify(reader.folder_of(self.directory, step))
+        return reader.find_corruption(reader.checkpoint_folder(self.directory, step))
 
     def _noted(self, step: int) -> CheckpointManifest | SkippedCheckpoint | None:
         """Read the notes of a step that is there already."""
         if step not in self.steps():
             return None
         try:
-            return reader.read_notes(self.directory / str(step))
+            return reader.read_manifest(self.directory / str(step))
         except CorruptCheckpointError as damage:
             return SkippedCheckpoint(step=step, reason=str(damage))
 
@@ -185,7 +187,7 @@ class Checkpoints:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._writer = self._writer or orbax_store.OrbaxWriter()
             folder = self.directory / str(notes.step)
-            self._writer.start(folder, arrays, seal(notes))
+            self._writer.start(folder, arrays, encode_manifest(notes))
         except Exception as error:
             self._give_up(error)
 
@@ -199,34 +201,34 @@ class Checkpoints:
                 writer.close()
         self._sweep()
         if notes is not None and (
-            refusal := errors.unwritable(self.directory, notes, error)
+            refusal := errors.write_error(self.directory, notes, error)
         ):
             raise refusal from error
         raise error
 
     def _sweep(self) -> None:
         """Remove what interrupted saves and deletions have left."""
-        for path in self.directory.glob(f"*{orbax_store.LEFTOVER}*"):
+        for path in self.directory.glob(f"*{orbax_store.INCOMPLETE_SUFFIX}*"):
             if jax.process_index() == 0:
-                _remove(path)
+                _remove_folder(path)
 
     def _retire(self) -> None:
         """Drop the oldest: first the name, so that no half is ever a checkpoint."""
         if jax.process_index() == 0:
             for step in self.steps()[: -self.keep]:
-                gone = self.directory / f"{step}{orbax_store.LEFTOVER}-retired"
+                gone = self.directory / f"{step}{orbax_store.INCOMPLETE_SUFFIX}-retired"
                 (self.directory / str(step)).rename(gone)
                 shutil.rmtree(gone, ignore_errors=True)
 
     def _move_aside(self, damaged: list[SkippedCheckpoint]) -> None:
         if jax.process_index() == 0:
             for skip in damaged:
-                aside = reader.aside_name(self.directory, skip.step)
+                aside = reader.quarantine_path(self.directory, skip.step)
                 (self.directory / str(skip.step)).rename(aside)
-        _wait_for_hosts()
+        _barrier()
 
 
-def _remove(path: Path) -> None:
+def _remove_folder(path: Path) -> None:
     """Remove a folder, also while threads of a failed write still put files into it."""
     for _ in range(50):
         shutil.rmtree(path, ignore_errors=True)
@@ -235,20 +237,22 @@ def _remove(path: Path) -> None:
         time.sleep(0.1)
 
 
-def _data(leaf: Any) -> jax.Array:
+def _storable_array(leaf: Any) -> jax.Array:
     """Give what is stored of a leaf: the numbers, or the data of a PRNG key."""
-    return jax.random.key_data(leaf) if is_key(leaf) else leaf
+    return jax.random.key_data(leaf) if is_prng_key(leaf) else leaf
 
 
-def _fingerprinted(
+def _fingerprint_leaves(
     state: TrainState, arrays: Mapping[str, jax.Array]
 ) -> dict[str, LeafMetadata]:
-    sums = add_over_hosts(np.array([share(a) for a in arrays.values()], np.uint32))
+    sums = sum_over_hosts(
+        np.array([local_fingerprint(a) for a in arrays.values()], np.uint32)
+    )
     return {
-        name: replace(describe(leaf), fingerprint=f"{total:08x}")
+        name: replace(leaf_metadata(leaf), fingerprint=f"{total:08x}")
         for (name, leaf), total in zip(named_leaves(state).items(), sums, strict=True)
     }
 
 
-def _wait_for_hosts() -> None:
-    add_over_hosts(np.zeros(1, np.uint32))
+def _barrier() -> None:
+    sum_over_hosts(np.zeros(1, np.uint32))

@@ -24,10 +24,12 @@ def params_digest(params: Any) -> str:
     >>> params_digest({"kernel": np.zeros((2, 2), np.float32)})[:16]
     '0cf749291760ae73'
     """
-    return digest((n, _whole(leaf)) for n, leaf in sorted(named_leaves(params).items()))
+    return hash_arrays(
+        (n, _gather_to_host(leaf)) for n, leaf in sorted(named_leaves(params).items())
+    )
 
 
-def digest(leaves: Iterable[tuple[str, np.ndarray]]) -> str:
+def hash_arrays(leaves: Iterable[tuple[str, np.ndarray]]) -> str:
     """Hash arrays that come one by one in the order of their names."""
     total = hashlib.sha256()
     for name, array in leaves:
@@ -36,7 +38,7 @@ def digest(leaves: Iterable[tuple[str, np.ndarray]]) -> str:
     return total.hexdigest()
 
 
-def _whole(leaf: Any) -> np.ndarray:
+def _gather_to_host(leaf: Any) -> np.ndarray:
     """Bring an array to this host, the parts of other hosts as well."""
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         from jax.experimental import multihost_utils
@@ -47,7 +49,7 @@ def _whole(leaf: Any) -> np.ndarray:
 
 _GOLDEN: Final = 0x9E3779B9
 _MASK: Final = 0xFFFFFFFF
-_PIECE: Final = 1 << 15
+_CHUNK_ELEMENTS: Final = 1 << 15
 """Elements mixed at a time, so that the work stays in the cache."""
 
 Uint32Array = npt.NDArray[np.uint32]
@@ -62,10 +64,10 @@ def fingerprint(array: npt.NDArray[Any]) -> int:
     >>> fingerprint(a) == fingerprint(-a)
     False
     """
-    return block_share(array, array.shape, (0,) * array.ndim)
+    return block_fingerprint(array, array.shape, (0,) * array.ndim)
 
 
-def add_over_hosts(shares: Uint32Array) -> Uint32Array:
+def sum_over_hosts(shares: Uint32Array) -> Uint32Array:
     """Add one vector of each host, mod 2^32.
 
     Args:
@@ -79,7 +81,7 @@ def add_over_hosts(shares: Uint32Array) -> Uint32Array:
     return gathered.reshape(-1, shares.size).sum(axis=0, dtype=np.uint32)
 
 
-def block_share(
+def block_fingerprint(
     block: npt.NDArray[Any], shape: tuple[int, ...], start: tuple[int, ...]
 ) -> int:
     """Sum the terms of one block of an array.
@@ -99,16 +101,16 @@ def block_share(
     strides = strides[len(strides) - block.ndim :]
     offset = sum(s * at for s, at in zip(strides, start, strict=True))
     terms = (
-        _sum_of_terms(piece, place, rest)
-        for piece, place, rest in _pieces(block, offset, strides)
+        _sum_terms(piece, place, rest)
+        for piece, place, rest in _chunks(block, offset, strides)
     )
     return sum(terms) & _MASK
 
 
-def share(array: jax.Array) -> int:
+def local_fingerprint(array: jax.Array) -> int:
     """Sum the terms of the blocks that this host answers for.
 
-    The shares of all hosts, added by `add_over_hosts`, are the fingerprint.
+    The shares of all hosts, added by `sum_over_hosts`, are the fingerprint.
 
     Of the copies of a block over all hosts exactly one has replica 0.
     """
@@ -116,38 +118,38 @@ def share(array: jax.Array) -> int:
     for shard in array.addressable_shards:
         if shard.replica_id == 0:
             start = tuple(part.start or 0 for part in shard.index)
-            total += block_share(np.asarray(shard.data), array.shape, start)
+            total += block_fingerprint(np.asarray(shard.data), array.shape, start)
     return total & _MASK
 
 
-def _pieces(
+def _chunks(
     block: npt.NDArray[Any], offset: int, strides: list[int]
 ) -> Iterator[tuple[npt.NDArray[Any], int, list[int]]]:
-    """Cut a block along its first dims into pieces of at most `_PIECE` elements."""
-    if block.size <= _PIECE:
+    """Cut a block along its first dims into pieces of `_CHUNK_ELEMENTS` at most."""
+    if block.size <= _CHUNK_ELEMENTS:
         yield block, offset, strides
     elif len(block) == 1:
-        yield from _pieces(block[0], offset, strides[1:])
+        yield from _chunks(block[0], offset, strides[1:])
     else:
-        rows = max(len(block) * _PIECE // block.size, 1)
+        rows = max(len(block) * _CHUNK_ELEMENTS // block.size, 1)
         for row in range(0, len(block), rows):
             piece = block[row : row + rows]
-            yield from _pieces(piece, offset + row * strides[0], strides)
+            yield from _chunks(piece, offset + row * strides[0], strides)
 
 
-def _sum_of_terms(block: npt.NDArray[Any], offset: int, strides: list[int]) -> int:
-    words = _words(block)
-    sizes, strides = _merged([*block.shape, words.shape[-1]], [*strides, 1])
-    terms = _scaled_places(sizes, offset, strides)
+def _sum_terms(block: npt.NDArray[Any], offset: int, strides: list[int]) -> int:
+    words = _as_words(block)
+    sizes, strides = _merge_dims([*block.shape, words.shape[-1]], [*strides, 1])
+    terms = _scaled_positions(sizes, offset, strides)
     terms += words.reshape(sizes)
     _mix(terms)
     return int(terms.sum(dtype=np.uint64))
 
 
-def _merged(sizes: list[int], strides: list[int]) -> tuple[list[int], list[int]]:
+def _merge_dims(sizes: list[int], strides: list[int]) -> tuple[list[int], list[int]]:
     """Make one dim of dims that follow each other without a gap.
 
-    >>> _merged([4, 3, 2], [12, 2, 1])
+    >>> _merge_dims([4, 3, 2], [12, 2, 1])
     ([4, 6], [12, 1])
     """
     sizes_out, strides_out = [sizes[-1]], [strides[-1]]
@@ -160,7 +162,7 @@ def _merged(sizes: list[int], strides: list[int]) -> tuple[list[int], list[int]]
     return sizes_out, strides_out
 
 
-def _words(block: npt.NDArray[Any]) -> Uint32Array:
+def _as_words(block: npt.NDArray[Any]) -> Uint32Array:
     """View elements as 32-bit words, in one more dim: uint32 [..., words]."""
     size = block.dtype.itemsize
     if size not in (1, 2, 4, 8, 16):
@@ -170,7 +172,7 @@ def _words(block: npt.NDArray[Any]) -> Uint32Array:
     return bits.reshape(*block.shape, max(size // 4, 1))
 
 
-def _scaled_places(sizes: list[int], offset: int, strides: list[int]) -> Uint32Array:
+def _scaled_positions(sizes: list[int], offset: int, strides: list[int]) -> Uint32Array:
     """Give `place * 0x9E3779B9 mod 2^32` of each word, small dims first."""
     places = np.full((1,) * len(sizes), (offset + 1) * _GOLDEN & _MASK, np.uint32)
     for dim, (size, stride) in enumerate(zip(sizes, strides, strict=True)):

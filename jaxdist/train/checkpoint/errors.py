@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput, DiskFullError
-from jaxdist.core.text.formatting import size
+from jaxdist.core.text.formatting import format_size
 from jaxdist.train.checkpoint import reader
 from jaxdist.train.checkpoint.manifest import CheckpointManifest
 from jaxdist.train.checkpoint.reader import SkippedCheckpoint
 
-_LIMITS: Final = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
+_DISK_LIMITS: Final = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 
 
-def refuse_another(
+def check_same_state(
     folder: Path, old: CheckpointManifest, new: CheckpointManifest
 ) -> None:
     """Refuse to save another state under a step that is taken."""
@@ -30,16 +30,17 @@ def refuse_another(
         )
 
 
-def unwritable(
+def write_error(
     directory: Path, notes: CheckpointManifest, error: Exception
 ) -> BadInput | None:
     """Tell what a person can do about a save that failed, if anything."""
-    if full := _fullness(error):
-        free = size(shutil.disk_usage(directory).free)
+    if full := _disk_limit_reached(error):
+        free = format_size(shutil.disk_usage(directory).free)
         return DiskFullError(
             f"checkpoint {notes.step} does not fit on the disk",
             rule="a checkpoint is written whole or not at all; earlier ones are intact",
-            values=f"{size(notes.nbytes)} needed, {free} free in {directory} ({full})",
+            values=f"{format_size(notes.nbytes)} needed, {free} free in {directory} "
+            f"({full})",
             remedy=(
                 "make room, then repeat the command: it resumes",
                 "run.dir=<a folder on a larger disk> starts a run there",
@@ -55,7 +56,7 @@ def unwritable(
     return None
 
 
-def _fullness(error: BaseException | None) -> str:
+def _disk_limit_reached(error: BaseException | None) -> str:
     """Name the limit a write met, or nothing if it failed for another reason.
 
     Orbax and TensorStore wrap the error of the system and keep its words only.
@@ -63,11 +64,13 @@ def _fullness(error: BaseException | None) -> str:
     if error is None:
         return ""
     words = str(error)
-    limit = next((limit for limit in _LIMITS if limit in words), "")
-    return limit or _fullness(error.__cause__)
+    limit = next((limit for limit in _DISK_LIMITS if limit in words), "")
+    return limit or _disk_limit_reached(error.__cause__)
 
 
-def none_left(directory: Path, skipped: Sequence[SkippedCheckpoint]) -> BadInput:
+def no_checkpoint_error(
+    directory: Path, skipped: Sequence[SkippedCheckpoint]
+) -> BadInput:
     """Tell what is wrong with every checkpoint there is."""
     return BadInput(
         f"no checkpoint in {directory} can be used",
@@ -80,9 +83,9 @@ def none_left(directory: Path, skipped: Sequence[SkippedCheckpoint]) -> BadInput
     )
 
 
-def damaged(folder: Path, reason: str) -> BadInput:
+def corrupt_error(folder: Path, reason: str) -> BadInput:
     """Tell what is wrong with the one checkpoint that was asked for."""
-    others = [str(step) for step in reader.steps(folder.parent)]
+    others = [str(step) for step in reader.list_steps(folder.parent)]
     others = [step for step in others if step != folder.name]
     return BadInput(
         f"checkpoint {folder.name} in {folder.parent} is damaged",

@@ -63,44 +63,44 @@ class CheckpointManifest:
         return sum(leaf.nbytes for leaf in self.leaves.values())
 
 
-def describe(leaf: Any) -> LeafMetadata:
+def leaf_metadata(leaf: Any) -> LeafMetadata:
     """Describe an array, or the `jax.ShapeDtypeStruct` of one, as it is stored.
 
-    >>> describe(jax.random.key(0)).form()
+    >>> leaf_metadata(jax.random.key(0)).form()
     'threefry2x32 key, uint32 [2]'
     """
-    if not is_key(leaf):
+    if not is_prng_key(leaf):
         return LeafMetadata(shape=tuple(leaf.shape), dtype=leaf.dtype.name)
     data = jax.eval_shape(jax.random.key_data, leaf)
-    kind = str(key_kind(leaf))
+    kind = str(prng_key_impl(leaf))
     return LeafMetadata(shape=data.shape, dtype=data.dtype.name, key=kind)
 
 
-def is_key(leaf: Any) -> bool:
+def is_prng_key(leaf: Any) -> bool:
     """Tell typed PRNG keys from numbers."""
     return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
-def key_kind(leaf: Any) -> Any:
+def prng_key_impl(leaf: Any) -> Any:
     """Give the implementation of a PRNG key, of an abstract one as well."""
     kinds: list[Any] = []
     jax.eval_shape(lambda key: kinds.append(jax.random.key_impl(key)), leaf)
     return kinds[0]
 
 
-def seal(notes: CheckpointManifest) -> dict[str, Any]:
+def encode_manifest(notes: CheckpointManifest) -> dict[str, Any]:
     """Turn notes into JSON values with a hash over all of them."""
     body = asdict(notes)
-    return {"notes": body, "sha256": _hash(body)}
+    return {"notes": body, "sha256": _json_hash(body)}
 
 
-def unseal(sealed: Any) -> CheckpointManifest:
-    """Read notes that `seal` wrote.
+def decode_manifest(sealed: Any) -> CheckpointManifest:
+    """Read notes that `encode_manifest` wrote.
 
     Raises:
         Damaged: they are not what was sealed.
     """
-    if not isinstance(sealed, dict) or _hash(sealed.get("notes")) != sealed.get(
+    if not isinstance(sealed, dict) or _json_hash(sealed.get("notes")) != sealed.get(
         "sha256"
     ):
         raise CorruptCheckpointError("notes, changed since they were written")
@@ -126,15 +126,16 @@ def first_difference(
         has, wants = stored.get(name), wanted.get(name)
         if has is None or wants is None or has.form() != wants.form():
             return (
-                f"{name} is {_form(has)} in the checkpoint, {_form(wants)} in this run"
+                f"{name} is {_leaf_text(has)} in the checkpoint, "
+                f"{_leaf_text(wants)} in this run"
             )
     return None
 
 
-def _form(leaf: LeafMetadata | None) -> str:
+def _leaf_text(leaf: LeafMetadata | None) -> str:
     return "absent" if leaf is None else leaf.form()
 
 
-def _hash(body: Any) -> str:
+def _json_hash(body: Any) -> str:
     canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()

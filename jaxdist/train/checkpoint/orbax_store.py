@@ -20,30 +20,30 @@ from typing import Any, Final
 import jax
 import numpy as np
 
-LEFTOVER: Final = ".orbax-checkpoint-tmp"
+INCOMPLETE_SUFFIX: Final = ".orbax-checkpoint-tmp"
 """Part of the name of a folder that is not fully written."""
 
-_WORTH_CUTTING: Final = 16_000_000
+_MIN_SLICE_BYTES: Final = 16_000_000
 """Bytes from which a part of an array is worth a compilation."""
 
-_ARRAYS: Final = "state"
-_NOTES: Final = "notes"
+_ARRAYS_ITEM: Final = "state"
+_MANIFEST_ITEM: Final = "notes"
 
 
 class OrbaxWriter:
     """Writes one folder at a time in the background."""
 
     def __init__(self) -> None:
-        orbax = _orbax()
+        orbax = _import_orbax()
         types = orbax.type_handlers
         # Orbax cuts copied arrays so that each device sends a part. For small leaves
         # that costs a compilation a shape: 3.2 s instead of 0.5 s at the first save.
         cutting = types.ArrayHandler(
-            min_slice_bytes_for_replica_parallel=_WORTH_CUTTING
+            min_slice_bytes_for_replica_parallel=_MIN_SLICE_BYTES
         )
         registry = types.create_type_handler_registry((jax.Array, cutting))
         arrays = orbax.PyTreeCheckpointHandler(type_handler_registry=registry)
-        handlers = {_ARRAYS: arrays, _NOTES: orbax.JsonCheckpointHandler()}
+        handlers = {_ARRAYS_ITEM: arrays, _MANIFEST_ITEM: orbax.JsonCheckpointHandler()}
         handler = orbax.CompositeCheckpointHandler(**handlers)
         self._orbax, self._saver = orbax, orbax.AsyncCheckpointer(handler)
 
@@ -54,12 +54,15 @@ class OrbaxWriter:
 
         Args:
             folder: where they will be; it must not exist.
-            arrays: by leaf name. Orbax stores no empty ones: `read` makes them.
+            arrays: by leaf name. Orbax stores no empty ones: `read_arrays` makes them.
             notes: JSON values.
         """
         args = self._orbax.args
         full = {name: array for name, array in arrays.items() if array.size}
-        items = {_ARRAYS: args.PyTreeSave(full), _NOTES: args.JsonSave(dict(notes))}
+        items = {
+            _ARRAYS_ITEM: args.PyTreeSave(full),
+            _MANIFEST_ITEM: args.JsonSave(dict(notes)),
+        }
         self._saver.save(folder.absolute(), args=args.Composite(**items))
 
     def wait(self) -> None:
@@ -71,12 +74,16 @@ class OrbaxWriter:
         self._saver.close()
 
 
-def read_notes(folder: Path) -> Any:
+def read_manifest(folder: Path) -> Any:
     """Read the JSON values written beside the arrays."""
-    return _orbax().JsonCheckpointHandler().restore((folder / _NOTES).absolute())
+    return (
+        _import_orbax()
+        .JsonCheckpointHandler()
+        .restore((folder / _MANIFEST_ITEM).absolute())
+    )
 
 
-def read(
+def read_arrays(
     folder: Path, targets: Mapping[str, jax.ShapeDtypeStruct]
 ) -> dict[str, jax.Array]:
     """Read arrays into the layout of their targets; no host waits for another.
@@ -85,7 +92,7 @@ def read(
         folder: a whole folder.
         targets: by leaf name, each with its sharding.
     """
-    orbax = _orbax()
+    orbax = _import_orbax()
     arguments = {
         name: orbax.ArrayRestoreArgs(
             sharding=target.sharding, global_shape=target.shape, dtype=target.dtype
@@ -93,26 +100,28 @@ def read(
         for name, target in targets.items()
         if target.size
     }
-    arrays = _restore(folder, arguments)
+    arrays = _restore_arrays(folder, arguments)
     empty = {
-        name: _empty(target) for name, target in targets.items() if not target.size
+        name: _empty_array(target)
+        for name, target in targets.items()
+        if not target.size
     }
     return {**arrays, **empty}
 
 
 def read_on_host(folder: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     """Read arrays whole into host memory, in whatever layout they were saved."""
-    orbax = _orbax()
+    orbax = _import_orbax()
     arguments = {name: orbax.RestoreArgs(restore_type=np.ndarray) for name in names}
-    return _restore(folder, arguments)
+    return _restore_arrays(folder, arguments)
 
 
-def _restore(folder: Path, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _restore_arrays(folder: Path, arguments: Mapping[str, Any]) -> dict[str, Any]:
     if not arguments:
         return {}
-    orbax = _orbax()
+    orbax = _import_orbax()
     restored: dict[str, Any] = orbax.PyTreeCheckpointHandler().restore(
-        (folder / _ARRAYS).absolute(),
+        (folder / _ARRAYS_ITEM).absolute(),
         args=orbax.args.PyTreeRestore(
             dict.fromkeys(arguments, 0),
             restore_args=dict(arguments),
@@ -122,7 +131,7 @@ def _restore(folder: Path, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return restored
 
 
-def _empty(target: jax.ShapeDtypeStruct) -> jax.Array:
+def _empty_array(target: jax.ShapeDtypeStruct) -> jax.Array:
     def block(index: tuple[slice, ...] | None) -> np.ndarray:
         return np.zeros(target.shape, target.dtype)[index or ()]
 
@@ -130,20 +139,20 @@ def _empty(target: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 @functools.cache
-def _orbax() -> ModuleType:
+def _import_orbax() -> ModuleType:
     """Import Orbax at its first use: half a second that no first step waits for.
 
     What it prints is hidden: every error is raised as well, the rest is not for users.
     """
     import orbax.checkpoint
 
-    logging.getLogger("absl").addFilter(_not_orbax)
-    logging.getLogger("asyncio").addFilter(_not_repeated)
-    sys.unraisablehook = functools.partial(_not_late, sys.unraisablehook)
+    logging.getLogger("absl").addFilter(_is_not_orbax)
+    logging.getLogger("asyncio").addFilter(_hide_unretrieved)
+    sys.unraisablehook = functools.partial(_hide_closed_loop, sys.unraisablehook)
     return orbax.checkpoint
 
 
-def _not_late(otherwise: Callable[[Any], Any], unraisable: Any) -> None:
+def _hide_closed_loop(otherwise: Callable[[Any], Any], unraisable: Any) -> None:
     """Hide what TensorStore prints of reads and writes that end after one has failed.
 
     Orbax closes its event loop at the first error. Each of the others finds it closed
@@ -153,7 +162,7 @@ def _not_late(otherwise: Callable[[Any], Any], unraisable: Any) -> None:
         otherwise(unraisable)
 
 
-def _not_repeated(record: logging.LogRecord) -> bool:
+def _hide_unretrieved(record: logging.LogRecord) -> bool:
     """Hide what asyncio prints when it drops the errors that followed the first one.
 
     It does so whenever the garbage collector comes by, so only on some machines.
@@ -161,5 +170,5 @@ def _not_repeated(record: logging.LogRecord) -> bool:
     return "exception was never retrieved" not in record.getMessage()
 
 
-def _not_orbax(record: logging.LogRecord) -> bool:
+def _is_not_orbax(record: logging.LogRecord) -> bool:
     return "/orbax/checkpoint/" not in record.pathname

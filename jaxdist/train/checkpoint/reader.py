@@ -17,13 +17,13 @@ from jaxdist.train.checkpoint.manifest import (
     CheckpointManifest,
     CorruptCheckpointError,
     LeafMetadata,
-    unseal,
+    decode_manifest,
 )
 
-_BATCH: Final = 256_000_000
+_READ_BATCH_BYTES: Final = 256_000_000
 """Bytes read at a time, so that a checkpoint may be larger than this host's memory."""
 
-_ASIDE: Final = "damaged-"
+_QUARANTINE_PREFIX: Final = "damaged-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class SkippedCheckpoint:
         return f"checkpoint {self.step} skipped: {self.reason}"
 
 
-def steps(directory: Path) -> tuple[int, ...]:
+def list_steps(directory: Path) -> tuple[int, ...]:
     """List the steps whose checkpoints are wholly written, oldest first."""
     if not directory.is_dir():
         return ()
@@ -52,27 +52,27 @@ def steps(directory: Path) -> tuple[int, ...]:
     return tuple(sorted(int(name) for name in names if name.isdecimal()))
 
 
-def set_aside(directory: Path) -> tuple[Path, ...]:
+def list_quarantined(directory: Path) -> tuple[Path, ...]:
     """List the damaged checkpoints that a restart has moved aside."""
-    return tuple(sorted(directory.glob(f"{_ASIDE}*")))
+    return tuple(sorted(directory.glob(f"{_QUARANTINE_PREFIX}*")))
 
 
-def aside_name(directory: Path, step: int) -> Path:
+def quarantine_path(directory: Path, step: int) -> Path:
     """Give the free name under which a damaged checkpoint is kept."""
-    path, again = directory / f"{_ASIDE}{step}", 1
+    path, again = directory / f"{_QUARANTINE_PREFIX}{step}", 1
     while path.exists():
         again += 1
-        path = directory / f"{_ASIDE}{step}-{again}"
+        path = directory / f"{_QUARANTINE_PREFIX}{step}-{again}"
     return path
 
 
-def folder_of(directory: Path, step: int | None) -> Path:
+def checkpoint_folder(directory: Path, step: int | None) -> Path:
     """Find the folder of a step, the newest if none is named.
 
     Raises:
         BadInput: there is no such checkpoint.
     """
-    there = steps(directory)
+    there = list_steps(directory)
     if there and (step is None or step in there):
         return directory / str(there[-1] if step is None else step)
     listed = ", ".join(map(str, there)) or "none"
@@ -84,23 +84,23 @@ def folder_of(directory: Path, step: int | None) -> Path:
     )
 
 
-def read_notes(folder: Path) -> CheckpointManifest:
+def read_manifest(folder: Path) -> CheckpointManifest:
     """Read what a checkpoint says about itself.
 
     Raises:
         Damaged: the notes are missing, changed, or of another step.
     """
     try:
-        notes = unseal(orbax_store.read_notes(folder))
+        notes = decode_manifest(orbax_store.read_manifest(folder))
     except Exception as error:
-        reraise_unless_damage(error)
+        reraise_unless_corrupt(error)
         raise CorruptCheckpointError("notes, cannot be read") from error
     if folder.name.isdecimal() and notes.step != int(folder.name):
         raise CorruptCheckpointError(f"notes, of step {notes.step}")
     return notes
 
 
-def leaves(
+def read_leaves(
     folder: Path, notes: CheckpointManifest, *, under: str = ""
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Read leaves on the host in the order of their names, each one verified.
@@ -116,24 +116,24 @@ def leaves(
     wanted = {
         name: note for name, note in notes.leaves.items() if name.startswith(under)
     }
-    for batch in _batches(wanted):
+    for batch in _read_batches(wanted):
         arrays = _read_batch(folder, batch)
         for name in batch:
-            check(name, wanted[name], fingerprint(arrays[name]))
+            check_fingerprint(name, wanted[name], fingerprint(arrays[name]))
             yield name, arrays[name]
 
 
-def verify(folder: Path) -> str | None:
+def find_corruption(folder: Path) -> str | None:
     """Read every byte of a checkpoint and say what is damaged, or None."""
     try:
-        for _ in leaves(folder, read_notes(folder)):
+        for _ in read_leaves(folder, read_manifest(folder)):
             pass
     except CorruptCheckpointError as damage:
         return str(damage)
     return None
 
 
-def check(name: str, note: LeafMetadata, found: int) -> None:
+def check_fingerprint(name: str, note: LeafMetadata, found: int) -> None:
     """Hold a fingerprint against the one that was saved.
 
     Raises:
@@ -145,7 +145,7 @@ def check(name: str, note: LeafMetadata, found: int) -> None:
         )
 
 
-def reraise_unless_damage(error: Exception) -> None:
+def reraise_unless_corrupt(error: Exception) -> None:
     """Raise again what is no fault of the checkpoint: no memory, no permission."""
     ours = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "Too many open files")
     if isinstance(error, CorruptCheckpointError | MemoryError | PermissionError):
@@ -154,12 +154,13 @@ def reraise_unless_damage(error: Exception) -> None:
         raise error
 
 
-def _batches(wanted: dict[str, LeafMetadata]) -> Iterator[dict[str, LeafMetadata]]:
+def _read_batches(wanted: dict[str, LeafMetadata]) -> Iterator[dict[str, LeafMetadata]]:
     batch: dict[str, LeafMetadata] = {}
     for name in sorted(wanted):
         if (
             batch
-            and sum(n.nbytes for n in batch.values()) + wanted[name].nbytes > _BATCH
+            and sum(n.nbytes for n in batch.values()) + wanted[name].nbytes
+            > _READ_BATCH_BYTES
         ):
             yield batch
             batch = {}
@@ -173,15 +174,15 @@ def _read_batch(folder: Path, batch: dict[str, LeafMetadata]) -> dict[str, Any]:
     try:
         arrays = orbax_store.read_on_host(folder, full)
     except Exception as error:
-        reraise_unless_damage(error)
-        arrays = {name: _read_one(folder, name) for name in full}
+        reraise_unless_corrupt(error)
+        arrays = {name: _read_leaf(folder, name) for name in full}
     empty = {n: np.zeros(v.shape, v.dtype) for n, v in batch.items() if not v.nbytes}
     return {**arrays, **empty}
 
 
-def _read_one(folder: Path, name: str) -> np.ndarray:
+def _read_leaf(folder: Path, name: str) -> np.ndarray:
     try:
         return orbax_store.read_on_host(folder, (name,))[name]
     except Exception as error:
-        reraise_unless_damage(error)
+        reraise_unless_corrupt(error)
         raise CorruptCheckpointError(f"{name}, cannot be read") from error

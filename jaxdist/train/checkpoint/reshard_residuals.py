@@ -17,11 +17,11 @@ from jax.sharding import PartitionSpec as P
 
 from jaxdist.train.checkpoint.manifest import LeafMetadata
 
-_SUMMED: Final = ("feedback/residual/", "feedback/velocity/")
-_BEGUN: Final = "feedback/memory/"
+_SUMMED_PREFIXES: Final = ("feedback/residual/", "feedback/velocity/")
+_RESET_PREFIX: Final = "feedback/memory/"
 
 
-def as_stored(
+def stored_shapes(
     wanted: Mapping[str, Any], stored: Mapping[str, LeafMetadata]
 ) -> dict[str, Any]:
     """Say in which shapes arrays are read: as stored, where they can be made to fit.
@@ -31,34 +31,34 @@ def as_stored(
         stored: what the checkpoint says of its own.
     """
     return {
-        name: _turned(name, leaf, stored[name]) if name in stored else leaf
+        name: _stored_shape(name, leaf, stored[name]) if name in stored else leaf
         for name, leaf in wanted.items()
     }
 
 
-def as_wanted(
+def reshard_arrays(
     arrays: Mapping[str, jax.Array], wanted: Mapping[str, Any]
 ) -> dict[str, jax.Array]:
     """Make arrays that were read fit the devices that are there now."""
-    return {name: _fitted(name, x, wanted[name]) for name, x in arrays.items()}
+    return {name: _reshard_array(name, x, wanted[name]) for name, x in arrays.items()}
 
 
-def _turned(name: str, leaf: Any, note: LeafMetadata) -> Any:
+def _stored_shape(name: str, leaf: Any, note: LeafMetadata) -> Any:
     """Return the shape that is stored, whole in its first dim."""
-    summed = name.startswith(_SUMMED) and note.shape[1:] == leaf.shape[1:]
-    if note.shape == leaf.shape or not (summed or name.startswith(_BEGUN)):
+    summed = name.startswith(_SUMMED_PREFIXES) and note.shape[1:] == leaf.shape[1:]
+    if note.shape == leaf.shape or not (summed or name.startswith(_RESET_PREFIX)):
         return leaf
     spec = P(None, *leaf.sharding.spec[1:]) if summed else P()
     place = NamedSharding(leaf.sharding.mesh, spec)
     return jax.ShapeDtypeStruct(note.shape, leaf.dtype, sharding=place)
 
 
-def _fitted(name: str, x: jax.Array, leaf: Any) -> jax.Array:
-    if x.shape == leaf.shape or not name.startswith((*_SUMMED, _BEGUN)):
+def _reshard_array(name: str, x: jax.Array, leaf: Any) -> jax.Array:
+    if x.shape == leaf.shape or not name.startswith((*_SUMMED_PREFIXES, _RESET_PREFIX)):
         return x
 
     def fit(x: jax.Array) -> jax.Array:
         empty = jnp.zeros(leaf.shape, leaf.dtype)
-        return empty if name.startswith(_BEGUN) else empty.at[0].set(x.sum(0))
+        return empty if name.startswith(_RESET_PREFIX) else empty.at[0].set(x.sum(0))
 
     return jax.jit(fit, out_shardings=leaf.sharding)(x)

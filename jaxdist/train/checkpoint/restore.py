@@ -15,24 +15,24 @@ import numpy as np
 
 from jaxdist.core.errors import BadInput
 from jaxdist.train.checkpoint import orbax_store
-from jaxdist.train.checkpoint.checksum import add_over_hosts, share
+from jaxdist.train.checkpoint.checksum import local_fingerprint, sum_over_hosts
 from jaxdist.train.checkpoint.manifest import (
     CheckpointManifest,
     CorruptCheckpointError,
     LeafMetadata,
-    describe,
     first_difference,
-    is_key,
-    key_kind,
+    is_prng_key,
+    leaf_metadata,
+    prng_key_impl,
 )
 from jaxdist.train.checkpoint.reader import (
     SkippedCheckpoint,
-    check,
-    read_notes,
-    reraise_unless_damage,
+    check_fingerprint,
+    read_manifest,
+    reraise_unless_corrupt,
 )
-from jaxdist.train.checkpoint.reshard_residuals import as_stored, as_wanted
-from jaxdist.train.state import TrainState, named_leaves, with_leaves
+from jaxdist.train.checkpoint.reshard_residuals import reshard_arrays, stored_shapes
+from jaxdist.train.state import TrainState, named_leaves, replace_leaves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class RestoredState:
     """Newer checkpoints that were damaged, newest first; now moved aside."""
 
 
-def restore(folder: Path, abstract: TrainState) -> RestoredState:
+def restore_checkpoint(folder: Path, abstract: TrainState) -> RestoredState:
     """Read a checkpoint into an abstract state.
 
     Args:
@@ -61,23 +61,23 @@ def restore(folder: Path, abstract: TrainState) -> RestoredState:
         Damaged: it does not hold what was saved, on this host or another.
         BadInput: it is of another model or precision.
     """
-    wanted, notes = named_leaves(abstract), _agreed_notes(folder)
-    read = as_stored(wanted, notes.leaves)
-    _refuse_another_model(folder, notes, abstract, read)
-    targets = {name: _target(name, leaf) for name, leaf in read.items()}
-    arrays = as_wanted(_agreed_arrays(folder, notes, targets), wanted)
-    leaves = {name: _as_asked(arrays[name], leaf) for name, leaf in wanted.items()}
-    state = with_leaves(abstract, leaves)
+    wanted, notes = named_leaves(abstract), _read_manifest_everywhere(folder)
+    read = stored_shapes(wanted, notes.leaves)
+    _check_same_model(folder, notes, abstract, read)
+    targets = {name: _restore_target(name, leaf) for name, leaf in read.items()}
+    arrays = reshard_arrays(_read_verified_arrays(folder, notes, targets), wanted)
+    leaves = {name: _wrap_prng_key(arrays[name], leaf) for name, leaf in wanted.items()}
+    state = replace_leaves(abstract, leaves)
     return RestoredState(state=state, step=notes.step, about=notes.about)
 
 
-def _agreed_notes(folder: Path) -> CheckpointManifest:
+def _read_manifest_everywhere(folder: Path) -> CheckpointManifest:
     notes: CheckpointManifest | CorruptCheckpointError
     try:
-        notes = read_notes(folder)
+        notes = read_manifest(folder)
     except CorruptCheckpointError as damage:
         notes = damage
-    failed = add_over_hosts(
+    failed = sum_over_hosts(
         np.array([isinstance(notes, CorruptCheckpointError)], np.uint32)
     )
     if isinstance(notes, CorruptCheckpointError):
@@ -87,71 +87,73 @@ def _agreed_notes(folder: Path) -> CheckpointManifest:
     return notes
 
 
-def _agreed_arrays(
+def _read_verified_arrays(
     folder: Path, notes: CheckpointManifest, targets: Mapping[str, jax.ShapeDtypeStruct]
 ) -> dict[str, jax.Array]:
     """Read the arrays, and hold their fingerprints against the notes on all hosts."""
-    arrays = _read(folder, targets)
+    arrays = _read_arrays(folder, targets)
     missing = [name not in arrays for name in targets]
-    shares = [share(arrays[name]) if name in arrays else 0 for name in targets]
-    totals = add_over_hosts(np.array([*missing, *shares], np.uint32)).tolist()
+    shares = [
+        local_fingerprint(arrays[name]) if name in arrays else 0 for name in targets
+    ]
+    totals = sum_over_hosts(np.array([*missing, *shares], np.uint32)).tolist()
     for name, failed in zip(targets, totals[: len(targets)], strict=True):
         if failed:
             raise CorruptCheckpointError(f"{name}, cannot be read")
     for name, total in zip(targets, totals[len(targets) :], strict=True):
-        check(name, notes.leaves[name], total)
+        check_fingerprint(name, notes.leaves[name], total)
     return arrays
 
 
-def _read(
+def _read_arrays(
     folder: Path, targets: Mapping[str, jax.ShapeDtypeStruct]
 ) -> dict[str, jax.Array]:
     """Read all at once; if that fails, one by one, leaving out what cannot be read."""
     try:
-        return orbax_store.read(folder, targets)
+        return orbax_store.read_arrays(folder, targets)
     except Exception as error:
-        reraise_unless_damage(error)
+        reraise_unless_corrupt(error)
     arrays: dict[str, jax.Array] = {}
     for name, target in targets.items():
         try:
-            arrays |= orbax_store.read(folder, {name: target})
+            arrays |= orbax_store.read_arrays(folder, {name: target})
         except Exception as error:
-            reraise_unless_damage(error)
+            reraise_unless_corrupt(error)
     return arrays
 
 
-def _target(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
+def _restore_target(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
     """Say in which layout a leaf is read, as it is stored."""
     if getattr(leaf, "sharding", None) is None:
         raise TypeError(f"the abstract state has no sharding for {name}")
-    stored = jax.eval_shape(jax.random.key_data, leaf) if is_key(leaf) else leaf
+    stored = jax.eval_shape(jax.random.key_data, leaf) if is_prng_key(leaf) else leaf
     return jax.ShapeDtypeStruct(stored.shape, stored.dtype, sharding=leaf.sharding)
 
 
-def _as_asked(array: jax.Array, leaf: Any) -> jax.Array:
+def _wrap_prng_key(array: jax.Array, leaf: Any) -> jax.Array:
     """Turn what is stored of a leaf back into it."""
-    if not is_key(leaf):
+    if not is_prng_key(leaf):
         return array
-    return jax.random.wrap_key_data(array, impl=key_kind(leaf))
+    return jax.random.wrap_key_data(array, impl=prng_key_impl(leaf))
 
 
-def _refuse_another_model(
+def _check_same_model(
     folder: Path,
     notes: CheckpointManifest,
     abstract: TrainState,
     read: Mapping[str, Any],
 ) -> None:
-    fields = [f for f in ("params", "stats", "opt") if not _asked(abstract, f)]
+    fields = [f for f in ("params", "stats", "opt") if not _is_requested(abstract, f)]
     # Who reads no optimizer trains no further, and needs nothing that is still to send.
     with_opt = ["feedback", "replicas"] * (abstract.opt is abstract.replicas is None)
     unread = tuple(f"{f}/" for f in [*fields, *with_opt])
     held = {n: note for n, note in notes.leaves.items() if not n.startswith(unread)}
-    wanted = {name: describe(leaf) for name, leaf in read.items()}
+    wanted = {name: leaf_metadata(leaf) for name, leaf in read.items()}
     difference = first_difference(held, wanted)
     if difference is None:
         return
-    _refuse_other_replicas(folder, held, wanted)
-    other = "precision" if _shapes(held) == _shapes(wanted) else "model"
+    _check_replica_count(folder, held, wanted)
+    other = "precision" if _leaf_shapes(held) == _leaf_shapes(wanted) else "model"
     raise BadInput(
         f"checkpoint {folder.name} in {folder.parent} is of another {other}",
         rule="a run goes on only with the leaves, shapes and dtypes it was saved with",
@@ -163,15 +165,15 @@ def _refuse_another_model(
     )
 
 
-def _asked(abstract: TrainState, name: str) -> bool:
+def _is_requested(abstract: TrainState, name: str) -> bool:
     return getattr(abstract, name) is not None
 
 
-def _refuse_other_replicas(
+def _check_replica_count(
     folder: Path, held: Mapping[str, LeafMetadata], wanted: Mapping[str, LeafMetadata]
 ) -> None:
     """Say so where nothing but the number of replicas differs for a person."""
-    saved, here = _replicas(held), _replicas(wanted)
+    saved, here = _count_replicas(held), _count_replicas(wanted)
     if saved != here:
         raise BadInput(
             f"checkpoint {folder.name} in {folder.parent} is of {saved} replicas",
@@ -185,11 +187,11 @@ def _refuse_other_replicas(
         )
 
 
-def _replicas(leaves: Mapping[str, LeafMetadata]) -> int:
+def _count_replicas(leaves: Mapping[str, LeafMetadata]) -> int:
     """Read how many replicas a state has from its arrays; 1 without an outer loop."""
     found = (x for name, x in leaves.items() if name.startswith("replicas/params/"))
     return next((leaf.shape[0] for leaf in found), 1)
 
 
-def _shapes(leaves: Mapping[str, LeafMetadata]) -> dict[str, tuple[int, ...]]:
+def _leaf_shapes(leaves: Mapping[str, LeafMetadata]) -> dict[str, tuple[int, ...]]:
     return {name: leaf.shape for name, leaf in leaves.items()}

@@ -12,16 +12,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdist.core.axes import part_of
+from jaxdist.core.axes import sub_axis_name
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.partition.ledger import ParameterReads
 from jaxdist.partition.traffic import PlannedCollective
 from jaxdist.pipeline import async_executor
 from jaxdist.pipeline.async_executor import AsyncPipeline, UpdateFn
-from jaxdist.pipeline.plan_schedule import stream, turns
+from jaxdist.pipeline.plan_schedule import async_plan_schedule, device_work_counts
 from jaxdist.pipeline.stage_parameters import SlotArrays, SlotLayout
-from jaxdist.pipeline.stage_placement import places_of
+from jaxdist.pipeline.stage_placement import stage_placement
 from jaxdist.train.layout import Layout
 from jaxdist.train.objective import Batch
 from jaxdist.train.pipeline import sync_gradients
@@ -44,35 +44,40 @@ def run(
         This device's share of each microbatch's loss [M], statistics, parameters and
         the optimizer's state.
     """
-    pipe, parts = sync_gradients.training(layout, state, batch)
-    order = stream(layout.plan, layout.task.microbatches)
+    pipe, parts = sync_gradients.make_training_pipeline(layout, state, batch)
+    order = async_plan_schedule(layout.plan, layout.task.microbatches)
     whole = AsyncPipeline(pipe=pipe, stream=order, move=move)
     return async_executor.run(whole, state.params, state.opt, state.stats, parts)
 
 
-def messages(layout: Layout, device: int) -> Iterator[PlannedCollective]:
+def stage_reduction_traffic(layout: Layout, device: int) -> Iterator[PlannedCollective]:
     """Yield what the replicas of a device's stage sum in a training step."""
-    plan, hold = layout.plan, sync_gradients.hold(layout)
+    plan, hold = layout.plan, sync_gradients.require_slot_layout(layout)
     if not plan.pipe.flows:
         return
-    places, own = places_of(plan), turns(plan, layout.task.microbatches)[device]
-    axes = (part_of("pipe", places.replicas_of(device)),)
+    places, own = (
+        stage_placement(plan),
+        device_work_counts(plan, layout.task.microbatches)[device],
+    )
+    axes = (sub_axis_name("pipe", places.replicas_of(device)),)
     among = [d for d in range(places.devices) if places.replicas_of(d) > 1]
     sums = {
-        "gradients": own.updates * _bytes(hold.param_slots, among),
-        "statistics": _bytes(hold.stat_slots, among),
+        "gradients": own.updates * _reduced_bytes(hold.param_slots, among),
+        "statistics": _reduced_bytes(hold.stat_slots, among),
     }
     for what, payload in sums.items():
         if places.replicas_of(device) > 1:
-            yield _summed(what, payload, axes)
-    rounds = stream(plan, layout.task.microbatches).rounds
+            yield _all_reduce_row(what, payload, axes)
+    rounds = async_plan_schedule(plan, layout.task.microbatches).rounds
     if len(set(rounds)) > 1:
-        nodes = jax.tree.leaves(layout.held.opt, is_leaf=_is_held)
-        counts = [x for x in nodes if not _is_held(x)]
-        yield _summed("counts", sum(x.dtype.itemsize for x in counts), ("pipe",))
+        nodes = jax.tree.leaves(layout.held.opt, is_leaf=_is_slot_arrays)
+        counts = [x for x in nodes if not _is_slot_arrays(x)]
+        yield _all_reduce_row(
+            "counts", sum(x.dtype.itemsize for x in counts), ("pipe",)
+        )
 
 
-def check(plan: Plan, hold: StateLayout, reads: ParameterReads) -> None:
+def check_async_support(plan: Plan, hold: StateLayout, reads: ParameterReads) -> None:
     """Refuse what does not go with weights that move stage by stage.
 
     Raises:
@@ -82,7 +87,7 @@ def check(plan: Plan, hold: StateLayout, reads: ParameterReads) -> None:
     if not plan.pipe.flows or not isinstance(hold, SlotStateLayout):
         return
     if plan.mesh.fsdp > 1:
-        raise _refused(
+        raise _unsupported_error(
             plan,
             "parameters are shared out over fsdp",
             "a device has all numbers of each version of its stage",
@@ -91,7 +96,7 @@ def check(plan: Plan, hold: StateLayout, reads: ParameterReads) -> None:
         )
     shared = [hold.param_slots.leaves[place].name for place in hold.param_slots.shared]
     if shared:
-        raise _refused(
+        raise _unsupported_error(
             plan,
             "stages share a parameter",
             "every parameter moves with one stage",
@@ -99,7 +104,7 @@ def check(plan: Plan, hold: StateLayout, reads: ParameterReads) -> None:
             "plan.pipe.cuts= with all its blocks in one stage",
         )
     if reads.totals:
-        raise _refused(
+        raise _unsupported_error(
             plan,
             "the optimizer asks for the gradient of all stages at once",
             "stages move at different times, each along its own gradient",
@@ -108,7 +113,9 @@ def check(plan: Plan, hold: StateLayout, reads: ParameterReads) -> None:
         )
 
 
-def _refused(plan: Plan, what: str, rule: str, values: str, remedy: str) -> BadInput:
+def _unsupported_error(
+    plan: Plan, what: str, rule: str, values: str, remedy: str
+) -> BadInput:
     return BadInput(
         f"{what}, which does not go with {plan.pipe.schedule}",
         rule=rule,
@@ -117,7 +124,7 @@ def _refused(plan: Plan, what: str, rule: str, values: str, remedy: str) -> BadI
     )
 
 
-def _bytes(slots: SlotLayout, devices: Sequence[int]) -> int:
+def _reduced_bytes(slots: SlotLayout, devices: Sequence[int]) -> int:
     """Return the bytes of what replicas sum at once."""
     own = zip(slots.slots, slots.used(devices), strict=True)
     whole = [slots.leaves[place] for place in slots.shared]
@@ -127,7 +134,9 @@ def _bytes(slots: SlotLayout, devices: Sequence[int]) -> int:
     )
 
 
-def _summed(what: str, payload: int, axes: tuple[str, ...]) -> PlannedCollective:
+def _all_reduce_row(
+    what: str, payload: int, axes: tuple[str, ...]
+) -> PlannedCollective:
     return PlannedCollective(
         what=what,
         kind="all-reduce",
@@ -137,5 +146,5 @@ def _summed(what: str, payload: int, axes: tuple[str, ...]) -> PlannedCollective
     )
 
 
-def _is_held(node: Any) -> bool:
+def _is_slot_arrays(node: Any) -> bool:
     return isinstance(node, SlotArrays)

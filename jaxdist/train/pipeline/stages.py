@@ -11,12 +11,12 @@ from flax import nnx
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers import Gather, bind
-from jaxdist.partition.gradient_buckets import compressor
+from jaxdist.partition.gradient_buckets import compression_predicate
 from jaxdist.partition.param_sharding import LeafSharding
-from jaxdist.pipeline.slot_assignment import deal_slots
-from jaxdist.pipeline.stages import Stages, cut, variables_of
+from jaxdist.pipeline.slot_assignment import assign_slots
+from jaxdist.pipeline.stages import Stages, cut_network, variable_ids
 from jaxdist.profile.layer_calls import LayerCall
-from jaxdist.profile.network_profile import read_profile
+from jaxdist.profile.network_profile import profile_network
 from jaxdist.profile.repeated_blocks import RepeatedBlocks
 from jaxdist.profile.trace_cache import TraceCache
 from jaxdist.train.state import TrainState
@@ -24,7 +24,7 @@ from jaxdist.train.state_layout import SlotStateLayout
 
 InputShapes = Sequence[jax.ShapeDtypeStruct]
 
-_OF_LEAVES: Final = MappingProxyType(
+_PER_LEAF_ALGORITHMS: Final = MappingProxyType(
     {
         "power": "PowerSGD packs the matrix of each leaf",
         "sign": "a sign has no zero",
@@ -33,7 +33,7 @@ _OF_LEAVES: Final = MappingProxyType(
 """Ways that see where a leaf ends, and why."""
 
 
-def staged(
+def cut_into_stages(
     plan: Plan,
     network: Any,
     inputs: InputShapes,
@@ -55,17 +55,19 @@ def staged(
     Raises:
         BadInput: it cannot be cut so, or not together with what else the plan asks for.
     """
-    _check(plan)
+    _check_stage_support(plan)
 
     def work() -> Mapping[str, int]:
         one = [jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype) for x in inputs]
-        profile = read_profile(network, one, prepare=silent(one), alike=alike)
+        profile = profile_network(
+            network, one, prepare=constant_rng_binder(one), alike=alike
+        )
         return {block.name: block.flops for block in profile.blocks}
 
-    return cut(plan, network, lambda: readings.once("work", work))
+    return cut_network(plan, network, lambda: readings.once("work", work))
 
 
-def in_slots(
+def build_slot_layout(
     plan: Plan,
     stages: Stages,
     network: Any,
@@ -85,12 +87,12 @@ def in_slots(
     """
     kinds = leaves[0], [replace(leaf, fsdp=None) for leaf in leaves[1]]
     users = readings.once(
-        ("users", stages.blocks), lambda: _all_users(stages, network, kinds, readings)
+        ("users", stages.blocks), lambda: _leaf_stages(stages, network, kinds, readings)
     )
     slots = [
-        deal_slots(plan, kind, used, stages.places, sent)
+        assign_slots(plan, kind, used, stages.places, sent)
         for kind, used, sent in zip(
-            kinds, users, (compressor(plan), lambda leaf: False), strict=True
+            kinds, users, (compression_predicate(plan), lambda leaf: False), strict=True
         )
     ]
     return SlotStateLayout(
@@ -102,7 +104,7 @@ def in_slots(
     )
 
 
-def own_calls(
+def device_calls(
     stages: Stages, network: Any, calls: Sequence[LayerCall], device: int
 ) -> Iterator[LayerCall]:
     """Yield the calls that a device's stages make.
@@ -123,38 +125,38 @@ def own_calls(
             yield call
 
 
-def _all_users(
+def _leaf_stages(
     stages: Stages,
     network: Any,
     kinds: Sequence[Sequence[LeafSharding]],
     readings: TraceCache,
 ) -> list[tuple[frozenset[int], ...]]:
     """Return the stages that use each parameter, and each statistic."""
-    by_block = readings.once("variables", lambda: dict(variables_by_block(network)))
+    by_block = readings.once("variables", lambda: dict(variable_ids_by_block(network)))
     stages_of: dict[int, set[int]] = {}
     for stage, blocks in enumerate(stages.blocks):
         for each in (each for block in blocks for each in by_block[block]):
             stages_of.setdefault(each, set()).add(stage)
     return [
         tuple(
-            frozenset(stages_of.get(id(variable_at(network, leaf.name)), ()))
+            frozenset(stages_of.get(id(variable_by_name(network, leaf.name)), ()))
             for leaf in kind
         )
         for kind in kinds
     ]
 
 
-def variables_by_block(network: Any) -> Iterator[tuple[str, set[int]]]:
+def variable_ids_by_block(network: Any) -> Iterator[tuple[str, set[int]]]:
     """Yield the ids of the variables that each block uses, and its heads."""
     heads = network.heads() if hasattr(network, "heads") else {}
     for name, block in network.chain():
-        found = variables_of(block)
+        found = variable_ids(block)
         if name in heads:
-            found |= variables_of(heads[name][1])
+            found |= variable_ids(heads[name][1])
         yield name, found
 
 
-def variable_at(network: Any, name: str) -> Any:
+def variable_by_name(network: Any, name: str) -> Any:
     """Return the variable of a network whose leaf has this name."""
     node = network
     for part in name.split("/"):
@@ -162,7 +164,7 @@ def variable_at(network: Any, name: str) -> Any:
     return node
 
 
-def silent(inputs: InputShapes) -> Callable[[nnx.Module], None]:
+def constant_rng_binder(inputs: InputShapes) -> Callable[[nnx.Module], None]:
     """Return what binds noise to a network before it is traced."""
     import numpy as np
 
@@ -170,7 +172,7 @@ def silent(inputs: InputShapes) -> Callable[[nnx.Module], None]:
     return lambda network: bind(network, jax.random.key(0), jax.numpy.asarray(ids))
 
 
-def _check(plan: Plan) -> None:
+def _check_stage_support(plan: Plan) -> None:
     """Refuse what does not go with stages."""
     if plan.replicas > 1:
         raise BadInput(
@@ -181,10 +183,11 @@ def _check(plan: Plan) -> None:
             remedy=("plan.mesh.replica=1", "plan.mesh.pipe=1"),
         )
     via = plan.reduce.via
-    if via in _OF_LEAVES:
+    if via in _PER_LEAF_ALGORITHMS:
         raise BadInput(
             f"plan.reduce.via = {via} does not go with stages",
-            rule=f"{_OF_LEAVES[via]}; in stages gradients of several leaves lie in one "
+            rule=f"{_PER_LEAF_ALGORITHMS[via]}; in stages gradients of several leaves "
+            "lie in one "
             "array, and the shorter ones are filled up with zeros",
             values=f"plan.mesh.pipe = {plan.mesh.pipe}, plan.reduce.via = {via}",
             remedy=("plan.reduce.via=int8", "plan.mesh.pipe=1"),

@@ -15,33 +15,43 @@ from jaxdist.core.plan import Plan
 from jaxdist.partition import fsdp
 from jaxdist.partition.traffic import PlannedCollective
 from jaxdist.pipeline import sync_executor
-from jaxdist.pipeline.flat_messages import FlatTreeSpec, form_of, longest, size
-from jaxdist.pipeline.plan_schedule import evaluation, timetable
-from jaxdist.pipeline.schedule_arrays import tables
-from jaxdist.pipeline.stage import Pipeline, PipelineStage, sloped
+from jaxdist.pipeline.flat_messages import (
+    FlatTreeSpec,
+    buffer_bytes,
+    flat_tree_spec,
+    max_lengths,
+)
+from jaxdist.pipeline.plan_schedule import evaluation_supersteps, plan_schedule
+from jaxdist.pipeline.schedule_arrays import schedule_arrays
+from jaxdist.pipeline.stage import Pipeline, PipelineStage, cotangent_spec
 from jaxdist.pipeline.stage_parameters import SlotArrays, SlotLayout
-from jaxdist.pipeline.stages import outputs
+from jaxdist.pipeline.stages import network_outputs
 from jaxdist.pipeline.stages import run as run_blocks
 from jaxdist.pipeline.work_item import Supersteps
 from jaxdist.profile.repeated_blocks import RepeatedBlocks
 from jaxdist.profile.trace_cache import TraceCache
-from jaxdist.train.accumulate import cut
+from jaxdist.train.accumulate import split_microbatches
 from jaxdist.train.layout import Layout
-from jaxdist.train.materialize_params import inputs_of, model_of
+from jaxdist.train.materialize_params import merge_model, model_inputs
 from jaxdist.train.objective import Batch
-from jaxdist.train.remat import apart, graded, in_turn, mark_all
-from jaxdist.train.sample_exchange import scored
+from jaxdist.train.remat import (
+    maybe_checkpoint,
+    partial_remat_blocks,
+    run_with_partial_remat,
+    tag_all_blocks,
+)
+from jaxdist.train.sample_exchange import select_local_samples
 from jaxdist.train.state import TrainState, named_leaves
 from jaxdist.train.state_layout import SlotStateLayout
 
-_NOT_HANDED: Final = ("replica", "pipe", *BATCH_AXES)
+_SAMPLE_ONLY_AXES: Final = ("replica", "pipe", *BATCH_AXES)
 """Axes whose sizes change nothing but the samples of a microbatch."""
 
 LastStageFn = Callable[[Any, Batch], Any]
 """From a network's outputs and what they are scored against to what a stage returns."""
 
 
-def gradients(
+def pipeline_gradients(
     layout: Layout, state: TrainState, stats: SlotArrays, batch: Batch
 ) -> tuple[jax.Array, Any, list[jax.Array]]:
     """Return this device's share of the loss, new statistics, gradients of the share.
@@ -52,14 +62,14 @@ def gradients(
         stats: its running statistics.
         batch: this device's samples.
     """
-    pipe, parts = training(layout, state, batch)
+    pipe, parts = make_training_pipeline(layout, state, batch)
     loss, stats, grads = sync_executor.run(
-        pipe, whole(layout, state.params), stats, parts
+        pipe, gather_slot_params(layout, state.params), stats, parts
     )
     return loss, stats, jax.tree.leaves(grads)
 
 
-def score(
+def pipeline_eval(
     layout: Layout,
     params: SlotArrays,
     stats: SlotArrays,
@@ -77,26 +87,30 @@ def score(
     """
     samples, devices = batch["id"].shape[0], layout.plan.mesh.pipe
     micro = devices if samples % devices == 0 else 1
-    pipe = _pipeline(layout, evaluation(layout.plan, micro), last, None)
-    parts = {name: cut(x, micro) for name, x in batch.items()}
-    return sync_executor.run_forward(pipe, whole(layout, params), stats, parts)
+    pipe = _make_pipeline(layout, evaluation_supersteps(layout.plan, micro), last, None)
+    parts = {name: split_microbatches(x, micro) for name, x in batch.items()}
+    return sync_executor.run_forward(
+        pipe, gather_slot_params(layout, params), stats, parts
+    )
 
 
-def whole(layout: Layout, params: SlotArrays) -> SlotArrays:
+def gather_slot_params(layout: Layout, params: SlotArrays) -> SlotArrays:
     """Put together what fsdp shares out."""
     if not layout.joins:
         return params
     held, tree = jax.tree.flatten(params)
-    return jax.tree.unflatten(tree, all_gather(held, layout.shared_dims, fsdp.AXIS))
+    return jax.tree.unflatten(
+        tree, all_gather(held, layout.shared_dims, fsdp.FSDP_AXIS)
+    )
 
 
-def shares(layout: Layout) -> int:
+def loss_divisor(layout: Layout) -> int:
     """Return over how many devices the loss of the last stage is shared."""
     plan = layout.plan
     return plan.mesh.size(*(axis for axis in plan.sum_axes if axis != "pipe"))
 
 
-def messages(
+def stage_transfer_traffic(
     layout: Layout, readings: TraceCache, alike: RepeatedBlocks
 ) -> Iterator[PlannedCollective]:
     """Yield what stages hand to their neighbours in a training step.
@@ -110,64 +124,71 @@ def messages(
     """
     same = RepeatedBlocks(names=alike.names) if layout.plan.spatial_until else alike
     behind = readings.once(
-        ("handed", *_handed_on(layout)), lambda: _handed(layout, same)
+        ("handed", *_transfer_key(layout)), lambda: _trace_block_outputs(layout, same)
     )
-    ends = [blocks[-1] for blocks in hold(layout).stages.blocks[:-1]]
-    times = timetable(layout.plan, layout.task.microbatches).exchanges
-    hops = len(hold(layout).stages.places.hops())
+    ends = [blocks[-1] for blocks in require_slot_layout(layout).stages.blocks[:-1]]
+    times = plan_schedule(layout.plan, layout.task.microbatches).exchanges
+    hops = len(require_slot_layout(layout).stages.places.hops())
     for what, forms in (
         ("activations", [behind[same.source(end)] for end in ends]),
-        ("gradients", [sloped(behind[same.source(end)]) for end in ends]),
+        ("gradients", [cotangent_spec(behind[same.source(end)]) for end in ends]),
     ):
         yield PlannedCollective(
             what=what,
             kind="collective-permute",
             axes=("pipe",),
-            payload=times * hops * size(longest(forms)),
+            payload=times * hops * buffer_bytes(max_lengths(forms)),
             layer="between_stages",
             arrays=times * hops,
         )
 
 
-def _handed_on(layout: Layout) -> tuple[Hashable, ...]:
+def _transfer_key(layout: Layout) -> tuple[Hashable, ...]:
     """Return what the forms of handed arrays depend on, besides the network."""
     plan, micro = layout.plan, layout.task.microbatches
-    split = tuple(size for axis, size in plan.mesh.items() if axis not in _NOT_HANDED)
+    split = tuple(
+        size for axis, size in plan.mesh.items() if axis not in _SAMPLE_ONLY_AXES
+    )
     batch = next(iter(layout.shapes.values())).shape[0] // plan.batch_shards // micro
     return batch, split, plan.weights, plan.spatial_until, plan.spatial_then
 
 
-def _handed(layout: Layout, alike: RepeatedBlocks) -> dict[str, FlatTreeSpec]:
+def _trace_block_outputs(
+    layout: Layout, alike: RepeatedBlocks
+) -> dict[str, FlatTreeSpec]:
     """Trace the network on one device and return what each block would hand on."""
     task, found = layout.task, dict[str, FlatTreeSpec]()
     network = nnx.merge(task.graph, task.state.params, task.state.stats)
     short: Any = alike.short(network)
     graph, *trees = nnx.split(short, nnx.Param, ...)
-    held = hold(layout)
+    held = require_slot_layout(layout)
     local = [
-        _locals(held.param_slots, trees[0], layout.plan, task.dtype),
-        _locals(held.stat_slots, trees[1], layout.plan, None),
+        _local_shapes(held.param_slots, trees[0], layout.plan, task.dtype),
+        _local_shapes(held.stat_slots, trees[1], layout.plan, None),
     ]
 
     def run(nothing: Any, batch: Batch) -> None:
         del nothing
-        part = {name: cut(x, task.microbatches)[0] for name, x in batch.items()}
+        part = {
+            name: split_microbatches(x, task.microbatches)[0]
+            for name, x in batch.items()
+        }
         arrays = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), local)
         model: Any = nnx.merge(graph, *arrays)
         model.train()
         layout.bind(model, jax.random.key(0), part["id"])
-        given = inputs_of(task, part)
+        given = model_inputs(task, part)
         carried: Any = (given if len(given) > 1 else given[0]), ()
         for name, _ in short.chain():
             carried = run_blocks(model, (name,), carried)
-            found[name] = form_of(carried)
+            found[name] = flat_tree_spec(carried)
 
     batch: Any = layout.padded(layout.shapes)
     jax.eval_shape(layout.map(run, P(), batch, P()), (), batch)
     return found
 
 
-def _locals(slots: SlotLayout, tree: Any, plan: Plan, dtype: Any) -> Any:
+def _local_shapes(slots: SlotLayout, tree: Any, plan: Plan, dtype: Any) -> Any:
     """Return the shapes that a stage uses leaves in, those of some blocks as a tree."""
     by_name = {leaf.name: leaf for leaf in slots.leaves}
     leaves = [
@@ -180,7 +201,9 @@ def _locals(slots: SlotLayout, tree: Any, plan: Plan, dtype: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(tree), leaves)
 
 
-def training(layout: Layout, state: TrainState, batch: Batch) -> tuple[Pipeline, Batch]:
+def make_training_pipeline(
+    layout: Layout, state: TrainState, batch: Batch
+) -> tuple[Pipeline, Batch]:
     """Return the pipeline of a training step, and the microbatches that go through.
 
     The loss of a step is the mean of its microbatches'; where each moves the weights,
@@ -188,17 +211,19 @@ def training(layout: Layout, state: TrainState, batch: Batch) -> tuple[Pipeline,
     """
     task, flows = layout.task, layout.plan.pipe.flows
     key = jax.random.fold_in(jax.random.key(task.seed), state.step)
-    parts = shares(layout) * (1 if flows else task.microbatches)
+    parts = loss_divisor(layout) * (1 if flows else task.microbatches)
 
     def share(out: Any, part: Batch) -> jax.Array:
         return layout.objective.losses(out, part).mean() / parts
 
-    order = timetable(layout.plan, task.microbatches)
-    micro = {name: cut(x, task.microbatches) for name, x in batch.items()}
-    return _pipeline(layout, order.beats, share, key), micro
+    order = plan_schedule(layout.plan, task.microbatches)
+    micro = {
+        name: split_microbatches(x, task.microbatches) for name, x in batch.items()
+    }
+    return _make_pipeline(layout, order.beats, share, key), micro
 
 
-def _pipeline(
+def _make_pipeline(
     layout: Layout, beats: Supersteps, last: LastStageFn, key: jax.Array | None
 ) -> Pipeline:
     """Return the stages as functions, and the table that moves them.
@@ -209,30 +234,30 @@ def _pipeline(
         last: what the last stage makes of a network's outputs.
         key: random key of (seed, step) in training; None in evaluation.
     """
-    held = hold(layout)
+    held = require_slot_layout(layout)
     stages = held.stages
     return Pipeline(
         stages=tuple(
-            _stage(layout, number, last, key) for number in range(stages.count)
+            _make_stage(layout, number, last, key) for number in range(stages.count)
         ),
-        tables=tables(beats, stages.places),
+        tables=schedule_arrays(beats, stages.places),
         params=held.param_slots,
         stats=held.stat_slots,
         dtype=layout.task.dtype,
     )
 
 
-def hold(layout: Layout) -> SlotStateLayout:
+def require_slot_layout(layout: Layout) -> SlotStateLayout:
     """Return how the state of a layout with stages lies."""
     if layout.pipe is None:
         raise TypeError(f"{layout.plan.title} has no stages")
     return layout.pipe
 
 
-def _stage(
+def _make_stage(
     layout: Layout, number: int, last: LastStageFn, key: jax.Array | None
 ) -> PipelineStage:
-    task, held = layout.task, hold(layout)
+    task, held = layout.task, require_slot_layout(layout)
     stages = held.stages
     blocks, ends = stages.blocks[number], number == stages.count - 1
     trees = task.state.params, task.state.stats
@@ -240,37 +265,45 @@ def _stage(
         tuple(place for place, users in enumerate(used) if number in users)
         for used in held.users
     ]
-    again = apart(layout.plan, sum(stages.blocks, ())) if key is not None else ()
+    again = (
+        partial_remat_blocks(layout.plan, sum(stages.blocks, ()))
+        if key is not None
+        else ()
+    )
 
     def make(part: Batch, params: Any, stats: Any) -> Any:
-        model = model_of(task, params, stats)
+        model = merge_model(task, params, stats)
         model.train() if key is not None else model.eval()
         layout.bind(model, key, part["id"] if key is not None else None)
-        mark_all(layout.plan, model)
+        tag_all_blocks(layout.plan, model)
         return model
 
     def call(params: Any, stats: Any, carried: Any, part: Batch) -> Any:
         if number == 0:
-            given = inputs_of(task, part)
+            given = model_inputs(task, part)
             carried = (given if len(given) > 1 else given[0]), ()
-        held = filled(trees[0], params), filled(trees[1], stats)
-        carried, after = in_turn(partial(make, part), blocks, again, held, carried)
+        held = fill_with_zeros(trees[0], params), fill_with_zeros(trees[1], stats)
+        carried, after = run_with_partial_remat(
+            partial(make, part), blocks, again, held, carried
+        )
         new = jax.tree.leaves(after)
         kept = {place: new[place] for place in own[1]}
         if not ends:
             return carried, kept
-        return last(*scored(layout.plan, outputs(carried), part)), kept
+        return last(
+            *select_local_samples(layout.plan, network_outputs(carried), part)
+        ), kept
 
     return PipelineStage(
         number=number,
         device=stages.places.device_of(number),
-        call=call if key is None else graded(layout.plan, call),
+        call=call if key is None else maybe_checkpoint(layout.plan, call),
         params=own[0],
         stats=own[1],
     )
 
 
-def filled(tree: Any, own: Mapping[int, jax.Array]) -> Any:
+def fill_with_zeros(tree: Any, own: Mapping[int, jax.Array]) -> Any:
     """Fill a tree of shapes with a stage's own leaves; what it does not use is zero."""
     shapes, structure = jax.tree.flatten(tree)
     leaves = [

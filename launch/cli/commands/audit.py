@@ -4,7 +4,11 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any, Final
 
-from jaxdist.launch.cli.parser import CommandParser, add_json, add_step
+from jaxdist.launch.cli.parser import (
+    CommandParser,
+    add_experiment_or_step,
+    add_json_option,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,16 +18,16 @@ if TYPE_CHECKING:
 
 summary = "hold a compiled step against its plan, without training"
 
-_LARGEST: Final = 5
+_MAX_ROWS: Final = 5
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Take an experiment and overrides, or a script and the name of its step."""
-    add_step(parser)
+    add_experiment_or_step(parser)
     parser.add_argument(
         "--warn", action="store_true", help="exit with 0 whatever differs, and say it"
     )
-    add_json(parser)
+    add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
@@ -32,19 +36,19 @@ def run(args: Namespace) -> int:
     Raises:
         AuditError: the first difference from the plan, after everything was printed.
     """
-    from jaxdist.launch.analysis.user_step import script_step
+    from jaxdist.launch.analysis.user_step import load_user_step
 
-    found = script_step(args.experiment)
-    return _experiment(args) if found is None else _script(args, *found)
+    found = load_user_step(args.experiment)
+    return _audit_experiment(args) if found is None else _audit_script(args, *found)
 
 
-def _script(args: Namespace, step: Any, given: tuple[Any, ...]) -> int:
+def _audit_script(args: Namespace, step: Any, given: tuple[Any, ...]) -> int:
     """Survey a step of the user's own."""
-    from jaxdist.launch.analysis.user_step import refuse_keys
+    from jaxdist.launch.analysis.user_step import reject_overrides
     from jaxdist.launch.terminal.console import print_json
     from jaxdist.partition.external_step import audit
 
-    refuse_keys("audit", args.experiment, args.overrides)
+    reject_overrides("audit", args.experiment, args.overrides)
     survey = audit(step, *given)
     if args.json:
         print_json(survey.tree())
@@ -53,12 +57,12 @@ def _script(args: Namespace, step: Any, given: tuple[Any, ...]) -> int:
     return int(bool(survey.findings) and not args.warn)
 
 
-def _experiment(args: Namespace) -> int:
+def _audit_experiment(args: Namespace) -> int:
     """Audit an experiment's step."""
-    from jaxdist.launch.config.resolve import resolve
+    from jaxdist.launch.config.resolve import resolve_config
     from jaxdist.launch.devices.prepare import prepare_devices
 
-    resolved = resolve(args.experiment, args.overrides)
+    resolved = resolve_config(args.experiment, args.overrides)
     prepared = prepare_devices(resolved.config.plan, explicit=resolved.plan_is_explicit)
 
     # From here on jax is imported: it sees the devices that were just prepared.
@@ -70,11 +74,11 @@ def _experiment(args: Namespace) -> int:
         print_json(found.tree())
     else:
         words = " ".join((args.experiment, *args.overrides))
-        _print(console(), found, prepared.title, words)
-    return _answer(found, warn=args.warn or resolved.config.audit == "warn")
+        _print_audit(console(), found, prepared.title, words)
+    return _report_differences(found, warn=args.warn or resolved.config.audit == "warn")
 
 
-def _answer(found: "StepAudit", *, warn: bool) -> int:
+def _report_differences(found: "StepAudit", *, warn: bool) -> int:
     """Raise the first difference, or warn of all of them."""
     from jaxdist.launch.terminal.console import console
 
@@ -85,111 +89,121 @@ def _answer(found: "StepAudit", *, warn: bool) -> int:
     return 0
 
 
-def _print(out: "Console", found: "StepAudit", devices: str, words: str) -> None:
-    from jaxdist.core.text.formatting import size
-    from jaxdist.launch.terminal.console import print_next, print_table
-    from jaxdist.launch.terminal.run_header import many
+def _print_audit(out: "Console", found: "StepAudit", devices: str, words: str) -> None:
+    from jaxdist.core.text.formatting import format_size
+    from jaxdist.launch.terminal.console import print_next_commands, print_table
+    from jaxdist.launch.terminal.run_header import pluralize
     from jaxdist.launch.training.console_reporter import audit_line
 
     program, memory = found.program, found.memory
     out.print(f"{found.experiment}    {program.layout.plan.title}    {devices}")
-    gathers = many(len(found.gathers), "unplanned all-gather")
+    gathers = pluralize(len(found.gathers), "unplanned all-gather")
     out.print(f"  audit    {audit_line(program)}, {gathers}\n", soft_wrap=True)
     if program.audit:
-        print_table(out, _collectives(found))
-        print_table(out, _largest(found))
+        print_table(out, _collective_table(found))
+        print_table(out, _largest_traffic_table(found))
     if program.joins:
-        print_table(out, _outer(found))
-    print_table(out, _work(found))
-    parts = ", ".join(f"{name} {size(memory[name])}" for name in list(memory)[:-1])
-    out.print(f"  memory   {size(memory['total'])} a device: {parts}", soft_wrap=True)
-    out.print(f"  work     {_total(found)}\n", soft_wrap=True)
+        print_table(out, _outer_sync_table(found))
+    print_table(out, _flops_table(found))
+    parts = ", ".join(
+        f"{name} {format_size(memory[name])}" for name in list(memory)[:-1]
+    )
+    out.print(
+        f"  memory   {format_size(memory['total'])} a device: {parts}", soft_wrap=True
+    )
+    out.print(f"  work     {_flops_line(found)}\n", soft_wrap=True)
     again = [f"jaxdist audit {words} --json", f"jaxdist train {words}"]
-    print_next(out, *again)
+    print_next_commands(out, *again)
 
 
-def _collectives(found: "StepAudit") -> "Table":
+def _collective_table(found: "StepAudit") -> "Table":
     """Lay out a row for each kind of collective and set of axes."""
-    from jaxdist.core.text.formatting import count
-    from jaxdist.launch.terminal.console import table
+    from jaxdist.core.text.formatting import format_count
+    from jaxdist.launch.terminal.console import make_table
     from jaxdist.launch.terminal.number_column import NumberColumn
 
     rows = found.program.audit
     unit = NumberColumn(max(max(row.ledger, row.program) for row in rows), "B")
     heads = [f"{name}, {unit.unit}" for name in ("ledger", "program", "sent")]
-    made = table("collective", "axes", "count", *heads, right=("count", *heads))
+    made = make_table("collective", "axes", "count", *heads, right=("count", *heads))
     for row in rows:
         axes = " x ".join(row.axes) or "unknown devices"
         sizes = [unit.say(n) for n in (row.ledger, row.program, row.wire)]
-        made.add_row(row.kind, axes, count(row.count), *sizes)
+        made.add_row(row.kind, axes, format_count(row.count), *sizes)
     return made
 
 
-def _outer(found: "StepAudit") -> "Table":
+def _outer_sync_table(found: "StepAudit") -> "Table":
     """Lay out what replicas move between steps."""
-    from jaxdist.core.text.formatting import count
-    from jaxdist.launch.terminal.console import table
+    from jaxdist.core.text.formatting import format_count
+    from jaxdist.launch.terminal.console import make_table
     from jaxdist.launch.terminal.number_column import NumberColumn
 
     rows = [(join.sync, row) for join in found.program.joins for row in join.audit]
     unit = NumberColumn(max(row.ledger for _, row in rows), "B")
     heads = [f"{name}, {unit.unit}" for name in ("ledger", "program", "sent")]
     right = ("after step", "of every", *heads)
-    made = table("outer step", "axes", *right, right=right)
+    made = make_table("outer step", "axes", *right, right=right)
     for sync, row in rows:
         sizes = [unit.say(n) for n in (row.ledger, row.program, row.wire)]
         made.add_row(
-            row.kind, " x ".join(row.axes), count(sync.after), count(sync.every), *sizes
+            row.kind,
+            " x ".join(row.axes),
+            format_count(sync.after),
+            format_count(sync.every),
+            *sizes,
         )
     return made
 
 
-def _largest(found: "StepAudit") -> "Table":
+def _largest_traffic_table(found: "StepAudit") -> "Table":
     """Lay out the rows of the ledger that move most."""
-    from jaxdist.launch.terminal.console import table
+    from jaxdist.launch.terminal.console import make_table
     from jaxdist.launch.terminal.number_column import NumberColumn
 
     rows = sorted(found.program.layout.ledger.rows, key=lambda row: -row.payload)[
-        :_LARGEST
+        :_MAX_ROWS
     ]
     unit = NumberColumn(max((row.payload for row in rows), default=0), "B")
     head = f"ledger, {unit.unit}"
-    made = table("largest", "layer", "axes", head, right=(head,))
+    made = make_table("largest", "layer", "axes", head, right=(head,))
     for row in rows:
         axes, moved = " x ".join(row.axes), unit.say(row.payload)
         made.add_row(row.what, row.layer, axes, moved)
     return made
 
 
-def _work(found: "StepAudit") -> "Table":
+def _flops_table(found: "StepAudit") -> "Table":
     """Lay out the layers that work most: on one device, planned, and on a device."""
-    from jaxdist.core.text.formatting import percent
-    from jaxdist.launch.terminal.console import table
+    from jaxdist.core.text.formatting import format_percent
+    from jaxdist.launch.terminal.console import make_table
     from jaxdist.launch.terminal.number_column import NumberColumn
 
     rows = sorted(found.shares, key=lambda row: -row.whole)
     unit = NumberColumn(max((row.whole for row in rows), default=0), "FLOP")
     heads = (f"one device, {unit.unit}", "planned", "a device", "share", "repeats")
-    made = table("layer", *heads, right=heads)
-    for row in rows[: 2 * _LARGEST]:
+    made = make_table("layer", *heads, right=heads)
+    for row in rows[: 2 * _MAX_ROWS]:
         planned = found.program.layout.ledger.work.get(row.layer)
         made.add_row(
             row.layer or "loss, optimizer, the rest",
             unit.say(row.whole),
             "" if planned is None else unit.say(planned),
             unit.say(row.device),
-            percent(row.share, 2),
+            format_percent(row.share, 2),
             f"{row.repeats:.2f}",
         )
     return made
 
 
-def _total(found: "StepAudit") -> str:
-    from jaxdist.core.text.formatting import percent, size
+def _flops_line(found: "StepAudit") -> str:
+    from jaxdist.core.text.formatting import format_percent, format_size
 
     whole = sum(row.whole for row in found.shares)
     here = sum(row.device for row in found.shares)
     return (
-        f"{size(here, 'FLOP')} a device, {percent(here / max(whole, 1), 2)} of one "
-        f"device's {size(whole, 'FLOP')}; XLA counts {size(found.flops_by_xla, 'FLOP')}"
+        f"{format_size(here, 'FLOP')} a device, "
+        f"{format_percent(here / max(whole, 1), 2)} of one "
+        f"device's {format_size(whole, 'FLOP')}; XLA counts "
+        f"{format_size(found.flops_by_xla, 'FLOP')}"
     )

@@ -5,7 +5,11 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.cli.parser import CommandParser, add_json, add_step
+from jaxdist.launch.cli.parser import (
+    CommandParser,
+    add_experiment_or_step,
+    add_json_option,
+)
 
 if TYPE_CHECKING:
     from jaxdist.collectives.meter import TrafficReport
@@ -17,26 +21,26 @@ summary = "count the bytes a step sends: by formula, as written, as compiled"
 
 def add_arguments(parser: CommandParser) -> None:
     """Take an experiment and overrides, or a script and the name of its step."""
-    add_step(parser)
+    add_experiment_or_step(parser)
     parser.add_argument(
         "--wire",
         action="store_true",
         help="also run the step, a host in a box for each device, and read what their "
         "interfaces count (Linux, root)",
     )
-    add_json(parser)
+    add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
     """Compile, count, print."""
-    from jaxdist.launch.analysis.user_step import refuse_keys, script_step
+    from jaxdist.launch.analysis.user_step import load_user_step, reject_overrides
 
-    found = script_step(args.experiment)
+    found = load_user_step(args.experiment)
     if found is None:
-        return _experiment(args)
+        return _count_experiment(args)
     from jaxdist.partition.external_step import bytes_of
 
-    refuse_keys("bytes", args.experiment, args.overrides)
+    reject_overrides("bytes", args.experiment, args.overrides)
     if args.wire:
         raise BadInput(
             "the step of a script is not run",
@@ -45,33 +49,40 @@ def run(args: Namespace) -> int:
             remedy=f"jaxdist bytes {args.experiment}",
         )
     step, given = found
-    return _print(bytes_of(step, *given), None, args, args.experiment)
+    return _print_traffic(bytes_of(step, *given), None, args, args.experiment)
 
 
-def _experiment(args: Namespace) -> int:
+def _count_experiment(args: Namespace) -> int:
     """Count the bytes of an experiment's step."""
-    from jaxdist.launch.analysis.wire_traffic import check_wire, wire
-    from jaxdist.launch.config.resolve import resolve
+    from jaxdist.launch.analysis.wire_traffic import (
+        check_wire_traffic,
+        measure_wire_traffic,
+    )
+    from jaxdist.launch.config.resolve import resolve_config
     from jaxdist.launch.devices.prepare import prepare_devices
 
-    resolved = resolve(args.experiment, args.overrides)
+    resolved = resolve_config(args.experiment, args.overrides)
     prepared = prepare_devices(resolved.config.plan, explicit=resolved.plan_is_explicit)
     devices = prepared.plan.mesh.devices
     if args.wire:
-        check_wire(prepared.plan)
+        check_wire_traffic(prepared.plan)
 
     # From here on jax is imported: it sees the devices that were just prepared.
-    from jaxdist.launch.analysis.step_traffic import layout_of, meter, meter_outer
+    from jaxdist.launch.analysis.step_traffic import (
+        experiment_layout,
+        outer_step_traffic,
+        step_traffic,
+    )
 
-    layout = layout_of(resolved, prepared)
-    found, outer = meter(layout), meter_outer(layout)
+    layout = experiment_layout(resolved, prepared)
+    found, outer = step_traffic(layout), outer_step_traffic(layout)
     words = args.experiment, *args.overrides
-    counted = wire(words, devices) if args.wire else None
+    counted = measure_wire_traffic(words, devices) if args.wire else None
     head = f"{resolved.source}    {prepared.plan.title}    {prepared.title}"
-    return _print(found, counted, args, head, outer)
+    return _print_traffic(found, counted, args, head, outer)
 
 
-def _print(
+def _print_traffic(
     found: "TrafficReport",
     wire: "WireTraffic | None",
     args: Namespace,
@@ -82,41 +93,46 @@ def _print(
 
     if args.json:
         sent = {} if wire is None else {"interfaces": list(wire.sent)}
-        more = _outer_tree(found, outer) if outer else {}
+        more = _outer_sync_tree(found, outer) if outer else {}
         print_json({"experiment": args.experiment, **found.tree(), **sent, **more})
     else:
         sys.stdout.write(f"{head}\n\n{found}\n")
-        sys.stdout.write("" if wire is None else _counted(found, wire))
-        sys.stdout.write(_outer_text(found, outer) if outer else "")
+        sys.stdout.write("" if wire is None else _interface_text(found, wire))
+        sys.stdout.write(_outer_sync_text(found, outer) if outer else "")
     return 0
 
 
-def _outer_tree(
+def _outer_sync_tree(
     found: "TrafficReport", outer: "tuple[OuterStepTraffic, ...]"
 ) -> dict[str, Any]:
-    from jaxdist.launch.analysis.step_traffic import mean_bytes
+    from jaxdist.launch.analysis.step_traffic import mean_step_bytes
 
     steps = [each.tree() for each in outer]
-    return {"outer_steps": steps, "mean": mean_bytes(found, outer)}
+    return {"outer_steps": steps, "mean": mean_step_bytes(found, outer)}
 
 
-def _outer_text(found: "TrafficReport", outer: "tuple[OuterStepTraffic, ...]") -> str:
+def _outer_sync_text(
+    found: "TrafficReport", outer: "tuple[OuterStepTraffic, ...]"
+) -> str:
     """Lay out what outer steps send, and what that is by the step."""
-    from jaxdist.core.text.formatting import count
-    from jaxdist.launch.analysis.step_traffic import mean_bytes
+    from jaxdist.core.text.formatting import format_count
+    from jaxdist.launch.analysis.step_traffic import mean_step_bytes
 
-    mean = round(mean_bytes(found, outer)["compiled"])
+    mean = round(mean_step_bytes(found, outer)["compiled"])
     tables = [f"\n  {each.title}\n\n{each.meter}\n" for each in outer]
-    return "".join(tables) + f"\n  a step sends {count(mean)} B on average, compiled\n"
+    return (
+        "".join(tables)
+        + f"\n  a step sends {format_count(mean)} B on average, compiled\n"
+    )
 
 
-def _counted(found: "TrafficReport", wire: "WireTraffic") -> str:
+def _interface_text(found: "TrafficReport", wire: "WireTraffic") -> str:
     """Say what the interfaces counted, beside the compiled program."""
-    from jaxdist.core.text.formatting import count
+    from jaxdist.core.text.formatting import format_count
 
     mean, compiled = round(wire.mean), found.total("compiled")
     return (
-        f"\n  interfaces   {count(mean)} B a host and step, headers included "
-        f"({count(min(wire.sent))} to {count(max(wire.sent))}): "
+        f"\n  interfaces   {format_count(mean)} B a host and step, headers included "
+        f"({format_count(min(wire.sent))} to {format_count(max(wire.sent))}): "
         f"{mean / compiled:.2f} of compiled\n"
     )

@@ -4,7 +4,11 @@ from argparse import Namespace
 from pathlib import Path
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.cli.parser import CommandParser, add_json, check_folder
+from jaxdist.launch.cli.parser import (
+    CommandParser,
+    add_json_option,
+    check_output_folder,
+)
 
 summary = "measure this machine, read nccl-tests or OSU, or fit measured rows"
 
@@ -79,7 +83,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--noisy", action="store_true", help="take what spreads a lot as well"
     )
-    add_json(parser)
+    add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
@@ -88,7 +92,7 @@ def run(args: Namespace) -> int:
     if first not in ("read", "fit"):
         return _measure(args)
     if first == "read" and len(args.words) > 1:
-        return _read(args)
+        return _import_benchmark(args)
     if first == "read" or len(args.words) != 2:
         raise BadInput(
             f"calibrate has no {' '.join(args.words)}",
@@ -115,42 +119,45 @@ def run(args: Namespace) -> int:
 
 def _measure(args: Namespace) -> int:
     from jaxdist.launch.calibration.measure import calibrate
-    from jaxdist.launch.calibration.measure_table import print_calibrated
+    from jaxdist.launch.calibration.measure_table import print_calibration
     from jaxdist.launch.terminal.console import console, print_json
 
     args.output = args.output or Path("cluster.json")
-    check_folder(args.output)
+    check_output_folder(args.output)
     made = calibrate(args)
     if not made.leads:
         return 0
     if args.json:
         print_json(made.tree())
     else:
-        print_calibrated(console(), made)
+        print_calibration(console(), made)
     return 0
 
 
-def _read(args: Namespace) -> int:
-    from jaxdist.launch.calibration.import_benchmark import print_read, read_level
+def _import_benchmark(args: Namespace) -> int:
+    from jaxdist.launch.calibration.import_benchmark import (
+        import_level,
+        print_level_import,
+    )
     from jaxdist.launch.terminal.console import console, print_json
 
     args.output = args.output or Path("cluster.json")
     args.files = [Path(word) for word in args.words[1:]]
-    made = read_level(args)
+    made = import_level(args)
     if args.json:
         print_json(made.tree())
     else:
-        print_read(console(), made)
+        print_level_import(console(), made)
     return 0
 
 
 def _fit(args: Namespace) -> int:
-    from jaxdist.launch.calibration.fit import fit_rows, print_fit
+    from jaxdist.launch.calibration.fit import print_fit, run_fit
     from jaxdist.launch.terminal.console import console, print_json
 
     args.output = args.output or Path("fitted.json")
     args.measured = Path(args.words[1])
-    made = fit_rows(args)
+    made = run_fit(args)
     if args.json:
         print_json(made.tree())
     else:

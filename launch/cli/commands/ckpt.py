@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from jaxdist.core.text.formatting import count, duration, size
+from jaxdist.core.text.formatting import format_count, format_duration, format_size
 
 summary: Final = "list, inspect, verify and hash the checkpoints of a run"
 
@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do what was asked for; 1 if a checkpoint is damaged."""
-    _stay_on_the_host()
-    directory = _checkpoints_of(args.run)
+    _use_cpu_only()
+    directory = _checkpoint_folder(args.run)
     return act(args.action, directory, args.checkpoint, as_json=args.json)
 
 
@@ -61,16 +61,19 @@ def act(action: str, directory: Path, step: int | None, *, as_json: bool) -> int
         print(json.dumps(found, indent=2))
     else:
         show(found, Console(highlight=False, soft_wrap=True))
-    return 1 if action != "ls" and _is_damaged(found) else 0
+    return 1 if action != "ls" and _is_corrupt(found) else 0
 
 
 def listing(directory: Path, step: int | None = None) -> dict[str, Any]:
     """List checkpoints, oldest first, each with its damage or None."""
     from jaxdist.train.checkpoint import reader
 
-    chosen = [step] if step is not None else reader.steps(directory)
-    rows = [_row(reader.folder_of(directory, number)) for number in chosen]
-    aside = [str(path) for path in reader.set_aside(directory)]
+    chosen = [step] if step is not None else reader.list_steps(directory)
+    rows = [
+        _checkpoint_row(reader.checkpoint_folder(directory, number))
+        for number in chosen
+    ]
+    aside = [str(path) for path in reader.list_quarantined(directory)]
     return {"directory": str(directory), "checkpoints": rows, "set_aside": aside}
 
 
@@ -78,9 +81,9 @@ def inspection(directory: Path, step: int | None = None) -> dict[str, Any]:
     """Tell what one checkpoint says about itself, and the bytes of each leaf."""
     from jaxdist.train.checkpoint import reader
 
-    folder = reader.folder_of(directory, step)
+    folder = reader.checkpoint_folder(directory, step)
     try:
-        notes = reader.read_notes(folder)
+        notes = reader.read_manifest(folder)
     except reader.CorruptCheckpointError as damage:
         return {"path": str(folder), "damage": str(damage)}
     leaves = {
@@ -100,32 +103,32 @@ def inspection(directory: Path, step: int | None = None) -> dict[str, Any]:
 def hashing(directory: Path, step: int | None = None) -> dict[str, Any]:
     """Hash the parameters of one checkpoint, verified on the way."""
     from jaxdist.train.checkpoint import reader
-    from jaxdist.train.checkpoint.checksum import digest
+    from jaxdist.train.checkpoint.checksum import hash_arrays
 
-    folder, under = reader.folder_of(directory, step), "params/"
+    folder, under = reader.checkpoint_folder(directory, step), "params/"
     try:
-        notes = reader.read_notes(folder)
-        leaves = reader.leaves(folder, notes, under=under)
-        found = digest((name.removeprefix(under), array) for name, array in leaves)
+        notes = reader.read_manifest(folder)
+        leaves = reader.read_leaves(folder, notes, under=under)
+        found = hash_arrays((name.removeprefix(under), array) for name, array in leaves)
     except reader.CorruptCheckpointError as damage:
         return {"path": str(folder), "damage": str(damage)}
     return {"path": str(folder), "step": notes.step, "params_sha256": found}
 
 
-def _stay_on_the_host() -> None:
+def _use_cpu_only() -> None:
     """Leave accelerators alone: a run may be using them."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")
 
 
-def _checkpoints_of(name_or_path: str) -> Path:
+def _checkpoint_folder(name_or_path: str) -> Path:
     from jaxdist.launch.run_folder.folder import find_run
 
     return find_run(name_or_path).checkpoints
 
 
-def _row(folder: Path) -> dict[str, Any]:
+def _checkpoint_row(folder: Path) -> dict[str, Any]:
     from jaxdist.train.checkpoint import reader
 
     saved = folder.stat().st_mtime
@@ -135,11 +138,11 @@ def _row(folder: Path) -> dict[str, Any]:
         "bytes": sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()),
         "saved": saved,
         "age_s": max(time.time() - saved, 0.0),
-        "damage": reader.verify(folder),
+        "damage": reader.find_corruption(folder),
     }
 
 
-def _is_damaged(found: dict[str, Any]) -> bool:
+def _is_corrupt(found: dict[str, Any]) -> bool:
     rows = found.get("checkpoints", [found])
     return any(row.get("damage") for row in rows)
 
@@ -152,25 +155,31 @@ def _show_listing(found: dict[str, Any], console: Console) -> None:
     table.add_column("state")
     for row in rows:
         state = f"damaged: {row['damage']}" if row["damage"] else "verified"
-        cells = (count(row["step"]), size(row["bytes"]), duration(row["age_s"]))
+        cells = (
+            format_count(row["step"]),
+            format_size(row["bytes"]),
+            format_duration(row["age_s"]),
+        )
         table.add_row(*cells, escape(state))
-    total = size(sum(row["bytes"] for row in rows))
-    _line(console, f"{found['directory']}    {_checkpoints(len(rows))}, {total}")
+    total = format_size(sum(row["bytes"] for row in rows))
+    _print_line(
+        console, f"{found['directory']}    {_count_checkpoints(len(rows))}, {total}"
+    )
     if rows:
         console.print(table)
     for path in found["set_aside"]:
-        _line(console, f"  set aside  {path}")
+        _print_line(console, f"  set aside  {path}")
 
 
 def _show_inspection(found: dict[str, Any], console: Console) -> None:
     if "damage" in found:
-        _show_damage(found, console)
+        _show_corruption(found, console)
         return
-    number, leaves = count(found["step"]), found["leaves"]
-    heading = f"{found['path']}    step {number}, {size(found['bytes'])}"
-    _line(console, f"{heading}, {count(len(leaves))} leaves")
+    number, leaves = format_count(found["step"]), found["leaves"]
+    heading = f"{found['path']}    step {number}, {format_size(found['bytes'])}"
+    _print_line(console, f"{heading}, {format_count(len(leaves))} leaves")
     for name, value in found["about"].items():
-        _line(console, f"  {name}  {value}")
+        _print_line(console, f"  {name}  {value}")
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("leaf", "dtype", "shape"):
         table.add_column(name)
@@ -179,41 +188,43 @@ def _show_inspection(found: dict[str, Any], console: Console) -> None:
     for name, leaf in leaves.items():
         kind = f"{leaf['key']} key" if leaf["key"] else leaf["dtype"]
         shape = escape(str([*leaf["shape"]]))
-        table.add_row(name, kind, shape, size(leaf["bytes"]), leaf["fingerprint"])
+        table.add_row(
+            name, kind, shape, format_size(leaf["bytes"]), leaf["fingerprint"]
+        )
     console.print(table)
 
 
-def _show_verdicts(found: dict[str, Any], console: Console) -> None:
+def _show_verification(found: dict[str, Any], console: Console) -> None:
     for row in found["checkpoints"]:
         word = "damaged" if row["damage"] else "verified"
-        detail = row["damage"] or size(row["bytes"])
-        _line(console, f"  {word:8}  checkpoint {row['step']}  {detail}")
+        detail = row["damage"] or format_size(row["bytes"])
+        _print_line(console, f"  {word:8}  checkpoint {row['step']}  {detail}")
     if not found["checkpoints"]:
-        _line(console, f"no checkpoint in {found['directory']}")
+        _print_line(console, f"no checkpoint in {found['directory']}")
 
 
 def _show_hash(found: dict[str, Any], console: Console) -> None:
     if "damage" in found:
-        _show_damage(found, console)
+        _show_corruption(found, console)
     else:
         print(found["params_sha256"])
 
 
-def _show_damage(found: dict[str, Any], console: Console) -> None:
-    _line(console, f"  damaged   {found['path']}  {found['damage']}")
+def _show_corruption(found: dict[str, Any], console: Console) -> None:
+    _print_line(console, f"  damaged   {found['path']}  {found['damage']}")
 
 
-def _line(console: Console, text: str) -> None:
+def _print_line(console: Console, text: str) -> None:
     console.print(text, markup=False)
 
 
-def _checkpoints(number: int) -> str:
-    return "1 checkpoint" if number == 1 else f"{count(number)} checkpoints"
+def _count_checkpoints(number: int) -> str:
+    return "1 checkpoint" if number == 1 else f"{format_count(number)} checkpoints"
 
 
 _ACTIONS: Final = {
     "ls": (listing, _show_listing),
     "inspect": (inspection, _show_inspection),
-    "verify": (listing, _show_verdicts),
+    "verify": (listing, _show_verification),
     "hash": (hashing, _show_hash),
 }

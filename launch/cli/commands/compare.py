@@ -3,7 +3,12 @@
 from argparse import Namespace
 from pathlib import Path
 
-from jaxdist.launch.cli.parser import CommandParser, add_folder, add_json, check_folder
+from jaxdist.launch.cli.parser import (
+    CommandParser,
+    add_json_option,
+    add_runs_folder_option,
+    check_output_folder,
+)
 
 summary = "set what was predicted of runs beside what they measured"
 
@@ -26,21 +31,21 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--layers", action="store_true", help="show every layer, not the worst alone"
     )
-    add_folder(parser)
-    add_json(parser)
+    add_runs_folder_option(parser)
+    add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
     """Compare and print."""
     from jaxdist.launch.planning.compare import compare_runs
-    from jaxdist.launch.planning.compare_table import print_compared
+    from jaxdist.launch.planning.compare_table import print_comparison
     from jaxdist.launch.terminal.console import console, print_json
 
     if args.recalibrate:
-        check_folder(Path(args.recalibrate))
+        check_output_folder(Path(args.recalibrate))
     found = compare_runs(args)
     if args.json:
         print_json(found.tree())
     else:
-        print_compared(console(), found, args)
+        print_comparison(console(), found, args)
     return 0

@@ -3,7 +3,11 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from jaxdist.launch.cli.parser import CommandParser, add_experiment, add_json
+from jaxdist.launch.cli.parser import (
+    CommandParser,
+    add_experiment_arguments,
+    add_json_option,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,55 +19,55 @@ summary = "print every value of an experiment, and who set it"
 
 def add_arguments(parser: CommandParser) -> None:
     """Take an experiment and overrides."""
-    add_experiment(parser)
-    add_json(parser)
+    add_experiment_arguments(parser)
+    add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
     """Print the resolved tree."""
-    from jaxdist.launch.config.resolve import resolve
-    from jaxdist.launch.config.tree import values
+    from jaxdist.launch.config.resolve import resolve_config
+    from jaxdist.launch.config.tree import flatten_config
     from jaxdist.launch.terminal.console import console, print_json
 
-    resolved = resolve(args.experiment, args.overrides)
+    resolved = resolve_config(args.experiment, args.overrides)
     if args.json:
         rows = {
             key: {"value": value, "by": resolved.origins[key]}
-            for key, value in values(resolved.config).items()
+            for key, value in flatten_config(resolved.config).items()
         }
         print_json({"experiment": resolved.source, "values": rows})
     else:
-        _print_tree(console(), resolved)
+        _print_values(console(), resolved)
     return 0
 
 
-def _print_tree(out: "Console", resolved: "ResolvedConfig") -> None:
-    from jaxdist.launch.config.tree import values
-    from jaxdist.launch.config.value_text import write_value
-    from jaxdist.launch.terminal.console import marks, print_next
+def _print_values(out: "Console", resolved: "ResolvedConfig") -> None:
+    from jaxdist.launch.config.tree import flatten_config
+    from jaxdist.launch.config.value_text import format_value
+    from jaxdist.launch.terminal.console import console_glyphs, print_next_commands
 
-    now, signs = values(resolved.config), marks(out)
-    default = values(type(resolved.config)(name=""))
+    now, signs = flatten_config(resolved.config), console_glyphs(out)
+    default = flatten_config(type(resolved.config)(name=""))
     width = max(map(len, now))
-    out.print(_finding(resolved) + "\n")
+    out.print(_summary_line(resolved) + "\n")
     group = ""
     for key, value in now.items():
         if key.rpartition(".")[0] != group:
             group = key.rpartition(".")[0]
             out.print()
         by = resolved.origins[key]
-        was = f"   (default {write_value(default[key])})" if default[key] != "" else ""
-        line = f"  {signs.origin(by)} {key:{width}}  {write_value(value)}"
+        was = f"   (default {format_value(default[key])})" if default[key] != "" else ""
+        line = f"  {signs.origin(by)} {key:{width}}  {format_value(value)}"
         changed = by != "default" and value != default[key]
         out.print((line + was * changed).rstrip(), soft_wrap=True)
     legend = [
         f"{signs.origin(by)} {by}" for by in ("default", "experiment", "command line")
     ]
     out.print("\n  " + "   ".join(legend) + "\n")
-    print_next(out, f"jaxdist train {resolved.source}")
+    print_next_commands(out, f"jaxdist train {resolved.source}")
 
 
-def _finding(resolved: "ResolvedConfig") -> str:
+def _summary_line(resolved: "ResolvedConfig") -> str:
     own = len(resolved.set_by("experiment"))
     typed = len(resolved.set_by("command line"))
     said = f"{len(resolved.origins)} values, {own} by the experiment"

@@ -2,35 +2,40 @@
 
 from argparse import Namespace
 
-from jaxdist.launch.cli.parser import CommandParser, add_folder, add_json, add_run
+from jaxdist.launch.cli.parser import (
+    CommandParser,
+    add_json_option,
+    add_run_argument,
+    add_runs_folder_option,
+)
 
 summary = "show what two runs set differently"
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Take two runs."""
-    add_run(parser, "run_a")
-    add_run(parser, "run_b")
-    add_folder(parser)
-    add_json(parser)
+    add_run_argument(parser, "run_a")
+    add_run_argument(parser, "run_b")
+    add_runs_folder_option(parser)
+    add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
     """Print the keys and the package versions that differ."""
-    from jaxdist.launch.config.value_text import write_value
+    from jaxdist.launch.config.value_text import format_value
     from jaxdist.launch.run_folder.config_diff import changed_keys, changed_packages
     from jaxdist.launch.run_folder.folder import find_run
-    from jaxdist.launch.run_folder.lockfile import read_lock
+    from jaxdist.launch.run_folder.lockfile import read_config_lock
     from jaxdist.launch.terminal.console import (
         console,
-        marks,
+        console_glyphs,
+        make_table,
         print_json,
         print_table,
-        table,
     )
 
     runs = [find_run(name, folder=args.dir) for name in (args.run_a, args.run_b)]
-    old, new = (read_lock(run) for run in runs)
+    old, new = (read_config_lock(run) for run in runs)
     keys = changed_keys(old.resolved.config, new.resolved.config)
     packages = changed_packages(old, new)
     if args.json:
@@ -51,13 +56,13 @@ def run(args: Namespace) -> int:
     )
     if not keys and not packages:
         return 0
-    signs = marks(out)
-    rows = table("key", *(run.name for run in runs))
+    signs = console_glyphs(out)
+    rows = make_table("key", *(run.name for run in runs))
     for change in keys:
         origins = [lock.resolved.origins[change.key] for lock in (old, new)]
         pair = zip(origins, (change.old, change.new))
         rows.add_row(
-            change.key, *(f"{signs.origin(by)} {write_value(v)}" for by, v in pair)
+            change.key, *(f"{signs.origin(by)} {format_value(v)}" for by, v in pair)
         )
     for change in packages:
         rows.add_row(f"package {change.key}", f"{change.old}", f"{change.new}")

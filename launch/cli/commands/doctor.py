@@ -3,7 +3,11 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from jaxdist.launch.cli.parser import CommandParser, add_folder, add_json
+from jaxdist.launch.cli.parser import (
+    CommandParser,
+    add_json_option,
+    add_runs_folder_option,
+)
 
 if TYPE_CHECKING:
     from jaxdist.launch.doctor.checks import DoctorCheck
@@ -20,8 +24,8 @@ def add_arguments(parser: CommandParser) -> None:
         default="digits",
         help="expect the devices of its plan (digits)",
     )
-    add_folder(parser)
-    add_json(parser)
+    add_runs_folder_option(parser)
+    add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
@@ -30,11 +34,11 @@ def run(args: Namespace) -> int:
     from pathlib import Path
 
     from jaxdist.launch.config.registry import load_experiment
-    from jaxdist.launch.doctor.checks import examine
+    from jaxdist.launch.doctor.checks import run_checks
     from jaxdist.launch.terminal.console import print_json
 
     plan = load_experiment(args.experiment).plan
-    checks = examine(plan, Path(args.dir))
+    checks = run_checks(plan, Path(args.dir))
     counts = {
         state: sum(check.state == state for check in checks)
         for state in ("ok", "warn", "failed")
@@ -42,11 +46,11 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json({"checks": [asdict(check) for check in checks], **counts})
     else:
-        _print(checks, counts)
+        _print_checks(checks, counts)
     return 1 if counts["failed"] else 0
 
 
-def _print(checks: "tuple[DoctorCheck, ...]", counts: dict[str, int]) -> None:
+def _print_checks(checks: "tuple[DoctorCheck, ...]", counts: dict[str, int]) -> None:
     from jaxdist.launch.terminal.console import console
 
     out = console()

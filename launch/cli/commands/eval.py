@@ -2,37 +2,42 @@
 
 from argparse import Namespace
 
-from jaxdist.launch.cli.parser import CommandParser, add_folder, add_json, add_run
+from jaxdist.launch.cli.parser import (
+    CommandParser,
+    add_json_option,
+    add_run_argument,
+    add_runs_folder_option,
+)
 
 summary = "score a checkpoint of a run on its held-out samples"
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Take a run and one of its checkpoints."""
-    add_run(parser, "run")
+    add_run_argument(parser, "run")
     parser.add_argument(
         "--checkpoint", type=int, metavar="N", help="step of the checkpoint (newest)"
     )
-    add_folder(parser)
-    add_json(parser)
+    add_runs_folder_option(parser)
+    add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
     """Evaluate and print the score."""
     from jaxdist.launch.devices.prepare import prepare_devices
     from jaxdist.launch.run_folder.folder import find_run
-    from jaxdist.launch.run_folder.lockfile import read_lock
+    from jaxdist.launch.run_folder.lockfile import read_config_lock
 
     folder = find_run(args.run, folder=args.dir)
-    config = read_lock(folder).resolved.config
+    config = read_config_lock(folder).resolved.config
     # The layout changes nothing in the score: it may shrink to what is here.
     prepared = prepare_devices(config.plan, explicit=False)
 
     from jaxdist.launch.terminal.console import console, print_json
     from jaxdist.launch.training.console_reporter import accuracy_line
-    from jaxdist.launch.training.evaluate import evaluate
+    from jaxdist.launch.training.evaluate import evaluate_checkpoint
 
-    step, score = evaluate(config, prepared.plan, folder, args.checkpoint)
+    step, score = evaluate_checkpoint(config, prepared.plan, folder, args.checkpoint)
     if args.json:
         print_json({"run": folder.name, "checkpoint": step, **score})
     else:

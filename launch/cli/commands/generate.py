@@ -5,7 +5,12 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.cli.parser import CommandParser, add_folder, add_json, add_run
+from jaxdist.launch.cli.parser import (
+    CommandParser,
+    add_json_option,
+    add_run_argument,
+    add_runs_folder_option,
+)
 
 if TYPE_CHECKING:
     from jaxdist.launch.config import Experiment
@@ -16,7 +21,7 @@ summary = "let a run continue a text, or say what happens in a clip"
 
 def add_arguments(parser: CommandParser) -> None:
     """Take a run, what it is asked, and how it answers."""
-    add_run(parser, "run")
+    add_run_argument(parser, "run")
     parser.add_argument(
         "--prompt",
         required=True,
@@ -41,40 +46,40 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--checkpoint", type=int, metavar="N", help="step of the checkpoint (newest)"
     )
-    add_folder(parser)
-    add_json(parser)
+    add_runs_folder_option(parser)
+    add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
     """Generate and print the text or the caption."""
     from jaxdist.launch.run_folder.folder import find_run
-    from jaxdist.launch.run_folder.lockfile import read_lock
-    from jaxdist.models.registry import reads_clips
+    from jaxdist.launch.run_folder.lockfile import read_config_lock
+    from jaxdist.models.registry import takes_clips
 
-    _check(args)
+    _check_options(args)
     folder = find_run(args.run, folder=args.dir)
-    config = read_lock(folder).resolved.config
-    clips = reads_clips(config.model)
+    config = read_config_lock(folder).resolved.config
+    clips = takes_clips(config.model)
     if clips and args.temperature:
-        raise _not_drawn(args.temperature)
+        raise _no_temperature_error(args.temperature)
 
     from jaxdist.core.plan import Plan
     from jaxdist.launch.devices.prepare import prepare_devices
 
     prepare_devices(Plan(), explicit=False)
     if clips:
-        _caption(args, config, folder)
+        _print_caption(args, config, folder)
     else:
-        _continue(args, folder)
+        _print_continuation(args, folder)
     return 0
 
 
-def _continue(args: Namespace, folder: "RunFolder") -> None:
+def _print_continuation(args: Namespace, folder: "RunFolder") -> None:
     """Print what follows a text."""
     from jaxdist.launch.terminal.console import console, print_json
-    from jaxdist.launch.training.generate import continue_text
+    from jaxdist.launch.training.generate import generate_text
 
-    step, text = continue_text(
+    step, text = generate_text(
         folder,
         args.prompt,
         tokens=200 if args.tokens is None else args.tokens,
@@ -90,7 +95,7 @@ def _continue(args: Namespace, folder: "RunFolder") -> None:
         out.print(args.prompt + text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _caption(args: Namespace, config: "Experiment", folder: "RunFolder") -> None:
+def _print_caption(args: Namespace, config: "Experiment", folder: "RunFolder") -> None:
     """Print what a run says of a clip, and what the data says."""
     from jaxdist.launch.terminal.console import console, print_json
     from jaxdist.launch.training.generate import caption_clip
@@ -111,7 +116,7 @@ def _caption(args: Namespace, config: "Experiment", folder: "RunFolder") -> None
         console().print(lines, markup=False, highlight=False, soft_wrap=True)
 
 
-def _check(args: Namespace) -> None:
+def _check_options(args: Namespace) -> None:
     """Refuse what no run could answer.
 
     Raises:
@@ -139,7 +144,7 @@ def _check(args: Namespace) -> None:
         )
 
 
-def _not_drawn(temperature: float) -> BadInput:
+def _no_temperature_error(temperature: float) -> BadInput:
     return BadInput(
         "captions are not drawn",
         rule="a caption is the likeliest word each time",

@@ -7,14 +7,14 @@ from typing import Final
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.parser import (
     CommandParser,
-    add_back_after,
-    add_patience,
-    add_program,
+    add_program_arguments,
+    add_rejoin_option,
+    add_restart_options,
 )
 
 summary = "start a program on several processes, joined by jax.distributed"
 
-_TAKES: Final = {
+_ALLOWED_OPTIONS: Final = {
     "local": {
         *("-n", "--devices-per-process", "--port"),
         *("--restarts", "--grace", "--back-after"),
@@ -34,7 +34,7 @@ _TAKES: Final = {
     },
     "status": {"--dir", "--json"},
 }
-_NEEDS: Final = {
+_REQUIRED_OPTIONS: Final = {
     "local": "-n 4",
     "mpi": "-n 4",
     "ssh": "--hosts node1,node2",
@@ -52,7 +52,7 @@ def add_arguments(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "how",
-        choices=tuple(_TAKES),
+        choices=tuple(_ALLOWED_OPTIONS),
         help="local: on this machine; ssh: one process a host; slurm: as a job; "
         "k8s: as a JobSet; mpi: under mpirun of Open MPI; status: what has become of "
         "runs",
@@ -111,36 +111,38 @@ def add_arguments(parser: CommandParser) -> None:
         help="fake devices of each (the plan's, dealt out)",
     )
     add("--port", type=int, help="where process 0 listens (local: a free one)")
-    add_patience(parser, "local, ssh, k8s: ")
-    add_back_after(parser, "local, ssh: ")
+    add_restart_options(parser, "local, ssh, k8s: ")
+    add_rejoin_option(parser, "local, ssh: ")
     add(
         "--print",
         action="store_true",
         dest="shows",
         help="print what would be started, and start nothing",
     )
-    add_program(parser)
+    add_program_arguments(parser)
 
 
 def run(args: Namespace) -> int:
     """Start the processes, show their lines, and wait; or submit them."""
     from jaxdist.launch.cli import launch_dispatch
     from jaxdist.launch.cli.main import command_names
-    from jaxdist.launch.launchers.kubernetes import in_image
-    from jaxdist.launch.launchers.program import command_of
+    from jaxdist.launch.launchers.kubernetes import image_command
+    from jaxdist.launch.launchers.program import program_command
 
     check_options(args)
     if args.how == "status":
-        return _status(args)
+        return _print_status(args)
     if args.how == "k8s":
-        return launch_dispatch.start_k8s(args, in_image(args.program, command_names()))
+        return launch_dispatch.start_k8s(
+            args, image_command(args.program, command_names())
+        )
     start = {
         "local": launch_dispatch.start_local,
         "mpi": launch_dispatch.start_mpi,
         "ssh": launch_dispatch.start_ssh,
         "slurm": launch_dispatch.start_slurm,
     }
-    return start[args.how](args, command_of(args.program, command_names()))
+    return start[args.how](args, program_command(args.program, command_names()))
 
 
 def check_options(args: Namespace) -> None:
@@ -149,17 +151,17 @@ def check_options(args: Namespace) -> None:
     Raises:
         BadInput: naming the option.
     """
-    names = sorted(set().union(*_TAKES.values()))
-    given = [n for n in names if getattr(args, _field(n)) is not None]
-    needed = _NEEDS[args.how]
-    strange = [name for name in given if name not in _TAKES[args.how]]
+    names = sorted(set().union(*_ALLOWED_OPTIONS.values()))
+    given = [n for n in names if getattr(args, _namespace_field(n)) is not None]
+    needed = _REQUIRED_OPTIONS[args.how]
+    strange = [name for name in given if name not in _ALLOWED_OPTIONS[args.how]]
     strange += [args.run] if args.run and args.how != "status" else []
     missing = [w for w in needed.split() if w.startswith("-") and w not in given]
     if strange or missing:
         wrong = f"{strange[0]} is given" if strange else f"{missing[0]} is not"
         raise BadInput(
             f"launch {args.how} is not started like that",
-            rule=f"{args.how} takes {', '.join(sorted(_TAKES[args.how]))}",
+            rule=f"{args.how} takes {', '.join(sorted(_ALLOWED_OPTIONS[args.how]))}",
             values=wrong,
             remedy=f"jaxdist launch {args.how} {needed} -- train digits"
             if needed
@@ -167,25 +169,33 @@ def check_options(args: Namespace) -> None:
         )
 
 
-def _field(option: str) -> str:
+def _namespace_field(option: str) -> str:
     return option.lstrip("-").replace("-", "_")
 
 
-def _status(args: Namespace) -> int:
-    from jaxdist.launch.cli.status_table import print_run, print_runs, tree
-    from jaxdist.launch.run_folder.status import find_started, started, state_of
+def _print_status(args: Namespace) -> int:
+    from jaxdist.launch.cli.status_table import (
+        print_run_status,
+        print_run_table,
+        status_tree,
+    )
+    from jaxdist.launch.run_folder.status import (
+        find_started_run,
+        list_started_runs,
+        read_run_status,
+    )
     from jaxdist.launch.terminal.console import print_json
 
     folder = "runs" if args.dir is None else args.dir
     if args.run is not None:
-        found = state_of(find_started(args.run, folder))
-        print_json(tree(found)) if args.json else print_run(found)
+        found = read_run_status(find_started_run(args.run, folder))
+        print_json(status_tree(found)) if args.json else print_run_status(found)
         return 0
-    states = [state_of(run) for run in started(folder)]
+    states = [read_run_status(run) for run in list_started_runs(folder)]
     if args.json:
-        print_json({"runs": [tree(state) for state in states]})
+        print_json({"runs": [status_tree(state) for state in states]})
     elif states:
-        print_runs(states)
+        print_run_table(states)
     else:
         sys.stdout.write(
             f"no runs in {folder}/; start one with: jaxdist train digits\n"

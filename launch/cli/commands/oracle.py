@@ -5,7 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.cli.parser import CommandParser, add_json, add_what_if
+from jaxdist.launch.cli.parser import CommandParser, add_json_option, add_what_if_option
 
 summary = "predict the time and memory of a step, or score predictions"
 
@@ -35,7 +35,7 @@ def add_arguments(parser: CommandParser) -> None:
         help="predict: a name or a file of docs/clusters.md; score: the same, or what "
         "`jaxdist calibrate fit` wrote",
     )
-    add_what_if(parser)
+    add_what_if_option(parser)
     parser.add_argument("--plan", metavar="FILE", help="predict: the plan of this file")
     parser.add_argument(
         "--format", metavar="NAME", help="score: form of the rows (told by the header)"
@@ -51,7 +51,7 @@ def add_arguments(parser: CommandParser) -> None:
         type=int,
         help="score: print the terms of one row: its number in the file, from 0",
     )
-    add_json(parser)
+    add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
@@ -60,10 +60,10 @@ def run(args: Namespace) -> int:
 
 
 def _predict(args: Namespace) -> int:
-    from jaxdist.launch.planning.predict import predicted, print_prediction
+    from jaxdist.launch.planning.predict import predict_experiment, print_prediction
     from jaxdist.launch.terminal.console import console, print_json
 
-    _refuse(args, "predict", ("format", "rows", "explain"))
+    _reject_options(args, "predict", ("format", "rows", "explain"))
     if args.cluster is None:
         raise BadInput(
             "nothing says on which machine",
@@ -74,7 +74,7 @@ def _predict(args: Namespace) -> int:
                 "jaxdist calibrate -o cluster.json measures yours",
             ),
         )
-    resolved, found = predicted(args)
+    resolved, found = predict_experiment(args)
     if args.json:
         print_json({"experiment": resolved.source, **found.tree()})
     else:
@@ -85,20 +85,20 @@ def _predict(args: Namespace) -> int:
 
 
 def _score(args: Namespace) -> int:
-    from jaxdist.launch.calibration.score import print_score, score_rows, tree
+    from jaxdist.launch.calibration.score import print_score, run_score, score_to_dict
     from jaxdist.launch.terminal.console import console, print_json
 
-    _refuse(args, "score", ("overrides", "plan", "what_if"))
+    _reject_options(args, "score", ("overrides", "plan", "what_if"))
     args.measured = Path(args.subject)
-    asked = score_rows(args)
+    asked = run_score(args)
     if args.json:
-        print_json(tree(asked))
+        print_json(score_to_dict(asked))
     else:
         print_score(console(), asked)
     return 0
 
 
-def _refuse(args: Namespace, action: str, names: tuple[str, ...]) -> None:
+def _reject_options(args: Namespace, action: str, names: tuple[str, ...]) -> None:
     """Refuse what is for the other action."""
     for name in names:
         if getattr(args, name) not in (None, (), []):

@@ -5,14 +5,19 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.cli.parser import CommandParser, add_json, add_what_if, check_folder
+from jaxdist.launch.cli.parser import (
+    CommandParser,
+    add_json_option,
+    add_what_if_option,
+    check_output_folder,
+)
 
-_OF_STAGES: Final = (
+_STAGE_OPTIONS: Final = (
     *("profile", "workers", "levels", "bandwidth", "straight", "overlap", "form"),
     "flops_rate",
 )
 """Options that are for stages alone, and have no value unless they are given."""
-_OF_LAYOUTS: Final = (
+_LAYOUT_OPTIONS: Final = (
     *("overrides", "devices", "top", "what_if", "lossy", "explain"),
     *("objective", "samples"),
 )
@@ -44,7 +49,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--devices",
         metavar="N[,N]",
-        type=_numbers,
+        type=_parse_numbers,
         help="of the cluster, for an experiment; several numbers are ranked together",
     )
     parser.add_argument(
@@ -58,7 +63,7 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="N",
         help="samples to be trained on, epochs times those of an epoch: 90e6",
     )
-    add_what_if(parser)
+    add_what_if_option(parser)
     parser.add_argument(
         "--top", metavar="N", type=int, help="layouts that are shown (10)"
     )
@@ -76,8 +81,8 @@ def add_arguments(parser: CommandParser) -> None:
         const=1,
         help="show the arithmetic of the Nth plan (1)",
     )
-    _add_question(parser)
-    _add_costs(parser)
+    _add_search_options(parser)
+    _add_cost_options(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -85,60 +90,60 @@ def add_arguments(parser: CommandParser) -> None:
         type=Path,
         help="write the plan that `jaxdist train EXPERIMENT --plan FILE` runs",
     )
-    add_json(parser)
+    add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
     """Search, write and print."""
     if args.output:
-        check_folder(args.output)
+        check_output_folder(args.output)
     if args.what == "stages":
-        _refuse(args, "stages", _OF_LAYOUTS)
-        return _stages(args)
-    _refuse(args, args.what, _OF_STAGES)
-    return _layouts(args)
+        _reject_options(args, "stages", _LAYOUT_OPTIONS)
+        return _plan_stages(args)
+    _reject_options(args, args.what, _STAGE_OPTIONS)
+    return _plan_layouts(args)
 
 
-def _layouts(args: Namespace) -> int:
-    from jaxdist.launch.config.plan_file import written_for
-    from jaxdist.launch.planning.layout_search import rank_layouts
-    from jaxdist.launch.planning.layout_table import print_layouts, tree
+def _plan_layouts(args: Namespace) -> int:
+    from jaxdist.launch.config.plan_file import plan_file_text
+    from jaxdist.launch.planning.layout_search import search_layouts
+    from jaxdist.launch.planning.layout_table import layout_tree, print_layouts
     from jaxdist.launch.terminal.console import console, print_json
 
     args.top = 10 if args.top is None else args.top
-    found = rank_layouts(args)
+    found = search_layouts(args)
     if args.output:
         plan = found.ranking.plans[0].plan
-        text = written_for(plan, found.resolved, found.cluster)
+        text = plan_file_text(plan, found.resolved, found.cluster)
         args.output.write_text(text, encoding="utf-8")
     if args.json:
-        print_json(tree(found, args.top, args.explain))
+        print_json(layout_tree(found, args.top, args.explain))
     else:
         print_layouts(console(), found, args)
     return 0
 
 
-def _stages(args: Namespace) -> int:
-    from jaxdist.launch.config.plan_file import written_for_profile
-    from jaxdist.launch.planning.stage_search import find_stages
-    from jaxdist.launch.planning.stage_table import print_stages, tree
+def _plan_stages(args: Namespace) -> int:
+    from jaxdist.launch.config.plan_file import profiled_plan_file_text
+    from jaxdist.launch.planning.stage_search import search_stages
+    from jaxdist.launch.planning.stage_table import print_stages, stage_tree
     from jaxdist.launch.terminal.console import console, print_json
 
-    found = find_stages(args)
+    found = search_stages(args)
     if args.output and found.plan:
         assert found.profile is not None
-        text = written_for_profile(
+        text = profiled_plan_file_text(
             found.plan, found.profile, args.profile, found.cluster
         )
         args.output.write_text(text, encoding="utf-8")
     if args.json:
-        print_json(tree(found))
+        print_json(stage_tree(found))
     else:
         print_stages(console(), found, args)
     return 0
 
 
-def _refuse(args: Namespace, what: str, names: tuple[str, ...]) -> None:
+def _reject_options(args: Namespace, what: str, names: tuple[str, ...]) -> None:
     """Refuse options of the other kind of plan."""
     for name in names:
         if getattr(args, name) not in (None, (), [], False):
@@ -151,7 +156,7 @@ def _refuse(args: Namespace, what: str, names: tuple[str, ...]) -> None:
             )
 
 
-def _add_question(parser: CommandParser) -> None:
+def _add_search_options(parser: CommandParser) -> None:
     add = parser.add_argument
     add(
         "--profile",
@@ -163,7 +168,7 @@ def _add_question(parser: CommandParser) -> None:
     add(
         "--levels",
         metavar="N,N",
-        type=_numbers,
+        type=_parse_numbers,
         help="devices of a group, groups of the next, ...: innermost first (one level)",
     )
     add(
@@ -190,7 +195,7 @@ def _add_question(parser: CommandParser) -> None:
     )
 
 
-def _add_costs(parser: CommandParser) -> None:
+def _add_cost_options(parser: CommandParser) -> None:
     add = parser.add_argument
     add(
         "--overlap",
@@ -224,7 +229,7 @@ def _add_costs(parser: CommandParser) -> None:
     )
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _parse_numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(word) for word in text.split(","))
     except ValueError:

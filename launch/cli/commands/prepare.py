@@ -3,7 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from jaxdist.launch.cli.parser import CommandParser, add_json
+from jaxdist.launch.cli.parser import CommandParser, add_json_option
 
 summary = "write a folder of images as a data set that can be trained on by name"
 
@@ -17,14 +17,14 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--dir", default="data", help="folder of all data sets, data.dir (data)"
     )
-    add_json(parser)
+    add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
     """Write the data set and say what is in it."""
-    from jaxdist.core.text.formatting import count
+    from jaxdist.core.text.formatting import format_count
     from jaxdist.input.folder_builder import prepare_folder
-    from jaxdist.launch.terminal.console import console, print_json, print_next
+    from jaxdist.launch.terminal.console import console, print_json, print_next_commands
 
     listing = prepare_folder(args.folder, args.name, Path(args.dir))
     home = str(Path(args.dir, args.name))
@@ -34,8 +34,8 @@ def run(args: Namespace) -> int:
         print_json({"data": args.name, "path": home, "classes": classes, **sizes})
         return 0
     out = console()
-    said = ", ".join(f"{count(size)} {split}" for split, size in sizes.items())
-    out.print(f"{home}    {said}, {count(len(listing.classes))} classes")
+    said = ", ".join(f"{format_count(size)} {split}" for split, size in sizes.items())
+    out.print(f"{home}    {said}, {format_count(len(listing.classes))} classes")
     elsewhere = f" data.dir={args.dir}" * (args.dir != "data")
-    print_next(out, f"jaxdist train resnet50 data.name={args.name}{elsewhere}")
+    print_next_commands(out, f"jaxdist train resnet50 data.name={args.name}{elsewhere}")
     return 0

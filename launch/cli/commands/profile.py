@@ -5,7 +5,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxdist.launch.cli.parser import CommandParser, add_json, check_folder
+from jaxdist.launch.cli.parser import (
+    CommandParser,
+    add_json_option,
+    check_output_folder,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,61 +43,64 @@ def add_arguments(parser: CommandParser) -> None:
         type=Path,
         help="write the JSON as well, for `jaxdist plan stages --profile FILE`",
     )
-    add_json(parser)
+    add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
     """Read the profile, write it where that was asked for, and print it."""
     from jaxdist.launch.terminal.console import console, print_json
-    from jaxdist.launch.training.job.abstract_model import find_specimen, profile_of
+    from jaxdist.launch.training.job.abstract_model import (
+        load_profile_config,
+        profile_model,
+    )
 
     if args.output:
-        check_folder(args.output)
-    profile = profile_of(*find_specimen(args.model, args.overrides))
+        check_output_folder(args.output)
+    profile = profile_model(*load_profile_config(args.model, args.overrides))
     if args.output:
         args.output.write_text(profile.to_json(), encoding="utf-8")
     if args.json:
         print_json(profile.tree())
     else:
         words = " ".join((args.model, *args.overrides))
-        _print(console(), profile, words)
+        _print_profile(console(), profile, words)
     return 0
 
 
-def _print(out: "Console", profile: "Profile", words: str) -> None:
-    from jaxdist.launch.terminal.console import print_next, print_table
+def _print_profile(out: "Console", profile: "Profile", words: str) -> None:
+    from jaxdist.launch.terminal.console import print_next_commands, print_table
 
-    for line in _facts(profile):
+    for line in _total_lines(profile):
         out.print(line, soft_wrap=True)
     out.print()
-    print_table(out, _table(profile))
-    out.print(f"  cuts     {_cuts(profile)}\n", soft_wrap=True)
-    print_next(out, f"jaxdist profile {words} -o {profile.model}.json")
+    print_table(out, _layer_table(profile))
+    out.print(f"  cuts     {_cut_line(profile)}\n", soft_wrap=True)
+    print_next_commands(out, f"jaxdist profile {words} -o {profile.model}.json")
 
 
-def _facts(profile: "Profile") -> Iterable[str]:
+def _total_lines(profile: "Profile") -> Iterable[str]:
     """Say the totals: the finding, and a line each for what is kept and done."""
-    from jaxdist.core.text.formatting import count, size
+    from jaxdist.core.text.formatting import format_count, format_size
 
-    samples = f"{count(profile.batch)} sample{'s' * (profile.batch > 1)}"
+    samples = f"{format_count(profile.batch)} sample{'s' * (profile.batch > 1)}"
     yield f"{profile.model}    {', '.join(profile.inputs)}"
     yield (
-        f"  keeps    {count(profile.parameters)} parameters, "
-        f"{size(profile.parameter_bytes)}; "
-        f"{size(profile.state_bytes)} of running statistics"
+        f"  keeps    {format_count(profile.parameters)} parameters, "
+        f"{format_size(profile.parameter_bytes)}; "
+        f"{format_size(profile.state_bytes)} of running statistics"
     )
     yield (
-        f"  does     {size(profile.flops, 'FLOP')} for {samples}: "
-        f"{size(profile.flops_forward, 'FLOP')} forward, "
-        f"{size(profile.flops_backward, 'FLOP')} backward"
+        f"  does     {format_size(profile.flops, 'FLOP')} for {samples}: "
+        f"{format_size(profile.flops_forward, 'FLOP')} forward, "
+        f"{format_size(profile.flops_backward, 'FLOP')} backward"
     )
-    yield f"  makes    {size(profile.output_bytes)} of activations"
+    yield f"  makes    {format_size(profile.output_bytes)} of activations"
 
 
-def _table(profile: "Profile") -> "Table":
+def _layer_table(profile: "Profile") -> "Table":
     """Lay out a row a block in bold, its layers below it by their path in it."""
-    from jaxdist.core.text.formatting import count
-    from jaxdist.launch.terminal.console import table
+    from jaxdist.core.text.formatting import format_count
+    from jaxdist.launch.terminal.console import make_table
     from jaxdist.launch.terminal.number_column import NumberColumn
 
     work = NumberColumn(max((row.flops for row in profile.layers), default=0), "FLOP")
@@ -106,14 +113,16 @@ def _table(profile: "Profile") -> "Table":
         f"backward, {work.unit}",
         f"output, {made.unit}",
     )
-    rows = table("layer", *heads, "cut after", right=heads)
+    rows = make_table("layer", *heads, "cut after", right=heads)
 
     def add(
         name: str, row: "LayerProfile | Profile", cut: str = "", style: str = ""
     ) -> None:
         numbers = work.say(row.flops_forward), work.say(row.flops_backward)
         size = made.say(row.output_bytes)
-        rows.add_row(name, count(row.parameters), *numbers, size, cut, style=style)
+        rows.add_row(
+            name, format_count(row.parameters), *numbers, size, cut, style=style
+        )
 
     for block in profile.blocks:
         add(block.name, block, "yes" if block.cut_after else "", "this")
@@ -129,7 +138,7 @@ def _table(profile: "Profile") -> "Table":
     return rows
 
 
-def _cuts(profile: "Profile") -> str:
+def _cut_line(profile: "Profile") -> str:
     if profile.note:
         return profile.note
     blocks = len(profile.blocks)

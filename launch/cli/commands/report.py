@@ -2,15 +2,19 @@
 
 from argparse import Namespace
 
-from jaxdist.launch.cli.parser import CommandParser, add_folder, add_run
+from jaxdist.launch.cli.parser import (
+    CommandParser,
+    add_run_argument,
+    add_runs_folder_option,
+)
 
 summary = "write the report of a run again, with what is known since it ended"
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Take a run."""
-    add_run(parser, "run")
-    add_folder(parser)
+    add_run_argument(parser, "run")
+    add_runs_folder_option(parser)
 
 
 def run(args: Namespace) -> int:

@@ -6,19 +6,23 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
-from jaxdist.launch.cli.parser import CommandParser, add_experiment, add_json
+from jaxdist.launch.cli.parser import (
+    CommandParser,
+    add_experiment_arguments,
+    add_json_option,
+)
 
 if TYPE_CHECKING:
     from jaxdist.launch.scaling.study import ScalingStudy
 
 summary = "train on more and more processes: samples/s, efficiency, and their reasons"
 
-_RUNS: Final = "runs"
+_RUNS_FOLDER: Final = "runs"
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Take an experiment, and what is varied."""
-    add_experiment(parser)
+    add_experiment_arguments(parser)
     add = parser.add_argument
     add(
         "--processes",
@@ -51,39 +55,39 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="FOLDER",
         type=Path,
         help="folder of the study; what is whole there is not run again "
-        f"({_RUNS}/EXPERIMENT-scale)",
+        f"({_RUNS_FOLDER}/EXPERIMENT-scale)",
     )
-    add_json(parser)
+    add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
     """Run what is not there yet, and show all of it."""
     from jaxdist.launch.scaling.html_page import write_page
-    from jaxdist.launch.scaling.json_view import tree
-    from jaxdist.launch.scaling.runner import execute, tell
-    from jaxdist.launch.scaling.table import print_result
+    from jaxdist.launch.scaling.json_view import scaling_tree
+    from jaxdist.launch.scaling.runner import print_run, run_study
+    from jaxdist.launch.scaling.table import print_scaling_result
     from jaxdist.launch.terminal.console import console, print_json
 
-    study = _study(args)
-    result = execute(study, partial(tell, of=len(study.cells)))
+    study = _make_study(args)
+    result = run_study(study, partial(print_run, of=len(study.cells)))
     page = write_page(result, study.folder)
     if args.json:
-        print_json(tree(result))
+        print_json(scaling_tree(result))
     else:
-        print_result(console(), result, page, _next(args, page))
+        print_scaling_result(console(), result, page, _next_commands(args, page))
     return 1 if result.lost else 0
 
 
-def _study(args: Namespace) -> "ScalingStudy":
+def _make_study(args: Namespace) -> "ScalingStudy":
     """Return what was asked for, or refuse it before anything starts."""
-    from jaxdist.launch.config.resolve import resolve
-    from jaxdist.launch.scaling.grid import grid_of
-    from jaxdist.launch.scaling.placement import place_of
-    from jaxdist.launch.scaling.study import study_of, words_of
+    from jaxdist.launch.config.resolve import resolve_config
+    from jaxdist.launch.scaling.grid import parse_grid
+    from jaxdist.launch.scaling.placement import scaling_placement
+    from jaxdist.launch.scaling.study import make_study, study_overrides
 
-    words = words_of(args.overrides)
-    config = resolve(args.experiment, words).config
-    grid = grid_of(
+    words = study_overrides(args.overrides)
+    config = resolve_config(args.experiment, words).config
+    grid = parse_grid(
         processes=args.processes,
         batches=args.batch or str(config.data.batch),
         reduces=args.reduce or config.plan.reduce.via,
@@ -91,12 +95,12 @@ def _study(args: Namespace) -> "ScalingStudy":
         scaling=args.scaling,
         accumulate=config.optim.accumulate,
     )
-    place = place_of(grid.processes[-1], in_testbed=args.testbed)
-    folder = args.output or Path(_RUNS, f"{config.name}-scale")
-    return study_of(args.experiment, words, config, grid, place, folder)
+    place = scaling_placement(grid.processes[-1], in_testbed=args.testbed)
+    folder = args.output or Path(_RUNS_FOLDER, f"{config.name}-scale")
+    return make_study(args.experiment, words, config, grid, place, folder)
 
 
-def _next(args: Namespace, page: Path) -> list[str]:
+def _next_commands(args: Namespace, page: Path) -> list[str]:
     """Name the other kind of scaling, in a folder of its own."""
     other = "weak" if args.scaling == "strong" else "strong"
     again = f"jaxdist scale {quote(args.experiment)} --processes {args.processes}"

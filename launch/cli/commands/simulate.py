@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from jaxdist.launch.cli.parser import CommandParser, add_json
+from jaxdist.launch.cli.parser import CommandParser, add_json_option
 
 summary = "simulate an all-reduce on a network whose links are shared"
 
@@ -92,18 +92,21 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--plot", action="store_true", help="draw the time of each step"
     )
-    add_json(parser)
+    add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
     """Simulate and print."""
-    from jaxdist.launch.analysis.collective_simulation import answer
-    from jaxdist.launch.analysis.collective_simulation_table import print_answer, tree
+    from jaxdist.launch.analysis.collective_simulation import run_simulation
+    from jaxdist.launch.analysis.collective_simulation_table import (
+        print_simulation,
+        simulation_tree,
+    )
     from jaxdist.launch.terminal.console import console, print_json
 
-    found = answer(args)
+    found = run_simulation(args)
     if args.json:
-        print_json(tree(found))
+        print_json(simulation_tree(found))
     else:
-        print_answer(console(), found, plot=args.plot)
+        print_simulation(console(), found, plot=args.plot)
     return 0

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Final
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.parser import (
     CommandParser,
-    add_back_after,
-    add_patience,
-    add_program,
+    add_program_arguments,
+    add_rejoin_option,
+    add_restart_options,
 )
-from jaxdist.launch.testbed.manager import NAME, option
+from jaxdist.launch.testbed.manager import DEFAULT_NAME, name_option
 
 if TYPE_CHECKING:
     from jaxdist.launch.launchers.processes.group import ProcessSpec
     from jaxdist.launch.testbed.hosts import EmulatedCluster
 
-_HARM: Final = {
+_FAULTS: Final = {
     "cut": "its link is cut",
     "kill": "its processes are killed",
     "stop": "its processes are stopped, and say nothing any more",
@@ -42,7 +42,9 @@ def add_arguments(parser: CommandParser) -> None:
         "host", nargs="?", metavar="HOST", help="fail, mend: which one: h0, h1, ..."
     )
     parser.add_argument(
-        "--name", default=NAME, help=f"which testbed, where there are several ({NAME})"
+        "--name",
+        default=DEFAULT_NAME,
+        help=f"which testbed, where there are several ({DEFAULT_NAME})",
     )
     parser.add_argument(
         "--hosts", type=int, default=4, metavar="N", help="up: how many (4)"
@@ -54,7 +56,7 @@ def add_arguments(parser: CommandParser) -> None:
         "--delay", help="up: of each packet: 1ms, where the kernel has netem (none)"
     )
     harm = parser.add_mutually_exclusive_group()
-    for how, what in _HARM.items():
+    for how, what in _FAULTS.items():
         harm.add_argument(f"--{how}", action="store_true", help=f"fail: {what}")
     harm.add_argument("--slow", metavar="RATE", help="fail: its link has this rate")
     parser.add_argument(
@@ -75,16 +77,16 @@ def add_arguments(parser: CommandParser) -> None:
         help="run: on so many of the hosts; 2:4 goes on with 2 where others are lost, "
         "and takes them back (all)",
     )
-    add_patience(parser, "run: ")
-    add_back_after(parser, "run: ")
-    add_program(parser)
+    add_restart_options(parser, "run: ")
+    add_rejoin_option(parser, "run: ")
+    add_program_arguments(parser)
 
 
 def run(args: Namespace) -> int:
     """Do one of them."""
     actions = {
-        **{"up": _up, "status": _status, "run": _run, "down": _down},
-        **{"fail": _fail, "mend": _mend},
+        **{"up": _create, "status": _status, "run": _run, "down": _remove},
+        **{"fail": _inject_fault, "mend": _clear_faults},
     }
     check_host(args)
     return actions[args.action](args)
@@ -109,33 +111,38 @@ def check_host(args: Namespace) -> None:
     )
 
 
-def _up(args: Namespace) -> int:
-    from jaxdist.launch.testbed.manager import up
+def _create(args: Namespace) -> int:
+    from jaxdist.launch.testbed.manager import create_testbed
 
-    _show(up(args.hosts, args.rate, args.delay, name=args.name), args.name)
+    _print_hosts(
+        create_testbed(args.hosts, args.rate, args.delay, name=args.name), args.name
+    )
     return 0
 
 
 def _status(args: Namespace) -> int:
-    from jaxdist.launch.testbed.manager import standing
+    from jaxdist.launch.testbed.manager import load_testbed
 
-    _show(standing(args.name), args.name)
+    _print_hosts(load_testbed(args.name), args.name)
     return 0
 
 
 def _run(args: Namespace) -> int:
-    from jaxdist.launch.cli.launch_dispatch import refuse_back_after
+    from jaxdist.launch.cli.launch_dispatch import reject_rejoin_option
     from jaxdist.launch.cli.main import command_names
     from jaxdist.launch.launchers.local import LocalLaunch
-    from jaxdist.launch.launchers.processes.restart import patience, run_supervised
-    from jaxdist.launch.launchers.program import command_of
-    from jaxdist.launch.testbed.manager import standing
+    from jaxdist.launch.launchers.processes.restart import (
+        restart_policy,
+        run_with_restarts,
+    )
+    from jaxdist.launch.launchers.program import program_command
+    from jaxdist.launch.testbed.manager import load_testbed
 
-    wanted, hosts = patience(args.restarts, args.grace), standing(args.name)
-    command = command_of(args.program, command_names())
+    wanted, hosts = restart_policy(args.restarts, args.grace), load_testbed(args.name)
+    command = program_command(args.program, command_names())
     if args.n is not None:
         return _run_elastic(args, command, hosts)
-    refuse_back_after(args.back_after)
+    reject_rejoin_option(args.back_after)
 
     def attempt(number: int) -> "list[ProcessSpec]":
         each = LocalLaunch(
@@ -146,102 +153,113 @@ def _run(args: Namespace) -> int:
         )
         return hosts.inside(each.tasks(os.environ))
 
-    return run_supervised(attempt, wanted)
+    return run_with_restarts(attempt, wanted)
 
 
 def _run_elastic(
     args: Namespace, command: tuple[str, ...], hosts: "EmulatedCluster"
 ) -> int:
-    from jaxdist.launch.cli.elastic_options import able_of
-    from jaxdist.launch.launchers.elastic.process_range import read_span
-    from jaxdist.launch.launchers.elastic.supervisor import run_asked
+    from jaxdist.launch.cli.elastic_options import feasible_counts_of_program
+    from jaxdist.launch.launchers.elastic.process_range import parse_process_range
+    from jaxdist.launch.launchers.elastic.supervisor import run_elastic_from_args
     from jaxdist.launch.testbed.host_pool import TestbedPool
 
-    span = read_span(args.n, hosts.count)
+    span = parse_process_range(args.n, hosts.count)
     ground = TestbedPool(
         hosts=hosts,
         command=command,
         planned=span.most,
         devices=args.devices_per_process,
     )
-    return run_asked(ground, able_of(args.program, span), args)
+    return run_elastic_from_args(
+        ground, feasible_counts_of_program(args.program, span), args
+    )
 
 
-def _fail(args: Namespace) -> int:
+def _inject_fault(args: Namespace) -> int:
     from jaxdist.launch.testbed import faults
-    from jaxdist.launch.testbed.link_shaping import bits_per_second
-    from jaxdist.launch.testbed.manager import standing
-    from jaxdist.launch.testbed.run_progress import wait_for
+    from jaxdist.launch.testbed.link_shaping import parse_link_rate
+    from jaxdist.launch.testbed.manager import load_testbed
+    from jaxdist.launch.testbed.run_progress import wait_for_step
 
-    how = next((how for how in _HARM if getattr(args, how)), "slow")
+    how = next((how for how in _FAULTS if getattr(args, how)), "slow")
     if how == "slow" and args.slow is None:
         raise BadInput(
             "nothing is to be done to this host",
-            rule=f"fail takes --{', --'.join(_HARM)} or --slow RATE",
-            remedy=f"jaxdist testbed fail {args.host} --cut{option(args.name)}",
+            rule=f"fail takes --{', --'.join(_FAULTS)} or --slow RATE",
+            remedy=f"jaxdist testbed fail {args.host} --cut{name_option(args.name)}",
         )
     if args.slow is not None:
-        bits_per_second(args.slow)
-    hosts = standing(args.name)
-    rank = faults.rank_of(hosts, args.host)
+        parse_link_rate(args.slow)
+    hosts = load_testbed(args.name)
+    rank = faults.parse_host(hosts, args.host)
     if args.at_step is not None:
-        wait_for(hosts, args.at_step)
+        wait_for_step(hosts, args.at_step)
     if how == "slow":
-        done = faults.slow(hosts, rank, args.slow)
+        done = faults.limit_link_rate(hosts, rank, args.slow)
     elif how == "cut":
-        done = faults.cut(hosts, rank)
+        done = faults.cut_link(hosts, rank)
     else:
-        done = faults.signalled(hosts, rank, how)
-    then = f"jaxdist testbed mend {args.host}{option(args.name)}"
-    return _said(f"{args.host}: {done}", then)
+        done = faults.signal_host(hosts, rank, how)
+    then = f"jaxdist testbed mend {args.host}{name_option(args.name)}"
+    return _print_action(f"{args.host}: {done}", then)
 
 
-def _mend(args: Namespace) -> int:
+def _clear_faults(args: Namespace) -> int:
     from jaxdist.launch.testbed import faults
-    from jaxdist.launch.testbed.manager import standing
+    from jaxdist.launch.testbed.manager import load_testbed
 
-    hosts = standing(args.name)
-    done = faults.mend(hosts, faults.rank_of(hosts, args.host))
-    return _said(f"{args.host}: {done}", f"jaxdist testbed status{option(args.name)}")
+    hosts = load_testbed(args.name)
+    done = faults.clear_faults(hosts, faults.parse_host(hosts, args.host))
+    return _print_action(
+        f"{args.host}: {done}", f"jaxdist testbed status{name_option(args.name)}"
+    )
 
 
-def _said(what: str, then: str) -> int:
-    from jaxdist.launch.terminal.console import console, print_next
+def _print_action(what: str, then: str) -> int:
+    from jaxdist.launch.terminal.console import console, print_next_commands
 
     out = console()
     out.print(f"testbed   {what}")
-    print_next(out, then)
+    print_next_commands(out, then)
     return 0
 
 
-def _down(args: Namespace) -> int:
-    from jaxdist.launch.terminal.run_header import many
-    from jaxdist.launch.testbed.manager import down
+def _remove(args: Namespace) -> int:
+    from jaxdist.launch.terminal.run_header import pluralize
+    from jaxdist.launch.testbed.manager import remove_testbed
 
-    gone = [name for name in down(args.name) if not name.endswith("-switch")]
-    said = f"removed: {many(len(gone), 'host')}; nothing is left"
+    gone = [name for name in remove_testbed(args.name) if not name.endswith("-switch")]
+    said = f"removed: {pluralize(len(gone), 'host')}; nothing is left"
     sys.stdout.write(f"testbed   {said if gone else 'there was none'}\n")
     return 0
 
 
-def _show(hosts: "EmulatedCluster", name: str) -> None:
+def _print_hosts(hosts: "EmulatedCluster", name: str) -> None:
     """Print the hosts, their links, and what is to be done with them."""
-    from jaxdist.core.text.formatting import size
-    from jaxdist.launch.terminal.console import console, print_next, print_table, table
-    from jaxdist.launch.terminal.run_header import many
-    from jaxdist.launch.testbed.health import condition
+    from jaxdist.core.text.formatting import format_size
+    from jaxdist.launch.terminal.console import (
+        console,
+        make_table,
+        print_next_commands,
+        print_table,
+    )
+    from jaxdist.launch.terminal.run_header import pluralize
+    from jaxdist.launch.testbed.health import host_health
 
     out, rate = console(), hosts.rate or "no limit"
-    out.print(f"testbed   {many(hosts.count, 'host')} on one switch, {rate} each way\n")
+    out.print(
+        f"testbed   {pluralize(hosts.count, 'host')} on one switch, {rate} each way\n"
+    )
     heads = ("host", "address", "sent", "received", "link")
-    rows = table(*heads, right=("sent", "received"))
+    rows = make_table(*heads, right=("sent", "received"))
     for rank, counter in enumerate(hosts.counters()):
-        bytes_ = size(counter.sent), size(counter.received)
-        state = condition(hosts, rank)
+        bytes_ = format_size(counter.sent), format_size(counter.received)
+        state = host_health(hosts, rank)
         rows.add_row(f"h{rank}", hosts.address(rank), *bytes_, state)
     print_table(out, rows)
-    words = option(name)
-    print_next(
+    words = name_option(name)
+    print_next_commands(
         out,
         f"jaxdist testbed run{words} -- train digits",
         f"jaxdist testbed down{words}",

@@ -2,18 +2,22 @@
 
 from argparse import Namespace
 
-from jaxdist.launch.cli.parser import CommandParser, add_folder, add_run
+from jaxdist.launch.cli.parser import (
+    CommandParser,
+    add_run_argument,
+    add_runs_folder_option,
+)
 
 summary = "write the phases of a run as a trace that Perfetto opens"
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Take a run and a file."""
-    add_run(parser, "run")
+    add_run_argument(parser, "run")
     parser.add_argument(
         "-o", "--output", metavar="FILE", default="trace.json", help="(trace.json)"
     )
-    add_folder(parser)
+    add_runs_folder_option(parser)
 
 
 def run(args: Namespace) -> int:

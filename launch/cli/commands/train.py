@@ -5,7 +5,11 @@ from argparse import Namespace
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from jaxdist.launch.cli.parser import CommandParser, add_experiment, add_json
+from jaxdist.launch.cli.parser import (
+    CommandParser,
+    add_experiment_arguments,
+    add_json_option,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +21,7 @@ summary = "train an experiment; the same command again goes on with it"
 
 def add_arguments(parser: CommandParser) -> None:
     """Take an experiment, overrides, a plan, and what to profile."""
-    add_experiment(parser)
+    add_experiment_arguments(parser)
     parser.add_argument(
         "--plan", metavar="FILE", help="run the plan of this file, or refuse"
     )
@@ -37,7 +41,7 @@ def add_arguments(parser: CommandParser) -> None:
         help="with --cluster: where a link or host has changed, save, plan again, and "
         "go on under the new plan",
     )
-    add_json(parser)
+    add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
@@ -46,53 +50,63 @@ def run(args: Namespace) -> int:
 
     started = psutil.Process().create_time()
 
-    from jaxdist.launch.config.plan_file import check_made_for, plan_words
-    from jaxdist.launch.config.resolve import resolve
-    from jaxdist.launch.distributed.environment import was_placed
-    from jaxdist.launch.distributed.initialize import WATCHED_S, join
-    from jaxdist.launch.distributed.preemption import PreemptionHandler
-    from jaxdist.launch.distributed.process_group import AGAIN, process_group
-    from jaxdist.launch.training.adapt.cluster_state import (
-        adapted,
-        machine_of,
-        prepare_on,
+    from jaxdist.launch.config.plan_file import check_plan_target, load_plan_overrides
+    from jaxdist.launch.config.resolve import resolve_config
+    from jaxdist.launch.distributed.environment import is_multi_process
+    from jaxdist.launch.distributed.initialize import (
+        WATCHED_HEARTBEAT_TIMEOUT_S,
+        initialize,
     )
-    from jaxdist.launch.training.preflight import check_devices, check_settings
-    from jaxdist.launch.training.profiler import read_window
+    from jaxdist.launch.distributed.preemption import PreemptionHandler
+    from jaxdist.launch.distributed.process_group import EXIT_RESTART, process_group
+    from jaxdist.launch.training.adapt.cluster_state import (
+        apply_saved_plan,
+        load_cluster_state,
+        prepare_cluster_devices,
+    )
+    from jaxdist.launch.training.preflight import check_device_counts, check_settings
+    from jaxdist.launch.training.profiler import parse_step_window
 
-    if was_placed(os.environ):
-        join(WATCHED_S)
+    if is_multi_process(os.environ):
+        initialize(WATCHED_HEARTBEAT_TIMEOUT_S)
     mine = process_group()
     with PreemptionHandler(mine) as ends:
         with mine.in_turn("settings"):
             # One process is profiled: traces of several on a host have the same name.
-            window = read_window(args.profile) if mine.leads else None
-            words = [*(plan_words(args.plan) if args.plan else ()), *args.overrides]
-            resolved = resolve(args.experiment, words)
-            machine = machine_of(args.cluster, resolved, mine.count, adapts=args.adapt)
+            window = parse_step_window(args.profile) if mine.leads else None
+            words = [
+                *(load_plan_overrides(args.plan) if args.plan else ()),
+                *args.overrides,
+            ]
+            resolved = resolve_config(args.experiment, words)
+            machine = load_cluster_state(
+                args.cluster, resolved, mine.count, adapts=args.adapt
+            )
             if args.plan:
-                check_made_for(args.plan, resolved, machine.given if machine else None)
-            resolved = adapted(resolved, words, machine)
+                check_plan_target(
+                    args.plan, resolved, machine.given if machine else None
+                )
+            resolved = apply_saved_plan(resolved, words, machine)
         check_settings(mine, resolved.config)
-        prepared = prepare_on(machine, resolved)
+        prepared = prepare_cluster_devices(machine, resolved)
 
-        check_devices(mine, prepared)
+        check_device_counts(mine, prepared)
 
         # From here on jax is imported: it sees the devices that were just prepared.
-        from jaxdist.launch.run_folder.folder import folder_of
-        from jaxdist.launch.training.adapt.controller import looked_at
+        from jaxdist.launch.run_folder.folder import run_folder
+        from jaxdist.launch.training.adapt.controller import adaptive_observer
         from jaxdist.launch.training.console_reporter import (
             ConsoleReporter,
             NullReporter,
         )
-        from jaxdist.launch.training.profiler import profiled
+        from jaxdist.launch.training.profiler import trace_steps
         from jaxdist.launch.training.train import train
 
-        trace = folder_of(resolved.config).traces
+        trace = run_folder(resolved.config).traces
         shown = ConsoleReporter(quiet=args.json) if mine.leads else NullReporter()
         with (
             shown as terminal,
-            looked_at(
+            adaptive_observer(
                 machine, terminal, mine, started=started, ends=ends.ask
             ) as onlooker,
         ):
@@ -101,30 +115,32 @@ def run(args: Namespace) -> int:
                 prepared,
                 onlooker,
                 started=started,
-                through=lambda batches, start: profiled(batches, start, window, trace),
+                through=lambda batches, start: trace_steps(
+                    batches, start, window, trace
+                ),
                 ends=ends,
             )
         if mine.leads:
-            _tell(record, folder.path, args.json)
-    return AGAIN if record.status == "stopped" else 0
+            _print_summary(record, folder.path, args.json)
+    return EXIT_RESTART if record.status == "stopped" else 0
 
 
-def _tell(record: "Run", folder: "Path", as_json: bool) -> None:
+def _print_summary(record: "Run", folder: "Path", as_json: bool) -> None:
     """Write the report and print what came of the run."""
     from jaxdist.launch.report import write_report
     from jaxdist.launch.run_folder.folder import RunFolder
-    from jaxdist.launch.run_folder.goodput import goodput
-    from jaxdist.launch.run_folder.jsonl import read_lines
-    from jaxdist.launch.terminal.console import WIDTH, console, print_json
-    from jaxdist.launch.terminal.run_header import hanging
-    from jaxdist.launch.terminal.run_summary import closing
+    from jaxdist.launch.run_folder.goodput import compute_goodput
+    from jaxdist.launch.run_folder.jsonl import read_jsonl
+    from jaxdist.launch.terminal.console import MAX_WIDTH, console, print_json
+    from jaxdist.launch.terminal.run_header import wrap_hanging
+    from jaxdist.launch.terminal.run_summary import run_summary
 
     write_report(folder)
     if as_json:
         print_json(asdict(record))
     else:
-        console().print(closing(record, folder))
-        found = goodput(read_lines(RunFolder(folder).spans).rows)
+        console().print(run_summary(record, folder))
+        found = compute_goodput(read_jsonl(RunFolder(folder).spans).rows)
         if found.sittings > 1:
             console().print()
-            console().print(hanging(f"  {found.line}", 12, WIDTH))
+            console().print(wrap_hanging(f"  {found.line}", 12, MAX_WIDTH))

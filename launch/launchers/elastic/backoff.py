@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-BACK_AFTER_S: Final = 30.0
+REJOIN_AFTER_S: Final = 30.0
 """Seconds before a place that was lost is asked again."""
-_LONGEST: Final = 64
+_MAX_FACTOR: Final = 64
 
 
 class SlotBackoff:
@@ -21,7 +21,7 @@ class SlotBackoff:
     ({1}, set())
     """
 
-    def __init__(self, after_s: float = BACK_AFTER_S) -> None:
+    def __init__(self, after_s: float = REJOIN_AFTER_S) -> None:
         self._after = after_s
         self._times: Counter[int] = Counter()
         self._until: dict[int, float] = {}
@@ -29,7 +29,7 @@ class SlotBackoff:
     def put(self, places: Iterable[int], now: float) -> None:
         """Let places rest from now on."""
         for place in places:
-            times = min(2 ** self._times[place], _LONGEST)
+            times = min(2 ** self._times[place], _MAX_FACTOR)
             self._until[place] = now + self._after * times
             self._times[place] += 1
 

@@ -6,9 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from jaxdist.launch.launchers.local import LocalLaunch, local
+from jaxdist.launch.launchers.local import LocalLaunch, local_launch
 from jaxdist.launch.launchers.processes.group import ProcessSpec
-from jaxdist.launch.launchers.ssh import SshLaunch, check_ssh, why_not
+from jaxdist.launch.launchers.ssh import (
+    SshLaunch,
+    check_ssh_installed,
+    remote_python_error,
+)
 
 if TYPE_CHECKING:
     pass
@@ -60,7 +64,7 @@ class LocalPool:
         Raises:
             BadInput: numbers that cannot be, or a port that is taken.
         """
-        return local(
+        return local_launch(
             self.command,
             count=count,
             devices=self.devices,
@@ -77,7 +81,7 @@ class SshPool:
     """One process a host, on all of them."""
 
     def __post_init__(self) -> None:
-        check_ssh(self.found)
+        check_ssh_installed(self.found)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -88,7 +92,7 @@ class SshPool:
         """Return those that can be reached."""
         asked = sorted(places)
         with ThreadPoolExecutor(max(len(asked), 1)) as pool:
-            said = pool.map(lambda place: why_not(self.found, place), asked)
+            said = pool.map(lambda place: remote_python_error(self.found, place), asked)
             return frozenset(place for place, why in zip(asked, said) if not why)
 
     def tasks(self, places: Sequence[int], attempt: int) -> list[ProcessSpec]:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jaxdist.collectives.algorithms.registry import ALGORITHMS
+from jaxdist.collectives.algorithms.registry import SCHEDULES
 from jaxdist.core.errors import BadInput
-from jaxdist.core.plan_resize import with_fewer
+from jaxdist.core.plan_resize import resize_plan
 from jaxdist.launch.launchers.elastic.process_range import ProcessRange
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class FeasibleCounts:
         return self.counts[-1]
 
 
-def able(config: "Experiment", span: ProcessRange) -> FeasibleCounts:
+def feasible_counts(config: "Experiment", span: ProcessRange) -> FeasibleCounts:
     """Say with how many processes a configuration works.
 
     Args:
@@ -55,9 +55,9 @@ def able(config: "Experiment", span: ProcessRange) -> FeasibleCounts:
     Raises:
         BadInput: not with the least or the most of them; naming the nearest that do.
     """
-    _check_shares(config, span)
-    _check_statistics(config, span)
-    why = {n: why_not(config, n, span.most) for n in range(1, span.most + 1)}
+    _check_even_split(config, span)
+    _check_batch_norm(config, span)
+    why = {n: infeasible_reason(config, n, span.most) for n in range(1, span.most + 1)}
     if why[span.least]:
         works = [n for n in why if not why[n]]
         raise BadInput(
@@ -65,7 +65,9 @@ def able(config: "Experiment", span: ProcessRange) -> FeasibleCounts:
             rule="with fewer processes the axis data is shorter, and the batch "
             "divides over it",
             values=why[span.least],
-            remedy=" or ".join(_words(n, span.most) for n in _beside(span, works)),
+            remedy=" or ".join(
+                _option_text(n, span.most) for n in _nearest_feasible(span, works)
+            ),
         )
     between = {n: why[n] for n in range(span.least, span.most + 1)}
     return FeasibleCounts(
@@ -75,7 +77,7 @@ def able(config: "Experiment", span: ProcessRange) -> FeasibleCounts:
     )
 
 
-def _check_shares(config: "Experiment", span: ProcessRange) -> None:
+def _check_even_split(config: "Experiment", span: ProcessRange) -> None:
     """Refuse a most that does not share the devices of the plan."""
     devices = config.plan.mesh.devices
     if devices % span.most:
@@ -85,31 +87,31 @@ def _check_shares(config: "Experiment", span: ProcessRange) -> None:
             "the most processes do not share the plan evenly",
             rule="the devices of the plan divide over the most processes",
             values=f"{config.plan.title}: {devices} devices, {span.most} processes",
-            remedy=f"{_words(min(span.least, near), near)}, or a plan of "
+            remedy=f"{_option_text(min(span.least, near), near)}, or a plan of "
             f"{span.most * max(1, devices // span.most)} devices",
         )
 
 
-def _check_statistics(config: "Experiment", span: ProcessRange) -> None:
+def _check_batch_norm(config: "Experiment", span: ProcessRange) -> None:
     """Refuse batch statistics that are of as many samples as a device has."""
     if not span.is_fixed and config.model.norm == "replica":
         raise BadInput(
             "batch statistics would be of other samples with fewer processes",
             rule="an elastic run computes the same on any number of processes",
             values="model.norm = replica: of as many samples as a device has",
-            remedy=("model.norm=global", f"or {_words(span.most, span.most)}"),
+            remedy=("model.norm=global", f"or {_option_text(span.most, span.most)}"),
         )
 
 
-def why_not(config: "Experiment", count: int, planned: int) -> str:
+def infeasible_reason(config: "Experiment", count: int, planned: int) -> str:
     """Say why a configuration does not work on so many processes; empty: it does."""
     try:
-        plan = with_fewer(config.plan, count, planned)
-        if plan.reduce.via in ALGORITHMS and plan.mesh.data > 1:
-            ALGORITHMS[plan.reduce.via](plan.mesh.data)
+        plan = resize_plan(config.plan, count, planned)
+        if plan.reduce.via in SCHEDULES and plan.mesh.data > 1:
+            SCHEDULES[plan.reduce.via](plan.mesh.data)
     except BadInput as error:
         return f"with {count}, {error.values}"
-    if plan.mesh.data == 1 < config.plan.mesh.data and _leaves_some(plan):
+    if plan.mesh.data == 1 < config.plan.mesh.data and _has_error_feedback(plan):
         return (
             f"with {count}, {plan.title}: nothing is sent along data, and what "
             f"plan.reduce.via = {plan.reduce.via} had not sent has no place"
@@ -121,18 +123,18 @@ def why_not(config: "Experiment", count: int, planned: int) -> str:
     return ""
 
 
-def _leaves_some(plan: "Plan") -> bool:
+def _has_error_feedback(plan: "Plan") -> bool:
     """Whether a way that gradients may take leaves something for the next step."""
     ways = plan.reduce.among if plan.reduce.via == "auto" else (plan.reduce.via,)
-    return any(way != "exact" and way not in ALGORITHMS for way in ways)
+    return any(way != "exact" and way not in SCHEDULES for way in ways)
 
 
-def _beside(span: ProcessRange, works: Sequence[int]) -> list[int]:
+def _nearest_feasible(span: ProcessRange, works: Sequence[int]) -> list[int]:
     """Return the numbers that work next to the least one, nearest first."""
     below = [n for n in works if n < span.least][-1:]
     above = [n for n in works if n > span.least][:1]
     return sorted([*above, *below], key=lambda n: abs(n - span.least))
 
 
-def _words(least: int, most: int) -> str:
+def _option_text(least: int, most: int) -> str:
     return f"-n {least}:{most}" if least < most else f"-n {most}"

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.launchers.program import check_number
+from jaxdist.launch.launchers.program import check_option_range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class ProcessRange:
         return self.least == self.most
 
 
-def read_span(text: str, most: int, option: str = "-n") -> ProcessRange:
+def parse_process_range(text: str, most: int, option: str = "-n") -> ProcessRange:
     """Read a number of processes, or the least and the most.
 
     Args:
@@ -33,27 +33,27 @@ def read_span(text: str, most: int, option: str = "-n") -> ProcessRange:
     Raises:
         BadInput: it is neither, or beyond the most.
 
-    >>> read_span("2:4", 64), read_span("4", 64).is_fixed
+    >>> parse_process_range("2:4", 64), parse_process_range("4", 64).is_fixed
     (ProcessRange(least=2, most=4), True)
     """
     found = re.fullmatch(r"(-?\d+)(?::(-?\d+))?", text.strip())
     if found is None:
-        raise _refused(option, text, f"{option} 4, or {option} 2:4")
+        raise _invalid_range(option, text, f"{option} 4, or {option} 2:4")
     span = ProcessRange(least=int(found[1]), most=int(found[2] or found[1]))
     if span.least > span.most:
-        raise _refused(option, text, f"{option} {span.most}:{span.least}")
-    check_number(option, span.least, most)
-    check_number(option, span.most, most)
+        raise _invalid_range(option, text, f"{option} {span.most}:{span.least}")
+    check_option_range(option, span.least, most)
+    check_option_range(option, span.most, most)
     return span
 
 
-def fixed(text: str, most: int, way: str) -> int:
+def parse_process_count(text: str, most: int, way: str) -> int:
     """Read a number of processes where there is one number only.
 
     Raises:
         BadInput: it is none, or a range.
     """
-    span = read_span(text, most)
+    span = parse_process_range(text, most)
     if span.is_fixed:
         return span.most
     raise BadInput(
@@ -65,7 +65,7 @@ def fixed(text: str, most: int, way: str) -> int:
     )
 
 
-def _refused(option: str, text: str, remedy: str) -> BadInput:
+def _invalid_range(option: str, text: str, remedy: str) -> BadInput:
     return BadInput(
         f"{option} {text} is no number of processes",
         rule=f"{option} is a number, or the least and the most with a colon between",

@@ -6,12 +6,12 @@ from threading import Event
 from typing import Final
 
 from jaxdist.launch.distributed.background_thread import BackgroundThread
-from jaxdist.launch.distributed.launcher_messages import accused
-from jaxdist.launch.distributed.process_group import AGAIN
+from jaxdist.launch.distributed.launcher_messages import stuck_ranks
+from jaxdist.launch.distributed.process_group import EXIT_RESTART
 from jaxdist.launch.launchers.processes.stream import ProcessFailure
 
-_EVERY_S: Final = 1.0
-_ENDS: Final = (AGAIN, -SIGTERM, 128 + SIGTERM)
+_POLL_S: Final = 1.0
+_RECALL_CODES: Final = (EXIT_RESTART, -SIGTERM, 128 + SIGTERM)
 """Codes of processes that end because they were asked to."""
 
 
@@ -34,12 +34,12 @@ class RejoinWatcher(BackgroundThread):
 
     def recalled(self, failure: ProcessFailure) -> bool:
         """Whether a process ended because it was asked to, for more to run."""
-        asked = self() and failure.code in _ENDS
-        return asked and not accused(failure.last)
+        asked = self() and failure.code in _RECALL_CODES
+        return asked and not stuck_ranks(failure.last)
 
     def goes_on(self) -> None:
         """Look for more, until there are some."""
-        while not self.over.wait(_EVERY_S):
+        while not self.over.wait(_POLL_S):
             if self._begun.is_set() and self._more():
                 self._found.set()
                 return

@@ -13,28 +13,34 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.distributed.launcher_messages import LauncherMessages, accused
-from jaxdist.launch.distributed.process_group import AGAIN
-from jaxdist.launch.launchers.elastic.backoff import BACK_AFTER_S, SlotBackoff
+from jaxdist.launch.distributed.launcher_messages import LauncherMessages, stuck_ranks
+from jaxdist.launch.distributed.process_group import EXIT_RESTART
+from jaxdist.launch.launchers.elastic.backoff import REJOIN_AFTER_S, SlotBackoff
 from jaxdist.launch.launchers.elastic.host_pool import HostPool
 from jaxdist.launch.launchers.elastic.process_counts import FeasibleCounts
 from jaxdist.launch.launchers.elastic.rejoin import RejoinWatcher
 from jaxdist.launch.launchers.processes.output import (
     PrefixedOutput,
-    stopped_by_signals,
-    tell,
+    exit_on_signals,
+    print_failure,
 )
-from jaxdist.launch.launchers.processes.restart import RestartPolicy, patience, waits
-from jaxdist.launch.launchers.processes.stream import ProcessFailure, run_streamed
+from jaxdist.launch.launchers.processes.restart import (
+    RestartPolicy,
+    restart_policy,
+    wait_for_restart,
+)
+from jaxdist.launch.launchers.processes.stream import ProcessFailure, run_and_stream
 
-RESTARTS: Final = 10
+DEFAULT_ELASTIC_RESTARTS: Final = 10
 """Restarts of a run that may have fewer processes, unless a number is asked for."""
-_EVERY_S: Final = 1.0
-_WAITS_S: Final = 600.0
+_POLL_S: Final = 1.0
+_CAPACITY_TIMEOUT_S: Final = 600.0
 """Seconds to wait for places, where too few are there to go on."""
 
 
-def run_asked(ground: HostPool, able: FeasibleCounts, args: Namespace) -> int:
+def run_elastic_from_args(
+    ground: HostPool, able: FeasibleCounts, args: Namespace
+) -> int:
     """Run as the words of a command line ask for.
 
     Args:
@@ -45,8 +51,8 @@ def run_asked(ground: HostPool, able: FeasibleCounts, args: Namespace) -> int:
     Raises:
         BadInput: numbers that cannot be, or too few places.
     """
-    restarts = RESTARTS if args.restarts is None else args.restarts
-    after = BACK_AFTER_S if args.back_after is None else args.back_after
+    restarts = DEFAULT_ELASTIC_RESTARTS if args.restarts is None else args.restarts
+    after = REJOIN_AFTER_S if args.back_after is None else args.back_after
     if not 0 < after < float("inf"):
         raise BadInput(
             "lost places are not taken back like that",
@@ -55,8 +61,8 @@ def run_asked(ground: HostPool, able: FeasibleCounts, args: Namespace) -> int:
             remedy="--back-after 30",
         )
     for why in able.why:
-        _say(f"left out: {why}")
-    wanted = patience(restarts, args.grace)
+        _print_line(f"left out: {why}")
+    wanted = restart_policy(restarts, args.grace)
     return run_elastic(ground, able, wanted, back_after_s=after)
 
 
@@ -65,7 +71,7 @@ def run_elastic(
     able: FeasibleCounts,
     wanted: RestartPolicy,
     *,
-    back_after_s: float = BACK_AFTER_S,
+    back_after_s: float = REJOIN_AFTER_S,
 ) -> int:
     """Run processes, their lines on our own output, on as many places as there are.
 
@@ -85,7 +91,7 @@ def run_elastic(
     """
     codes: list[int] = []
     run = _ElasticRun(ground, able, SlotBackoff(back_after_s), wanted)
-    with stopped_by_signals():
+    with exit_on_signals():
         on = run.first()
         while True:
             failure, recalled = run.attempt(on)
@@ -94,7 +100,7 @@ def run_elastic(
             if not recalled:
                 codes.append(failure.exit_code)
                 run.loses(on, failure)
-                if not waits(codes, failure, wanted):
+                if not wait_for_restart(codes, failure, wanted):
                     return failure.exit_code
             found = run.gathers()
             if not found:
@@ -139,7 +145,7 @@ class _ElasticRun:
         if not self.able.marks:
             shown.trains.set()
         with RejoinWatcher(lambda: self.more(on), shown.trains) as returning:
-            failure = run_streamed(
+            failure = run_and_stream(
                 tasks,
                 shown,
                 saving=self.patience.saving_s,
@@ -148,24 +154,26 @@ class _ElasticRun:
             )
         if failure is None:
             return None, False
-        adapts = shown.adapts.is_set() and failure.code == AGAIN
-        again = adapts and not accused(failure.last)
+        adapts = shown.adapts.is_set() and failure.code == EXIT_RESTART
+        again = adapts and not stuck_ranks(failure.last)
         return failure, again or returning.recalled(failure)
 
     def loses(self, on: Sequence[int], failure: ProcessFailure) -> None:
         """Find out which places were lost, and let them rest."""
         gone = set(on) - self.ground.there(on)
-        named = accused(failure.last)
-        if not gone and not named and failure.code != AGAIN:
+        named = stuck_ranks(failure.last)
+        if not gone and not named and failure.code != EXIT_RESTART:
             named = (failure.rank,)
         lost = sorted(gone) or [on[rank] for rank in named if rank < len(on)]
         self.aside.put(lost, time.monotonic())
         if lost:
-            _say(f"lost: {', '.join(self.ground.names[place] for place in lost)}")
+            _print_line(
+                f"lost: {', '.join(self.ground.names[place] for place in lost)}"
+            )
 
     def gathers(self) -> tuple[int, ...]:
         """Choose where to go on, waiting for places; nothing where they stay away."""
-        end, said = time.monotonic() + _WAITS_S, False
+        end, said = time.monotonic() + _CAPACITY_TIMEOUT_S, False
         while True:
             if on := self._chosen(self.ground.there(self._asked(()))):
                 return on
@@ -177,9 +185,9 @@ class _ElasticRun:
                 return ()
             if not said:
                 need = self.able.counts[0]
-                _say(f"{len(there)} are there and {need} are needed: waiting")
+                _print_line(f"{len(there)} are there and {need} are needed: waiting")
                 said = True
-            time.sleep(_EVERY_S)
+            time.sleep(_POLL_S)
 
     def more(self, on: Sequence[int]) -> bool:
         """Whether places are there, beside these, with which more can run."""
@@ -203,18 +211,18 @@ class _ElasticRun:
         if self.attempts > 1 or len(on) < most:
             without = [name for place, name in enumerate(names) if place not in on]
             beside = f", without {', '.join(without)}" if without else ""
-            _say(f"{len(on)} of {most} processes{beside}")
+            _print_line(f"{len(on)} of {most} processes{beside}")
 
     def _failed(
         self, failure: ProcessFailure, count: int, returning: RejoinWatcher
     ) -> None:
         if returning.recalled(failure):
-            _say("more places are there: all end, to go on with them")
+            _print_line("more places are there: all end, to go on with them")
         else:
-            tell(failure, count)
+            print_failure(failure, count)
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     sys.stdout.flush()
     sys.stderr.write(f"elastic   {text}\n")
     sys.stderr.flush()

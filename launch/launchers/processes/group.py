@@ -19,7 +19,7 @@ _LAST_LINES: Final = 12
 # The kernel ends a process whose parent is gone, however the parent went. A child asks
 # for that itself, in front of its command: asking between fork and exec is not safe in
 # a parent with threads, and jax has many. The same for the processors that it may use.
-_GUARD: Final = """\
+_PARENT_DEATH_SCRIPT: Final = """\
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 if os.getppid() != int(sys.argv[1]):
@@ -73,7 +73,7 @@ class ProcessesFailed(FatalError):
         super().__init__("\n".join((what, *(f"  {line}" for line in said))))
 
 
-def run_together(
+def run_and_collect(
     tasks: Sequence[ProcessSpec], *, timeout: float
 ) -> tuple[ProcessResult, ...]:
     """Run processes at once and wait for all of them.
@@ -94,7 +94,7 @@ def run_together(
         ]
         running = []
         for task, out, err in zip(tasks, files[::2], files[1::2]):
-            child = start(task, out, err)
+            child = start_process(task, out, err)
             running.append(_Running(child=child, out=out, err=err))
             stack.callback(running[-1].kill)
         failure = _wait(running, timeout)
@@ -132,16 +132,16 @@ class _Running:
 
     def kill(self) -> None:
         """End the group; nothing where it is gone."""
-        end_group(self.child, signal.SIGKILL)
+        signal_group(self.child, signal.SIGKILL)
         self.child.wait()
 
     def finished(self) -> ProcessResult:
         """Read what it wrote."""
-        out, err = _text(self.out), _text(self.err)
+        out, err = _read_text(self.out), _read_text(self.err)
         return ProcessResult(code=self.child.returncode, out=out, err=err)
 
 
-def start(
+def start_process(
     task: ProcessSpec, out: IO[bytes] | int | None, err: IO[bytes] | int | None
 ) -> subprocess.Popen[bytes]:
     """Start a process that does not outlive this one, as the head of a group.
@@ -153,7 +153,7 @@ def start(
         err: where its standard error goes.
     """
     return subprocess.Popen(
-        [*_guard(task.processors), *task.command],
+        [*_parent_death_argv(task.processors), *task.command],
         env=dict(task.env),
         stdin=subprocess.PIPE if task.held else subprocess.DEVNULL,
         stdout=out,
@@ -162,19 +162,19 @@ def start(
     )
 
 
-def end_group(child: subprocess.Popen[bytes], how: signal.Signals) -> None:
+def signal_group(child: subprocess.Popen[bytes], how: signal.Signals) -> None:
     """Send a signal to a process and its children; nothing where they are gone."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, how)
 
 
-def _guard(processors: Sequence[int]) -> tuple[str, ...]:
+def _parent_death_argv(processors: Sequence[int]) -> tuple[str, ...]:
     if sys.platform != "linux":
         return ()
     own = ",".join(map(str, processors))
-    return sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), own
+    return sys.executable, "-I", "-S", "-c", _PARENT_DEATH_SCRIPT, str(os.getpid()), own
 
 
-def _text(file: IO[bytes]) -> str:
+def _read_text(file: IO[bytes]) -> str:
     file.seek(0)
     return file.read().decode(errors="replace")

@@ -5,11 +5,11 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.distributed.environment import environment
+from jaxdist.launch.distributed.environment import process_environment
 from jaxdist.launch.launchers.processes.group import (
     ProcessResult,
     ProcessSpec,
-    run_together,
+    run_and_collect,
 )
 
 
@@ -24,7 +24,7 @@ class Loopback:
     """
 
     def __init__(self, count: int) -> None:
-        self.count = checked_count(count)
+        self.count = check_host_count(count)
 
     def run(
         self,
@@ -43,11 +43,11 @@ class Loopback:
             ProcessesFailed: a process failed or was late; all were ended.
         """
         coordinator = f"127.0.0.1:{free_port()}"
-        tasks = tasks_for(commands, self.count, coordinator, env or {})
-        return run_together(tasks, timeout=timeout)
+        tasks = process_specs(commands, self.count, coordinator, env or {})
+        return run_and_collect(tasks, timeout=timeout)
 
 
-def tasks_for(
+def process_specs(
     commands: Sequence[Sequence[str]],
     count: int,
     coordinator: str,
@@ -68,17 +68,17 @@ def tasks_for(
         ProcessSpec(
             command=tuple(command),
             env={
-                **environment(
+                **process_environment(
                     os.environ, rank=rank, count=count, coordinator=coordinator
                 ),
                 **env,
             },
         )
-        for rank, command in enumerate(for_each(commands, count))
+        for rank, command in enumerate(commands_by_rank(commands, count))
     ]
 
 
-def checked_count(count: int, most: int = 64) -> int:
+def check_host_count(count: int, most: int = 64) -> int:
     """Return a number of hosts that can be made.
 
     Raises:
@@ -94,10 +94,10 @@ def checked_count(count: int, most: int = 64) -> int:
     )
 
 
-def for_each(commands: Sequence[Sequence[str]], count: int) -> list[list[str]]:
+def commands_by_rank(commands: Sequence[Sequence[str]], count: int) -> list[list[str]]:
     """Give each host its command.
 
-    >>> for_each([["hostname"]], 2)
+    >>> commands_by_rank([["hostname"]], 2)
     [['hostname'], ['hostname']]
 
     Raises:

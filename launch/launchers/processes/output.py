@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final, NoReturn
 
-from jaxdist.launch.distributed.process_group import AGAIN
+from jaxdist.launch.distributed.process_group import EXIT_RESTART
 from jaxdist.launch.launchers.processes.stream import ProcessFailure, SignalExit
 
-_NOISE: Final = re.compile(
+_NOISE_PATTERN: Final = re.compile(
     r"\[Gloo\] Rank |connected to \d+ peer ranks|coordination_service_agent\.cc"
     r"|Terminating process because the JAX distributed service|coordination_service "
     r"while calling|grpc_status"
 )
 """Lines of gloo for each group of devices, and of jax where another process has died:
 nothing turns them off, and who died first is said in the end."""
-_ENDS: Final = (signal.SIGTERM, signal.SIGHUP)
+_EXIT_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 class PrefixedOutput:
@@ -33,7 +33,7 @@ class PrefixedOutput:
 
     def __call__(self, rank: int, line: str, error: bool) -> None:
         """Write a line to the output that it was written to."""
-        if _NOISE.search(line):
+        if _NOISE_PATTERN.search(line):
             return
         out = sys.stderr if error else sys.stdout
         utf = (out.encoding or "").lower().startswith("utf")
@@ -41,29 +41,29 @@ class PrefixedOutput:
         out.flush()
 
 
-def tell(failure: ProcessFailure, count: int) -> None:
+def print_failure(failure: ProcessFailure, count: int) -> None:
     """Print which process failed first, behind what it has written itself."""
     sys.stdout.flush()
-    sys.stderr.write(report(failure, count))
+    sys.stderr.write(failure_report(failure, count))
     sys.stderr.flush()
 
 
-def report(failure: ProcessFailure, count: int) -> str:
+def failure_report(failure: ProcessFailure, count: int) -> str:
     """Say which process failed first, with its last lines.
 
     A program that refuses, or asks to be started again, has said all that there is.
     """
     head = f"process {failure.rank} of {count} {failure.how}"
-    if failure.code in (2, AGAIN):
+    if failure.code in (2, EXIT_RESTART):
         return f"{head}, so all were ended\n"
     lines = [f"error: {head}; its last lines:", *(f"  {one}" for one in failure.last)]
     return "\n".join(lines) + "\n"
 
 
 @contextmanager
-def stopped_by_signals() -> Iterator[None]:
+def exit_on_signals() -> Iterator[None]:
     """Let what ends this process end those that it has started first."""
-    before = {one: signal.signal(one, _leave) for one in _ENDS}
+    before = {one: signal.signal(one, _raise_signal_exit) for one in _EXIT_SIGNALS}
     try:
         yield
     finally:
@@ -71,8 +71,8 @@ def stopped_by_signals() -> Iterator[None]:
             signal.signal(one, handler)
 
 
-def _leave(number: int, frame: FrameType | None) -> NoReturn:
+def _raise_signal_exit(number: int, frame: FrameType | None) -> NoReturn:
     # Those who stop a job may do so twice; what has begun to end is not hurried.
-    for one in _ENDS:
+    for one in _EXIT_SIGNALS:
         signal.signal(one, signal.SIG_IGN)
     raise SignalExit(number)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-_WAITS = """\
+_REAPER_SCRIPT = """\
 import os, signal, sys
 groups = set()
 for line in sys.stdin:
@@ -31,7 +31,7 @@ class ProcessReaper:
 
     def __enter__(self) -> Self:
         self._child = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _WAITS],
+            [sys.executable, "-I", "-S", "-c", _REAPER_SCRIPT],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,

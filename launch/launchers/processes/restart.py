@@ -10,23 +10,23 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.distributed.launcher_messages import LauncherMessages
-from jaxdist.launch.distributed.process_group import AGAIN
+from jaxdist.launch.distributed.process_group import EXIT_RESTART
 from jaxdist.launch.launchers.processes.group import ProcessSpec
 from jaxdist.launch.launchers.processes.output import (
     PrefixedOutput,
-    stopped_by_signals,
-    tell,
+    exit_on_signals,
+    print_failure,
 )
 from jaxdist.launch.launchers.processes.stream import (
-    SAVING_S,
+    SAVE_GRACE_S,
     ProcessFailure,
-    run_streamed,
+    run_and_stream,
 )
 
-MOST: Final = 1000
+MAX_RESTARTS: Final = 1000
 """Restarts that are asked for."""
-_REFUSED: Final = 2
-_LONGEST_S: Final = 60.0
+_EXIT_BAD_INPUT: Final = 2
+_MAX_BACKOFF_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class RestartPolicy:
 
     restarts: int = 0
     """Starts after the first one, whatever the reason."""
-    saving_s: float = SAVING_S
+    saving_s: float = SAVE_GRACE_S
     """Seconds to save and end, where the launcher is asked to end."""
 
     def pause_s(self, codes: Sequence[int]) -> float:
@@ -52,11 +52,11 @@ class RestartPolicy:
         >>> RestartPolicy().pause_s([1, 1, 75]), RestartPolicy().pause_s([1, 1, 75, 1])
         (1.0, 1.0)
         """
-        failed = list(takewhile(lambda code: code != AGAIN, reversed(codes)))
-        return min(2.0 ** max(len(failed) - 1, 0), _LONGEST_S)
+        failed = list(takewhile(lambda code: code != EXIT_RESTART, reversed(codes)))
+        return min(2.0 ** max(len(failed) - 1, 0), _MAX_BACKOFF_S)
 
 
-def patience(restarts: int | None, saving_s: float | None) -> RestartPolicy:
+def restart_policy(restarts: int | None, saving_s: float | None) -> RestartPolicy:
     """Return what was asked for; None is as it is by itself.
 
     Raises:
@@ -64,19 +64,19 @@ def patience(restarts: int | None, saving_s: float | None) -> RestartPolicy:
     """
     found = RestartPolicy(
         restarts=0 if restarts is None else restarts,
-        saving_s=SAVING_S if saving_s is None else saving_s,
+        saving_s=SAVE_GRACE_S if saving_s is None else saving_s,
     )
-    if 0 <= found.restarts <= MOST and 0 < found.saving_s < float("inf"):
+    if 0 <= found.restarts <= MAX_RESTARTS and 0 < found.saving_s < float("inf"):
         return found
     raise BadInput(
         "processes are not started again like that",
-        rule=f"--restarts is between 0 and {MOST}, --grace above 0 seconds",
+        rule=f"--restarts is between 0 and {MAX_RESTARTS}, --grace above 0 seconds",
         values=f"--restarts {found.restarts}, --grace {found.saving_s:g}",
         remedy="--restarts 3 --grace 30",
     )
 
 
-def run_supervised(
+def run_with_restarts(
     attempt: Callable[[int], Sequence[ProcessSpec]], patience: RestartPolicy
 ) -> int:
     """Run processes, their lines on our own output, and start them again.
@@ -94,26 +94,26 @@ def run_supervised(
     """
     codes: list[int] = []
     numbers = count()
-    with stopped_by_signals():
+    with exit_on_signals():
         while True:
             tasks = attempt(next(numbers))
             shown = LauncherMessages(PrefixedOutput(len(tasks)))
-            failure = run_streamed(
+            failure = run_and_stream(
                 tasks,
                 shown,
                 saving=patience.saving_s,
-                tell=partial(tell, count=len(tasks)),
+                tell=partial(print_failure, count=len(tasks)),
             )
             if failure is None:
                 return 0
-            if failure.code == AGAIN and shown.adapts.is_set():
+            if failure.code == EXIT_RESTART and shown.adapts.is_set():
                 continue  # no failure: it goes on under another plan
             codes.append(failure.exit_code)
-            if not waits(codes, failure, patience):
+            if not wait_for_restart(codes, failure, patience):
                 return failure.exit_code
 
 
-def waits(
+def wait_for_restart(
     codes: Sequence[int], failure: ProcessFailure, patience: RestartPolicy
 ) -> bool:
     """Wait for the time of the next attempt; whether there is one.
@@ -123,7 +123,7 @@ def waits(
         failure: the last one.
         patience: how often.
     """
-    if len(codes) > patience.restarts or failure.code == _REFUSED:
+    if len(codes) > patience.restarts or failure.code == _EXIT_BAD_INPUT:
         return False
     pause = patience.pause_s(codes)
     again = f"{len(codes)} of {patience.restarts}"

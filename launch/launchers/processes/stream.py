@@ -11,16 +11,20 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import IO, Final
 
-from jaxdist.launch.distributed.process_group import AGAIN
-from jaxdist.launch.launchers.processes.group import ProcessSpec, end_group, start
+from jaxdist.launch.distributed.process_group import EXIT_RESTART
+from jaxdist.launch.launchers.processes.group import (
+    ProcessSpec,
+    signal_group,
+    start_process,
+)
 from jaxdist.launch.launchers.processes.reaper import ProcessReaper
 
-GRACE_S: Final = 5.0
+FAILURE_GRACE_S: Final = 5.0
 """Seconds that a process has to end by itself after another has failed."""
-SAVING_S: Final = 30.0
+SAVE_GRACE_S: Final = 30.0
 """Seconds that processes have to save and end where all of them are asked to."""
-_LAST_LINES: Final = 40
-_READ_S: Final = 0.5
+_TAIL_LINES: Final = 40
+_READ_TIMEOUT_S: Final = 0.5
 _POLL_S: Final = 0.1
 
 LineCallback = Callable[[int, str, bool], None]
@@ -67,16 +71,16 @@ class SignalExit(SystemExit):
 
     def heard(self, codes: Sequence[int | None]) -> None:
         """Note how the others have ended: one that has saved has done so with all."""
-        if AGAIN in codes:
-            self.code = AGAIN
+        if EXIT_RESTART in codes:
+            self.code = EXIT_RESTART
 
 
-def run_streamed(
+def run_and_stream(
     tasks: Sequence[ProcessSpec],
     show: LineCallback,
     *,
-    grace: float = GRACE_S,
-    saving: float = SAVING_S,
+    grace: float = FAILURE_GRACE_S,
+    saving: float = SAVE_GRACE_S,
     tell: Callable[[ProcessFailure], None] = lambda failure: None,
     recalls: Callable[[], bool] = lambda: False,
 ) -> ProcessFailure | None:
@@ -109,9 +113,9 @@ def run_streamed(
             stack.callback(running[-1].kill)
             survivor.watch(running[-1].child.pid)
         try:
-            first = _first_failure(ends, running, recalls, saving)
+            first = _wait_for_failure(ends, running, recalls, saving)
         except BaseException as end:
-            _ask_to_end(running, saving)
+            _terminate(running, saving)
             if isinstance(end, SignalExit):
                 end.heard([each.child.poll() for each in running])
             raise
@@ -122,7 +126,7 @@ def run_streamed(
             each.is_heard = each is first
         failure = first.failure()
         tell(failure)
-        _ask_to_end(running, grace)
+        _terminate(running, grace)
     return failure
 
 
@@ -139,8 +143,8 @@ class _StreamedProcess:
     ) -> None:
         self.rank, self._show, self._lock, self._ends = rank, show, lock, ends
         self.is_heard = True
-        self._tail: deque[str] = deque(maxlen=_LAST_LINES)
-        self.child = start(task, subprocess.PIPE, subprocess.PIPE)
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self.child = start_process(task, subprocess.PIPE, subprocess.PIPE)
         out, err = self.child.stdout, self.child.stderr
         self._readers = [
             Thread(target=self._read, args=pair, daemon=True)
@@ -152,17 +156,19 @@ class _StreamedProcess:
     def failure(self) -> ProcessFailure:
         """Say how it has ended, with what it wrote last."""
         for thread in self._readers:
-            thread.join(_READ_S)  # what it has started may still hold its output
+            thread.join(
+                _READ_TIMEOUT_S
+            )  # what it has started may still hold its output
         return ProcessFailure(
             rank=self.rank, code=self.child.returncode, last=tuple(self._tail)
         )
 
     def kill(self) -> None:
         """End it and its children, and read what they have left."""
-        end_group(self.child, signal.SIGKILL)
+        signal_group(self.child, signal.SIGKILL)
         self.child.wait()
         for thread in self._readers:
-            thread.join(GRACE_S)
+            thread.join(FAILURE_GRACE_S)
 
     def _wait(self) -> None:
         self.child.wait()
@@ -179,7 +185,7 @@ class _StreamedProcess:
                         self._show(self.rank, text, error)
 
 
-def _first_failure(
+def _wait_for_failure(
     ends: "SimpleQueue[_StreamedProcess]",
     running: Sequence[_StreamedProcess],
     recalls: Callable[[], bool],
@@ -193,7 +199,7 @@ def _first_failure(
         except Empty:
             if recalls():
                 recalled = True
-                _ask_to_end(running, saving)
+                _terminate(running, saving)
                 for each in running:
                     each.kill()
             continue
@@ -203,7 +209,7 @@ def _first_failure(
     return None
 
 
-def _ask_to_end(running: Sequence[_StreamedProcess], grace: float) -> None:
+def _terminate(running: Sequence[_StreamedProcess], grace: float) -> None:
     """Send SIGTERM to those that still run, and give them time.
 
     Those that end by themselves when their input does read there how much they have.
@@ -211,9 +217,9 @@ def _ask_to_end(running: Sequence[_StreamedProcess], grace: float) -> None:
     alive = [each.child for each in running if each.child.poll() is None]
     for child in alive:
         if child.stdin is None:
-            end_group(child, signal.SIGTERM)
+            signal_group(child, signal.SIGTERM)
             # One that is stopped hears nothing else before it goes on.
-            end_group(child, signal.SIGCONT)
+            signal_group(child, signal.SIGCONT)
         else:
             with suppress(BrokenPipeError):
                 child.stdin.write(f"{grace}\n".encode())

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.config.plan_file import words_of
+from jaxdist.launch.config.plan_file import plan_to_overrides
 from jaxdist.launch.config.provenance import ResolvedConfig
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.devices.prepare import PreparedDevices, prepare_devices
-from jaxdist.launch.distributed.environment import planned
-from jaxdist.launch.run_folder.folder import folder_of
-from jaxdist.launch.training.adapt.saved_plan import SavedPlan, read_adapted
-from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.predict import check_devices
+from jaxdist.launch.distributed.environment import planned_process_count
+from jaxdist.launch.run_folder.folder import run_folder
+from jaxdist.launch.training.adapt.saved_plan import SavedPlan, read_saved_plan
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.oracle.predict import check_device_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class ClusterState:
         return (self.earlier.text,) if self.earlier else ()
 
 
-def machine_of(
+def load_cluster_state(
     name: str | None, resolved: ResolvedConfig, processes: int, *, adapts: bool
 ) -> ClusterState | None:
     """Return where a run is; None where nobody has said it.
@@ -63,11 +63,11 @@ def machine_of(
         BadInput: no such cluster, or none to adapt to.
     """
     if name is None:
-        _refuse(adapts)
+        _require_cluster(adapts)
         return None
-    given, folder = find(name), folder_of(resolved.config)
-    earlier = read_adapted(folder.adapted, given, processes) if adapts else None
-    written = planned(os.environ, processes)
+    given, folder = load_cluster(name), run_folder(resolved.config)
+    earlier = read_saved_plan(folder.adapted, given, processes) if adapts else None
+    written = planned_process_count(os.environ, processes)
     less = f"{processes} of {written} processes are here"
     fewer = less if processes < written and earlier is None else ""
     return ClusterState(
@@ -75,7 +75,7 @@ def machine_of(
     )
 
 
-def adapted(
+def apply_saved_plan(
     resolved: ResolvedConfig, words: Sequence[str], machine: ClusterState | None
 ) -> ResolvedConfig:
     """Return the configuration with the plan that the run has by now.
@@ -87,10 +87,12 @@ def adapted(
     """
     if machine is None or machine.earlier is None:
         return resolved
-    return resolve(resolved.source, [*words, *words_of(machine.earlier.now)])
+    return resolve_config(
+        resolved.source, [*words, *plan_to_overrides(machine.earlier.now)]
+    )
 
 
-def prepare_on(
+def prepare_cluster_devices(
     machine: ClusterState | None, resolved: ResolvedConfig
 ) -> PreparedDevices:
     """Prepare the devices for the plan that a run has by now.
@@ -102,11 +104,11 @@ def prepare_on(
     if machine is None:
         return prepare_devices(plan, explicit=explicit)
     found = prepare_devices(plan, explicit=explicit, written=machine.written)
-    check_devices(found.plan, machine.given)
+    check_device_count(found.plan, machine.given)
     return replace(found, notes=(*found.notes, *machine.notes))
 
 
-def _refuse(adapts: bool) -> None:
+def _require_cluster(adapts: bool) -> None:
     if adapts:
         raise BadInput(
             "nothing says on which machine it runs",

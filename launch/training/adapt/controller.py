@@ -6,14 +6,14 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from jaxdist.launch.distributed.launcher_messages import tell_adapts
+from jaxdist.launch.distributed.launcher_messages import announce_replan
 from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.distributed.synced_pause import SyncedPause
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.training.adapt.cluster_state import ClusterState
-from jaxdist.launch.training.adapt.link_probe import LinkProbe, size_for
+from jaxdist.launch.training.adapt.link_probe import LinkProbe, probe_message_bytes
 from jaxdist.launch.training.adapt.replanner import Replanner
-from jaxdist.launch.training.adapt.saved_plan import SavedPlan, write_adapted
+from jaxdist.launch.training.adapt.saved_plan import SavedPlan, write_saved_plan
 
 if TYPE_CHECKING:
     from jaxdist.launch.training.session import RunObserver, TrainingSession
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def looked_at(
+def adaptive_observer(
     machine: ClusterState | None,
     onlooker: "RunObserver",
     mine: ProcessGroup,
@@ -69,7 +69,10 @@ class AdaptationController:
     ) -> None:
         self._onlooker, self._mine, self._machine = onlooker, mine, machine
         self._started, self._ends, self._costs = started, ends, 0.0
-        self._stack, self._sounder = ExitStack(), LinkProbe(mine, size_for(machine.now))
+        self._stack, self._sounder = (
+            ExitStack(),
+            LinkProbe(mine, probe_message_bytes(machine.now)),
+        )
         self._lookout: Replanner | None = None
         self._agreed: SyncedPause | None = None
         self._folder: RunFolder | None = None
@@ -130,6 +133,6 @@ class AdaptationController:
     def _goes(self, change: SavedPlan) -> None:
         """Leave the plan where the next sitting finds it, and end this one."""
         assert self._folder is not None
-        write_adapted(self._folder.adapted, change)
-        tell_adapts()
+        write_saved_plan(self._folder.adapted, change)
+        announce_replan()
         self._ends()

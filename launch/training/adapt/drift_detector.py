@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-WARM: Final = 5
+DRIFT_WARMUP_STEPS: Final = 5
 """First steps that are left out: they set up links, and caches are cold."""
-BASE: Final = 15
+BASELINE_STEPS: Final = 15
 """Steps whose median is the pace."""
-TIMES: Final = 1.3
+DRIFT_RATIO: Final = 1.3
 """Times as long as the pace, or one over that, takes a step that drifts."""
-IN_A_ROW: Final = 8
+DRIFT_WINDOW: Final = 8
 """Steps in a row that must do so."""
-_MOST: Final = 128
+_MAX_WINDOW: Final = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,18 +63,18 @@ class DriftDetector:
 
     def __init__(self) -> None:
         self.base: float | None = None
-        self._row = IN_A_ROW
+        self._row = DRIFT_WINDOW
         self.again()
 
     def again(self) -> None:
         """Begin anew: the next steps say what the pace is."""
         self.base = None
-        self._left, self._first = WARM, list[float]()
+        self._left, self._first = DRIFT_WARMUP_STEPS, list[float]()
         self._last = deque[float](maxlen=self._row)
 
     def doubts(self) -> None:
         """Begin anew, and believe a drift only after twice as many steps."""
-        self._row = min(2 * self._row, _MOST)
+        self._row = min(2 * self._row, _MAX_WINDOW)
         self.again()
 
     def seen(self, step: int, seconds: float) -> StepTimeDrift | None:
@@ -89,7 +89,7 @@ class DriftDetector:
             return None
         if self.base is None:
             self._first.append(seconds)
-            if len(self._first) == BASE:
+            if len(self._first) == BASELINE_STEPS:
                 self.base = median(self._first)
             return None
         self._last.append(seconds)
@@ -102,5 +102,5 @@ class DriftDetector:
         )
 
     def _drifts(self, base: float) -> bool:
-        longer = all(took >= TIMES * base for took in self._last)
-        return longer or all(took <= base / TIMES for took in self._last)
+        longer = all(took >= DRIFT_RATIO * base for took in self._last)
+        return longer or all(took <= base / DRIFT_RATIO for took in self._last)

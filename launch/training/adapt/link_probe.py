@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
 _AXIS: Final = "host"
-_SECONDS: Final = 0.02
+_TARGET_S: Final = 0.02
 """What an exchange is to take, by the cluster's numbers."""
-_LEAST_B: Final = 1 << 18
-_MOST_B: Final = 1 << 24
-_TIMES: Final = 2
-_PRODUCTS: Final = 40
-_SIDE: Final = 384
-_WAIT_MS: Final = 600_000
-_KEY: Final = "jaxdist/sounded"
+_MIN_BYTES: Final = 1 << 18
+_MAX_BYTES: Final = 1 << 24
+_EXCHANGE_REPEATS: Final = 2
+_MATMUL_REPEATS: Final = 40
+_MATMUL_SIZE: Final = 384
+_GATHER_TIMEOUT_MS: Final = 600_000
+_PROBE_KEY: Final = "jaxdist/sounded"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,16 +60,16 @@ class ProcessMeasurement:
     """Name of its machine."""
 
 
-def rounds(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+def round_robin_pairs(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     """Return rounds in which every two of some processes meet once.
 
     The circle method: one stays, the others go on by one place.
 
-    >>> rounds(4)
+    >>> round_robin_pairs(4)
     (((0, 3), (1, 2)), ((0, 2), (1, 3)), ((0, 1), (2, 3)))
-    >>> rounds(3)
+    >>> round_robin_pairs(3)
     (((1, 2),), ((0, 2),), ((0, 1),))
-    >>> rounds(1)
+    >>> round_robin_pairs(1)
     ()
     """
     circle: list[int] = list(range(count + count % 2))
@@ -83,7 +83,9 @@ def rounds(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     return tuple(filter(None, found))
 
 
-def gathered(owns: Sequence[ProcessMeasurement], size: int) -> LinkMeasurement:
+def merge_measurements(
+    owns: Sequence[ProcessMeasurement], size: int
+) -> LinkMeasurement:
     """Return what was measured in all processes, by pairs.
 
     A pair is as fast as the slower of the two says.
@@ -94,12 +96,12 @@ def gathered(owns: Sequence[ProcessMeasurement], size: int) -> LinkMeasurement:
 
     >>> first = ProcessMeasurement(rounds=(0.5,), product=0.1)
     >>> owns = [first, ProcessMeasurement(rounds=(0.4,), product=0.2)]
-    >>> gathered(owns, 100).rates
+    >>> merge_measurements(owns, 100).rates
     {(0, 1): 200.0}
     """
     rates = {
         (one, two): size / max(owns[one].rounds[at], owns[two].rounds[at], 1e-9)
-        for at, pairs in enumerate(rounds(len(owns)))
+        for at, pairs in enumerate(round_robin_pairs(len(owns)))
         for one, two in pairs
     }
     return LinkMeasurement(
@@ -109,10 +111,10 @@ def gathered(owns: Sequence[ProcessMeasurement], size: int) -> LinkMeasurement:
     )
 
 
-def size_for(cluster: Cluster) -> int:
+def probe_message_bytes(cluster: Cluster) -> int:
     """Return the bytes of an exchange: enough to tell a rate, over in a moment."""
     rate = min(level.bandwidth.value for level in cluster.levels)
-    return int(min(max(_SECONDS * rate, _LEAST_B), _MOST_B)) // 4 * 4
+    return int(min(max(_TARGET_S * rate, _MIN_BYTES), _MAX_BYTES)) // 4 * 4
 
 
 class LinkProbe:
@@ -138,8 +140,8 @@ class LinkProbe:
         own = programs.measure()
         self._number += 1
         if self._mine.store is None:
-            return gathered([own], self._size)
-        key = f"{_KEY}/{self._number}"
+            return merge_measurements([own], self._size)
+        key = f"{_PROBE_KEY}/{self._number}"
         self._mine.store.key_value_set(
             f"{key}/{self._mine.rank:06}", json.dumps(asdict(own))
         )
@@ -147,11 +149,13 @@ class LinkProbe:
             return None
         owns = [
             ProcessMeasurement(
-                **json.loads(self._mine.store.blocking_key_value_get(name, _WAIT_MS))
+                **json.loads(
+                    self._mine.store.blocking_key_value_get(name, _GATHER_TIMEOUT_MS)
+                )
             )
             for name in (f"{key}/{rank:06}" for rank in range(self._mine.count))
         ]
-        return gathered(owns, self._size)
+        return merge_measurements(owns, self._size)
 
 
 class _ProbePrograms:
@@ -160,21 +164,25 @@ class _ProbePrograms:
     def __init__(self, count: int, size: int) -> None:
         import jax
 
-        self._mesh, self._rank = _mesh(count), jax.process_index()
-        self._pairs = rounds(count)
+        self._mesh, self._rank = _host_mesh(count), jax.process_index()
+        self._pairs = round_robin_pairs(count)
         self._bytes = self._spread(np.zeros(size // 4, np.float32))
         self._meets = self._over(lambda x: jax.lax.psum(x, _AXIS))
         self._one = self._spread(np.ones(1, np.float32))
-        self._exchanges = [self._over(_exchange(pairs)) for pairs in self._pairs]
+        self._exchanges = [
+            self._over(_pairwise_exchange(pairs)) for pairs in self._pairs
+        ]
         mine = self._mesh.devices.flat[self._rank]
-        self._square = jax.device_put(np.ones((_SIDE, _SIDE), np.float32), mine)
+        self._square = jax.device_put(
+            np.ones((_MATMUL_SIZE, _MATMUL_SIZE), np.float32), mine
+        )
         self._multiply = jax.jit(lambda x: x @ x)
 
     def measure(self) -> ProcessMeasurement:
         """Run all of it, everybody at once."""
         self._timed(self._meets, self._one)
         product = min(
-            self._timed(self._multiply, self._square) for _ in range(_PRODUCTS)
+            self._timed(self._multiply, self._square) for _ in range(_MATMUL_REPEATS)
         )
         return ProcessMeasurement(
             rounds=tuple(map(self._round, self._pairs, self._exchanges)),
@@ -186,7 +194,7 @@ class _ProbePrograms:
         self, pairs: Sequence[tuple[int, int]], exchange: "Callable[..., Any]"
     ) -> float:
         took = []
-        for _ in range(_TIMES):
+        for _ in range(_EXCHANGE_REPEATS):
             self._timed(self._meets, self._one)
             took.append(self._timed(exchange, self._bytes))
         return min(took) if any(self._rank in pair for pair in pairs) else 0.0
@@ -217,7 +225,7 @@ class _ProbePrograms:
         return jax.make_array_from_process_local_data(place, each)
 
 
-def _mesh(count: int) -> "Mesh":
+def _host_mesh(count: int) -> "Mesh":
     """Return a mesh of the first device of each process."""
     import jax
     from jax.sharding import Mesh
@@ -226,7 +234,7 @@ def _mesh(count: int) -> "Mesh":
     return Mesh(np.array([first[rank] for rank in range(count)]), (_AXIS,))
 
 
-def _exchange(pairs: Sequence[tuple[int, int]]) -> "Callable[[Any], Any]":
+def _pairwise_exchange(pairs: Sequence[tuple[int, int]]) -> "Callable[[Any], Any]":
     """Return a call in which two of a pair hand each other what they have."""
     import jax
 

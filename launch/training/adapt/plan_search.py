@@ -16,16 +16,16 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import FatalError
 from jaxdist.core.plan import Plan
 from jaxdist.launch.config.provenance import ResolvedConfig
-from jaxdist.launch.config.value_text import write_value
-from jaxdist.launch.launchers.processes.group import ProcessSpec, start
+from jaxdist.launch.config.value_text import format_value
+from jaxdist.launch.launchers.processes.group import ProcessSpec, start_process
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-_OWN: Final = ("JAXDIST_", "JAX_", "XLA_")
+_RUN_VARIABLE_PREFIXES: Final = ("JAXDIST_", "JAX_", "XLA_")
 """Beginnings of variables by which a process of a run is what it is."""
-_MOST: Final = "1000"
-_LAYOUT: Final = (
+_MAX_PLANS: Final = "1000"
+_LAYOUT_KEYS: Final = (
     *("plan.mesh.", "plan.pipe.", "plan.placement"),
     *("plan.remat", "plan.microbatches"),
 )
@@ -62,7 +62,12 @@ class PlanSearchProcess:
         takes: Callable[[Plan], bool],
     ) -> None:
         self._cluster, self._takes = cluster, takes
-        self._words = (resolved.source, *asked(resolved), "--devices", str(devices))
+        self._words = (
+            resolved.source,
+            *search_overrides(resolved),
+            "--devices",
+            str(devices),
+        )
         self._stack = ExitStack()
 
     def __enter__(self) -> "PlanSearchProcess":
@@ -73,10 +78,10 @@ class PlanSearchProcess:
         folder = enter(tempfile.TemporaryDirectory())
         file = Path(folder) / f"{self._cluster.name}.json"
         file.write_text(self._cluster.to_json(), encoding="utf-8")
-        what = ("--cluster", str(file), "--top", _MOST, "--json")
+        what = ("--cluster", str(file), "--top", _MAX_PLANS, "--json")
         command = (sys.executable, "-m", "jaxdist.launch", "plan", *self._words, *what)
-        task = ProcessSpec(command=command, env=_plain(os.environ))
-        self._child: subprocess.Popen[bytes] = start(task, self._out, self._err)
+        task = ProcessSpec(command=command, env=_user_environment(os.environ))
+        self._child: subprocess.Popen[bytes] = start_process(task, self._out, self._err)
         return self
 
     def __exit__(
@@ -115,23 +120,27 @@ class PlanSearchProcess:
         raise FatalError("no plan was found under which this run could go on")
 
 
-def asked(resolved: ResolvedConfig) -> list[str]:
+def search_overrides(resolved: ResolvedConfig) -> list[str]:
     """Return the words that ask for plans of the same experiment.
 
     What was typed of the layout is what may change. Microbatches stay as they are: with
     others, batch norms would see other samples together.
     """
-    from jaxdist.launch.config.tree import values
+    from jaxdist.launch.config.tree import flatten_config
 
-    now = values(resolved.config)
+    now = flatten_config(resolved.config)
     kept = [key for key in resolved.set_by("command line") if not _is_layout(key)]
     kept = [*dict.fromkeys((*kept, "optim.accumulate"))]
-    return [f"{key}={write_value(now[key])}" for key in kept]
+    return [f"{key}={format_value(now[key])}" for key in kept]
 
 
 def _is_layout(key: str) -> bool:
-    return key.startswith(_LAYOUT)
+    return key.startswith(_LAYOUT_KEYS)
 
 
-def _plain(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in environ.items() if not name.startswith(_OWN)}
+def _user_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: text
+        for name, text in environ.items()
+        if not name.startswith(_RUN_VARIABLE_PREFIXES)
+    }

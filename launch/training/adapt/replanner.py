@@ -21,23 +21,26 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import FatalError
 from jaxdist.launch.config.provenance import ResolvedConfig
 from jaxdist.launch.training.adapt.cluster_state import ClusterState
-from jaxdist.launch.training.adapt.diagnosis import Diagnosis, reason_for
+from jaxdist.launch.training.adapt.diagnosis import Diagnosis, diagnose
 from jaxdist.launch.training.adapt.drift_detector import (
-    IN_A_ROW,
+    DRIFT_WINDOW,
     DriftDetector,
     StepTimeDrift,
 )
 from jaxdist.launch.training.adapt.link_probe import LinkMeasurement
-from jaxdist.launch.training.adapt.plan_search import PlanSearchProcess, asked
-from jaxdist.launch.training.adapt.restart_decision import goes_on, weighed
-from jaxdist.launch.training.adapt.saved_plan import SavedPlan, digest
-from jaxdist.launch.training.job.abstract_step import case_of
+from jaxdist.launch.training.adapt.plan_search import (
+    PlanSearchProcess,
+    search_overrides,
+)
+from jaxdist.launch.training.adapt.restart_decision import can_resume, decide_restart
+from jaxdist.launch.training.adapt.saved_plan import SavedPlan, digest_cluster
+from jaxdist.launch.training.job.abstract_step import describe_job
 from jaxdist.oracle.predict import predict
 
 if TYPE_CHECKING:
     from jaxdist.launch.training.session import TrainingSession
 
-_LEAST: Final = 10
+_MIN_STEPS_LEFT: Final = 10
 """Steps before the end of a run in which nothing is asked any more."""
 
 
@@ -79,9 +82,9 @@ class Replanner:
     ) -> None:
         self._start, self._machine, self._cluster = start, machine, machine.now
         self._asks, self._note, self._path, self._goes = asks, note, path, goes
-        self._case = case_of(start.job)
+        self._case = describe_job(start.job)
         self.predicted_s = predict(self._case, self._cluster).step_s
-        self._pace, self._recent = DriftDetector(), deque[float](maxlen=IN_A_ROW)
+        self._pace, self._recent = DriftDetector(), deque[float](maxlen=DRIFT_WINDOW)
         self._drift: StepTimeDrift | None = None
         self._first: LinkMeasurement | None = None
         self._sought: _PendingSearch | None = None
@@ -109,7 +112,7 @@ class Replanner:
             return
         left = self._start.job.course.steps - step
         drift = self._pace.seen(step, step_s)
-        if drift is not None and left > _LEAST and self._drift is None:
+        if drift is not None and left > _MIN_STEPS_LEFT and self._drift is None:
             self._drift = drift
             self._writes("drift", **asdict(drift), predicted=self.predicted_s)
             self._asks()
@@ -122,7 +125,7 @@ class Replanner:
         if drift is None:
             return
         each = self._start.job.layout.plan.mesh.devices // len(found.hosts)
-        reason = reason_for(self._first, found, self._cluster, each)
+        reason = diagnose(self._first, found, self._cluster, each)
         if reason is None:
             self._pace.doubts()
             if drift.times < 1:
@@ -146,7 +149,10 @@ class Replanner:
             now_words = (f"--what-if {w}" for w in reason.words(self._cluster))
             on = f"--cluster {self._machine.name} --devices {mesh.devices}"
             of = " ".join((on, *now_words))
-            self._note(f"  try    jaxdist plan {_asked(self._start.resolved)} {of}")
+            self._note(
+                f"  try    jaxdist plan {_experiment_arguments(self._start.resolved)} "
+                f"{of}"
+            )
             return
         self._seeks(reason, now, present_s)
 
@@ -163,7 +169,10 @@ class Replanner:
         start = self._start
         config, plan = start.resolved.config, start.job.layout.plan
         search = PlanSearchProcess(
-            start.resolved, now, plan.mesh.devices, lambda plan: goes_on(config, plan)
+            start.resolved,
+            now,
+            plan.mesh.devices,
+            lambda plan: can_resume(config, plan),
         )
         self._sought = _PendingSearch(
             search=self._stack.enter_context(search),
@@ -184,7 +193,7 @@ class Replanner:
         finally:
             self._stack.close()
         present = self._start.job.layout.plan
-        choice = weighed(
+        choice = decide_restart(
             (present.label, sought.present_s),
             (found.plan.label, found.step_s),
             step_s=median(self._recent),
@@ -196,7 +205,7 @@ class Replanner:
         if choice.changes and self._goes is not None:
             self._goes(
                 SavedPlan(
-                    asked=digest(self._machine.given),
+                    asked=digest_cluster(self._machine.given),
                     processes=len(self._first.hosts) if self._first else 1,
                     step=step,
                     why=sought.reason.text,
@@ -211,7 +220,7 @@ class Replanner:
             file.write(json.dumps(row) + "\n")
 
 
-def _asked(resolved: ResolvedConfig) -> str:
+def _experiment_arguments(resolved: ResolvedConfig) -> str:
     """Write an experiment with its overrides, but for those that a plan decides."""
-    words = [w for w in asked(resolved) if not w.startswith("run.")]
+    words = [w for w in search_overrides(resolved) if not w.startswith("run.")]
     return shlex.join((resolved.source, *words))

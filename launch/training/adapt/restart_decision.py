@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from jaxdist.collectives.algorithms.registry import ALGORITHMS
+from jaxdist.collectives.algorithms.registry import SCHEDULES
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.core.text.formatting import duration
-from jaxdist.launch.config.tree import values, with_values
+from jaxdist.core.text.formatting import format_duration
+from jaxdist.launch.config.tree import flatten_config, replace_values
 from jaxdist.launch.run_folder.config_diff import check_resume
 
 if TYPE_CHECKING:
     from jaxdist.launch.config import Experiment
 
-GAIN: Final = 1.15
+MIN_SPEEDUP: Final = 1.15
 """Times as fast as the present plan another one must be predicted to be."""
 
 
@@ -35,7 +35,7 @@ class RestartDecision:
     @property
     def changes(self) -> bool:
         """Whether to go on under the other one."""
-        return self.gain >= GAIN and self.saved_s > self.costs_s
+        return self.gain >= MIN_SPEEDUP and self.saved_s > self.costs_s
 
     @property
     def text(self) -> str:
@@ -45,15 +45,17 @@ class RestartDecision:
         than = f"{self.gain:.2f} times as fast as {self.stays}"
         if self.changes:
             return f"plan {self.other} is predicted to be {than}"
-        if self.gain < GAIN:
+        if self.gain < MIN_SPEEDUP:
             return f"plan {self.stays} stays: {self.other} would be {than}"
         return (
-            f"plan {self.stays} stays: {self.other} saves {duration(self.saved_s)} in "
-            f"the steps that are left, and a restart takes {duration(self.costs_s)}"
+            f"plan {self.stays} stays: {self.other} saves "
+            f"{format_duration(self.saved_s)} in "
+            "the steps that are left, and a restart takes "
+            f"{format_duration(self.costs_s)}"
         )
 
 
-def weighed(
+def decide_restart(
     present: tuple[str, float],
     other: tuple[str, float],
     *,
@@ -70,7 +72,7 @@ def weighed(
         left: steps that are to be done.
         costs_s: seconds that a restart takes.
 
-    >>> found = weighed(("a", 2.0), ("b", 1.0), step_s=3, left=100, costs_s=30)
+    >>> found = decide_restart(("a", 2.0), ("b", 1.0), step_s=3, left=100, costs_s=30)
     >>> found.saved_s, found.changes
     (150.0, True)
     """
@@ -84,14 +86,16 @@ def weighed(
     )
 
 
-def goes_on(config: "Experiment", plan: Plan) -> bool:
+def can_resume(config: "Experiment", plan: Plan) -> bool:
     """Whether a run can go on under another plan and stay the run that it is.
 
     Args:
         config: what it runs.
         plan: the other one.
     """
-    new = with_values(config, {f"plan.{key}": x for key, x in values(plan).items()})
+    new = replace_values(
+        config, {f"plan.{key}": x for key, x in flatten_config(plan).items()}
+    )
     try:
         check_resume(config, new)
     except BadInput:
@@ -99,6 +103,6 @@ def goes_on(config: "Experiment", plan: Plan) -> bool:
     was, now = config.plan, plan
     if config.model.norm == "replica" and was.batch_shards != now.batch_shards:
         return False  # statistics would be of other samples
-    leaves = was.reduce.via != "exact" and was.reduce.via not in ALGORITHMS
+    leaves = was.reduce.via != "exact" and was.reduce.via not in SCHEDULES
     # What a compressor has not sent yet is kept along data.
     return not leaves or was.mesh.data == now.mesh.data

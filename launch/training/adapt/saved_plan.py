@@ -13,8 +13,8 @@ from typing import Any
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import Plan
-from jaxdist.launch.run_folder.folder import write_whole
-from jaxdist.launch.run_folder.jsonl import read_object
+from jaxdist.launch.run_folder.folder import write_atomic
+from jaxdist.launch.run_folder.jsonl import read_json_object
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,17 +50,17 @@ class SavedPlan:
         return f"plan {self.now.label}, adapted after step {self.step:,}: {self.why}"
 
 
-def digest(cluster: Cluster) -> str:
+def digest_cluster(cluster: Cluster) -> str:
     """Return a name of a cluster's numbers."""
     return hashlib.sha256(cluster.to_json().encode()).hexdigest()[:16]
 
 
-def write_adapted(path: Path, adapted: SavedPlan) -> None:
+def write_saved_plan(path: Path, adapted: SavedPlan) -> None:
     """Write the file."""
-    write_whole(path, json.dumps(asdict(adapted), indent=2) + "\n")
+    write_atomic(path, json.dumps(asdict(adapted), indent=2) + "\n")
 
 
-def read_adapted(path: Path, asked: Cluster, processes: int) -> SavedPlan | None:
+def read_saved_plan(path: Path, asked: Cluster, processes: int) -> SavedPlan | None:
     """Read the file; None where it is missing, or for another cluster or number.
 
     Args:
@@ -68,11 +68,11 @@ def read_adapted(path: Path, asked: Cluster, processes: int) -> SavedPlan | None
         asked: the cluster that is given now.
         processes: how many there are now.
     """
-    found = read_object(path)
+    found = read_json_object(path)
     if found is None:
         return None
     with suppress(TypeError):
         one = SavedPlan(**found)
-        if (one.asked, one.processes) == (digest(asked), processes):
+        if (one.asked, one.processes) == (digest_cluster(asked), processes):
             return one
     return None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.config.overrides import override
+from jaxdist.launch.config.overrides import apply_config_overrides
 from jaxdist.launch.config.registry import experiment_names, load_experiment
 from jaxdist.models import registry
 from jaxdist.models.config import ModelConfig
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jaxdist.core.profile import Profile
     from jaxdist.input.config import DataConfig
 
-LISTING: Final = "jaxdist profile --help"
+PROFILE_HELP_COMMAND: Final = "jaxdist profile --help"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class ProfileConfig:
             )
 
 
-def find_specimen(
+def load_profile_config(
     source: str, words: Sequence[str]
 ) -> "tuple[ProfileConfig, DataConfig | None]":
     """Return what `jaxdist profile SOURCE WORDS` reads, and the data it trains on.
@@ -75,7 +75,7 @@ def find_specimen(
     Raises:
         BadInput: there is no such network, or a word cannot be used.
     """
-    if source in registry.names():
+    if source in registry.model_names():
         start, data = ProfileConfig(model=ModelConfig(name=source)), None
     elif source in experiment_names() or source.endswith(".py") or "/" in source:
         config = load_experiment(source)
@@ -84,16 +84,20 @@ def find_specimen(
             config.data,
         )
     else:
-        known = [*registry.names(), *experiment_names()]
+        known = [*registry.model_names(), *experiment_names()]
         near = did_you_mean(source, known)
         raise BadInput(
             f"no model or experiment named {source}",
             remedy=f"did you mean {near}?" if near else f"one of {', '.join(known)}",
         )
-    return override(start, words, source=source, listing=LISTING)[0], data
+    return apply_config_overrides(
+        start, words, source=source, listing=PROFILE_HELP_COMMAND
+    )[0], data
 
 
-def profile_of(specimen: ProfileConfig, data: "DataConfig | None" = None) -> "Profile":
+def profile_model(
+    specimen: ProfileConfig, data: "DataConfig | None" = None
+) -> "Profile":
     """Read a specimen's profile: traced on abstract shapes, nothing computed.
 
     Args:
@@ -105,26 +109,26 @@ def profile_of(specimen: ProfileConfig, data: "DataConfig | None" = None) -> "Pr
     """
     import jax
 
-    from jaxdist.profile.network_profile import read_profile
+    from jaxdist.profile.network_profile import profile_network
 
     # Nothing is computed: leave accelerators to those who use them.
     jax.config.update("jax_platforms", "cpu")
     with jax.enable_x64(specimen.precision == "float64"):
-        inputs = inputs_of(specimen, data)
+        inputs = abstract_inputs(specimen, data)
         try:
-            return read_profile(
+            return profile_network(
                 abstract_network(specimen),
                 inputs,
                 name=specimen.model.name,
-                prepare=lambda network: bind_noise(network, specimen.batch),
+                prepare=lambda network: bind_dropout_rng(network, specimen.batch),
             )
         except BadInput:
             raise
         except (TypeError, ValueError, ZeroDivisionError) as error:
-            raise _refused(specimen, inputs[0].shape[1:], error) from error
+            raise _invalid_input_error(specimen, inputs[0].shape[1:], error) from error
 
 
-def inputs_of(
+def abstract_inputs(
     specimen: ProfileConfig, data: "DataConfig | None" = None
 ) -> "tuple[jax.ShapeDtypeStruct, ...]":
     """Return the shapes of what a specimen is called on, the batch first.
@@ -136,13 +140,13 @@ def inputs_of(
     import jax
 
     size = specimen.input.size
-    if registry.reads_tokens(specimen.model):
-        asked = data.context if data else registry.context_of(specimen.model)
+    if registry.takes_tokens(specimen.model):
+        asked = data.context if data else registry.context_length(specimen.model)
         return (jax.ShapeDtypeStruct((specimen.batch, size or asked), "int32"),)
-    if registry.reads_clips(specimen.model):
-        return _clips(specimen, data)
+    if registry.takes_clips(specimen.model):
+        return _clip_shapes(specimen, data)
     shape = (
-        _samples(specimen, data, "image")[0]
+        _sample_shapes(specimen, data, "image")[0]
         if data and size is None
         else registry.image_shape(specimen.model)
     )
@@ -153,12 +157,14 @@ def inputs_of(
 
 def abstract_network(specimen: ProfileConfig) -> "nnx.Module":
     """Build a specimen's network on shapes alone."""
-    from jaxdist.profile.abstract import abstract
+    from jaxdist.profile.abstract import build_abstract_network
 
-    return abstract(registry.model_factory(specimen.model), specimen.precision)
+    return build_abstract_network(
+        registry.model_factory(specimen.model), specimen.precision
+    )
 
 
-def bind_noise(network: "nnx.Module", batch: int) -> None:
+def bind_dropout_rng(network: "nnx.Module", batch: int) -> None:
     """Give the dropout of a traced network its noise."""
     import jax
     import jax.numpy as jnp
@@ -168,14 +174,14 @@ def bind_noise(network: "nnx.Module", batch: int) -> None:
     bind(network, jax.random.key(0), jnp.arange(batch, dtype=jnp.int32))
 
 
-def _clips(
+def _clip_shapes(
     specimen: ProfileConfig, data: "DataConfig | None"
 ) -> "tuple[jax.ShapeDtypeStruct, ...]":
     """Return the shapes of clips `[B, T, H, W, C]` and of their words `[B, L]`."""
     import jax
 
     made_for = registry.clip_shapes(specimen.model)
-    clip, words = _samples(specimen, data, "clip", "words") if data else made_for
+    clip, words = _sample_shapes(specimen, data, "clip", "words") if data else made_for
     frames, *rows, channels = clip
     if specimen.input.size is not None:
         rows = [specimen.input.size] * len(rows)
@@ -187,21 +193,21 @@ def _clips(
     )
 
 
-def _samples(
+def _sample_shapes(
     specimen: ProfileConfig, data: "DataConfig", *keys: str
 ) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of what a sample of a data set has."""
     import numpy as np
 
     from jaxdist.input.registry import open_data
-    from jaxdist.launch.training.job.batch_spec import wanted
+    from jaxdist.launch.training.job.batch_spec import feature_spec
 
     of = Experiment(name="", data=data, model=specimen.model)
-    first = open_data(data, wanted(of))[0].get(np.zeros(1, np.int64))
+    first = open_data(data, feature_spec(of))[0].get(np.zeros(1, np.int64))
     return tuple(tuple(first[key].shape[1:]) for key in keys)
 
 
-def _refused(
+def _invalid_input_error(
     specimen: ProfileConfig, shape: Sequence[int], error: Exception
 ) -> BadInput:
     """Say that a network does not run on an input of this shape."""
@@ -209,13 +215,15 @@ def _refused(
         f"{specimen.model.name} cannot take this input",
         rule="an input is large enough that every layer returns something",
         values=f"input {' x '.join(map(str, shape))}: {str(error).splitlines()[0]}",
-        remedy=_size_that_works(specimen.model),
+        remedy=_suggest_input_size(specimen.model),
     )
 
 
-def _size_that_works(model: ModelConfig) -> str:
-    if registry.is_own(model):
+def _suggest_input_size(model: ModelConfig) -> str:
+    if registry.is_user_model(model):
         return "input.size=ROWS, of its own data"
-    tokens = registry.reads_tokens(model)
-    made_for = registry.context_of(model) if tokens else registry.image_shape(model)[0]
+    tokens = registry.takes_tokens(model)
+    made_for = (
+        registry.context_length(model) if tokens else registry.image_shape(model)[0]
+    )
     return f"input.size={made_for}"

@@ -16,18 +16,22 @@ from jaxdist.core.plan import Plan
 from jaxdist.core.profile import Profile
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.training.job.abstract_model import bind_noise
-from jaxdist.launch.training.job.batch_spec import batch_shapes, fitted, wanted
-from jaxdist.launch.training.job.job import make_recipe, make_task, network_of
+from jaxdist.launch.training.job.abstract_model import bind_dropout_rng
+from jaxdist.launch.training.job.batch_spec import (
+    batch_shapes,
+    feature_spec,
+    fit_model_config,
+)
+from jaxdist.launch.training.job.job import make_model_spec, make_task, task_network
 from jaxdist.models.registry import objective_for
 from jaxdist.oracle.step_description import StepDescription
-from jaxdist.profile.layer_calls import LayerCall, read_calls
-from jaxdist.profile.network_profile import read_profile
+from jaxdist.profile.layer_calls import LayerCall, trace_calls
+from jaxdist.profile.network_profile import profile_network
 from jaxdist.profile.trace_cache import TraceCache
-from jaxdist.train.build_layout import lay_out
+from jaxdist.train.build_layout import build_layout
 from jaxdist.train.layout import BatchShapes, Layout
-from jaxdist.train.objective import cast
-from jaxdist.train.peak_memory import arguments, step_temporaries
+from jaxdist.train.objective import cast_floats
+from jaxdist.train.peak_memory import device_batch_bytes, step_temporary_bytes
 
 if TYPE_CHECKING:
     from jaxdist.train.task import Task
@@ -35,7 +39,7 @@ from math import prod
 
 from jaxdist.launch.training.job.job import Job
 
-_TRACED: Final = 1000
+_MAX_FAST_TRACE_LAYERS: Final = 1000
 """Layers of a network whose step is traced soon: ResNet-152 has about 500."""
 
 
@@ -54,9 +58,9 @@ class StepDescriber:
         # Nothing is computed: leave accelerators to those who use them.
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_enable_x64", config.precision == "float64")
-        self.config, self.shapes = _sized(config)
-        self.task: Task = _made(self.config)
-        self.profile = profiled(self.task, self.shapes, config.model.name)
+        self.config, self.shapes = _with_batch_shapes(config)
+        self.task: Task = _make_abstract_task(self.config)
+        self.profile = profile_task(self.task, self.shapes, config.model.name)
         self.readings = TraceCache()
 
     @property
@@ -75,7 +79,7 @@ class StepDescriber:
     @property
     def soon_traced(self) -> bool:
         """Whether tracing a step does not take minutes."""
-        return len(self.profile.layers) <= _TRACED
+        return len(self.profile.layers) <= _MAX_FAST_TRACE_LAYERS
 
     def traced(self, plan: Plan) -> StepDescription:
         """Describe the step under a plan, with what its program keeps at most.
@@ -88,7 +92,10 @@ class StepDescriber:
         """
         layout = self.layout(plan)
         case = self._case(layout, plan)
-        beside = {"batch": arguments(layout), "temporaries": step_temporaries(layout)}
+        beside = {
+            "batch": device_batch_bytes(layout),
+            "temporaries": step_temporary_bytes(layout),
+        }
         return replace(case, traced=beside)
 
     def _case(self, layout: Layout, plan: Plan) -> StepDescription:
@@ -100,8 +107,8 @@ class StepDescriber:
             microbatches=layout.task.microbatches,
             stages=stages,
             dtype=self.dtype,
-            held=held(layout),
-            batch_bytes=sum(map(_bytes, self.shapes.values())),
+            held=state_bytes(layout),
+            batch_bytes=sum(map(_array_bytes, self.shapes.values())),
         )
 
     def layout(self, plan: Plan) -> Layout:
@@ -110,10 +117,10 @@ class StepDescriber:
         mesh: Any = AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES))
         micro = plan.microbatches or self.task.microbatches
         task = self.task.in_parts(micro)
-        return lay_out(task, plan, mesh, self.shapes, self.readings)
+        return build_layout(task, plan, mesh, self.shapes, self.readings)
 
 
-def profiled(task: "Task", shapes: BatchShapes, name: str) -> Profile:
+def profile_task(task: "Task", shapes: BatchShapes, name: str) -> Profile:
     """Read a task's network on a global batch.
 
     Args:
@@ -121,46 +128,46 @@ def profiled(task: "Task", shapes: BatchShapes, name: str) -> Profile:
         shapes: of the batch.
         name: of the network.
     """
-    inputs = cast(task.objective.arguments(shapes), task.dtype)
+    inputs = cast_floats(task.objective.arguments(shapes), task.dtype)
     samples = shapes["id"].shape[0]
-    return read_profile(
-        network_of(task),
+    return profile_network(
+        task_network(task),
         inputs,
         name=name,
-        prepare=lambda network: bind_noise(network, samples),
+        prepare=lambda network: bind_dropout_rng(network, samples),
     )
 
 
-def task_of(config: Experiment) -> tuple["Task", BatchShapes]:
+def abstract_task(config: Experiment) -> tuple["Task", BatchShapes]:
     """Return an experiment's task, and the shapes of a global batch.
 
     Raises:
         BadInput: data that the network cannot be trained on.
     """
-    sized, shapes = _sized(config)
-    return _made(sized), shapes
+    sized, shapes = _with_batch_shapes(config)
+    return _make_abstract_task(sized), shapes
 
 
-def _made(config: Experiment) -> "Task":
-    return make_task(config, make_recipe(config), lambda count: 0.0 * count)
+def _make_abstract_task(config: Experiment) -> "Task":
+    return make_task(config, make_model_spec(config), lambda count: 0.0 * count)
 
 
-def calls_of(config: Experiment) -> tuple[LayerCall, ...]:
+def list_layer_calls(config: Experiment) -> tuple[LayerCall, ...]:
     """List the layers that a step of an experiment calls, on the whole batch.
 
     Raises:
         BadInput: data that the network cannot be trained on.
     """
-    task, shapes = task_of(config)
-    return read_calls(
+    task, shapes = abstract_task(config)
+    return trace_calls(
         task.graph,
         (task.state.params, task.state.stats),
-        *cast(task.objective.arguments(shapes), task.dtype),
-        prepare=lambda network: bind_noise(network, config.data.batch),
+        *cast_floats(task.objective.arguments(shapes), task.dtype),
+        prepare=lambda network: bind_dropout_rng(network, config.data.batch),
     )
 
 
-def held(layout: Layout) -> dict[str, int]:
+def state_bytes(layout: Layout) -> dict[str, int]:
     """Return the bytes of the state on one device, by term: exact."""
     state, specs = layout.shaped, layout.specs
     fields = {
@@ -173,7 +180,7 @@ def held(layout: Layout) -> dict[str, int]:
     }
     found = {
         term: sum(
-            _own(leaf, spec, layout.plan)
+            _bytes_per_device(leaf, spec, layout.plan)
             for leaf, spec in zip(
                 jax.tree.leaves(getattr(state, name)),
                 jax.tree.leaves(getattr(specs, name)),
@@ -182,39 +189,39 @@ def held(layout: Layout) -> dict[str, int]:
         )
         for term, name in fields.items()
     }
-    found["statistics"] += _own(state.step, specs.step, layout.plan)
+    found["statistics"] += _bytes_per_device(state.step, specs.step, layout.plan)
     return {term: size for term, size in found.items() if size}
 
 
-def _own(leaf: jax.ShapeDtypeStruct, spec: Any, plan: Plan) -> int:
+def _bytes_per_device(leaf: jax.ShapeDtypeStruct, spec: Any, plan: Plan) -> int:
     """Return the bytes of an array that lie on one device."""
     axes = [
         name
         for names in spec
         for name in ((names,) if isinstance(names, str) else names or ())
     ]
-    return _bytes(leaf) // plan.mesh.size(*axes)
+    return _array_bytes(leaf) // plan.mesh.size(*axes)
 
 
-def _bytes(array: jax.ShapeDtypeStruct) -> int:
+def _array_bytes(array: jax.ShapeDtypeStruct) -> int:
     return int(np.prod(array.shape, dtype=np.int64)) * array.dtype.itemsize
 
 
-def _sized(config: Experiment) -> tuple[Experiment, BatchShapes]:
+def _with_batch_shapes(config: Experiment) -> tuple[Experiment, BatchShapes]:
     """Return the shapes of a batch: of the data, or, without it, of the network's own.
 
     A plan is described before anybody has copied a data set to the machine.
     """
     objective = objective_for(config.model)
     try:
-        train, _ = open_data(config.data, wanted(config))
+        train, _ = open_data(config.data, feature_spec(config))
     except BadInput:
-        fields = wanted(config)
+        fields = feature_spec(config)
         if set(objective.dtypes) - set(fields):
             raise
         known = {key: fields[key].shape for key in objective.dtypes}
     else:
-        config = replace(config, model=fitted(config, train))
+        config = replace(config, model=fit_model_config(config, train))
         read = batch_shapes(config, objective, train)
         known = {key: read[key].shape[1:] for key in objective.dtypes}
     batch = config.data.batch
@@ -225,7 +232,7 @@ def _sized(config: Experiment) -> tuple[Experiment, BatchShapes]:
     }
 
 
-def case_of(job: Job) -> StepDescription:
+def describe_job(job: Job) -> StepDescription:
     """Describe the step that a job runs; nothing is computed.
 
     Args:
@@ -233,11 +240,11 @@ def case_of(job: Job) -> StepDescription:
     """
     layout, config = job.layout, job.config
     task, batch = layout.task, config.data.batch
-    profile = read_profile(
-        network_of(task),
-        cast(task.objective.arguments(layout.shapes), task.dtype),
+    profile = profile_network(
+        task_network(task),
+        cast_floats(task.objective.arguments(layout.shapes), task.dtype),
         name=config.model.name,
-        prepare=lambda network: bind_noise(network, batch),
+        prepare=lambda network: bind_dropout_rng(network, batch),
     )
     arrays = layout.shapes.values()
     return StepDescription(
@@ -247,6 +254,6 @@ def case_of(job: Job) -> StepDescription:
         microbatches=task.microbatches,
         stages=layout.pipe.stages.blocks if layout.pipe else (),
         dtype=np.dtype(task.dtype).name,
-        held=held(layout),
+        held=state_bytes(layout),
         batch_bytes=sum(prod(x.shape) * x.dtype.itemsize for x in arrays),
     )

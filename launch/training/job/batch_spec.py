@@ -19,11 +19,11 @@ from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import (
     clip_shapes,
     image_shape,
-    is_own,
+    is_user_model,
     objective_for,
-    outputs_of,
-    reads_clips,
-    reads_tokens,
+    output_size,
+    takes_clips,
+    takes_tokens,
 )
 
 if TYPE_CHECKING:
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from jaxdist.train.objective import Objective
 
 
-def wanted(config: Experiment) -> FeatureSpec:
+def feature_spec(config: Experiment) -> FeatureSpec:
     """Return what the network of a configuration is trained on."""
-    if is_own(config.model):
+    if is_user_model(config.model):
         # Only its own file knows more; its samples are most often its own as well.
         side = config.data.size
         return {"image": Feature(shape=(side, side, 3))} if side else {}
-    outputs = outputs_of(config.model)
-    if reads_tokens(config.model):
+    outputs = output_size(config.model)
+    if takes_tokens(config.model):
         tokens = Feature(shape=(config.data.context,), below=outputs)
         return {"tokens": tokens, "target": tokens}
-    if reads_clips(config.model):
+    if takes_clips(config.model):
         clip, said = clip_shapes(config.model)
         words = Feature(shape=said, below=outputs)
         return {"clip": Feature(shape=clip), "words": words, "target": words}
@@ -60,11 +60,11 @@ def batch_shapes(
         BadInput: the samples are not what the network is trained on.
     """
     sample, batch = source.get(np.zeros(1, np.int64)), config.data.batch
-    _check_keys(config, objective, sample)
+    _check_features(config, objective, sample)
     if "image" in objective.dtypes:
-        _check_image(config, sample["image"].shape[1:])
+        _check_image_shape(config, sample["image"].shape[1:])
     if "clip" in objective.dtypes:
-        _check_image(config, sample["clip"].shape[2:])
+        _check_image_shape(config, sample["clip"].shape[2:])
     shapes = {key: (batch, *sample[key].shape[1:]) for key in objective.dtypes}
     return {
         key: jax.ShapeDtypeStruct(shapes.get(key, (batch,)), np.dtype(dtype))
@@ -72,25 +72,25 @@ def batch_shapes(
     }
 
 
-def fitted(config: Experiment, source: "Source") -> ModelConfig:
+def fit_model_config(config: Experiment, source: "Source") -> ModelConfig:
     """Return the network's settings, those left open taken from the data.
 
     Raises:
         BadInput: the network has no room for the data's vocabulary or windows, or for
             the classes of the images.
     """
-    model, known = config.model, len(vocabulary_of(source))
+    model, known = config.model, len(source_vocabulary(source))
     if isinstance(source, DecodedImages | LabelledImages | LabelledArrays):
-        _check_room("classes", model.classes, source.classes, "in the data")
+        _check_capacity("classes", model.classes, source.classes, "in the data")
         return replace(model, classes=model.classes or source.classes)
     if not known:
         return model
     if not isinstance(source, TextWindows):
-        _check_room("vocabulary", model.vocabulary, known, "words and signs")
+        _check_capacity("vocabulary", model.vocabulary, known, "words and signs")
         return replace(model, vocabulary=model.vocabulary or known)
     window, path = config.data.context, config.data.path
-    _check_room("vocabulary", model.vocabulary, known, f"characters in {path}")
-    _check_room("context", model.context, window, "= data.context")
+    _check_capacity("vocabulary", model.vocabulary, known, f"characters in {path}")
+    _check_capacity("context", model.context, window, "= data.context")
     return replace(
         model,
         vocabulary=model.vocabulary or known,
@@ -98,12 +98,12 @@ def fitted(config: Experiment, source: "Source") -> ModelConfig:
     )
 
 
-def vocabulary_of(source: "Source") -> Sequence[str]:
+def source_vocabulary(source: "Source") -> Sequence[str]:
     """Return the characters or words that tokens stand for; none where none do."""
     return source.vocabulary if isinstance(source, TextWindows | Clips) else ""
 
 
-def _check_room(key: str, given: int | None, least: int, what: str) -> None:
+def _check_capacity(key: str, given: int | None, least: int, what: str) -> None:
     if given is not None and given < least:
         raise BadInput(
             f"the network's {key} is too small for the data",
@@ -113,20 +113,20 @@ def _check_room(key: str, given: int | None, least: int, what: str) -> None:
         )
 
 
-def _check_keys(config: Experiment, objective: "Objective", sample: Any) -> None:
+def _check_features(config: Experiment, objective: "Objective", sample: Any) -> None:
     if missing := [key for key in objective.dtypes if key not in sample]:
         network, data = config.model.name, config.data.name
         raise BadInput(
             f"{network} cannot be trained on {data}",
-            rule=f"{network} is trained on {_listed(objective.dtypes)}",
-            values=f"{data} has {_listed(sample)}, no {_listed(missing)}",
+            rule=f"{network} is trained on {_join_names(objective.dtypes)}",
+            values=f"{data} has {_join_names(sample)}, no {_join_names(missing)}",
             remedy="another model.name, or another data.name",
         )
 
 
-def _check_image(config: Experiment, shape: tuple[int, ...]) -> None:
+def _check_image_shape(config: Experiment, shape: tuple[int, ...]) -> None:
     rank = len(shape)
-    made_for = shape if is_own(config.model) else image_shape(config.model)
+    made_for = shape if is_user_model(config.model) else image_shape(config.model)
     if len(made_for) != rank or made_for[-1] != shape[-1]:
         raise BadInput(
             "the network is made for other images",
@@ -146,5 +146,5 @@ def _check_image(config: Experiment, shape: tuple[int, ...]) -> None:
         )
 
 
-def _listed(keys: Iterable[str]) -> str:
+def _join_names(keys: Iterable[str]) -> str:
     return ", ".join(keys)

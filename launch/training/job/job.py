@@ -10,19 +10,23 @@ from flax import nnx
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.input.local_shuffle.partial import order_of
+from jaxdist.input.local_shuffle.partial import order_from_config
 from jaxdist.input.order import SampleOrder
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.training.job.batch_spec import batch_shapes, fitted, vocabulary_of
+from jaxdist.launch.training.job.batch_spec import (
+    batch_shapes,
+    fit_model_config,
+    source_vocabulary,
+)
 from jaxdist.meshes.build import build_mesh
-from jaxdist.models.registry import is_own, objective_for
-from jaxdist.partition.spatial_check import check_layers, check_positions
-from jaxdist.pipeline.plan_schedule import updates
-from jaxdist.train.build_layout import lay_out
+from jaxdist.models.registry import is_user_model, objective_for
+from jaxdist.partition.spatial_check import check_flax_layers, check_spatial_split
+from jaxdist.pipeline.plan_schedule import updates_per_step
+from jaxdist.train.build_layout import build_layout
 from jaxdist.train.layout import Layout
 from jaxdist.train.model_spec import ModelSpec
-from jaxdist.train.objective import cast
-from jaxdist.train.optimizers import learning_rate, optimizer
+from jaxdist.train.objective import cast_floats
+from jaxdist.train.optimizers import make_learning_rate, make_optimizer
 from jaxdist.train.run_schedule import RunSchedule
 from jaxdist.train.task import Task
 
@@ -56,7 +60,7 @@ class Job:
     @property
     def is_chain(self) -> bool:
         """Whether the network says which blocks it is made of."""
-        return hasattr(network_of(self.layout.task), "chain")
+        return hasattr(task_network(self.layout.task), "chain")
 
     @property
     def test_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -65,10 +69,10 @@ class Job:
         shards = plan.mesh.size(*plan.sample_axes)
         size = -(-self.config.data.eval_size // shards) * shards
         sized = {
-            k: _of(size, *s.shape[1:], dtype=s.dtype)
+            k: _shape_struct(size, *s.shape[1:], dtype=s.dtype)
             for k, s in self.layout.shapes.items()
         }
-        return {**sized, "weight": _of(size, dtype=jnp.float32)}
+        return {**sized, "weight": _shape_struct(size, dtype=jnp.float32)}
 
 
 def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
@@ -83,27 +87,27 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
         BadInput: more devices than there are, a network for other images, a plan that
             it cannot take, or more steps than can be counted.
     """
-    config = replace(config, model=fitted(config, train))
-    order = make_order(config, len(train))
-    course, per_epoch = make_course(config, len(train)), len(train) / order.batch
-    rate = learning_rate(config.optim, course.steps, per_epoch, config.data.batch)
-    each = per_update(plan, config.optim.accumulate, rate)
-    task = make_task(config, recipe := make_recipe(config), each)
+    config = replace(config, model=fit_model_config(config, train))
+    order = make_sample_order(config, len(train))
+    course, per_epoch = make_run_schedule(config, len(train)), len(train) / order.batch
+    rate = make_learning_rate(config.optim, course.steps, per_epoch, config.data.batch)
+    each = rate_per_update(plan, config.optim.accumulate, rate)
+    task = make_task(config, recipe := make_model_spec(config), each)
     shapes = batch_shapes(config, task.objective, train)
-    if is_own(config.model):
-        _check_own(task, plan, shapes)
+    if is_user_model(config.model):
+        _check_user_model(task, plan, shapes)
     return Job(
         config=config,
         recipe=recipe,
-        layout=lay_out(task, plan, build_mesh(plan), shapes),
+        layout=build_layout(task, plan, build_mesh(plan), shapes),
         order=order,
         course=course,
         rates=jax.jit(rate),
-        vocabulary=vocabulary_of(train),
+        vocabulary=source_vocabulary(train),
     )
 
 
-def make_order(config: Experiment, samples: int) -> SampleOrder:
+def make_sample_order(config: Experiment, samples: int) -> SampleOrder:
     """Return which samples of so many each step takes.
 
     Raises:
@@ -118,16 +122,16 @@ def make_order(config: Experiment, samples: int) -> SampleOrder:
             values=f"{samples:,} training samples, data.batch = {batch:,}",
             remedy=f"data.batch={max(samples // shards, 1) * shards}",
         )
-    return order_of(asked, samples=samples, batch=batch, seed=config.seed)
+    return order_from_config(asked, samples=samples, batch=batch, seed=config.seed)
 
 
-def make_course(config: Experiment, samples: int) -> RunSchedule:
+def make_run_schedule(config: Experiment, samples: int) -> RunSchedule:
     """Return when things happen in a run over so many training samples.
 
     Raises:
         BadInput: more steps than can be counted.
     """
-    order = make_order(config, samples)
+    order = make_sample_order(config, samples)
     if order.steps(config.epochs) >= 2**31:
         raise BadInput(
             "the run has too many steps",
@@ -145,7 +149,7 @@ def make_course(config: Experiment, samples: int) -> RunSchedule:
     )
 
 
-def per_update(plan: Plan, microbatches: int, rate: RateFunction) -> RateFunction:
+def rate_per_update(plan: Plan, microbatches: int, rate: RateFunction) -> RateFunction:
     """Return the rate of an update, counted from the first of the run.
 
     In a step of a schedule without a flush weights move several times: the rate then
@@ -156,11 +160,11 @@ def per_update(plan: Plan, microbatches: int, rate: RateFunction) -> RateFunctio
         microbatches: of a step.
         rate: rate of each step, from 0.
     """
-    most = updates(plan, microbatches)
+    most = updates_per_step(plan, microbatches)
     return rate if most == 1 else lambda count: rate(count / most)
 
 
-def make_recipe(config: Experiment) -> ModelSpec:
+def make_model_spec(config: Experiment) -> ModelSpec:
     """Return how the configuration's network is made, in its precision."""
     return ModelSpec(
         maker="jaxdist.models.registry:make_model",
@@ -175,7 +179,7 @@ def make_task(config: Experiment, recipe: ModelSpec, rate: RateFunction) -> Task
     narrow = config.precision == "bfloat16"
     return Task(
         model=recipe,
-        optimizer=optimizer(config.optim, rate),
+        optimizer=make_optimizer(config.optim, rate),
         objective=objective_for(config.model),
         microbatches=config.optim.accumulate,
         average=config.optim.ema,
@@ -185,20 +189,20 @@ def make_task(config: Experiment, recipe: ModelSpec, rate: RateFunction) -> Task
     )
 
 
-def _check_own(
+def _check_user_model(
     task: Task, plan: Plan, shapes: Mapping[str, jax.ShapeDtypeStruct]
 ) -> None:
     """Refuse a network that is right on whole batches alone; ours are held to laws."""
-    network = network_of(task)
-    check_layers(network)
-    inputs = cast(task.objective.arguments(shapes), task.dtype)
-    check_positions(plan, network, inputs)
+    network = task_network(task)
+    check_flax_layers(network)
+    inputs = cast_floats(task.objective.arguments(shapes), task.dtype)
+    check_spatial_split(plan, network, inputs)
 
 
-def network_of(task: Task) -> nnx.Module:
+def task_network(task: Task) -> nnx.Module:
     """Return a task's network on shapes alone."""
     return nnx.merge(task.graph, task.state.params, task.state.stats)
 
 
-def _of(*shape: int, dtype: Any) -> jax.ShapeDtypeStruct:
+def _shape_struct(*shape: int, dtype: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)

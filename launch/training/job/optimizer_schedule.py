@@ -8,14 +8,18 @@ import numpy as np
 
 from jaxdist.core.plan import Plan
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.training.job.job import make_course, make_recipe, make_task
+from jaxdist.launch.training.job.job import (
+    make_model_spec,
+    make_run_schedule,
+    make_task,
+)
 from jaxdist.train.optimizers import (
-    PER_SAMPLES,
+    REFERENCE_BATCH,
     OptimConfig,
     Warmup,
-    decays,
-    learning_rate,
-    ramp,
+    make_learning_rate,
+    make_warmup,
+    weight_decay_mask,
 )
 from jaxdist.train.run_schedule import RunSchedule
 from jaxdist.train.task import Task
@@ -64,7 +68,7 @@ class OptimizerSchedule:
 
         A run on 1,024 samples at 0.1 for 256 has `0.1 x 1024/256 = 0.4`.
         """
-        sizes = f"{self.batch}/{PER_SAMPLES}"
+        sizes = f"{self.batch}/{REFERENCE_BATCH}"
         grown = {"none": "", "linear": f" x {sizes}", "root": f" x sqrt({sizes})"}
         if self.optim.scaling == "none":
             return f"{self.ramp.peak:g}"
@@ -83,7 +87,9 @@ class OptimizerSchedule:
         return self.batch // self.replicas // self.optim.accumulate
 
 
-def schedule_of(config: Experiment, plan: Plan, samples: int) -> OptimizerSchedule:
+def optimizer_schedule(
+    config: Experiment, plan: Plan, samples: int
+) -> OptimizerSchedule:
     """Return the schedule of a configuration on so many training samples.
 
     Args:
@@ -91,44 +97,48 @@ def schedule_of(config: Experiment, plan: Plan, samples: int) -> OptimizerSchedu
         plan: the layout; its devices need not be here.
         samples: training samples.
     """
-    course, per_epoch = make_course(config, samples), samples / config.data.batch
+    course, per_epoch = make_run_schedule(config, samples), samples / config.data.batch
     sizes = course.steps, per_epoch, course.batch
-    task = make_task(config, make_recipe(config), learning_rate(config.optim, *sizes))
-    return read_schedule(config, plan, task, course)
+    task = make_task(
+        config, make_model_spec(config), make_learning_rate(config.optim, *sizes)
+    )
+    return schedule_from_task(config, plan, task, course)
 
 
-def read_schedule(
+def schedule_from_task(
     config: Experiment, plan: Plan, task: Task, course: RunSchedule
 ) -> OptimizerSchedule:
     """Return the schedule of a job's parts; arguments are as a `Job` has them."""
     per_epoch, replicas = course.samples / course.batch, plan.batch_shards
     params = task.state.params
-    marked = jax.tree.leaves(decays(params))
+    marked = jax.tree.leaves(weight_decay_mask(params))
     sizes = [leaf.size for leaf in jax.tree.leaves(params)]
     kept = [size for size, decayed in zip(sizes, marked) if decayed]
     return OptimizerSchedule(
         optim=config.optim,
-        ramp=ramp(config.optim, course.steps, per_epoch, course.batch),
+        ramp=make_warmup(config.optim, course.steps, per_epoch, course.batch),
         batch=course.batch,
         replicas=replicas,
         steps=course.steps,
         milestones=tuple(round(e * per_epoch) + 1 for e in config.optim.milestones),
         leaves=(len(kept), len(sizes)),
         numbers=(sum(kept), sum(sizes)),
-        sharing=_sharing(config, plan) if jax.tree.leaves(task.state.stats) else 0,
-        epochs=_epochs(config, course),
+        sharing=_batch_norm_samples(config, plan)
+        if jax.tree.leaves(task.state.stats)
+        else 0,
+        epochs=_epoch_rates(config, course),
     )
 
 
-def _sharing(config: Experiment, plan: Plan) -> int:
+def _batch_norm_samples(config: Experiment, plan: Plan) -> int:
     each = config.data.batch // plan.batch_shards // config.optim.accumulate
     everyone = config.model.norm == "global"
     return each * (plan.mesh.batch_shards if everyone else config.model.norm_group)
 
 
-def _epochs(config: Experiment, course: RunSchedule) -> tuple[EpochRate, ...]:
+def _epoch_rates(config: Experiment, course: RunSchedule) -> tuple[EpochRate, ...]:
     per_epoch = course.samples / course.batch
-    rate = learning_rate(config.optim, course.steps, per_epoch, course.batch)
+    rate = make_learning_rate(config.optim, course.steps, per_epoch, course.batch)
     first = [round(epoch * per_epoch) for epoch in range(math.ceil(config.epochs))]
     steps = np.array([step for step in first if step < course.steps], np.int32)
     with jax.numpy_dtype_promotion("standard"):

@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.plan.shuffle import ShuffleConfig
-from jaxdist.core.text.formatting import percent
-from jaxdist.input.local_shuffle.partial import PartialShuffleOrder, order_of
+from jaxdist.core.text.formatting import format_percent
+from jaxdist.input.local_shuffle.partial import PartialShuffleOrder, order_from_config
 from jaxdist.input.local_shuffle.quality import (
     ShuffleQuality,
-    class_distance,
-    forecast,
-    home_fraction,
+    measured_class_distance,
+    measured_local_fraction,
+    predict_quality,
 )
 from jaxdist.launch.config import Experiment
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from jaxdist.input.order import SampleOrder
     from jaxdist.input.sources import Source
 
-_READ: Final = 20_000
+_MAX_LABELLED_SAMPLES: Final = 20_000
 """Samples up to which labels are read to measure an order: a pass over the data."""
-_TRACED: Final = 1_000_000
+_MAX_TRACED_SAMPLES: Final = 1_000_000
 """Samples times epochs up to which an order is traced back: seconds."""
 
 
-def quality_of(
+def forecast_quality(
     asked: ShuffleConfig,
     config: Experiment,
     samples: int,
@@ -44,12 +44,14 @@ def quality_of(
     Raises:
         BadInput: partitions that the batch or the samples cannot fill.
     """
-    order = order_of(asked, samples=samples, batch=config.data.batch, seed=config.seed)
+    order = order_from_config(
+        asked, samples=samples, batch=config.data.batch, seed=config.seed
+    )
     assert isinstance(order, PartialShuffleOrder)
-    return forecast(order.shuffle, labels)
+    return predict_quality(order.shuffle, labels)
 
 
-def labels_of(source: "Source") -> NDArray[np.integer[Any]] | None:
+def read_labels(source: "Source") -> NDArray[np.integer[Any]] | None:
     """Read the label of every sample, int [N]; None where a sample has not one."""
     label = source.get(np.arange(min(len(source), 1))).get("label")
     if label is None or label.ndim != 1 or not np.issubdtype(label.dtype, np.integer):
@@ -69,14 +71,14 @@ def shuffle_line(order: "SampleOrder", epochs: float) -> str:
     if not isinstance(order, PartialShuffleOrder):
         return ""
     shuffle = order.shuffle
-    home = percent(ShuffleQuality(shuffle=shuffle).home(round(epochs)))
+    home = format_percent(ShuffleQuality(shuffle=shuffle).home(round(epochs)))
     return (
         f"{shuffle.exchanged:,} of {shuffle.slots:,} samples of "
         f"{shuffle.partitions:,} partitions an epoch; {home} at home after {epochs:g}"
     )
 
 
-def mixed(
+def measure_shuffle_quality(
     order: "SampleOrder", source: "Source", epochs: float
 ) -> dict[str, Any] | None:
     """Measure how well an order has mixed samples, beside what was forecast of it.
@@ -92,20 +94,20 @@ def mixed(
     if not isinstance(order, PartialShuffleOrder):
         return None
     shuffle, count = order.shuffle, len(source)
-    labels = labels_of(source) if count <= _READ else None
-    quality = forecast(shuffle, labels)
+    labels = read_labels(source) if count <= _MAX_LABELLED_SAMPLES else None
+    quality = predict_quality(shuffle, labels)
     rows = [
         {
             "epoch": epoch,
-            "home": home_fraction(shuffle, epoch),
+            "home": measured_local_fraction(shuffle, epoch),
             "home_forecast": quality.home(epoch),
             "distance": None
             if labels is None
-            else class_distance(shuffle, labels, epoch),
+            else measured_class_distance(shuffle, labels, epoch),
             "distance_forecast": quality.distance(epoch),
         }
         for epoch in _doubling(max(0, math.ceil(epochs) - 1))
-        if epoch * count <= _TRACED
+        if epoch * count <= _MAX_TRACED_SAMPLES
     ]
     return {
         "partitions": shuffle.partitions,

@@ -16,9 +16,9 @@ from typing import Final
 from jaxdist.launch.distributed.background_thread import BackgroundThread
 
 _TICK_S: Final = 0.05
-_LATE_S: Final = 0.03
+_WAKEUP_TOLERANCE_S: Final = 0.03
 """A thread wakes this late on a machine that is only busy."""
-_TASKS: Final = Path("/proc/self/task")
+_THREADS_FOLDER: Final = Path("/proc/self/task")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +40,12 @@ class CpuTimeMonitor(BackgroundThread):
     def __init__(self) -> None:
         super().__init__()
         self._stood = 0.0
-        self._before = (time.process_time(), delays(), 0.0)
+        self._before = (time.process_time(), run_queue_delays(), 0.0)
 
     def since_last(self) -> ProcessCpuTime:
         """Return what the process did since this was called before."""
         ran, had, stood = self._before
-        self._before = now = time.process_time(), delays(), self._stood
+        self._before = now = time.process_time(), run_queue_delays(), self._stood
         # Threads wait side by side, and most of them for what nobody needs soon.
         waits = [ns - had.get(task, 0) for task, ns in now[1].items()]
         waited = max(0, *waits, 0) / 1e9
@@ -55,27 +55,27 @@ class CpuTimeMonitor(BackgroundThread):
 
     def goes_on(self) -> None:
         """Add up by how much later than asked for this thread wakes."""
-        mine = _TASKS / str(get_native_id())
-        last, had = time.monotonic(), _delay(mine)
+        mine = _THREADS_FOLDER / str(get_native_id())
+        last, had = time.monotonic(), _thread_delay(mine)
         while not self.over.wait(_TICK_S):
-            now, has = time.monotonic(), _delay(mine)
+            now, has = time.monotonic(), _thread_delay(mine)
             # What this thread waited for a processor, others did as well.
             late = now - last - _TICK_S - (has - had) / 1e9
-            self._stood += late if late > _LATE_S else 0.0
+            self._stood += late if late > _WAKEUP_TOLERANCE_S else 0.0
             last, had = now, has
 
 
-def delays() -> Mapping[str, int]:
+def run_queue_delays() -> Mapping[str, int]:
     """Return the nanoseconds that each thread of this process waited for a processor.
 
     Linux keeps them; elsewhere there are none.
     """
     with suppress(OSError):
-        return {task.name: _delay(task) for task in _TASKS.iterdir()}
+        return {task.name: _thread_delay(task) for task in _THREADS_FOLDER.iterdir()}
     return {}
 
 
-def _delay(task: Path) -> int:
+def _thread_delay(task: Path) -> int:
     """Return the same of one thread; 0 of one that has ended."""
     with suppress(OSError, IndexError, ValueError):
         return int((task / "schedstat").read_text().split()[1])

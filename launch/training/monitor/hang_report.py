@@ -43,7 +43,7 @@ class HangReport:
     """The process that says it."""
 
 
-def verdict(
+def diagnose_hang(
     before: Mapping[int, ProcessHeartbeat],
     after: Mapping[int, ProcessHeartbeat],
     mine: ProcessGroup,
@@ -60,13 +60,15 @@ def verdict(
         waited_s: seconds that it has been there.
     """
     rank = mine.rank
-    waits_ = waits(rank, own, waited_s)
+    waits_ = waiting_text(rank, own, waited_s)
     if not after:
-        return HangReport(text=_alone(own, waited_s, rank), speaker=1 if rank else 0)
+        return HangReport(
+            text=_isolated_text(own, waited_s, rank), speaker=1 if rank else 0
+        )
     silent = [r for r in range(mine.count) if before.get(r) == after.get(r)]
     speaker = min(set(after) - set(silent), default=rank)
     if silent:
-        said = silence({r: after.get(r) for r in silent})
+        said = unresponsive_text({r: after.get(r) for r in silent})
         return HangReport(text=f"{said}; {waits_}", speaker=speaker)
     least = min(said.number for said in after.values())
     behind = [r for r, said in after.items() if said.number == least]
@@ -79,22 +81,24 @@ def verdict(
     return HangReport(text=f"{text}, at {own.line}", speaker=speaker)
 
 
-def waits(rank: int, own: ProcessHeartbeat, waited_s: float) -> str:
+def waiting_text(rank: int, own: ProcessHeartbeat, waited_s: float) -> str:
     """Say where a process waits."""
     return f"rank {rank} waits in {own.where}, for {waited_s:.0f} s"
 
 
-def silence(silent: Mapping[int, ProcessHeartbeat | None]) -> str:
+def unresponsive_text(silent: Mapping[int, ProcessHeartbeat | None]) -> str:
     """Say who says nothing any more."""
-    last = "; ".join(f"rank {r}, last in {_where(said)}" for r, said in silent.items())
+    last = "; ".join(
+        f"rank {r}, last in {_location(said)}" for r, said in silent.items()
+    )
     return f"stuck: {last}: it says nothing any more, is stopped or gone"
 
 
-def _where(said: ProcessHeartbeat | None) -> str:
+def _location(said: ProcessHeartbeat | None) -> str:
     return "no step" if said is None else said.where
 
 
-def _alone(own: ProcessHeartbeat, waited_s: float, rank: int) -> str:
+def _isolated_text(own: ProcessHeartbeat, waited_s: float, rank: int) -> str:
     """Say what a process knows that hears nobody."""
     where = f"rank {rank} in {own.where}, for {waited_s:.0f} s, at {own.line}"
     if rank == 0:

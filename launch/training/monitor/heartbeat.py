@@ -17,11 +17,11 @@ from typing import Any, Final, Self
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.distributed.process_group import ProcessGroup
-from jaxdist.launch.run_folder.folder import write_whole
-from jaxdist.launch.run_folder.status import GOING, read_news
+from jaxdist.launch.run_folder.folder import write_atomic
+from jaxdist.launch.run_folder.status import RUNNING, read_status_record
 from jaxdist.launch.training.monitor.hang_report import ProcessHeartbeat
 
-EVERY_S: Final = 2.0
+HEARTBEAT_INTERVAL_S: Final = 2.0
 """Seconds from one writing to the next."""
 
 
@@ -42,7 +42,7 @@ class StatusWriter:
         mine: ProcessGroup,
         places: Callable[[], Mapping[int, ProcessHeartbeat]],
     ) -> None:
-        before = read_news(path)
+        before = read_status_record(path)
         self._path, self._places, self._over = path, places, Event()
         self._writes, self._accepted = mine.leads, False
         self._before = path.read_text("utf-8") if path.exists() else None
@@ -58,7 +58,7 @@ class StatusWriter:
 
     def __enter__(self) -> Self:
         if self._writes:
-            self._write(GOING)
+            self._write(RUNNING)
             self._thread.start()
         return self
 
@@ -84,7 +84,7 @@ class StatusWriter:
         """Write the last news of this sitting."""
         self._over.set()
         if self._writes:
-            self._thread.join(EVERY_S)
+            self._thread.join(HEARTBEAT_INTERVAL_S)
             self._write(state)
 
     def _puts_back(self) -> None:
@@ -92,16 +92,16 @@ class StatusWriter:
         self._over.set()
         if not self._writes:
             return
-        self._thread.join(EVERY_S)
+        self._thread.join(HEARTBEAT_INTERVAL_S)
         with suppress(OSError):
             if self._before is None:
                 self._path.unlink(missing_ok=True)
             else:
-                write_whole(self._path, self._before)
+                write_atomic(self._path, self._before)
 
     def _again(self) -> None:
-        while not self._over.wait(EVERY_S):
-            self._write(GOING)
+        while not self._over.wait(HEARTBEAT_INTERVAL_S):
+            self._write(RUNNING)
 
     def _write(self, state: str) -> None:
         # A full disk ends a run where it loses something; here it loses nothing.
@@ -111,4 +111,4 @@ class StatusWriter:
                 for rank, said in sorted(self._places().items())
             }
             news = {"state": state, **self._news, "processes": places}
-            write_whole(self._path, json.dumps(news) + "\n")
+            write_atomic(self._path, json.dumps(news) + "\n")

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
-COMPUTE: Final = "compute"
+COMPUTE_PHASE: Final = "compute"
 """What a process does apart from the other phases, as far as it is its own."""
-PART: Final = 0.15
+MIN_SLOWDOWN: Final = 0.15
 """Part of a step by which a process is slower than the others before that is said."""
-_PART_COMPUTE: Final = 0.25
+_MIN_COMPUTE_SLOWDOWN: Final = 0.25
 """The same in computing, where processes that share a machine differ by chance."""
-_MUCH: Final = 1.5
+_LOAD_RATIO: Final = 1.5
 """Times as long as the others computes who has more to compute."""
-_LEAST_S: Final = 0.002
-_WHY: Final = {
+_MIN_DELAY_S: Final = 0.002
+_CAUSE_TEXTS: Final = {
     "computed": "its threads compute longer",
     "waited": "it waits for a processor",
     "stood": "it stands still",
@@ -72,7 +72,7 @@ class Straggler:
         )
 
 
-def behind(shares: Sequence[ProcessStepTime]) -> list[Straggler]:
+def find_stragglers(shares: Sequence[ProcessStepTime]) -> list[Straggler]:
     """Return the processes that are slower than the others, each with one phase.
 
     Args:
@@ -82,55 +82,56 @@ def behind(shares: Sequence[ProcessStepTime]) -> list[Straggler]:
     >>> own = [{"input": 0.002}, {"input": 0.045}, {"input": 0.004}]
     >>> seconds = enumerate(own)
     >>> shares = [ProcessStepTime(host=f"h{n}", own_s=s, **usual) for n, s in seconds]
-    >>> behind(shares)[0].text
+    >>> find_stragglers(shares)[0].text
     'slow: rank 1 (h1) is 42 ms a step behind in input, steps 1-9; a step takes 100 ms'
     """
     if not shares:
         return []
     step_s = median(share.step_s for share in shares)
-    found = [_latest(rank, shares) for rank in range(len(shares))]
+    found = [_largest_delay(rank, shares) for rank in range(len(shares))]
     return [
         late
         for late in found
-        if late is not None and late.seconds > max(_part(late) * step_s, _LEAST_S)
+        if late is not None
+        and late.seconds > max(_min_slowdown(late) * step_s, _MIN_DELAY_S)
     ]
 
 
-def _part(late: Straggler) -> float:
-    return _PART_COMPUTE if late.phase == COMPUTE else PART
+def _min_slowdown(late: Straggler) -> float:
+    return _MIN_COMPUTE_SLOWDOWN if late.phase == COMPUTE_PHASE else MIN_SLOWDOWN
 
 
-def _latest(rank: int, shares: Sequence[ProcessStepTime]) -> Straggler | None:
+def _largest_delay(rank: int, shares: Sequence[ProcessStepTime]) -> Straggler | None:
     """Return the phase in which a process is furthest behind the others."""
     mine = shares[rank]
     others = [share for at, share in enumerate(shares) if at != rank]
     if not others:
         return None
-    more = _more(mine.own_s, [share.own_s for share in others])
+    more = _excess_over_median(mine.own_s, [share.own_s for share in others])
     # Threads that compute for the input are counted there.
-    phases = sum(s for phase, s in more.items() if phase != COMPUTE and s > 0)
-    if COMPUTE in more:
-        more[COMPUTE] = min(more[COMPUTE] - phases, mine.step_s)
+    phases = sum(s for phase, s in more.items() if phase != COMPUTE_PHASE and s > 0)
+    if COMPUTE_PHASE in more:
+        more[COMPUTE_PHASE] = min(more[COMPUTE_PHASE] - phases, mine.step_s)
     if not more:
         return None
     phase = max(more, key=more.__getitem__)
-    why = _why(mine, others) if phase == COMPUTE else ""
+    why = _slowdown_cause(mine, others) if phase == COMPUTE_PHASE else ""
     return Straggler(rank=rank, phase=phase, seconds=more[phase], share=mine, why=why)
 
 
-def _why(mine: ProcessStepTime, others: Sequence[ProcessStepTime]) -> str:
+def _slowdown_cause(mine: ProcessStepTime, others: Sequence[ProcessStepTime]) -> str:
     """Say what makes a process compute slowly, where that is known."""
-    ran = _more(mine.ran_s, [share.ran_s for share in others])
+    ran = _excess_over_median(mine.ran_s, [share.ran_s for share in others])
     if not ran:
         return ""
     computed = mine.ran_s.get("computed", 0.0)
     # Who has more to compute waits more as well, where processors are few.
-    if computed > _MUCH * (computed - ran.get("computed", computed)):
-        return _WHY["computed"]
-    return _WHY[max(ran, key=ran.__getitem__)]
+    if computed > _LOAD_RATIO * (computed - ran.get("computed", computed)):
+        return _CAUSE_TEXTS["computed"]
+    return _CAUSE_TEXTS[max(ran, key=ran.__getitem__)]
 
 
-def _more(
+def _excess_over_median(
     mine: Mapping[str, float], others: Sequence[Mapping[str, float]]
 ) -> dict[str, float]:
     """Return by how much one is above the middle of the others."""

@@ -20,19 +20,19 @@ from typing import Final, Self
 from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.training.monitor.cpu_time import CpuTimeMonitor
 from jaxdist.launch.training.monitor.straggler_stats import (
-    COMPUTE,
+    COMPUTE_PHASE,
     ProcessStepTime,
-    behind,
+    find_stragglers,
 )
 
-_SAYS: Final = "jaxdist/share"
+_STEP_TIME_KEY: Final = "jaxdist/share"
 _POLL_S: Final = 0.2
-_ANSWERS_S: Final = 60.0
-_WARM: Final = 5
+_GATHER_TIMEOUT_S: Final = 60.0
+_WARMUP_STEPS: Final = 5
 """First steps of a sitting that are left out: they set up links."""
-_OWN: Final = frozenset({"evaluation", "checkpoint"})
+_LOCAL_PHASES: Final = frozenset({"evaluation", "checkpoint"})
 """Phases that count whole, beside the part of the input that devices wait for."""
-_MOST: Final = 4
+_MAX_REPORTED: Final = 4
 """Processes that are named at once."""
 
 
@@ -121,12 +121,12 @@ class StragglerMonitor:
             self._last_input = seconds
         elif self._window is not None:
             self._window.compiled |= phase == "compile"
-            if phase in _OWN:
+            if phase in _LOCAL_PHASES:
                 self._window.own_s[phase] += seconds
 
     def _turns(self, step: int, now: float) -> None:
         """Begin another window where this step does."""
-        self._first = self._first or step + _WARM
+        self._first = self._first or step + _WARMUP_STEPS
         if step < self._first or (self._window and (step - 1) % self._every):
             return
         if self._window is not None:
@@ -167,16 +167,16 @@ class StragglerMonitor:
             first=window.first,
             last=window.last,
             step_s=(window.ended - window.began) / steps,
-            own_s={**own, COMPUTE: sum(each.values())},
+            own_s={**own, COMPUTE_PHASE: sum(each.values())},
             ran_s=each,
         )
 
     def _exchange(self, share: ProcessStepTime) -> None:
         """Say a share; in process 0, compare those of all."""
-        key, text = f"{_SAYS}/{self._mine.rank:06}", json.dumps(asdict(share))
+        key, text = f"{_STEP_TIME_KEY}/{self._mine.rank:06}", json.dumps(asdict(share))
         self._mine.store.key_value_set(key, text, allow_overwrite=True)
         shares = self._gathered(share) if self._mine.leads else []
-        for late in behind(shares)[:_MOST]:
+        for late in find_stragglers(shares)[:_MAX_REPORTED]:
             row = asdict(late) | {"time": time.time()}
             with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
@@ -184,9 +184,9 @@ class StragglerMonitor:
 
     def _gathered(self, share: ProcessStepTime) -> list[ProcessStepTime]:
         """Wait for the shares of all over the same steps; none where one is amiss."""
-        end = time.monotonic() + _ANSWERS_S
+        end = time.monotonic() + _GATHER_TIMEOUT_S
         while time.monotonic() < end and not self._over.is_set():
-            rows = sorted(self._mine.store.key_value_dir_get(_SAYS))
+            rows = sorted(self._mine.store.key_value_dir_get(_STEP_TIME_KEY))
             found = [ProcessStepTime(**json.loads(text)) for _, text in rows]
             if len(found) == self._mine.count:
                 if all(other.last == share.last for other in found):

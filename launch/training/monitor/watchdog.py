@@ -22,26 +22,26 @@ from threading import Event, Thread, main_thread
 from types import TracebackType
 from typing import Final, Self
 
-from jaxdist.launch.distributed.process_group import AGAIN, ProcessGroup
+from jaxdist.launch.distributed.process_group import EXIT_RESTART, ProcessGroup
 from jaxdist.launch.training.monitor.hang_report import (
     HangReport,
     ProcessHeartbeat,
-    silence,
-    verdict,
-    waits,
+    diagnose_hang,
+    unresponsive_text,
+    waiting_text,
 )
 
-STEPS: Final = 20
+HANG_LIMIT_STEPS: Final = 20
 """Median steps that a step may take, where that is longer than the limit in seconds."""
-_TIMES: Final = {"input": 1, "compute": 1, "compile": 60}
-_OTHERS: Final = 10
+_LIMIT_FACTORS: Final = {"input": 1, "compute": 1, "compile": 60}
+_DEFAULT_LIMIT_FACTOR: Final = 10
 """Limits of other phases and of a first step, in limits of a step."""
-_ASKS: Final = 0.85
+_QUERY_FRACTION: Final = 0.85
 """Part of a limit after which the others are asked: their answers take time."""
-_INSTALLED: Final = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|^<")
-_OVER: Final = -1
+_INSTALLED_PATH: Final = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|^<")
+_FINISHED: Final = -1
 """Beat of a process that has done its work."""
-_SAID: Final = "jaxdist/place"
+_HEARTBEAT_KEY: Final = "jaxdist/place"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,20 +58,21 @@ class PhasePosition:
     """When it came there, on its own monotonic clock."""
 
 
-def limit_s(phase: str, floor_s: float, steps_s: Sequence[float]) -> float:
+def phase_limit_s(phase: str, floor_s: float, steps_s: Sequence[float]) -> float:
     """Return the seconds that a phase may take.
 
     A first step sets up links, evaluations have many batches, and nobody knows how
     long a compiler takes.
 
-    >>> limit_s("compute", 60, [0.1, 0.2, 0.1]), limit_s("compute", 60, [4, 5, 6])
+    >>> steps = [0.1, 0.2, 0.1], [4, 5, 6]
+    >>> tuple(phase_limit_s("compute", 60, seconds) for seconds in steps)
     (60, 100)
-    >>> limit_s("compute", 60, []), limit_s("compile", 60, [])
+    >>> phase_limit_s("compute", 60, []), phase_limit_s("compile", 60, [])
     (600, 3600)
     """
-    step = max(floor_s, STEPS * median(steps_s or [0]))
-    times = _TIMES.get(phase, _OTHERS)
-    return step * (max(times, _OTHERS) if not steps_s else times)
+    step = max(floor_s, HANG_LIMIT_STEPS * median(steps_s or [0]))
+    times = _LIMIT_FACTORS.get(phase, _DEFAULT_LIMIT_FACTOR)
+    return step * (max(times, _DEFAULT_LIMIT_FACTOR) if not steps_s else times)
 
 
 class HangWatchdog:
@@ -124,7 +125,7 @@ class HangWatchdog:
 
     def places(self) -> dict[int, ProcessHeartbeat]:
         """Return where each process is, by what it has said last."""
-        return {**self._heard(), self._mine.rank: place_of(self._place)}
+        return {**self._heard(), self._mine.rank: make_heartbeat(self._place)}
 
     def _looks(self) -> None:
         """Look how long the process has been where it is."""
@@ -137,8 +138,11 @@ class HangWatchdog:
             last = now
             self._listens(now)
             place = self._place
-            most = limit_s(place.phase, self._floor, list(self._steps))
-            if place.number and now - max(place.since, self._awake) > _ASKS * most:
+            most = phase_limit_s(place.phase, self._floor, list(self._steps))
+            if (
+                place.number
+                and now - max(place.since, self._awake) > _QUERY_FRACTION * most
+            ):
                 self._asks(place)
                 last = time.monotonic()
 
@@ -154,16 +158,16 @@ class HangWatchdog:
         silent = [
             rank
             for rank, (beat, at) in self._beats.items()
-            if beat > 0 and now - max(at, self._awake) > _ASKS * self._floor
+            if beat > 0 and now - max(at, self._awake) > _QUERY_FRACTION * self._floor
         ]
         if silent and not self._over.is_set():
-            own, mine = place_of(self._place), self._mine
+            own, mine = make_heartbeat(self._place), self._mine
             waited = now - self._place.since
             if mine.leads:
                 others = {rank: heard.get(rank, own) for rank in silent}
-                text = f"{silence(others)}; {waits(0, own, waited)}"
+                text = f"{unresponsive_text(others)}; {waiting_text(0, own, waited)}"
                 self._ends(HangReport(text=text, speaker=0))
-            self._ends(verdict({}, {}, mine, own, waited))
+            self._ends(diagnose_hang({}, {}, mine, own, waited))
 
     def _asks(self, place: PhasePosition) -> None:
         """Ask the others where they are; end the process unless it has gone on."""
@@ -174,8 +178,8 @@ class HangWatchdog:
         if self._over.is_set() or self._place is not place:
             return
         waited = asked - place.since
-        own = place_of(place)
-        self._ends(verdict(before, after, self._mine, own, waited))
+        own = make_heartbeat(place)
+        self._ends(diagnose_hang(before, after, self._mine, own, waited))
 
     def _ends(self, found: HangReport) -> None:
         """Write what all threads do, say who is stuck, and leave."""
@@ -189,22 +193,22 @@ class HangWatchdog:
             time.sleep(5 * self._every)
         sys.stderr.write(f"{found.text}\n  stacks   {self._stacks}\n")
         sys.stderr.flush()
-        os._exit(AGAIN)
+        os._exit(EXIT_RESTART)
 
     def _says(self) -> None:
         """Say where the process is, again and again."""
         beat = 0
         while not self._over.wait(self._every):
             beat += 1
-            said = place_of(self._place, beat)
+            said = make_heartbeat(self._place, beat)
             self._tells(said)
-        self._tells(place_of(self._place, _OVER))
+        self._tells(make_heartbeat(self._place, _FINISHED))
 
     def _tells(self, said: ProcessHeartbeat) -> None:
         # Process 0 is gone, or does not answer: who looks on sees it by the beat.
         with suppress(RuntimeError):
             self._mine.store.key_value_set(
-                f"{_SAID}/{self._mine.rank:06}",
+                f"{_HEARTBEAT_KEY}/{self._mine.rank:06}",
                 json.dumps(asdict(said)),
                 allow_overwrite=True,
             )
@@ -219,7 +223,7 @@ class HangWatchdog:
 
         def ask() -> None:
             with suppress(RuntimeError):
-                for key, text in self._mine.store.key_value_dir_get(_SAID):
+                for key, text in self._mine.store.key_value_dir_get(_HEARTBEAT_KEY):
                     heard[int(key.rsplit("/")[-1])] = ProcessHeartbeat(
                         **json.loads(text)
                     )
@@ -230,22 +234,22 @@ class HangWatchdog:
         return {} if asking.is_alive() else heard
 
 
-def place_of(place: PhasePosition, beat: int = 0) -> ProcessHeartbeat:
+def make_heartbeat(place: PhasePosition, beat: int = 0) -> ProcessHeartbeat:
     """Return what this process says of a place of its own."""
     return ProcessHeartbeat(
         number=place.number,
         step=place.step,
         phase=place.phase,
         beat=beat,
-        line=_line_of_main(),
+        line=_main_thread_line(),
         host=socket.gethostname(),
     )
 
 
-def _line_of_main() -> str:
+def _main_thread_line() -> str:
     """Return the innermost line of the main thread that no installed package has."""
     frame = innermost = sys._current_frames().get(main_thread().ident or 0)
-    while frame is not None and _INSTALLED.search(frame.f_code.co_filename):
+    while frame is not None and _INSTALLED_PATH.search(frame.f_code.co_filename):
         frame = frame.f_back
     found = frame or innermost
     if found is None:

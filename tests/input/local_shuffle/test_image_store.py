@@ -13,14 +13,19 @@ from jaxdist.input import Keep, Partial
 from jaxdist.input.batch_assembly import TrainBatchAssembler
 from jaxdist.input.image_files import DecodedImages, EncodedImageSource
 from jaxdist.input.local_shuffle.byte_store import ByteStore
-from jaxdist.input.local_shuffle.capacity import store_of
+from jaxdist.input.local_shuffle.capacity import make_store
 from jaxdist.input.local_shuffle.flight import PeerClient, PeerServer
-from jaxdist.input.local_shuffle.partial import order_of
+from jaxdist.input.local_shuffle.partial import order_from_config
 from jaxdist.input.local_shuffle.setup import SampleStoreRuntime
-from jaxdist.input.local_shuffle.source import open_keeping, slack_of
+from jaxdist.input.local_shuffle.source import (
+    make_local_shuffle_source,
+    max_retention_steps,
+)
 
 COUNT, BATCH, HOSTS = 64, 16, 2
-ORDER = order_of(Partial(q=0.5, partitions=4), samples=COUNT, batch=BATCH, seed=5)
+ORDER = order_from_config(
+    Partial(q=0.5, partitions=4), samples=COUNT, batch=BATCH, seed=5
+)
 
 
 def png(number):
@@ -80,11 +85,13 @@ def test_hosts_bring_each_other_images(pictures):
     like, hosts = pictures.stored.get(np.zeros(1, int)), []
     for host in range(HOSTS):
         own = EncodedImageSource(pictures._encoded)
-        hosts.append(open_keeping(own, ORDER, host=host, hosts=HOSTS, folder=None))
+        hosts.append(
+            make_local_shuffle_source(own, ORDER, host=host, hosts=HOSTS, folder=None)
+        )
     servers = [PeerServer(host.store, "127.0.0.1:0") for host in hosts]
     for host in hosts:
         host.peers = PeerClient(addresses=[s.address for s in servers], like=like)
-        host.slack = slack_of(ORDER)
+        host.slack = max_retention_steps(ORDER)
         host.begin(0)
     for step in range(12):
         for host, rows in zip(hosts, np.split(np.arange(BATCH), HOSTS), strict=True):
@@ -166,7 +173,7 @@ def test_a_file_without_room_is_left_out(tmp_path):
 def test_a_folder_that_is_a_file_is_refused(pictures, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(BadInput, match="cannot be kept in"):
-        store_of(pictures.stored, 9, tmp_path / "file" / "store")
+        make_store(pictures.stored, 9, tmp_path / "file" / "store")
 
 
 @pytest.mark.system

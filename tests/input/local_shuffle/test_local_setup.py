@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.input import ArraySource, Keep, Partial
 from jaxdist.input.batch_assembly import TrainBatchAssembler
-from jaxdist.input.local_shuffle.capacity import store_of
-from jaxdist.input.local_shuffle.partial import PartialShuffleOrder, order_of
+from jaxdist.input.local_shuffle.capacity import make_store
+from jaxdist.input.local_shuffle.partial import PartialShuffleOrder, order_from_config
 from jaxdist.input.local_shuffle.setup import SampleStoreRuntime
-from jaxdist.input.local_shuffle.shuffle import PartialShuffle, hosts_of
-from jaxdist.input.local_shuffle.source import LocalShuffleSource, slack_of
+from jaxdist.input.local_shuffle.shuffle import PartialShuffle, valid_host_counts
+from jaxdist.input.local_shuffle.source import LocalShuffleSource, max_retention_steps
 from jaxdist.input.local_shuffle.store import ArrayStore
 
 X = np.arange(3 * 320, dtype=np.float32).reshape(320, 3)
 SOURCE = ArraySource({"x": X, "y": np.arange(320)})
-ORDER = order_of(Partial(q=0.25, partitions=8), samples=320, batch=16, seed=5)
+ORDER = order_from_config(Partial(q=0.25, partitions=8), samples=320, batch=16, seed=5)
 ALL = np.arange(16)
 
 
@@ -118,7 +118,7 @@ def cases(draw):
     order = PartialShuffleOrder(
         shuffle=shuffle, batch=partitions * draw(st.integers(1, 3))
     )
-    return order, draw(st.sampled_from(hosts_of(partitions)))
+    return order, draw(st.sampled_from(valid_host_counts(partitions)))
 
 
 @settings(max_examples=60)
@@ -131,7 +131,9 @@ def test_what_stays_for_hosts_behind_is_two_steps_worth_at_most(case):
         store = ArrayStore(source.get(np.arange(1)), 4 * order.n)
         how = dict(origin=source, order=order, host=host, hosts=hosts, store=store)
         peers = Neighbours(keepers)
-        keepers.append(LocalShuffleSource(**how, peers=peers, slack=slack_of(order)))
+        keepers.append(
+            LocalShuffleSource(**how, peers=peers, slack=max_retention_steps(order))
+        )
         keepers[-1].begin(0)
     for step in range(order.steps(3)):
         for keeper in keepers:
@@ -146,16 +148,16 @@ import resource, sys, warnings
 from pathlib import Path
 import numpy as np
 from jaxdist.input import ArraySource, Partial
-from jaxdist.input.local_shuffle.source import open_keeping
-from jaxdist.input.local_shuffle.partial import order_of
+from jaxdist.input.local_shuffle.source import make_local_shuffle_source
+from jaxdist.input.local_shuffle.partial import order_from_config
 
 x = np.random.default_rng(0).random((320, 1000))
-order = order_of(Partial(q=0.25, partitions=8), samples=320, batch=16, seed=5)
+order = order_from_config(Partial(q=0.25, partitions=8), samples=320, batch=16, seed=5)
 source = ArraySource({"x": x})
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
-    own = open_keeping(source, order, host=0, hosts=1, folder=Path(sys.argv[1]))
+    own = make_local_shuffle_source(source, order, host=0, hosts=1, folder=Path(sys.argv[1]))
 own.begin(0)
 for step in range(60):
     ids = order.ids(step)
@@ -177,15 +179,15 @@ def test_a_disk_without_room_changes_no_batch(tmp_path):
 
 def test_what_is_left_of_another_data_set_is_not_taken(tmp_path):
     ids, other = np.arange(320), ArraySource({"x": X + 1, "y": np.arange(320)})
-    store_of(SOURCE, 320, tmp_path).put(ids, SOURCE.get(ids))
-    assert len(store_of(SOURCE, 320, tmp_path)) == 320
-    assert len(store_of(other, 320, tmp_path)) == 0
+    make_store(SOURCE, 320, tmp_path).put(ids, SOURCE.get(ids))
+    assert len(make_store(SOURCE, 320, tmp_path)) == 320
+    assert len(make_store(other, 320, tmp_path)) == 0
 
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(BadInput, match="cannot be kept in") as caught:
-        store_of(SOURCE, 320, tmp_path / "file" / "store")
+        make_store(SOURCE, 320, tmp_path / "file" / "store")
     assert "data.store=memory" in caught.value.remedy[1]
 
 
@@ -198,7 +200,7 @@ def test_a_full_disk_holds_what_it_can(tmp_path):
         x = np.random.default_rng(0).random((400, 1000))
         source = ArraySource({"x": x})
         with pytest.warns(JaxdistWarning, match=r"room for \d+ of 400 samples"):
-            store = store_of(source, 400, tmp_path / "store")
+            store = make_store(source, 400, tmp_path / "store")
         assert 50 < store.free < 131
         kept = np.arange(store.free)
         store.put(kept, source.get(kept))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from jaxdist.core.errors import BadInput, FatalError
 from jaxdist.input.local_shuffle.partial import PartialShuffleOrder
-from jaxdist.input.local_shuffle.shuffle import PartialShuffle, hosts_of
+from jaxdist.input.local_shuffle.shuffle import PartialShuffle, valid_host_counts
 from jaxdist.input.local_shuffle.source import LocalShuffleSource
 from jaxdist.input.local_shuffle.store import ArrayStore
 from jaxdist.input.sources import ArraySource
@@ -58,7 +58,7 @@ def cases(draw):
     order = order_of(
         samples, partitions, exchanged, partitions * draw(st.integers(1, 2))
     )
-    return order, draw(st.sampled_from(hosts_of(partitions)))
+    return order, draw(st.sampled_from(valid_host_counts(partitions)))
 
 
 @settings(max_examples=60, deadline=None)

@@ -5,9 +5,9 @@ import pytest
 
 from jaxdist.input.local_shuffle.quality import (
     ShuffleQuality,
-    class_distance,
-    forecast,
-    home_fraction,
+    measured_class_distance,
+    measured_local_fraction,
+    predict_quality,
 )
 from jaxdist.input.local_shuffle.shuffle import PartialShuffle
 
@@ -21,32 +21,36 @@ def shuffle_of(q, partitions=32):
 @pytest.mark.parametrize("q", [0.05, 0.1, 0.3, 1.0])
 @pytest.mark.parametrize("epoch", [1, 5, 20])
 def test_the_home_fraction_is_the_forecast(q, epoch):
-    measured = home_fraction(shuffle_of(q), epoch)
-    assert forecast(shuffle_of(q)).home(epoch) == pytest.approx(measured, abs=0.012)
+    measured = measured_local_fraction(shuffle_of(q), epoch)
+    assert predict_quality(shuffle_of(q)).home(epoch) == pytest.approx(
+        measured, abs=0.012
+    )
 
 
 @pytest.mark.parametrize("q", [0.0, 0.05, 0.1, 0.3])
 @pytest.mark.parametrize("epoch", [0, 1, 5, 20])
 def test_the_class_distance_is_the_forecast(q, epoch):
-    found = forecast(shuffle_of(q), SORTED).distance(epoch)
-    measured = class_distance(shuffle_of(q), SORTED, epoch)
+    found = predict_quality(shuffle_of(q), SORTED).distance(epoch)
+    measured = measured_class_distance(shuffle_of(q), SORTED, epoch)
     assert found == pytest.approx(measured, abs=0.015)
 
 
 def test_a_random_partition_is_at_the_floor():
     labels = np.random.default_rng(0).permutation(SORTED)
-    found = forecast(shuffle_of(0.1), labels)
+    found = predict_quality(shuffle_of(0.1), labels)
     assert found.first == pytest.approx(found.floor, rel=0.1)
     assert found.forgotten < 1
 
 
 @pytest.mark.parametrize(("q", "epochs"), [(0.05, 46), (0.1, 22), (0.3, 7)])
 def test_a_larger_part_is_forgotten_sooner(q, epochs):
-    assert forecast(shuffle_of(q), SORTED).forgotten == pytest.approx(epochs, abs=2)
+    assert predict_quality(shuffle_of(q), SORTED).forgotten == pytest.approx(
+        epochs, abs=2
+    )
 
 
 def test_nothing_is_forgotten_without_an_exchange():
-    assert forecast(shuffle_of(0.0), SORTED).forgotten == float("inf")
+    assert predict_quality(shuffle_of(0.0), SORTED).forgotten == float("inf")
 
 
 def test_one_partition_has_nothing_to_forget():

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan.shuffle import ShuffleConfig
-from jaxdist.input.local_shuffle.partial import PartialShuffleOrder, order_of
-from jaxdist.input.local_shuffle.shuffle import PartialShuffle, hosts_of
+from jaxdist.input.local_shuffle.partial import PartialShuffleOrder, order_from_config
+from jaxdist.input.local_shuffle.shuffle import PartialShuffle, valid_host_counts
 from jaxdist.input.order import GlobalShuffleOrder
 
 
@@ -48,7 +48,7 @@ def test_batches_are_the_same_on_any_hosts_and_through_any_resume(order, data):
     known = PartialShuffleOrder(shuffle=order.shuffle, batch=order.batch)
     for _ in range(4):
         step = data.draw(st.integers(0, 4 * order.steps(1)))
-        hosts = data.draw(st.sampled_from(hosts_of(order.shuffle.partitions)))
+        hosts = data.draw(st.sampled_from(valid_host_counts(order.shuffle.partitions)))
         rows = np.split(np.arange(order.batch), hosts)
         fresh = PartialShuffleOrder(shuffle=order.shuffle, batch=order.batch)
         parts = [fresh.ids(step, own) for own in rows]
@@ -75,7 +75,7 @@ def test_rows_of_a_host_are_of_its_partitions_but_at_the_end_of_an_epoch(order, 
 @settings(max_examples=25, deadline=None)
 @given(orders(), st.data())
 def test_what_leaves_was_there_and_what_comes_is_there_next(order, data):
-    hosts = data.draw(st.sampled_from(hosts_of(order.shuffle.partitions)))
+    hosts = data.draw(st.sampled_from(valid_host_counts(order.shuffle.partitions)))
     own = range(order.shuffle.partitions // hosts)
     for step in range(order.steps(2)):
         gone, came, _ = order.exchanged(step, own)
@@ -86,19 +86,23 @@ def test_what_leaves_was_there_and_what_comes_is_there_next(order, data):
 
 
 def test_without_an_exchange_partitions_keep_their_samples():
-    order = order_of(ShuffleConfig(q=0, partitions=4), samples=40, batch=8, seed=3)
+    order = order_from_config(
+        ShuffleConfig(q=0, partitions=4), samples=40, batch=8, seed=3
+    )
     for step in range(20):
         assert np.array_equal(order.ids(step) // 10, np.repeat(range(4), 2))
 
 
 def test_a_plan_without_a_part_draws_from_all_samples():
-    order = order_of(ShuffleConfig(), samples=40, batch=8, seed=3)
+    order = order_from_config(ShuffleConfig(), samples=40, batch=8, seed=3)
     assert order == GlobalShuffleOrder(n=40, batch=8, seed=3)
 
 
 def test_a_batch_that_does_not_divide_is_refused():
     with pytest.raises(BadInput, match="does not divide") as caught:
-        order_of(ShuffleConfig(q=0.1, partitions=6), samples=600, batch=64, seed=0)
+        order_from_config(
+            ShuffleConfig(q=0.1, partitions=6), samples=600, batch=64, seed=0
+        )
     assert caught.value.remedy == ("data.batch=66", "plan.shuffle.partitions=2")
 
 

@@ -10,7 +10,7 @@ from jaxdist.input.keyed_permutation import permute
 from jaxdist.input.local_shuffle.shuffle import (
     PartialShuffle,
     SampleLocations,
-    partitions_of,
+    default_partitions,
 )
 
 
@@ -145,7 +145,7 @@ def test_more_partitions_than_samples_are_refused():
     [(64, 1437, 0.1, 64), (64, 100, 0.1, 16), (8192, 10**6, 0.1, 4096), (7, 7, 0, 7)],
 )
 def test_partitions_divide_the_batch_and_can_exchange(batch, samples, q, partitions):
-    assert partitions_of(batch, samples, q) == partitions
+    assert default_partitions(batch, samples, q) == partitions
 
 
 def test_places_name_their_parts():

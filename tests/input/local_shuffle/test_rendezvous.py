@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.local_shuffle.rendezvous import place_of
+from jaxdist.input.local_shuffle.rendezvous import host_index_and_count
 from jaxdist.launch.launchers.processes.loopback import Loopback
 from jaxdist.launch.testbed.hosts import EmulatedCluster
 
@@ -19,16 +19,16 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxdist.input import ArraySource, Keep, Partial, loader
-from jaxdist.launch.distributed.network_interface import between_hosts
+from jaxdist.launch.distributed.network_interface import peer_facing_address
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.distributed.initialize import initialize
 
-rank = join()
+rank = initialize()
 source = ArraySource({"x": np.arange(160), "y": np.arange(160.0)})
 mesh = Mesh(np.asarray(jax.devices()), ("data",))
 how = dict(global_batch=16, shuffle=Partial(q=0.5, partitions=4), mesh=mesh)
 seen = []
-with loader(source, keep=Keep(interface=between_hosts(process_group())), **how) as batches:
+with loader(source, keep=Keep(interface=peer_facing_address(process_group())), **how) as batches:
     own = batches.kept.keeping
     for _ in range(25):
         batch = next(batches)
@@ -69,11 +69,11 @@ def test_two_hosts_bring_each_other_samples_over_their_link():
 
 
 def test_a_host_is_a_stretch_of_rows():
-    assert place_of(np.arange(4, 8), 8) == (1, 2)
-    assert place_of(np.arange(8), 8) == (0, 1)
+    assert host_index_and_count(np.arange(4, 8), 8) == (1, 2)
+    assert host_index_and_count(np.arange(8), 8) == (0, 1)
 
 
 @pytest.mark.parametrize("rows", [[0, 2, 4, 6], [2, 3, 4, 5], [0, 1, 2]])
 def test_rows_here_and_there_cannot_be_kept(rows):
     with pytest.raises(BadInput, match="no samples of its own"):
-        place_of(np.array(rows), 8)
+        host_index_and_count(np.array(rows), 8)

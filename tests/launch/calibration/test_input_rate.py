@@ -9,8 +9,8 @@ from jax.sharding import AxisType
 
 from jaxdist.core.errors import JaxdistWarning
 from jaxdist.input.registry import open_data
-from jaxdist.launch.calibration.input_rate import supplied
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.calibration.input_rate import measure_input_rate
+from jaxdist.launch.config.resolve import resolve_config
 
 SLOW_S = 1e-3
 PIXELS = 4 * 16 * 16
@@ -41,15 +41,15 @@ class Slow:
 
 
 def test_samples_that_are_read_slowly_are_supplied_so(mesh, monkeypatch):
-    config = resolve("digits", ["data.threads=1"]).config
-    quick = supplied(config, mesh)
+    config = resolve_config("digits", ["data.threads=1"]).config
+    quick = measure_input_rate(config, mesh)
 
     def slowly(data, wanted):
         train, test = open_data(data, wanted)
         return Slow(train), test
 
     monkeypatch.setattr("jaxdist.input.registry.open_data", slowly)
-    slow = supplied(config, mesh)
+    slow = measure_input_rate(config, mesh)
     # An image, its label and its number.
     assert slow < (PIXELS + 8) / SLOW_S < quick
     assert slow > (PIXELS + 8) / SLOW_S / 4
@@ -57,14 +57,14 @@ def test_samples_that_are_read_slowly_are_supplied_so(mesh, monkeypatch):
 
 def test_a_batch_is_rounded_up_to_the_devices(mesh):
     words = ("data.batch=30", "plan.mesh.data=2", "plan.mesh.spatial_h=1")
-    assert supplied(resolve("digits", words).config, mesh) > 0
+    assert measure_input_rate(resolve_config("digits", words).config, mesh) > 0
 
 
 def test_samples_that_nobody_has_are_a_remark(mesh, tmp_path):
     words = ["data.name=folder", f"data.path={tmp_path / 'none'}"]
-    config = resolve("vgg16", words).config
+    config = resolve_config("vgg16", words).config
     with pytest.warns(JaxdistWarning, match="input not measured"):
-        assert supplied(config, mesh) is None
+        assert measure_input_rate(config, mesh) is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert supplied(resolve("digits", []).config, mesh) is not None
+        assert measure_input_rate(resolve_config("digits", []).config, mesh) is not None

@@ -11,14 +11,22 @@ import pytest
 from jaxdist.calibrate.alpha_beta_fit import CollectiveTiming
 from jaxdist.calibrate.collective_timings import GroupTimings
 from jaxdist.calibrate.hosts import HostTopology
-from jaxdist.calibrate.levels import groups_of, levels_of, sums_of, with_lines
+from jaxdist.calibrate.levels import (
+    add_collective_costs,
+    build_levels,
+    level_all_reduces,
+    timed_groups,
+)
 from jaxdist.calibrate.measure_cluster import CalibrationResult
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.calibration import input_rate, measure
-from jaxdist.launch.calibration.measure_table import CalibrationReport, print_calibrated
+from jaxdist.launch.calibration.measure_table import (
+    CalibrationReport,
+    print_calibration,
+)
 from jaxdist.launch.cli.main import main
 from jaxdist.launch.terminal.console import console
-from jaxdist.meshes.clusters.load import find
+from jaxdist.meshes.clusters.load import load_cluster
 
 FAST, SLOW = 1e10, 1e8
 SIZES = [1 << power for power in (10, 13, 15, 17, 19, 21, 23)]
@@ -37,12 +45,12 @@ def made(hosts, rates):
                 for size, rate in zip(SIZES, rates, strict=True)
             ),
         )
-        for among in groups_of(hosts)
+        for among in timed_groups(hosts)
     ]
-    sums = sums_of(hosts, chains)
-    cluster = find("cpu-fake")
-    cluster = replace(cluster, levels=levels_of(hosts, sums, "measured: a test"))
-    cluster = with_lines(cluster, hosts, chains, "measured: a test")
+    sums = level_all_reduces(hosts, chains)
+    cluster = load_cluster("cpu-fake")
+    cluster = replace(cluster, levels=build_levels(hosts, sums, "measured: a test"))
+    cluster = add_collective_costs(cluster, hosts, chains, "measured: a test")
     machine = CalibrationResult(cluster=cluster, kernels=(), sums=sums)
     return CalibrationReport(
         machine=machine, dtype="float32", path=Path("mine.json"), leads=True
@@ -52,7 +60,7 @@ def made(hosts, rates):
 def said(found):
     out = console()
     out.file = io.StringIO()
-    print_calibrated(out, found)
+    print_calibration(out, found)
     return out.file.getvalue()
 
 
@@ -126,19 +134,22 @@ def test_all_devices_of_several_processes_are_measured(
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", each)
     monkeypatch.setenv("XLA_FLAGS", "")
-    assert measure._devices(Namespace(devices=None), None, processes) == devices
+    assert (
+        measure._resolve_device_count(Namespace(devices=None), None, processes)
+        == devices
+    )
     with pytest.raises(BadInput, match="do not divide"):
-        measure._devices(Namespace(devices=0), None, processes)
+        measure._resolve_device_count(Namespace(devices=0), None, processes)
 
 
 @pytest.mark.parametrize(("hosts", "part"), [((1, 8), 1), ((4, 2), 4)])
 def test_a_host_makes_its_part_of_the_samples_ready(monkeypatch, hosts, part):
     """What is measured is of all hosts, and the number of a cluster is of one."""
-    monkeypatch.setattr(input_rate, "supplied", lambda config, mesh: 1e6)
+    monkeypatch.setattr(input_rate, "measure_input_rate", lambda config, mesh: 1e6)
     count, devices = hosts
     cluster = made(
         HostTopology(count=count, devices=devices), [FAST] * 7
     ).machine.cluster
     config, mesh = Namespace(name="digits"), Namespace(size=8)
-    found = measure._with_input(cluster, config, mesh, "2026-11-24")
+    found = measure._add_input_rate(cluster, config, mesh, "2026-11-24")
     assert found.input_rate.value == 1e6 / part

@@ -9,7 +9,7 @@ from jax import lax
 
 from jaxdist.launch.cli.main import main
 from jaxdist.layers import Conv
-from jaxdist.layers.manual_axes import manual
+from jaxdist.layers.manual_axes import manual_axes
 from jaxdist.models import registry
 
 SMALL = ("model.width=4", "data.batch=8", "plan.mesh.data=2")
@@ -36,7 +36,7 @@ class Gathering(nnx.Module):
 
     def __call__(self, x):
         x = self.conv(x)
-        if manual(("data",)):
+        if manual_axes(("data",)):
             with jax.named_scope("spy"):
                 x += lax.all_gather(x, "data").mean(0)
         return self.dense(x.mean((1, 2)))

@@ -254,7 +254,7 @@ def test_a_disk_that_fills_up_costs_one_checkpoint(job, trained, tmp_path):
         mount("remount,size=100m", runs)
         code, out, err = job.run(*words_of(job, folder, *words))
         assert code == 0, err
-        assert not list(saved.glob(f"*{orbax_store.LEFTOVER}*"))
+        assert not list(saved.glob(f"*{orbax_store.INCOMPLETE_SUFFIX}*"))
         assert f"resumed at step {good[-1]} " in " ".join(out.split())
         steps = [row["step"] for row in job.lines(folder / "metrics.jsonl")]
         assert steps == [*range(1, 10), 9]

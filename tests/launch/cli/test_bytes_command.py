@@ -5,7 +5,7 @@ import json
 import pytest
 
 from jaxdist.launch.cli.main import main
-from jaxdist.launch.testbed.link_shaping import framed
+from jaxdist.launch.testbed.link_shaping import frame_bytes
 
 SMALL = ("model.width=4", "data.batch=8", "plan.mesh.data=2")
 SCRIPT = """
@@ -66,8 +66,8 @@ def test_interfaces_count_at_least_what_the_compiled_step_sends(answer, job):
     assert len(found["interfaces"]) == 2
     for sent in found["interfaces"]:
         # Each of some 30 collectives of a few bytes costs headers of a kilobyte or two.
-        assert framed(found["total"]["compiled"]) < sent
-        assert sent < framed(found["total"]["compiled"]) + 100_000
+        assert frame_bytes(found["total"]["compiled"]) < sent
+        assert sent < frame_bytes(found["total"]["compiled"]) + 100_000
 
 
 def test_one_device_has_no_links(answer, job):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.permuted_source import by_label
+from jaxdist.input.permuted_source import sort_by_label
 from jaxdist.input.registry import open_data
 from jaxdist.input.sources import ArraySource
 from jaxdist.launch.cli.main import main
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 
 
 def quality(capsys, *words):
@@ -53,8 +53,8 @@ def test_partitions_that_the_batch_cannot_fill_are_refused(capsys):
 
 
 def test_samples_are_sorted_by_label():
-    train, _ = open_data(resolve("digits", ["data.order=label"]).config.data)
-    stored, _ = open_data(resolve("digits", []).config.data)
+    train, _ = open_data(resolve_config("digits", ["data.order=label"]).config.data)
+    stored, _ = open_data(resolve_config("digits", []).config.data)
     label = train.get(np.arange(len(train)))["label"]
     assert (np.diff(label) >= 0).all()
     assert sorted(label) == sorted(stored.get(np.arange(len(stored)))["label"])
@@ -64,4 +64,4 @@ def test_samples_are_sorted_by_label():
 def test_samples_without_a_label_cannot_be_sorted():
     source = ArraySource({"tokens": np.zeros((3, 4), np.int32)})
     with pytest.raises(BadInput, match="cannot be sorted by label"):
-        by_label(source)
+        sort_by_label(source)

@@ -10,9 +10,9 @@ import pytest
 
 from jaxdist.core.errors import BadInput, JaxdistWarning, RetryableError
 from jaxdist.launch.cli import main
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.run_folder.folder import RunFolder
-from jaxdist.launch.run_folder.lockfile import write_lock
+from jaxdist.launch.run_folder.lockfile import write_config_lock
 from jaxdist.train.optimizers import OptimConfig
 
 LIGHT = """
@@ -132,7 +132,7 @@ def test_errors_become_exit_codes(answer, monkeypatch, error, code, said):
     def fail(words):
         raise error
 
-    monkeypatch.setattr(main, "_answer", fail)
+    monkeypatch.setattr(main, "_dispatch", fail)
     got, out, err = answer("train")
     assert (got, out) == (code, "")
     assert err.startswith(said)
@@ -181,7 +181,7 @@ def test_experiments(answer):
 def two_runs(tmp_path):
     for name, words in (("a", []), ("b", ["optim.lr=0.3", "plan.idle=tensor"])):
         (tmp_path / name).mkdir()
-        write_lock(RunFolder(tmp_path / name), resolve("digits", words))
+        write_config_lock(RunFolder(tmp_path / name), resolve_config("digits", words))
     return tmp_path
 
 
@@ -220,7 +220,7 @@ def test_remarks_are_one_line(capsys, monkeypatch):
         warnings.warn("old call", DeprecationWarning, stacklevel=1)
         return 0
 
-    monkeypatch.setattr(main, "_answer", noisy)
+    monkeypatch.setattr(main, "_dispatch", noisy)
     warnings.simplefilter("always")
     assert main.main(["train"]) == 0
     first, *others = capsys.readouterr().err.splitlines()

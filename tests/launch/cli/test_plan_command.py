@@ -6,10 +6,10 @@ import pytest
 
 from jaxdist.core.plan import Plan
 from jaxdist.launch.cli.main import main
-from jaxdist.launch.config.plan_file import plan_words
-from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.planning.search_space import LOSSY
-from jaxdist.meshes.clusters.load import find
+from jaxdist.launch.config.plan_file import load_plan_overrides
+from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.planning.search_space import LOSSY_COMPRESSORS
+from jaxdist.meshes.clusters.load import load_cluster
 
 
 def test_the_first_layout_is_the_plan_that_is_written(capsys, tmp_path):
@@ -129,7 +129,7 @@ def test_what_was_planned_is_what_a_plan_file_says(capsys, tmp_path):
     assert (plan.mesh.pipe, plan.mesh.devices, plan.remat) == (2, 4, True)
     assert plan.pipe.schedule == "gpipe"
     assert plan.reduce.via == "int8"
-    config = resolve("digits", plan_words(str(path))).config
+    config = resolve_config("digits", load_plan_overrides(str(path))).config
     assert config.plan == plan
     assert config.optim.accumulate == plan.microbatches > 1
     terms = {each["term"]: each["value"] for each in shown["explained"]["seconds"]}
@@ -144,7 +144,7 @@ def test_nothing_is_packed_that_was_not_asked_for(capsys):
     slow = ("--what-if", "levels.net.bandwidth=1mbit", "--json")
     assert main(["plan", *words, *slow]) == 0
     plans = json.loads(capsys.readouterr().out)["plans"]
-    assert {one["plan"]["reduce"]["via"] for one in plans}.isdisjoint(LOSSY)
+    assert {one["plan"]["reduce"]["via"] for one in plans}.isdisjoint(LOSSY_COMPRESSORS)
 
 
 PAIRS = """
@@ -198,7 +198,7 @@ def test_a_plan_that_ends_its_split_of_images_is_written(capsys, tmp_path):
         first = json.loads(capsys.readouterr().out)["plans"][0]["plan"]
         assert (first["spatial_until"], first["spatial_then"]) == (block, "samples")
         plan = Plan.from_json(path.read_text())
-        config = resolve("digits", plan_words(str(path))).config
+        config = resolve_config("digits", load_plan_overrides(str(path))).config
         assert config.plan == plan == Plan.from_json(json.dumps(first))
 
 
@@ -251,7 +251,7 @@ def test_a_budget_of_samples_is_so_many_steps(capsys):
 
 
 def test_a_price_is_that_of_the_clusters_file(capsys, tmp_path):
-    tree = json.loads(find("testbed").to_json())
+    tree = json.loads(load_cluster("testbed").to_json())
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(tree | {"price": 3.6}))
     words = (f"--cluster={path}", "--devices=4", "--objective=cost", "--samples=1000")

@@ -7,9 +7,9 @@ import pytest
 
 from jaxdist.core.plan import Plan
 from jaxdist.launch.cli.main import main
-from jaxdist.launch.config.plan_file import plan_words
-from jaxdist.launch.config.resolve import resolve
-from jaxdist.pipeline.plan_schedule import timetable
+from jaxdist.launch.config.plan_file import load_plan_overrides
+from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.pipeline.plan_schedule import plan_schedule
 
 FILES = Path(__file__).parents[2] / "planner" / "stages" / "pipedream"
 VGG = ("--profile", str(FILES / "vgg16.txt"))
@@ -89,9 +89,9 @@ def test_a_plan_of_ours_is_written_and_read_again(answer, digits, tmp_path):
     assert plan.pipe.schedule == "pipedream"
     words = out.split(f"train EXPERIMENT --plan {path} ")[1].splitlines()[0].split()
     assert words == ["optim.accumulate=12", "data.batch=96"]
-    resolved = resolve("digits", (*plan_words(str(path)), *words))
+    resolved = resolve_config("digits", (*load_plan_overrides(str(path)), *words))
     assert resolved.config.plan == plan
-    assert timetable(plan, 12).ticks
+    assert plan_schedule(plan, 12).ticks
 
 
 def test_one_stage_is_data_parallelism(answer, digits, tmp_path):

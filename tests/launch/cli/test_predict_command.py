@@ -6,7 +6,7 @@ import pytest
 
 from jaxdist.calibrate import kernels
 from jaxdist.launch.cli.main import main
-from jaxdist.meshes.clusters.load import find
+from jaxdist.meshes.clusters.load import load_cluster
 
 
 def refused(capsys, *words):
@@ -80,20 +80,24 @@ def test_layers_are_added_to_a_machine_that_was_measured(capsys):
 def test_a_machine_and_then_the_layers_of_an_experiment(job, monkeypatch, tmp_path):
     """The second time nothing but layers is measured."""
     some = {1 << 10: ((3, 11), 5), 1 << 18: ((1, 3), 5)}
-    monkeypatch.setattr("jaxdist.calibrate.collective_timings.SIZES", some)
-    one = list(kernels.every(1e6))
-    monkeypatch.setattr("jaxdist.calibrate.kernels.every", lambda most: one)
-    monkeypatch.setattr("jaxdist.calibrate.measure_cluster.packing", lambda *a: {})
-    monkeypatch.setattr("jaxdist.calibrate.measure_cluster.SOON", 3e5)
+    monkeypatch.setattr("jaxdist.calibrate.collective_timings.MESSAGE_SIZES", some)
+    one = list(kernels.default_kernel_cases(1e6))
+    monkeypatch.setattr(
+        "jaxdist.calibrate.kernels.default_kernel_cases", lambda most: one
+    )
+    monkeypatch.setattr(
+        "jaxdist.calibrate.measure_cluster.measure_compression_cost", lambda *a: {}
+    )
+    monkeypatch.setattr("jaxdist.calibrate.measure_cluster.MAX_CPU_FLOPS", 3e5)
     path = tmp_path / "mine.json"
     given = ("--devices", 2, "--noisy", "-o", path)
     code, _, err = job.call("calibrate", *given)
     assert (code, err) == (0, "")
-    before = find(str(path))
+    before = load_cluster(str(path))
     words = ("digits", "data.batch=64", "--cluster", path, "--json")
     code, out, err = job.call("calibrate", *words, *given)
     assert (code, err) == (0, "")
-    after = find(str(path))
+    after = load_cluster(str(path))
     assert after.levels == before.levels
     more = len(after.device.kernels.timed) - len(before.device.kernels.timed)
     assert more == len(json.loads(out)["kernels"]) == 3
@@ -105,7 +109,7 @@ def test_a_machine_and_then_the_layers_of_an_experiment(job, monkeypatch, tmp_pa
     said = job.call("calibrate", *words[:-1], *given[2:])[1]
     assert "64 x 64 > 10" in said
     assert f"{head[0].key} " in said
-    assert "2 devices at once" in find(str(path)).device.kernels.origin
+    assert "2 devices at once" in load_cluster(str(path)).device.kernels.origin
     assert before.host_link.value > 0
     assert before.input_rate is None
     assert "calibrate digits, 2 devices" in after.input_rate.origin

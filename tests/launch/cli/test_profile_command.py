@@ -10,11 +10,11 @@ from flax import nnx
 from jaxdist.core.profile import Profile
 from jaxdist.launch.cli.main import main
 from jaxdist.launch.training.job.abstract_model import (
+    abstract_inputs,
     abstract_network,
-    bind_noise,
-    find_specimen,
-    inputs_of,
-    profile_of,
+    bind_dropout_rng,
+    load_profile_config,
+    profile_model,
 )
 from jaxdist.models import registry
 from jaxdist.models.config import ModelConfig
@@ -38,12 +38,12 @@ def small(name):
     return [f"model.{key}=tiny" for key in SIZES] or ["input.size=16"]
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", registry.model_names())
 def test_flops_are_those_of_xla_within_a_hundredth(name, monkeypatch):
-    specimen, _ = find_specimen(name, [*small(name), "batch=2"])
-    profile = profile_of(specimen)
+    specimen, _ = load_profile_config(name, [*small(name), "batch=2"])
+    profile = profile_model(specimen)
     run, state = as_function(
-        abstract_network(specimen), lambda network: bind_noise(network, 2)
+        abstract_network(specimen), lambda network: bind_dropout_rng(network, 2)
     )
     rolled = jax.lax.scan  # XLA counts the body of a loop once: roll them out
     monkeypatch.setattr(
@@ -53,14 +53,14 @@ def test_flops_are_those_of_xla_within_a_hundredth(name, monkeypatch):
         (run, profile.flops_forward),
         (with_gradient(run), profile.flops),
     ):
-        lowered = jax.jit(function).lower(*state, *inputs_of(specimen))
+        lowered = jax.jit(function).lower(*state, *abstract_inputs(specimen))
         assert ours == pytest.approx(lowered.cost_analysis()["flops"], rel=0.01)
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", registry.model_names())
 def test_every_parameter_is_in_one_row(name):
-    specimen, _ = find_specimen(name, small(name))
-    network, profile = abstract_network(specimen), profile_of(specimen)
+    specimen, _ = load_profile_config(name, small(name))
+    network, profile = abstract_network(specimen), profile_model(specimen)
     assert profile.parameters == sum(
         leaf.size for leaf in jax.tree.leaves(as_function(network)[1][0])
     )
@@ -96,7 +96,9 @@ def test_people_get_a_row_a_block_and_layer(answer):
 
 def test_flops_are_for_the_batch():
     one, four = (
-        profile_of(find_specimen("resnet8", [f"batch={n}", "input.size=16"])[0])
+        profile_model(
+            load_profile_config("resnet8", [f"batch={n}", "input.size=16"])[0]
+        )
         for n in (1, 4)
     )
     assert four.flops == pytest.approx(4 * one.flops, rel=0.02)
@@ -105,12 +107,12 @@ def test_flops_are_for_the_batch():
 
 def test_an_experiment_is_read_on_its_data(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    specimen, data = find_specimen("digits", [])
-    assert inputs_of(specimen, data) == (
+    specimen, data = load_profile_config("digits", [])
+    assert abstract_inputs(specimen, data) == (
         jax.ShapeDtypeStruct((1, 16, 16, 1), "float32"),
     )
-    sized, data = find_specimen("digits", ["input.size=32", "precision=float64"])
-    profile = profile_of(sized, data)
+    sized, data = load_profile_config("digits", ["input.size=32", "precision=float64"])
+    profile = profile_model(sized, data)
     assert profile.inputs == ("float64[1,32,32,1]",)
     assert profile.parameter_bytes == 8 * profile.parameters
     assert not jax.config.jax_enable_x64
@@ -118,13 +120,13 @@ def test_an_experiment_is_read_on_its_data(tmp_path, monkeypatch):
 
 def test_clips_are_read_with_their_words(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    specimen, data = find_specimen("captions", ["batch=2"])
-    assert inputs_of(specimen, data) == (
+    specimen, data = load_profile_config("captions", ["batch=2"])
+    assert abstract_inputs(specimen, data) == (
         jax.ShapeDtypeStruct((2, 5, 16, 16, 1), "float32"),
         jax.ShapeDtypeStruct((2, 7), "int32"),
     )
-    sized, _ = find_specimen("s2vt", ["input.size=64"])
-    assert [x.shape for x in inputs_of(sized)] == [(1, 60, 64, 64, 3), (1, 20)]
+    sized, _ = load_profile_config("s2vt", ["input.size=64"])
+    assert [x.shape for x in abstract_inputs(sized)] == [(1, 60, 64, 64, 3), (1, 20)]
 
 
 @pytest.mark.parametrize(

@@ -6,25 +6,32 @@ import numpy as np
 import pytest
 
 from jaxdist.launch.cli.main import main
-from jaxdist.launch.config.recipes import changes
-from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.job import make_course, make_recipe, make_task
-from jaxdist.launch.training.job.optimizer_schedule import read_schedule, schedule_of
-from jaxdist.models.config import ModelConfig, settle
-from jaxdist.models.registry import (
-    _HOMES,
-    _kind,
-    has_last_gamma,
-    reads_clips,
-    reads_tokens,
+from jaxdist.launch.config.recipes import recipe_overrides
+from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.training.job.job import (
+    make_model_spec,
+    make_run_schedule,
+    make_task,
 )
-from jaxdist.train.optimizers import learning_rate
+from jaxdist.launch.training.job.optimizer_schedule import (
+    optimizer_schedule,
+    schedule_from_task,
+)
+from jaxdist.models.config import ModelConfig, resolve_preset
+from jaxdist.models.registry import (
+    _CLASS_PATHS,
+    _model_class,
+    ends_blocks_in_norm,
+    takes_clips,
+    takes_tokens,
+)
+from jaxdist.train.optimizers import make_learning_rate
 
 RECIPE = ("recipe=large_batch", "data.batch=512", "plan.mesh.data=8")
 
 
 def config_of(*words):
-    return resolve("digits", words).config
+    return resolve_config("digits", words).config
 
 
 def test_the_recipe_sets_rate_warm_up_and_gamma():
@@ -35,7 +42,7 @@ def test_the_recipe_sets_rate_warm_up_and_gamma():
 
 
 def test_what_is_typed_goes_before_the_recipe():
-    resolved = resolve("digits", [*RECIPE, "optim.warmup_epochs=3"])
+    resolved = resolve_config("digits", [*RECIPE, "optim.warmup_epochs=3"])
     assert resolved.config.optim.warmup_epochs == 3
     assert resolved.config.optim.scaling == "linear"
     assert resolved.origins["optim.scaling"] == "command line"
@@ -44,24 +51,24 @@ def test_what_is_typed_goes_before_the_recipe():
 def test_networks_without_a_last_gamma_keep_theirs():
     config = config_of(*RECIPE, "model.name=vgg16")
     assert not config.model.zero_gamma
-    assert "model.zero_gamma" not in changes(config)
+    assert "model.zero_gamma" not in recipe_overrides(config)
 
 
-@pytest.mark.parametrize("name", _HOMES)
+@pytest.mark.parametrize("name", _CLASS_PATHS)
 def test_the_registry_knows_which_networks_have_a_last_gamma(name):
     config = ModelConfig(name=name)
-    if not (reads_tokens(config) or reads_clips(config)):
-        preset = settle(config, _kind(name).presets)
-        assert has_last_gamma(config) == preset.residual
+    if not (takes_tokens(config) or takes_clips(config)):
+        preset = resolve_preset(config, _model_class(name).presets)
+        assert ends_blocks_in_norm(config) == preset.residual
 
 
 def test_the_schedule_is_what_the_run_does():
     config = config_of(*RECIPE, "optim.accumulate=4", "epochs=7")
-    found = schedule_of(config, config.plan, 1437)
-    course = make_course(config, 1437)
-    rate = learning_rate(config.optim, course.steps, 1437 / 512, 512)
-    task = make_task(config, make_recipe(config), rate)
-    assert read_schedule(config, config.plan, task, course) == found
+    found = optimizer_schedule(config, config.plan, 1437)
+    course = make_run_schedule(config, 1437)
+    rate = make_learning_rate(config.optim, course.steps, 1437 / 512, 512)
+    task = make_task(config, make_model_spec(config), rate)
+    assert schedule_from_task(config, config.plan, task, course) == found
     for row in found.epochs:
         np.testing.assert_allclose(row.rate, rate(row.step - 1), rtol=1e-6)
         assert course.epoch(row.step) in (row.epoch - 1, row.epoch - 2)
@@ -81,11 +88,11 @@ def test_the_schedule_is_what_the_run_does():
 )
 def test_the_samples_that_share_statistics_are_counted(words, sharing):
     config = config_of(*RECIPE, *words)
-    assert schedule_of(config, config.plan, 1437).sharing == sharing
+    assert optimizer_schedule(config, config.plan, 1437).sharing == sharing
 
 
 def test_norms_and_biases_are_counted_apart():
-    found = schedule_of(config_of(), config_of().plan, 1437)
+    found = optimizer_schedule(config_of(), config_of().plan, 1437)
     assert found.numbers[1] == 77_562
     # Of the leaves, kernels decay: seven 3x3, two 1x1 and the head's.
     assert found.leaves == (10, 25)

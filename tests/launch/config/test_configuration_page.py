@@ -7,9 +7,9 @@ import pytest
 
 from jaxdist.launch.cli.main import main
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.config.provenance import ORIGINS
+from jaxdist.launch.config.provenance import SETTING_SOURCE_NAMES
 from jaxdist.launch.config.registry import load_experiment
-from jaxdist.launch.config.tree import kinds
+from jaxdist.launch.config.tree import key_types
 
 PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
 
@@ -18,11 +18,11 @@ def test_every_key_of_the_table_exists():
     table = PAGE.split("## Keys that scripts rely on")[1].split("##")[0]
     keys = re.findall(r"`([a-z_.]+)`", table)
     assert len(keys) > 8
-    assert set(keys) <= set(kinds(Experiment))
+    assert set(keys) <= set(key_types(Experiment))
 
 
 def test_every_origin_is_explained():
-    assert all(f"| `{origin}` |" in PAGE for origin in ORIGINS)
+    assert all(f"| `{origin}` |" in PAGE for origin in SETTING_SOURCE_NAMES)
 
 
 def test_the_example_is_an_experiment(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.config import DataConfig
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 
 NEARBY = ("plan.shuffle.q=0.1", "data.store=memory")
 
@@ -22,7 +22,7 @@ REFUSED = {
 def test_settings_that_cannot_be_are_refused(case):
     words, says, remedy = REFUSED[case]
     with pytest.raises(BadInput, match=says) as caught:
-        resolve("digits", words)
+        resolve_config("digits", words)
     assert remedy in caught.value.text()
 
 

@@ -4,14 +4,14 @@ import pytest
 
 from jaxdist.core.errors import BadInput, MultipleErrors
 from jaxdist.launch.config import CheckpointConfig, Experiment
-from jaxdist.launch.config.overrides import typed
-from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.config.tree import kinds, values
+from jaxdist.launch.config.overrides import format_override
+from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.config.tree import flatten_config, key_types
 
 
 def refused(*words, source="digits"):
     with pytest.raises(BadInput) as caught:
-        resolve(source, words)
+        resolve_config(source, words)
     return caught.value
 
 
@@ -23,7 +23,7 @@ def test_overrides_change_values_at_every_depth():
         "plan.idle=tensor,pipe",
         "run.name=a",
     ]
-    config = resolve("digits", words).config
+    config = resolve_config("digits", words).config
     assert (config.seed, config.optim.lr, config.plan.mesh.data) == (7, 1e-3, 8)
     assert config.plan.idle == ("tensor", "pipe")
     assert config.plan.mesh.spatial_h == 2
@@ -31,31 +31,33 @@ def test_overrides_change_values_at_every_depth():
 
 
 def test_the_last_of_two_overrides_holds():
-    assert resolve("digits", ["seed=1", "seed=2"]).config.seed == 2
+    assert resolve_config("digits", ["seed=1", "seed=2"]).config.seed == 2
 
 
 def test_provenance_names_who_set_each_value():
-    resolved = resolve("digits", ["optim.lr=0.3"])
+    resolved = resolve_config("digits", ["optim.lr=0.3"])
     assert resolved.origins["optim.lr"] == "command line"
     assert resolved.origins["plan.mesh.data"] == "experiment"
     assert resolved.origins["plan.mesh.fsdp"] == "default"
     assert resolved.says("optim.lr") == "optim.lr = 0.3 (command line)"
     assert (
-        set(resolved.origins) == set(values(resolved.config)) == set(kinds(Experiment))
+        set(resolved.origins)
+        == set(flatten_config(resolved.config))
+        == set(key_types(Experiment))
     )
 
 
 def test_a_value_typed_as_it_was_still_comes_from_the_command_line():
-    assert resolve("digits", ["seed=0"]).set_by("command line") == ("seed",)
+    assert resolve_config("digits", ["seed=0"]).set_by("command line") == ("seed",)
 
 
 def test_a_run_is_named_after_its_experiment():
-    assert resolve("digits").config.run.name == "digits"
+    assert resolve_config("digits").config.run.name == "digits"
 
 
 def test_only_the_command_line_makes_a_plan_explicit():
-    assert not resolve("digits", ["seed=3"]).plan_is_explicit
-    assert resolve("digits", ["plan.mesh.data=2"]).plan_is_explicit
+    assert not resolve_config("digits", ["seed=3"]).plan_is_explicit
+    assert resolve_config("digits", ["plan.mesh.data=2"]).plan_is_explicit
 
 
 def test_unknown_key():
@@ -74,7 +76,7 @@ def test_wrong_type():
         "optim.lr cannot be abc\n"
         "  rule     optim.lr is a number\n"
         "  values   optim.lr = abc (command line)\n"
-        f"  remedy   optim.lr={resolve('digits').config.optim.lr}"
+        f"  remedy   optim.lr={resolve_config('digits').config.optim.lr}"
     )
     assert refused("data.batch=1e2").remedy == ("data.batch=100",)
     assert refused("data.batch=").what == "data.batch cannot be empty"
@@ -134,7 +136,7 @@ def test_several_mistakes_are_told_together():
 
 
 def test_remedies_can_be_pasted_into_a_shell():
-    assert typed("run.name", "a b") == "'run.name=a b'"
+    assert format_override("run.name", "a b") == "'run.name=a b'"
 
 
 def test_a_checkpoint_interval_is_at_least_a_step():

@@ -13,13 +13,13 @@ from jaxdist.core.plan.shuffle import ShuffleConfig
 from jaxdist.core.profile import Profile
 from jaxdist.launch.cli.main import main
 from jaxdist.launch.config.plan_file import (
-    check_made_for,
-    plan_words,
-    written_for,
-    written_for_profile,
+    check_plan_target,
+    load_plan_overrides,
+    plan_file_text,
+    profiled_plan_file_text,
 )
-from jaxdist.launch.config.resolve import resolve
-from jaxdist.meshes.clusters.load import find
+from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.meshes.clusters.load import load_cluster
 
 PLANS = {
     "the default": Plan(),
@@ -56,8 +56,8 @@ PLANS = {
 def test_a_plan_file_is_every_value_of_the_plan(plan, tmp_path):
     path = tmp_path / "plan.json"
     path.write_text(plan.to_json())
-    words = plan_words(str(path))
-    config = resolve("digits", list(words)).config
+    words = load_plan_overrides(str(path))
+    config = resolve_config("digits", list(words)).config
     assert config.plan == plan
     assert config.optim.accumulate == (plan.microbatches or 1)
 
@@ -66,14 +66,16 @@ def test_microbatches_that_a_plan_does_not_have_are_refused(tmp_path):
     path = tmp_path / "plan.json"
     path.write_text(Plan(microbatches=4).to_json())
     with pytest.raises(BadInput, match="another number of microbatches") as caught:
-        resolve("digits", [*plan_words(str(path)), "optim.accumulate=2"])
+        resolve_config(
+            "digits", [*load_plan_overrides(str(path)), "optim.accumulate=2"]
+        )
     assert "optim.accumulate=4" in caught.value.remedy
 
 
 def test_what_is_no_plan_is_refused(tmp_path):
     path = tmp_path / "plan.json"
     with pytest.raises(BadInput, match="cannot be read"):
-        plan_words(str(path))
+        load_plan_overrides(str(path))
     for text, said in (
         ("[1", "is no plan"),
         ("[1]", "a plan is no list"),
@@ -85,7 +87,7 @@ def test_what_is_no_plan_is_refused(tmp_path):
     ):
         path.write_text(text)
         with pytest.raises(BadInput, match=said):
-            plan_words(str(path))
+            load_plan_overrides(str(path))
 
 
 MACHINE = SimpleNamespace(name="mine")
@@ -93,43 +95,47 @@ MACHINE = SimpleNamespace(name="mine")
 
 def made(tmp_path, *words):
     path = tmp_path / "plan.json"
-    path.write_text(written_for(Plan(), resolve("digits", list(words)), MACHINE))
+    path.write_text(
+        plan_file_text(Plan(), resolve_config("digits", list(words)), MACHINE)
+    )
     return path
 
 
 def test_a_plan_file_says_what_it_is_for_and_is_the_same_plan(tmp_path):
     path = made(tmp_path, "data.batch=32")
     assert Plan.from_json(path.read_text()) == Plan()
-    check_made_for(str(path), resolve("digits", ["data.batch=32", "optim.lr=1"]))
+    check_plan_target(
+        str(path), resolve_config("digits", ["data.batch=32", "optim.lr=1"])
+    )
     path.write_text(Plan().to_json())  # another file says nothing of it
-    check_made_for(str(path), resolve("digits", ["data.batch=64"]))
+    check_plan_target(str(path), resolve_config("digits", ["data.batch=64"]))
 
 
 def test_a_plan_of_another_network_or_batch_says_what_changed(tmp_path):
     path = made(tmp_path, "data.batch=32")
     with pytest.raises(BadInput) as error:
-        check_made_for(str(path), resolve("digits", ["data.batch=64"]))
+        check_plan_target(str(path), resolve_config("digits", ["data.batch=64"]))
     assert error.value.values == "data.batch = 64, the plan's 32"
     assert "data.batch=32" in error.value.remedy
     with pytest.raises(BadInput, match=r"model.name = vgg16, the plan's resnet8"):
-        check_made_for(str(path), resolve("vgg16", ["data.batch=32"]))
+        check_plan_target(str(path), resolve_config("vgg16", ["data.batch=32"]))
 
 
 def test_a_plan_of_another_version_says_which(tmp_path):
     path = made(tmp_path)
     path.write_text(path.read_text().replace('"0.', '"99.', 1))
     with pytest.raises(BadInput, match=r"made by 99\."):
-        check_made_for(str(path), resolve("digits", []))
+        check_plan_target(str(path), resolve_config("digits", []))
 
 
 def test_a_plan_of_another_cluster_is_refused_where_the_cluster_is_known(tmp_path):
     path = made(tmp_path)
-    given = resolve("digits", [])
+    given = resolve_config("digits", [])
     with pytest.raises(BadInput, match="another cluster") as error:
-        check_made_for(str(path), given, find("abci"))
+        check_plan_target(str(path), given, load_cluster("abci"))
     assert f"--cluster {MACHINE.name}" in error.value.remedy
-    check_made_for(str(path), given, MACHINE)
-    check_made_for(str(path), given)
+    check_plan_target(str(path), given, MACHINE)
+    check_plan_target(str(path), given)
 
 
 def test_a_training_with_a_plan_of_something_else_is_refused(tmp_path, capsys):
@@ -146,13 +152,15 @@ class TestStages:
         )
         plan = Plan(mesh=MeshShape(pipe=2), pipe=PipelineConfig(cuts=("block2",)))
         path = tmp_path / "plan.json"
-        path.write_text(written_for_profile(plan, profile, "digits.json", None))
+        path.write_text(profiled_plan_file_text(plan, profile, "digits.json", None))
         assert Plan.from_json(path.read_text()) == plan
         return str(path)
 
     def test_stages_of_the_same_network_and_microbatch_go_with_it(self, stages):
         words = ["data.batch=96", "optim.accumulate=12"]
-        check_made_for(stages, resolve("digits", words), find("testbed"))
+        check_plan_target(
+            stages, resolve_config("digits", words), load_cluster("testbed")
+        )
 
     @pytest.mark.parametrize(
         ("words", "said", "remedy"),
@@ -176,7 +184,7 @@ class TestStages:
     )
     def test_others_are_refused_with_what_changed(self, stages, words, said, remedy):
         with pytest.raises(BadInput, match="was made for") as caught:
-            check_made_for(stages, resolve("digits", words))
+            check_plan_target(stages, resolve_config("digits", words))
         assert said in caught.value.values
         assert caught.value.remedy[0] == remedy
         again = "jaxdist plan stages --profile digits.json --workers 2 "

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.config.validation import near_multiples, smaller_divisors
+from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.config.validation import nearest_multiples, smaller_divisors
 
 
 def refused(*words):
     with pytest.raises(BadInput) as caught:
-        resolve("digits", ["data.batch=64", *words])
+        resolve_config("digits", ["data.batch=64", *words])
     return caught.value
 
 
@@ -53,7 +53,7 @@ def test_a_batch_without_samples(batch):
 
 @given(st.integers(1, 10_000), st.integers(1, 300))
 def test_sizes_that_are_named_work_and_none_is_nearer(batch, shards):
-    sizes = near_multiples(batch, shards)
+    sizes = nearest_multiples(batch, shards)
     assert all(size > 0 and size % shards == 0 for size in sizes)
     assert min(abs(size - batch) for size in sizes) == abs(sizes[0] - batch)
     assert abs(sizes[-1] - batch) <= max(shards, abs(sizes[0] - batch))

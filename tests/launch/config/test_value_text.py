@@ -4,7 +4,12 @@ from typing import Literal
 
 import pytest
 
-from jaxdist.launch.config.value_text import choices, read_value, say_kind, write_value
+from jaxdist.launch.config.value_text import (
+    describe_type,
+    format_value,
+    literal_choices,
+    parse_value,
+)
 
 Norm = Literal["global", "replica"]
 
@@ -37,7 +42,7 @@ Norm = Literal["global", "replica"]
     ],
 )
 def test_every_kind_of_field_is_read(kind, text, value):
-    read = read_value(text, kind)
+    read = parse_value(text, kind)
     assert read == value
     assert type(read) is type(value)
 
@@ -61,7 +66,7 @@ def test_every_kind_of_field_is_read(kind, text, value):
 )
 def test_what_is_no_value_is_refused_without_a_word(kind, text, capfd):
     with pytest.raises(ValueError, match="is not"):
-        read_value(text, kind)
+        parse_value(text, kind)
     printed = capfd.readouterr()
     assert printed.out == printed.err == ""
 
@@ -77,17 +82,17 @@ def test_what_is_no_value_is_refused_without_a_word(kind, text, capfd):
     ],
 )
 def test_what_is_written_is_read_back(kind, value):
-    assert read_value(write_value(value), kind) == value
+    assert parse_value(format_value(value), kind) == value
 
 
 def test_kinds_have_words():
-    assert say_kind(int) == "a whole number"
-    assert say_kind(bool) == "True or False"
-    assert say_kind(float | None) == "a number or None"
-    assert say_kind(Literal["a", "b", "c"]) == "a, b or c"
-    assert say_kind(tuple[int, ...]) == "whole numbers with commas between"
+    assert describe_type(int) == "a whole number"
+    assert describe_type(bool) == "True or False"
+    assert describe_type(float | None) == "a number or None"
+    assert describe_type(Literal["a", "b", "c"]) == "a, b or c"
+    assert describe_type(tuple[int, ...]) == "whole numbers with commas between"
 
 
 def test_choices_are_those_of_the_literal():
-    assert choices(Norm | None) == ("global", "replica")
-    assert choices(int) == ()
+    assert literal_choices(Norm | None) == ("global", "replica")
+    assert literal_choices(int) == ()

@@ -7,15 +7,15 @@ import pytest
 
 from jaxdist.core.plan import Plan
 from jaxdist.launch.devices import prepare
-from jaxdist.launch.devices.malloc import keep_pages
+from jaxdist.launch.devices.malloc import retain_freed_memory
 from jaxdist.launch.devices.platform import Platform
 
 SIZE = 64 << 20
 PROGRAM = f"""
 import resource, sys
-from jaxdist.launch.devices.malloc import keep_pages
+from jaxdist.launch.devices.malloc import retain_freed_memory
 if sys.argv[1:]:
-    assert keep_pages()
+    assert retain_freed_memory()
 
 def touched():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -49,12 +49,12 @@ def test_what_was_freed_does_not_come_anew():
 
 def test_other_systems_are_left_alone(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert not keep_pages({})
+    assert not retain_freed_memory({})
 
 
 def test_what_a_user_has_set_stays():
-    assert not keep_pages({"MALLOC_ARENA_MAX": "4"})
-    assert not keep_pages({"GLIBC_TUNABLES": "glibc.malloc.arena_max=4"})
+    assert not retain_freed_memory({"MALLOC_ARENA_MAX": "4"})
+    assert not retain_freed_memory({"GLIBC_TUNABLES": "glibc.malloc.arena_max=4"})
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
@@ -62,7 +62,7 @@ def test_pages_are_kept_where_devices_are_processors(platform, monkeypatch):
     asked = []
     found = Platform(name=platform)
     monkeypatch.setattr(prepare, "find_platform", lambda environ: found)
-    monkeypatch.setattr(prepare, "keep_pages", lambda: asked.append(platform))
-    monkeypatch.setattr(prepare, "_count", lambda name: (name, 1))
+    monkeypatch.setattr(prepare, "retain_freed_memory", lambda: asked.append(platform))
+    monkeypatch.setattr(prepare, "_count_devices", lambda name: (name, 1))
     prepare.prepare_devices(Plan(), explicit=False)
     assert asked == ["cpu"] * (platform == "cpu")

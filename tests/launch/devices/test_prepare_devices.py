@@ -16,12 +16,17 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.devices.jax_environment import (
     cache_folder,
-    cache_is_on,
-    variables,
-    without_cache,
+    disable_cache_variables,
+    is_cache_enabled,
+    jax_variables,
 )
 from jaxdist.launch.devices.platform import find_platform, gpu_files
-from jaxdist.launch.devices.prepare import FAKE_LIMIT, check_shares, settle, shrink
+from jaxdist.launch.devices.prepare import (
+    MAX_VIRTUAL_DEVICES,
+    check_even_split,
+    fit_plan,
+    shrink_plan,
+)
 
 DIGITS = Plan(mesh=MeshShape(data=4, spatial_h=2))
 
@@ -107,10 +112,12 @@ def test_an_explicit_plan_is_refused_instead(prepare):
 
 
 def test_fake_devices_have_a_limit_that_can_be_raised(prepare):
-    mesh = {"data": 2 * FAKE_LIMIT}
+    mesh = {"data": 2 * MAX_VIRTUAL_DEVICES}
     assert "here are 64 (cpu)" in prepare(mesh, explicit=True)["error"]
-    raised = prepare(mesh, explicit=True, JAX_NUM_CPU_DEVICES=str(2 * FAKE_LIMIT))
-    assert raised["count"] == 2 * FAKE_LIMIT
+    raised = prepare(
+        mesh, explicit=True, JAX_NUM_CPU_DEVICES=str(2 * MAX_VIRTUAL_DEVICES)
+    )
+    assert raised["count"] == 2 * MAX_VIRTUAL_DEVICES
 
 
 def test_a_cache_that_cannot_be_written_is_off_and_said_so(prepare):
@@ -132,7 +139,7 @@ def test_what_the_user_set_stays():
         "JAX_COMPILATION_CACHE_DIR": "/mine",
         "TF_CPP_MIN_LOG_LEVEL": "0",
     }
-    added = variables(mine, fake_devices=8)
+    added = jax_variables(mine, fake_devices=8)
     assert added["JAX_NUM_CPU_DEVICES"] == "8"
     assert not set(mine) & set(added)
     assert cache_folder(mine).as_posix() == "/mine"
@@ -140,23 +147,23 @@ def test_what_the_user_set_stays():
 
 def test_the_pool_has_more_threads_than_there_are_fake_devices():
     """Each may wait in it for the others, whose convolutions need a thread as well."""
-    assert int(variables({}, fake_devices=8)["NPROC"]) == 7 + os.cpu_count()
-    assert int(variables({}, fake_devices=1)["NPROC"]) >= os.cpu_count()
-    assert "NPROC" not in variables({"NPROC": "3"}, fake_devices=8)
+    assert int(jax_variables({}, fake_devices=8)["NPROC"]) == 7 + os.cpu_count()
+    assert int(jax_variables({}, fake_devices=1)["NPROC"]) >= os.cpu_count()
+    assert "NPROC" not in jax_variables({"NPROC": "3"}, fake_devices=8)
 
 
 def test_on_accelerators_the_platform_is_left_to_jax():
-    added = variables({}, fake_devices=None)
+    added = jax_variables({}, fake_devices=None)
     assert "NPROC" not in added
     assert "JAX_PLATFORMS" not in added
     assert "JAX_NUM_CPU_DEVICES" not in added
 
 
 def test_the_cache_is_on_unless_said_otherwise(tmp_path):
-    assert cache_is_on({})
-    assert cache_is_on({"CI": "true"})
-    assert not cache_is_on({"JAX_ENABLE_COMPILATION_CACHE": "False"})
-    assert without_cache(tmp_path / "a" / "b") == {}
+    assert is_cache_enabled({})
+    assert is_cache_enabled({"CI": "true"})
+    assert not is_cache_enabled({"JAX_ENABLE_COMPILATION_CACHE": "False"})
+    assert disable_cache_variables(tmp_path / "a" / "b") == {}
 
 
 @pytest.fixture
@@ -229,7 +236,7 @@ def test_the_users_platform_comes_first(dev, asked, name):
     ],
 )
 def test_data_keeps_first(devices, title):
-    assert shrink(DIGITS, devices).title == title
+    assert shrink_plan(DIGITS, devices).title == title
 
 
 @given(
@@ -238,7 +245,7 @@ def test_data_keeps_first(devices, title):
 )
 def test_a_shrunk_plan_fits_and_divides_what_it_was(sizes, devices):
     plan = Plan(mesh=MeshShape(**sizes), idle=("tensor",))
-    small = shrink(plan, devices)
+    small = shrink_plan(plan, devices)
     assert small.mesh.devices <= devices
     assert all(sizes[axis] % size == 0 for axis, size in small.mesh.items())
     assert small.idle == plan.idle
@@ -248,20 +255,20 @@ def test_a_shrunk_plan_fits_and_divides_what_it_was(sizes, devices):
 
 def test_the_end_of_a_split_shrinks_away_with_the_split():
     part = replace(DIGITS, spatial_until="block3")
-    assert shrink(part, 8) == part
-    assert shrink(part, 4) == Plan(mesh=MeshShape(data=4))
+    assert shrink_plan(part, 8) == part
+    assert shrink_plan(part, 4) == Plan(mesh=MeshShape(data=4))
 
 
 def test_a_default_plan_settles_and_says_so():
-    assert settle(DIGITS, 8, platform="gpu", explicit=False) == (DIGITS, "")
-    plan, note = settle(DIGITS, 1, platform="gpu", explicit=False)
+    assert fit_plan(DIGITS, 8, platform="gpu", explicit=False) == (DIGITS, "")
+    plan, note = fit_plan(DIGITS, 1, platform="gpu", explicit=False)
     assert plan == Plan()
     assert note == "plan data 4 x spatial_h 2 becomes data 1: 1 device is here (gpu)"
 
 
 def test_a_mesh_larger_than_the_accelerators():
     with pytest.raises(BadInput) as caught:
-        settle(DIGITS, 4, platform="gpu", explicit=True)
+        fit_plan(DIGITS, 4, platform="gpu", explicit=True)
     assert caught.value.values == "data 4 x spatial_h 2 needs 8, here are 4 (gpu)"
     assert caught.value.remedy == (
         "plan.mesh.spatial_h=1",
@@ -271,7 +278,7 @@ def test_a_mesh_larger_than_the_accelerators():
 
 def test_several_processes_use_all_their_devices():
     plan = Plan(mesh=MeshShape(data=4, spatial_h=2))
-    check_shares(plan, 8, 4)
+    check_even_split(plan, 8, 4)
     with pytest.raises(BadInput, match="needs 8; 3 processes have 9") as caught:
-        check_shares(plan, 9, 3)
+        check_even_split(plan, 9, 3)
     assert caught.value.remedy[0] == "on fake devices: -n 2 --devices-per-process 4"

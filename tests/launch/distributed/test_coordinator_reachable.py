@@ -7,7 +7,7 @@ import time
 import pytest
 
 from jaxdist.core.errors import RetryableError
-from jaxdist.launch.distributed.initialize import wait_until_reached
+from jaxdist.launch.distributed.initialize import wait_for_coordinator
 from jaxdist.launch.launchers.processes.loopback import free_port
 
 
@@ -21,7 +21,7 @@ def test_who_listens_late_is_waited_for():
             time.sleep(5)
 
     threading.Thread(target=listen, daemon=True).start()
-    wait_until_reached(1, f"127.0.0.1:{port}", 30)
+    wait_for_coordinator(1, f"127.0.0.1:{port}", 30)
     assert listening.is_set()
 
 
@@ -30,4 +30,4 @@ def test_an_address_that_does_not_answer_is_named():
     with pytest.raises(
         RetryableError, match=f"process 3 does not reach(?s:.*){address}"
     ):
-        wait_until_reached(3, address, 0.3)
+        wait_for_coordinator(3, address, 0.3)

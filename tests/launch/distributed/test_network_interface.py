@@ -6,22 +6,22 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.distributed.network_interface import (
-    address_of,
-    between_hosts,
+    common_address,
+    interface_address,
     is_loopback,
-    settle,
-    way_to,
+    peer_facing_address,
+    source_address,
 )
 from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.launchers.processes.loopback import Loopback
 from jaxdist.launch.testbed.hosts import EmulatedCluster
 
 ASK = """
-from jaxdist.launch.distributed.network_interface import between_hosts
+from jaxdist.launch.distributed.network_interface import peer_facing_address
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.distributed.initialize import join
-join()
-print(between_hosts(process_group()))
+from jaxdist.launch.distributed.initialize import initialize
+initialize()
+print(peer_facing_address(process_group()))
 """
 
 
@@ -31,23 +31,23 @@ def test_processes_of_one_machine_meet_on_loopback():
 
 
 def test_a_process_alone_has_no_way_to_go():
-    assert between_hosts(ProcessGroup()) == "127.0.0.1"
+    assert peer_facing_address(ProcessGroup()) == "127.0.0.1"
 
 
 def test_who_finds_process_0_at_home_takes_the_way_to_another():
     told = ["127.0.0.1", "127.0.1.1", "127.0.0.1"]
-    assert settle("127.0.1.1", told) == "127.0.1.1"
+    assert common_address("127.0.1.1", told) == "127.0.1.1"
     # Whoever is reached from elsewhere has said so already.
-    assert settle("10.1.2.3", [*told, "10.1.2.3"]) == "10.1.2.3"
+    assert common_address("10.1.2.3", [*told, "10.1.2.3"]) == "10.1.2.3"
     far = "127.1.2.3"  # loopback's own network: a way that every machine has
-    assert way_to(far).startswith("127.")
+    assert source_address(far).startswith("127.")
 
 
 def test_an_interface_has_its_address():
-    assert address_of("lo") == "127.0.0.1"
-    assert between_hosts(ProcessGroup(), "lo") == "127.0.0.1"
+    assert interface_address("lo") == "127.0.0.1"
+    assert peer_facing_address(ProcessGroup(), "lo") == "127.0.0.1"
     with pytest.raises(BadInput, match="no interface ib7") as caught:
-        address_of("ib7")
+        interface_address("ib7")
     assert "lo" in caught.value.values
 
 

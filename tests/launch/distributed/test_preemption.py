@@ -15,10 +15,10 @@ from jaxdist.launch.launchers.processes.loopback import Loopback
 BEGIN = """
 import hashlib, os, signal, sys, threading, time
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.distributed.preemption import PreemptionHandler, until
+from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed.preemption import PreemptionHandler, batches_until
 
-rank = join() if "JAXDIST_RANK" in os.environ else 0
+rank = initialize() if "JAXDIST_RANK" in os.environ else 0
 """
 SMALL = (
     *("model.width=4", "data.batch=64", "epochs=400"),
@@ -75,7 +75,7 @@ def test_before_the_first_poll_a_process_leaves_at_once_while_it_computes():
 def test_batches_end_where_a_poll_is_true():
     text = """
         with PreemptionHandler(process_group()) as ends:
-            for batch in until(range(10**9), ends):
+            for batch in batches_until(range(10**9), ends):
                 if batch == 7:
                     os.kill(os.getpid(), signal.SIGTERM)
                     time.sleep(0.5)

@@ -13,9 +13,9 @@ BEGIN = """
 import sys, time
 from pathlib import Path
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.distributed.initialize import initialize
 
-rank, mine = join(), process_group()
+rank, mine = initialize(), process_group()
 """
 
 

@@ -70,7 +70,9 @@ def test_a_gpu_that_jax_cannot_use():
 
 
 def test_jax_that_does_not_start():
-    found = device_probe.probe(DIGITS, {"JAX_PLATFORMS": "nonsense", "PATH": ""})
+    found = device_probe.probe_devices(
+        DIGITS, {"JAX_PLATFORMS": "nonsense", "PATH": ""}
+    )
     bad = checks.check_devices(found, (1, "nonsense"), "")
     assert bad.state == "failed"
     assert "nonsense" in bad.text

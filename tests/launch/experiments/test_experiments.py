@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.registry import names as datasets
+from jaxdist.input.registry import dataset_names as datasets
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config.registry import experiment_names
-from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.batch_spec import fitted, wanted
+from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.training.job.batch_spec import feature_spec, fit_model_config
 from jaxdist.launch.training.job.job import make_job
-from jaxdist.models.registry import names
+from jaxdist.models.registry import model_names
 
 SMALL = [
     *("data.name=synthetic", "data.samples=16", "data.batch=8", "data.context=16"),
@@ -29,7 +29,7 @@ ELSEWHERE = {"resnet8": "digits", "s2vt": "captions"}
 
 def small(name):
     open_again = [f"model.{key}=None" for key in OWN_SIZES]
-    return resolve(name, [*SMALL, *open_again]).config
+    return resolve_config(name, [*SMALL, *open_again]).config
 
 
 def test_the_page_names_every_experiment_and_data_set():
@@ -39,14 +39,14 @@ def test_the_page_names_every_experiment_and_data_set():
 
 
 def test_every_network_has_an_experiment():
-    known = {ELSEWHERE.get(name, name) for name in names()}
+    known = {ELSEWHERE.get(name, name) for name in model_names()}
     assert known <= set(experiment_names())
 
 
 @pytest.mark.parametrize("name", sorted(set(experiment_names()) - {"digits"}))
 def test_synthetic_data_is_one_setting_away(name):
     config = small(name)
-    train, test = open_data(config.data, wanted(config))
+    train, test = open_data(config.data, feature_spec(config))
     assert (len(train), len(test)) == (16, 2)
     job = make_job(config, config.plan, train)
     sample = train.get(np.arange(1))
@@ -60,14 +60,14 @@ def test_synthetic_data_is_one_setting_away(name):
     ("name", "size"), [("resnet50", 224), ("inception_v3", 299), ("cosmoflow", 128)]
 )
 def test_the_full_network_gets_samples_of_its_size(name, size):
-    config = resolve(name, ["data.name=synthetic", "data.samples=1"]).config
-    train, _ = open_data(config.data, wanted(config))
+    config = resolve_config(name, ["data.name=synthetic", "data.samples=1"]).config
+    train, _ = open_data(config.data, feature_spec(config))
     shape = train.get(np.arange(1))["image"].shape[1:-1]
     assert set(shape) == {size}
 
 
 def test_the_line_that_people_type():
-    config = resolve(
+    config = resolve_config(
         "resnet50", ["data.name=imagenet2012", "plan.mesh.data=8", "optim.lr=0.4"]
     ).config
     assert (config.plan.mesh.data, config.optim.lr) == (8, 0.4)
@@ -99,26 +99,26 @@ def test_classes_come_from_the_images_unless_they_are_set(tmp_path):
             (tmp_path / split / label).mkdir(parents=True)
             Image.new("RGB", (9, 9)).save(tmp_path / split / label / "1.png")
     words = ["data.name=folder", f"data.path={tmp_path}", "model.size=tiny"]
-    config = resolve("resnet50", words).config
-    train, _ = open_data(config.data, wanted(config))
-    assert fitted(config, train).classes == 3
-    wide = resolve("resnet50", [*words, "model.classes=5"]).config
-    assert fitted(wide, train).classes == 5
-    narrow = resolve("resnet50", [*words, "model.classes=2"]).config
+    config = resolve_config("resnet50", words).config
+    train, _ = open_data(config.data, feature_spec(config))
+    assert fit_model_config(config, train).classes == 3
+    wide = resolve_config("resnet50", [*words, "model.classes=5"]).config
+    assert fit_model_config(wide, train).classes == 5
+    narrow = resolve_config("resnet50", [*words, "model.classes=2"]).config
     with pytest.raises(BadInput, match=r"model.classes=3"):
-        fitted(narrow, train)
+        fit_model_config(narrow, train)
 
 
 def test_volumes_are_not_shifted():
-    config = resolve("cosmoflow", [*SMALL, "data.shift=1"]).config
-    train, _ = open_data(config.data, wanted(config))
+    config = resolve_config("cosmoflow", [*SMALL, "data.shift=1"]).config
+    train, _ = open_data(config.data, feature_spec(config))
     with pytest.raises(BadInput, match=r"data.shift=0"):
         make_job(config, config.plan, train)
 
 
 def test_cosmoflow_is_scored_by_the_squares_of_its_errors():
     config = small("cosmoflow")
-    train, _ = open_data(config.data, wanted(config))
+    train, _ = open_data(config.data, feature_spec(config))
     job = make_job(config, config.plan, train)
     batch = {"target": jax.numpy.zeros((2, 4))}
     outputs = jax.numpy.array([[1.0, 0, 0, 0], [0.05, 0.2, 0, 0]])

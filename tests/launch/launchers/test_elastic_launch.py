@@ -7,21 +7,27 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.core.plan_resize import with_fewer
+from jaxdist.core.plan_resize import resize_plan
 from jaxdist.launch.cli.main import main
-from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.distributed.launcher_messages import accused
+from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.distributed.launcher_messages import stuck_ranks
 from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.launchers.elastic.host_pool import LocalPool
-from jaxdist.launch.launchers.elastic.process_counts import FeasibleCounts, able
-from jaxdist.launch.launchers.elastic.process_range import ProcessRange, read_span
+from jaxdist.launch.launchers.elastic.process_counts import (
+    FeasibleCounts,
+    feasible_counts,
+)
+from jaxdist.launch.launchers.elastic.process_range import (
+    ProcessRange,
+    parse_process_range,
+)
 from jaxdist.launch.launchers.elastic.supervisor import run_elastic
 from jaxdist.launch.launchers.processes.group import ProcessSpec
 from jaxdist.launch.launchers.processes.restart import RestartPolicy
-from jaxdist.launch.launchers.ssh import read_hosts
+from jaxdist.launch.launchers.ssh import parse_hosts
 from jaxdist.launch.testbed.host_pool import TestbedPool
 from jaxdist.launch.testbed.hosts import EmulatedCluster
-from jaxdist.launch.training.monitor.hang_report import ProcessHeartbeat, verdict
+from jaxdist.launch.training.monitor.hang_report import ProcessHeartbeat, diagnose_hang
 
 BEGIN = """
 import os, pathlib, signal, sys, time
@@ -185,7 +191,7 @@ def test_a_host_whose_link_is_cut_is_lost_and_back_when_it_is_mended(tmp_path, c
 def test_nobody_is_taken_back_before_there_is_something_to_save(tmp_path, capfd):
     """Process 0 says so; what it writes for the launcher is not shown."""
     text = """
-        from jaxdist.launch.distributed.launcher_messages import tell_launcher
+        from jaxdist.launch.distributed.launcher_messages import announce_training
         if first and rank == 1:
             others()
             sys.exit(1)
@@ -193,7 +199,7 @@ def test_nobody_is_taken_back_before_there_is_something_to_save(tmp_path, capfd)
         if count == 1:
             time.sleep(3)
             (folder / "trains").touch()
-            tell_launcher()
+            announce_training()
         if count == 1 or first: ends_when_asked()
         assert (folder / "trains").exists()
     """
@@ -205,19 +211,19 @@ def test_nobody_is_taken_back_before_there_is_something_to_save(tmp_path, capfd)
 
 def config(*words):
     plan = "plan.mesh.data=4", "plan.mesh.spatial_h=2"
-    return resolve("digits", ("data.batch=64", *plan, *words)).config
+    return resolve_config("digits", ("data.batch=64", *plan, *words)).config
 
 
 class TestAble:
     def test_counts_between_that_do_not_divide_the_batch_are_left_out(self):
-        found = able(config(), ProcessRange(least=2, most=4))
+        found = feasible_counts(config(), ProcessRange(least=2, most=4))
         assert found.counts == (2, 4)
         assert found.why == (
             "with 3, data 3 x spatial_h 2: data.batch = 64 is no multiple of 3",
         )
-        assert able(config("data.batch=96"), ProcessRange(least=1, most=4)).counts == (
-            *(1, 2, 3, 4),
-        )
+        assert feasible_counts(
+            config("data.batch=96"), ProcessRange(least=1, most=4)
+        ).counts == (*(1, 2, 3, 4),)
 
     @pytest.mark.parametrize(
         ("words", "span", "remedy"),
@@ -231,7 +237,7 @@ class TestAble:
     )
     def test_what_cannot_work_is_refused_with_the_nearest(self, words, span, remedy):
         with pytest.raises(BadInput) as refused:
-            able(config(*words), read_span(span, 64))
+            feasible_counts(config(*words), parse_process_range(span, 64))
         assert remedy in refused.value.text()
 
     def test_before_anything_is_started(self, capfd):
@@ -255,11 +261,11 @@ class TestFewer:
         ],
     )
     def test_the_axes_of_the_batch_follow(self, mesh, count, title):
-        assert with_fewer(Plan(mesh=MeshShape(**mesh)), count, 4).title == title
+        assert resize_plan(Plan(mesh=MeshShape(**mesh)), count, 4).title == title
 
     def test_a_plan_without_such_an_axis_is_refused(self):
         with pytest.raises(BadInput, match="no layout for 3 of 4 processes"):
-            with_fewer(Plan(mesh=MeshShape(spatial_h=4)), 3, 4)
+            resize_plan(Plan(mesh=MeshShape(spatial_h=4)), 3, 4)
 
 
 def said(number, beat, phase="compute"):
@@ -287,19 +293,19 @@ def said(number, beat, phase="compute"):
 def test_every_verdict_is_read_as_it_is_meant(before, after, rank, named):
     given = [{r: said(*x) for r, x in each.items()} for each in (before, after)]
     mine = ProcessGroup(rank=rank, count=max(2, len(before)))
-    found = verdict(*given, mine, said(5, 2), 52.0)
-    assert accused([found.text, "  stacks   runs/digits/stacks"]) == named
+    found = diagnose_hang(*given, mine, said(5, 2), 52.0)
+    assert stuck_ranks([found.text, "  stacks   runs/digits/stacks"]) == named
 
 
 class TestWords:
     @pytest.mark.parametrize("text", ["2:", "a", "4:2", "0:4", "2:65", "1:2:3"])
     def test_what_is_no_number_of_processes(self, text):
         with pytest.raises(BadInput, match="-n"):
-            read_span(text, 64)
+            parse_process_range(text, 64)
 
     def test_hosts_are_named_and_n_says_how_many(self):
         with pytest.raises(BadInput, match=r"--hosts hosts.txt -n 2:8"):
-            read_hosts("2:8")
+            parse_hosts("2:8")
 
     def test_more_than_there_are_hosts(self, capfd):
         words = "--hosts", "a,b", "-n", "2:4", "--", "train", "digits"

@@ -12,11 +12,11 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.main import command_names, main
-from jaxdist.launch.launchers.local import check_port, local
+from jaxdist.launch.launchers.local import check_port_free, local_launch
 from jaxdist.launch.launchers.processes.group import ProcessSpec
-from jaxdist.launch.launchers.processes.output import report
-from jaxdist.launch.launchers.processes.stream import ProcessFailure, run_streamed
-from jaxdist.launch.launchers.program import command_of
+from jaxdist.launch.launchers.processes.output import failure_report
+from jaxdist.launch.launchers.processes.stream import ProcessFailure, run_and_stream
+from jaxdist.launch.launchers.program import program_command
 
 RANK = "import os; rank = int(os.environ['JAXDIST_RANK'])\n"
 
@@ -32,8 +32,8 @@ def launched(capfd, count, text):
 
 
 def found(*program, count=2, devices=None, port=None):
-    command = command_of(program, command_names())
-    return local(command, count=count, devices=devices, port=port)
+    command = program_command(program, command_names())
+    return local_launch(command, count=count, devices=devices, port=port)
 
 
 def alive(pid):
@@ -106,7 +106,7 @@ class TestFailures:
         )
 
     def test_who_refuses_has_said_why(self):
-        refused = report(ProcessFailure(rank=0, code=2, last=("error: no",)), 2)
+        refused = failure_report(ProcessFailure(rank=0, code=2, last=("error: no",)), 2)
         assert refused == "process 0 of 2 ended with 2, so all were ended\n"
 
     def test_who_does_not_end_when_asked_is_killed(self, tmp_path):
@@ -126,7 +126,7 @@ class TestFailures:
             ProcessSpec(command=script(text), env={**os.environ, "JAXDIST_RANK": "0"})
             for text in (stays, fails)
         ]
-        failure = run_streamed(tasks, lambda *line: None, grace=0.3)
+        failure = run_and_stream(tasks, lambda *line: None, grace=0.3)
         assert (failure.rank, failure.code) == (1, 3)
         assert not alive(int(pid.read_text()))
 
@@ -211,9 +211,9 @@ class TestBadInput:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
             with pytest.raises(BadInput, match=f"cannot listen at port {port}"):
-                check_port(port)
+                check_port_free(port)
         with pytest.raises(BadInput, match="between 1024 and 65535"):
-            check_port(80_000)
+            check_port_free(80_000)
 
 
 def test_print_shows_lines_for_a_shell_and_starts_nothing(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.main import main
-from jaxdist.launch.launchers.mpi import mpi
+from jaxdist.launch.launchers.mpi import mpi_launch
 
 system = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[3]
@@ -34,8 +34,8 @@ class TestMpi:
 
     def test_processes_are_one_jax_program(self, here, capfd):
         text = (
-            "import jax, sys; from jaxdist.launch.distributed.initialize import join\n"
-            "row = join(), jax.process_count(), jax.device_count()\n"
+            "import jax, sys; from jaxdist.launch.distributed.initialize import initialize\n"
+            "row = initialize(), jax.process_count(), jax.device_count()\n"
             # In one write: mpirun tags what it is given at once, and not lines.
             "sys.stdout.write(f'{row}\\n')"
         )
@@ -84,6 +84,6 @@ def test_without_open_mpi_the_command_is_named(monkeypatch, capfd):
 
 def test_hosts_and_numbers_that_cannot_be():
     with pytest.raises(BadInput, match="-n is between 1"):
-        mpi(["true"], count=0)
+        mpi_launch(["true"], count=0)
     with pytest.raises(BadInput, match="a twice"):
-        mpi(["true"], count=2, hosts="a,a")
+        mpi_launch(["true"], count=2, hosts="a,a")

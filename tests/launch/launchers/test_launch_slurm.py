@@ -13,7 +13,7 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.main import main
-from jaxdist.launch.launchers.slurm import SCRIPT, slurm
+from jaxdist.launch.launchers.slurm import SBATCH_SCRIPT, slurm_job
 
 system = [pytest.mark.system, pytest.mark.slurm, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[3]
@@ -126,8 +126,8 @@ class TestSlurm:
 
     def test_processes_of_a_job_are_one_jax_program(self, here, capfd):
         text = (
-            "import jax; from jaxdist.launch.distributed.initialize import join;"
-            "print(join(), jax.process_count(), jax.device_count())"
+            "import jax; from jaxdist.launch.distributed.initialize import initialize;"
+            "print(initialize(), jax.process_count(), jax.device_count())"
         )
         how = "--processes-per-node", 2, "--devices-per-process", 3, "--"
         lines = submitted(capfd, *how, sys.executable, "-c", text)
@@ -208,14 +208,14 @@ def test_print_shows_the_command_and_the_script(capfd):
         "--nodes=4",
         "--ntasks-per-node=8",
         "--time=2:00:00",
-        str(SCRIPT),
+        str(SBATCH_SCRIPT),
     ]
     assert shlex.split(first)[-2:] == ["train", "digits"]
-    assert script == SCRIPT.read_text().splitlines()
+    assert script == SBATCH_SCRIPT.read_text().splitlines()
 
 
 def test_the_script_is_a_shell_script():
-    subprocess.run(["bash", "-n", SCRIPT], check=True)
+    subprocess.run(["bash", "-n", SBATCH_SCRIPT], check=True)
 
 
 def test_without_slurm_the_command_is_named(monkeypatch, capfd):
@@ -226,9 +226,9 @@ def test_without_slurm_the_command_is_named(monkeypatch, capfd):
 
 def test_numbers_that_cannot_be():
     with pytest.raises(BadInput, match="--nodes is between 1"):
-        slurm(["true"], nodes=0)
+        slurm_job(["true"], nodes=0)
     with pytest.raises(BadInput, match="--processes-per-node is between 1"):
-        slurm(["true"], nodes=1, each=0)
+        slurm_job(["true"], nodes=1, each=0)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.main import main
-from jaxdist.launch.launchers.processes.group import ProcessSpec, start
-from jaxdist.launch.launchers.ssh import read_hosts, ssh
+from jaxdist.launch.launchers.processes.group import ProcessSpec, start_process
+from jaxdist.launch.launchers.ssh import parse_hosts, ssh_launch
 
 system = [pytest.mark.system, pytest.mark.ssh, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[3]
@@ -129,8 +129,8 @@ class TestSsh:
 
     def test_processes_are_one_jax_program(self, words, here, capfd):
         text = (
-            "import jax; from jaxdist.launch.distributed.initialize import join;"
-            "print(join(), jax.process_count(), jax.device_count())"
+            "import jax; from jaxdist.launch.distributed.initialize import initialize;"
+            "print(initialize(), jax.process_count(), jax.device_count())"
         )
         assert launched(words, *python(text)) == 0
         lines = sorted(capfd.readouterr().out.splitlines())
@@ -185,7 +185,7 @@ class TestHeld:
         )
         held = sys.executable, "-m", "jaxdist.launch.launchers.ssh_guard", *python(text)
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        child = start(ProcessSpec(command=held, env=env, held=True), None, None)
+        child = start_process(ProcessSpec(command=held, env=env, held=True), None, None)
         while not (tmp_path / "pid").exists():
             assert child.poll() is None
             time.sleep(0.02)
@@ -200,7 +200,7 @@ class TestHeld:
             *python("exit(7)"),
         )
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        child = start(ProcessSpec(command=held, env=env, held=True), None, None)
+        child = start_process(ProcessSpec(command=held, env=env, held=True), None, None)
         assert child.wait(30) == 7
         child.stdin.close()
 
@@ -209,7 +209,7 @@ class TestHosts:
     def test_a_file_has_a_host_a_line(self, tmp_path):
         path = tmp_path / "hosts"
         path.write_text("# ours\nnode1\n\nme@node2  # the large one\n")
-        assert read_hosts(str(path)) == ("node1", "me@node2")
+        assert parse_hosts(str(path)) == ("node1", "me@node2")
 
     @pytest.mark.parametrize(
         ("given", "said"),
@@ -222,11 +222,11 @@ class TestHosts:
     )
     def test_what_cannot_be_used(self, given, said):
         with pytest.raises(BadInput, match=said):
-            read_hosts(given)
+            parse_hosts(given)
 
 
 def test_print_shows_lines_for_a_shell():
-    found = ssh(["train me"], "me@a,b", folder=Path("/at here"), devices=2)
+    found = ssh_launch(["train me"], "me@a,b", folder=Path("/at here"), devices=2)
     first, second = found.text({"PYTHONPATH": "/p", "HOME": "/h"}).splitlines()
     *begin, host, line = shlex.split(second)
     assert (begin[0], host) == ("ssh", "b")

@@ -12,19 +12,19 @@ import psutil
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.distributed.initialize import initialize
 from jaxdist.launch.launchers.processes.group import (
     ProcessesFailed,
     ProcessSpec,
-    run_together,
+    run_and_collect,
 )
 from jaxdist.launch.launchers.processes.loopback import Loopback
 
 PSUM = """
 import jax
-from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.distributed.initialize import initialize
 
-rank = join()
+rank = initialize()
 mesh = jax.make_mesh((jax.device_count(),), ("data",))
 spec = jax.sharding.PartitionSpec("data")
 place = jax.sharding.NamedSharding(mesh, spec)
@@ -63,7 +63,7 @@ def gone(pid, within=10):
 
 def test_each_leaves_its_output():
     said = "import sys; print({0}); print('no {0}', file=sys.stderr)"
-    found = run_together(tasks(said.format(1), said.format(2)), timeout=60)
+    found = run_and_collect(tasks(said.format(1), said.format(2)), timeout=60)
     assert [(r.code, r.out, r.err) for r in found] == [
         (0, "1\n", "no 1\n"),
         (0, "2\n", "no 2\n"),
@@ -71,7 +71,7 @@ def test_each_leaves_its_output():
 
 
 def test_output_that_nobody_reads_stops_nobody():
-    (found,) = run_together(tasks("print('x' * 1_000_000)"), timeout=60)
+    (found,) = run_and_collect(tasks("print('x' * 1_000_000)"), timeout=60)
     assert len(found.out) == 1_000_001
 
 
@@ -87,7 +87,7 @@ def test_a_failure_ends_all_and_is_quoted(tmp_path):
         sys.exit("out of luck")
     """
     with pytest.raises(ProcessesFailed, match=r"(?s)process 1 of 2 .* out of luck"):
-        run_together(tasks(waits, fails), timeout=60)
+        run_and_collect(tasks(waits, fails), timeout=60)
     assert gone(int((tmp_path / "pid").read_text()))
 
 
@@ -97,20 +97,20 @@ def test_children_of_children_end_too(tmp_path):
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         pathlib.Path({str(tmp_path)!r}, "pid").write_text(str(child.pid))
     """
-    run_together(tasks(text), timeout=60)
+    run_and_collect(tasks(text), timeout=60)
     assert gone(int((tmp_path / "pid").read_text()))
 
 
 def test_time_is_up():
     with pytest.raises(ProcessesFailed, match=r"process 0 of 1 ran past 0\.5 s"):
-        run_together(tasks("import time; time.sleep(600)"), timeout=0.5)
+        run_and_collect(tasks("import time; time.sleep(600)"), timeout=0.5)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has affinities")
 def test_a_process_has_the_processors_that_it_is_given():
     last = max(os.sched_getaffinity(0))
     (task,) = tasks("import os; print(*os.sched_getaffinity(0))")
-    (done,) = run_together([replace(task, processors=(last,))], timeout=20)
+    (done,) = run_and_collect([replace(task, processors=(last,))], timeout=20)
     assert done.out.split() == [str(last)]
 
 
@@ -118,13 +118,13 @@ def test_a_process_has_the_processors_that_it_is_given():
 def test_nothing_survives_its_parent(tmp_path, how):
     text = f"""
         import os, signal, sys
-        from jaxdist.launch.launchers.processes.group import ProcessSpec, run_together
+        from jaxdist.launch.launchers.processes.group import ProcessSpec, run_and_collect
         signal.signal(signal.SIGINT, signal.default_int_handler)
         writes = "import os, pathlib, time;" \\
             "pathlib.Path({str(tmp_path)!r}, 'pid').write_text(str(os.getpid()));" \\
             "time.sleep(600)"
         task = ProcessSpec(command=(sys.executable, "-c", writes), env=dict(os.environ))
-        run_together([task], timeout=600)
+        run_and_collect([task], timeout=600)
     """
     parent = subprocess.Popen(python(text), stderr=subprocess.DEVNULL)
     pid = tmp_path / "pid"
@@ -148,7 +148,7 @@ def test_one_process_joins_nobody():
 
 def test_a_process_that_nobody_started_says_so():
     with pytest.raises(BadInput, match="JAXDIST_RANK is not set"):
-        join()
+        initialize()
 
 
 def test_commands_and_hosts_must_match():

@@ -10,7 +10,7 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.main import main
-from jaxdist.launch.launchers.processes.restart import patience
+from jaxdist.launch.launchers.processes.restart import restart_policy
 
 BEGIN = """
 import os, pathlib, signal, sys, time
@@ -123,7 +123,7 @@ def test_the_time_to_save_ends(job, tmp_path):
 @pytest.mark.parametrize(("restarts", "grace"), [(-1, None), (1001, None), (None, 0)])
 def test_numbers_that_cannot_be(restarts, grace):
     with pytest.raises(BadInput, match="--restarts is between 0 and 1000"):
-        patience(restarts, grace)
+        restart_policy(restarts, grace)
 
 
 def test_the_scheduler_starts_its_own_jobs_again(capfd):

@@ -5,7 +5,7 @@ import json
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.input.local_shuffle.shuffle import PartialShuffle
-from jaxdist.launch.training.job.shuffle_quality import mixed
+from jaxdist.launch.training.job.shuffle_quality import measure_shuffle_quality
 
 
 def numbers(name, predicted, measured, unit="s"):
@@ -122,7 +122,7 @@ def exchanged(samples=1437):
 
     shuffle = PartialShuffle.of(samples=samples, partitions=16, q=0.1)
     order = PartialShuffleOrder(shuffle=shuffle, batch=64)
-    return mixed(order, Labelled(samples), 30)
+    return measure_shuffle_quality(order, Labelled(samples), 30)
 
 
 class Labelled:

@@ -7,11 +7,11 @@ import pytest
 
 from jaxdist.core.plan import Plan
 from jaxdist.launch.report import captions, traffic
-from jaxdist.launch.report.run_record import read_record
+from jaxdist.launch.report.run_record import read_run_data
 
 
 def say(finding, sample):
-    return re.sub("</?b>", "", str(finding(read_record(sample.write()))))
+    return re.sub("</?b>", "", str(finding(read_run_data(sample.write()))))
 
 
 def change(sample, **values):
@@ -19,19 +19,19 @@ def change(sample, **values):
 
 
 def test_learning_names_the_accuracy_reached(sample):
-    found = say(captions.learning, sample)
+    found = say(captions.learning_caption, sample)
     assert found.startswith("Test accuracy reached 99.17 % after 30 epochs; training")
 
 
 def test_learning_counts_steps_before_the_first_epoch_is_over(sample):
     sample.tests[-1] |= {"epoch": 0}
-    assert "after 0 epochs" not in say(captions.learning, sample)
-    assert re.search(r"after [\d,]+ steps;", say(captions.learning, sample))
+    assert "after 0 epochs" not in say(captions.learning_caption, sample)
+    assert re.search(r"after [\d,]+ steps;", say(captions.learning_caption, sample))
 
 
 def test_learning_names_the_best_where_the_end_is_clearly_worse(sample):
     sample.tests[-1] |= {"accuracy": 0.9, "correct": 324}
-    found = say(captions.learning, sample)
+    found = say(captions.learning_caption, sample)
     assert found.startswith(
         "Test accuracy ended at 90.00 %, below its best of 99.17 % at step"
     )
@@ -39,44 +39,46 @@ def test_learning_names_the_best_where_the_end_is_clearly_worse(sample):
 
 def test_learning_takes_noise_for_no_loss(sample):
     sample.tests[-1] |= {"accuracy": 356 / 360, "correct": 356}
-    assert "reached 98.89 %" in say(captions.learning, sample)
+    assert "reached 98.89 %" in say(captions.learning_caption, sample)
 
 
 def test_learning_says_that_the_loss_rose(sample):
     for row in sample.train:
         row["loss"] = float(row["step"])
-    assert "training loss rose from 2.000 to 673.500" in say(captions.learning, sample)
+    assert "training loss rose from 2.000 to 673.500" in say(
+        captions.learning_caption, sample
+    )
 
 
 def test_learning_says_where_the_loss_stopped_being_a_number(sample):
     for row in sample.train[40:]:
         row["loss"] = float("nan")
-    assert say(captions.learning, sample) == (
+    assert say(captions.learning_caption, sample) == (
         "Training loss is not a number from step 41 on; it is not drawn."
     )
 
 
 def test_learning_without_steps(sample):
     sample.train = sample.tests = []
-    assert say(captions.learning, sample) == "No step was recorded."
+    assert say(captions.learning_caption, sample) == "No step was recorded."
 
 
 def test_time_names_the_share_of_steps_and_the_next(sample):
-    assert say(captions.time, sample) == (
+    assert say(captions.time_caption, sample) == (
         "Steps took 69.0 % of 34.2 s; compile is next with 23.1 %."
     )
 
 
 def test_time_names_what_took_more_than_the_steps(sample):
     change(sample, phases_s={"compute": 2.0, "compile": 7.0, "other": 1.0})
-    assert say(captions.time, sample) == (
+    assert say(captions.time_caption, sample) == (
         "Compile took 70.0 % of 10.0 s, more than the steps (20.0 %)."
     )
 
 
 def test_time_tells_of_waiting_for_input(sample):
     change(sample, phases_s={"compute": 6.0, "input": 2.0})
-    assert say(captions.time, sample).endswith(
+    assert say(captions.time_caption, sample).endswith(
         "Steps waited for input 25.0 % of their time."
     )
 
@@ -91,11 +93,11 @@ def test_time_tells_of_waiting_for_input(sample):
 )
 def test_time_where_something_is_missing(sample, phases, found):
     change(sample, phases_s=phases)
-    assert say(captions.time, sample) == found
+    assert say(captions.time_caption, sample) == found
 
 
 def test_bytes_name_the_largest_term(sample):
-    assert say(traffic.sentence, sample) == (
+    assert say(traffic.traffic_caption, sample) == (
         "A device sends 644 kB a step; all-reduce, data x spatial_h is 85.1 % of it."
     )
 
@@ -103,38 +105,45 @@ def test_bytes_name_the_largest_term(sample):
 def test_bytes_on_one_device(sample):
     sample.plan = Plan()
     change(sample, bytes_by_collective={})
-    assert say(traffic.sentence, sample) == "No bytes move: the plan has one device."
+    assert (
+        say(traffic.traffic_caption, sample)
+        == "No bytes move: the plan has one device."
+    )
 
 
 def test_bytes_and_memory_without_a_summary(sample):
     sample.run = None
-    assert say(traffic.sentence, sample) == "Not counted: the run has no summary."
-    assert say(captions.memory, sample) == "Not measured: the run has no summary."
+    assert (
+        say(traffic.traffic_caption, sample) == "Not counted: the run has no summary."
+    )
+    assert (
+        say(captions.memory_caption, sample) == "Not measured: the run has no summary."
+    )
 
 
 def test_memory_is_what_the_compiler_measured(sample):
-    assert say(captions.memory, sample) == (
+    assert say(captions.memory_caption, sample) == (
         "The compiled step needs 39.0 MB on each of 8 devices."
     )
 
 
 def test_checkpoints_are_counted_and_resumes_are_named(sample):
-    found = say(captions.checkpoints, sample)
+    found = say(captions.checkpoint_caption, sample)
     assert found == (
         "30 checkpoints held the run up for 300 ms; the newest is of step 674. Never resumed."
     )
     change(sample, resumed_at=440)
     assert "Resumed at step 440; no step was done again." in say(
-        captions.checkpoints, sample
+        captions.checkpoint_caption, sample
     )
 
 
 def test_no_checkpoint(sample):
     sample.spans = []
     change(sample, checkpoint=None)
-    assert say(captions.checkpoints, sample) == "No checkpoint was written."
+    assert say(captions.checkpoint_caption, sample) == "No checkpoint was written."
 
 
 def test_values_without_a_lock_file(sample):
     sample.lock = None
-    assert "could be read" in say(captions.values, sample)
+    assert "could be read" in say(captions.config_caption, sample)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdist.launch.report.bar_chart import BarSegment, bar_row, stack
-from jaxdist.launch.report.learning_curves import thin
-from jaxdist.launch.report.line_chart import Curve, plot
+from jaxdist.launch.report.bar_chart import BarSegment, bar_row, stacked_bar
+from jaxdist.launch.report.learning_curves import downsample
+from jaxdist.launch.report.line_chart import Curve, draw_line_chart
 from jaxdist.launch.report.svg import tag, ticks
 
 numbers = st.floats(1e-6, 1e9, allow_nan=False)
@@ -52,7 +52,7 @@ def test_bars_on_one_axis_have_lengths_in_proportion():
 
 def test_parts_of_a_whole_fill_the_bar():
     parts = [BarSegment(fill="data", size=s, title="t", label="") for s in (3, 1)]
-    drawn = stack("all", parts)
+    drawn = stacked_bar("all", parts)
     assert re.findall(r'x="([\d.]+)%" y="1" width="([\d.]+)%"', drawn) == [
         ("0", "75"),
         ("75", "25"),
@@ -61,7 +61,7 @@ def test_parts_of_a_whole_fill_the_bar():
 
 def draw(points, **more):
     curve = Curve(stroke="backward", points=points, label="end")
-    return plot("t", [curve], right=10, across=[0, 10], up=[0, 2], **more)
+    return draw_line_chart("t", [curve], right=10, across=[0, 10], up=[0, 2], **more)
 
 
 def test_a_curve_runs_from_left_to_right_and_upwards():
@@ -88,7 +88,7 @@ def test_an_element_escapes_its_text_and_its_attributes():
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=2000))
 def test_thinning_keeps_the_last_step_and_a_few_hundred_points(values):
     curve = [(float(step), y) for step, y in enumerate(values)]
-    thinned = thin(curve, max)
+    thinned = downsample(curve, max)
     assert thinned[-1][0] == curve[-1][0]
     assert len(thinned) <= 300
     assert max(y for _, y in thinned) == max(values)

@@ -14,11 +14,11 @@ from jaxdist.launch.report import (
     traffic,
     write_report,
 )
-from jaxdist.launch.report.run_record import read_record
+from jaxdist.launch.report.run_record import read_run_data
 
 
 def record(sample):
-    return read_record(sample.write())
+    return read_run_data(sample.write())
 
 
 def said(sentence):
@@ -33,7 +33,7 @@ def section(path, name):
 class TestBytes:
     def test_without_a_cluster_no_link_is_named(self, sample):
         moves(sample)
-        found = traffic.moved(record(sample))
+        found = traffic.traffic_section(record(sample))
         assert found.links is None
         assert [line.link for line in found.lines] == ["", ""]
         assert "jaxdist bytes digits --wire" in found.how
@@ -48,20 +48,22 @@ class TestBytes:
         assert 'class="m half t-pipe"' in text  # the program half tone
 
     def test_a_summary_from_before_collectives_were_kept_has_its_terms(self, sample):
-        found = traffic.moved(record(sample))
+        found = traffic.traffic_section(record(sample))
         assert (len(found.terms.rows), found.lines) == (3, [])
 
 
 class TestGoodput:
     def test_one_sitting_is_a_line(self, sample):
         found = record(sample)
-        assert goodput.sittings(found) is None
-        assert "in one sitting: nothing was done again" in said(goodput.sentence(found))
+        assert goodput.goodput_section(found) is None
+        assert "in one sitting: nothing was done again" in said(
+            goodput.goodput_caption(found)
+        )
 
     def test_steps_done_again_and_the_time_between_are_told_apart(self, sample):
         sits_again(sample, 200, behind=12)
         found = record(sample)
-        shown = goodput.sittings(found)
+        shown = goodput.goodput_section(found)
         first, second = shown.lines
         assert (first.steps, first.lost, first.ended) == ("1 to 200", "12", "went down")
         assert (second.steps, second.gap, second.ended) == (
@@ -72,7 +74,7 @@ class TestGoodput:
         names = [row.name for row in shown.rest.rows]
         assert {"between sittings", "steps done again"} <= {*names}
         assert "for a new plan" not in names
-        assert sum(goodput._parts(found).values()) == pytest.approx(
+        assert sum(goodput._parts_s(found).values()) == pytest.approx(
             found.goodput.wall_s
         )
 
@@ -81,7 +83,7 @@ class TestGoodput:
         sample.write()
         rows = drifts(ended - 20)[:3]
         sample.put("drift.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-        shown = goodput.sittings(read_record(sample.folder))
+        shown = goodput.goodput_section(read_run_data(sample.folder))
         assert [line.ended for line in shown.lines] == ["for plan pipe 4", "done"]
         names = [row.name for row in shown.rest.rows]
         assert ("for a new plan" in names, "between sittings" in names) == (True, False)
@@ -106,7 +108,7 @@ class TestChanges:
         for row in sample.train:
             row["step_s"] = 0.5 if row["step"] <= 400 else 0.2
         put_everything(sample, compared)
-        first, second = replans.lines(read_record(sample.folder))
+        first, second = replans.replan_rows(read_run_data(sample.folder))
         assert (first.before, first.drifted, first.after) == (
             "700 ms",
             "2.1 s",
@@ -115,12 +117,12 @@ class TestChanges:
         assert second.after == ""
 
     def test_without_a_drift_it_says_what_looks(self, sample):
-        assert "--cluster NAME --adapt" in said(replans.sentence(record(sample)))
+        assert "--cluster NAME --adapt" in said(replans.replan_caption(record(sample)))
 
     def test_a_line_that_was_cut_off_is_left_out(self, sample):
         sample.write()
         sample.put("drift.jsonl", json.dumps(drifts(0.0)[0]) + '\n{"kind": "rea')
-        (change,) = read_record(sample.folder).changes
+        (change,) = read_run_data(sample.folder).changes
         assert (change.why, change.changed) == ("", False)
 
 
@@ -129,13 +131,13 @@ class TestScaling:
         folder = sample.write().parent / "study"
         folder.mkdir()
         (folder / "scale.json").write_text(json.dumps(study() | more))
-        return read_record(sample.folder)
+        return read_run_data(sample.folder)
 
     def test_the_study_of_the_same_experiment_is_found_beside(self, sample):
         found = self.put(sample)
-        text = said(scaling_section.sentence(found))
+        text = said(scaling_section.scaling_caption(found))
         assert text.startswith("4 processes make 2,863 samples/s with batch 64, 49.6 %")
-        shown = scaling_section.scaling(found)
+        shown = scaling_section.scaling_section(found)
         assert [figure.name for figure in shown.figures] == ["Throughput", "Efficiency"]
         assert "ring, 39 %" in shown.figures[1].svg
         assert len(shown.lines) == 5
@@ -144,35 +146,35 @@ class TestScaling:
     def test_the_study_of_another_one_is_not(self, sample):
         found = self.put(sample, experiment="vgg16")
         text = "Not measured: jaxdist scale digits --processes 1,2."
-        assert said(scaling_section.sentence(found)) == text
-        assert scaling_section.scaling(found) is None
+        assert said(scaling_section.scaling_caption(found)) == text
+        assert scaling_section.scaling_section(found) is None
 
     def test_runs_that_failed_leave_what_there_is(self, sample):
         alone = study()["runs"][:1]
         found = self.put(sample, runs=alone, fits=[])
-        assert scaling_section.scaling(found).figures == []
-        assert "1 process makes" in said(scaling_section.sentence(found))
-        assert scaling_section.scaling(self.again(found, [])) is None
+        assert scaling_section.scaling_section(found).figures == []
+        assert "1 process makes" in said(scaling_section.scaling_caption(found))
+        assert scaling_section.scaling_section(self.again(found, [])) is None
 
     def test_without_the_run_that_all_are_held_against_it_draws_rates_alone(
         self, sample
     ):
         runs = [one | {"efficiency": None} for one in study()["runs"][1:]]
         found = self.put(sample, runs=runs, fits=[])
-        (figure,) = scaling_section.scaling(found).figures
+        (figure,) = scaling_section.scaling_section(found).figures
         assert figure.name == "Throughput"
-        assert "efficient" not in said(scaling_section.sentence(found))
+        assert "efficient" not in said(scaling_section.scaling_caption(found))
 
     def test_each_way_is_named_with_its_own_most_processes(self, sample):
         runs = [one for one in study()["runs"] if one["run"] != "p4-ring"]
-        rates, _ = scaling_section.scaling(self.put(sample, runs=runs)).figures
+        rates, _ = scaling_section.scaling_section(self.put(sample, runs=runs)).figures
         assert "ring, 1,984 at 2" in rates.svg
         assert "int8, 2,863 at 4" in rates.svg
 
     def test_a_file_that_is_no_study_is_passed_over(self, sample):
         file = sample.write().parent / "scale.json"
         file.write_text("{}")
-        assert scaling_section.scaling(read_record(sample.folder)) is None
+        assert scaling_section.scaling_section(read_run_data(sample.folder)) is None
 
     @staticmethod
     def again(found, runs):
@@ -184,11 +186,11 @@ class TestShuffle:
     def test_measured_stands_beside_forecast(self, sample):
         sample.write()
         sample.put("shuffle.json", json.dumps(exchanged()))
-        found = read_record(sample.folder)
-        text = said(shuffle_mixing.sentence(found))
+        found = read_run_data(sample.folder)
+        text = said(shuffle_mixing.mixing_caption(found))
         assert text.startswith("A partition exchanged 9 of its 89 samples an epoch")
         assert "0.849 at first" in text
-        names = [figure.name for figure in shuffle_mixing.mixing(found).figures]
+        names = [figure.name for figure in shuffle_mixing.mixing_section(found).figures]
         assert names == ["Samples at home", "Class distance"]
 
     def test_what_a_run_writes_is_measured_where_an_epoch_began(self):
@@ -200,7 +202,7 @@ class TestShuffle:
             assert row["distance"] == pytest.approx(row["distance_forecast"], abs=0.03)
 
     def test_an_order_from_all_samples_is_a_line(self, sample):
-        text = said(shuffle_mixing.sentence(record(sample)))
+        text = said(shuffle_mixing.mixing_caption(record(sample)))
         assert "jaxdist data quality digits" in text
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxdist.launch.run_folder.goodput import goodput
+from jaxdist.launch.run_folder.goodput import compute_goodput
 
 
 def begin(start):
@@ -32,7 +32,7 @@ SECOND = [
 
 
 def test_work_that_is_done_again_is_lost_and_the_time_between_is_restart():
-    found = goodput([*FIRST, *SECOND])
+    found = compute_goodput([*FIRST, *SECOND])
     assert (found.sittings, found.wall_s) == (2, 31)
     assert found.parts_s == {
         "compile": 8,
@@ -47,15 +47,15 @@ def test_work_that_is_done_again_is_lost_and_the_time_between_is_restart():
 
 
 def test_one_sitting_loses_nothing():
-    found = goodput(FIRST)
+    found = compute_goodput(FIRST)
     assert found.sittings == 1
     assert {"lost", "restart"}.isdisjoint(found.parts_s)
 
 
 def test_nothing_has_run_yet():
-    assert goodput([]).share == 0
+    assert compute_goodput([]).share == 0
 
 
 def test_the_line_names_the_largest_part_first():
-    line = goodput([*FIRST, *SECOND]).line
+    line = compute_goodput([*FIRST, *SECOND]).line
     assert line.startswith("goodput   19.4 % of 31.0 s in 2 sittings: restart 10.0 s,")

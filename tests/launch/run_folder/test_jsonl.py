@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdist.launch.run_folder.jsonl import read_lines, read_object
+from jaxdist.launch.run_folder.jsonl import read_json_object, read_jsonl
 
 ROWS = [{"step": 1, "loss": 2.3}, {"step": 2, "loss": 2.1}]
 TEXT = "".join(json.dumps(row) + "\n" for row in ROWS)
@@ -20,7 +20,7 @@ def path(tmp_path_factory):
 @given(st.integers(0, len(TEXT)))
 def test_a_file_cut_at_any_byte_gives_its_whole_lines(path, end):
     path.write_text(TEXT[:end])
-    found = read_lines(path)
+    found = read_jsonl(path)
     assert list(found.rows) == ROWS[: len(found.rows)]
     assert len(found.rows) >= TEXT[:end].count("\n")
     assert found.unreadable <= 1
@@ -28,7 +28,7 @@ def test_a_file_cut_at_any_byte_gives_its_whole_lines(path, end):
 
 def test_a_half_line_that_was_written_on_is_left_out(path):
     path.write_text('{"step": 1, "lo' + TEXT)
-    found = read_lines(path)
+    found = read_jsonl(path)
     assert list(found.rows) == ROWS[1:]
     assert found.unreadable == 1
 
@@ -36,11 +36,11 @@ def test_a_half_line_that_was_written_on_is_left_out(path):
 @pytest.mark.parametrize("text", ["[1, 2]\n", "5\n", "nul\n"])
 def test_what_is_no_object_is_counted(path, text):
     path.write_text(text)
-    assert read_lines(path).rows == ()
-    assert read_lines(path).unreadable == 1
-    assert read_object(path) is None
+    assert read_jsonl(path).rows == ()
+    assert read_jsonl(path).unreadable == 1
+    assert read_json_object(path) is None
 
 
 def test_a_missing_file_is_empty(tmp_path):
-    assert read_lines(tmp_path / "none").rows == ()
-    assert read_object(tmp_path / "none") is None
+    assert read_jsonl(tmp_path / "none").rows == ()
+    assert read_json_object(tmp_path / "none") is None

@@ -8,22 +8,22 @@ import pytest
 import jaxdist
 from jaxdist.core.errors import BadInput
 from jaxdist.input.sources import ArraySource
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.run_folder.config_diff import (
     changed_keys,
     changed_packages,
     check_resume,
-    check_samples,
+    check_same_samples,
 )
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.run_folder.lockfile import (
     ConfigLock,
-    from_json,
+    fingerprint_samples,
     installed_versions,
-    read_lock,
-    samples_of,
-    to_json,
-    write_lock,
+    lock_from_json,
+    lock_to_json,
+    read_config_lock,
+    write_config_lock,
 )
 
 
@@ -33,9 +33,11 @@ def folder(tmp_path):
 
 
 def test_what_is_written_is_read_back(folder):
-    resolved = resolve("digits", ["plan.idle=tensor", "optim.lr=0.3", "epochs=0.5"])
-    write_lock(folder, resolved)
-    lock = read_lock(folder)
+    resolved = resolve_config(
+        "digits", ["plan.idle=tensor", "optim.lr=0.3", "epochs=0.5"]
+    )
+    write_config_lock(folder, resolved)
+    lock = read_config_lock(folder)
     assert lock.resolved == resolved
     assert lock.packages == installed_versions()
     assert lock.packages["jaxdist"] == jaxdist.__version__
@@ -43,7 +45,7 @@ def test_what_is_written_is_read_back(folder):
 
 
 def test_every_value_says_who_set_it(folder):
-    write_lock(folder, resolve("digits", ["optim.lr=0.3"]))
+    write_config_lock(folder, resolve_config("digits", ["optim.lr=0.3"]))
     tree = json.loads(folder.lock.read_text())
     assert tree["values"]["optim.lr"] == {"value": 0.3, "by": "command line"}
     assert tree["values"]["plan.mesh.spatial_h"] == {"value": 2, "by": "experiment"}
@@ -51,17 +53,17 @@ def test_every_value_says_who_set_it(folder):
 
 
 def test_a_key_newer_than_the_lock_has_its_default():
-    tree = json.loads(to_json(resolve("digits"), {}))
+    tree = json.loads(lock_to_json(resolve_config("digits"), {}))
     del tree["values"]["checkpoint.keep"]
-    lock = from_json(json.dumps(tree))
-    assert lock.resolved == resolve("digits")
+    lock = lock_from_json(json.dumps(tree))
+    assert lock.resolved == resolve_config("digits")
 
 
 def test_a_key_that_is_gone_names_the_version():
-    tree = json.loads(to_json(resolve("digits"), {"jaxdist": "9.9"}))
+    tree = json.loads(lock_to_json(resolve_config("digits"), {"jaxdist": "9.9"}))
     tree["values"]["optim.speed"] = {"value": 1, "by": "default"}
     with pytest.raises(BadInput, match="unknown key optim") as caught:
-        from_json(json.dumps(tree))
+        lock_from_json(json.dumps(tree))
     assert caught.value.remedy == ("pip install jaxdist==9.9",)
 
 
@@ -69,12 +71,12 @@ def test_a_key_that_is_gone_names_the_version():
 def test_a_damaged_lock(folder, text):
     folder.lock.write_text(text)
     with pytest.raises(BadInput, match="is damaged"):
-        read_lock(folder)
+        read_config_lock(folder)
 
 
 def test_changes_name_the_keys_and_both_values():
-    old = resolve("digits").config
-    new = resolve("digits", ["epochs=40", "plan.mesh.spatial_h=1"]).config
+    old = resolve_config("digits").config
+    new = resolve_config("digits", ["epochs=40", "plan.mesh.spatial_h=1"]).config
     changes = changed_keys(old, new)
     assert [(c.key, c.old, c.new) for c in changes] == [
         ("epochs", old.epochs, 40),
@@ -86,7 +88,7 @@ def test_changes_name_the_keys_and_both_values():
 
 def test_changed_packages_include_those_that_came_or_went():
     locks = [
-        ConfigLock(resolved=resolve("digits"), packages=packages)
+        ConfigLock(resolved=resolve_config("digits"), packages=packages)
         for packages in (
             {"jax": "0.10.2", "numpy": "2.0"},
             {"jax": "0.11.0", "numpy": "2.0", "grain": "1"},
@@ -106,7 +108,9 @@ def test_a_resume_may_change_layout_and_length():
         "checkpoint.keep=9",
         "optim.lr=0.01",
     ]
-    changes = check_resume(resolve("digits").config, resolve("digits", words).config)
+    changes = check_resume(
+        resolve_config("digits").config, resolve_config("digits", words).config
+    )
     assert [change.key for change in changes] == [
         "epochs",
         "run.dir",
@@ -120,25 +124,27 @@ def test_a_resume_may_change_layout_and_length():
     "word", ["seed=3", "precision=float64", "data.batch=32", "model.width=8"]
 )
 def test_a_resume_keeps_what_the_state_rests_on(word):
-    old = resolve("digits").config
+    old = resolve_config("digits").config
     with pytest.raises(BadInput) as caught:
-        check_resume(old, resolve("digits", [word]).config)
+        check_resume(old, resolve_config("digits", [word]).config)
     key = word.partition("=")[0]
     assert caught.value.what == f"the run was started with another {key}"
     assert caught.value.remedy[0].startswith(f"{key}=")
     assert caught.value.remedy[1] == "or start another run: run.name=digits-2"
     assert (
-        check_resume(old, resolve("digits", [word, caught.value.remedy[0]]).config)
+        check_resume(
+            old, resolve_config("digits", [word, caught.value.remedy[0]]).config
+        )
         == ()
     )
 
 
 def test_a_resume_keeps_its_samples():
     old = {"train": "10 samples, aa", "test": "3 samples, bb"}
-    check_samples(old, old)
-    check_samples({}, old)  # written before samples were named
+    check_same_samples(old, old)
+    check_same_samples({}, old)  # written before samples were named
     with pytest.raises(BadInput, match="the train samples are not those") as caught:
-        check_samples(old, {**old, "train": "12 samples, cc"})
+        check_same_samples(old, {**old, "train": "12 samples, cc"})
     assert "train: 10 samples, aa, now 12 samples, cc" in caught.value.values
 
 
@@ -146,6 +152,6 @@ def test_samples_are_named_by_the_whole_of_their_fingerprint():
     one, other = (ArraySource({"x": np.arange(3)}) for _ in range(2))
     one.fingerprint = "a mixture of two sources, version 1"
     other.fingerprint = "a mixture of two sources, version 2"
-    named = samples_of(one, other)
+    named = fingerprint_samples(one, other)
     assert named["train"] != named["test"]
     assert named["train"].startswith("3 samples, ")

@@ -5,7 +5,11 @@ import json
 import pytest
 
 from jaxdist.core.run_record import PHASES
-from jaxdist.launch.run_folder.perfetto_trace import chrome_trace, finished, write_trace
+from jaxdist.launch.run_folder.perfetto_trace import (
+    chrome_trace,
+    complete_spans,
+    write_trace,
+)
 
 SPANS = [
     {"name": "compile", "start": 1000.0, "step": 0, "begin": True},
@@ -47,7 +51,7 @@ def test_an_unknown_name_gets_a_track_of_its_own():
 
 
 def test_a_span_that_ended_is_drawn_once():
-    assert [row["name"] for row in finished(SPANS)].count("compile") == 1
+    assert [row["name"] for row in complete_spans(SPANS)].count("compile") == 1
 
 
 def test_a_span_that_never_ended_lasts_to_the_last_moment_and_is_marked():

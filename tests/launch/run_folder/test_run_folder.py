@@ -16,17 +16,17 @@ from jaxdist.launch.run_folder.folder import (
     check_writable,
     find_run,
     run_names,
-    write_whole,
+    write_atomic,
 )
-from jaxdist.launch.run_folder.folder_lock import claimed
+from jaxdist.launch.run_folder.folder_lock import folder_lock
 
 HOLDER = """
 import sys
 from pathlib import Path
 from pathlib import Path
-from jaxdist.launch.run_folder.folder_lock import claimed
+from jaxdist.launch.run_folder.folder_lock import folder_lock
 from jaxdist.launch.run_folder.folder import RunFolder
-with claimed(RunFolder(Path(sys.argv[1]))):
+with folder_lock(RunFolder(Path(sys.argv[1]))):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -106,26 +106,26 @@ def test_naming_a_run_makes_nothing(tmp_path):
 
 def test_a_claim_makes_the_folder_and_ends(tmp_path):
     folder = RunFolder(tmp_path / "a" / "b")
-    with claimed(folder):
+    with folder_lock(folder):
         assert json.loads(folder.claim.read_text())["pid"] == os.getpid()
-    with claimed(folder):
+    with folder_lock(folder):
         pass
     assert folder.claim.read_text() == ""
 
 
 def test_an_error_ends_a_claim(tmp_path):
     folder = RunFolder(tmp_path / "a")
-    with pytest.raises(KeyboardInterrupt), claimed(folder):
+    with pytest.raises(KeyboardInterrupt), folder_lock(folder):
         raise KeyboardInterrupt
     assert folder.claim.read_text() == ""
-    with claimed(folder):
+    with folder_lock(folder):
         pass
 
 
 def test_two_processes_cannot_work_in_one_folder(tmp_path, holder):
     folder = RunFolder(tmp_path / "held")
     before = sorted(folder.path.iterdir())
-    with pytest.raises(BadInput) as caught, claimed(folder):
+    with pytest.raises(BadInput) as caught, folder_lock(folder):
         pass
     assert caught.value.values == f"process {holder.pid} on {socket.gethostname()}"
     assert caught.value.remedy == ("run.name=held-2, or wait for it to end",)
@@ -135,13 +135,16 @@ def test_two_processes_cannot_work_in_one_folder(tmp_path, holder):
 def test_a_killed_process_leaves_no_claim(tmp_path, holder):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    with claimed(RunFolder(tmp_path / "held")) as folder:
+    with folder_lock(RunFolder(tmp_path / "held")) as folder:
         assert json.loads(folder.claim.read_text())["pid"] == os.getpid()
 
 
 def test_a_file_in_the_way(tmp_path):
     (tmp_path / "runs").write_text("")
-    with pytest.raises(BadInput) as caught, claimed(RunFolder(tmp_path / "runs" / "a")):
+    with (
+        pytest.raises(BadInput) as caught,
+        folder_lock(RunFolder(tmp_path / "runs" / "a")),
+    ):
         pass
     assert caught.value.values == f"{tmp_path / 'runs'} is a file"
     assert caught.value.remedy[0].startswith("run.dir=")
@@ -150,7 +153,7 @@ def test_a_file_in_the_way(tmp_path):
 def test_a_folder_that_refuses_even_the_administrator():
     with (
         pytest.raises(BadInput, match="cannot be written"),
-        claimed(RunFolder(Path("/proc/runs/a"))),
+        folder_lock(RunFolder(Path("/proc/runs/a"))),
     ):
         pass
 
@@ -164,7 +167,7 @@ def test_a_folder_without_permission(tmp_path, monkeypatch):
 
 def test_a_file_is_replaced_whole(tmp_path):
     path = tmp_path / "plan.json"
-    write_whole(path, "old")
-    write_whole(path, "new")
+    write_atomic(path, "old")
+    write_atomic(path, "new")
     assert path.read_text() == "new"
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]

@@ -7,7 +7,7 @@ import time
 from jaxdist.launch.cli.main import main
 from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.run_folder.folder import RunFolder
-from jaxdist.launch.run_folder.status import read_news, state_of
+from jaxdist.launch.run_folder.status import read_run_status, read_status_record
 from jaxdist.launch.training.monitor.hang_report import ProcessHeartbeat
 from jaxdist.launch.training.monitor.heartbeat import StatusWriter
 
@@ -53,10 +53,13 @@ def test_a_run_says_how_it_ended_and_counts_its_starts(tmp_path):
     folder = RunFolder(tmp_path / "a")
     with bulletin(folder.path) as news:
         news.ends("done")
-    assert state_of(folder).state == "done"
+    assert read_run_status(folder).state == "done"
     with bulletin(folder.path):
         pass
-    assert (state_of(folder).state, state_of(folder).restarts) == ("stopped", 1)
+    assert (read_run_status(folder).state, read_run_status(folder).restarts) == (
+        "stopped",
+        1,
+    )
 
 
 def test_a_refusal_is_a_failure(tmp_path):
@@ -64,13 +67,13 @@ def test_a_refusal_is_a_failure(tmp_path):
         with bulletin(tmp_path / "a"):
             raise ValueError
     except ValueError:
-        assert read_news(tmp_path / "a" / "status.json").state == "failed"
+        assert read_status_record(tmp_path / "a" / "status.json").state == "failed"
 
 
 def test_only_process_0_writes(tmp_path):
     with bulletin(tmp_path / "a", rank=1):
         pass
-    assert read_news(tmp_path / "a" / "status.json") is None
+    assert read_status_record(tmp_path / "a" / "status.json") is None
 
 
 def changed(folder, **news):
@@ -84,24 +87,24 @@ def test_without_news_a_run_is_silent_or_dead(tmp_path):
     with bulletin(folder.path):
         pass
     path = changed(folder.path, state="going")
-    assert state_of(folder).state == "going"
+    assert read_run_status(folder).state == "going"
     os.utime(path, (time.time() - 60,) * 2)
-    assert state_of(folder).state == "silent"
+    assert read_run_status(folder).state == "silent"
     # A process of that number which is younger than the run is another one.
     changed(folder.path, began=1.0)
-    assert state_of(folder).state == "dead"
+    assert read_run_status(folder).state == "dead"
     # Of another machine nobody here knows whether its process lives.
     changed(folder.path, host="elsewhere")
-    assert state_of(folder).state == "going"
+    assert read_run_status(folder).state == "going"
 
 
 def test_a_run_that_wrote_no_news_is_told_by_its_summary(tmp_path):
     folder = RunFolder(tmp_path / "a")
     folder.path.mkdir()
     folder.lock.write_text("{}")
-    assert state_of(folder).state == "unknown"
+    assert read_run_status(folder).state == "unknown"
     folder.summary.write_text('{"status": "done", "steps": 7}')
-    assert (state_of(folder).state, state_of(folder).step) == ("done", 7)
+    assert (read_run_status(folder).state, read_run_status(folder).step) == ("done", 7)
 
 
 def test_runs_under_way_come_first(tmp_path, capfd):

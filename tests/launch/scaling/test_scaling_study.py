@@ -17,19 +17,19 @@ from jaxdist.launch.cli.main import main
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.launchers.processes.group import ProcessSpec
 from jaxdist.launch.scaling.grid import (
-    ALONE,
+    NO_REDUCE,
     ScalingGrid,
     ScalingRun,
-    cells,
-    grid_of,
-    plan_words,
+    parse_grid,
+    plan_overrides,
+    scaling_runs,
 )
-from jaxdist.launch.scaling.html_page import render
-from jaxdist.launch.scaling.json_view import tree
-from jaxdist.launch.scaling.placement import ScalingPlacement, one_thread
+from jaxdist.launch.scaling.html_page import render_page
+from jaxdist.launch.scaling.json_view import scaling_tree
+from jaxdist.launch.scaling.placement import ScalingPlacement, single_thread_env
 from jaxdist.launch.scaling.results import FailedRun, ScalingResult
-from jaxdist.launch.scaling.run_metrics import ScalingMeasurement, read_rows
-from jaxdist.launch.scaling.runner import execute
+from jaxdist.launch.scaling.run_metrics import ScalingMeasurement, measurement_from_rows
+from jaxdist.launch.scaling.runner import run_study
 from jaxdist.launch.scaling.study import ScalingStudy
 
 
@@ -47,14 +47,14 @@ class TestCells:
         def listed(some):
             return ",".join(map(str, some))
 
-        grid = grid_of(
+        grid = parse_grid(
             processes=listed(counts),
             batches=listed(batches),
             reduces=listed(reduces),
             sources=listed(sources),
             scaling=scaling,
         )
-        found = cells(grid)
+        found = scaling_runs(grid)
         more = sum(count > 1 for count in counts)
         ways = more * len(reduces) + (1 in counts)
         assert len(found) == ways * len(batches) * len(sources)
@@ -63,15 +63,15 @@ class TestCells:
 
     def test_what_stays_is_what_the_scaling_says(self):
         grid = ScalingGrid(processes=(1, 2), batches=(64,), reduces=("ring",))
-        assert [c.batch for c in cells(grid)] == [64, 64]
+        assert [c.batch for c in scaling_runs(grid)] == [64, 64]
         weak = replace(grid, scaling="weak")
-        assert [c.batch for c in cells(weak)] == [64, 128]
+        assert [c.batch for c in scaling_runs(weak)] == [64, 128]
 
     def test_a_plan_of_many_axes_keeps_data_alone(self):
         plan = Plan(
             mesh=MeshShape(data=2, spatial_h=2, tensor=2), spatial_until="block2"
         )
-        words = plan_words(plan, a_cell(4))
+        words = plan_overrides(plan, a_cell(4))
         assert "plan.mesh.data=4" in words
         assert "plan.mesh.tensor=1" in words
         assert "plan.spatial_until=" in words
@@ -105,7 +105,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(
 
 
 def a_cell(processes, *, batch=64, reduce="ring", source="real"):
-    way = reduce if processes > 1 else ALONE
+    way = reduce if processes > 1 else NO_REDUCE
     return ScalingRun(
         processes=processes, batch=batch, asked=batch, reduce=way, source=source
     )
@@ -138,7 +138,7 @@ class TestReading:
     def test_steps_that_settle_or_follow_a_test_are_no_measure(self):
         seconds = [9, 9, 9, 0.02, 0.02, 9, 0.02, 0.02]
         metrics, spans = rows_of(seconds, tested=(5,))
-        found = read_rows(a_cell(2), a_run(), 640, metrics, spans)
+        found = measurement_from_rows(a_cell(2), a_run(), 640, metrics, spans)
         assert found.seconds == (0.02,) * 4
         assert found.rate == 64 / 0.02
         assert found.epoch_s == pytest.approx(640 / 64 * 0.02)
@@ -147,7 +147,7 @@ class TestReading:
 
     def test_the_range_is_that_of_slow_and_fast_steps(self):
         metrics, spans = rows_of([9, 9, 9, *(n / 1000 for n in range(10, 31))])
-        found = read_rows(a_cell(1), a_run(), 640, metrics, spans)
+        found = measurement_from_rows(a_cell(1), a_run(), 640, metrics, spans)
         low, high = found.rates
         assert (low, high) == (64 / 0.029, 64 / 0.011)
         assert low < found.rate < high
@@ -155,7 +155,7 @@ class TestReading:
     def test_no_steady_step_is_said(self):
         metrics, spans = rows_of([1, 1, 1])
         with pytest.raises(FatalError, match="none of 3 steps is steady"):
-            read_rows(a_cell(1), a_run(), 640, metrics, spans)
+            measurement_from_rows(a_cell(1), a_run(), 640, metrics, spans)
 
 
 def a_reading(cell, step_s, *, sent=1000, losses=(2.0, 1.0)):
@@ -209,7 +209,7 @@ class TestResult:
         lost = FailedRun(cell=a_cell(1), why="gone", log="log")
         result = a_result(two, lost=(lost,))
         assert result.efficiency(two) is None
-        assert tree(result)["runs"][0]["efficiency"] is None
+        assert scaling_tree(result)["runs"][0]["efficiency"] is None
 
     def test_losses_are_held_against_the_same_steps_alone(self):
         one = a_reading(a_cell(1), 0.1)
@@ -227,7 +227,7 @@ def test_the_page_shows_every_run_and_asks_for_nothing():
         for n, b in cases
     ]
     lost = FailedRun(cell=a_cell(8), why="<b>killed", log="p8.log")
-    page = render(a_result(*readings, lost=(lost,)))
+    page = render_page(a_result(*readings, lost=(lost,)))
     for reading in readings:
         assert f">{reading.rate:,.0f}<" in page
     assert "&lt;b&gt;killed" in page
@@ -282,7 +282,7 @@ def study(tmp_path):
 
 class TestExecution:
     def test_a_run_that_fails_is_named_and_the_others_go_on(self, study):
-        result = execute(study, lambda *told: None)
+        result = run_study(study, lambda *told: None)
         assert [one.cell.processes for one in result.readings] == [1, 4]
         (lost,) = result.lost
         assert lost.cell.name == "p2-b64-ring-real"
@@ -291,17 +291,17 @@ class TestExecution:
 
     def test_what_is_whole_is_not_run_again(self, study):
         for _ in range(2):
-            execute(study, lambda *told: None)
+            run_study(study, lambda *told: None)
         started = study.place.starts.read_text().split()
         once = ["p1-b64-none-real", "p2-b64-ring-real", "p4-b64-ring-real"]
         assert started == [*once, "p2-b64-ring-real"]
 
     def test_a_run_in_two_sittings_is_made_again(self, study):
-        execute(study, lambda *told: None)
+        run_study(study, lambda *told: None)
         summary = study.run_folder(study.cells[0]).summary
         half = replace(Run.from_json(summary.read_text()), resumed_at=7)
         summary.write_text(half.to_json())
-        execute(study, lambda *told: None)
+        run_study(study, lambda *told: None)
         assert study.place.starts.read_text().split().count("p1-b64-none-real") == 2
 
     def test_a_folder_of_another_study_is_refused(self, study, job, capsys):
@@ -312,7 +312,7 @@ class TestExecution:
 
 
 def test_a_process_of_a_study_computes_in_one_thread():
-    env = one_thread({"XLA_FLAGS": "--xla_dump_to=here", "NPROC": "8"})
+    env = single_thread_env({"XLA_FLAGS": "--xla_dump_to=here", "NPROC": "8"})
     assert env["NPROC"] == env["OMP_NUM_THREADS"] == "1"
     assert env["XLA_FLAGS"].split()[0] == "--xla_dump_to=here"
     assert "multi_thread_eigen=false" in env["XLA_FLAGS"]
@@ -322,7 +322,7 @@ def test_a_testbed_that_is_not_up_is_refused(capsys, monkeypatch):
     def gone():
         raise BadInput("no testbed is up")
 
-    monkeypatch.setattr("jaxdist.launch.scaling.placement.standing", gone)
+    monkeypatch.setattr("jaxdist.launch.scaling.placement.load_testbed", gone)
     assert main(["scale", "digits", "--processes", "2", "--testbed"]) == 2
     assert "no testbed is up" in capsys.readouterr().err
 

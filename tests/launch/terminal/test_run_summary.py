@@ -10,7 +10,7 @@ from rich.console import Console
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.run_record import Run
 from jaxdist.launch.terminal.run_header import TerminalRunHeader
-from jaxdist.launch.terminal.run_summary import closing
+from jaxdist.launch.terminal.run_summary import run_summary
 
 RUN = Run(
     name="digits",
@@ -82,7 +82,7 @@ def test_the_block_before_training():
 
 
 def test_the_block_after_training():
-    assert printed(closing(RUN, FOLDER)) == (
+    assert printed(run_summary(RUN, FOLDER)) == (
         "done      test accuracy 99.17 % (357 of 360), loss 0.032, 34.2 s, checkpoint at step 660\n"
         "\n"
         "  Time by phase         s    share                        Bytes a step and device\n"
@@ -103,27 +103,27 @@ def test_the_block_after_training():
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
-@pytest.mark.parametrize("block", [OPENING, closing(RUN, FOLDER)])
+@pytest.mark.parametrize("block", [OPENING, run_summary(RUN, FOLDER)])
 def test_nothing_is_wider_than_the_terminal(block, width):
     lines = printed(block, width).splitlines()
     assert max(map(len, lines)) <= width
 
 
 def test_tables_stand_below_each_other_where_they_do_not_fit_beside():
-    lines = printed(closing(RUN, FOLDER), 80).splitlines()
+    lines = printed(run_summary(RUN, FOLDER), 80).splitlines()
     other = next(n for n, line in enumerate(lines) if line.startswith("  other"))
     assert lines[other + 2] == "  Bytes a step and device"
 
 
 def test_every_sign_is_ascii_where_the_encoding_is():
-    after = printed(closing(RUN, FOLDER), encoding="ascii")
+    after = printed(run_summary(RUN, FOLDER), encoding="ascii")
     assert "compute            23.6   69.0 %  ####################" in after
     assert printed(OPENING, encoding="ascii").isascii()
 
 
 def test_colour_adds_nothing_but_escapes():
     coloured = printed(
-        closing(RUN, FOLDER), color_system="truecolor", force_terminal=True
+        run_summary(RUN, FOLDER), color_system="truecolor", force_terminal=True
     )
     for word in ("compute", "all-reduce, data x spatial_h", "compiled step"):
         assert word in coloured
@@ -165,7 +165,7 @@ def test_a_stopped_run_says_how_to_go_on():
     run = Run(
         name="my run", experiment="digits", status="stopped", steps=440, checkpoint=440
     )
-    text = printed(closing(run, Path("runs/my run")))
+    text = printed(run_summary(run, Path("runs/my run")))
     assert text.startswith(
         "stopped   at step 440, not evaluated, checkpoint at step 440\n"
     )
@@ -175,7 +175,7 @@ def test_a_stopped_run_says_how_to_go_on():
 
 
 def test_given_commands_replace_the_usual_ones_and_are_at_most_three():
-    text = printed(closing(RUN, FOLDER, tries=["one", "two", "three", "four"]))
+    text = printed(run_summary(RUN, FOLDER, tries=["one", "two", "three", "four"]))
     assert "  try      one\n           two\n           three\n" in text
     assert "four" not in text
     assert "jaxdist eval" not in text
@@ -183,5 +183,5 @@ def test_given_commands_replace_the_usual_ones_and_are_at_most_three():
 
 def test_names_are_not_read_as_markup():
     run = replace(RUN, bytes_by_collective={"[red]all[/red], data": 5})
-    assert "[red]all[/red], data" in printed(closing(run, Path("runs/[b]")))
-    assert "runs/[b]/report.html" in printed(closing(run, Path("runs/[b]")))
+    assert "[red]all[/red], data" in printed(run_summary(run, Path("runs/[b]")))
+    assert "runs/[b]/report.html" in printed(run_summary(run, Path("runs/[b]")))

@@ -10,7 +10,7 @@ import pytest
 
 from jaxdist.launch.cli.main import main
 from jaxdist.launch.testbed import iproute, manager
-from jaxdist.launch.testbed.namespaces import known
+from jaxdist.launch.testbed.namespaces import existing_namespaces
 
 system = [pytest.mark.system, pytest.mark.hosts, pytest.mark.timeout(300)]
 NET = Path(__file__).parents[3] / "benchmarks" / "faults_net.py"
@@ -56,11 +56,11 @@ def python(text):
 
 @pytest.fixture
 def two(capfd):
-    assert not manager.there(), "a testbed of this machine is up"
+    assert not manager.netns_names(), "a testbed of this machine is up"
     assert run_testbed("up", "--hosts", 2, "--rate", "80mbit") == 0
     capfd.readouterr()
     yield
-    manager.down()
+    manager.remove_testbed()
 
 
 def started(job, folder, *words, code=NET):
@@ -95,7 +95,7 @@ class TestHarm:
 
     def test_a_host_dies_at_a_step(self, two, job, tmp_path, capfd):
         child = started(job, tmp_path)
-        while not manager.standing().pids(0):
+        while not manager.load_testbed().pids(0):
             time.sleep(0.02)
         assert run_testbed("fail", "h1", "--kill", "--at-step", 30) == 0
         assert "h1: SIGKILL to all that runs there" in capfd.readouterr().out
@@ -110,7 +110,7 @@ class TestHarm:
             "import time; [print(n, flush=True) or time.sleep(0.1) for n in range(99)]"
         )
         child = job.start("testbed", "run", *python(text))
-        while not (there := manager.standing().pids(1)):
+        while not (there := manager.load_testbed().pids(1)):
             time.sleep(0.02)
         assert run_testbed("fail", "h1", "--stop") == 0
         comes_to(there[0], "T")
@@ -121,7 +121,7 @@ class TestHarm:
 
     def test_who_waits_for_a_step_is_told_that_the_run_has_ended(self, two, job, capfd):
         child = job.start("testbed", "run", *python("import time; time.sleep(1)"))
-        while not manager.standing().pids(0):
+        while not manager.load_testbed().pids(0):
             time.sleep(0.02)
         assert run_testbed("fail", "h1", "--cut", "--at-step", 5) == 2
         assert "the run ended before step 5" in capfd.readouterr().err
@@ -142,20 +142,20 @@ class TestHarm:
         assert said in capfd.readouterr().err
 
     def test_delays_are_there_or_the_kernel_is_said_to_lack_them(self, capfd):
-        before = known()
+        before = existing_namespaces()
         code = run_testbed("up", "--hosts", 2, "--delay", "20ms")
         try:
             if code:
                 said = capfd.readouterr().err
                 assert "this kernel delays no packets" in said
                 assert "or the same without --delay" in said
-                assert known() == before
+                assert existing_namespaces() == before
             else:
                 assert run_testbed("run", *python(PINGS)) == 0
                 took = float(re.search(r"took (\S+)", capfd.readouterr().out)[1])
                 assert took > 0.04
         finally:
-            manager.down()
+            manager.remove_testbed()
 
 
 def comes_to(pid, states):
@@ -191,7 +191,7 @@ class TestBadInput:
             code = int("netem" in given)
             return iproute.subprocess.CompletedProcess(given, code, "", "unknown kind")
 
-        monkeypatch.setattr(iproute, "attempt", answers)
+        monkeypatch.setattr(iproute, "try_command", answers)
         with pytest.raises(iproute.BadInput, match="unknown kind"):
-            iproute.check_delays("mine")
+            iproute.check_netem_support("mine")
         assert words[-1] == ("ip", "netns", "delete", "mine")

@@ -4,11 +4,11 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.testbed.link_shaping import (
-    FRAME,
-    bits_per_second,
-    bucket,
-    counter,
-    framed,
+    FRAME_BYTES,
+    frame_bytes,
+    parse_counters,
+    parse_link_rate,
+    token_bucket,
 )
 
 DEV = """\
@@ -23,28 +23,28 @@ Inter-|   Receive                        |  Transmit
     ("rate", "bits"), [("64kbit", 64e3), ("1.5mbit", 1.5e6), (" 1Gbit", 1e9)]
 )
 def test_rates_are_read_as_tc_reads_them(rate, bits):
-    assert bits_per_second(rate) == bits
+    assert parse_link_rate(rate) == bits
 
 
 @pytest.mark.parametrize("rate", ["", "100", "fast", "0mbit", "-1mbit", "100 mbit"])
 def test_what_is_no_rate_is_refused(rate):
     with pytest.raises(BadInput, match="kbit, mbit or gbit"):
-        bits_per_second(rate)
+        parse_link_rate(rate)
 
 
 def test_a_bucket_holds_one_and_a_half_milliseconds_and_at_least_two_frames():
-    assert bucket("100mbit")[4] == "18750b"
-    assert bucket("1mbit")[4] == f"{2 * FRAME}b"
-    assert bucket("1gbit")[4] == "187500b"
+    assert token_bucket("100mbit")[4] == "18750b"
+    assert token_bucket("1mbit")[4] == f"{2 * FRAME_BYTES}b"
+    assert token_bucket("1gbit")[4] == "187500b"
 
 
 def test_counters_are_differences():
-    found = counter(DEV, "eth0")
+    found = parse_counters(DEV, "eth0")
     assert (found.sent, found.packets, found.received) == (1000, 10, 2000)
-    assert (found - counter(DEV, "lo")).sent == 900
+    assert (found - parse_counters(DEV, "lo")).sent == 900
     with pytest.raises(BadInput, match="lo, eth0"):
-        counter(DEV, "eth1")
+        parse_counters(DEV, "eth1")
 
 
 def test_frames_carry_headers():
-    assert framed(1448 * 1000) == 1514 * 1000
+    assert frame_bytes(1448 * 1000) == 1514 * 1000

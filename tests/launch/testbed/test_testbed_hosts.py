@@ -13,16 +13,16 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.launchers.processes.group import ProcessesFailed
 from jaxdist.launch.testbed import hosts as testbed
-from jaxdist.launch.testbed.cpu_affinity import shares
+from jaxdist.launch.testbed.cpu_affinity import cpus_per_host
 from jaxdist.launch.testbed.hosts import EmulatedCluster
 
 system = [pytest.mark.system, pytest.mark.hosts, pytest.mark.timeout(300)]
 
 SENDS = """
 import socket, sys, time
-from jaxdist.launch.distributed.environment import place
+from jaxdist.launch.distributed.environment import rank_assignment
 
-rank, count, coordinator = place()
+rank, count, coordinator = rank_assignment()
 address, port = coordinator.split(":")
 if rank == 0:
     with socket.create_server((address, int(port))) as server:
@@ -96,7 +96,7 @@ class TestHosts:
     def test_hosts_have_processors_of_their_own(self, hosts):
         text = "import os; print(*sorted(os.sched_getaffinity(0)))"
         found = [done.out.split() for done in hosts.run(python(text))]
-        own = shares(os.sched_getaffinity(0), 2)
+        own = cpus_per_host(os.sched_getaffinity(0), 2)
         assert found == [[str(one) for one in each] for each in own]
 
     def test_a_host_that_fails_ends_the_others(self, hosts):
@@ -119,7 +119,7 @@ class TestHosts:
     def test_names_without_hosts_are_removed_too(self):
         folder = Path("/etc/netns/jaxdist-99999999-abcd-0")
         folder.mkdir(parents=True)
-        testbed.sweep()
+        testbed.remove_orphans()
         assert not folder.exists()
 
     @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
@@ -138,7 +138,7 @@ class TestHosts:
             time.sleep(0.5)
             parent.send_signal(how)
         assert bool(left(name)) == (how == signal.SIGKILL)
-        testbed.sweep()
+        testbed.remove_orphans()
         assert left(name) == []
 
 

@@ -12,8 +12,8 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.main import main
 from jaxdist.launch.testbed import manager
-from jaxdist.launch.testbed.manager import NAME
-from jaxdist.launch.testbed.namespaces import known
+from jaxdist.launch.testbed.manager import DEFAULT_NAME
+from jaxdist.launch.testbed.namespaces import existing_namespaces
 
 system = [pytest.mark.system, pytest.mark.hosts, pytest.mark.timeout(300)]
 
@@ -47,9 +47,9 @@ def python(text):
 
 @pytest.fixture
 def clean():
-    assert not manager.there(), "a testbed of this machine is up"
+    assert not manager.netns_names(), "a testbed of this machine is up"
     yield
-    manager.down()
+    manager.remove_testbed()
 
 
 @pytest.fixture
@@ -72,13 +72,13 @@ class TestStanding:
         assert sorted(lines) == ["r00 │ 0", "r01 │ 1"]
         assert run_testbed("down") == 0
         assert capfd.readouterr().out == "testbed   removed: 2 hosts; nothing is left\n"
-        assert not manager.there()
+        assert not manager.netns_names()
         assert run_testbed("down") == 0
         assert capfd.readouterr().out == "testbed   there was none\n"
 
     def test_status_shows_what_hosts_have_sent(self, two, capfd):
         assert run_testbed("run", *python(SENDS)) == 0
-        before, after = manager.standing().counters(), 1_000_000
+        before, after = manager.load_testbed().counters(), 1_000_000
         assert before[1].sent > after
         assert before[0].received > after
         assert run_testbed("status") == 0
@@ -100,17 +100,17 @@ class TestStanding:
     def test_other_hosts_that_come_and_go_leave_it_alone(self, two):
         from jaxdist.launch.testbed.hosts import EmulatedCluster
 
-        before = manager.there()
+        before = manager.netns_names()
         with EmulatedCluster(2):
             pass
-        assert manager.there() == before
+        assert manager.netns_names() == before
 
     def test_what_is_not_whole_is_said_and_removed(self, two, capfd):
-        manager._about(NAME).unlink()
+        manager._metadata_file(DEFAULT_NAME).unlink()
         assert run_testbed("run", *python("")) == 2
         assert "the testbed is not whole" in capfd.readouterr().err
         assert run_testbed("down") == 0
-        assert not manager.there()
+        assert not manager.netns_names()
 
     def test_down_ends_what_runs_there(self, two, job, tmp_path):
         text = (
@@ -134,14 +134,14 @@ class TestStanding:
         assert "8 devices (cpu, fake), 2 processes" in out
         assert (tmp_path / "digits" / "summary.json").exists()
         gradients = 4 * 5_094  # bytes of one sum; each step makes one
-        assert all(each.sent > gradients for each in manager.standing().counters())
+        assert all(each.sent > gradients for each in manager.load_testbed().counters())
 
     def test_nothing_is_left_after_many(self, clean):
-        before = known(), links()
+        before = existing_namespaces(), links()
         for _ in range(5):
-            manager.up(3, "100mbit")
-            manager.down()
-        assert (known(), links()) == before
+            manager.create_testbed(3, "100mbit")
+            manager.remove_testbed()
+        assert (existing_namespaces(), links()) == before
 
 
 class TestNamed:
@@ -151,7 +151,7 @@ class TestNamed:
     def named(self):
         yield "namedone", "namedtwo"
         for name in ("namedone", "namedtwo"):
-            manager.down(name)
+            manager.remove_testbed(name)
 
     def status(self, name, capfd):
         capfd.readouterr()
@@ -162,20 +162,23 @@ class TestNamed:
 
     def test_testbeds_of_two_names_do_not_see_each_other(self, named, capfd):
         one, two = named
-        before = manager.there()
+        before = manager.netns_names()
         assert run_testbed("up", "--hosts", 2, "--name", one) == 0
         said = capfd.readouterr().out
         assert f"jaxdist testbed down --name {one}" in said
         assert run_testbed("up", "--hosts", 3, "--rate", "80mbit", "--name", two) == 0
         assert run_testbed("up", "--name", one) == 2
         assert f"jaxdist testbed down --name {one}" in capfd.readouterr().err
-        assert (manager.standing(one).count, manager.standing(two).count) == (2, 3)
+        assert (manager.load_testbed(one).count, manager.load_testbed(two).count) == (
+            2,
+            3,
+        )
         assert run_testbed("run", "--name", one, *python(SENDS)) == 0
-        sent = manager.standing(two).counters()
+        sent = manager.load_testbed(two).counters()
         assert all(each.sent < 10_000 for each in sent)
         assert run_testbed("down", "--name", one) == 0
-        assert (manager.there(one), len(manager.there(two))) == ((), 4)
-        assert manager.there() == before
+        assert (manager.netns_names(one), len(manager.netns_names(two))) == ((), 4)
+        assert manager.netns_names() == before
 
     def test_status_says_what_is_wrong_with_a_host(self, named, capfd):
         name, _ = named
@@ -191,7 +194,7 @@ class TestNamed:
         assert self.status(name, capfd) == well
 
     def test_status_says_that_processes_are_stopped(self, named, capfd):
-        hosts = manager.up(1, None, name=named[0])
+        hosts = manager.create_testbed(1, None, name=named[0])
         sleeps = "import time; print(flush=True); time.sleep(600)"
         words = hosts.words(0, sys.executable, "-c", sleeps)
         child = subprocess.Popen(words, stdout=subprocess.PIPE)
@@ -209,9 +212,9 @@ def links():
 class TestBadInput:
     def test_wrong_rates_and_numbers_make_nothing(self):
         with pytest.raises(BadInput, match="did you mean 200mbit"):
-            manager.up(2, "200mb")
+            manager.create_testbed(2, "200mb")
         with pytest.raises(BadInput, match="--hosts is between 1 and 64"):
-            manager.up(0, None)
+            manager.create_testbed(0, None)
 
     @pytest.mark.parametrize("name", ["", "a-b", "7", "Slow", "a" * 17])
     def test_what_is_no_name_makes_nothing(self, name, capsys):

@@ -5,7 +5,7 @@ import pytest
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.pipeline import PipelineConfig
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.profile.repeated_blocks import RepeatedBlocks
 from jaxdist.profile.trace_cache import TraceCache
@@ -37,7 +37,7 @@ PLANS = (
 @pytest.fixture(scope="module")
 def subject():
     words = ("plan.mesh.data=1", "plan.mesh.spatial_h=1", "optim.accumulate=2")
-    return StepDescriber(resolve("digits", words).config)
+    return StepDescriber(resolve_config("digits", words).config)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ TEXT = (
 @pytest.fixture(scope="module")
 def text():
     words = ("model.depth=6", "optim.clip=1.0", "optim.name=adamw", "plan.mesh.data=1")
-    return StepDescriber(resolve("characters", words).config)
+    return StepDescriber(resolve_config("characters", words).config)
 
 
 @pytest.mark.parametrize("plan", TEXT, ids=[one.label for one in TEXT])

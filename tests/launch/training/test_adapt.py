@@ -9,32 +9,32 @@ import pytest
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.cli.main import main
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.launchers.processes.loopback import Loopback
-from jaxdist.launch.training.adapt.diagnosis import reason_for
+from jaxdist.launch.training.adapt.diagnosis import diagnose
 from jaxdist.launch.training.adapt.drift_detector import (
-    BASE,
-    IN_A_ROW,
-    WARM,
+    BASELINE_STEPS,
+    DRIFT_WARMUP_STEPS,
+    DRIFT_WINDOW,
     DriftDetector,
 )
 from jaxdist.launch.training.adapt.link_probe import (
     LinkMeasurement,
     ProcessMeasurement,
-    gathered,
-    rounds,
+    merge_measurements,
+    round_robin_pairs,
 )
-from jaxdist.launch.training.adapt.restart_decision import goes_on, weighed
+from jaxdist.launch.training.adapt.restart_decision import can_resume, decide_restart
 from jaxdist.launch.training.adapt.saved_plan import (
     SavedPlan,
-    digest,
-    read_adapted,
-    write_adapted,
+    digest_cluster,
+    read_saved_plan,
+    write_saved_plan,
 )
-from jaxdist.meshes.clusters.load import find
-from jaxdist.meshes.clusters.what_if import changed
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.meshes.clusters.what_if import apply_overrides
 
-STEADY = WARM + BASE
+STEADY = DRIFT_WARMUP_STEPS + BASELINE_STEPS
 
 
 def drifts(seconds):
@@ -46,16 +46,16 @@ def drifts(seconds):
 class TestPace:
     def test_a_longer_step_is_a_drift_only_many_times_in_a_row(self):
         steady = [0.1] * (STEADY + 20)
-        longer = [0.3] * (IN_A_ROW - 1)
+        longer = [0.3] * (DRIFT_WINDOW - 1)
         assert drifts([*steady, *longer, 0.1, *longer, 0.1]) == []
         (drift,) = drifts([*steady, *longer, 0.3])
         assert drift.since == STEADY + 21
-        assert drift.step == STEADY + 20 + IN_A_ROW
+        assert drift.step == STEADY + 20 + DRIFT_WINDOW
         assert drift.times == pytest.approx(3)
 
     def test_noise_and_slow_first_steps_are_none(self):
         noisy = [0.1, 0.12, 0.09, 0.2, 0.11] * 40
-        assert drifts([3.0] * WARM + noisy) == []
+        assert drifts([3.0] * DRIFT_WARMUP_STEPS + noisy) == []
 
     def test_it_is_noticed_within_twenty_steps(self):
         (drift,) = drifts([0.1] * 100 + [1.0] * 40)
@@ -71,14 +71,16 @@ class TestPace:
         pace = DriftDetector()
         pace.doubts()
         steady = [pace.seen(n, 0.1) for n in range(1, 41)]
-        found = [pace.seen(n, 0.3) for n in range(41, 41 + 2 * IN_A_ROW)]
+        found = [pace.seen(n, 0.3) for n in range(41, 41 + 2 * DRIFT_WINDOW)]
         assert steady == [None] * 40
-        assert [bool(drift) for drift in found] == [False] * (2 * IN_A_ROW - 1) + [True]
+        assert [bool(drift) for drift in found] == [False] * (2 * DRIFT_WINDOW - 1) + [
+            True
+        ]
 
 
 @pytest.mark.parametrize("count", range(1, 10))
 def test_every_two_processes_meet_once_and_nobody_twice_in_a_round(count):
-    found = rounds(count)
+    found = round_robin_pairs(count)
     assert sorted(sum(found, ())) == list(combinations(range(count), 2))
     for pairs in found:
         ranks = [rank for pair in pairs for rank in pair]
@@ -90,7 +92,7 @@ def test_a_pair_is_as_fast_as_the_slower_of_the_two_says():
         ProcessMeasurement(rounds=s, product=0.1)
         for s in ((0, 1, 2), (4, 0, 1), (2, 3, 0))
     ]
-    rates = gathered(owns, 12).rates
+    rates = merge_measurements(owns, 12).rates
     assert rates == {(1, 2): 3, (0, 2): 4, (0, 1): 6}
 
 
@@ -108,10 +110,10 @@ def of_host(rank, rate, count=4):
 
 
 class TestReasons:
-    cluster = find("testbed")
+    cluster = load_cluster("testbed")
 
     def reason(self, now, cluster=None, each=1, before=None):
-        return reason_for(before or sounding(), now, cluster or self.cluster, each)
+        return diagnose(before or sounding(), now, cluster or self.cluster, each)
 
     @pytest.mark.parametrize(
         ("slow", "who"),
@@ -143,7 +145,7 @@ class TestReasons:
         net = found.applied(self.cluster).levels[0]
         assert net.bandwidth.value == pytest.approx(2.5e6)
         assert net.bandwidth.origin.startswith("measured: the link of rank 2")
-        typed = changed(self.cluster, found.words(self.cluster))
+        typed = apply_overrides(self.cluster, found.words(self.cluster))
         assert typed.levels[0].bandwidth.value == pytest.approx(2.5e6)
 
     def test_a_link_that_is_mended_is_faster_by_as_much(self):
@@ -153,7 +155,7 @@ class TestReasons:
         assert "the link of rank 2" in found.text
 
     def test_the_level_is_that_which_connects_the_two(self):
-        cluster = find("dgx-a100")
+        cluster = load_cluster("dgx-a100")
         inner, outer = (level.name for level in cluster.levels[:2])
         size = cluster.sizes[0]
         each = size // 2  # ranks 0 and 1 are in one unit, 2 and 3 in the next
@@ -181,7 +183,7 @@ class TestReasons:
     ],
 )
 def test_a_plan_changes_where_it_saves_more_than_a_restart(other, left, changes, says):
-    found = weighed(("a", 2.0), other, step_s=3.0, left=left, costs_s=30)
+    found = decide_restart(("a", 2.0), other, step_s=3.0, left=left, costs_s=30)
     assert (found.changes, says in found.text) == (changes, True)
 
 
@@ -195,34 +197,34 @@ def test_a_plan_changes_where_it_saves_more_than_a_restart(other, left, changes,
     ],
 )
 def test_a_run_goes_on_only_under_plans_that_leave_it_what_it_is(words, plan, able):
-    assert goes_on(resolve("digits", words).config, plan) == able
+    assert can_resume(resolve_config("digits", words).config, plan) == able
 
 
 def test_what_is_kept_of_a_compressor_stays_along_data():
-    config = resolve("digits", ["plan.reduce.via=int8"]).config
+    config = resolve_config("digits", ["plan.reduce.via=int8"]).config
     moved = config.plan.on(MeshShape(data=2, spatial_h=2, tensor=2))
-    assert not goes_on(config, moved)
-    assert goes_on(config, config.plan.on(MeshShape(data=4, tensor=2)))
+    assert not can_resume(config, moved)
+    assert can_resume(config, config.plan.on(MeshShape(data=4, tensor=2)))
 
 
 def test_the_plan_is_found_again_for_the_same_cluster_and_as_many(tmp_path):
-    path, cluster = tmp_path / "adapted.json", find("testbed")
+    path, cluster = tmp_path / "adapted.json", load_cluster("testbed")
     plan = Plan(mesh=MeshShape(pipe=4))
     wrote = SavedPlan(
-        asked=digest(cluster),
+        asked=digest_cluster(cluster),
         processes=4,
         step=45,
         why="a slow link",
         plan=json.loads(plan.to_json()),
         cluster=json.loads(cluster.to_json()),
     )
-    assert read_adapted(path, cluster, 4) is None
-    write_adapted(path, wrote)
-    found = read_adapted(path, cluster, 4)
+    assert read_saved_plan(path, cluster, 4) is None
+    write_saved_plan(path, wrote)
+    found = read_saved_plan(path, cluster, 4)
     assert (found.now, found.since) == (plan, cluster)
-    assert read_adapted(path, cluster, 3) is None
-    other = changed(cluster, ["levels.net.bandwidth=1gbit"])
-    assert read_adapted(path, other, 4) is None
+    assert read_saved_plan(path, cluster, 3) is None
+    other = apply_overrides(cluster, ["levels.net.bandwidth=1gbit"])
+    assert read_saved_plan(path, other, 4) is None
 
 
 def test_nothing_is_adapted_to_without_a_cluster(capsys):
@@ -233,9 +235,9 @@ def test_nothing_is_adapted_to_without_a_cluster(capsys):
 BEGIN = """
 import os, sys, time
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.distributed.initialize import initialize
 
-rank = join()
+rank = initialize()
 """
 
 
@@ -287,7 +289,7 @@ def test_who_adapts_is_started_again_and_not_for_a_failure(tmp_path, capfd):
     text = f"""
         import os, time
         from pathlib import Path
-        from jaxdist.launch.distributed.launcher_messages import tell_adapts
+        from jaxdist.launch.distributed.launcher_messages import announce_replan
 
         rank = int(os.environ["JAXDIST_RANK"])
         begun = Path({str(begun)!r})
@@ -296,7 +298,7 @@ def test_who_adapts_is_started_again_and_not_for_a_failure(tmp_path, capfd):
         with begun.open("a") as file:
             print("begun", file=file)
         if len(begun.read_text().split()) < 3:
-            tell_adapts()
+            announce_replan()
             os._exit(75)
         os._exit(3)
     """

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from jaxdist.launch.launchers.local import LocalLaunch
-from jaxdist.launch.launchers.processes.restart import RestartPolicy, run_supervised
+from jaxdist.launch.launchers.processes.restart import RestartPolicy, run_with_restarts
 from jaxdist.launch.testbed.hosts import EmulatedCluster
-from jaxdist.meshes.clusters.load import find
-from jaxdist.meshes.clusters.what_if import changed
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.meshes.clusters.what_if import apply_overrides
 
 pytestmark = [pytest.mark.system, pytest.mark.hosts, pytest.mark.timeout(900)]
 
@@ -32,7 +32,9 @@ class Cut:
         self.job, self.folder = job, folder / "run"
         self.over, self.news, self.at = threading.Event(), [], 0
         net = [f"levels.net.bandwidth={RATE}"]
-        (folder / "cluster.json").write_text(changed(find("testbed"), net).to_json())
+        (folder / "cluster.json").write_text(
+            apply_overrides(load_cluster("testbed"), net).to_json()
+        )
         where = f"run.dir={folder}", f"data.dir={job.data}"
         mesh = "plan.mesh.data=1", "plan.mesh.fsdp=4"
         asks = f"--cluster={folder / 'cluster.json'}", "--adapt"
@@ -41,7 +43,7 @@ class Cut:
         with EmulatedCluster(COUNT, RATE) as self.hosts:
             thread = threading.Thread(target=self.harms)
             thread.start()
-            self.code = run_supervised(self.tasks, RestartPolicy())
+            self.code = run_with_restarts(self.tasks, RestartPolicy())
             self.over.set()
             thread.join()
 

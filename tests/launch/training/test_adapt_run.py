@@ -10,13 +10,16 @@ from types import SimpleNamespace
 import pytest
 
 from jaxdist.core.plan import Plan
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.adapt.controller import LinkProbe
-from jaxdist.launch.training.adapt.drift_detector import BASE, WARM
-from jaxdist.meshes.clusters.load import find
-from jaxdist.meshes.clusters.what_if import changed
+from jaxdist.launch.training.adapt.drift_detector import (
+    BASELINE_STEPS,
+    DRIFT_WARMUP_STEPS,
+)
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.meshes.clusters.what_if import apply_overrides
 
-CPU = find("cpu-fake")
+CPU = load_cluster("cpu-fake")
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -84,7 +87,7 @@ def test_without_adapt_it_says_what_drifted_and_why_and_goes_on(
     train, job, clocked, throttled
 ):
     # The clock is read as the run begins and after the first sounding, then by steps.
-    steady = 2 + WARM + BASE
+    steady = 2 + DRIFT_WARMUP_STEPS + BASELINE_STEPS
     clocked(itertools.chain([STEADY] * steady, itertools.repeat(SLOWER * STEADY)))
     code, said, folder = train("epochs=6")
     assert code == 0, said
@@ -92,7 +95,10 @@ def test_without_adapt_it_says_what_drifted_and_why_and_goes_on(
     assert steps == [*range(1, len(steps) + 1)]
     assert not (folder / "adapted.json").exists()
     drift, reason = job.lines(folder / "drift.jsonl")
-    assert (drift["kind"], drift["since"]) == ("drift", WARM + BASE + 1)
+    assert (drift["kind"], drift["since"]) == (
+        "drift",
+        DRIFT_WARMUP_STEPS + BASELINE_STEPS + 1,
+    )
     assert drift["seconds"] == pytest.approx(SLOWER * STEADY)
     assert (reason["kind"], reason["step"]) == ("reason", drift["step"])
     assert reason["step"] < steps[-1]
@@ -102,9 +108,11 @@ def test_without_adapt_it_says_what_drifted_and_why_and_goes_on(
     (line,) = (line for line in said.splitlines() if "jaxdist plan" in line)
     typed = shlex.split(line.partition("jaxdist plan")[2])
     cut = typed.index("--cluster")
-    assert resolve(typed[0], typed[1:cut]).config.model.embed == 16
+    assert resolve_config(typed[0], typed[1:cut]).config.model.embed == 16
     given = [typed[i + 1] for i, word in enumerate(typed) if word == "--what-if"]
-    was, now = (c.device.flops["float32"].value for c in (CPU, changed(CPU, given)))
+    was, now = (
+        c.device.flops["float32"].value for c in (CPU, apply_overrides(CPU, given))
+    )
     assert now < 0.33 * was
 
 

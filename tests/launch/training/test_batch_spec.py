@@ -7,8 +7,12 @@ from jaxdist.core.errors import BadInput
 from jaxdist.input.clips import Clips
 from jaxdist.input.sources import ArraySource
 from jaxdist.input.text import open_text
-from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.batch_spec import batch_shapes, fitted, vocabulary_of
+from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.training.job.batch_spec import (
+    batch_shapes,
+    fit_model_config,
+    source_vocabulary,
+)
 from jaxdist.models.registry import objective_for
 
 
@@ -20,7 +24,7 @@ def text(tmp_path_factory):
 
 
 def experiment(*words):
-    return resolve("characters", ["data.context=16", *words]).config
+    return resolve_config("characters", ["data.context=16", *words]).config
 
 
 def shapes(config, source):
@@ -38,7 +42,7 @@ def test_text_gives_tokens_and_targets(text):
 
 def test_images_give_images_and_labels():
     images = ArraySource({"image": np.zeros((9, 8, 6, 1)), "label": np.arange(9)})
-    found = shapes(resolve("digits", ["data.batch=4"]).config, images)
+    found = shapes(resolve_config("digits", ["data.batch=4"]).config, images)
     assert {key: (s.shape, s.dtype.name) for key, s in found.items()} == {
         "image": ((4, 8, 6, 1), "float32"),
         "label": ((4,), "int32"),
@@ -52,28 +56,32 @@ def test_a_network_for_images_is_not_trained_on_text(text):
 
 
 def test_what_is_left_open_comes_from_the_text(text):
-    model = fitted(experiment(), text)
+    model = fit_model_config(experiment(), text)
     assert (
-        (model.vocabulary, model.context) == (8, 16) == (len(vocabulary_of(text)), 16)
+        (model.vocabulary, model.context)
+        == (8, 16)
+        == (len(source_vocabulary(text)), 16)
     )
-    given = fitted(experiment("model.vocabulary=100", "model.context=32"), text)
+    given = fit_model_config(
+        experiment("model.vocabulary=100", "model.context=32"), text
+    )
     assert (given.vocabulary, given.context) == (100, 32)
 
 
 @pytest.mark.parametrize(("key", "least"), [("vocabulary", 8), ("context", 16)])
 def test_a_network_without_room_is_refused(text, key, least):
     with pytest.raises(BadInput) as refused:
-        fitted(experiment(f"model.{key}=5"), text)
+        fit_model_config(experiment(f"model.{key}=5"), text)
     assert f"model.{key}={least}, or model.{key}=None" in refused.value.text()
-    fitted(experiment(f"model.{key}={least}"), text)
-    fitted(experiment(f"model.{key}=None"), text)
+    fit_model_config(experiment(f"model.{key}={least}"), text)
+    fit_model_config(experiment(f"model.{key}=None"), text)
 
 
 def test_images_leave_the_network_as_it_is():
     images = ArraySource({"image": np.zeros((9, 8, 8, 1)), "label": np.arange(9)})
-    config = resolve("digits", []).config
-    assert fitted(config, images) == config.model
-    assert vocabulary_of(images) == ""
+    config = resolve_config("digits", []).config
+    assert fit_model_config(config, images) == config.model
+    assert source_vocabulary(images) == ""
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +91,7 @@ def clips():
 
 
 def test_clips_give_clips_words_and_targets(clips):
-    config = resolve("captions", ["data.batch=4"]).config
+    config = resolve_config("captions", ["data.batch=4"]).config
     assert {
         key: (s.shape, s.dtype.name) for key, s in shapes(config, clips).items()
     } == {
@@ -95,12 +103,14 @@ def test_clips_give_clips_words_and_targets(clips):
 
 
 def test_clips_give_the_vocabulary_alone(clips):
-    model = fitted(resolve("captions", []).config, clips)
+    model = fit_model_config(resolve_config("captions", []).config, clips)
     assert (model.vocabulary, model.context) == (4, None)
     with pytest.raises(BadInput, match=r"model\.vocabulary = 3, 4 words and signs"):
-        fitted(resolve("captions", ["model.vocabulary=3"]).config, clips)
+        fit_model_config(
+            resolve_config("captions", ["model.vocabulary=3"]).config, clips
+        )
 
 
 def test_a_network_for_other_frames_is_refused(clips):
     with pytest.raises(BadInput, match=r"model\.channels=1"):
-        shapes(resolve("captions", ["model.channels=3"]).config, clips)
+        shapes(resolve_config("captions", ["model.channels=3"]).config, clips)

@@ -5,26 +5,26 @@ import jax.numpy as jnp
 import pytest
 
 from jaxdist.core.plan import Plan
-from jaxdist.launch.config.resolve import resolve
-from jaxdist.launch.training.job.job import make_recipe, make_task
+from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.training.job.job import make_model_spec, make_task
 from jaxdist.meshes.build import build_mesh
-from jaxdist.profile.jaxpr_walk import walk
-from jaxdist.train.build_layout import lay_out
-from jaxdist.train.step import train_step
+from jaxdist.profile.jaxpr_walk import walk_jaxpr
+from jaxdist.train.build_layout import build_layout
+from jaxdist.train.step import make_train_step
 
 WORDS = ("precision=bfloat16", "optim.ema=0.99", "optim.skip_nonfinite=1")
 
 
 @pytest.mark.parametrize("words", [(), ("optim.accumulate=2",)])
 def test_a_step_computes_in_bfloat16_and_keeps_float32(words):
-    config = resolve("digits", [*WORDS, *words]).config
-    task = make_task(config, make_recipe(config), lambda step: 0.1)
+    config = resolve_config("digits", [*WORDS, *words]).config
+    task = make_task(config, make_model_spec(config), lambda step: 0.1)
     shapes = {"image": (8, 16, 16, 1), "label": (8,), "id": (8,)}
     kinds = {"image": jnp.float32, "label": jnp.int32, "id": jnp.int32}
     batch = {k: jax.ShapeDtypeStruct(s, kinds[k]) for k, s in shapes.items()}
-    layout = lay_out(task, Plan(), build_mesh(Plan()), batch)
-    traced = jax.jit(train_step(layout)).trace(task.state, batch)
-    uses = [use.eqn for use in walk(traced.jaxpr.jaxpr)]
+    layout = build_layout(task, Plan(), build_mesh(Plan()), batch)
+    traced = jax.jit(make_train_step(layout)).trace(task.state, batch)
+    uses = [use.eqn for use in walk_jaxpr(traced.jaxpr.jaxpr)]
     heavy = {"conv_general_dilated", "dot_general"}
     operands = {
         value.aval.dtype

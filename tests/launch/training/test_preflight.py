@@ -6,17 +6,17 @@ import time
 from pathlib import Path
 
 from jaxdist.launch.launchers.processes.loopback import Loopback
-from jaxdist.launch.training.preflight import differences
+from jaxdist.launch.training.preflight import describe_differences
 
 DOCS = Path(__file__).parents[3] / "docs"
 TRAIN = f"{sys.executable} -m jaxdist.launch train"
 BEGIN = """
 import sys, time
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.distributed.initialize import join
-from jaxdist.launch.training.preflight import check_alike, check_clocks
+from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.training.preflight import check_identical, check_clock_skew
 
-rank, mine = join(), process_group()
+rank, mine = initialize(), process_group()
 """
 
 
@@ -36,30 +36,32 @@ def train(job, tmp_path, before, after=""):
 
 def test_who_differs_is_named_with_what_and_how():
     alike = {"jax": "1", "seed": "0"}
-    assert differences([alike, alike]) == ""
-    assert differences([alike, {**alike, "seed": "3"}, alike]) == (
+    assert describe_differences([alike, alike]) == ""
+    assert describe_differences([alike, {**alike, "seed": "3"}, alike]) == (
         "rank 1: seed 3 (others: 0)"
     )
     # Of two, process 0 is the one that was meant; of more, most are.
-    assert differences([alike, {"jax": "2"}]) == (
+    assert describe_differences([alike, {"jax": "2"}]) == (
         "rank 1: jax 2 (rank 0: 1); rank 1: seed none (rank 0: 0)"
     )
-    assert differences([{"jax": "2"}, {"jax": "1"}, {"jax": "1"}]) == (
+    assert describe_differences([{"jax": "2"}, {"jax": "1"}, {"jax": "1"}]) == (
         "rank 0: jax 2 (others: 1)"
     )
 
 
 def test_more_than_a_person_reads_is_counted():
     many = {f"key{n}": "1" for n in range(9)}
-    assert differences([dict.fromkeys(many, "0"), many]).endswith("; and 5 more")
+    assert describe_differences([dict.fromkeys(many, "0"), many]).endswith(
+        "; and 5 more"
+    )
 
 
 def test_the_same_refusal_in_all_processes():
     text = """
         from jaxdist.core.errors import BadInput
-        check_alike(mine, "one", {"seed": "0"})
+        check_identical(mine, "one", {"seed": "0"})
         try:
-            check_alike(mine, "two", {"seed": str(rank == 2)})
+            check_identical(mine, "two", {"seed": str(rank == 2)})
         except BadInput as refused:
             print(refused.values)
     """
@@ -74,7 +76,7 @@ def test_a_clock_that_is_off_is_a_remark_of_process_0():
         time.time = lambda: now() + 100 * rank
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            check_clocks(mine)
+            check_clock_skew(mine)
         print(*(warning.message for warning in seen))
     """
     first, second = Loopback(2).run(python(text), timeout=60)

@@ -9,12 +9,12 @@ from flax import nnx
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.core.step_breakdown import StepBreakdown
-from jaxdist.launch.training.profiler import parts_of, write_measured
+from jaxdist.launch.training.profiler import instruction_terms, write_step_breakdown
 from jaxdist.layers import Linear
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import objective_for
-from jaxdist.train.build_layout import lay_out
+from jaxdist.train.build_layout import build_layout
 from jaxdist.train.program import compile_program, initial_state
 from jaxdist.train.task import Task
 
@@ -40,7 +40,7 @@ def compiled(plan):
         model=Mlp, optimizer=optax.sgd(0.1), objective=objective_for(ModelConfig())
     )
     mesh = build_mesh(plan, jax.devices()[:2])
-    return compile_program(lay_out(task, plan, mesh, shapes()))
+    return compile_program(build_layout(task, plan, mesh, shapes()))
 
 
 def shapes():
@@ -66,7 +66,7 @@ def found(program, tmp_path_factory):
         for _ in range(STEPS):
             state, loss = program.step(state, batch)
         jax.block_until_ready(loss)
-    assert write_measured(program, folder / "profile", 0.0, folder / "m.json")
+    assert write_step_breakdown(program, folder / "profile", 0.0, folder / "m.json")
     return StepBreakdown.from_json((folder / "m.json").read_text())
 
 
@@ -96,11 +96,11 @@ def test_what_packs_gradients_is_no_layers(program):
     packed = ReductionConfig(via="int8", dense_below=0)
     lossy = compiled(Plan(mesh=MeshShape(data=2), reduce=packed))
     for one, packs in ((program, False), (lossy, True)):
-        parts = parts_of(one).values()
+        parts = instruction_terms(one).values()
         assert ("packing" in {part.term for part in parts}) == packs
         assert {"first", "last"} <= {part.layer for part in parts}
 
 
 def test_a_trace_of_before_is_not_read_again(program, found, tmp_path):
-    assert not write_measured(program, tmp_path, 0.0, tmp_path / "m.json")
+    assert not write_step_breakdown(program, tmp_path, 0.0, tmp_path / "m.json")
     assert not (tmp_path / "m.json").exists()

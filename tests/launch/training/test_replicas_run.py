@@ -45,16 +45,16 @@ def whole(begin):
 
 def leaves(folder, step):
     """Fingerprints of every array of a checkpoint."""
-    notes = reader.read_notes(folder / "checkpoints" / str(step))
+    notes = reader.read_manifest(folder / "checkpoints" / str(step))
     return {name: leaf.fingerprint for name, leaf in notes.leaves.items()}
 
 
 def test_resumed_between_two_fragments_it_is_the_same_to_the_bit(begin, whole):
-    last = max(reader.steps(whole / "checkpoints"))
+    last = max(reader.list_steps(whole / "checkpoints"))
     assert (last, 7 % 6) == (23, 1)
     again = whole.with_name("again")
     shutil.copytree(whole, again)
-    for step in reader.steps(again / "checkpoints"):
+    for step in reader.list_steps(again / "checkpoints"):
         if step > 7:
             shutil.rmtree(again / "checkpoints" / str(step))
     _, code, out, err = begin("again")

@@ -10,16 +10,19 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.config import RunConfig
 from jaxdist.launch.launchers.processes.loopback import Loopback
-from jaxdist.launch.training.monitor.straggler_stats import ProcessStepTime, behind
+from jaxdist.launch.training.monitor.straggler_stats import (
+    ProcessStepTime,
+    find_stragglers,
+)
 
 BEGIN = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.distributed.initialize import initialize
 from jaxdist.launch.training.monitor.stragglers import StragglerMonitor
 
-rank, path = join(), Path(sys.argv[1])
+rank, path = initialize(), Path(sys.argv[1])
 mine = process_group()
 
 def computes(seconds):
@@ -127,22 +130,26 @@ def share(**own_s):
 
 def test_each_slow_process_has_the_phase_it_is_slowest_in():
     usual = share(input=0.01, checkpoint=0.01)
-    found = behind([usual, share(input=0.05, checkpoint=0.09), usual, usual])
+    found = find_stragglers([usual, share(input=0.05, checkpoint=0.09), usual, usual])
     assert [(late.rank, late.phase) for late in found] == [(1, "checkpoint")]
     assert found[0].seconds == pytest.approx(0.08)
 
 
 def test_threads_that_compute_for_the_input_are_slow_in_input():
-    found = behind([share(input=0.05, compute=0.06), share(input=0.0, compute=0.01)])
+    found = find_stragglers(
+        [share(input=0.05, compute=0.06), share(input=0.0, compute=0.01)]
+    )
     assert [(late.rank, late.phase) for late in found] == [(0, "input")]
 
 
 def test_what_is_a_small_part_of_a_step_is_no_matter():
-    assert behind([share(input=0.012), share(input=0.0), share(input=0.0)]) == []
+    assert (
+        find_stragglers([share(input=0.012), share(input=0.0), share(input=0.0)]) == []
+    )
 
 
 def test_one_process_is_behind_nobody():
-    assert behind([share(input=9.0)]) == []
+    assert find_stragglers([share(input=9.0)]) == []
 
 
 def test_a_distance_below_zero_is_refused():

@@ -16,7 +16,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 PLAIN = """
 from dataclasses import replace
 from flax import nnx
-from jaxdist.core.object_reference import name_of
+from jaxdist.core.object_reference import object_reference
 from my import Net, mine as chained
 
 class Plain(nnx.Module):
@@ -28,7 +28,7 @@ class Plain(nnx.Module):
 
 def plain() -> "Experiment":
     first = chained()
-    return replace(first, name="plain", model=replace(first.model, name=name_of(Plain)))
+    return replace(first, name="plain", model=replace(first.model, name=object_reference(Plain)))
 """
 
 
@@ -138,9 +138,9 @@ def test_mistakes_are_bad_input(job, tmp_path, change, words, said):
 def test_devices_are_made_also_where_a_file_imported_jax(job, first, early, devices):
     script = (
         f"import sys; sys.path[:] = {sys.path!r}\n{first}\n"
-        "from jaxdist.launch.devices.jax_environment import put\n"
+        "from jaxdist.launch.devices.jax_environment import set_jax_variables\n"
         "names = {'JAX_PLATFORMS': 'cpu', 'JAX_NUM_CPU_DEVICES': '4'}\n"
-        "early = put(names | {'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'})\n"
+        "early = set_jax_variables(names | {'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'})\n"
         "import jax\nprint(early, jax.device_count())"
     )
     out, err = job.python("-c", script).communicate()

@@ -10,17 +10,17 @@ from jaxdist.launch.config import RunConfig
 from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.launchers.processes.group import ProcessesFailed
 from jaxdist.launch.launchers.processes.loopback import Loopback
-from jaxdist.launch.training.monitor.hang_report import ProcessHeartbeat, verdict
-from jaxdist.launch.training.monitor.watchdog import limit_s
+from jaxdist.launch.training.monitor.hang_report import ProcessHeartbeat, diagnose_hang
+from jaxdist.launch.training.monitor.watchdog import phase_limit_s
 
 BEGIN = """
 import os, signal, sys, time
 from pathlib import Path
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.distributed.initialize import join
+from jaxdist.launch.distributed.initialize import initialize
 from jaxdist.launch.training.monitor.watchdog import HangWatchdog
 
-rank = join(600) if "JAXDIST_RANK" in os.environ else 0
+rank = initialize(600) if "JAXDIST_RANK" in os.environ else 0
 mine, stacks = process_group(), Path(sys.argv[1])
 
 def steps(watch, number, seconds=0.02):
@@ -144,7 +144,7 @@ def said(number, beat, step=7, phase="compute"):
 
 def found(before, after, rank=0, count=3):
     mine = ProcessGroup(rank=rank, count=count)
-    return verdict(before, after, mine, after.get(rank, said(9, 9)), 60.0)
+    return diagnose_hang(before, after, mine, after.get(rank, said(9, 9)), 60.0)
 
 
 def test_who_never_spoke_is_silent():
@@ -172,7 +172,7 @@ def test_where_nobody_is_behind_all_wait_for_each_other():
     ],
 )
 def test_every_phase_has_its_limit(phase, steps_s, want):
-    assert limit_s(phase, 60, steps_s) == want
+    assert phase_limit_s(phase, 60, steps_s) == want
 
 
 def test_a_limit_below_zero_is_refused():

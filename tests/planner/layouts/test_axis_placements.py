@@ -7,12 +7,12 @@ import pytest
 
 from jaxdist.core.axes import AXES
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
-from jaxdist.meshes.clusters.load import find, of_tree
+from jaxdist.meshes.clusters.load import cluster_from_tree, load_cluster
 from jaxdist.oracle.predict import predict
 from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan, PlanEvaluator
-from jaxdist.planner.layouts.placements import least, moves
+from jaxdist.planner.layouts.placements import placement_variants, step_lower_bound
 
 DEVICE = {
     "name": "one",
@@ -23,14 +23,14 @@ DEVICE = {
 }
 HOST = {"name": "host", "size": 2, "alpha": "1 us", "bandwidth": "100 GB/s"}
 ROOM = {"name": "room", "size": 4, "alpha": "20 us", "bandwidth": "1 GB/s"}
-PAIRS = of_tree({"device": DEVICE, "levels": [HOST, ROOM]}, "pairs")
+PAIRS = cluster_from_tree({"device": DEVICE, "levels": [HOST, ROOM]}, "pairs")
 PLAN = Plan(mesh=MeshShape(data=2, tensor=2))
 
 
 @pytest.fixture(scope="module")
 def subject():
     words = ("plan.mesh.data=2", "plan.mesh.spatial_h=1", "data.batch=8")
-    return StepDescriber(resolve("digits", words).config)
+    return StepDescriber(resolve_config("digits", words).config)
 
 
 @pytest.mark.parametrize(
@@ -44,15 +44,17 @@ def subject():
     ],
 )
 def test_axes_are_moved_where_links_then_differ(mesh, inside):
-    found = [plan.placement for plan in moves(Plan(mesh=mesh), AXES, PAIRS)]
+    found = [
+        plan.placement for plan in placement_variants(Plan(mesh=mesh), AXES, PAIRS)
+    ]
     assert {name for (name,) in found} == inside
-    assert not list(moves(Plan(mesh=mesh), (), PAIRS))
-    assert not list(moves(Plan(mesh=mesh), AXES, find("cpu-fake")))
+    assert not list(placement_variants(Plan(mesh=mesh), (), PAIRS))
+    assert not list(placement_variants(Plan(mesh=mesh), AXES, load_cluster("cpu-fake")))
 
 
 def test_an_axis_is_moved_behind_those_that_were():
     plan = Plan(mesh=MeshShape(pipe=2, data=2, tensor=2), placement=("data",))
-    found = {one.placement for one in moves(plan, AXES, PAIRS)}
+    found = {one.placement for one in placement_variants(plan, AXES, PAIRS)}
     assert found == {("data", "pipe"), ("data", "tensor")}
 
 
@@ -86,13 +88,15 @@ def test_no_placement_is_faster_than_what_is_said_to_bound_it(subject):
         Plan(mesh=MeshShape(data=2, fsdp=2, tensor=2)),
     ):
         one = ranked(subject, plan)
-        for moved in moves(plan, AXES, PAIRS):
+        for moved in placement_variants(plan, AXES, PAIRS):
             step = predict(subject.case(moved), PAIRS).step_s
-            assert 0 < least(one, moved, PAIRS) <= step
+            assert 0 < step_lower_bound(one, moved, PAIRS) <= step
     one, moved = ranked(subject, PLAN), replace(PLAN, placement=("data",))
     terms = one.prediction.terms_s
     nearer = terms["all-reduce, data"] + terms["statistics, data"]
-    assert least(one, moved, PAIRS) == pytest.approx(sum(terms.values()) - nearer)
+    assert step_lower_bound(one, moved, PAIRS) == pytest.approx(
+        sum(terms.values()) - nearer
+    )
 
 
 def ranked(subject, plan):

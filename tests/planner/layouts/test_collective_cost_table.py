@@ -9,10 +9,10 @@ from jaxdist.core.cluster.collective_cost import CollectiveCost
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.plan import MeshShape
 from jaxdist.core.plan.placement import MeshPlacement
-from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.collective_times import seconds
-from jaxdist.oracle.link_groups import group_of
-from jaxdist.planner.layouts.collective_cost_table import tariff
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.oracle.collective_times import collective_seconds
+from jaxdist.oracle.link_groups import link_group
+from jaxdist.planner.layouts.collective_cost_table import collective_cost_table
 
 KIND = "all-reduce"
 MESHES = (
@@ -25,7 +25,7 @@ PLACED = tuple(MeshPlacement(mesh=mesh) for mesh in MESHES)
 
 @pytest.fixture(scope="module")
 def plain():
-    return find("testbed")
+    return load_cluster("testbed")
 
 
 def bent(cluster):
@@ -43,14 +43,14 @@ def bent(cluster):
 
 
 def of_oracle(cluster, mesh, arrays, payload):
-    group = group_of(cluster, MeshPlacement(mesh=mesh), ("data",))
-    return seconds(KIND, payload, arrays, group)
+    group = link_group(cluster, MeshPlacement(mesh=mesh), ("data",))
+    return collective_seconds(KIND, payload, arrays, group)
 
 
 @pytest.mark.parametrize("arrays", [1, 12])
 @pytest.mark.parametrize("each", [0, 700, 50_000, 3_000_000, 90_000_000])
 def test_on_a_line_it_is_the_price_at_any_size(plain, each, arrays):
-    found = tariff(KIND, plain, PLACED, ("data", "spatial_h"))
+    found = collective_cost_table(KIND, plain, PLACED, ("data", "spatial_h"))
     place = np.arange(len(MESHES))
     count, payload = np.full(3, arrays), np.full(3, arrays * each)
     said = found.seconds(place, count, payload)
@@ -61,11 +61,11 @@ def test_on_a_line_it_is_the_price_at_any_size(plain, each, arrays):
 
 def test_a_size_that_lies_off_the_line_is_priced_so(plain):
     cluster = bent(plain)
-    found = tariff(KIND, cluster, PLACED, ("data",))
+    found = collective_cost_table(KIND, cluster, PLACED, ("data",))
     for size in (1 << 16, 1 << 20):
         said = found.seconds(np.array([0]), np.array([2]), np.array([2 * size]))
         assert said[0] == pytest.approx(of_oracle(cluster, MESHES[0], 2, 2 * size))
-    straight = tariff(KIND, plain, PLACED, ("data",))
+    straight = collective_cost_table(KIND, plain, PLACED, ("data",))
     one = np.array([0]), np.array([1]), np.array([1 << 16])
     assert found.seconds(*one)[0] > 1.5 * straight.seconds(*one)[0]
 
@@ -76,7 +76,7 @@ def test_large_sizes_that_were_measured_are_priced_so(plain):
     (line,) = level.lines
     far = replace(line, bend=((1e6, 1.0), (3e7, 1.0), (9e7, 0.5)))
     cluster = replace(plain, levels=(replace(level, lines=(far,)),))
-    found = tariff(KIND, cluster, PLACED, ("data",))
+    found = collective_cost_table(KIND, cluster, PLACED, ("data",))
     for size in (1 << 24, 1 << 26):
         said = found.seconds(np.array([0]), np.array([1]), np.array([size]))
         assert said[0] == pytest.approx(of_oracle(cluster, MESHES[0], 1, size))
@@ -84,20 +84,24 @@ def test_large_sizes_that_were_measured_are_priced_so(plain):
 
 def test_bytes_of_less_than_an_array_are_paid_for(plain):
     """A stage has a part of what a whole network moves."""
-    found = tariff(KIND, plain, PLACED, ("data",))
-    group = group_of(plain, MeshPlacement(mesh=MESHES[0]), ("data",))
+    found = collective_cost_table(KIND, plain, PLACED, ("data",))
+    group = link_group(plain, MeshPlacement(mesh=MESHES[0]), ("data",))
     said = found.seconds(np.array([0]), np.array([0.0]), np.array([1e6]))
-    assert said[0] == pytest.approx(seconds(KIND, 10**9, 1, group) / 1000, rel=0.02)
+    assert said[0] == pytest.approx(
+        collective_seconds(KIND, 10**9, 1, group) / 1000, rel=0.02
+    )
 
 
 def test_axes_that_a_mesh_does_not_have_cross_no_link():
     """Tensor within a host; data, of one device, would stand across hosts."""
-    cluster, mesh = find("abci"), MeshShape(fsdp=8, tensor=4)
-    found = tariff(KIND, cluster, [MeshPlacement(mesh=mesh)], ("data", "tensor"))
+    cluster, mesh = load_cluster("abci"), MeshShape(fsdp=8, tensor=4)
+    found = collective_cost_table(
+        KIND, cluster, [MeshPlacement(mesh=mesh)], ("data", "tensor")
+    )
     said = found.seconds(np.array([0]), np.array([1]), np.array([1 << 20]))
-    inside = group_of(cluster, MeshPlacement(mesh=mesh), ("tensor",))
+    inside = link_group(cluster, MeshPlacement(mesh=mesh), ("tensor",))
     assert (
         inside.level
-        != group_of(cluster, MeshPlacement(mesh=mesh), ("data", "tensor")).level
+        != link_group(cluster, MeshPlacement(mesh=mesh), ("data", "tensor")).level
     )
-    assert said[0] == pytest.approx(seconds(KIND, 1 << 20, 1, inside))
+    assert said[0] == pytest.approx(collective_seconds(KIND, 1 << 20, 1, inside))

@@ -7,28 +7,28 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.reduction import ReductionConfig
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.planning.search_space import LayoutQuery
 from jaxdist.launch.training.job.abstract_step import StepDescriber
-from jaxdist.meshes.clusters.load import find
+from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.predict import predict
 from jaxdist.planner.layouts.block_costs import BlockCosts
 from jaxdist.planner.layouts.cost_estimate import CostEstimate
 from jaxdist.planner.layouts.evaluated_plans import PlanEvaluator
-from jaxdist.planner.layouts.partial_remat import keep_tail
-from jaxdist.planner.layouts.ranking import rank
-from jaxdist.planner.layouts.space import PlanChoices, space_of
-from jaxdist.planner.layouts.traffic_probes import sample
+from jaxdist.planner.layouts.partial_remat import bisect_remat_until
+from jaxdist.planner.layouts.ranking import rank_plans
+from jaxdist.planner.layouts.space import PlanChoices, plan_space
+from jaxdist.planner.layouts.traffic_probes import probe_traffic
 
 NONE = Plan(mesh=MeshShape(data=4), microbatches=1, reduce=ReductionConfig(via="ring"))
 ALL = replace(NONE, remat=True)
-CLUSTER = find("testbed")
+CLUSTER = load_cluster("testbed")
 
 
 @pytest.fixture(scope="module")
 def subject():
     words = ("model.depth=6", "model.vocabulary=256", "plan.mesh.data=1")
-    return StepDescriber(resolve("characters", words).config)
+    return StepDescriber(resolve_config("characters", words).config)
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +42,14 @@ def estimated(
     subject, remat=(False, True), base=NONE, microbatches=(1,), cluster=CLUSTER
 ):
     network = subject.profile
-    samples = sample(
+    samples = probe_traffic(
         base, 4, ("data",), subject.case, network.parameter_bytes, cluster.device
     )
     chosen = PlanChoices(
         axes=("data",), remat=remat, ways=("ring",), microbatches=microbatches
     )
     return CostEstimate(
-        space=space_of(
+        space=plan_space(
             base, 4, chosen, batch=network.batch, blocks=len(network.blocks)
         ),
         cluster=cluster,
@@ -68,7 +68,7 @@ def between(predicted, part):
 @pytest.mark.parametrize("part", [0.25, 0.5, 0.75])
 def test_a_search_keeps_the_longest_tail_that_fits(subject, predicted, part):
     room = between(predicted, part)
-    best, *others = rank(estimated(subject), (), subject.case, room=room).plans
+    best, *others = rank_plans(estimated(subject), (), subject.case, room=room).plans
     fit = {p: made.step_s for p, made in predicted.items() if made.memory_bytes <= room}
     assert NONE not in fit
     assert best.plan.remat_until
@@ -85,14 +85,14 @@ def test_a_plan_that_lacks_memory_is_tried_beside_one_in_microbatches(
     """Which of them is faster is not said by which was described first."""
     room = between(predicted, 0.6)
     every = estimated(subject, microbatches=(1, 2))
-    found = [one.plan for one in rank(every, (), subject.case, room=room).plans]
+    found = [one.plan for one in rank_plans(every, (), subject.case, room=room).plans]
     assert any(plan.microbatches == 2 and not plan.remat for plan in found)
     assert any(plan.microbatches == 1 and plan.remat_until for plan in found)
 
 
 def test_with_room_for_all_nothing_is_computed_again(subject, predicted):
     room = between(predicted, 1)
-    found = rank(estimated(subject), (), subject.case, room=room)
+    found = rank_plans(estimated(subject), (), subject.case, room=room)
     assert not any(one.plan.remat_until for one in found.plans)
     assert found.plans[0].plan.remat is False
 
@@ -110,7 +110,7 @@ def test_what_accelerators_compute_again_is_not_traced_for_a_cpu(subject, predic
 
     def ranked(cluster):
         every = estimated(subject, cluster=cluster)
-        return rank(every, (), subject.case, room=room, trace=trace).plans
+        return rank_plans(every, (), subject.case, room=room, trace=trace).plans
 
     best = ranked(other)[0]
     assert best.plan.remat_until
@@ -124,10 +124,10 @@ def test_what_accelerators_compute_again_is_not_traced_for_a_cpu(subject, predic
 def test_what_was_typed_stays(subject, predicted):
     room = between(predicted, 0.5)
     every = estimated(subject, remat=(True,))
-    found = rank(every, (), subject.case, room=room)
+    found = rank_plans(every, (), subject.case, room=room)
     assert not any(one.plan.remat_until for one in found.plans)
     own = estimated(subject, remat=(True,), base=replace(ALL, remat_until="head"))
-    found = rank(own, (), subject.case, room=predicted[NONE].memory_bytes * 2)
+    found = rank_plans(own, (), subject.case, room=predicted[NONE].memory_bytes * 2)
     assert {one.plan.remat_until for one in found.plans} == {"head"}
 
 
@@ -136,7 +136,7 @@ def test_few_plans_are_described(subject, predicted):
         describe=subject.case, cluster=CLUSTER, most=between(predicted, 0.5)
     )
     blocks = [block.name for block in subject.profile.blocks]
-    keep_tail(heap, ALL, blocks, heap.describe_in_full)
+    bisect_remat_until(heap, ALL, blocks, heap.describe_in_full)
     assert len(heap.found) == 1
     assert heap.described <= 3 < len(blocks)
 
@@ -144,7 +144,7 @@ def test_few_plans_are_described(subject, predicted):
 def test_a_block_that_was_mistyped_is_said_before_the_search(subject):
     words = ("model.depth=6", "model.vocabulary=256", "plan.mesh.data=1")
     typed = ("plan.remat=true", "plan.remat_until=blok3")
-    resolved = resolve("characters", (*words, *typed))
+    resolved = resolve_config("characters", (*words, *typed))
     question = LayoutQuery(
         resolved=resolved, subject=subject, cluster=CLUSTER, devices=4
     )

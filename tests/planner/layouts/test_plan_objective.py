@@ -10,7 +10,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.oracle.predict import Prediction
 from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan
-from jaxdist.planner.layouts.merge_rankings import merged
+from jaxdist.planner.layouts.merge_rankings import merge_rankings
 from jaxdist.planner.layouts.objective import PlanObjective
 from jaxdist.planner.layouts.ranking import PlanRanking, RejectedLayout
 
@@ -75,7 +75,7 @@ def test_a_budget_takes_whole_steps():
     ],
 )
 def test_rankings_are_merged_by_the_objective(objective, order):
-    found = merged({2: FEW, 8: MANY}, {3: "nothing divides"}, objective)
+    found = merge_rankings({2: FEW, 8: MANY}, {3: "nothing divides"}, objective)
     assert [
         (one.plan.mesh.devices, one.prediction.step_s) for one in found.plans
     ] == order
@@ -88,7 +88,9 @@ def test_rankings_are_merged_by_the_objective(objective, order):
 
 @pytest.mark.parametrize("by", ["step", "cost", "budget"])
 def test_one_ranking_stays_in_its_order(by):
-    found = merged({8: MANY}, {}, PlanObjective(by=by, samples=90e6, price=PRICE))
+    found = merge_rankings(
+        {8: MANY}, {}, PlanObjective(by=by, samples=90e6, price=PRICE)
+    )
     assert found.plans == MANY.plans
 
 

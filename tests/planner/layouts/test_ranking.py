@@ -10,18 +10,22 @@ import pytest
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
-from jaxdist.meshes.clusters.load import find
+from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.predict import predict
 from jaxdist.planner.layouts.block_costs import BlockCosts
 from jaxdist.planner.layouts.cost_estimate import CostEstimate
 from jaxdist.planner.layouts.evaluated_plans import PlanEvaluator
-from jaxdist.planner.layouts.meshes import AXES, alone, layouts
-from jaxdist.planner.layouts.ranking import climb, rank
-from jaxdist.planner.layouts.shortlist import neighbours
-from jaxdist.planner.layouts.space import ORDERS, PlanChoices, space_of
-from jaxdist.planner.layouts.traffic_probes import sample
+from jaxdist.planner.layouts.meshes import (
+    SEARCH_AXES,
+    enumerate_layouts,
+    single_axis_layouts,
+)
+from jaxdist.planner.layouts.ranking import local_search, rank_plans
+from jaxdist.planner.layouts.shortlist import microbatch_neighbours
+from jaxdist.planner.layouts.space import SCHEDULE_CHOICES, PlanChoices, plan_space
+from jaxdist.planner.layouts.traffic_probes import probe_traffic
 
 STAGES = MeshShape(pipe=4)
 
@@ -29,19 +33,24 @@ STAGES = MeshShape(pipe=4)
 @pytest.fixture(scope="module")
 def subject():
     words = ("plan.mesh.data=4", "plan.mesh.spatial_h=1", "optim.accumulate=4")
-    return StepDescriber(resolve("digits", words).config)
+    return StepDescriber(resolve_config("digits", words).config)
 
 
 def estimated(subject, devices=4, cluster="testbed", **choices):
     """Estimate a space of the network, on the testbed unless said."""
     network = subject.profile
-    machine = find(cluster)
-    samples = sample(
-        Plan(), devices, AXES, subject.case, network.parameter_bytes, machine.device
+    machine = load_cluster(cluster)
+    samples = probe_traffic(
+        Plan(),
+        devices,
+        SEARCH_AXES,
+        subject.case,
+        network.parameter_bytes,
+        machine.device,
     )
     chosen = PlanChoices(axes=samples.axes, **choices)
     return CostEstimate(
-        space=space_of(
+        space=plan_space(
             Plan(), devices, chosen, batch=network.batch, blocks=len(network.blocks)
         ),
         cluster=machine,
@@ -62,11 +71,13 @@ def whole(subject):
 
 def ranked(subject, **more):
     coarse = estimated(subject, microbatches=(4,))
-    return rank(coarse, alone(Plan(microbatches=4), 4), subject.case, **more)
+    return rank_plans(
+        coarse, single_axis_layouts(Plan(microbatches=4), 4), subject.case, **more
+    )
 
 
 def test_every_way_to_deal_devices_out_is_tried_once():
-    found = [plan.mesh for plan in layouts(Plan(), 12)]
+    found = [plan.mesh for plan in enumerate_layouts(Plan(), 12)]
     assert len(found) == len(set(found)) == 126  # C(7, 5) for 2 x 2, times 6 for 3
     assert {mesh.devices for mesh in found} == {12}
 
@@ -76,7 +87,7 @@ def test_plans_are_in_the_order_of_their_predictions(subject, whole):
     steps = [one.prediction.step_s for one in found.plans]
     assert steps == sorted(steps)
     best = found.plans[0]
-    assert predict(subject.case(best.plan), find("testbed")) == best.prediction
+    assert predict(subject.case(best.plan), load_cluster("testbed")) == best.prediction
     assert {lost.title for lost in found.lost} | {best.plan.title} >= {
         *("data 4", "fsdp 4", "spatial_h 4", "tensor 4", "pipe 4")
     }
@@ -101,7 +112,9 @@ def test_what_does_not_fit_is_no_plan(subject, whole):
 
 
 def test_cuts_that_are_where_they_were_anyway_are_no_plan_of_their_own(subject):
-    heap = PlanEvaluator(describe=subject.case, cluster=find("testbed"), most=1e12)
+    heap = PlanEvaluator(
+        describe=subject.case, cluster=load_cluster("testbed"), most=1e12
+    )
     plan = Plan(mesh=MeshShape(pipe=2, data=2), microbatches=4)
     (_, behind) = subject.case(plan).stages
     for first, labels in ((behind[0], 1), (behind[1], 2)):
@@ -115,7 +128,7 @@ def test_what_the_batch_cannot_be_split_into_says_so(subject):
     config = subject.config
     small = StepDescriber(replace(config, data=replace(config.data, batch=4)))
     coarse = estimated(small, microbatches=(4,))
-    found = rank(coarse, alone(Plan(microbatches=4), 4), small.case)
+    found = rank_plans(coarse, single_axis_layouts(Plan(microbatches=4), 4), small.case)
     why = {lost.title: lost.why for lost in found.lost}
     assert "divide" in why["data 4"]
     assert MeshShape(data=4) not in {one.plan.mesh for one in found.plans}
@@ -134,7 +147,7 @@ def exhaustive(subject, coarse):
 def regret_and_order(subject, coarse):
     """Return what the search is behind the best, and pairs that are in order."""
     steps = dict(exhaustive(subject, coarse))
-    found = rank(coarse, (), subject.case).plans[0].prediction.step_s
+    found = rank_plans(coarse, (), subject.case).plans[0].prediction.step_s
     pairs = [
         (coarse.seconds[a] < coarse.seconds[b]) == (steps[a] < steps[b])
         for a, b in itertools.combinations(steps, 2)
@@ -145,7 +158,7 @@ def regret_and_order(subject, coarse):
 
 @pytest.mark.parametrize("overlap", [0.0, 0.7])
 def test_a_search_of_four_devices_finds_the_best_of_all_plans(subject, overlap):
-    coarse = estimated(subject, microbatches=(1, 8), orders=ORDERS[:2])
+    coarse = estimated(subject, microbatches=(1, 8), orders=SCHEDULE_CHOICES[:2])
     share = SourcedNumber(overlap, "given: a test")
     coarse = replace(coarse, cluster=coarse.cluster.with_number("overlap", share))
     regret, order = regret_and_order(subject, coarse)
@@ -155,7 +168,7 @@ def test_a_search_of_four_devices_finds_the_best_of_all_plans(subject, overlap):
 
 def test_the_estimate_hides_about_what_the_oracle_does(subject):
     half = SourcedNumber(0.5, "given: a test")
-    slow = find("testbed").with_number("overlap", half)
+    slow = load_cluster("testbed").with_number("overlap", half)
     added = estimated(subject, microbatches=(1, 2), ways=("exact", "ring"))
     coarse = replace(added, cluster=slow)
     hidden = added.seconds - coarse.seconds
@@ -176,7 +189,7 @@ def test_a_search_of_eight_devices_is_near_to_the_best_of_all_plans(subject, clu
         8,
         cluster,
         microbatches=(1, 2, 8),
-        orders=ORDERS,
+        orders=SCHEDULE_CHOICES,
         remat=(False, True),
     )
     regret, order = regret_and_order(subject, coarse)
@@ -187,7 +200,9 @@ def test_a_search_of_eight_devices_is_near_to_the_best_of_all_plans(subject, clu
 @pytest.fixture(scope="module")
 def staged(subject):
     """A space of stages alone, of every number of microbatches."""
-    coarse = estimated(subject, microbatches=(1, 2, 4, 8, 16), orders=ORDERS[:2])
+    coarse = estimated(
+        subject, microbatches=(1, 2, 4, 8, 16), orders=SCHEDULE_CHOICES[:2]
+    )
     (rows,) = np.nonzero(coarse.space.mesh == coarse.space.meshes.index(STAGES))
     return coarse, rows
 
@@ -196,18 +211,18 @@ def test_the_first_plan_has_neighbours_in_its_microbatches(staged):
     coarse, rows = staged
     plan = coarse.space.plan(int(rows[0]))
     for micro, beside in ((1, {2}), (4, {2, 8}), (16, {8})):
-        found = list(neighbours(replace(plan, microbatches=micro), coarse))
+        found = list(microbatch_neighbours(replace(plan, microbatches=micro), coarse))
         assert {one.microbatches for one in found} == beside
         assert [bool(one.pipe.cuts) for one in found] == [False, True] * len(beside)
     own = replace(plan.pipe, cuts=("block2", "block3", "head"))
     base = replace(coarse.space.base, pipe=own)
     pinned = replace(coarse, space=replace(coarse.space, base=base))
-    found = list(neighbours(replace(plan, microbatches=4), pinned))
+    found = list(microbatch_neighbours(replace(plan, microbatches=4), pinned))
     assert [(one.microbatches, one.pipe.cuts) for one in found] == [
         (2, own.cuts),
         (8, own.cuts),
     ]
-    assert not list(neighbours(Plan(mesh=MeshShape(data=4)), coarse))
+    assert not list(microbatch_neighbours(Plan(mesh=MeshShape(data=4)), coarse))
 
 
 def test_a_search_goes_on_to_the_best_number_of_microbatches(subject, staged):
@@ -221,7 +236,7 @@ def test_a_search_goes_on_to_the_best_number_of_microbatches(subject, staged):
     assert worst.microbatches != best.microbatches
     heap = PlanEvaluator(describe=subject.case, cluster=coarse.cluster, most=1e12)
     assert heap.describe_in_full(worst)
-    climb(heap, coarse)
+    local_search(heap, coarse)
     assert heap.sorted()[0].prediction.step_s <= steps[best]
 
 
@@ -238,19 +253,19 @@ def test_layouts_in_stages_are_searched_that_do_not_come_out_first(subject, stag
     beside = Plan(mesh=MeshShape(data=2, pipe=2), microbatches=2)
     assert heap.describe_in_full(beside)
     assert [one.plan for one in heap.sorted()] == [first, beside, worst]
-    climb(heap, coarse)
+    local_search(heap, coarse)
     found = [one.prediction.step_s for one in heap.sorted() if one.plan.mesh == STAGES]
     assert min(found) < steps[worst]
 
 
 def test_neighbours_with_chunks_are_those_that_go_round_the_devices(subject):
-    coarse = estimated(subject, microbatches=(1, 2, 4, 8, 16), orders=ORDERS)
+    coarse = estimated(subject, microbatches=(1, 2, 4, 8, 16), orders=SCHEDULE_CHOICES)
     of_two = MeshShape(data=2, pipe=2)
     rows = (coarse.space.mesh == coarse.space.meshes.index(of_two)) & (
         coarse.space.chunks == 2
     )
     (row, *_) = np.flatnonzero(rows & (coarse.space.micro == 2))
-    found = list(neighbours(coarse.space.plan(int(row)), coarse))
+    found = list(microbatch_neighbours(coarse.space.plan(int(row)), coarse))
     assert {one.microbatches for one in found} == {4}
     for one in found:
         subject.case(one)

@@ -11,24 +11,24 @@ from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.placement import MeshPlacement
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.planning.search_space import LayoutQuery
 from jaxdist.launch.training.job.abstract_step import StepDescriber
-from jaxdist.meshes.clusters.load import find
-from jaxdist.oracle.collective_times import seconds
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.oracle.collective_times import collective_seconds
 from jaxdist.oracle.compute_times import MicrobatchTime
-from jaxdist.oracle.link_groups import group_of
+from jaxdist.oracle.link_groups import link_group
 from jaxdist.oracle.predict import predict
-from jaxdist.oracle.schedule_times import replayed
-from jaxdist.planner.layouts.ranking import rank
+from jaxdist.oracle.schedule_times import schedule_time
+from jaxdist.planner.layouts.ranking import rank_plans
 from jaxdist.planner.layouts.shortlist import (
-    LAYOUTS,
-    at_best,
-    first_of,
-    shortlist,
-    smaller,
+    FEASIBLE_LAYOUTS,
+    best_fitting_row,
+    best_row_per_mesh,
+    best_settings,
+    order_by_estimate,
 )
-from jaxdist.planner.layouts.space import ORDERS
+from jaxdist.planner.layouts.space import SCHEDULE_CHOICES
 
 ROOM = 80e9
 
@@ -36,15 +36,15 @@ ROOM = 80e9
 @pytest.fixture(scope="module")
 def subject():
     words = ("model.depth=4", "model.vocabulary=256", "plan.mesh.data=1")
-    return StepDescriber(resolve("characters", words).config)
+    return StepDescriber(resolve_config("characters", words).config)
 
 
 @pytest.fixture(scope="module")
 def question(subject):
     return LayoutQuery(
-        resolved=resolve("characters", ()),
+        resolved=resolve_config("characters", ()),
         subject=subject,
-        cluster=find("cpu-fake"),
+        cluster=load_cluster("cpu-fake"),
         devices=8,
     )
 
@@ -96,7 +96,7 @@ def test_the_estimate_counts_what_a_device_holds(subject, coarse, axes, chunks, 
     assert coarse.bytes[row] == pytest.approx(full, rel=0.1)
 
 
-@pytest.mark.parametrize(("name", "chunks"), ORDERS)
+@pytest.mark.parametrize(("name", "chunks"), SCHEDULE_CHOICES)
 def test_inputs_in_flight_are_those_of_the_schedule(subject, coarse, name, chunks):
     space = coarse.space
     own = space.mesh == space.meshes.index(MeshShape(pipe=2, data=4))
@@ -108,7 +108,7 @@ def test_inputs_in_flight_are_those_of_the_schedule(subject, coarse, name, chunk
 
 
 @pytest.mark.parametrize("timed", [False, True])
-@pytest.mark.parametrize(("name", "chunks"), ORDERS)
+@pytest.mark.parametrize(("name", "chunks"), SCHEDULE_CHOICES)
 def test_what_stages_hand_on_is_estimated_by_exchanges(
     subject, coarse, name, chunks, timed
 ):
@@ -130,14 +130,14 @@ def test_what_layers_say_holds_the_other_stages_up(coarse):
     silent = replace(coarse, samples=replace(coarse.samples, tensor={}))
     said = coarse._moved - silent._moved
     space, mesh = coarse.space, MeshShape(pipe=4, tensor=2)
-    group = group_of(coarse.cluster, MeshPlacement(mesh=mesh), ("tensor",))
+    group = link_group(coarse.cluster, MeshPlacement(mesh=mesh), ("tensor",))
     own = (space.mesh == space.meshes.index(mesh)) & (space.chunks == 1)
     assert own.sum() > 4
     for row in np.nonzero(own)[0]:
         micro = int(space.micro[row])
         # A reduce-scatter of logits stays within the last stage.
         found = sum(
-            seconds(kind, moved.payload / 4, micro * moved.arrays / 4, group)
+            collective_seconds(kind, moved.payload / 4, micro * moved.arrays / 4, group)
             for kind, moved in coarse.samples.tensor.items()
             if kind != "reduce-scatter"
         )
@@ -157,7 +157,9 @@ def test_what_is_saved_while_others_rest_is_estimated_as_it_is_replayed(coarse):
         micro, stages = plan.microbatches, plan.mesh.pipe
         if plan.pipe.schedule == "gpipe":
             even = [stage] * stages
-            alone, said = (replayed(plan, micro, even, c).seconds for c in (1.0, 2.0))
+            alone, said = (
+                schedule_time(plan, micro, even, c).seconds for c in (1.0, 2.0)
+            )
             assert saved[row] == pytest.approx(said / alone)
         assert 0.5 - 1e-9 <= saved[row] <= 1
 
@@ -173,7 +175,8 @@ def test_what_late_devices_cost_is_estimated_as_it_is_replayed(coarse):
         plan = coarse.space.plan(row)
         micro, stages = plan.microbatches, plan.mesh.pipe
         alone, said = (
-            replayed(plan, micro, [stage] * stages, skew=s).seconds for s in (0.0, skew)
+            schedule_time(plan, micro, [stage] * stages, skew=s).seconds
+            for s in (0.0, skew)
         )
         found = (said - alone) / skew
         assert more[row] == pytest.approx(found, abs=4.1 if stages > 1 else 1e-6)
@@ -208,23 +211,23 @@ def with_permutations(cluster, skew=0.0):
 
 
 def test_well_known_layouts_are_asked_about_at_their_best(question, coarse):
-    order = shortlist(coarse, ROOM)
+    order = order_by_estimate(coarse, ROOM)
     staged = Plan(mesh=MeshShape(pipe=4, data=2), microbatches=1)
-    best = at_best(staged, order, coarse)
+    best = best_settings(staged, order, coarse)
     assert best.mesh == staged.mesh
     assert best.microbatches > 1
     other = Plan(mesh=MeshShape(pipe=4), microbatches=1)
-    assert at_best(other, order, coarse) == other
+    assert best_settings(other, order, coarse) == other
 
 
 def test_parameters_are_used_in_the_bytes_they_are_computed_in():
     """Shared matrices travel in bfloat16, and microbatches add such gradients up."""
     words = ("precision=bfloat16", "model.vocabulary=256", "plan.mesh.data=1")
-    subject = StepDescriber(resolve("characters", words).config)
+    subject = StepDescriber(resolve_config("characters", words).config)
     coarse = LayoutQuery(
-        resolved=resolve("characters", words),
+        resolved=resolve_config("characters", words),
         subject=subject,
-        cluster=find("cpu-fake"),
+        cluster=load_cluster("cpu-fake"),
         devices=8,
     ).coarse(())
     assert coarse.samples.used == pytest.approx(0.5, rel=0.02)
@@ -245,8 +248,10 @@ def test_what_layers_make_is_split_with_their_weights(subject, coarse):
 
 
 def test_a_layout_that_cannot_be_run_takes_nobodys_place(subject, coarse):
-    order = shortlist(coarse, ROOM)
-    first = [coarse.space.plan(row).mesh for row in first_of(order, coarse.space)]
+    order = order_by_estimate(coarse, ROOM)
+    first = [
+        coarse.space.plan(row).mesh for row in best_row_per_mesh(order, coarse.space)
+    ]
     refused = set(first[:6])
 
     def describe(plan):
@@ -254,27 +259,27 @@ def test_a_layout_that_cannot_be_run_takes_nobodys_place(subject, coarse):
             raise BadInput("not this one")
         return subject.case(plan)
 
-    found = rank(coarse, (), describe)
+    found = rank_plans(coarse, (), describe)
     meshes = {one.plan.mesh for one in found.plans}
     able = len(set(first) - refused)
-    assert len(meshes) >= min(LAYOUTS, able) - 1 > LAYOUTS - 6
+    assert len(meshes) >= min(FEASIBLE_LAYOUTS, able) - 1 > FEASIBLE_LAYOUTS - 6
 
 
 def test_another_setting_of_a_layout_is_tried_where_the_best_does_not_fit(coarse):
-    order = shortlist(coarse, ROOM)
-    row = max(first_of(order, coarse.space), key=lambda row: coarse.bytes[row])
+    order = order_by_estimate(coarse, ROOM)
+    row = max(best_row_per_mesh(order, coarse.space), key=lambda row: coarse.bytes[row])
     most = coarse.bytes[row]
-    found = smaller(row, 1.5 * most, most, order, coarse)
+    found = best_fitting_row(row, 1.5 * most, most, order, coarse)
     assert coarse.space.mesh[found] == coarse.space.mesh[row]
     assert 1.5 * coarse.bytes[found] <= most
-    assert smaller(row, 1.5 * most, 0.0, order, coarse) == row
+    assert best_fitting_row(row, 1.5 * most, 0.0, order, coarse) == row
 
 
 def test_a_best_setting_that_does_not_fit_is_followed_by_one_that_should(
     subject, coarse
 ):
     """Of the same layout, and by as much as the description said more."""
-    first = first_of(shortlist(coarse, ROOM), coarse.space)[0]
+    first = best_row_per_mesh(order_by_estimate(coarse, ROOM), coarse.space)[0]
     best = coarse.space.plan(first)
     needed, described = 1.05 * ROOM, []
 
@@ -283,9 +288,9 @@ def test_a_best_setting_that_does_not_fit_is_followed_by_one_that_should(
         case = subject.case(plan)
         return replace(case, held={"optimizer": needed}) if plan == best else case
 
-    found = rank(coarse, (), describe, room=ROOM)
-    order = shortlist(coarse, ROOM)
-    other = smaller(first, needed, ROOM, order, coarse)
+    found = rank_plans(coarse, (), describe, room=ROOM)
+    order = order_by_estimate(coarse, ROOM)
+    other = best_fitting_row(first, needed, ROOM, order, coarse)
     assert described[:2] == [best, coarse.space.plan(other)]
     assert described[0].mesh == described[1].mesh
     plans = [one.plan for one in found.plans]
@@ -300,9 +305,9 @@ def test_a_layout_of_which_nothing_should_fit_is_described_once(subject, coarse)
         return replace(subject.case(plan), held={"optimizer": 10 * ROOM})
 
     with pytest.raises(BadInput, match="no layout can be run"):
-        rank(coarse, (), describe, room=ROOM)
+        rank_plans(coarse, (), describe, room=ROOM)
     meshes = [plan.mesh for plan in described]
-    first = first_of(shortlist(coarse, ROOM), coarse.space)
+    first = best_row_per_mesh(order_by_estimate(coarse, ROOM), coarse.space)
     assert meshes == [coarse.space.plan(row).mesh for row in first]
 
 
@@ -318,11 +323,13 @@ def test_plans_have_room_where_no_step_is_traced(
 ):
     """Asked of each of them: where the best are struck later nothing is in their place."""
     assert not coarse.roomy
-    monkeypatch.setattr("jaxdist.launch.training.job.abstract_step._TRACED", 1)
+    monkeypatch.setattr(
+        "jaxdist.launch.training.job.abstract_step._MAX_FAST_TRACE_LAYERS", 1
+    )
     roomy = question.coarse(())
     assert (roomy.bytes > coarse.bytes).all()
     room = float(np.quantile(coarse.bytes, 0.1))
-    found = rank(roomy, (), subject.case, room=room).plans
+    found = rank_plans(roomy, (), subject.case, room=room).plans
     assert all(one.prediction.roomy_bytes <= room for one in found)
-    tight = rank(coarse, (), subject.case, room=room).plans
+    tight = rank_plans(coarse, (), subject.case, room=room).plans
     assert any(one.prediction.roomy_bytes > room for one in tight)

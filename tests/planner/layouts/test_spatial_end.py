@@ -6,14 +6,18 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.planning.search_space import LayoutQuery
 from jaxdist.launch.training.job.abstract_step import StepDescriber
-from jaxdist.meshes.clusters.load import find
+from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.predict import predict
 from jaxdist.planner.layouts.evaluated_plans import PlanEvaluator
-from jaxdist.planner.layouts.ranking import end_splits, rank
-from jaxdist.planner.layouts.spatial_end import ENDS, SpatialEndCost, ended
+from jaxdist.planner.layouts.ranking import evaluate_spatial_ends, rank_plans
+from jaxdist.planner.layouts.spatial_end import (
+    MAX_SPATIAL_ENDS,
+    SpatialEndCost,
+    spatial_end_variants,
+)
 
 ROWS = Plan(mesh=MeshShape(spatial_h=4), microbatches=1)
 BLOCKS = ("block1", "block2", "block3", "head")
@@ -21,14 +25,14 @@ BLOCKS = ("block1", "block2", "block3", "head")
 
 @pytest.fixture(scope="module")
 def subject():
-    return StepDescriber(resolve("digits", ()).config)
+    return StepDescriber(resolve_config("digits", ()).config)
 
 
 def asked(subject, *words):
     return LayoutQuery(
-        resolved=resolve("digits", words),
+        resolved=resolve_config("digits", words),
         subject=subject,
-        cluster=find("testbed"),
+        cluster=load_cluster("testbed"),
         devices=4,
     )
 
@@ -67,15 +71,17 @@ def test_the_estimate_orders_ends_as_they_are_predicted(subject, coarse, axes):
 def test_ends_that_make_a_step_shorter_are_tried_and_few(subject, coarse):
     full = steps(subject, coarse, ROWS)
     room = -0.02 * full["", "repeat"]
-    found = list(ended(ROWS, coarse, room))
+    found = list(spatial_end_variants(ROWS, coarse, room))
     names = [(one.spatial_until, one.spatial_then) for one in found]
     assert names == [(block, "samples") for block in BLOCKS[:3]]
-    assert len(list(ended(ROWS, coarse, 1.0))) == ENDS
-    assert not list(ended(replace(ROWS, mesh=MeshShape(data=4)), coarse, 1.0))
+    assert len(list(spatial_end_variants(ROWS, coarse, 1.0))) == MAX_SPATIAL_ENDS
+    assert not list(
+        spatial_end_variants(replace(ROWS, mesh=MeshShape(data=4)), coarse, 1.0)
+    )
 
 
 def test_the_search_ends_the_split_where_that_is_fastest(subject, coarse):
-    found = rank(coarse, (), subject.case)
+    found = rank_plans(coarse, (), subject.case)
     best = found.plans[0]
     assert (best.plan.spatial_until, best.plan.spatial_then) == ("block1", "samples")
     full = steps(subject, coarse, ROWS)
@@ -89,7 +95,7 @@ def test_ends_that_cannot_be_the_first_are_not_described(subject, coarse):
     far = replace(ROWS, microbatches=16)
     heap.describe_in_full(Plan(mesh=MeshShape(data=4), microbatches=1))
     heap.describe_in_full(far)
-    assert not end_splits(heap, coarse)
+    assert not evaluate_spatial_ends(heap, coarse)
     assert heap.described == 2
 
 
@@ -99,7 +105,7 @@ def test_an_end_that_is_refused_is_passed_over(subject, coarse):
             raise BadInput("not there")
         return subject.case(plan)
 
-    best = rank(coarse, (), describe).plans[0].plan
+    best = rank_plans(coarse, (), describe).plans[0].plan
     assert (best.spatial_until, best.spatial_then) == ("block2", "samples")
 
 
@@ -122,7 +128,7 @@ def test_an_end_that_was_typed_stays(subject, words, until, then, ends):
     coarse = question.coarse(())
     assert coarse.space.choices.ends == ends
     plan = replace(question.base.on(ROWS.mesh), microbatches=1)
-    tried = list(ended(plan, coarse, 1.0))
+    tried = list(spatial_end_variants(plan, coarse, 1.0))
     assert bool(tried) == bool(ends)
     assert {one.spatial_then for one in tried} <= {*ends}
     assert {one.spatial_until for one in tried} <= ({until} if until else {*BLOCKS})

@@ -11,17 +11,21 @@ from hypothesis import strategies as st
 from jaxdist.core.cluster.collective_cost import CollectiveCost
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.launch.config.resolve import resolve
+from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.planning.search_space import LayoutQuery
 from jaxdist.launch.training.job.abstract_step import StepDescriber
-from jaxdist.meshes.clusters.load import find
-from jaxdist.planner.layouts.ranking import rank
-from jaxdist.planner.layouts.shortlist import EXACT, shortlist, variants
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.planner.layouts.ranking import rank_plans
+from jaxdist.planner.layouts.shortlist import (
+    EXACT_ALGORITHMS,
+    order_by_estimate,
+    setting_variants,
+)
 from jaxdist.planner.layouts.stage_cuts import (
     StageCutSolver,
-    chain_of,
-    faster_cuts,
-    step_of,
+    fastest_cuts,
+    make_step_estimate,
+    stage_cut_solver,
 )
 from jaxdist.profile.repeated_blocks import RepeatedBlocks
 
@@ -32,11 +36,11 @@ def question():
         *("data.context=64", "data.batch=32"),
         *("model.depth=7", "model.embed=64", "model.heads=4"),
     )
-    resolved = resolve("gpt2_small", words)
+    resolved = resolve_config("gpt2_small", words)
     return LayoutQuery(
         resolved=resolved,
         subject=StepDescriber(resolved.config),
-        cluster=find("dgx-a100"),
+        cluster=load_cluster("dgx-a100"),
         devices=8,
     )
 
@@ -51,8 +55,8 @@ def coarse(question):
 def test_no_other_cuts_make_a_shorter_step(coarse, stages, micro):
     plan = Plan(mesh=MeshShape(pipe=stages), microbatches=micro)
     names = list(coarse.pieces.names)
-    step = step_of(coarse, plan, chain_of(coarse, plan))
-    found = tuple(names.index(cut) for cut in faster_cuts(coarse, plan))
+    step = make_step_estimate(coarse, plan, stage_cut_solver(coarse, plan))
+    found = tuple(names.index(cut) for cut in fastest_cuts(coarse, plan))
     every = itertools.combinations(range(1, len(names)), stages - 1)
     assert step(found) == pytest.approx(min(map(step, every)))
 
@@ -61,7 +65,9 @@ def test_blocks_that_are_computed_again_take_a_forward_pass_more(coarse):
     plan = Plan(mesh=MeshShape(pipe=2), microbatches=8)
     again = replace(plan, remat=True)
     until = replace(again, remat_until=coarse.pieces.names[3])
-    none, every, few = (chain_of(coarse, p).seconds for p in (plan, again, until))
+    none, every, few = (
+        stage_cut_solver(coarse, p).seconds for p in (plan, again, until)
+    )
     assert (few[:3] == every[:3]).all()
     assert (few[3:] == none[3:]).all()
     assert (every > none).all()
@@ -99,12 +105,12 @@ def test_the_search_tries_cuts_and_what_fsdp_shares(question, coarse):
         tried.append(plan)
         return question.subject.case(plan)
 
-    found = rank(coarse, question.known(), describe)
+    found = rank_plans(coarse, question.known(), describe)
     assert len(tried) == len(set(tried)) == found.described
     best = found.plans[0].plan
     assert best.mesh.devices == 8
     asked = Plan(mesh=MeshShape(pipe=4, fsdp=2), microbatches=4)
-    more = list(variants(asked, shortlist(coarse, 80e9), coarse))
+    more = list(setting_variants(asked, order_by_estimate(coarse, 80e9), coarse))
     assert {plan.zero for plan in more} == {1, 3}
     (cut,) = [plan for plan in more if plan.pipe.cuts]
     assert len(cut.pipe.cuts) == 3
@@ -113,22 +119,27 @@ def test_the_search_tries_cuts_and_what_fsdp_shares(question, coarse):
 
 
 def test_the_search_tries_ways_to_split_weights(question, coarse):
-    order = shortlist(coarse, 80e9)
+    order = order_by_estimate(coarse, 80e9)
     split = Plan(mesh=MeshShape(data=4, tensor=2), microbatches=1)
-    ways = {plan.weights for plan in variants(split, order, coarse)}
+    ways = {plan.weights for plan in setting_variants(split, order, coarse)}
     assert ways == {"pairs", "sequence", "filter", "channel"}
     whole = Plan(mesh=MeshShape(data=8), microbatches=1)
-    assert {plan.weights for plan in variants(whole, order, coarse)} == {"pairs"}
-    labels = [plan.label for plan in variants(split, order, coarse)]
-    assert len({*labels}) == len({*variants(split, order, coarse)})
+    assert {plan.weights for plan in setting_variants(whole, order, coarse)} == {
+        "pairs"
+    }
+    labels = [plan.label for plan in setting_variants(split, order, coarse)]
+    assert len({*labels}) == len({*setting_variants(split, order, coarse)})
 
 
 def test_steps_that_go_both_ways_are_not_priced_by_permutations_that_go_one_way(
     question, coarse
 ):
     plan = Plan(mesh=MeshShape(data=8), microbatches=1)
-    ways = {one.reduce.via for one in variants(plan, shortlist(coarse, 80e9), coarse)}
-    assert ways == {"exact", *EXACT}
+    ways = {
+        one.reduce.via
+        for one in setting_variants(plan, order_by_estimate(coarse, 80e9), coarse)
+    }
+    assert ways == {"exact", *EXACT_ALGORITHMS}
     share = SourcedNumber(1.0, "measured: a test")
     line = CollectiveCost(
         kind="collective-permute", devices=8, messages=share, share=share, bend=()
@@ -136,13 +147,18 @@ def test_steps_that_go_both_ways_are_not_priced_by_permutations_that_go_one_way(
     level, *others = coarse.cluster.levels
     levels = (replace(level, lines=(line,)), *others)
     timed = replace(coarse, cluster=replace(coarse.cluster, levels=levels))
-    ways = {one.reduce.via for one in variants(plan, shortlist(timed, 80e9), timed)}
+    ways = {
+        one.reduce.via
+        for one in setting_variants(plan, order_by_estimate(timed, 80e9), timed)
+    }
     assert ways == {"exact"}
 
 
 def test_ways_that_are_typed_stay(question):
     typed = ("plan.weights=sequence", "plan.mesh.tensor=2")
-    resolved = resolve("gpt2_small", (*typed, "data.context=64", "data.batch=32"))
+    resolved = resolve_config(
+        "gpt2_small", (*typed, "data.context=64", "data.batch=32")
+    )
     asked = replace(question, resolved=resolved)
     assert asked.coarse(()).space.choices.weights == ("sequence",)
 
@@ -154,8 +170,8 @@ def test_equal_blocks_are_read_once(question):
 def test_stages_that_lose_with_equal_flops_are_cut_where_little_is_handed_on():
     """Convolutions hand on much, and have nearly all of the FLOPs."""
     words = ("data.name=synthetic", "data.samples=480", "data.batch=48")
-    resolved = resolve("vgg16", (*words, "model.size=tiny", "model.width=16"))
-    slow = find("testbed")
+    resolved = resolve_config("vgg16", (*words, "model.size=tiny", "model.width=16"))
+    slow = load_cluster("testbed")
     wire = replace(slow.levels[0], bandwidth=SourcedNumber(12.5e6, "given: 100 Mbit/s"))
     asked = LayoutQuery(
         resolved=resolved,
@@ -163,7 +179,7 @@ def test_stages_that_lose_with_equal_flops_are_cut_where_little_is_handed_on():
         cluster=replace(slow, levels=(wire,)),
         devices=4,
     )
-    plans = rank(asked.coarse(()), asked.known(), asked.subject.case).plans
+    plans = rank_plans(asked.coarse(()), asked.known(), asked.subject.case).plans
     best = plans[0].plan
     uncut = next(x for x in plans if x.plan.stages == 4 and not x.plan.pipe.cuts)
     assert best.stages == 4

@@ -12,7 +12,7 @@ from jaxdist.planner.stages.cost_conventions import CostConvention
 from jaxdist.planner.stages.graph import LayerGraph, Node
 from jaxdist.planner.stages.link_hierarchy import LinkLevel
 from jaxdist.planner.stages.memory import MemoryBudget
-from jaxdist.planner.stages.partitioner import partition
+from jaxdist.planner.stages.partitioner import partition_graph
 from jaxdist.planner.stages.stage_plan import StageQuery
 
 
@@ -146,9 +146,9 @@ def check(seed, tier_sizes, most):
     )
     if math.isinf(expected):
         with pytest.raises(BadInput):
-            partition(asked)
+            partition_graph(asked)
         return
-    found = partition(asked)
+    found = partition_graph(asked)
     assert found.seconds == pytest.approx(expected, rel=1e-9), (seed, layers, sizes)
     slowest = max(max(s.seconds, s.cut) for s in found.stages)
     assert slowest == pytest.approx(found.seconds, rel=1e-9), seed
@@ -254,10 +254,10 @@ def check_graph(seed, most):
         )
         for cuts in ("any", "order")
     }
-    found = partition(asked["any"])
+    found = partition_graph(asked["any"])
     slack = 1 + 1e-9
     assert best / slack <= found.seconds <= working * slack, (seed, layers, edges)
-    assert partition(asked["order"]).seconds >= found.seconds * (1 - 1e-9)
+    assert partition_graph(asked["order"]).seconds >= found.seconds * (1 - 1e-9)
     stage_of = {n: k for k, stage in enumerate(found.stages) for n in stage.nodes}
     assert sorted(stage_of) == sorted(node.name for node in graph.nodes)
     assert all(stage_of[a] <= stage_of[b] for a, b in graph.edges)

@@ -9,12 +9,12 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.planner.stages.cost_conventions import CostConvention
-from jaxdist.planner.stages.cut_points import all_sets, ordered
+from jaxdist.planner.stages.cut_points import all_cut_points, ordered_cut_points
 from jaxdist.planner.stages.graph import LayerGraph, Node
-from jaxdist.planner.stages.graph_contraction import condensed
+from jaxdist.planner.stages.graph_contraction import contract_graph
 from jaxdist.planner.stages.link_hierarchy import LinkLevel
 from jaxdist.planner.stages.memory import UNLIMITED
-from jaxdist.planner.stages.pruning import useful
+from jaxdist.planner.stages.pruning import useful_cut_mask
 from jaxdist.planner.stages.search import PipeDreamSolver
 
 
@@ -30,7 +30,7 @@ def node(name, seconds=1.0, output=1.0, parameters=0.0):
 
 
 def everything(graph):
-    return all_sets(graph, lambda found: np.ones(len(found), bool), nested=False)
+    return all_cut_points(graph, lambda found: np.ones(len(found), bool), nested=False)
 
 
 def random_graph(rng, count):
@@ -75,9 +75,9 @@ def test_places_that_are_left_out_are_in_no_faster_plan(seed):
         tiers = tuple(LinkLevel(size=n, bandwidth=rng.uniform(0.5, 20)) for n in sizes)
         form = CostConvention(overlap=rng.choice([0.0, 0.5, 1.0]))
         best = PipeDreamSolver(everything(graph), tiers, form, UNLIMITED).seconds
-        fewer = all_sets(
+        fewer = all_cut_points(
             graph,
-            lambda found, t=tiers, f=form, b=best: useful(found, t, f, b),
+            lambda found, t=tiers, f=form, b=best: useful_cut_mask(found, t, f, b),
             nested=True,
         )
         assert PipeDreamSolver(fewer, tiers, form, UNLIMITED).seconds == pytest.approx(
@@ -86,9 +86,9 @@ def test_places_that_are_left_out_are_in_no_faster_plan(seed):
 
 
 def test_nothing_is_left_out_while_no_plan_is_known():
-    places = ordered(random_graph(random.Random(0), 5))
+    places = ordered_cut_points(random_graph(random.Random(0), 5))
     tiers = (LinkLevel(size=2, bandwidth=1.0),)
-    assert useful(places, tiers, CostConvention(), math.inf).all()
+    assert useful_cut_mask(places, tiers, CostConvention(), math.inf).all()
 
 
 def test_a_node_that_makes_more_than_it_reads_keeps_its_cut():
@@ -96,7 +96,9 @@ def test_a_node_that_makes_more_than_it_reads_keeps_its_cut():
     for output, left in ((100.0, 4), (1.0, 3)):
         nodes = (node("a"), node("b", 0.0, output), node("c"), node("d"))
         edges = (("a", "b"), ("b", "c"), ("c", "d"), ("b", "d"))
-        small = condensed(LayerGraph(source="g", nodes=nodes, edges=edges), keeps=False)
+        small = contract_graph(
+            LayerGraph(source="g", nodes=nodes, edges=edges), keeps=False
+        )
         assert len(small.graph.nodes) == left
 
 
@@ -104,8 +106,8 @@ def test_what_is_kept_stays_a_node_where_memory_counts():
     nodes = (node("a"), node("b", 0.0), node("c"), node("d"))
     edges = (("a", "b"), ("b", "c"), ("c", "d"), ("b", "d"))
     graph = LayerGraph(source="g", nodes=nodes, edges=edges)
-    assert len(condensed(graph, keeps=True).graph.nodes) == 4
-    assert len(condensed(graph, keeps=False).graph.nodes) == 3
+    assert len(contract_graph(graph, keeps=True).graph.nodes) == 4
+    assert len(contract_graph(graph, keeps=False).graph.nodes) == 3
 
 
 def test_too_many_sets_are_refused_with_the_order_as_remedy():

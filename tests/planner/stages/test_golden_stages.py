@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from jaxdist.pipeline.pipedream import most_in_flight
-from jaxdist.planner.stages.cost_conventions import FORMS
-from jaxdist.planner.stages.link_hierarchy import tiers
+from jaxdist.pipeline.pipedream import max_in_flight
+from jaxdist.planner.stages.cost_conventions import COST_CONVENTIONS
+from jaxdist.planner.stages.link_hierarchy import parse_link_levels
 from jaxdist.planner.stages.memory import MemoryBudget
-from jaxdist.planner.stages.partitioner import partition
-from jaxdist.planner.stages.pipedream_file import read_pipedream
+from jaxdist.planner.stages.partitioner import partition_graph
+from jaxdist.planner.stages.pipedream_file import parse_pipedream_profile
 from jaxdist.planner.stages.stage_plan import StageQuery
 
 FILES = Path(__file__).parent / "pipedream"
@@ -22,12 +22,12 @@ ROWS = [
 
 
 def graph(name):
-    return read_pipedream((FILES / f"{name}.txt").read_text(), name)
+    return parse_pipedream_profile((FILES / f"{name}.txt").read_text(), name)
 
 
 def ask(name, workers, rate, **how):
-    on = tiers(workers, (), (rate,))
-    return partition(StageQuery(graph=graph(name), tiers=on, **how))
+    on = parse_link_levels(workers, (), (rate,))
+    return partition_graph(StageQuery(graph=graph(name), tiers=on, **how))
 
 
 def test_the_file_has_all_rows():
@@ -38,7 +38,7 @@ def test_the_file_has_all_rows():
     "row", ROWS, ids=lambda r: "-".join(list(r.values())[:4]).replace("order_", "")
 )
 def test_a_golden_row(row):
-    form = FORMS[row["form"].removeprefix("order_")]
+    form = COST_CONVENTIONS[row["form"].removeprefix("order_")]
     found = ask(row["model"], int(row["workers"]), float(row["bandwidth"]), form=form)
     assert found.seconds == pytest.approx(float(row["predicted_stage_s"]), rel=1e-5)
     assert found.config == row["config"]
@@ -75,15 +75,15 @@ def test_the_authors_memory_test_leaves_out_the_minibatch_at_work():
 
 
 def test_straight_pipelines_have_a_device_a_stage():
-    found = ask("vgg16", 4, 1.25e9, straight=True, form=FORMS["sum"])
+    found = ask("vgg16", 4, 1.25e9, straight=True, form=COST_CONVENTIONS["sum"])
     assert found.replicas == (1, 1, 1, 1)
     assert [stage.in_flight for stage in found.stages] == [4, 3, 2, 1]
 
 
 @pytest.mark.parametrize("model", ["vgg16", "resnet50", "gnmt"])
 def test_in_flight_is_what_the_executor_holds(model):
-    found = ask(model, 16, 1.25e9, form=FORMS["sum"])
-    held = [most_in_flight(found.replicas, k) for k in range(len(found.stages))]
+    found = ask(model, 16, 1.25e9, form=COST_CONVENTIONS["sum"])
+    held = [max_in_flight(found.replicas, k) for k in range(len(found.stages))]
     assert [stage.in_flight for stage in found.stages] == held
 
 
@@ -101,7 +101,7 @@ def test_bytes_are_those_of_rings_and_cuts():
 def test_cuts_around_any_nodes_beat_an_order():
     """The shortcut of a residual block goes to a later stage than its main path."""
     order, any_ = (
-        ask("resnet50", 8, 3.125e9, form=FORMS["sum"], cuts=cuts)
+        ask("resnet50", 8, 3.125e9, form=COST_CONVENTIONS["sum"], cuts=cuts)
         for cuts in ("order", "any")
     )
     assert (order.config, any_.config) == ("5-2-1", "5-2-1")
@@ -111,8 +111,8 @@ def test_cuts_around_any_nodes_beat_an_order():
 
 @pytest.mark.parametrize("cuts", ["order", "any"])
 def test_translation_on_two_tiers(cuts):
-    on = tiers(8, (4, 2), (3.125e9, 1.25e9))
-    found = partition(StageQuery(graph=graph("gnmt"), tiers=on, cuts=cuts))
+    on = parse_link_levels(8, (4, 2), (3.125e9, 1.25e9))
+    found = partition_graph(StageQuery(graph=graph("gnmt"), tiers=on, cuts=cuts))
     assert sum(found.replicas) == 8
     slowest = max(max(stage.seconds, stage.cut) for stage in found.stages)
     assert slowest == pytest.approx(found.seconds)

@@ -63,7 +63,7 @@ def harm_numbers(folder, step, harm):
     for path in sorted(files, key=lambda p: p.stat().st_size, reverse=True):
         content = path.read_bytes()
         harm(path)
-        if reader.verify(folder / str(step)) is not None:
+        if reader.find_corruption(folder / str(step)) is not None:
             return
         path.write_bytes(content)
     raise AssertionError("no file of the checkpoint matters")
@@ -101,9 +101,9 @@ def test_a_changed_number_is_named_with_both_checksums(folder, kit, tmp_path):
     elsewhere.close()
     shutil.rmtree(folder / "2" / "state")
     shutil.copytree(tmp_path / "other" / "2" / "state", folder / "2" / "state")
-    was = reader.read_notes(folder / "2").leaves["params/stem/kernel"].fingerprint
+    was = reader.read_manifest(folder / "2").leaves["params/stem/kernel"].fingerprint
     now = (
-        reader.read_notes(tmp_path / "other" / "2")
+        reader.read_manifest(tmp_path / "other" / "2")
         .leaves["params/stem/kernel"]
         .fingerprint
     )
@@ -123,7 +123,7 @@ def test_harm_to_any_file_is_found_or_harmless(saved, kit, tmp_path, harm):
         assert restored.step == (1 if restored.skipped else 2), path
         kit.assert_same_bits(restored.state, numbers(restored.step))
         if not restored.skipped:
-            assert reader.verify(folder / "2") is None
+            assert reader.find_corruption(folder / "2") is None
 
 
 def test_notes_cannot_be_changed_unseen(folder, kit):
@@ -147,12 +147,12 @@ def test_a_damaged_one_is_kept_aside_and_its_step_saved_again(folder, kit):
         checkpoints = Checkpoints(folder)
         assert checkpoints.restore_newest(kit.abstract(numbers(0), 2)).step == 1
         assert checkpoints.steps() == (1,)
-        assert len(reader.set_aside(folder)) == again + 1
+        assert len(reader.list_quarantined(folder)) == again + 1
         assert checkpoints.save(numbers(2)) is True
         restored = checkpoints.restore_newest(kit.abstract(numbers(0), 2))
         kit.assert_same_bits(restored.state, numbers(2))
         checkpoints.close()
-    names = [path.name for path in reader.set_aside(folder)]
+    names = [path.name for path in reader.list_quarantined(folder)]
     assert names == ["damaged-2", "damaged-2-2"]
 
 
@@ -162,7 +162,7 @@ def test_a_step_whose_notes_are_damaged_can_be_saved_without_a_restore(folder, k
     assert checkpoints.save(numbers(2)) is True
     checkpoints.close()
     assert restore(folder, kit).step == 2
-    assert [path.name for path in reader.set_aside(folder)] == ["damaged-2"]
+    assert [path.name for path in reader.list_quarantined(folder)] == ["damaged-2"]
 
 
 def test_where_all_are_damaged_nothing_is_moved_and_all_are_named(folder, kit):
@@ -171,7 +171,7 @@ def test_where_all_are_damaged_nothing_is_moved_and_all_are_named(folder, kit):
     with pytest.raises(BadInput, match="can be used") as refused:
         restore(folder, kit)
     assert re.search(r"2: .*; 1: ", refused.value.values)
-    assert reader.steps(folder) == (1, 2)
+    assert reader.list_steps(folder) == (1, 2)
 
 
 def test_one_that_was_asked_for_is_refused_and_not_moved(folder, kit):
@@ -189,5 +189,5 @@ def test_one_that_was_asked_for_is_refused_and_not_moved(folder, kit):
 def test_damage_prints_nothing(folder, kit, capfd):
     harm_numbers(folder, 2, remove)
     assert restore(folder, kit).skipped
-    assert reader.verify(folder / "1") is None
+    assert reader.find_corruption(folder / "1") is None
     assert capfd.readouterr() == ("", "")

@@ -101,8 +101,8 @@ def test_a_disk_that_is_full(tmp_path):
         assert 2 < found["step"] < 6
         assert_only_the_last_was_lost(found)
         assert "No space left" in found["text"]
-        assert not list(tmp_path.glob(f"*{orbax_store.LEFTOVER}*"))
-        assert reader.steps(tmp_path)
+        assert not list(tmp_path.glob(f"*{orbax_store.INCOMPLETE_SUFFIX}*"))
+        assert reader.list_steps(tmp_path)
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
 

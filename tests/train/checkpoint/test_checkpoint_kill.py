@@ -54,13 +54,13 @@ def begin(folder, last):
 
 
 def unfinished(folder):
-    return list(folder.glob(f"*{orbax_store.LEFTOVER}*"))
+    return list(folder.glob(f"*{orbax_store.INCOMPLETE_SUFFIX}*"))
 
 
 def kill_inside_a_commit(child, folder, after):
     """Freeze the child inside a commit, make sure that it is, then kill it there."""
     while child.poll() is None:
-        if unfinished(folder) and reader.steps(folder)[-1:] >= (after,):
+        if unfinished(folder) and reader.list_steps(folder)[-1:] >= (after,):
             os.kill(child.pid, signal.SIGSTOP)
             time.sleep(0.05)  # until every thread has stopped
             if unfinished(folder):
@@ -80,22 +80,25 @@ def test_a_kill_inside_the_commit_loses_no_earlier_checkpoint(tmp_path):
         child = begin(folder, 1000)
         assert child.stdout.readline() == f"from {start}\n"
         kill_inside_a_commit(child, folder, after)
-        start = reader.steps(folder)[-1]
+        start = reader.list_steps(folder)[-1]
         assert start >= after
-        for step in reader.steps(folder):
-            assert reader.verify(folder / str(step)) is None
+        for step in reader.list_steps(folder):
+            assert reader.find_corruption(folder / str(step)) is None
     child = begin(folder, start + 2)
     out, err = child.communicate()
     assert (out, err, child.returncode) == (f"from {start}\n", "", 0)
-    assert reader.steps(folder) == (start + 1, start + 2)
+    assert reader.list_steps(folder) == (start + 1, start + 2)
     assert not unfinished(folder)
 
 
 def test_leftovers_are_no_checkpoints_and_go_at_the_next_start(tmp_path):
-    for name in (f"7{orbax_store.LEFTOVER}", f"3{orbax_store.LEFTOVER}-retired"):
+    for name in (
+        f"7{orbax_store.INCOMPLETE_SUFFIX}",
+        f"3{orbax_store.INCOMPLETE_SUFFIX}-retired",
+    ):
         (tmp_path / name / "state").mkdir(parents=True)
         (tmp_path / name / "state" / "part").write_bytes(np.zeros(8).tobytes())
     (tmp_path / "note.txt").write_text("mine")
-    assert reader.steps(tmp_path) == ()
+    assert reader.list_steps(tmp_path) == ()
     Checkpoints(tmp_path).close()
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]

@@ -9,7 +9,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.outer import OuterConfig
 from jaxdist.train.checkpoint.checkpoints import Checkpoints
-from jaxdist.train.diloco import spread
+from jaxdist.train.diloco import replicate_state
 from jaxdist.train.state import TrainState
 
 
@@ -18,7 +18,7 @@ def state(replicas):
     params = {"kernel": jnp.arange(6.0).reshape(3, 2)}
     opt = optax.adam(0.1).init(params)
     one = TrainState(step=jnp.int32(4), params=params, stats={}, opt=opt)
-    return spread(plan, one)
+    return replicate_state(plan, one)
 
 
 def abstract(given):

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.train.checkpoint.checksum import _PIECE, add_over_hosts, fingerprint, share
+from jaxdist.train.checkpoint.checksum import (
+    _CHUNK_ELEMENTS,
+    fingerprint,
+    local_fingerprint,
+    sum_over_hosts,
+)
 
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int32", "uint8", "bool", "int64", "complex64", "complex128", "float8_e4m3fn")  # fmt: skip
 SPECS = (P(), P("a"), P(None, "b"), P("b", "a"), P(("a", "b")), P(None, None, "a"))
@@ -57,10 +62,10 @@ def test_the_definition_holds_for_odd_shapes(shape):
 @pytest.mark.parametrize(
     "shape",
     [
-        (3 * _PIECE + 5,),
-        (5, _PIECE),
-        (3, 1, 2 * _PIECE),
-        (2 * _PIECE, 3),
+        (3 * _CHUNK_ELEMENTS + 5,),
+        (5, _CHUNK_ELEMENTS),
+        (3, 1, 2 * _CHUNK_ELEMENTS),
+        (2 * _CHUNK_ELEMENTS, 3),
         (2, 300, 300),
     ],
 )
@@ -77,12 +82,12 @@ def test_no_layout_changes_it(dtype, spec):
     with jax.enable_x64(True):
         for shape in ((4, 4), (8, 1), (4, 2), (1, 2), (1, 1)):
             placed = jax.device_put(array, NamedSharding(mesh(*shape), spec))
-            assert share(placed) == fingerprint(array)
+            assert local_fingerprint(placed) == fingerprint(array)
 
 
 def test_one_host_adds_nothing_to_its_shares():
     shares = np.array([1, 2**32 - 1], np.uint32)
-    assert (add_over_hosts(shares) == shares).all()
+    assert (sum_over_hosts(shares) == shares).all()
 
 
 @given(

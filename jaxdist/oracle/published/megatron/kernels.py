@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from jaxdist.oracle.published.megatron.model import MegatronModel
 
-_E = 2
+_BYTES_PER_ELEMENT = 2
 """Bytes of a number."""
 
 
@@ -42,18 +42,20 @@ def matmul(
     m: int, n: int, k: int, *, many: int = 1, core: bool = False
 ) -> LayerOperation:
     """Return m x k times k x n, `many` at once; backward in two kernels."""
-    moved = _E * many * (m * k + k * n + m * n)
+    moved = _BYTES_PER_ELEMENT * many * (m * k + k * n + m * n)
     one = KernelCost(2.0 * m * n * k * many, moved, not (m % 8 or n % 8 or k % 8))
     return LayerOperation(forward=one, backward=(one, one), core=core)
 
 
-def moving(forward: float, backward: float, *, core: bool = False) -> LayerOperation:
+def memory_operation(
+    forward: float, backward: float, *, core: bool = False
+) -> LayerOperation:
     """Return an operation that moves so many bytes forward and backward."""
     back = (KernelCost(0, backward),) if backward else ()
     return LayerOperation(forward=KernelCost(0, forward), backward=back, core=core)
 
 
-def layer(
+def layer_operations(
     model: MegatronModel, microbatch: int, tensor: int, *, sequence_parallel: bool
 ) -> tuple[LayerOperation, ...]:
     """Return the operations of one layer on one device.
@@ -68,11 +70,11 @@ def layer(
     whole = tokens * model.hidden / (tensor if sequence_parallel else 1)
     return (
         *_attention(model, microbatch, tensor, whole),
-        *_wide(model, tokens, tensor, whole),
+        *_feedforward(model, tokens, tensor, whole),
     )
 
 
-def head(
+def head_operations(
     model: MegatronModel, microbatch: int, rows: int
 ) -> tuple[LayerOperation, ...]:
     """Return the operations of a device's part of the head, and of the loss.
@@ -85,24 +87,32 @@ def head(
     tokens = microbatch * model.sequence
     scores, whole = tokens * rows, tokens * model.hidden
     return (
-        moving(2 * _E * whole, 5 * _E * whole),  # norm
+        memory_operation(
+            2 * _BYTES_PER_ELEMENT * whole, 5 * _BYTES_PER_ELEMENT * whole
+        ),  # norm
         matmul(tokens, rows, model.hidden),
-        moving(6 * scores, 6 * scores),  # to float32, and back
-        moving(4 * scores, 0),  # the largest
-        moving(8 * scores, 0),  # what is below it
-        moving(8 * scores, 0),  # exponents
-        moving(4 * scores, 0),  # their sum
-        moving(8 * scores, 8 * scores),  # parts of it, times the slope
+        memory_operation(6 * scores, 6 * scores),  # to float32, and back
+        memory_operation(4 * scores, 0),  # the largest
+        memory_operation(8 * scores, 0),  # what is below it
+        memory_operation(8 * scores, 0),  # exponents
+        memory_operation(4 * scores, 0),  # their sum
+        memory_operation(8 * scores, 8 * scores),  # parts of it, times the slope
     )
 
 
-def embedding(model: MegatronModel, microbatch: int) -> tuple[LayerOperation, ...]:
+def embedding_operations(
+    model: MegatronModel, microbatch: int
+) -> tuple[LayerOperation, ...]:
     """Return the operations of a device's part of the embedding."""
     whole = microbatch * model.sequence * model.hidden
     return (
-        moving(2 * _E * whole, 2 * _E * whole),  # rows of tokens, and their sums
-        moving(3 * _E * whole, _E * whole),  # with positions
-        moving(5 * whole, 5 * whole),  # dropout
+        memory_operation(
+            2 * _BYTES_PER_ELEMENT * whole, 2 * _BYTES_PER_ELEMENT * whole
+        ),  # rows of tokens, and their sums
+        memory_operation(
+            3 * _BYTES_PER_ELEMENT * whole, _BYTES_PER_ELEMENT * whole
+        ),  # with positions
+        memory_operation(5 * whole, 5 * whole),  # dropout
     )
 
 
@@ -113,24 +123,36 @@ def _attention(
     tokens, heads = microbatch * s, microbatch * model.heads // tensor
     own = model.attention // tensor
     scores = heads * s * s
-    yield moving(2 * _E * whole, 5 * _E * whole)  # norm
+    yield memory_operation(
+        2 * _BYTES_PER_ELEMENT * whole, 5 * _BYTES_PER_ELEMENT * whole
+    )  # norm
     yield matmul(tokens, 3 * own, h)
-    yield moving(6 * _E * tokens * own, 6 * _E * tokens * own)  # queries, keys, values
+    yield memory_operation(
+        6 * _BYTES_PER_ELEMENT * tokens * own, 6 * _BYTES_PER_ELEMENT * tokens * own
+    )  # queries, keys, values
     yield matmul(s, s, d, many=heads, core=True)
-    yield moving(2 * _E * scores, 3 * _E * scores, core=True)  # softmax
-    yield moving(5 * scores, 5 * scores, core=True)  # dropout, with its mask
+    yield memory_operation(
+        2 * _BYTES_PER_ELEMENT * scores, 3 * _BYTES_PER_ELEMENT * scores, core=True
+    )  # softmax
+    yield memory_operation(5 * scores, 5 * scores, core=True)  # dropout, with its mask
     yield matmul(s, d, s, many=heads, core=True)
-    yield moving(2 * _E * tokens * own, 2 * _E * tokens * own)  # heads beside another
+    yield memory_operation(
+        2 * _BYTES_PER_ELEMENT * tokens * own, 2 * _BYTES_PER_ELEMENT * tokens * own
+    )  # heads beside another
     yield matmul(tokens, h, own)
-    yield moving(7 * whole, 8 * whole)  # bias, dropout, residual
+    yield memory_operation(7 * whole, 8 * whole)  # bias, dropout, residual
 
 
-def _wide(
+def _feedforward(
     model: MegatronModel, tokens: int, tensor: int, whole: float
 ) -> Iterator[LayerOperation]:
     h, own = model.hidden, model.feedforward // tensor
-    yield moving(2 * _E * whole, 5 * _E * whole)  # norm
+    yield memory_operation(
+        2 * _BYTES_PER_ELEMENT * whole, 5 * _BYTES_PER_ELEMENT * whole
+    )  # norm
     yield matmul(tokens, own, h)
-    yield moving(2 * _E * tokens * own, 3 * _E * tokens * own)  # bias, GELU
+    yield memory_operation(
+        2 * _BYTES_PER_ELEMENT * tokens * own, 3 * _BYTES_PER_ELEMENT * tokens * own
+    )  # bias, GELU
     yield matmul(tokens, h, own)
-    yield moving(7 * whole, 8 * whole)  # bias, dropout, residual
+    yield memory_operation(7 * whole, 8 * whole)  # bias, dropout, residual

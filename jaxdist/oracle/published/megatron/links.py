@@ -34,7 +34,7 @@ class RankGroup:
         return self.inside * self.hosts
 
 
-def group(ranks: int, stride: int, per_host: int) -> RankGroup:
+def rank_group(ranks: int, stride: int, per_host: int) -> RankGroup:
     """Return a group of ranks that stand `stride` apart.
 
     Args:
@@ -42,7 +42,7 @@ def group(ranks: int, stride: int, per_host: int) -> RankGroup:
         stride: product of the axes that are further inside.
         per_host: devices of a host.
 
-    >>> group(16, 4, 8)
+    >>> rank_group(16, 4, 8)
     RankGroup(inside=2, hosts=8, beside=4)
     """
     inside = max(1, min(ranks, per_host // min(stride, per_host)))
@@ -51,13 +51,13 @@ def group(ranks: int, stride: int, per_host: int) -> RankGroup:
     )
 
 
-def all_reduce(
+def all_reduce_seconds(
     size: float, who: RankGroup, cluster: Cluster, rates: MegatronRates
 ) -> float:
     """Return the seconds in which a group sums `size` bytes of each rank."""
     if who.ranks == 1:
         return 0.0
-    host, beyond = cluster.levels[0], _beyond(cluster)
+    host, beyond = cluster.levels[0], _inter_host_level(cluster)
     q, r = who.inside, who.hosts
     took = rates.call
     if q > 1:
@@ -70,7 +70,9 @@ def all_reduce(
     return took
 
 
-def send(size: float, crossing: int, cluster: Cluster, rates: MegatronRates) -> float:
+def send_seconds(
+    size: float, crossing: int, cluster: Cluster, rates: MegatronRates
+) -> float:
     """Return the seconds in which devices send `size` bytes each, at once.
 
     Args:
@@ -79,7 +81,7 @@ def send(size: float, crossing: int, cluster: Cluster, rates: MegatronRates) -> 
         cluster: whose links.
         rates: what is reached of them.
     """
-    host, beyond = cluster.levels[0], _beyond(cluster)
+    host, beyond = cluster.levels[0], _inter_host_level(cluster)
     if not crossing:
         rate = host.bandwidth.value * rates.inside
         return rates.call + size / rate + host.alpha.value
@@ -87,6 +89,6 @@ def send(size: float, crossing: int, cluster: Cluster, rates: MegatronRates) -> 
     return rates.call + size * crossing / rate + beyond.alpha.value
 
 
-def _beyond(cluster: Cluster) -> Level:
+def _inter_host_level(cluster: Cluster) -> Level:
     """Return the links between hosts."""
     return cluster.levels[min(1, len(cluster.levels) - 1)]

@@ -16,12 +16,12 @@ from typing import Final
 
 from jaxdist.oracle.published.megatron.model import MegatronLayout, MegatronModel
 
-STATES: Final = {"parameters": 2, "gradients": 4, "optimizer": 12}
+BYTES_PER_PARAMETER: Final = {"parameters": 2, "gradients": 4, "optimizer": 12}
 """Bytes of a parameter: half-size weight, float32 gradient, float32 weight with mean
 and square of Adam."""
 
 
-def layer_activations(model: MegatronModel, layout: MegatronLayout) -> float:
+def layer_activation_bytes(model: MegatronModel, layout: MegatronLayout) -> float:
     """Return the bytes that one layer keeps of a microbatch.
 
     The feed-forward part and heads may have any sizes; with f = 4 h and a d = h it is
@@ -37,7 +37,7 @@ def layer_activations(model: MegatronModel, layout: MegatronLayout) -> float:
     return tokens * (norms + split + core * (layout.recompute == "none"))
 
 
-def in_flight(model: MegatronModel, layout: MegatronLayout) -> float:
+def layers_in_flight(model: MegatronModel, layout: MegatronLayout) -> float:
     """Return how many layers' activations the first stage has at once, at most.
 
     With as many microbatches as stages, L; with fewer, fewer; chunks add to it.
@@ -62,6 +62,6 @@ def memory_terms(
     layers = model.layers / layout.pipe
     own = layers * model.layer_parameters(layout.tensor)
     own += model.embedding_parameters(layout.tensor) if ends else 0.0
-    terms = {name: size * own for name, size in STATES.items()}
-    kept = layer_activations(model, layout) * in_flight(model, layout)
+    terms = {name: size * own for name, size in BYTES_PER_PARAMETER.items()}
+    kept = layer_activation_bytes(model, layout) * layers_in_flight(model, layout)
     return terms | {"activations": kept}

@@ -102,7 +102,7 @@ class MegatronLayout:
         return self.batch // (self.data * self.microbatch)
 
 
-def check_fit(model: MegatronModel, layout: MegatronLayout) -> None:
+def check_divisible(model: MegatronModel, layout: MegatronLayout) -> None:
     """Refuse a split that leaves a rest.
 
     Raises:

@@ -16,7 +16,7 @@ from typing import Final
 from jaxdist.core.cluster.device import Device
 from jaxdist.oracle.published.megatron.kernels import KernelCost, LayerOperation
 
-ODD: Final = 0.5
+MISALIGNED_FACTOR: Final = 0.5
 """Share of its speed that a matmul keeps with sides that are no multiples of 8
 (assumed: tensor cores are fed in two reads then)."""
 
@@ -66,28 +66,28 @@ class PassCost:
         return max(self.busy(rates), self.issued(rates))
 
 
-def forward(operations: Iterable[LayerOperation], device: Device) -> PassCost:
+def forward_pass(operations: Iterable[LayerOperation], device: Device) -> PassCost:
     """Return the forward pass over operations."""
-    return _pass([one.forward for one in operations], device)
+    return _pass_cost([one.forward for one in operations], device)
 
 
-def backward(operations: Iterable[LayerOperation], device: Device) -> PassCost:
+def backward_pass(operations: Iterable[LayerOperation], device: Device) -> PassCost:
     """Return the backward pass over operations; its kernels are issued one by one."""
-    return _pass([kernel for one in operations for kernel in one.backward], device)
+    return _pass_cost([kernel for one in operations for kernel in one.backward], device)
 
 
-def _pass(kernels: Sequence[KernelCost], device: Device) -> PassCost:
+def _pass_cost(kernels: Sequence[KernelCost], device: Device) -> PassCost:
     return PassCost(
-        costs=tuple(_cost(kernel, device) for kernel in kernels),
+        costs=tuple(_kernel_seconds(kernel, device) for kernel in kernels),
         start=device.launch.value,
     )
 
 
-def _cost(kernel: KernelCost, device: Device) -> tuple[float, float]:
+def _kernel_seconds(kernel: KernelCost, device: Device) -> tuple[float, float]:
     moved = kernel.moved / device.memory_bandwidth.value
     if not kernel.flops:
         return 0.0, moved
     curve = device.efficiency
     best = max(share for _, share in curve.points)
-    share = curve.at(kernel.flops) / best * (1 if kernel.aligned else ODD)
+    share = curve.at(kernel.flops) / best * (1 if kernel.aligned else MISALIGNED_FACTOR)
     return kernel.flops / (device.peak("float16").value * share), moved

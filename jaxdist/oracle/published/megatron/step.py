@@ -14,23 +14,32 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.oracle.published.megatron.kernels import embedding, head, layer
-from jaxdist.oracle.published.megatron.links import RankGroup, all_reduce, group, send
+from jaxdist.oracle.published.megatron.kernels import (
+    embedding_operations,
+    head_operations,
+    layer_operations,
+)
+from jaxdist.oracle.published.megatron.links import (
+    RankGroup,
+    all_reduce_seconds,
+    rank_group,
+    send_seconds,
+)
 from jaxdist.oracle.published.megatron.model import (
     MegatronLayout,
     MegatronModel,
-    check_fit,
+    check_divisible,
 )
 from jaxdist.oracle.published.megatron.speed import (
     MegatronRates,
     PassCost,
-    backward,
-    forward,
+    backward_pass,
+    forward_pass,
 )
 
-GRADIENT: Final = 2
+GRADIENT_BYTES: Final = 2
 """Bytes of a gradient that replicas sum."""
-UPDATE: Final = 30
+UPDATE_BYTES: Final = 30
 """Bytes that mixed-precision Adam moves for a parameter: gradient 4, mean, square and
 weight of 4 read and written, a weight of 2 written."""
 
@@ -67,7 +76,7 @@ class MegatronStep:
             "embedding, head": m * (worst - even),
             "bubble": (sum(stages) - worst) / self.layout.chunks,
             "all-reduce, data": self._data(rates),
-            "update": self._parameters * UPDATE / memory,
+            "update": self._parameters * UPDATE_BYTES / memory,
         }
 
     def _layers(self, rates: MegatronRates) -> dict[str, float]:
@@ -102,8 +111,8 @@ class MegatronStep:
     def _sum(self, size: float, rates: MegatronRates) -> float:
         """Return the seconds of one sum along tensor."""
         per_host = self.cluster.levels[0].size
-        return all_reduce(
-            size, group(self.layout.tensor, 1, per_host), self.cluster, rates
+        return all_reduce_seconds(
+            size, rank_group(self.layout.tensor, 1, per_host), self.cluster, rates
         )
 
     def _tensor(self, rates: MegatronRates) -> float:
@@ -121,22 +130,26 @@ class MegatronStep:
         inside = layout.devices <= per_host
         crossing = 0 if inside else min(stride, per_host)
         size = self._activation / layout.tensor
-        return 2 * layout.chunks * send(size, crossing, self.cluster, rates)
+        return 2 * layout.chunks * send_seconds(size, crossing, self.cluster, rates)
 
     def _data(self, rates: MegatronRates) -> float:
         """Return those of gradients, the embedding's at both ends of the pipe too."""
         layout, per_host = self.layout, self.cluster.levels[0].size
-        who = group(layout.data, layout.tensor, per_host)
-        took = all_reduce(GRADIENT * self._parameters, who, self.cluster, rates)
+        who = rank_group(layout.data, layout.tensor, per_host)
+        took = all_reduce_seconds(
+            GRADIENT_BYTES * self._parameters, who, self.cluster, rates
+        )
         if layout.pipe == 1:
             return took
         inside = 2 if layout.devices <= per_host else 1
         pair = RankGroup(inside=inside, hosts=2 // inside, beside=per_host // inside)
-        tied = GRADIENT * self.model.vocabulary / layout.tensor * self.model.hidden
-        return took + all_reduce(tied, pair, self.cluster, rates)
+        tied = (
+            GRADIENT_BYTES * self.model.vocabulary / layout.tensor * self.model.hidden
+        )
+        return took + all_reduce_seconds(tied, pair, self.cluster, rates)
 
 
-def step(
+def megatron_step(
     model: MegatronModel, layout: MegatronLayout, cluster: Cluster
 ) -> MegatronStep:
     """Make a step ready to be predicted.
@@ -149,20 +162,25 @@ def step(
     Raises:
         BadInput: the network is not split like that.
     """
-    check_fit(model, layout)
+    check_divisible(model, layout)
     device, t, b = cluster.device, layout.tensor, layout.microbatch
-    done = layer(model, b, t, sequence_parallel=layout.sequence_parallel)
+    done = layer_operations(model, b, t, sequence_parallel=layout.sequence_parallel)
     again = {"none": (), "full": done}.get(
         layout.recompute, tuple(one for one in done if one.core)
     )
-    ends = embedding(model, b), head(model, b, -(-model.vocabulary // t))
-    first, last = (forward(one, device) + backward(one, device) for one in ends)
+    ends = (
+        embedding_operations(model, b),
+        head_operations(model, b, -(-model.vocabulary // t)),
+    )
+    first, last = (
+        forward_pass(one, device) + backward_pass(one, device) for one in ends
+    )
     return MegatronStep(
         model=model,
         layout=layout,
         cluster=cluster,
-        forward=forward(done, device),
-        again=forward(again, device),
-        backward=backward(done, device),
+        forward=forward_pass(done, device),
+        again=forward_pass(again, device),
+        backward=backward_pass(done, device),
         ends=(first, last),
     )

@@ -101,13 +101,13 @@ class ParadlCase:
         return tuple(convs[1:] if self.split == "channel" else convs)
 
 
-def split_of(strategy: str) -> tuple[bool, SplitDimension]:
+def parse_strategy(strategy: str) -> tuple[bool, SplitDimension]:
     """Return whether a strategy has groups, and what one shares out.
 
     Raises:
         BadInput: it is none of ParaDL's.
 
-    >>> split_of("spatial+data"), split_of("channel")
+    >>> parse_strategy("spatial+data"), parse_strategy("channel")
     ((True, 'spatial'), (False, 'channel'))
     """
     parts = strategy.lower().replace(" ", "").replace("pipeline", "layer").split("+")

@@ -13,12 +13,12 @@ no optimizer.
 from jaxdist.oracle.published.paradl.case import ParadlCase
 from jaxdist.oracle.published.paradl.system import ParadlSystem
 
-_MOMENTUM = 4
+_MOMENTUM_BYTES = 4
 
 
-def memory(case: ParadlCase, system: ParadlSystem) -> dict[str, float]:
+def memory_by_term(case: ParadlCase, system: ParadlSystem) -> dict[str, float]:
     """Return the bytes of one device by term."""
-    weights = _weights(case)
+    weights = _device_weights(case)
     batch = case.batch / case.part.positions
     layers = case.layers
     if case.split == "layer":
@@ -31,14 +31,14 @@ def memory(case: ParadlCase, system: ParadlSystem) -> dict[str, float]:
     return {
         "parameters": system.element * weights,
         "gradients": system.element * weights,
-        "optimizer": _MOMENTUM * weights,
+        "optimizer": _MOMENTUM_BYTES * weights,
         "activations": system.element * batch * kept,
         "slopes": system.element * batch * largest / case.segments,
         "buffers": system.element * weights * (summed and case.devices > 1),
     }
 
 
-def _weights(case: ParadlCase) -> float:
+def _device_weights(case: ParadlCase) -> float:
     """Return the elements that a device trains."""
     if case.split == "layer":
         return case.weights / case.group

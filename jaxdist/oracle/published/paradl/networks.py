@@ -14,8 +14,10 @@ from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.oracle.published.paradl.layers import CnnBuilder, CnnLayer
 
 # Less the optimizer's update, a term of its own: five passes over the weights.
-_RUN: Final = "measured: ParaDL's run on one GPU, less its update"
-_PROFILE: Final = "published: ParaDL's profile, forward and backward on one V100"
+_RUN_PROVENANCE: Final = "measured: ParaDL's run on one GPU, less its update"
+_PROFILE_PROVENANCE: Final = (
+    "published: ParaDL's profile, forward and backward on one V100"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +61,7 @@ def vgg16() -> tuple[CnnLayer, ...]:
             net.conv(wide, 3)
             net.each("relu")
         net.pool(2, 2)
-    _classify(net)
+    _classifier(net)
     return tuple(net.layers)
 
 
@@ -77,7 +79,7 @@ def alexnet() -> tuple[CnnLayer, ...]:
         net.conv(wide, 3)
         net.each("relu")
     net.pool(3, 2, partial=False)
-    _classify(net)
+    _classifier(net)
     return tuple(net.layers)
 
 
@@ -100,7 +102,7 @@ def cosmoflow(rows: int) -> tuple[CnnLayer, ...]:
     return tuple(net.layers)
 
 
-def workload(name: str) -> ParadlWorkload:
+def find_workload(name: str) -> ParadlWorkload:
     """Return a network by name.
 
     Raises:
@@ -133,7 +135,7 @@ def _bottleneck(net: CnnBuilder, wide: int, stride: int, first: bool) -> None:
     net.each("add", "relu")
 
 
-def _classify(net: CnnBuilder) -> None:
+def _classifier(net: CnnBuilder) -> None:
     for wide in (4096, 4096):
         net.dense(wide)
         net.each("relu")
@@ -144,7 +146,7 @@ def _cosmoflow(name: str, rows: int, seconds: float) -> ParadlWorkload:
     return ParadlWorkload(
         name=name,
         layers=partial(cosmoflow, rows),
-        seconds=SourcedNumber(seconds, _PROFILE),
+        seconds=SourcedNumber(seconds, _PROFILE_PROVENANCE),
         batch=0.25,
         samples=1584,
     )
@@ -156,21 +158,21 @@ WORKLOADS: Final[Mapping[str, ParadlWorkload]] = {
         ParadlWorkload(
             name="resnet50",
             layers=resnet50,
-            seconds=SourcedNumber((0.18384 - 0.00065) / 64, _RUN),
+            seconds=SourcedNumber((0.18384 - 0.00065) / 64, _RUN_PROVENANCE),
             batch=64,
             samples=1_280_000,
         ),
         ParadlWorkload(
             name="vgg16",
             layers=vgg16,
-            seconds=SourcedNumber((0.26209 - 0.00429) / 32, _RUN),
+            seconds=SourcedNumber((0.26209 - 0.00429) / 32, _RUN_PROVENANCE),
             batch=32,
             samples=1_280_000,
         ),
         ParadlWorkload(
             name="alexnet",
             layers=alexnet,
-            seconds=SourcedNumber(0.000610938, _PROFILE),
+            seconds=SourcedNumber(0.000610938, _PROFILE_PROVENANCE),
             batch=512,
             samples=1_280_000,
         ),

@@ -3,7 +3,7 @@
 from jaxdist.oracle.published.paradl.system import RingLink
 
 
-def passes(
+def ring_seconds(
     devices: int, size: float, reach: RingLink, *, times: int, share: float = 1.0
 ) -> float:
     """Return the seconds of passes around a ring.
@@ -23,7 +23,7 @@ def passes(
     >>> port = SourcedNumber(12.5e9, "datasheet: EDR InfiniBand")
     >>> alpha = SourcedNumber(4e-5, "given: me")
     >>> reach = RingLink(devices=68, alpha=alpha, bandwidth=port)
-    >>> round(passes(8, 679.2e6, reach, times=2, share=0.5), 4)
+    >>> round(ring_seconds(8, 679.2e6, reach, times=2, share=0.5), 4)
     0.1907
     """
     hop = reach.alpha.value + size / devices / (share * reach.bandwidth.value)

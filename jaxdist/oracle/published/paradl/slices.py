@@ -18,10 +18,10 @@ from typing import Final
 from jaxdist.oracle.published.paradl.layers import CnnLayer
 from jaxdist.oracle.published.paradl.system import ParadlSystem
 
-_PASSES: Final[Mapping[str, int]] = {"norm": 8, "relu": 5, "add": 3, "pool": 5}
+_MEMORY_PASSES: Final[Mapping[str, int]] = {"norm": 8, "relu": 5, "add": 3, "pool": 5}
 """Times that a layer without weights passes over its elements, there and back."""
 
-_COPIED: Final = 3 * 2 * 2
+_COPY_PASSES: Final = 3 * 2 * 2
 """Passes over gathered outputs: packed, unpacked, put together; read and written; in
 the forward pass and in the backward one."""
 
@@ -36,10 +36,10 @@ class LayerSplit:
     """Devices that share out the features of convolutions."""
 
 
-_WHOLE: Final = LayerSplit()
+_UNSPLIT: Final = LayerSplit()
 
 
-def compute(
+def compute_by_kind(
     layers: Sequence[CnnLayer],
     serial: float,
     batch: float,
@@ -55,37 +55,42 @@ def compute(
         part: how they are split.
         system: whose devices they are.
     """
-    seconds = seconds_of_layers(layers, serial, batch, system, part)
+    seconds = compute_by_layer(layers, serial, batch, system, part)
     found: dict[str, float] = {}
     for layer, one in zip(layers, seconds):
         found[layer.kind] = found.get(layer.kind, 0.0) + one
     return found
 
 
-def seconds_of_layers(
+def compute_by_layer(
     layers: Sequence[CnnLayer],
     serial: float,
     batch: float,
     system: ParadlSystem,
-    part: LayerSplit = _WHOLE,
+    part: LayerSplit = _UNSPLIT,
 ) -> list[float]:
-    """Return the seconds of one device, by layer; arguments are those of `compute`."""
-    whole = sum(_roof(layer, batch, _WHOLE, system) for layer in layers)
+    """Return the seconds of one device by layer, as `compute_by_kind` is called."""
+    whole = sum(_roofline_seconds(layer, batch, _UNSPLIT, system) for layer in layers)
     scale = serial * batch / whole
     called = {"conv": system.call.value if part.features > 1 else 0.0}
     return [
-        scale * _roof(layer, batch, part, system) + called.get(layer.kind, 0.0)
+        scale * _roofline_seconds(layer, batch, part, system)
+        + called.get(layer.kind, 0.0)
         for layer in layers
     ]
 
 
-def copies(layers: Sequence[CnnLayer], batch: float, system: ParadlSystem) -> float:
+def copy_seconds(
+    layers: Sequence[CnnLayer], batch: float, system: ParadlSystem
+) -> float:
     """Return the seconds in which a device copies what it gathers of these layers."""
     size = system.element * batch * sum(layer.outputs for layer in layers)
-    return _COPIED * size / system.memory.value
+    return _COPY_PASSES * size / system.memory.value
 
 
-def update(layers: Sequence[CnnLayer], part: LayerSplit, system: ParadlSystem) -> float:
+def update_seconds(
+    layers: Sequence[CnnLayer], part: LayerSplit, system: ParadlSystem
+) -> float:
     """Return the seconds of the optimizer: weight, gradient, momentum; five passes."""
     mine = sum(
         layer.weights / (part.features if layer.kind == "conv" else 1)
@@ -94,14 +99,14 @@ def update(layers: Sequence[CnnLayer], part: LayerSplit, system: ParadlSystem) -
     return 5 * system.element * mine / system.memory.value
 
 
-def _roof(
+def _roofline_seconds(
     layer: CnnLayer, batch: float, part: LayerSplit, system: ParadlSystem
 ) -> float:
-    if layer.kind in _PASSES:
+    if layer.kind in _MEMORY_PASSES:
         size = batch * max(layer.inputs, layer.outputs) / part.positions
-        return _PASSES[layer.kind] * system.element * size / system.memory.value
+        return _MEMORY_PASSES[layer.kind] * system.element * size / system.memory.value
     positions = part.positions if layer.kind == "conv" else 1
-    features = _features(layer, part, system)
+    features = _kernel_features(layer, part, system)
     flops = 3 * layer.flops * batch / positions * features / layer.features
     rate = system.peak.value * system.reached.value
     moved = 3 * batch * (layer.inputs + layer.outputs) / positions
@@ -109,7 +114,7 @@ def _roof(
     return max(flops / rate, size / system.memory.value)
 
 
-def _features(layer: CnnLayer, part: LayerSplit, system: ParadlSystem) -> float:
+def _kernel_features(layer: CnnLayer, part: LayerSplit, system: ParadlSystem) -> float:
     """Return the features that a kernel makes, those that it wastes among them."""
     if layer.kind != "conv" or part.features == 1:
         return layer.features

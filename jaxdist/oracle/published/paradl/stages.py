@@ -3,14 +3,18 @@
 from collections.abc import Sequence
 
 from jaxdist.oracle.published.paradl.case import ParadlCase
-from jaxdist.oracle.published.paradl.slices import LayerSplit, seconds_of_layers, update
+from jaxdist.oracle.published.paradl.slices import (
+    LayerSplit,
+    compute_by_layer,
+    update_seconds,
+)
 from jaxdist.oracle.published.paradl.system import ParadlSystem
 
 
-def cut(seconds: Sequence[float], stages: int) -> list[range]:
+def balance_stages(seconds: Sequence[float], stages: int) -> list[range]:
     """Return contiguous stages of which the slowest is as fast as can be.
 
-    >>> cut([3.0, 1.0, 1.0, 3.0, 2.0], 3)
+    >>> balance_stages([3.0, 1.0, 1.0, 3.0, 2.0], 3)
     [range(0, 2), range(2, 4), range(4, 5)]
     """
     best = {(0, 0): (0.0, 0)}
@@ -30,19 +34,19 @@ def cut(seconds: Sequence[float], stages: int) -> list[range]:
     return found[::-1]
 
 
-def piped(case: ParadlCase, system: ParadlSystem) -> dict[str, float]:
+def pipeline_terms(case: ParadlCase, system: ParadlSystem) -> dict[str, float]:
     """Return the seconds of a step by term; ParaDL's `layer` row with real stages."""
     layers, parts = case.layers, case.segments
     serial = case.workload.seconds.value
-    each = seconds_of_layers(layers, serial, case.batch, system)
-    stages = cut(each, case.group)
+    each = compute_by_layer(layers, serial, case.batch, system)
+    stages = balance_stages(each, case.group)
     slowest = max(sum(each[stage.start : stage.stop]) for stage in stages)
     reach = system.reach(case.group)
     ends = [layers[stage.stop - 1].outputs for stage in stages[:-1]]
     size = system.element * case.batch / parts * max(ends, default=0)
     hop = reach.alpha.value + size / reach.bandwidth.value
     most = max(
-        update(layers[stage.start : stage.stop], LayerSplit(), system)
+        update_seconds(layers[stage.start : stage.stop], LayerSplit(), system)
         for stage in stages
     )
     return {

@@ -19,15 +19,15 @@ from typing import Final
 from jaxdist.oracle.published.paradl.layers import CnnLayer
 from jaxdist.oracle.published.paradl.system import ParadlSystem
 
-COPIES: Final = 3
+COPIES_PER_MESSAGE: Final = 3
 """Of a message: off the device, between processes, onto the other device."""
-_GATHER: Final = 2
+_GATHER_CONTENTION: Final = 2
 """Contention of a gather."""
-_ALL_REDUCED: Final = 3
+_GATHER_REDUCE_PASSES: Final = 3
 """Passes where gradients are summed as a whole: a gather, and an all-reduce."""
 
 
-def halos(
+def halo_seconds(
     layers: Sequence[CnnLayer],
     devices: int,
     batch: float,
@@ -45,11 +45,11 @@ def halos(
     """
     size = 2 * system.element * batch * sum(layer.halo for layer in layers)
     messages = 4 * sum(layer.halo > 0 for layer in layers)
-    per_byte = COPIES * 2 * devices / (share * system.staged.value)
+    per_byte = COPIES_PER_MESSAGE * 2 * devices / (share * system.staged.value)
     return size * per_byte + messages * system.staged_alpha.value
 
 
-def gathers(
+def gather_seconds(
     layers: Sequence[CnnLayer],
     devices: int,
     batch: float,
@@ -59,10 +59,12 @@ def gathers(
     """Return the seconds in which outputs are gathered and their gradients summed."""
     size = system.element * batch * sum(layer.outputs for layer in layers)
     messages = (devices - 1) * len(layers) * system.staged_alpha.value
-    return _ALL_REDUCED * (_once(size, devices, system, share) + messages)
+    return _GATHER_REDUCE_PASSES * (
+        _gather_pass_seconds(size, devices, system, share) + messages
+    )
 
 
-def tail(
+def tail_gather_seconds(
     layers: Sequence[CnnLayer],
     devices: int,
     batch: float,
@@ -73,10 +75,10 @@ def tail(
     last = next(one for one in reversed(layers) if math.prod(one.grid) > 1)
     size = system.element * batch * last.outputs
     messages = (devices - 1) * system.staged_alpha.value
-    return 2 * (_once(size, devices, system, share) + messages)
+    return 2 * (_gather_pass_seconds(size, devices, system, share) + messages)
 
 
-def scatter(
+def scatter_seconds(
     layers: Sequence[CnnLayer],
     devices: int,
     batch: float,
@@ -90,10 +92,12 @@ def scatter(
     if len(layers[0].grid_in) > 2:
         return 0.0
     size = system.element * batch * layers[0].inputs
-    return _once(size, devices, system, share)
+    return _gather_pass_seconds(size, devices, system, share)
 
 
-def _once(size: float, devices: int, system: ParadlSystem, share: float) -> float:
+def _gather_pass_seconds(
+    size: float, devices: int, system: ParadlSystem, share: float
+) -> float:
     """Return the seconds in which bytes of all devices are with each of them."""
-    per_byte = COPIES * _GATHER / (share * system.staged.value)
+    per_byte = COPIES_PER_MESSAGE * _GATHER_CONTENTION / (share * system.staged.value)
     return size * (devices - 1) / devices * per_byte

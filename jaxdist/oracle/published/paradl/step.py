@@ -13,11 +13,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jaxdist.oracle.published.paradl.case import ParadlCase
-from jaxdist.oracle.published.paradl.rings import passes
-from jaxdist.oracle.published.paradl.slices import compute, copies, update
-from jaxdist.oracle.published.paradl.stages import piped
-from jaxdist.oracle.published.paradl.staging import gathers, halos, scatter, tail
-from jaxdist.oracle.published.paradl.supply import InputDemand, stall
+from jaxdist.oracle.published.paradl.rings import ring_seconds
+from jaxdist.oracle.published.paradl.slices import (
+    compute_by_kind,
+    copy_seconds,
+    update_seconds,
+)
+from jaxdist.oracle.published.paradl.stages import pipeline_terms
+from jaxdist.oracle.published.paradl.staging import (
+    gather_seconds,
+    halo_seconds,
+    scatter_seconds,
+    tail_gather_seconds,
+)
+from jaxdist.oracle.published.paradl.supply import InputDemand, input_stall
 from jaxdist.oracle.published.paradl.system import ParadlSystem
 
 
@@ -31,24 +40,24 @@ class BandwidthShares:
     """Share of a host's link that copies through hosts get."""
 
 
-def step(
+def paradl_step_terms(
     case: ParadlCase, system: ParadlSystem, shares: BandwidthShares
 ) -> dict[str, float]:
     """Return the seconds of one step by term, without input."""
     if case.split == "layer":
-        return piped(case, system)
+        return pipeline_terms(case, system)
     serial = case.workload.seconds.value
-    work = compute(case.layers, serial, case.batch, case.part, system)
+    work = compute_by_kind(case.layers, serial, case.batch, case.part, system)
     found = {f"compute, {kind}": seconds for kind, seconds in work.items()}
-    found |= _activations(case, system, shares)
+    found |= _activation_terms(case, system, shares)
     # A profile has the backward pass, of which two thirds of a step's compute are.
     hidden = system.overlap.value * sum(work.values()) * 2 / 3
-    found |= _gradients(case, system, shares, hidden)
-    found["update"] = update(case.layers, case.part, system)
+    found |= _gradient_terms(case, system, shares, hidden)
+    found["update"] = update_seconds(case.layers, case.part, system)
     return {name: seconds for name, seconds in found.items() if seconds > 0}
 
 
-def with_input(
+def add_input_terms(
     case: ParadlCase,
     system: ParadlSystem,
     shares: BandwidthShares,
@@ -57,14 +66,14 @@ def with_input(
     """Return the terms of a step, with its samples handed out and waited for."""
     if case.split not in ("", "layer") and case.group > 1:
         among = case.layers, case.group, case.batch, system
-        terms = {**terms, "scatter": scatter(*among, shares.staging)}
+        terms = {**terms, "scatter": scatter_seconds(*among, shares.staging)}
     reading = InputDemand(batch=case.batch, total=case.total)
     work = sum(s for name, s in terms.items() if name.startswith("compute"))
-    late = stall(reading, work, sum(terms.values()), system)
+    late = input_stall(reading, work, sum(terms.values()), system)
     return {**terms, "input": late} if late else dict(terms)
 
 
-def _activations(
+def _activation_terms(
     case: ParadlCase, system: ParadlSystem, shares: BandwidthShares
 ) -> dict[str, float]:
     """Return what devices of a group say to each other before gradients."""
@@ -73,24 +82,24 @@ def _activations(
     among = case.group, case.batch, system
     if case.split == "spatial":
         return {
-            "halos": halos(case.layers, *among, shares.staging),
-            "tail": tail(case.layers, *among, shares.staging),
+            "halos": halo_seconds(case.layers, *among, shares.staging),
+            "tail": tail_gather_seconds(case.layers, *among, shares.staging),
         }
     layers = case.split_layers
-    told = {"copies": copies(layers, case.batch, system)}
+    told = {"copies": copy_seconds(layers, case.batch, system)}
     if case.through == "hosts":
-        return told | {"gathers": gathers(layers, *among, shares.staging)}
+        return told | {"gathers": gather_seconds(layers, *among, shares.staging)}
     # Outputs are gathered and their gradients scattered; by channel outputs are summed
     # as a whole, since what follows reads all of them, and gradients are gathered.
     times = 3 if case.split == "channel" else 2
     reach = system.reach(case.group)
     each = system.element * case.batch
     sizes = (each * layer.outputs for layer in layers)
-    moved = (passes(case.group, size, reach, times=times) for size in sizes)
+    moved = (ring_seconds(case.group, size, reach, times=times) for size in sizes)
     return told | {"gathers": sum(moved)}
 
 
-def _gradients(
+def _gradient_terms(
     case: ParadlCase, system: ParadlSystem, shares: BandwidthShares, hidden: float
 ) -> dict[str, float]:
     """Return the sums of gradients: in a group that splits samples, and over groups."""
@@ -98,17 +107,17 @@ def _gradients(
     if not case.split or case.groups == 1:
         devices = case.devices if case.split in ("", "spatial") else 1
         reach = system.reach(devices)
-        whole = passes(devices, size, reach, times=2, share=shares.reduce)
+        whole = ring_seconds(devices, size, reach, times=2, share=shares.reduce)
         return {"gradients": max(whole - hidden, 0.0)}
     inner = 0.0
     if case.split == "spatial":
         near = system.reach(case.group)
-        inner = passes(case.group, size, near, times=2, share=shares.reduce)
+        inner = ring_seconds(case.group, size, near, times=2, share=shares.reduce)
     # One device of each group sums all, or each its part beside the others: as many
     # bytes through the host's port.
     crowd = system.crowded.value if case.devices > system.reaches[1].devices else 1.0
     far = system.reach(case.devices)
-    outer = passes(case.groups, size, far, times=2, share=shares.reduce / crowd)
+    outer = ring_seconds(case.groups, size, far, times=2, share=shares.reduce / crowd)
     return {
         "gradients in groups": inner,
         "gradients between groups": max(outer - hidden, 0.0),

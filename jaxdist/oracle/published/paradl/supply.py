@@ -23,7 +23,7 @@ class InputDemand:
     """Samples that all read."""
 
 
-def seconds(reading: InputDemand, compute: float, system: ParadlSystem) -> float:
+def input_seconds(reading: InputDemand, compute: float, system: ParadlSystem) -> float:
     """Return the seconds until the samples of a step are there.
 
     Args:
@@ -35,8 +35,8 @@ def seconds(reading: InputDemand, compute: float, system: ParadlSystem) -> float
     return own + (reading.total - reading.batch) / system.shared.value
 
 
-def stall(
+def input_stall(
     reading: InputDemand, compute: float, train: float, system: ParadlSystem
 ) -> float:
     """Return the seconds that a step waits for its samples: what `train` is shorter."""
-    return max(seconds(reading, compute, system) - train, 0.0)
+    return max(input_seconds(reading, compute, system) - train, 0.0)

@@ -6,19 +6,29 @@ from typing import Final
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 
-_STREAM: Final = 0.88
+_STREAM_EFFICIENCY: Final = 0.88
 """Share of the datasheet's memory bandwidth that copies reach, about."""
-_CROWDED: Final = SourcedNumber(
+_LEADER_CONTENTION: Final = SourcedNumber(
     2.0, "published: phi of leaders in a log of ParaDL's tool"
 )
-_STAGED_ALPHA: Final = SourcedNumber(20.11e-6, "published: constants of ParaDL's tool")
-_REACHED: Final = SourcedNumber(0.79, "fitted: by hand, ParaDL's profile of VGG16")
-_WIDTH: Final = SourcedNumber(32.0, "assumed: features that a kernel makes at least")
-_CALL: Final = SourcedNumber(1e-3, "assumed: ten calls from Python, 0.1 ms each")
-_LOADER: Final = SourcedNumber(
+_HOST_LINK_ALPHA: Final = SourcedNumber(
+    20.11e-6, "published: constants of ParaDL's tool"
+)
+_CONV_EFFICIENCY: Final = SourcedNumber(
+    0.79, "fitted: by hand, ParaDL's profile of VGG16"
+)
+_MIN_KERNEL_FEATURES: Final = SourcedNumber(
+    32.0, "assumed: features that a kernel makes at least"
+)
+_CALL_OVERHEAD: Final = SourcedNumber(
+    1e-3, "assumed: ten calls from Python, 0.1 ms each"
+)
+_LOADER_RATE: Final = SourcedNumber(
     400.0, "assumed: four loaders a device, 100 images/s each"
 )
-_SHARED: Final = SourcedNumber(42e3, "fitted: by hand, one run of ResNet50 on 64 GPUs")
+_FILESYSTEM_RATE: Final = SourcedNumber(
+    42e3, "fitted: by hand, one run of ResNet50 on 64 GPUs"
+)
 _OVERLAP: Final = SourcedNumber(
     0.0, "published: ChainerMN sums after the backward pass"
 )
@@ -50,19 +60,19 @@ class ParadlSystem:
     """FLOPs a second."""
     memory: SourcedNumber
     """Bytes a second that layers without weights read and write."""
-    crowded: SourcedNumber = _CROWDED
+    crowded: SourcedNumber = _LEADER_CONTENTION
     """Contention of sums over one device of each group, beyond a leaf switch."""
-    staged_alpha: SourcedNumber = _STAGED_ALPHA
+    staged_alpha: SourcedNumber = _HOST_LINK_ALPHA
     """Seconds of a message that goes through hosts, without its bytes."""
-    reached: SourcedNumber = _REACHED
+    reached: SourcedNumber = _CONV_EFFICIENCY
     """Share of `peak` in convolutions."""
-    width: SourcedNumber = _WIDTH
+    width: SourcedNumber = _MIN_KERNEL_FEATURES
     """A convolution with fewer features takes as long as one with so many."""
-    call: SourcedNumber = _CALL
+    call: SourcedNumber = _CALL_OVERHEAD
     """Seconds that a layer with split features costs more than its kernels."""
-    loader: SourcedNumber = _LOADER
+    loader: SourcedNumber = _LOADER_RATE
     """Samples a second that a device's loaders make ready at least."""
-    shared: SourcedNumber = _SHARED
+    shared: SourcedNumber = _FILESYSTEM_RATE
     """Files a second that the file system of all opens."""
     overlap: SourcedNumber = _OVERLAP
     """Share of the backward pass behind which gradients may be summed."""
@@ -76,10 +86,14 @@ class ParadlSystem:
         )
 
 
-def system_of(cluster: Cluster) -> ParadlSystem:
+def paradl_system(cluster: Cluster) -> ParadlSystem:
     """Return the constants of a cluster: a ring crosses one port at a time."""
     reaches = (
-        RingLink(devices=devices, alpha=level.alpha, bandwidth=_hop(cluster, place))
+        RingLink(
+            devices=devices,
+            alpha=level.alpha,
+            bandwidth=_ring_bandwidth(cluster, place),
+        )
         for place, (devices, level) in enumerate(zip(cluster.sizes, cluster.levels))
     )
     device, peak = cluster.device, cluster.device.peak("float32")
@@ -88,11 +102,13 @@ def system_of(cluster: Cluster) -> ParadlSystem:
         reaches=tuple(reaches),
         staged=cluster.host_link or cluster.levels[0].bandwidth,
         peak=peak,
-        memory=device.memory_bandwidth.times(_STREAM, "what copies reach, about"),
+        memory=device.memory_bandwidth.times(
+            _STREAM_EFFICIENCY, "what copies reach, about"
+        ),
     )
 
 
-def _hop(cluster: Cluster, place: int) -> SourcedNumber:
+def _ring_bandwidth(cluster: Cluster, place: int) -> SourcedNumber:
     """Return the bandwidth between neighbours of a ring that spans a level.
 
     In a host it is what a device sends. Beyond, the ring leaves a host by one of its
