@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TestbedPool:
+class EmulatedPool:
     """Hosts of a testbed, of which those are there that reach most of the others."""
 
     hosts: "EmulatedCluster"

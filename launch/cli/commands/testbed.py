@@ -162,10 +162,10 @@ def _run_elastic(
     from jaxdist.launch.cli.elastic_options import feasible_counts_of_program
     from jaxdist.launch.launchers.elastic.process_range import parse_process_range
     from jaxdist.launch.launchers.elastic.supervisor import run_elastic_from_args
-    from jaxdist.launch.testbed.host_pool import TestbedPool
+    from jaxdist.launch.testbed.host_pool import EmulatedPool
 
     span = parse_process_range(args.n, hosts.count)
-    ground = TestbedPool(
+    ground = EmulatedPool(
         hosts=hosts,
         command=command,
         planned=span.most,

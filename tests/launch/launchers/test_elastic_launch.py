@@ -25,7 +25,7 @@ from jaxdist.launch.launchers.elastic.supervisor import run_elastic
 from jaxdist.launch.launchers.processes.group import ProcessSpec
 from jaxdist.launch.launchers.processes.restart import RestartPolicy
 from jaxdist.launch.launchers.ssh import parse_hosts
-from jaxdist.launch.testbed.host_pool import TestbedPool
+from jaxdist.launch.testbed.host_pool import EmulatedPool
 from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.training.monitor.hang_report import ProcessHeartbeat, diagnose_hang
 
@@ -176,7 +176,7 @@ CUT = """
 def test_a_host_whose_link_is_cut_is_lost_and_back_when_it_is_mended(tmp_path, capfd):
     with EmulatedCluster(3) as hosts:
         command = (*script(tmp_path, CUT), f"{hosts.name}-1")
-        ground = TestbedPool(hosts=hosts, command=command, planned=3)
+        ground = EmulatedPool(hosts=hosts, command=command, planned=3)
         able = FeasibleCounts(counts=(2, 3))
         assert (
             run_elastic(ground, able, RestartPolicy(restarts=1), back_after_s=0.1) == 0
